@@ -1,0 +1,149 @@
+"""The numbers that decide an encoder's shape."""
+
+import dataclasses
+from typing import Literal
+
+from kmha.errors import InputError
+
+# n-gram hashes are computed as (hash * 8191 + id) in int32: below 2**18 that can never overflow.
+MAX_HASHED_ID = 2**18
+
+Norm = Literal["pre", "post"]
+Positions = Literal["learned", "sinusoidal", "rotary", "none"]
+Activation = Literal["relu", "gelu", "gelu_tanh"]
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig:
+    """Shape and regularisation of a `TransformerEncoder`.
+
+    Args:
+        vocabulary_size: Rows of the token embedding, special tokens included.
+        hidden_dim: Size of every token's vector.
+        num_layers: Encoder blocks.
+        num_heads: Attention heads of a block.
+        head_dim: Size of one head; None means hidden_dim / num_heads.
+        intermediate_dim: Inner size of the feed-forward network.
+        max_length: Longest sequence, special tokens included.
+        num_segments: Rows of the segment embedding; 0 leaves it out.
+        positions: How order enters: added vectors (learned, sinusoidal), rotated queries and keys, or not at all.
+        norm: "post" is the form of 2017 and of BERT, "pre" trains without warm-up tricks.
+        norm_epsilon: Added to the variance in layer normalisation.
+        activation: Of the feed-forward network; "gelu" is the exact one.
+        dropout: Probability of dropping a value of the embedding output and of each block's two branches.
+        attention_dropout: Probability of dropping an attention weight.
+        token_dropout: Probability of replacing a token by [UNK] in training.
+        unknown_id: Id of [UNK]; [CLS], [SEP] and [MASK] have the next ones, as in every BERT vocabulary.
+        ngram_buckets: Rows of each hashed n-gram table; 0 leaves n-grams out.
+        ngram_dim: Size of an n-gram's vector before it is projected to hidden_dim.
+        ngram_orders: The n of each n-gram table.
+
+    Raises:
+        InputError: A value is out of its range, or the heads do not divide the hidden size.
+    """
+
+    vocabulary_size: int
+    hidden_dim: int = 128
+    num_layers: int = 2
+    num_heads: int = 4
+    head_dim: int | None = None
+    intermediate_dim: int = 512
+    max_length: int = 128
+    num_segments: int = 0
+    positions: Positions = "learned"
+    norm: Norm = "pre"
+    norm_epsilon: float = 1e-6
+    activation: Activation = "gelu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    token_dropout: float = 0.0
+    unknown_id: int = 1
+    ngram_buckets: int = 0
+    ngram_dim: int = 64
+    ngram_orders: tuple[int, ...] = (2, 3)
+
+    def __post_init__(self):
+        object.__setattr__(self, "ngram_orders", tuple(self.ngram_orders))
+        for name in (
+            "vocabulary_size",
+            "hidden_dim",
+            "num_heads",
+            "intermediate_dim",
+            "max_length",
+            "ngram_dim",
+        ):
+            _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        for name in ("num_layers", "num_segments", "ngram_buckets"):
+            _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
+        for name in ("dropout", "attention_dropout", "token_dropout"):
+            _require(0 <= getattr(self, name) < 1, name, "a probability in [0, 1)", getattr(self, name))
+        if self.head_dim is None and self.hidden_dim % self.num_heads:
+            raise InputError(
+                f"num_heads must divide hidden_dim, given hidden_dim {self.hidden_dim} and num_heads"
+                f" {self.num_heads}; or give head_dim"
+            )
+        _require(self.head_dim is None or self.head_dim >= 1, "head_dim", "at least 1", self.head_dim)
+        head_dim = self.head_dim or self.hidden_dim // self.num_heads
+        _require(
+            self.positions != "rotary" or head_dim % 2 == 0, "head_dim", "even for rotary positions", head_dim
+        )
+        if self.ngram_buckets:
+            _require(
+                self.ngram_buckets < MAX_HASHED_ID,
+                "ngram_buckets",
+                f"below {MAX_HASHED_ID}",
+                self.ngram_buckets,
+            )
+            _require(
+                self.vocabulary_size < MAX_HASHED_ID,
+                "vocabulary_size",
+                f"below {MAX_HASHED_ID} with n-grams",
+                self.vocabulary_size,
+            )
+            _require(
+                min(self.ngram_orders, default=0) >= 2, "ngram_orders", "2 or more each", self.ngram_orders
+            )
+
+    @classmethod
+    def bert(cls, vocabulary_size: int, hidden_dim: int, num_layers: int, **overrides) -> "EncoderConfig":
+        """The BERT family: heads of 64, four times wider feed-forward, post-norm, learned positions, two segments.
+
+        Source: Devlin et al. 2019, arXiv:1810.04805; the miniatures: Turc et al. 2019, arXiv:1908.08962.
+        """
+        values = {
+            "vocabulary_size": vocabulary_size,
+            "hidden_dim": hidden_dim,
+            "num_layers": num_layers,
+            "num_heads": max(1, hidden_dim // 64),
+            "intermediate_dim": 4 * hidden_dim,
+            "max_length": 512,
+            "num_segments": 2,
+            "norm": "post",
+            "norm_epsilon": 1e-12,
+        }
+        return cls(**values | overrides)
+
+    @classmethod
+    def bert_tiny(cls, vocabulary_size: int = 30522, **overrides) -> "EncoderConfig":
+        """2 layers of 128."""
+        return cls.bert(vocabulary_size, 128, 2, **overrides)
+
+    @classmethod
+    def bert_mini(cls, vocabulary_size: int = 30522, **overrides) -> "EncoderConfig":
+        """4 layers of 256."""
+        return cls.bert(vocabulary_size, 256, 4, **overrides)
+
+    @classmethod
+    def bert_small(cls, vocabulary_size: int = 30522, **overrides) -> "EncoderConfig":
+        """4 layers of 512."""
+        return cls.bert(vocabulary_size, 512, 4, **overrides)
+
+    @classmethod
+    def bert_base(cls, vocabulary_size: int = 30522, **overrides) -> "EncoderConfig":
+        """12 layers of 768."""
+        return cls.bert(vocabulary_size, 768, 12, **overrides)
+
+
+def _require(holds: bool, name: str, wanted: str, given: object) -> None:
+    if not holds:
+        raise InputError(f"{name} must be {wanted}, given {given}")

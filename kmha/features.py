@@ -1,0 +1,54 @@
+"""The feature contract between text processing and models: names, dtypes, shapes."""
+
+import numpy as np
+
+from kmha.errors import InputError
+
+TOKEN_IDS = "token_ids"
+SEGMENT_IDS = "segment_ids"
+PADDING_MASK = "padding_mask"
+# int32 throughout: a bool feature crashes under MirroredStrategy, whose AddN has no bool kernel.
+DTYPE = "int32"
+TEXT_FEATURES = (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK)
+
+Features = dict[str, object]
+
+
+def text_shapes(
+    batch: int | None = None, length: int | None = None
+) -> dict[str, tuple[int | None, int | None]]:
+    """Shape [B, T] of each feature of one text, with None where it may vary."""
+    return dict.fromkeys(TEXT_FEATURES, (batch, length))
+
+
+def tensor_specs(batch: int | None = None, length: int | None = None) -> dict:
+    """A `tf.TensorSpec` int32 [B, T] for each feature of one text."""
+    import tensorflow as tf
+
+    return {
+        name: tf.TensorSpec(shape, DTYPE, name=name) for name, shape in text_shapes(batch, length).items()
+    }
+
+
+def checked_ids(token_ids, vocabulary_size: int, max_length: int) -> np.ndarray:
+    """Token ids from outside, as int32 [B, T], or a refusal.
+
+    A negative id would wrap around silently in a lookup, and one past the end fails deep inside the model.
+
+    Args:
+        token_ids: Integers [B, T].
+        vocabulary_size: Ids must be in [0, vocabulary_size).
+        max_length: T must be at most this.
+
+    Raises:
+        InputError: Wrong rank or dtype, an id out of range, or too long.
+    """
+    ids = np.asarray(token_ids)
+    if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
+        raise InputError(f"{TOKEN_IDS} must be integers [B, T], given {ids.dtype} of shape {ids.shape}")
+    if ids.shape[1] > max_length:
+        raise InputError(f"{TOKEN_IDS} must be at most {max_length} long, given length {ids.shape[1]}")
+    if ids.size and (ids.min() < 0 or ids.max() >= vocabulary_size):
+        wrong = ids[(ids < 0) | (ids >= vocabulary_size)][0]
+        raise InputError(f"{TOKEN_IDS} must be in [0, {vocabulary_size}), given {wrong}")
+    return ids.astype(DTYPE)

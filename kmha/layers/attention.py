@@ -1,0 +1,238 @@
+"""Multi-head attention: the maths as free functions, and a thin layer that owns the weights.
+
+`docs/attention.md` derives it and shows the faults it avoids.
+"""
+
+from collections.abc import Callable
+
+import keras
+from keras import ops
+
+from kmha.layers.positions import rotate
+
+# Finite, so that the softmax of a row with nothing to attend to is finite too; such rows are zeroed after.
+# Softmax is computed in float32, where exp(-1e9) is exactly 0.
+MASKED_SCORE = -1e9
+
+
+def attention_mask(query_mask, key_mask=None, causal: bool = False):
+    """Joins the padding masks of both sides into one mask for attention.
+
+    Args:
+        query_mask: int32 or bool [B, T]; 1 = a real position.
+        key_mask: int32 or bool [B, S]; None means the query's own mask (self-attention).
+        causal: Whether a position may attend to itself and earlier ones only (needs T = S).
+
+    Returns:
+        int32 [B, T, S]; 1 = attend.
+    """
+    key_mask = query_mask if key_mask is None else key_mask
+    query_mask, key_mask = ops.cast(query_mask, "int32"), ops.cast(key_mask, "int32")
+    mask = ops.expand_dims(query_mask, -1) * ops.expand_dims(key_mask, -2)  # [B, T, S]
+    if causal:
+        steps = ops.arange(ops.shape(mask)[1])
+        mask = mask * ops.cast(ops.expand_dims(steps, -1) >= ops.expand_dims(steps, 0), "int32")
+    return mask
+
+
+def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable | None = None):
+    """Averages the values of each row's unmasked keys, weighted by softmax(Q Kᵀ / sqrt(H)).
+
+    Args:
+        query: float [B, N, T, H].
+        key: float [B, N, S, H].
+        value: float [B, N, S, H].
+        mask: int32 or bool [B, S] or [B, T, S]; 1 = attend. None attends everywhere.
+        dropout: Applied to the weights before they meet the values; None drops nothing.
+
+    Returns:
+        Output, float [B, N, T, H], and the weights before dropout, float32 [B, N, T, S]. A row that may
+        attend to nothing gives zeros in both.
+
+    Source: Vaswani et al. 2017, §3.2.1, arXiv:1706.03762.
+    """
+    query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
+    scores = ops.cast(ops.einsum("bnth,bnsh->bnts", query, key), "float32")
+    if mask is None:
+        weights = attended = ops.softmax(scores, axis=-1)
+        row_is_open = None
+    else:
+        attended = ops.softmax(ops.where(_over_heads(mask), scores, MASKED_SCORE), axis=-1)
+        row_is_open = ops.expand_dims(open_rows(mask), 1)  # [B, 1, T or 1, 1]
+        weights = attended * row_is_open
+    attended = ops.cast(attended, value.dtype)
+    if dropout is not None:
+        attended = dropout(attended)
+    output = ops.einsum("bnts,bnsh->bnth", attended, value)
+    if row_is_open is not None:
+        # Zeroing the output costs S/H times less than zeroing the weights and gives the same numbers.
+        output = output * ops.cast(row_is_open, output.dtype)
+    return output, weights
+
+
+def open_rows(mask):
+    """Which query rows may attend to something: float32 [B, T, 1], or [B, 1, 1] where one mask serves all rows.
+
+    Args:
+        mask: int32 or bool [B, S] or [B, T, S]; 1 = attend.
+    """
+    some = ops.any(ops.cast(mask, "bool"), axis=-1, keepdims=True)
+    return ops.cast(ops.expand_dims(some, 1) if len(mask.shape) == 2 else some, "float32")
+
+
+def _over_heads(mask):
+    """bool [B, 1, 1, S] or [B, 1, T, S] from [B, S] or [B, T, S]."""
+    mask = ops.cast(mask, "bool")
+    if len(mask.shape) == 2:
+        mask = ops.expand_dims(mask, 1)
+    elif len(mask.shape) != 3:
+        raise ValueError(f"attention_mask must be [B, S] or [B, T, S], given shape {tuple(mask.shape)}")
+    return ops.expand_dims(mask, 1)
+
+
+@keras.saving.register_keras_serializable(package="kmha")
+class MultiHeadAttention(keras.layers.Layer):
+    """Attends from each query position to every unmasked key position, in several heads at once.
+
+    concat(head_1 … head_N) W_o + b_o, head_n = softmax(Q_n K_nᵀ / sqrt(H)) V_n; softmax in float32. Queries,
+    keys and values of self-attention come from one product with one kernel.
+
+    Args:
+        num_heads: Parallel attention heads.
+        head_dim: Size of one head; None means D / num_heads. It need not have to do with D.
+        dropout: Probability of dropping an attention weight, in [0, 1).
+        rotary: Whether queries and keys are rotated by their position (see `positions.rotate`).
+        use_bias: Whether the projections add a bias.
+        kernel_initializer: Of the projections.
+
+    Call:
+        query: float [B, T, D].
+        value: float [B, S, E]; None means query (self-attention). Keys come from it too.
+        attention_mask: int32 or bool [B, T, S] or [B, S]; 1 = attend.
+        return_attention_weights: Whether to return the weights (before dropout) beside the output.
+        Returns float [B, T, D], and with the weights float32 [B, N, T, S]. A row that may attend to nothing
+        gives zeros in both, whatever the biases.
+
+    Raises:
+        ValueError: D is not divisible by num_heads (states both) and head_dim is None, or a mask of another rank.
+
+    Differs: from keras.layers.MultiHeadAttention in the fused projection, in fully masked rows (zeros instead
+        of the mean), in keeping the weights' path equal to the path without, and in taking int32 masks.
+    Source: Vaswani et al. 2017, §3.2.2, arXiv:1706.03762.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int | None = None,
+        dropout: float = 0.0,
+        rotary: bool = False,
+        use_bias: bool = True,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.dropout = dropout
+        self.rotary = rotary
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.weight_dropout = keras.layers.Dropout(dropout, name="weight_dropout", dtype=self.dtype_policy)
+
+    def build(self, query_shape, value_shape=None):
+        """Makes the projections for these inner sizes: fused where both sides have the same size."""
+        query_dim = query_shape[-1]
+        value_dim = query_dim if value_shape is None else value_shape[-1]
+        if self.head_dim is None and query_dim % self.num_heads:
+            raise ValueError(
+                f"num_heads must divide the hidden size, given hidden size {query_dim} and"
+                f" num_heads {self.num_heads}; or give head_dim"
+            )
+        self.head_size = self.head_dim or query_dim // self.num_heads
+        self.fused = query_dim == value_dim
+        if self.fused:
+            self.query_key_value_kernel = self._kernel("query_key_value_kernel", query_dim, 3)
+        else:
+            self.query_kernel = self._kernel("query_kernel", query_dim, 1)
+            self.key_value_kernel = self._kernel("key_value_kernel", value_dim, 2)
+        width = self.num_heads * self.head_size
+        self.output_kernel = self.add_weight(
+            name="output_kernel", shape=(width, query_dim), initializer=self.kernel_initializer
+        )
+        if self.use_bias:
+            self.query_key_value_bias = self.add_weight(
+                name="query_key_value_bias", shape=(3, self.num_heads, self.head_size), initializer="zeros"
+            )
+            self.output_bias = self.add_weight(name="output_bias", shape=(query_dim,), initializer="zeros")
+        self.weight_dropout.build(None)
+
+    def _kernel(self, name: str, inner_dim: int, parts: int):
+        # Kept two-dimensional: initializers take the fan-in and fan-out from the shape.
+        shape = (inner_dim, parts * self.num_heads * self.head_size)
+        return self.add_weight(name=name, shape=shape, initializer=self.kernel_initializer)
+
+    def call(self, query, value=None, attention_mask=None, return_attention_weights=False, training=None):
+        """See the class."""
+        queries, keys, values = self._project(query, value)
+        if self.rotary:
+            queries, keys = rotate(queries), rotate(keys)
+        output, weights = scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attention_mask,
+            dropout=(lambda w: self.weight_dropout(w, training=True)) if training and self.dropout else None,
+        )
+        kernel = ops.reshape(self.output_kernel, (self.num_heads, self.head_size, -1))
+        output = ops.einsum("bnth,nhd->btd", output, kernel)
+        if self.use_bias:
+            output = output + self.output_bias
+            if attention_mask is not None:
+                output = output * ops.cast(open_rows(attention_mask), output.dtype)
+        return (output, weights) if return_attention_weights else output
+
+    def _project(self, query, value):
+        """Queries [B, N, T, H], keys and values [B, N, S, H]."""
+        if self.fused and value is None:
+            projected = [self._heads(query, self.query_key_value_kernel, 0, 3)]
+        elif self.fused:
+            width = self.num_heads * self.head_size
+            projected = [
+                self._heads(query, self.query_key_value_kernel[:, :width], 0, 1),
+                self._heads(value, self.query_key_value_kernel[:, width:], 1, 3),
+            ]
+        else:
+            value = query if value is None else value
+            projected = [
+                self._heads(query, self.query_kernel, 0, 1),
+                self._heads(value, self.key_value_kernel, 1, 3),
+            ]
+        return tuple(part[i] for part in projected for i in range(part.shape[0]))
+
+    def _heads(self, inputs, kernel, first: int, last: int):
+        """[last - first, B, N, T, H]: the projections number first … last - 1 of query, key, value."""
+        kernel = ops.reshape(kernel, (-1, last - first, self.num_heads, self.head_size))
+        heads = ops.einsum("btd,dknh->kbnth", inputs, kernel)
+        if self.use_bias:
+            bias = ops.expand_dims(
+                ops.expand_dims(self.query_key_value_bias[first:last], 1), 3
+            )  # [K, 1, N, 1, H]
+            heads = heads + bias
+        return heads
+
+    def compute_output_shape(self, query_shape, *_, **__):
+        """The query's shape."""
+        return query_shape
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "dropout": self.dropout,
+            "rotary": self.rotary,
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

@@ -1,0 +1,113 @@
+"""One block of the encoder: attention and feed-forward, each with a residual path and a normalisation."""
+
+import keras
+
+from kmha.layers.attention import MultiHeadAttention
+from kmha.layers.feed_forward import FeedForward
+
+
+@keras.saving.register_keras_serializable(package="kmha")
+class EncoderBlock(keras.layers.Layer):
+    """Mixes positions by self-attention, then transforms each by a feed-forward network.
+
+    post-norm: x = norm(x + branch(x)); pre-norm: x = x + branch(norm(x)), for either branch in turn.
+
+    Args:
+        num_heads: Attention heads.
+        intermediate_dim: Inner size of the feed-forward network.
+        head_dim: Size of one head; None means D / num_heads.
+        norm: "post" (2017, BERT) or "pre".
+        norm_epsilon: Added to the variance in layer normalisation.
+        activation: "relu", "gelu" or "gelu_tanh".
+        dropout: Probability of dropping a value of a branch's output.
+        attention_dropout: Probability of dropping an attention weight.
+        rotary: Whether attention rotates queries and keys by position.
+        kernel_initializer: Of all kernels.
+
+    Call:
+        inputs: float [B, T, D].
+        attention_mask: int32 or bool [B, T, T] or [B, T]; 1 = attend.
+        return_attention_weights: Whether to return the weights beside the output.
+        Returns float [B, T, D], and with the weights float32 [B, N, T, T].
+
+    Raises:
+        ValueError: norm is neither "pre" nor "post".
+    Source: Vaswani et al. 2017, §3.1, arXiv:1706.03762; pre-norm: Xiong et al. 2020, arXiv:2002.04745.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        intermediate_dim: int,
+        head_dim: int | None = None,
+        norm: str = "post",
+        norm_epsilon: float = 1e-12,
+        activation: str = "gelu",
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        rotary: bool = False,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if norm not in ("pre", "post"):
+            raise ValueError(f'norm must be "pre" or "post", given {norm!r}')
+        self.norm = norm
+        self.dropout = dropout
+        initializer = keras.initializers.get(kernel_initializer)
+        self.attention = MultiHeadAttention(
+            num_heads,
+            head_dim=head_dim,
+            dropout=attention_dropout,
+            rotary=rotary,
+            kernel_initializer=initializer.clone(),
+            name="attention",
+            dtype=self.dtype_policy,
+        )
+        self.feed_forward = FeedForward(
+            intermediate_dim, activation, initializer.clone(), name="feed_forward", dtype=self.dtype_policy
+        )
+        self.attention_norm = self._normalization("attention_norm", norm_epsilon)
+        self.feed_forward_norm = self._normalization("feed_forward_norm", norm_epsilon)
+        self.branch_dropout = keras.layers.Dropout(dropout, name="branch_dropout", dtype=self.dtype_policy)
+
+    def _normalization(self, name: str, epsilon: float):
+        return keras.layers.LayerNormalization(epsilon=epsilon, name=name, dtype=self.dtype_policy)
+
+    def build(self, inputs_shape):
+        """Builds each part for [B, T, D]."""
+        for part in (self.attention, self.feed_forward, self.attention_norm, self.feed_forward_norm):
+            part.build(inputs_shape)
+        self.branch_dropout.build(inputs_shape)
+
+    def call(self, inputs, attention_mask=None, return_attention_weights=False, training=None):
+        """See the class."""
+        pre = self.norm == "pre"
+        mixed, weights = self.attention(
+            self.attention_norm(inputs) if pre else inputs,
+            attention_mask=attention_mask,
+            return_attention_weights=True,
+            training=training,
+        )
+        x = inputs + self.branch_dropout(mixed, training=training)
+        x = x if pre else self.attention_norm(x)
+        branch = self.feed_forward(self.feed_forward_norm(x) if pre else x)
+        x = x + self.branch_dropout(branch, training=training)
+        x = x if pre else self.feed_forward_norm(x)
+        return (x, weights) if return_attention_weights else x
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_heads": self.attention.num_heads,
+            "intermediate_dim": self.feed_forward.intermediate_dim,
+            "head_dim": self.attention.head_dim,
+            "norm": self.norm,
+            "norm_epsilon": self.attention_norm.epsilon,
+            "activation": self.feed_forward.activation,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention.dropout,
+            "rotary": self.attention.rotary,
+            "kernel_initializer": keras.initializers.serialize(self.attention.kernel_initializer),
+        }

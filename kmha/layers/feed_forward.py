@@ -1,0 +1,68 @@
+"""The position-wise network of an encoder block."""
+
+import keras
+
+ACTIVATIONS = {
+    "relu": keras.activations.relu,
+    "gelu": lambda x: keras.activations.gelu(x, approximate=False),
+    "gelu_tanh": lambda x: keras.activations.gelu(x, approximate=True),
+}
+
+
+@keras.saving.register_keras_serializable(package="kmha")
+class FeedForward(keras.layers.Layer):
+    """Applies the same two-layer network at each position.
+
+    activation(x W_1 + b_1) W_2 + b_2.
+
+    Args:
+        intermediate_dim: Inner size.
+        activation: "relu", "gelu" (exact, by the error function) or "gelu_tanh" (its approximation).
+        kernel_initializer: Of both kernels.
+
+    Call:
+        inputs: float [B, T, D].
+        Returns float [B, T, D].
+
+    Raises:
+        ValueError: The activation is not one of the three.
+    Source: Vaswani et al. 2017, §3.3, arXiv:1706.03762; GELU: Hendrycks and Gimpel 2016, arXiv:1606.08415.
+    """
+
+    def __init__(
+        self, intermediate_dim: int, activation: str = "gelu", kernel_initializer="glorot_uniform", **kwargs
+    ):
+        super().__init__(**kwargs)
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, given {activation!r}")
+        self.intermediate_dim = intermediate_dim
+        self.activation = activation
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.expand = keras.layers.Dense(
+            intermediate_dim, kernel_initializer=self._initializer(), name="expand", dtype=self.dtype_policy
+        )
+
+    def _initializer(self):
+        # An initializer instance repeats its values, so each kernel gets a fresh one.
+        return self.kernel_initializer.clone()
+
+    def build(self, inputs_shape):
+        """Makes both kernels; the outer size is the input's."""
+        self.expand.build(inputs_shape)
+        self.contract = keras.layers.Dense(
+            inputs_shape[-1], kernel_initializer=self._initializer(), name="contract", dtype=self.dtype_policy
+        )
+        self.contract.build((*inputs_shape[:-1], self.intermediate_dim))
+
+    def call(self, inputs):
+        """See the class."""
+        return self.contract(ACTIVATIONS[self.activation](self.expand(inputs)))
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "intermediate_dim": self.intermediate_dim,
+            "activation": self.activation,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

@@ -1,0 +1,122 @@
+"""The Transformer encoder: features in, one vector for each position out."""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from kmha.config import EncoderConfig
+from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
+from kmha.layers.embedding import TextEmbedding, TokenDropout
+from kmha.layers.encoder_block import EncoderBlock
+
+# [UNK] [CLS] [SEP] [MASK] follow one another; ids from there on are words.
+SPECIAL_FROM_UNKNOWN = 4
+
+
+@keras.saving.register_keras_serializable(package="kmha")
+class TransformerEncoder(keras.layers.Layer):
+    """Embeds tokens and passes them through a stack of encoder blocks; BERT is one configuration of it.
+
+    Args:
+        config: Shape and regularisation.
+
+    Call:
+        features: token_ids, segment_ids, padding_mask, each int32 [B, T].
+        return_attention_weights: Whether to return those of every block beside the output.
+        Returns float [B, T, D], and with the weights a list of float32 [B, N, T, T].
+
+    Raises:
+        ValueError: T is known and larger than config.max_length.
+    Source: Vaswani et al. 2017, arXiv:1706.03762; Devlin et al. 2019, arXiv:1810.04805.
+    """
+
+    def __init__(self, config: EncoderConfig, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+        self.token_dropout = TokenDropout(
+            config.token_dropout,
+            replacement=config.unknown_id,
+            first_id=config.unknown_id + SPECIAL_FROM_UNKNOWN,
+            name="token_dropout",
+            dtype=self.dtype_policy,
+        )
+        self.embedding = TextEmbedding(
+            config.vocabulary_size,
+            config.hidden_dim,
+            config.max_length,
+            config.num_segments,
+            config.positions,
+            config.ngram_buckets,
+            config.ngram_dim,
+            config.ngram_orders,
+            ngram_dropout=config.dropout,
+            name="embedding",
+            dtype=self.dtype_policy,
+        )
+        # Post-norm normalises what enters the first block, pre-norm what leaves the last one.
+        self.norm = keras.layers.LayerNormalization(
+            epsilon=config.norm_epsilon, name="norm", dtype=self.dtype_policy
+        )
+        self.embedding_dropout = keras.layers.Dropout(
+            config.dropout, name="embedding_dropout", dtype=self.dtype_policy
+        )
+        self.blocks = [self._block(i) for i in range(config.num_layers)]
+
+    def _block(self, index: int) -> EncoderBlock:
+        config = self.config
+        return EncoderBlock(
+            config.num_heads,
+            config.intermediate_dim,
+            config.head_dim,
+            norm=config.norm,
+            norm_epsilon=config.norm_epsilon,
+            activation=config.activation,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            rotary=config.positions == "rotary",
+            kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02)
+            if config.norm == "post"
+            else "glorot_uniform",
+            name=f"block_{index}",
+            dtype=self.dtype_policy,
+        )
+
+    def build(self, features_shape):
+        """Builds each part for token ids [B, T]."""
+        ids_shape = features_shape[TOKEN_IDS]
+        hidden_shape = (*ids_shape, self.config.hidden_dim)
+        self.token_dropout.build(ids_shape)
+        self.embedding.build(ids_shape)
+        self.embedding_dropout.build(hidden_shape)
+        for part in (self.norm, *self.blocks):
+            part.build(hidden_shape)
+
+    def call(self, features, return_attention_weights=False, training=None):
+        """See the class."""
+        token_ids = self.token_dropout(features[TOKEN_IDS], training=training)
+        x = self.embedding(token_ids, features[SEGMENT_IDS], training=training)
+        x = self.norm(x) if self.config.norm == "post" else x
+        x = self.embedding_dropout(x, training=training)
+        all_weights = []
+        for block in self.blocks:
+            x, weights = block(
+                x, attention_mask=features[PADDING_MASK], return_attention_weights=True, training=training
+            )
+            all_weights.append(weights)
+        x = self.norm(x) if self.config.norm == "pre" else x
+        x = x * ops.cast(ops.expand_dims(features[PADDING_MASK], -1), x.dtype)
+        return (x, all_weights) if return_attention_weights else x
+
+    def compute_output_shape(self, features_shape, *_, **__):
+        """[B, T, D]."""
+        return (*features_shape[TOKEN_IDS], self.config.hidden_dim)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {**super().get_config(), "config": dataclasses.asdict(self.config)}
+
+    @classmethod
+    def from_config(cls, config):
+        """The layer that `get_config` describes."""
+        return cls(**{**config, "config": EncoderConfig(**config["config"])})

@@ -1,0 +1,40 @@
+"""Imports TensorFlow without its start-up noise."""
+
+import contextlib
+import os
+import sys
+
+
+@contextlib.contextmanager
+def _stderr_closed():
+    """Sends the process's file descriptor 2 to nowhere: the C++ side writes there before any log level counts."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow and Keras quietly, once; an ImportError still comes through.
+
+    Commands call this before they touch a model. An explicit TF_CPP_MIN_LOG_LEVEL=0 keeps the messages.
+    """
+    if "tensorflow" in sys.modules:
+        return
+    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
+        import keras  # noqa: F401
+        import tensorflow  # noqa: F401
+
+        return
+    with _stderr_closed():
+        import keras  # noqa: F401
+        import tensorflow as tf
+
+        # The first op starts the CPU client, which logs once more.
+        tf.constant(0)

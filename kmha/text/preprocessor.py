@@ -1,0 +1,93 @@
+"""Strings to features. One object serves the training pipeline, `predict` and every exported model."""
+
+import tensorflow as tf
+
+from kmha.errors import InputError
+from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
+from kmha.text.special_tokens import END, PADDING, START, UNKNOWN
+from kmha.text.tokenizers import tokenizer
+from kmha.text.vocabulary import Tokenization, Vocabulary
+
+# Bytes read of a text for each token it may keep: far more than any token needs, far less than a hostile text has.
+BYTES_A_TOKEN = 64
+
+
+class Preprocessor(tf.Module):
+    """Turns strings into token ids between [CLS] and [SEP], padded on the right.
+
+    Args:
+        vocabulary: Tokens and their ids.
+        tokenization: "wordpiece", "char" or "word".
+        lower_case: Whether to lower-case and strip accents.
+        max_length: Longest sequence, the two special tokens included.
+
+    Raises:
+        InputError: max_length is less than 3.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        tokenization: Tokenization = "wordpiece",
+        lower_case: bool = True,
+        max_length: int = 128,
+    ):
+        super().__init__(name="preprocessor")
+        if max_length < 3:
+            raise InputError(f"max_length must be at least 3, given {max_length}")
+        self.vocabulary = vocabulary
+        self.tokenization = tokenization
+        self.lower_case = lower_case
+        self.max_length = max_length
+        self.max_bytes = BYTES_A_TOKEN * max_length
+        self._cut = tokenizer(vocabulary, tokenization, lower_case)
+        self.padding_id = vocabulary.id_of(PADDING)
+        self.unknown_id = vocabulary.id_of(UNKNOWN)
+        self._start, self._end = vocabulary.id_of(START), vocabulary.id_of(END)
+
+    def tokenize(self, texts):
+        """Token ids without special tokens, from the first `max_bytes` bytes of each text.
+
+        Args:
+            texts: string [B]; invalid UTF-8 is read as replacement characters.
+
+        Returns:
+            Ragged int32 [B, None], not yet cut to max_length. A text without tokens gives an empty row.
+        """
+        capped = tf.strings.substr(texts, 0, self.max_bytes)
+        return self._cut(tf.strings.unicode_transcode(capped, "UTF-8", "UTF-8", errors="replace"))
+
+    def sequences(self, token_ids):
+        """[CLS], as many tokens as fit, [SEP]: ragged int32 [B, None] from ragged int32 [B, None]."""
+        kept = token_ids[:, : self.max_length - 2]
+        ones = tf.ones((kept.nrows(), 1), tf.int32)
+        return tf.concat([self._start * ones, kept, self._end * ones], axis=1)
+
+    def pad(self, sequences, length: int | None = None):
+        """Features of ragged sequences.
+
+        Args:
+            sequences: Ragged int32 [B, None], none longer than max_length.
+            length: T; None pads to the longest of the batch.
+
+        Returns:
+            token_ids, segment_ids, padding_mask, each int32 [B, T].
+        """
+        token_ids = sequences.to_tensor(self.padding_id, shape=(None, length))
+        return {
+            TOKEN_IDS: token_ids,
+            SEGMENT_IDS: tf.zeros_like(token_ids),
+            PADDING_MASK: tf.sequence_mask(sequences.row_lengths(), tf.shape(token_ids)[1], dtype=tf.int32),
+        }
+
+    def __call__(self, texts, length: int | None = None):
+        """Features int32 [B, T] of texts, string [B]."""
+        return self.pad(self.sequences(self.tokenize(texts)), length)
+
+    def get_config(self) -> dict:
+        """The constructor's arguments but the vocabulary, as JSON values."""
+        return {
+            "tokenization": self.tokenization,
+            "lower_case": self.lower_case,
+            "max_length": self.max_length,
+        }

@@ -1,0 +1,85 @@
+"""Word vectors in text form (word2vec, GloVe) for the tokens of a vocabulary."""
+
+from pathlib import Path
+
+import numpy as np
+
+from kmha.errors import InputError
+from kmha.text.vocabulary import Vocabulary
+
+
+def read_vectors(path: Path, vocabulary: Vocabulary, width: int, lower_case: bool) -> dict[int, np.ndarray]:
+    """Reads the vectors of those words that are tokens; memory does not grow with the file.
+
+    Args:
+        path: One word a line, then its numbers, separated by spaces. A first line of two integers (word2vec's
+            count and width) is passed over.
+        vocabulary: The tokens.
+        width: Numbers wanted a word: the model's hidden size.
+        lower_case: Whether a word that is no token may stand for its lower-case form.
+
+    Returns:
+        float32 [width] by token id; the first line of a word wins.
+
+    Raises:
+        InputError: The file is missing or not UTF-8, or a line (named) has another width or a word for a number.
+    """
+    found: dict[int, np.ndarray] = {}
+    exact: set[int] = set()
+    try:
+        with open(path, "rb") as file:
+            for number, raw in enumerate(file, start=1):
+                try:
+                    fields = raw.decode("utf-8").rstrip().split(" ")
+                except UnicodeDecodeError as error:
+                    raise InputError(f"{path}:{number}: wanted UTF-8, {error.reason}") from error
+                if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
+                    continue
+                if len(fields) == 1 and not fields[0]:
+                    continue
+                if len(fields) <= width or (len(fields) > width + 1 and not _is_phrase(fields, width)):
+                    raise InputError(
+                        f"{path}:{number}: wanted vectors of {width} numbers (--encoder.hidden-dim),"
+                        f" given {len(fields) - 1}"
+                    )
+                word = " ".join(fields[: len(fields) - width])
+                index = vocabulary.ids.get(word)
+                is_exact = index is not None
+                if index is None and lower_case:
+                    index = vocabulary.ids.get(word.lower())
+                if index is None or index in exact or (index in found and not is_exact):
+                    continue
+                try:
+                    found[index] = np.array(fields[-width:], np.float32)
+                except ValueError as error:
+                    raise InputError(
+                        f"{path}:{number}: wanted {width} numbers after {word!r}, {error}"
+                    ) from error
+                if is_exact:
+                    exact.add(index)
+    except OSError as error:
+        raise InputError(f"{path}: wanted a file of word vectors, {error.strerror or error}") from error
+    return found
+
+
+def _is_phrase(fields: list[str], width: int) -> bool:
+    """Whether the extra fields are words: some published files have tokens with spaces in them."""
+    try:
+        [float(field) for field in fields[1 : len(fields) - width]]
+    except ValueError:
+        return True
+    return False
+
+
+def put_vectors(table, vectors: dict[int, np.ndarray]) -> None:
+    """Replaces the rows of an embedding table [V, D] that have a vector.
+
+    The vectors are scaled as one so that their values spread like the rest of the table: an embedding ten times
+    as large as its neighbours would drown position and n-grams.
+    """
+    if not vectors:
+        return
+    values = np.array(table)
+    rows = np.stack(list(vectors.values()))
+    values[list(vectors)] = rows * (values.std() / max(float(rows.std()), 1e-12))
+    table.assign(values)

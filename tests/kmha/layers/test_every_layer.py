@@ -1,0 +1,117 @@
+"""Every layer through the shared checks."""
+
+import importlib
+import pkgutil
+
+import keras
+import numpy as np
+import pytest
+
+import kmha.layers
+from kmha.layers.attention import MultiHeadAttention
+from kmha.layers.embedding import TextEmbedding, TokenDropout
+from kmha.layers.encoder_block import EncoderBlock
+from kmha.layers.feed_forward import FeedForward
+from kmha.layers.ngrams import NgramEmbedding
+from kmha.layers.pooling import Pooling
+from kmha.layers.positions import PositionEmbedding
+from tests.layer_checks import CHECKS, LayerCase
+
+B, T, S, D, E, V = 3, 5, 4, 8, 6, 20
+GENERATOR = np.random.default_rng(0)
+HIDDEN = GENERATOR.normal(size=(B, T, D)).astype("float32")
+OTHER = GENERATOR.normal(size=(B, S, E)).astype("float32")
+SAME_SIZE_OTHER = GENERATOR.normal(size=(B, S, D)).astype("float32")
+TOKEN_IDS = GENERATOR.integers(1, V, (B, T)).astype("int32")
+SEGMENT_IDS = GENERATOR.integers(0, 2, (B, T)).astype("int32")
+# A full row, a padded one, and one of nothing but padding.
+MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]], "int32")
+CAUSAL = np.tril(np.ones((B, T, T), "int32"))
+
+
+def _layer(cls, *args, **fixed):
+    return lambda **given: cls(*args, **fixed, **given)
+
+
+def _mha(*args, **fixed):
+    return _layer(MultiHeadAttention, *args, dropout=0.1, **fixed)
+
+
+def _block(norm, **fixed):
+    return _layer(EncoderBlock, 2, 12, norm=norm, dropout=0.1, attention_dropout=0.1, **fixed)
+
+
+CASES = {
+    "attention self": LayerCase(
+        _mha(2), {"query": HIDDEN, "attention_mask": MASK}, (B, T, D), mask="attention_mask"
+    ),
+    "attention single head, causal": LayerCase(
+        _mha(1), {"query": HIDDEN, "attention_mask": CAUSAL}, (B, T, D)
+    ),
+    "attention rotary, free head size, no bias": LayerCase(
+        _mha(3, head_dim=4, rotary=True, use_bias=False), {"query": HIDDEN}, (B, T, D)
+    ),
+    "attention cross, other inner size": LayerCase(
+        _mha(2),
+        {"query": HIDDEN, "value": OTHER, "attention_mask": MASK[:, :S]},
+        (B, T, D),
+    ),
+    "attention cross, same inner size": LayerCase(
+        _mha(2), {"query": HIDDEN, "value": SAME_SIZE_OTHER}, (B, T, D)
+    ),
+    "block post": LayerCase(
+        _block("post"), {"inputs": HIDDEN, "attention_mask": MASK}, (B, T, D), mask="attention_mask"
+    ),
+    "block pre": LayerCase(
+        _block("pre", head_dim=6, rotary=True, activation="gelu_tanh", norm_epsilon=1e-6),
+        {"inputs": HIDDEN, "attention_mask": MASK},
+        (B, T, D),
+        mask="attention_mask",
+    ),
+    "feed-forward": LayerCase(_layer(FeedForward, 12), {"inputs": HIDDEN}, (B, T, D)),
+    "feed-forward relu": LayerCase(
+        _layer(FeedForward, 12, "relu", "he_normal"), {"inputs": HIDDEN}, (B, T, D)
+    ),
+    "learned positions": LayerCase(_layer(PositionEmbedding, 7), {"inputs": HIDDEN}, (B, T, D)),
+    "sinusoidal positions": LayerCase(
+        _layer(PositionEmbedding, 7, learned=False), {"inputs": HIDDEN}, (B, T, D)
+    ),
+    "n-grams": LayerCase(
+        _layer(NgramEmbedding, D, 16, 4, (2, 3), dropout=0.1), {"token_ids": TOKEN_IDS}, (B, T, D)
+    ),
+    "token dropout": LayerCase(
+        _layer(TokenDropout, 0.5, 1, 5), {"token_ids": TOKEN_IDS}, (B, T), output_dtype="int32"
+    ),
+    "embedding with all parts": LayerCase(
+        _layer(TextEmbedding, V, D, 7, num_segments=2, ngram_buckets=16, ngram_dim=4, ngram_dropout=0.1),
+        {"token_ids": TOKEN_IDS, "segment_ids": SEGMENT_IDS},
+        (B, T, D),
+    ),
+    "embedding of tokens only": LayerCase(
+        _layer(TextEmbedding, V, D, 7, positions="none"), {"token_ids": TOKEN_IDS}, (B, T, D)
+    ),
+    **{
+        f"pooling {mode}": LayerCase(
+            _layer(Pooling, mode), {"inputs": HIDDEN, "padding_mask": MASK}, (B, D), mask="padding_mask"
+        )
+        for mode in ("cls", "mean", "max")
+    },
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", CASES)
+def test_every_layer_holds(name, check, tmp_path):
+    check(CASES[name], tmp_path)
+
+
+def test_no_layer_is_left_out():
+    modules = [importlib.import_module(f"kmha.layers.{m.name}") for m in pkgutil.iter_modules(kmha.layers.__path__)]
+    layers = {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, keras.Layer) and value.__module__ == module.__name__
+    }
+    checked = {type(case.make()) for case in CASES.values()}
+    assert layers <= checked, layers - checked

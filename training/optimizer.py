@@ -1,0 +1,172 @@
+"""AdamW whose result does not depend on the number of replicas, and the learning rate's course.
+
+Dense variables take TensorFlow's fused kernel. Embedding tables move only in the rows a step used, duplicates
+summed before squaring (`docs/decisions/002-row-wise-embedding-update.md`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import tensorflow as tf
+
+Decay = Literal["linear", "cosine", "constant"]
+Gradient = tf.Tensor | tf.IndexedSlices
+# Vectors and scalars (biases, norms) are not decayed; neither are they ever worth it.
+SMALLEST_DECAYED_RANK = 2
+
+
+def warmup_then_decay(
+    peak: float, total_steps: int, warmup_steps: int, decay: Decay = "linear"
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The learning rate by step: linear from 0 to the peak, then to 0 at the last step.
+
+    Args:
+        peak: The highest rate.
+        total_steps: Optimizer steps of the whole run.
+        warmup_steps: Steps of the rise.
+        decay: Shape of the fall; "constant" stays at the peak.
+
+    Returns:
+        A function from an integer step (0 = the first) to a float32 rate.
+    """
+
+    def rate(step: tf.Tensor) -> tf.Tensor:
+        step = tf.cast(step, tf.float32) + 1.0
+        rise = step / max(1, warmup_steps)
+        done = (step - warmup_steps) / max(1, total_steps - warmup_steps + 1)
+        done = tf.clip_by_value(done, 0.0, 1.0)
+        fall = {
+            "linear": 1.0 - done,
+            "cosine": 0.5 + 0.5 * tf.cos(3.141592653589793 * done),
+            "constant": tf.ones_like(done),
+        }[decay]
+        return peak * tf.minimum(tf.minimum(rise, 1.0), fall)
+
+    return rate
+
+
+class AdamW(tf.Module):
+    """Adam with decoupled weight decay off biases and norms.
+
+    Args:
+        variables: Trainable variables; create the optimizer in the scope of their strategy.
+        learning_rate: From step to rate.
+        weight_decay: Share of a weight lost each step, times the rate.
+        beta_1: Decay of the mean of gradients.
+        beta_2: Decay of the mean of squared gradients.
+        epsilon: Added to the root of the mean square.
+
+    Source: Loshchilov and Hutter 2019, arXiv:1711.05101.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        learning_rate: Callable[[tf.Tensor], tf.Tensor],
+        weight_decay: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+    ):
+        super().__init__(name="adamw")
+        self.variables_ = list(variables)
+        self.rate = learning_rate
+        self.weight_decay = weight_decay
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.iterations = tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations")
+        self.means = [_slot(v, "mean") for v in self.variables_]
+        self.squares = [_slot(v, "square") for v in self.variables_]
+
+    @property
+    def learning_rate(self) -> tf.Tensor:
+        """The rate of the next step."""
+        return self.rate(self.iterations)
+
+    def apply(
+        self, strategy: tf.distribute.Strategy, gradients: Sequence[Gradient], proceed: tf.Tensor
+    ) -> None:
+        """One step on every replica; call it in cross-replica context.
+
+        Args:
+            strategy: The strategy of the variables.
+            gradients: One for each variable, already summed over replicas; slices must have distinct indices.
+            proceed: bool []; False leaves everything as it is.
+        """
+        step = tf.cast(self.iterations + 1, tf.float32)
+        rate = self.learning_rate
+        powers = self.beta_1**step, self.beta_2**step
+        for variable, mean, square, gradient in zip(
+            self.variables_, self.means, self.squares, gradients, strict=True
+        ):
+            strategy.extended.update(
+                variable, self._update, args=(mean, square, gradient, rate, *powers, proceed), group=False
+            )
+        strategy.extended.update(
+            self.iterations,
+            lambda steps, go: steps.assign_add(tf.cast(go, steps.dtype)),
+            args=(proceed,),
+            group=False,
+        )
+
+    def _update(self, variable, mean, square, gradient, rate, power_1, power_2, proceed):
+        decay = self.weight_decay * rate if len(variable.shape) >= SMALLEST_DECAYED_RANK else None
+        update = self._update_rows if isinstance(gradient, tf.IndexedSlices) else self._update_all
+
+        def move():
+            update(variable, mean, square, gradient, rate, power_1, power_2, decay)
+            return tf.constant(True)
+
+        return tf.cond(proceed, move, lambda: tf.constant(False))
+
+    def _update_all(self, variable, mean, square, gradient, rate, power_1, power_2, decay):
+        if decay is not None:
+            variable.assign_sub(decay * variable)
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=mean.handle,
+            v=square.handle,
+            beta1_power=power_1,
+            beta2_power=power_2,
+            lr=rate,
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            epsilon=self.epsilon,
+            grad=gradient,
+        )
+
+    def _update_rows(self, variable, mean, square, gradient, rate, power_1, power_2, decay):
+        rows, values = gradient.indices, gradient.values
+        new_mean = self.beta_1 * tf.gather(mean, rows) + (1 - self.beta_1) * values
+        new_square = self.beta_2 * tf.gather(square, rows) + (1 - self.beta_2) * tf.square(values)
+        corrected = rate * tf.sqrt(1 - power_2) / (1 - power_1)
+        change = corrected * new_mean / (tf.sqrt(new_square) + self.epsilon)
+        if decay is not None:
+            change += decay * tf.gather(variable, rows)
+        mean.scatter_update(tf.IndexedSlices(new_mean, rows))
+        square.scatter_update(tf.IndexedSlices(new_square, rows))
+        variable.scatter_sub(tf.IndexedSlices(change, rows))
+
+
+def _slot(variable, name: str) -> tf.Variable:
+    return tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False, name=name)
+
+
+def merged_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The same gradient with each row once, its slices summed, and rows of zeros left out."""
+    rows, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    moved = tf.where(tf.reduce_any(values != 0, axis=-1))[:, 0]
+    return tf.IndexedSlices(tf.gather(values, moved), tf.gather(rows, moved), gradient.dense_shape)
+
+
+def scaled(gradient: Gradient, factor: tf.Tensor) -> Gradient:
+    """The gradient times a scalar; slices stay slices."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * factor
+
+
+def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
+    """The Euclidean length of all gradients as one vector, float32 []; slices must have distinct indices."""
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+    return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tf.cast(v, tf.float32))) for v in values]))

@@ -1,0 +1,151 @@
+"""Examples to padded batches: tokenized once by the Preprocessor in tf.data, then read in any order from disk."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
+from kmha.text.preprocessor import Preprocessor
+from training.buckets import BatchPlan
+from training.examples import ExampleSet
+from training.spool import Spool, SpoolWriter
+
+CHUNK_ROWS = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenCounts:
+    """What tokenizing a set of texts met."""
+
+    rows: int
+    tokens: int  # special tokens included, after truncation
+    truncated_rows: int  # lost tokens at max_length, or bytes before tokenizing
+    empty_rows: int  # no token at all; kept
+    unknown_tokens: int
+
+
+def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> tf.data.Dataset:
+    """Tokenizes chunks of texts in parallel.
+
+    Args:
+        texts: Chunks of texts.
+        preprocessor: Cuts them.
+
+    Returns:
+        Of each chunk: flat int32 token ids with the special tokens, int64 lengths [R], and how many tokens each
+        row had before truncation, int64 [R] (-1: bytes were cut first).
+    """
+
+    def cut(chunk):
+        tokens = preprocessor.tokenize(chunk)
+        sequences = preprocessor.sequences(tokens)
+        capped = tf.strings.length(chunk) > preprocessor.max_bytes
+        return sequences.flat_values, sequences.row_lengths(), tf.where(capped, np.int64(-1), tokens.row_lengths())
+
+    dataset = tf.data.Dataset.from_generator(lambda: texts, output_signature=tf.TensorSpec([None], tf.string))
+    return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(4)
+
+
+def tokenize_examples(
+    examples: ExampleSet, preprocessor: Preprocessor, path: Path, field: int = 0
+) -> tuple[Spool, TokenCounts]:
+    """Writes the token ids of every row of a set to disk.
+
+    Args:
+        examples: Checked rows.
+        preprocessor: Cuts the texts.
+        path: Where the token ids go.
+        field: Which of the example's texts.
+
+    Returns:
+        The token ids int32, special tokens included, and the counts.
+    """
+
+    def chunks():
+        for first in range(0, len(examples), CHUNK_ROWS):
+            yield examples.read_texts(np.arange(first, min(first + CHUNK_ROWS, len(examples))), field)
+
+    tokens = truncated = empty = unknown = 0
+    unknown_id = preprocessor.unknown_id
+    with SpoolWriter(path, np.int32) as writer:
+        for flat, lengths, before in token_chunks(chunks(), preprocessor).as_numpy_iterator():
+            writer.extend(flat, lengths)
+            tokens += len(flat)
+            truncated += int(((before < 0) | (before > preprocessor.max_length - 2)).sum())
+            empty += int((lengths == 2).sum())
+            unknown += int((flat == unknown_id).sum())
+        spool = writer.close()
+    return spool, TokenCounts(len(spool), tokens, truncated, empty, unknown)
+
+
+def pad(
+    flat: np.ndarray, lengths: np.ndarray, rows: int, length: int, padding_id: int
+) -> dict[str, np.ndarray]:
+    """Features int32 [rows, length] of sequences laid end to end; rows past the last sequence are empty."""
+    mask = np.zeros((rows, length), np.int32)
+    mask[: len(lengths)] = np.arange(length) < lengths[:, None]
+    token_ids = np.full((rows, length), padding_id, np.int32)
+    token_ids[mask.astype(bool)] = flat
+    return {TOKEN_IDS: token_ids, SEGMENT_IDS: np.zeros_like(token_ids), PADDING_MASK: mask}
+
+
+class BatchSource:
+    """Batches of one part of the data, made ahead of time by tf.data.
+
+    Args:
+        tokens: Token ids of all rows of a set.
+        rows: int64 [R], the rows of this part.
+        targets: [R, …], aligned with `rows`.
+        weights: float32 [R], aligned with `rows`.
+        padding_id: Fills up short rows.
+        full_shapes: Whether every batch gets its bucket's full number of rows, filled up with rows of weight 0:
+            XLA compiles once a shape. Else rows are only filled up to a multiple of `divisor`.
+        divisor: Replicas that will share a batch.
+    """
+
+    def __init__(
+        self,
+        tokens: Spool,
+        rows: np.ndarray,
+        targets: np.ndarray,
+        weights: np.ndarray,
+        padding_id: int,
+        full_shapes: bool = False,
+        divisor: int = 1,
+    ):
+        self.tokens, self.rows, self.targets, self.weights = tokens, rows, targets, weights
+        self.padding_id, self.full_shapes, self.divisor = padding_id, full_shapes, divisor
+        self.lengths = tokens.lengths[rows]
+
+    def batch(self, plan: BatchPlan) -> dict:
+        """One batch as NumPy arrays: "features", "targets", "weights"."""
+        flat, lengths = self.tokens.gather(self.rows[plan.rows])
+        count = plan.capacity if self.full_shapes else len(plan.rows)
+        count += -count % self.divisor
+        filler = count - len(plan.rows)
+        return {
+            "features": pad(flat, lengths, count, plan.length, self.padding_id),
+            "targets": _fill(self.targets[plan.rows], filler),
+            "weights": _fill(self.weights[plan.rows], filler),
+        }
+
+    def dataset(self, plans: Sequence[BatchPlan]) -> tf.data.Dataset:
+        """The batches in the order of the plans, a few ahead."""
+        feature = tf.TensorSpec([None, None], tf.int32)
+        targets = tf.TensorSpec([None, *self.targets.shape[1:]], self.targets.dtype)
+        signature = {
+            "features": dict.fromkeys((TOKEN_IDS, SEGMENT_IDS, PADDING_MASK), feature),
+            "targets": targets,
+            "weights": tf.TensorSpec([None], tf.float32),
+        }
+        batches = tf.data.Dataset.from_generator(
+            lambda: (self.batch(plan) for plan in plans), output_signature=signature
+        )
+        return batches.prefetch(4)
+
+
+def _fill(values: np.ndarray, filler: int) -> np.ndarray:
+    return np.concatenate([values, np.zeros((filler, *values.shape[1:]), values.dtype)]) if filler else values

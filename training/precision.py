@@ -1,0 +1,47 @@
+"""Number formats of training: Keras' dtype policies, and the loss scaling that float16 needs."""
+
+from typing import Literal
+
+import tensorflow as tf
+
+Precision = Literal["float32", "bfloat16", "float16"]
+POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
+
+def all_finite(value: tf.Tensor) -> tf.Tensor:
+    """Whether every number is finite, bool []."""
+    return tf.reduce_all(tf.math.is_finite(value))
+
+
+class LossScale(tf.Module):
+    """A factor that keeps small float16 gradients from becoming zero.
+
+    It is halved when a gradient overflows and doubled after `growth_steps` steps without overflow.
+
+    Args:
+        initial: The first factor; powers of two lose no bits.
+        growth_steps: Steps without overflow before it doubles.
+
+    Source: Micikevicius et al. 2018, §3.2, arXiv:1710.03740.
+    """
+
+    def __init__(self, initial: float = 2.0**15, growth_steps: int = 1000):
+        super().__init__(name="loss_scale")
+        self.growth_steps = growth_steps
+        self.factor = tf.Variable(initial, trainable=False, dtype=tf.float32, name="factor")
+        self.good_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="good_steps")
+
+    def value(self) -> tf.Tensor:
+        """The factor now, float32 []."""
+        return self.factor.read_value()
+
+    def adjust(self, strategy: tf.distribute.Strategy, finite: tf.Tensor) -> None:
+        """Notes whether the last step's gradients were finite; call it in cross-replica context."""
+
+        def update(factor, good_steps, finite):
+            grow = tf.logical_and(finite, good_steps + 1 >= self.growth_steps)
+            new = tf.where(grow, factor * 2.0, tf.where(finite, factor, factor / 2.0))
+            factor.assign(tf.clip_by_value(new, 1.0, 2.0**24))
+            return good_steps.assign(tf.where(tf.logical_and(finite, ~grow), good_steps + 1, 0))
+
+        strategy.extended.update(self.factor, update, args=(self.good_steps, finite), group=False)

@@ -1,0 +1,83 @@
+"""Where the rows of each part come from: files, TensorFlow data sets, or the sample."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from kmha.errors import InputError
+from training.config import DataSection
+from training.examples import ExampleSet, write_examples
+from training.records import Row, column_names, read_rows
+from training.samples import review_rows
+from training.tasks.task import Columns, Task
+from training.tfds_source import tfds_rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Rows that can be read, perhaps more than once."""
+
+    name: str
+    columns: Sequence[str] | None  # None: not known before reading
+    rows: Callable[[Sequence[str]], Iterator[Row]]
+    file: Path | None = None
+
+    def fingerprint(self) -> str | None:
+        """SHA-256 of the file; None where there is no single file."""
+        if self.file is None:
+            return None
+        with open(self.file, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_source(path: Path) -> Source:
+    """The rows of a CSV, TSV or JSONL file; raises InputError if it cannot be one."""
+    return Source(str(path), column_names(path), lambda columns: read_rows(path, columns), path)
+
+
+def find_sources(data: DataSection) -> dict[str, Source]:
+    """The sources of "train" and, where there are any, "validation" and "test".
+
+    Raises:
+        InputError: Files that do not exist or contradict each other.
+    """
+    if data.train is not None and data.tfds:
+        raise InputError("--data.train and --data.tfds: wanted one source of rows, given both")
+    files = {"train": data.train, "validation": data.validation, "test": data.test}
+    sources = {part: file_source(path) for part, path in files.items() if path is not None}
+    if "train" in sources:
+        return sources
+    if data.tfds:
+        return {**_tfds_sources(data), **sources}
+    if sources:
+        raise InputError(
+            f"--data.train: wanted training rows beside --data.{next(iter(sources))}, given none"
+        )
+    columns = ("text", "label")
+    return {
+        "train": Source("sample reviews (train)", columns, lambda _: review_rows("train")),
+        "test": Source("sample reviews (test)", columns, lambda _: review_rows("test")),
+    }
+
+
+def _tfds_sources(data: DataSection) -> dict[str, Source]:
+    splits = {"train": "train"} | ({"test": data.tfds_test} if data.tfds_test else {})
+    return {
+        part: Source(
+            f"{data.tfds} ({split})",
+            None,
+            lambda columns, split=split: tfds_rows(data.tfds, split, columns, data.tfds_dir),
+        )
+        for part, split in splits.items()
+    }
+
+
+def read_examples(source: Source, task: Task, columns: Columns, folder: Path) -> ExampleSet:
+    """Checks every row of a source and writes it to disk.
+
+    Raises:
+        InputError: A row that cannot be used, by file and line, or no rows at all.
+    """
+    rows = source.rows((columns.text, columns.label))
+    return write_examples((task.example(row, columns) for row in rows), folder)

@@ -1,0 +1,106 @@
+"""Which training rows to hold out for validation, so that each label has its share on both sides."""
+
+import numpy as np
+
+
+def held_out(
+    ids: np.ndarray,
+    counts: np.ndarray,
+    order: np.ndarray,
+    text_starts: np.ndarray,
+    fraction: float,
+    seed: int,
+) -> np.ndarray:
+    """Chooses rows to hold out: stratified by label, all rows of a text together.
+
+    Each label gives its share of rows, rounded down or up so that the whole is right, and as near as the
+    sizes of its texts allow. Each label keeps a row, and if the fraction is not 0 one row is held out at
+    least, where that is possible.
+
+    Args:
+        ids: Labels of all rows, row after row, int32 [sum(counts)], from 0.
+        counts: Labels of each row, int32 [rows]. A row of several counts for its rarest one.
+        order: The rows sorted so that rows of one text stand together, int64 [rows].
+        text_starts: Where in `order` each text begins, int64 [texts].
+        fraction: Share of rows to hold out, in [0, 1).
+        seed: Decides which.
+
+    Returns:
+        True where a row is held out, bool [rows].
+    """
+    num_rows = len(counts)
+    if fraction == 0:
+        return np.zeros(num_rows, np.bool_)
+    random = np.random.default_rng(seed)
+    sizes = np.diff(text_starts, append=num_rows)
+    _, strata = np.unique(rarest_label(ids, counts)[order[text_starts]], return_inverse=True)
+    stratum_rows = np.bincount(strata, weights=sizes).astype(np.int64)
+    targets = _shares(stratum_rows, fraction, random)
+
+    # A text that often repeats goes last, so that it can not use up its label's share alone.
+    bulky = np.where(sizes > np.maximum(1, targets[strata] // 10), sizes, 0)
+    by_stratum = np.lexsort((random.permutation(len(sizes)), bulky, strata))
+    sizes, strata = sizes[by_stratum], strata[by_stratum]
+    before = np.cumsum(sizes) - sizes
+    is_first = np.diff(strata, prepend=-1) != 0
+    before -= before[is_first][strata]
+    is_last = np.append(is_first[1:], True)
+    taken = (2 * before + sizes <= 2 * targets[strata]) & ~is_last
+
+    texts = np.zeros(len(sizes), np.bool_)
+    texts[by_stratum] = taken
+    chosen = np.zeros(num_rows, np.bool_)
+    chosen[order] = np.repeat(texts, np.diff(text_starts, append=num_rows))
+    return _give_back_lost_labels(chosen, ids, counts, order, text_starts)
+
+
+def rarest_label(ids: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Gives the label of each row that the fewest rows have; equally rare: the lower id; none: -1.
+
+    Args:
+        ids: Labels of all rows, row after row, int32 [sum(counts)], from 0.
+        counts: Labels of each row, int32 [rows].
+
+    Returns:
+        A label for each row, int64 [rows].
+    """
+    by_rarity = np.argsort(np.bincount(ids), kind="stable")
+    rank = np.empty(len(by_rarity), np.int64)
+    rank[by_rarity] = np.arange(len(by_rarity))
+    rarest = np.full(len(counts), -1, np.int64)
+    labelled = counts > 0
+    if labelled.any():
+        starts = (np.cumsum(counts) - counts)[labelled]
+        rarest[labelled] = by_rarity[np.minimum.reduceat(rank[ids], starts)]
+    return rarest
+
+
+def _shares(stratum_rows: np.ndarray, fraction: float, random: np.random.Generator) -> np.ndarray:
+    """Shares out the held-out rows by largest remainder, at most all but one of a stratum, int64 [strata]."""
+    quotas = stratum_rows * fraction
+    most = stratum_rows - 1
+    shares = np.minimum(np.floor(quotas).astype(np.int64), most)
+    wanted = max(1, round(float(quotas.sum()))) - int(shares.sum())
+    remainders = np.where(shares < most, quotas - shares, -1.0)
+    first = np.lexsort((random.permutation(len(quotas)), -remainders))[: max(0, wanted)]
+    shares[first[remainders[first] >= 0]] += 1
+    return shares
+
+
+def _give_back_lost_labels(
+    chosen: np.ndarray, ids: np.ndarray, counts: np.ndarray, order: np.ndarray, text_starts: np.ndarray
+) -> np.ndarray:
+    """Returns a text to training for each label that has rows among the chosen only, bool [rows].
+
+    It happens where one text stands with several labels, or a row has several.
+    """
+    row_of = np.repeat(np.arange(len(counts)), counts)
+    trained = np.bincount(ids, weights=~chosen[row_of])
+    lost = (trained == 0) & (np.bincount(ids) > 0)
+    if not lost.any():
+        return chosen
+    text_of = np.empty(len(counts), np.int64)
+    text_of[order] = np.repeat(np.arange(len(text_starts)), np.diff(text_starts, append=len(counts)))
+    lost_labels, places = np.unique(np.where(lost[ids], ids, -1), return_index=True)
+    returned = text_of[row_of[places[lost_labels >= 0]]]
+    return chosen & ~np.isin(text_of, returned)

@@ -1,0 +1,184 @@
+"""Classify a text: one label of many, or several at once.
+
+Judging imports scikit-learn, which takes a second: inside the methods, so that --help need not wait for it.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from kmha.errors import InputError
+from training.examples import Example, label_ids, label_matrix
+from training.records import Row
+from training.tasks.task import Columns, Part
+
+if TYPE_CHECKING:
+    from kmha.config import EncoderConfig
+
+ONE, SEVERAL = "label", "labels"
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifyTask:
+    """What a classifier adds to the encoder."""
+
+    multi_label: bool | None = None
+    """Whether a row may have several labels; None: if their column is called labels."""
+    pooling: Literal["cls", "mean", "max"] = "mean"
+    """How the token vectors become one."""
+    dropout: float = 0.3
+    """Probability of dropping a value of the pooled vector."""
+    label_smoothing: float = 0.1
+    """Share of each target spread over all labels."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """Whether rows of rare labels count more."""
+
+    @property
+    def metric(self) -> str:
+        """Accuracy, or macro-F1 with several labels."""
+        return "macro_f1" if self.multi_label else "accuracy"
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether a row may have any number of labels."""
+        return bool(self.multi_label)
+
+    def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["ClassifyTask", Columns]:
+        """Finds the label column and whether rows have several labels."""
+        label = columns.label
+        if not label:
+            known = (ONE, SEVERAL) if available is None else available
+            order = (SEVERAL, ONE) if self.multi_label else (ONE, SEVERAL)
+            label = next((name for name in order if name in known), "")
+        if not label:
+            near = difflib.get_close_matches(ONE, available or (), n=1)
+            hint = (
+                f"; did you mean --data.label-column {near[0]}?"
+                if near
+                else "; name one with --data.label-column"
+            )
+            raise InputError(
+                f"--data.label-column: wanted a column {ONE} or {SEVERAL},"
+                f" given {', '.join(available or ())}{hint}"
+            )
+        multi_label = label == SEVERAL if self.multi_label is None else self.multi_label
+        return dataclasses.replace(self, multi_label=multi_label), dataclasses.replace(columns, label=label)
+
+    def example(self, row: Row, columns: Columns) -> Example:
+        """Text and labels of a row."""
+        text, given = row.values[columns.text], row.values[columns.label]
+        if not isinstance(text, str):
+            raise InputError(f"{row.place}: {columns.text} must be one text, given a list")
+        names = given if isinstance(given, list) else [given]
+        if self.multi_label:
+            names = [part for name in names for part in name.split(columns.separator)]
+        names = tuple(name.strip() for name in names if name.strip() or not self.multi_label)
+        if not self.multi_label and (len(names) != 1 or not names[0]):
+            what = "none" if not any(names) else f"{len(names)} labels"
+            raise InputError(f"{row.place}: {columns.label} must be one label, given {what}")
+        return Example((text,), names, row.place)
+
+    def build(self, encoder: "EncoderConfig", num_labels: int):
+        """A built classifier."""
+        from kmha.models.classifier import TextClassifier
+
+        model = TextClassifier(
+            encoder,
+            num_labels,
+            multi_label=self.several_labels,
+            pooling=self.pooling,
+            dropout=self.dropout,
+            name="classifier",
+        )
+        model.build()
+        return model
+
+    def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
+        """int32 label ids [R]; with several labels int32 [R, C], 1 = given."""
+        if self.multi_label:
+            return label_matrix(part.examples, part.rows, labels)[0].astype(np.int32)
+        ids, _ = label_ids(part.examples, part.rows, labels)
+        # A label that the model does not know cannot be a target; the scores count such rows as wrong.
+        return np.where(ids < len(labels), ids, 0).astype(np.int32)
+
+    def weights(self, targets: np.ndarray) -> np.ndarray:
+        """Ones, or weights under which every label counts the same; their mean is 1."""
+        if self.class_weights == "none":
+            return np.ones(len(targets), np.float32)
+        if not self.multi_label:
+            counts = np.bincount(targets)
+            return (len(targets) / (np.count_nonzero(counts) * counts[targets])).astype(np.float32)
+        # With several labels a row weighs what its rarest label does; rows without labels weigh the least.
+        counts = np.maximum(targets.sum(axis=0), 1)
+        rarity = np.where(targets > 0, 1.0 / counts, 0.0).max(axis=1)
+        rarity = np.maximum(rarity, 1.0 / len(targets))
+        return (rarity / rarity.mean()).astype(np.float32)
+
+    def loss(self, targets: Any, outputs: Any) -> Any:
+        """Cross-entropy of each example, float32 [B]."""
+        from training.losses import sigmoid_cross_entropy, softmax_cross_entropy
+
+        loss = sigmoid_cross_entropy if self.multi_label else softmax_cross_entropy
+        return loss(targets, outputs, self.label_smoothing)
+
+    def decision(self, part: Part, labels: Sequence[str], probabilities: np.ndarray) -> dict[str, Any]:
+        """With several labels, the probability from which each is given, by F1 on validation rows."""
+        if not self.multi_label:
+            return {}
+        from training import thresholds
+
+        found = thresholds.best_thresholds(self.targets(part, labels), probabilities)
+        return {"thresholds": [float(value) for value in found]}
+
+    def scores(
+        self,
+        part: Part,
+        labels: Sequence[str],
+        probabilities: np.ndarray,
+        decision: dict,
+        intervals: bool = False,
+    ) -> dict[str, Any]:
+        """Accuracy, precision, recall, F1, ROC-AUC, average precision, calibration, confusion."""
+        from training import scores
+
+        if self.multi_label:
+            cuts = np.asarray(decision["thresholds"], np.float32)
+            true, _ = label_matrix(part.examples, part.rows, labels)
+            answers = (probabilities >= cuts).astype(np.int8)
+            result = scores.multi_label_scores(true, probabilities, labels, cuts)
+        else:
+            true, names = label_ids(part.examples, part.rows, labels)
+            answers = probabilities.argmax(axis=1)
+            result = scores.single_label_scores(true, probabilities, names)
+        return {**result, "intervals": self._intervals(true, answers)} if intervals else result
+
+    def _intervals(self, true: np.ndarray, answers: np.ndarray) -> dict[str, Any]:
+        from training import intervals
+
+        make = intervals.multi_label_intervals if self.multi_label else intervals.single_label_intervals
+        return {name: list(ends) for name, ends in make(true, answers).items()}
+
+    def baseline(
+        self, train: Part, validation: Part, judged: Part, labels: Sequence[str], seed: int
+    ) -> tuple[str, dict[str, Any]]:
+        """TF-IDF n-grams and a linear model, on the same rows."""
+        from training import baseline, scores
+
+        fitted = baseline.fit_baseline(
+            train.texts(),
+            self.targets(train, labels),
+            multi_label=self.several_labels,
+            seed=seed,
+            validation=(validation.texts(), self.targets(validation, labels)),
+        )
+        answers = fitted.predict(judged.texts())
+        if self.multi_label:
+            true, _ = label_matrix(judged.examples, judged.rows, labels)
+            result = scores.multi_label_answer_scores(true, answers, labels)
+        else:
+            true, names = label_ids(judged.examples, judged.rows, labels)
+            result = scores.single_label_answer_scores(true, answers, names, num_classes=len(labels))
+        return fitted.description, {**result, "intervals": self._intervals(true, answers)}
