@@ -11,9 +11,10 @@ class WeightAverage(tf.Module):
     Args:
         variables: What to average; create the average in the scope of their strategy.
         strategy: The strategy of the variables.
-        decay: Share of the average kept at each optimizer step; early on less, so that the start is forgotten.
-        every: Optimizer steps from one update to the next (the decay is raised to this power): large embedding
-            tables make an update as dear as the step itself.
+        decay: Share of the average kept at each optimizer step; early on less, so that the start is
+            forgotten.
+        every: Optimizer steps from one update to the next (the decay is raised to this power): large
+            embedding tables make an update as dear as the step itself.
 
     Source: Polyak and Juditsky 1992; the warm-up of the decay as in tf.train.ExponentialMovingAverage.
     """

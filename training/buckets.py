@@ -1,7 +1,7 @@
 """Length buckets: which padded lengths to compute, and which rows go into one batch."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -61,7 +61,8 @@ def plan_batches(
 ) -> list[BatchPlan]:
     """Groups rows of similar length into batches of about the same number of tokens.
 
-    What does not fill a batch of its bucket moves up to the next longer one, so that only the last batch is uneven.
+    What does not fill a batch of its bucket moves up to the next longer one, so that only one batch is
+    uneven. The number of batches depends on the lengths alone, so every epoch has as many.
 
     Args:
         lengths: Integers [R].
@@ -72,7 +73,12 @@ def plan_batches(
 
     Returns:
         Every row exactly once.
+
+    Raises:
+        ValueError: A row is longer than the last bucket.
     """
+    if len(lengths) and lengths.max() > buckets[-1]:
+        raise ValueError(f"rows of at most {buckets[-1]} tokens wanted, {lengths.max()} given")
     order = np.arange(len(lengths)) if rng is None else rng.permutation(len(lengths))
     home = np.searchsorted(buckets, lengths[order])
     plans: list[BatchPlan] = []
@@ -91,7 +97,6 @@ def plan_batches(
     return plans
 
 
-def computed_share(plans: Iterator[BatchPlan] | list[BatchPlan], lengths: np.ndarray) -> float:
+def computed_share(plans: Sequence[BatchPlan], lengths: np.ndarray) -> float:
     """Padded tokens over real tokens of these batches."""
-    plans = list(plans)
     return sum(len(p.rows) * p.length for p in plans) / max(1, int(lengths.sum()))

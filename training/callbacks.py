@@ -1,30 +1,67 @@
 """Keras callbacks of every run: progress on the terminal and a table of epochs on disk."""
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 
 import keras
 from tqdm import tqdm
+
+from training.optimizer import AdamW
+
+
+class OptimizerView:
+    """What Keras callbacks may read of the optimizer. They cannot set the rate, a function of the step."""
+
+    def __init__(self, optimizer: AdamW):
+        self._optimizer = optimizer
+
+    @property
+    def iterations(self) -> int:
+        """Steps done."""
+        return self._optimizer.steps_done
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next step."""
+        return float(self._optimizer.learning_rate)
+
+
+@contextlib.contextmanager
+def readable_optimizer(model: keras.Model, optimizer: AdamW) -> Iterator[None]:
+    """Shows the optimizer as `model.optimizer`, where Keras callbacks look for it.
+
+    Only for a time: a model is saved with everything that is attached to it.
+    """
+    model.optimizer = OptimizerView(optimizer)
+    try:
+        yield
+    finally:
+        del model.optimizer
 
 
 class Progress(keras.callbacks.Callback):
     """A bar on stderr with rate and time left for the whole run, and one line an epoch.
 
     Args:
-        total_steps: Batches of the whole run.
+        total_batches: Batches of the whole run.
         metric: Name of the validation score to show.
     """
 
-    def __init__(self, total_steps: int, metric: str):
+    def __init__(self, total_batches: int, metric: str):
         super().__init__()
-        self.total_steps = total_steps
+        self.total_batches = total_batches
         self.metric = metric
 
     def on_train_begin(self, logs=None):
         """Opens the bar."""
+        self.started, self.seen = time.monotonic(), 0
+        done = (self.params or {}).get("done_batches", 0)
+        self.left = self.total_batches - done
         self.bar = tqdm(
-            total=self.total_steps,
-            initial=(self.params or {}).get("done_steps", 0),
+            total=self.total_batches,
+            initial=done,
             unit="batch",
             file=sys.stderr,
             dynamic_ncols=True,
@@ -40,6 +77,7 @@ class Progress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         """Moves the bar."""
         self.bar.update(1)
+        self.seen, self.left = self.seen + 1, self.left - 1
         if logs:
             self.bar.set_postfix(loss=f"{logs['loss']:.4f}", refresh=False)
 
@@ -50,9 +88,15 @@ class Progress(keras.callbacks.Callback):
             f"epoch {epoch + 1}: loss {logs['loss']:.4f}, validation loss {logs['val_loss']:.4f},"
             f" {self.metric} {logs[f'val_{self.metric}']:.4f}"
             f" ({logs['tokens_per_second']:,.0f} tokens/s, {logs['input_wait_share']:.1%} waiting for input,"
-            f" {time.monotonic() - self.epoch_start:.0f} s)",
+            f" {time.monotonic() - self.epoch_start:.0f} s){self._time_left()}",
             file=sys.stderr,
         )
+
+    def _time_left(self) -> str:
+        if self.left <= 0 or not self.seen:
+            return ""
+        seconds = (time.monotonic() - self.started) / self.seen * self.left
+        return f", at most {seconds:,.0f} s left"
 
     def on_train_end(self, logs=None):
         """Closes the bar."""

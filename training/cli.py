@@ -1,20 +1,53 @@
-"""The command line: TOML file and flags through one parser, and errors in one line."""
+"""The command line: TOML file and flags through one parser, errors in one line, one way to end."""
 
 import contextlib
 import dataclasses
-import difflib
+import errno
 import io
+import os
+import re
+import signal
 import sys
-import tomllib
-from collections.abc import Callable, Sequence
+import threading
+import typing
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import tyro
 
 from kmha.errors import InputError
+from training.near import did_you_mean
+from training.ranges import check_ranges
+from training.toml_flags import toml_flags
 
 Config = TypeVar("Config")
+
+FAILED, WRONG_INPUT, INTERRUPTED, NO_READER = 1, 2, 130, 141
+
+# tyro's messages in the form of ours: the flag, what was wanted, what was given.
+_REWORDED = (
+    (
+        r"Error parsing (--\S+): invalid literal for int\(\) with base 10: (.*)",
+        r"\1: wanted a whole number, given \2",
+    ),
+    (r"Error parsing (--\S+): could not convert string to float: (.*)", r"\1: wanted a number, given \2"),
+    (r"Error parsing (--\S+): Could not find valid parse for .*: (.*)", r"\1: wanted other values, given \2"),
+    (r"Missing value for argument '(--[^'/ ]+).*", r"\1: wanted a value, given none"),
+    (
+        r"[Ii]nvalid choice '(.*)' for argument '(--[^'/ ]+).*Expected one of \((.*)\)\.",
+        r"\2: wanted one of \3, given '\1'",
+    ),
+    (r"Unrecognized options: (.*)", r"unexpected argument \1"),
+    (r"Missing from [^:]*: (.*)", r"missing \1"),
+)
+# An argument that was not given: its name, its help.
+_MISSING = r"(--\S+ \S+|\b[A-Z]+) ([A-Z].*?)\.? \(required\)"
+
+
+def say(message: str) -> None:
+    """Progress goes to stderr; stdout is for data."""
+    print(message, file=sys.stderr, flush=True)
 
 
 def run(command: Callable[[], int]) -> int:
@@ -24,20 +57,53 @@ def run(command: Callable[[], int]) -> int:
         command: Returns the exit status.
 
     Returns:
-        The exit status: the command's, 2 for wrong input, 130 when interrupted.
+        The exit status: the command's, 0 after --help, 1 when the disk is full, 2 for wrong input, 130 when interrupted (SIGINT,
+        SIGTERM), 141 when nobody reads the output any more (`| head`).
     """
+    # JSON is UTF-8 whatever the locale is.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
     try:
-        return command()
+        with _terminating_as_interrupt():
+            status = command()
+            sys.stdout.flush()
+            return status
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        say(f"error: {' '.join(str(error).splitlines())}")
+        return WRONG_INPUT
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nobody to tell.
-        sys.stdout = None
-        return 1
+        # What is left in the buffer must not fail once more when Python closes it.
+        with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return NO_READER
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        say(f"error: the disk is full{f', writing {error.filename}' if error.filename else ''}")
+        return FAILED
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        say("interrupted")
+        return INTERRUPTED
+    except SystemExit as stop:
+        # Only --help ends so.
+        return int(stop.code or 0)
+
+
+@contextlib.contextmanager
+def _terminating_as_interrupt() -> Iterator[None]:
+    """Lets SIGTERM end a command as Ctrl-C does, so that temporary files go."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def parse(config_type: type[Config], argv: Sequence[str] | None, program: str) -> Config:
@@ -49,24 +115,28 @@ def parse(config_type: type[Config], argv: Sequence[str] | None, program: str) -
         program: How the command is called, for its help.
 
     Raises:
-        InputError: An unknown flag or key (the nearest is suggested), a value of the wrong type, a bad file.
+        InputError: An unknown flag or key (the nearest is suggested), a value of the wrong type or out of its
+            range, a bad file.
         SystemExit: With status 0, after --help.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     flags = _flag_names(config_type)
     for argument in argv:
-        name = argument.split("=")[0].replace("_", "-")
-        if argument.startswith("--") and name not in flags:
-            raise InputError(f"unknown flag {argument.split('=')[0]}{_near(name, flags)}")
+        name = argument.split("=")[0]
+        if name.startswith("--") and name.replace("_", "-") not in flags:
+            raise InputError(f"unknown flag {name}{did_you_mean(name, flags)}")
     path = _config_path(argv) if "--config" in flags else None
-    from_file: list[str] = []
-    if path is not None:
-        from_file = toml_flags(path, config_type)
-        try:
-            _parse(config_type, from_file, program)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
-    return _parse(config_type, from_file + argv, program)
+    from_file = [] if path is None else toml_flags(path, config_type)
+    config = _parse(config_type, from_file + argv, program)
+    try:
+        check_ranges(config)
+    except InputError as error:
+        flag = str(error).split(":")[0]
+        is_from_file = any(word.startswith(f"{flag}=") for word in from_file) and not any(
+            word.split("=")[0].replace("_", "-") == flag for word in argv
+        )
+        raise InputError(f"{path}: {error}" if is_from_file else str(error)) from None
+    return config
 
 
 def _parse(config_type: type[Config], arguments: Sequence[str], program: str) -> Config:
@@ -77,7 +147,7 @@ def _parse(config_type: type[Config], arguments: Sequence[str], program: str) ->
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise InputError(_one_line(messages.getvalue())) from None
+        raise InputError(_reworded(_one_line(messages.getvalue()))) from None
 
 
 def _one_line(message: str) -> str:
@@ -85,12 +155,19 @@ def _one_line(message: str) -> str:
     kept: list[str] = []
     for line in message.splitlines():
         text = line.strip("│╭╮╰╯ ")
-        if not text.strip("─") or text.endswith(("error ─", "options ─")) or "─" * 3 in text:
+        if not text.strip("─") or "─" * 3 in text or text.endswith(("error ─", "options ─")):
             if kept:
                 break
             continue
         kept.append(text)
     return " ".join(kept) or "cannot read the command line"
+
+
+def _reworded(message: str) -> str:
+    for pattern, words in _REWORDED:
+        if re.fullmatch(pattern, message):
+            return re.sub(_MISSING, r"\1 (\2)", re.sub(pattern, words, message))
+    return message
 
 
 def _config_path(argv: Sequence[str]) -> Path | None:
@@ -103,58 +180,15 @@ def _config_path(argv: Sequence[str]) -> Path | None:
     return None if path is None else Path(path)
 
 
-def toml_flags(path: Path, config_type: type) -> list[str]:
-    """Spells a TOML file as flags.
-
-    Raises:
-        InputError: The file is missing or no TOML, or has a key that no field has.
-    """
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"--config {path}: wanted a TOML file, {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from error
-    return _table_flags(values, config_type, str(path), "")
-
-
-def _table_flags(values: dict, config_type: type, origin: str, prefix: str) -> list[str]:
-    fields = {f.name: f for f in dataclasses.fields(config_type) if f.name != "config"}
-    flags: list[str] = []
-    for key, value in values.items():
-        if key not in fields:
-            raise InputError(f"{origin}: unknown key {prefix}{key}{_near(key, fields)}")
-        section = fields[key].type
-        if dataclasses.is_dataclass(section) != isinstance(value, dict):
-            wanted = "a section" if dataclasses.is_dataclass(section) else "a value"
-            raise InputError(f"{origin}: {prefix}{key} must be {wanted}, given {value!r}")
-        if isinstance(value, dict):
-            flags += _table_flags(value, section, origin, f"{prefix}{key}.")  # pyright: ignore
-        elif section is bool and isinstance(value, bool):
-            flags.append(f"--{prefix}{'' if value else 'no-'}{key}".replace("_", "-"))
-        else:
-            flags += [f"--{prefix}{key}".replace("_", "-"), *_words(value)]
-    return flags
-
-
-def _words(value) -> list[str]:
-    return [word for item in value for word in _words(item)] if isinstance(value, list) else [str(value)]
-
-
-def _flag_names(config_type: type, prefix: str = "") -> set[str]:
-    names = {"--help"} if not prefix else set()
-    for f in dataclasses.fields(config_type):
-        if dataclasses.is_dataclass(f.type):
-            names |= _flag_names(f.type, f"{prefix}{f.name}.")  # pyright: ignore
-            continue
-        name = f"{prefix}{f.name}".replace("_", "-")
-        names.add(f"--{name}")
-        if f.type is bool:
-            parent, _, last = name.rpartition(".")
-            names.add(f"--{parent}.no-{last}" if parent else f"--no-{last}")
+def _flag_names(config_type: type, prefix: str = "") -> list[str]:
+    names = [] if prefix else ["--help"]
+    for name, kind in typing.get_type_hints(config_type, include_extras=True).items():
+        if dataclasses.is_dataclass(kind):
+            names += _flag_names(kind, f"{prefix}{name}.")  # pyright: ignore
+        elif tyro.conf.Positional not in getattr(kind, "__metadata__", ()):
+            flag = f"{prefix}{name}".replace("_", "-")
+            names.append(f"--{flag}")
+            if kind is bool:
+                parent, _, last = flag.rpartition(".")
+                names.append(f"--{parent}.no-{last}" if parent else f"--no-{last}")
     return names
-
-
-def _near(name: str, known) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -3,10 +3,11 @@
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from kmha.config import Activation, Norm, Positions
 from kmha.text.vocabulary import Tokenization
+from training.ranges import Count, NotNegative, OpenShare, Positive, Probability, Range
 from training.tasks.classify import ClassifyTask
 
 
@@ -26,7 +27,7 @@ class DataSection:
     """Column of the label; empty: label, or labels for several to a row."""
     label_separator: str = "|"
     """What stands between the labels of a row that has several."""
-    validation_fraction: float = 0.1
+    validation_fraction: OpenShare = 0.1
     """Share of the training rows held out where no validation rows are given."""
     sample: Literal["reviews"] = "reviews"
     """The sample used when no rows are given (extra: samples)."""
@@ -48,11 +49,11 @@ class TextSection:
     """A vocab.txt to use instead of learning one from the training rows."""
     vocabulary_size: int = 16_000
     """Most tokens of a learnt vocabulary."""
-    min_frequency: int = 2
+    min_frequency: Count = 2
     """Rarer tokens are not learnt."""
     lower_case: bool = True
     """Lower-case and strip accents."""
-    max_length: int = 128
+    max_length: Annotated[int, Range(at_least=3)] = 128
     """Longest sequence in tokens, the two special ones included; the rest is cut and counted."""
 
 
@@ -96,19 +97,19 @@ class EncoderSection:
 class OptimizerSection:
     """AdamW, its learning rate's course, and what happens to gradients and weights around it."""
 
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """The highest rate."""
-    weight_decay: float = 0.01
+    weight_decay: NotNegative = 0.01
     """Share of a weight lost each step, times the rate; biases and norms lose none."""
-    warmup_fraction: float = 0.1
+    warmup_fraction: Annotated[float, Range(at_least=0, at_most=1)] = 0.1
     """Share of all steps in which the rate rises."""
     decay: Literal["linear", "cosine", "constant"] = "linear"
     """How the rate falls after that."""
-    clip_norm: float = 1.0
+    clip_norm: NotNegative = 1.0
     """Largest global norm of a gradient; 0: no clipping."""
-    accumulation_steps: int = 1
+    accumulation_steps: Count = 1
     """Batches of one optimizer step."""
-    ema_decay: float = 0.999
+    ema_decay: Probability = 0.999
     """Decay of the moving average of weights that is judged and kept; 0: none."""
 
 
@@ -116,15 +117,15 @@ class OptimizerSection:
 class TrainSection:
     """How long, how much at once, and on what."""
 
-    epochs: int = 5
+    epochs: Count = 5
     """Passes over the training rows at most."""
-    patience: int = 2
+    patience: Count = 2
     """Epochs without a better validation metric before training ends."""
-    batch_tokens: int = 2048
+    batch_tokens: Count = 2048
     """Padded tokens of a batch at most."""
-    batch_rows: int = 64
+    batch_rows: Count = 64
     """Rows of a batch at most."""
-    buckets: int = 8
+    buckets: Count = 8
     """Padded lengths to compute at most."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of the computation; weights stay float32."""
@@ -132,9 +133,9 @@ class TrainSection:
     """One device, or all GPUs (else all virtual CPUs) together; auto uses all GPUs."""
     jit: Literal["auto", "on", "off"] = "auto"
     """Whether XLA compiles forward and backward; auto: on GPUs."""
-    seed: int = 0
+    seed: Annotated[int, Range(at_least=0, below=2**32)] = 0
     """Of the split, the weights, the order of rows and dropout."""
-    checkpoint_minutes: float = 10.0
+    checkpoint_minutes: NotNegative = 10.0
     """Time between checkpoints, from which --resume goes on after a kill."""
 
 
@@ -177,10 +178,10 @@ class FitConfig:
         return Path("runs") / name
 
 
-def settings(config) -> dict:
+def settings(config: FitConfig) -> dict[str, Any]:
     """A config as nested plain values for TOML: no None, no --config, paths as strings."""
 
-    def plain(value):
+    def plain(value: Any) -> Any:
         if dataclasses.is_dataclass(value):
             fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
             return {name: item for name, item in fields.items() if item is not None and name != "config"}

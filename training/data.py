@@ -1,12 +1,12 @@
-"""Everything a fit needs of its data: checked, split, tokenized, counted."""
+"""Everything a fit needs of its data: checked, split, counted."""
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
+from kmha.errors import InputError
 from training.config import FitConfig
-from training.sources import Source, find_sources, read_examples
+from training.sources import find_sources, read_examples
 from training.split import DataSummary, split
 from training.tasks.task import Columns, Part, Task
 
@@ -22,7 +22,13 @@ class Data:
     validation: Part
     test: Part | None
     summary: DataSummary
-    sources: dict[str, Source]
+    origins: dict[str, dict[str, Any]]  # part to {"name", "sha256" (None: no single file)}
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """The parts by name, without the test part where there is none."""
+        parts = {"train": self.train, "validation": self.validation}
+        return parts if self.test is None else parts | {"test": self.test}
 
     @property
     def judged(self) -> Part:
@@ -49,6 +55,10 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     sources = find_sources(config.data)
     columns = Columns(config.data.text_column, config.data.label_column, config.data.label_separator)
     task, columns = task.resolve(sources["train"].columns, columns)
+    for source in sources.values():
+        # A column that the last file lacks is found before hours go into the first.
+        source.check(columns)
+    origins = {part: {"name": s.name, "sha256": s.fingerprint()} for part, s in sources.items()}
     sets = {part: read_examples(source, task, columns, folder / part) for part, source in sources.items()}
     parts = split(
         sets["train"],
@@ -58,6 +68,7 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         seed=config.train.seed,
         multi_label=task.several_labels,
     )
+    _check_validation(parts.summary, sources["train"].name)
     return Data(
         task=task,
         columns=columns,
@@ -66,8 +77,21 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         validation=Part(sets.get("validation", sets["train"]), parts.validation_rows),
         test=Part(sets["test"], parts.test_rows) if "test" in sets else None,
         summary=parts.summary,
-        sources=sources,
+        origins=origins,
     )
+
+
+def _check_validation(summary: DataSummary, origin: str) -> None:
+    """Refuses rows that cannot choose between weights."""
+    if not summary.validation_rows:
+        raise InputError(
+            f"{origin}: wanted rows to hold out for validation, each label has a single text;"
+            " give rows with --data.validation"
+        )
+    unknown = sum(summary.labels_only_in_validation.values())
+    if unknown >= summary.validation_rows:
+        names = ", ".join(summary.labels_only_in_validation)
+        raise InputError(f"--data.validation: wanted labels of the training rows, given only {names}")
 
 
 def describe(data: Data) -> list[str]:
@@ -83,12 +107,8 @@ def describe(data: Data) -> list[str]:
         (s.empty_texts, "rows have an empty text (kept)"),
     ]
     lines += [f"{count:,} {what}" for count, what in notes if count]
-    if s.labels_only_in_test:
-        names = ", ".join(f"{label} ({rows})" for label, rows in s.labels_only_in_test.items())
-        lines.append(f"labels that only test rows have, counted as errors: {names}")
+    for part, labels in (("validation", s.labels_only_in_validation), ("test", s.labels_only_in_test)):
+        if labels:
+            names = ", ".join(f"{label} ({rows})" for label, rows in labels.items())
+            lines.append(f"labels that only {part} rows have, counted as errors: {names}")
     return lines
-
-
-def all_rows(part: Part) -> np.ndarray:
-    """Numbers of all rows of the set a part belongs to."""
-    return np.arange(len(part.examples))

@@ -2,14 +2,17 @@
 
 Trains a model from a file of examples and writes the run folder: model, vocabulary, settings, scores. Without
 data flags it learns the sample of Chinese reviews. `--help` lists every setting.
-"""
+"""  # noqa: D415
 
 import json
 import sys
 from collections.abc import Sequence
 
-from training.cli import parse, run
+from training.cli import FAILED, INTERRUPTED, parse, run, say
 from training.config import FitConfig
+from training.job import fit
+from training.outcomes import Diverged, Stopped
+from training.run_folder import kept_for_resume
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,20 +21,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fit(config: FitConfig) -> int:
-    from kmha.quiet import import_tensorflow
-
-    import_tensorflow()
-    from training.job import fit
-    from training.loop import Diverged, Stopped
-
     try:
         metrics = fit(config)
-    except Stopped as stop:
-        print(f"stopped by {stop}; the same command with --resume goes on", file=sys.stderr)
-        return 130
+    except (Stopped, KeyboardInterrupt) as stop:
+        goes_on = "; the same command with --resume goes on" if kept_for_resume(config) else ""
+        say(f"stopped by {str(stop) or 'an interrupt'}{goes_on}")
+        return INTERRUPTED
     except Diverged as error:
-        print(f"error: training diverged, {error}; lower --optimizer.learning-rate", file=sys.stderr)
-        return 1
+        say(f"error: training diverged, {error}; lower --optimizer.learning-rate")
+        return FAILED
     scores = metrics[metrics["judged_on"]]
     shown = {name: value for name, value in scores.items() if isinstance(value, int | float)}
     base = {name: metrics["baseline"][name] for name in shown if name in metrics.get("baseline", {})}

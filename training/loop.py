@@ -15,18 +15,12 @@ import tensorflow as tf
 
 from training.averaging import WeightAverage
 from training.buckets import BatchPlan, plan_batches
+from training.callbacks import readable_optimizer
 from training.checkpoint import read_checkpoint, write_checkpoint
 from training.config import TrainSection
+from training.outcomes import Diverged, Stopped
 from training.pipeline import BatchSource
 from training.replicas import TrainingStep
-
-
-class Stopped(Exception):
-    """The run was told to stop; a checkpoint has been written."""
-
-
-class Diverged(Exception):
-    """The loss is no longer a number."""
 
 
 class RunState(tf.Module):
@@ -53,17 +47,22 @@ class RunState(tf.Module):
 
 
 @dataclasses.dataclass
-class Progress:
-    """Where a run stands. JSON values only."""
+class Standing:
+    """How far a run has come. JSON values only."""
 
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    best_metric: float = -math.inf
+    epoch: int = 0  # the one to go on with
+    batch: int = 0  # the batch of that epoch to go on with
+    batches_done: int = 0  # of the whole run
+    best_metric: float | None = None
     best_epoch: int = -1
-    loss_sum: float = 0.0
+    ended: bool = False  # a callback stopped the training
+    loss_sum: float = 0.0  # of the epoch so far, as the weight
     weight_sum: float = 0.0
     history: list[dict] = dataclasses.field(default_factory=list)
+
+    def mean_loss(self) -> float:
+        """Mean loss of the epoch so far, in nats."""
+        return self.loss_sum / max(self.weight_sum, 1e-12)
 
 
 def epoch_plans(
@@ -102,92 +101,129 @@ class Loop:
     checkpoint: Path
     callbacks: Sequence[keras.callbacks.Callback] = ()
 
-    def run(self, resume: bool = False) -> Progress:
+    def run(self, resume: bool = False) -> Standing:
         """Trains and leaves the best weights in the model.
+
+        A checkpoint of the trained model stays on disk, so that a kill while it is judged loses nothing.
 
         Raises:
             Stopped: After SIGINT or SIGTERM, with a checkpoint on disk.
-            Diverged: The loss was not finite.
+            Diverged: The loss, a gradient or the validation metric was not finite.
+            InputError: Nothing to resume, or it belongs to another model.
         """
         state = RunState(self.model, self.step, self.average)
-        progress = Progress()
+        standing = Standing()
         if resume:
-            progress = Progress(**read_checkpoint(self.checkpoint, state))
+            standing = Standing(**read_checkpoint(self.checkpoint, state))
         callbacks = keras.callbacks.CallbackList(
-            list(self.callbacks), model=self.model, epochs=self.settings.epochs, done_steps=progress.step
+            list(self.callbacks),
+            model=self.model,
+            epochs=self.settings.epochs,
+            done_batches=standing.batches_done,
         )
         self.model.stop_training = False
-        callbacks.on_train_begin()
-        try:
-            with _noted_signals() as signals:
-                self._saved = time.monotonic()
-                while progress.epoch < self.settings.epochs and not self.model.stop_training:
-                    self._epoch(progress, state, callbacks, signals)
-                    if progress.epoch - 1 - progress.best_epoch >= self.settings.patience:
-                        break
-        finally:
-            callbacks.on_train_end()
+        self._saved = time.monotonic()
+        with _noted_signals() as signals, readable_optimizer(self.model, self.step.optimizer):
+            callbacks.on_train_begin()
+            try:
+                while not self._is_over(standing):
+                    self._epoch(standing, state, callbacks, signals)
+            finally:
+                callbacks.on_train_end()
         state.take_best()
-        return progress
+        return standing
 
-    def _epoch(self, progress: Progress, state: RunState, callbacks, signals: list[int]) -> None:
-        plans = epoch_plans(self.source, self.lengths, self.settings, progress.epoch)
-        callbacks.on_epoch_begin(progress.epoch)
+    def _is_over(self, standing: Standing) -> bool:
+        fruitless = standing.epoch - 1 - standing.best_epoch
+        return (
+            standing.ended
+            or standing.epoch >= self.settings.epochs
+            or fruitless >= max(1, self.settings.patience)
+        )
+
+    def _epoch(self, standing: Standing, state: RunState, callbacks, signals: list[int]) -> None:
+        plans = epoch_plans(self.source, self.lengths, self.settings, standing.epoch)
+        callbacks.on_epoch_begin(standing.epoch)
         started, waited, tokens = time.monotonic(), 0.0, 0
-        batches = iter(self.source.dataset(plans[progress.batch :]))
-        for plan in plans[progress.batch :]:
+        batches = iter(self.source.dataset(plans[standing.batch :]))
+        for plan in plans[standing.batch :]:
             asked = time.monotonic()
             batch = next(batches)
             waited += time.monotonic() - asked
-            callbacks.on_train_batch_begin(progress.batch)
-            self._batch(progress, batch, last=progress.batch + 1 == len(plans))
+            callbacks.on_train_batch_begin(standing.batch)
+            self._batch(standing, batch, last=standing.batch + 1 == len(plans))
             tokens += int(self.source.lengths[plan.rows].sum())
-            callbacks.on_train_batch_end(
-                progress.batch - 1, {"loss": progress.loss_sum / progress.weight_sum}
-            )
-            self._perhaps_save(progress, state, signals)
+            callbacks.on_train_batch_end(standing.batch - 1, {"loss": standing.mean_loss()})
+            self._perhaps_save(standing, state, signals)
+            if self.model.stop_training:
+                self.step.flush()
+                break
         seconds = time.monotonic() - started
-        logs = {"loss": progress.loss_sum / progress.weight_sum, **self._validated(progress, state)}
-        logs["learning_rate"] = float(self.step.optimizer.learning_rate)
-        logs["tokens_per_second"] = tokens / seconds
-        logs["input_wait_share"] = waited / seconds
-        progress.history.append({"epoch": progress.epoch, **logs})
-        callbacks.on_epoch_end(progress.epoch, logs)
-        progress.epoch, progress.batch = progress.epoch + 1, 0
-        progress.loss_sum = progress.weight_sum = 0.0
+        with self._averaged():
+            logs = {"loss": standing.mean_loss(), **self._validated(standing, state)}
+            logs["learning_rate"] = float(self.step.optimizer.learning_rate)
+            logs["tokens_per_second"] = tokens / seconds
+            logs["input_wait_share"] = waited / seconds
+            standing.history.append({"epoch": standing.epoch, **logs})
+            # Within the average, so that what a callback saves is what was judged.
+            callbacks.on_epoch_end(standing.epoch, logs)
+        standing.epoch, standing.batch = standing.epoch + 1, 0
+        standing.loss_sum = standing.weight_sum = 0.0
+        standing.ended = bool(self.model.stop_training)
+        self._perhaps_save(standing, state, signals, due=self._is_over(standing))
 
-    def _batch(self, progress: Progress, batch, last: bool) -> None:
+    def _batch(self, standing: Standing, batch, last: bool) -> None:
+        steps_before = self.step.optimizer.steps_done
         sums = self.step(batch)
         if last:
             self.step.flush()
         loss, weight = float(sums["loss"]), float(sums["weight"])
+        standing.batch += 1
+        standing.batches_done += 1
+        standing.loss_sum += loss
+        standing.weight_sum += weight
         if not math.isfinite(loss):
-            raise Diverged(f"loss is {loss} at step {progress.step + 1}")
-        progress.batch += 1
-        progress.step += 1
-        progress.loss_sum += loss
-        progress.weight_sum += weight
-        if self.average is not None and not self.step.pending:
-            self.average.after_step(int(self.step.optimizer.iterations))
+            raise Diverged(f"loss is {loss} at batch {standing.batches_done}")
+        if self.step.pending:
+            return
+        steps = self.step.optimizer.steps_done
+        # Only float16 may skip a step: its loss scale was too large.
+        if steps == steps_before and weight > 0 and self.step.loss_scale is None:
+            raise Diverged(f"the gradient is not finite at batch {standing.batches_done}")
+        if steps > steps_before and self.average is not None:
+            self.average.after_step(steps)
 
-    def _validated(self, progress: Progress, state: RunState) -> dict[str, float]:
-        """Validation scores of the averaged weights, which are kept if they are the best so far."""
-        if self.average is not None:
+    @contextlib.contextmanager
+    def _averaged(self):
+        """Inside, the model has the averaged weights, if there is an average."""
+        if self.average is None:
+            yield
+            return
+        self.average.swap()
+        try:
+            yield
+        finally:
             self.average.swap()
+
+    def _validated(self, standing: Standing, state: RunState) -> dict[str, float]:
+        """Validation scores of the model's weights, which are kept if they are the best so far."""
         scores = self.validate()
-        if scores[self.metric] > progress.best_metric:
-            progress.best_metric, progress.best_epoch = scores[self.metric], progress.epoch
+        metric = scores[self.metric]
+        if not math.isfinite(metric):
+            raise Diverged(f"{self.metric} is {metric} after epoch {standing.epoch + 1}")
+        if standing.best_metric is None or metric > standing.best_metric:
+            standing.best_metric, standing.best_epoch = metric, standing.epoch
             state.keep_best()
-        if self.average is not None:
-            self.average.swap()
         return {f"val_{name}": value for name, value in scores.items()}
 
-    def _perhaps_save(self, progress: Progress, state: RunState, signals: list[int]) -> None:
+    def _perhaps_save(
+        self, standing: Standing, state: RunState, signals: list[int], due: bool = False
+    ) -> None:
         if self.step.pending:
             return  # gradients that wait in the accumulators are not part of a checkpoint
         minutes = (time.monotonic() - self._saved) / 60
-        if signals or minutes >= self.settings.checkpoint_minutes:
-            write_checkpoint(self.checkpoint, state, dataclasses.asdict(progress))
+        if due or signals or minutes >= self.settings.checkpoint_minutes:
+            write_checkpoint(self.checkpoint, state, dataclasses.asdict(standing))
             self._saved = time.monotonic()
         if signals:
             raise Stopped(signal.Signals(signals[0]).name)

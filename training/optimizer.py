@@ -18,7 +18,7 @@ SMALLEST_DECAYED_RANK = 2
 def warmup_then_decay(
     peak: float, total_steps: int, warmup_steps: int, decay: Decay = "linear"
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The learning rate by step: linear from 0 to the peak, then to 0 at the last step.
+    """The learning rate by step: linear up to the peak, then down to the 0 of the step after the last.
 
     Args:
         peak: The highest rate.
@@ -73,9 +73,14 @@ class AdamW(tf.Module):
         self.rate = learning_rate
         self.weight_decay = weight_decay
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self.iterations = tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations")
+        self.iterations = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="iterations")
         self.means = [_slot(v, "mean") for v in self.variables_]
         self.squares = [_slot(v, "square") for v in self.variables_]
+
+    @property
+    def steps_done(self) -> int:
+        """Steps that moved the weights."""
+        return int(self.iterations.numpy())
 
     @property
     def learning_rate(self) -> tf.Tensor:
@@ -92,31 +97,21 @@ class AdamW(tf.Module):
             gradients: One for each variable, already summed over replicas; slices must have distinct indices.
             proceed: bool []; False leaves everything as it is.
         """
-        step = tf.cast(self.iterations + 1, tf.float32)
-        rate = self.learning_rate
-        powers = self.beta_1**step, self.beta_2**step
-        for variable, mean, square, gradient in zip(
-            self.variables_, self.means, self.squares, gradients, strict=True
-        ):
-            strategy.extended.update(
-                variable, self._update, args=(mean, square, gradient, rate, *powers, proceed), group=False
-            )
-        strategy.extended.update(
-            self.iterations,
-            lambda steps, go: steps.assign_add(tf.cast(go, steps.dtype)),
-            args=(proceed,),
-            group=False,
-        )
-
-    def _update(self, variable, mean, square, gradient, rate, power_1, power_2, proceed):
-        decay = self.weight_decay * rate if len(variable.shape) >= SMALLEST_DECAYED_RANK else None
-        update = self._update_rows if isinstance(gradient, tf.IndexedSlices) else self._update_all
 
         def move():
-            update(variable, mean, square, gradient, rate, power_1, power_2, decay)
-            return tf.constant(True)
+            step = tf.cast(self.iterations + 1, tf.float32)
+            numbers = self.learning_rate, tf.pow(self.beta_1, step), tf.pow(self.beta_2, step)
+            for variable, *others in zip(self.variables_, self.means, self.squares, gradients, strict=True):
+                strategy.extended.update(variable, self._update, args=(*others, *numbers), group=False)
+            strategy.extended.update(self.iterations, lambda steps: steps.assign_add(1), group=False)
+            return True
 
-        return tf.cond(proceed, move, lambda: tf.constant(False))
+        tf.cond(proceed, move, lambda: False)
+
+    def _update(self, variable, mean, square, gradient, rate, power_1, power_2):
+        decay = self.weight_decay * rate if len(variable.shape) >= SMALLEST_DECAYED_RANK else None
+        update = self._update_rows if isinstance(gradient, tf.IndexedSlices) else self._update_all
+        update(variable, mean, square, gradient, rate, power_1, power_2, decay)
 
     def _update_all(self, variable, mean, square, gradient, rate, power_1, power_2, decay):
         if decay is not None:

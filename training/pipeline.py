@@ -1,4 +1,4 @@
-"""Examples to padded batches: tokenized once by the Preprocessor in tf.data, then read in any order from disk."""
+"""Examples to padded batches: tokenized once by the Preprocessor, then read in any order from disk."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -35,15 +35,19 @@ def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> 
         preprocessor: Cuts them.
 
     Returns:
-        Of each chunk: flat int32 token ids with the special tokens, int64 lengths [R], and how many tokens each
-        row had before truncation, int64 [R] (-1: bytes were cut first).
+        Of each chunk: flat int32 token ids with the special tokens, int64 lengths [R], and how many tokens
+        each row had before truncation, int64 [R] (-1: bytes were cut first).
     """
 
     def cut(chunk):
         tokens = preprocessor.tokenize(chunk)
         sequences = preprocessor.sequences(tokens)
         capped = tf.strings.length(chunk) > preprocessor.max_bytes
-        return sequences.flat_values, sequences.row_lengths(), tf.where(capped, np.int64(-1), tokens.row_lengths())
+        return (
+            sequences.flat_values,
+            sequences.row_lengths(),
+            tf.where(capped, np.int64(-1), tokens.row_lengths()),
+        )
 
     dataset = tf.data.Dataset.from_generator(lambda: texts, output_signature=tf.TensorSpec([None], tf.string))
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(4)
@@ -101,8 +105,8 @@ class BatchSource:
         targets: [R, …], aligned with `rows`.
         weights: float32 [R], aligned with `rows`.
         padding_id: Fills up short rows.
-        full_shapes: Whether every batch gets its bucket's full number of rows, filled up with rows of weight 0:
-            XLA compiles once a shape. Else rows are only filled up to a multiple of `divisor`.
+        full_shapes: Whether every batch gets its bucket's full number of rows, filled up with rows of weight
+            0: XLA compiles once a shape. Else rows are only filled up to a multiple of `divisor`.
         divisor: Replicas that will share a batch.
     """
 

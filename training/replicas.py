@@ -1,7 +1,7 @@
 """The training step: the same weights after it on one device, on N GPUs, and on M workers.
 
-Keras' own step is not (its clipping, its sparse AdamW and its uneven last batch depend on the replicas, and it
-refuses XLA under a strategy). Here each replica runs forward and backward alone, in XLA if asked; sums of
+Keras' own step is not (its clipping, its sparse AdamW and its uneven last batch depend on the replicas, and
+it refuses XLA under a strategy). Here each replica runs forward and backward alone, in XLA if asked; sums of
 gradients and of weights are all-reduced; and only then, outside XLA and identically everywhere, comes the
 division by the weight of the whole batch, the clipping and the optimizer.
 """
@@ -23,8 +23,8 @@ def make_strategy(name: StrategyName = "auto") -> tf.distribute.Strategy:
     """The strategy of that name.
 
     Args:
-        name: "one" device; "mirrored" over all GPUs, or over all logical CPUs where there is no GPU; "auto" is
-            mirrored with two or more GPUs and one device otherwise.
+        name: "one" device; "mirrored" over all GPUs, or over all logical CPUs where there is no GPU; "auto"
+            is mirrored with two or more GPUs and one device otherwise.
     """
     gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
     if name == "one" or (name == "auto" and len(gpus) < 2):
@@ -47,8 +47,8 @@ class TrainingStep(tf.Module):
         loss_scale: For float16; None for the other precisions.
 
     Call:
-        batch: "features" {name: int32 [B, T]}, "targets" [B, …], "weights" float32 [B]. B must be divisible by
-            the replicas; rows of weight 0 count for nothing, so they fill up an uneven batch exactly.
+        batch: "features" {name: int32 [B, T]}, "targets" [B, …], "weights" float32 [B]. B must be divisible
+            by the replicas; rows of weight 0 count for nothing, so they fill up an uneven batch exactly.
         Returns {"loss", "weight"}: float32 sums over the batch.
     """
 
@@ -73,9 +73,8 @@ class TrainingStep(tf.Module):
         self.loss_scale = loss_scale
         self.jit_compile = jit_compile
         self.variables_ = [variable.value for variable in model.trainable_variables]
-        self._forward_backward = tf.function(
-            self._gradients, jit_compile=jit_compile, reduce_retracing=not jit_compile
-        )
+        self._forward_backward = tf.function(self._gradients, jit_compile=jit_compile, autograph=False)
+        self._compute = None
         self.pending = 0
         if accumulation_steps > 1:
             self._make_accumulators()
@@ -89,16 +88,19 @@ class TrainingStep(tf.Module):
         self.accumulators = [
             tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False, **local) for v in self.variables_
         ]
-        self.accumulated_weight = tf.Variable(0.0, trainable=False, **local)
+        self.accumulated_weight = tf.Variable(tf.constant(0.0), trainable=False, **local)
         # Which gradients come as slices is known only after the first backward pass.
         self.sliced: list[bool] = []
 
     def __call__(self, batch: Batch) -> dict[str, tf.Tensor]:
         """See the class."""
-        batch = shard(batch, self.strategy)
+        if self._compute is None:
+            compute = self._step if self.accumulation_steps == 1 else self._accumulate
+            # One trace for batches of every size; XLA still compiles once a size.
+            self._compute = tf.function(compute, input_signature=[_any_size(batch)], autograph=False)
+        sums = self._compute(batch)
         if self.accumulation_steps == 1:
-            return self._step(batch)
-        sums = self._accumulate(batch)
+            return sums
         self.pending += 1
         if self.pending == self.accumulation_steps:
             self.flush()
@@ -126,29 +128,27 @@ class TrainingStep(tf.Module):
     def _scale(self) -> tf.Tensor:
         return tf.constant(1.0) if self.loss_scale is None else self.loss_scale.value()
 
-    @tf.function(reduce_retracing=True)
     def _step(self, batch):
-        def replica_step(batch):
-            gradients, total, weight = self._forward_backward(batch, self._scale())
+        def replica_step():
+            gradients, total, weight = self._forward_backward(_own_rows(batch), self._scale())
             return self._reduce_and_apply(gradients, weight, total)
 
-        total, weight = self.strategy.run(replica_step, args=(batch,))
+        total, weight = self.strategy.run(replica_step)
         return {"loss": _first(self.strategy, total), "weight": _first(self.strategy, weight)}
 
-    @tf.function(reduce_retracing=True)
     def _accumulate(self, batch):
-        def replica_accumulate(batch):
-            gradients, total, weight = self._forward_backward(batch, self._scale())
+        def replica_accumulate():
+            gradients, total, weight = self._forward_backward(_own_rows(batch), self._scale())
             self.sliced = [isinstance(g, tf.IndexedSlices) for g in gradients]
             for accumulator, gradient in zip(self.accumulators, gradients, strict=True):
                 accumulator.assign_add(tf.convert_to_tensor(gradient))
             self.accumulated_weight.assign_add(weight)
             return tf.distribute.get_replica_context().all_reduce(SUM, [total, weight])
 
-        total, weight = self.strategy.run(replica_accumulate, args=(batch,))
+        total, weight = self.strategy.run(replica_accumulate)
         return {"loss": _first(self.strategy, total), "weight": _first(self.strategy, weight)}
 
-    @tf.function
+    @tf.function(autograph=False)
     def _apply_accumulated(self):
         def replica_apply():
             gradients = [
@@ -172,16 +172,15 @@ class TrainingStep(tf.Module):
         if self.clip_norm is not None:
             shrink = self.clip_norm / tf.maximum(norm, self.clip_norm)
             gradients = [scaled(gradient, shrink) for gradient in gradients]
-        # A norm that is not finite is a float16 overflow or a diverged run; neither may reach the weights.
-        proceed = tf.logical_and(all_finite(norm), weight > 0)
-        context.merge_call(self._apply, args=(gradients, proceed))
+        context.merge_call(self._apply, args=(gradients, all_finite(norm), weight > 0))
         return total, weight
 
-    def _apply(self, strategy, gradients, proceed):
-        proceed = _first(strategy, proceed)
-        self.optimizer.apply(strategy, gradients, proceed)
+    def _apply(self, strategy, gradients, finite, weighty):
+        finite, weighty = _first(strategy, finite), _first(strategy, weighty)
+        # A norm that is not finite is a float16 overflow or a diverged run; neither may reach the weights.
+        self.optimizer.apply(strategy, gradients, tf.logical_and(finite, weighty))
         if self.loss_scale is not None:
-            self.loss_scale.adjust(strategy, proceed)
+            self.loss_scale.adjust(strategy, finite)
 
 
 def _all_reduce(context, gradient: Gradient) -> Gradient:
@@ -202,16 +201,25 @@ def _first(strategy: tf.distribute.Strategy, value):
     return strategy.experimental_local_results(value)[0]
 
 
-def shard(batch: Batch, strategy: tf.distribute.Strategy) -> Batch:
-    """Gives each replica its rows of the batch, in order; one replica gets the batch itself."""
-    replicas = strategy.num_replicas_in_sync
-    if replicas == 1:
+def _any_size(batch: Batch):
+    """The types of a batch, with every axis free."""
+
+    def spec(value):
+        value = tf.convert_to_tensor(value)
+        return tf.TensorSpec([None] * value.shape.rank, value.dtype)
+
+    return tf.nest.map_structure(spec, batch)
+
+
+def _own_rows(batch: Batch) -> Batch:
+    """This replica's rows of a batch that all replicas see whole."""
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
         return batch
 
-    def split(value):
-        parts = tf.split(tf.convert_to_tensor(value), replicas)
-        return strategy.experimental_distribute_values_from_function(
-            lambda context: parts[context.replica_id_in_sync_group]
-        )
+    def cut(value):
+        count = tf.shape(value)[0] // context.num_replicas_in_sync
+        first = context.replica_id_in_sync_group * count
+        return value[first : first + count]
 
-    return tf.nest.map_structure(split, batch)
+    return tf.nest.map_structure(cut, batch)

@@ -30,6 +30,11 @@ class Source:
         with open(self.file, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
+    def check(self, columns: Columns) -> None:
+        """Reads the first row of a file; raises InputError if it cannot be read or lacks a column."""
+        if self.file is not None:
+            next(self.rows((columns.text, columns.label)), None)
+
 
 def file_source(path: Path) -> Source:
     """The rows of a CSV, TSV or JSONL file; raises InputError if it cannot be one."""
@@ -80,4 +85,7 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
         InputError: A row that cannot be used, by file and line, or no rows at all.
     """
     rows = source.rows((columns.text, columns.label))
-    return write_examples((task.example(row, columns) for row in rows), folder)
+    examples = write_examples((task.example(row, columns) for row in rows), folder)
+    if not len(examples):
+        raise InputError(f"{source.name}: rows wanted, none given")
+    return examples

@@ -157,9 +157,7 @@ class MultiHeadAttention(keras.layers.Layer):
             self.query_kernel = self._kernel("query_kernel", query_dim, 1)
             self.key_value_kernel = self._kernel("key_value_kernel", value_dim, 2)
         width = self.num_heads * self.head_size
-        self.output_kernel = self.add_weight(
-            name="output_kernel", shape=(width, query_dim), initializer=self.kernel_initializer
-        )
+        self.output_kernel = self._weight("output_kernel", (width, query_dim))
         if self.use_bias:
             self.query_key_value_bias = self.add_weight(
                 name="query_key_value_bias", shape=(3, self.num_heads, self.head_size), initializer="zeros"
@@ -169,8 +167,11 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def _kernel(self, name: str, inner_dim: int, parts: int):
         # Kept two-dimensional: initializers take the fan-in and fan-out from the shape.
-        shape = (inner_dim, parts * self.num_heads * self.head_size)
-        return self.add_weight(name=name, shape=shape, initializer=self.kernel_initializer)
+        return self._weight(name, (inner_dim, parts * self.num_heads * self.head_size))
+
+    def _weight(self, name: str, shape: tuple[int, int]):
+        # An initializer instance repeats its values, so each kernel gets a fresh one.
+        return self.add_weight(name=name, shape=shape, initializer=self.kernel_initializer.clone())
 
     def call(self, query, value=None, attention_mask=None, return_attention_weights=False, training=None):
         """See the class."""
@@ -220,10 +221,6 @@ class MultiHeadAttention(keras.layers.Layer):
             )  # [K, 1, N, 1, H]
             heads = heads + bias
         return heads
-
-    def compute_output_shape(self, query_shape, *_, **__):
-        """The query's shape."""
-        return query_shape
 
     def get_config(self):
         """The constructor's arguments."""

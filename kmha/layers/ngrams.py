@@ -84,11 +84,12 @@ class NgramEmbedding(keras.layers.Layer):
         self.ngram_dim = ngram_dim
         self.orders = tuple(orders)
         self.dropout = dropout
+        # From zero: an n-gram that training hardly touched then says hardly anything.
         self.tables = [
             keras.layers.Embedding(
                 buckets,
                 ngram_dim,
-                embeddings_initializer=keras.initializers.RandomNormal(stddev=0.02),
+                embeddings_initializer="zeros",
                 name=f"table_{order}",
                 dtype=self.dtype_policy,
             )

@@ -33,8 +33,12 @@ def rotate(heads):
     Returns:
         float [B, N, T, H]; position 0 is unchanged and lengths are kept.
 
+    Raises:
+        ValueError: H is odd.
     Source: Su et al. 2021, arXiv:2104.09864 (the half-split form).
     """
+    if heads.shape[-1] % 2:
+        raise ValueError(f"rotary positions need an even head size, given {heads.shape[-1]}")
     half = heads.shape[-1] // 2
     positions = ops.cast(ops.arange(ops.shape(heads)[2]), "float32")
     angles = ops.expand_dims(positions, -1) * frequencies(half)  # [T, H / 2]

@@ -12,6 +12,7 @@ import numpy as np
 
 from kmha.errors import InputError
 from training.examples import Example, label_ids, label_matrix
+from training.ranges import Probability
 from training.records import Row
 from training.tasks.task import Columns, Part
 
@@ -29,9 +30,9 @@ class ClassifyTask:
     """Whether a row may have several labels; None: if their column is called labels."""
     pooling: Literal["cls", "mean", "max"] = "mean"
     """How the token vectors become one."""
-    dropout: float = 0.3
+    dropout: Probability = 0.3
     """Probability of dropping a value of the pooled vector."""
-    label_smoothing: float = 0.1
+    label_smoothing: Probability = 0.1
     """Share of each target spread over all labels."""
     class_weights: Literal["none", "balanced"] = "none"
     """Whether rows of rare labels count more."""
@@ -141,18 +142,25 @@ class ClassifyTask:
         decision: dict,
         intervals: bool = False,
     ) -> dict[str, Any]:
-        """Accuracy, precision, recall, F1, ROC-AUC, average precision, calibration, confusion."""
+        """Accuracy, precision, recall, F1, ROC-AUC, average precision, calibration, confusion.
+
+        Labels that the model does not know count as errors; "unknown_labels" has the rows of each, where
+        there are any.
+        """
         from training import scores
 
         if self.multi_label:
             cuts = np.asarray(decision["thresholds"], np.float32)
-            true, _ = label_matrix(part.examples, part.rows, labels)
-            answers = (probabilities >= cuts).astype(np.int8)
-            result = scores.multi_label_scores(true, probabilities, labels, cuts)
+            names = _with_unknown(part, labels)
+            true, _ = label_matrix(part.examples, part.rows, names)
+            answers = _widened(probabilities >= cuts, len(names))
+            result = scores.multi_label_scores(true, probabilities, names, cuts)
         else:
             true, names = label_ids(part.examples, part.rows, labels)
             answers = probabilities.argmax(axis=1)
             result = scores.single_label_scores(true, probabilities, names)
+        if unknown := _unknown_rows(part, labels):
+            result["unknown_labels"] = unknown
         return {**result, "intervals": self._intervals(true, answers)} if intervals else result
 
     def _intervals(self, true: np.ndarray, answers: np.ndarray) -> dict[str, Any]:
@@ -176,9 +184,29 @@ class ClassifyTask:
         )
         answers = fitted.predict(judged.texts())
         if self.multi_label:
-            true, _ = label_matrix(judged.examples, judged.rows, labels)
-            result = scores.multi_label_answer_scores(true, answers, labels)
+            names = _with_unknown(judged, labels)
+            true, _ = label_matrix(judged.examples, judged.rows, names)
+            answers = _widened(answers, len(names))
+            result = scores.multi_label_answer_scores(true, answers, names)
         else:
             true, names = label_ids(judged.examples, judged.rows, labels)
             result = scores.single_label_answer_scores(true, answers, names, num_classes=len(labels))
         return fitted.description, {**result, "intervals": self._intervals(true, answers)}
+
+
+def _unknown_rows(part: Part, labels: Sequence[str]) -> dict[str, int]:
+    """How many rows of a part have each label that is not among `labels`, by name."""
+    ids, _ = part.examples.local_labels(part.rows)
+    counts = np.bincount(ids, minlength=len(part.examples.label_names)).tolist()
+    seen = sorted(zip(part.examples.label_names, counts, strict=True))
+    return {name: count for name, count in seen if count and name not in set(labels)}
+
+
+def _with_unknown(part: Part, labels: Sequence[str]) -> list[str]:
+    """The labels of the model, then those that only rows of this part have."""
+    return [*labels, *_unknown_rows(part, labels)]
+
+
+def _widened(answers: np.ndarray, width: int) -> np.ndarray:
+    """Answers [R, C] with columns of zeros up to `width`, int8: unknown labels are never given."""
+    return np.pad(answers.astype(np.int8), ((0, 0), (0, width - answers.shape[1])))

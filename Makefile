@@ -1,0 +1,62 @@
+# make fit     environment, then train on the sample reviews; ARGS="--config examples/news.toml" for another job
+# make test    environment, then the tests; ARGS="-m slow" for the long ones
+# make lint    formatting and style        make format   apply them
+# make types   static types                make clean    remove what make made (never runs/)
+
+PYTHON ?= python3.11
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
+
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help fit test test-jax lint format types clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+# Without ARGS the run folder is ours to replace; with ARGS it may be one the user wants to keep.
+fit: $(VENV)/.ready-to-fit
+	@$(RUN) -m training.fit $(if $(ARGS),$(ARGS),--overwrite)
+
+test: $(VENV)/.ready-to-develop
+	@$(RUN) -m pytest $(ARGS)
+
+# The layers import no TensorFlow: the same tests on Keras' second backend.
+test-jax: $(VENV)/.ready-to-develop
+	@KERAS_BACKEND=jax $(RUN) -m pytest tests/kmha/layers $(ARGS)
+
+lint: $(VENV)/.ready-to-develop
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m ruff check .
+
+format: $(VENV)/.ready-to-develop
+	@$(RUN) -m ruff check --fix .
+	@$(RUN) -m ruff format .
+
+types: $(VENV)/.ready-to-develop
+	@$(RUN) -m pyright
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find kmha training export tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.made:
+	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	    echo "make: $(PYTHON) with venv is needed and was not found; install Python 3.11," \
+	         "or name yours: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.ready-to-fit: pyproject.toml constraints.txt | $(VENV)/.made
+	@echo "Installing kmha into $(VENV) (a minute or two, once)" >&2
+	@$(PIP) --editable '.[samples,tensorboard]'
+	@touch $@
+
+# Everything, so that it also serves fit: no second installation after the tests.
+$(VENV)/.ready-to-develop: pyproject.toml constraints.txt | $(VENV)/.made
+	@echo "Installing kmha with its checks into $(VENV) (a few minutes, once)" >&2
+	@$(PIP) --editable '.[all]'
+	@touch $(VENV)/.ready-to-fit $@

@@ -1,0 +1,55 @@
+"""python benchmarks/tokenizing.py FILE… [--rounds 5]
+
+Sentences a second that the Preprocessor cuts in tf.data, for each file of rows and each tokenization, alternated
+over several rounds: JSON lines on stdout.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from kmha.quiet import import_tensorflow
+
+CHUNK_ROWS = 1024
+LEAST_SENTENCES = 50_000
+
+
+def main() -> int:
+    """Runs every combination in every round and prints medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--column", default="text")
+    arguments = parser.parse_args()
+    import_tensorflow()
+    from kmha.text.preprocessor import Preprocessor
+    from kmha.text.vocabulary import TOKENIZATIONS, learn_vocabulary
+    from training.pipeline import token_chunks
+    from training.records import read_rows
+
+    runs = []
+    for path in arguments.files:
+        texts = [str(row.values[arguments.column]) for row in read_rows(path, [arguments.column])]
+        repeated = texts * -(-LEAST_SENTENCES // len(texts))
+        for tokenization in TOKENIZATIONS:
+            preprocessor = Preprocessor(learn_vocabulary(texts, tokenization), tokenization)
+            runs.append((path, tokenization, preprocessor, repeated, []))
+    for _ in range(arguments.rounds):
+        for _, _, preprocessor, texts, rates in runs:
+            chunks = (texts[i : i + CHUNK_ROWS] for i in range(0, len(texts), CHUNK_ROWS))
+            started = time.perf_counter()
+            for _ in token_chunks(chunks, preprocessor):
+                pass
+            rates.append(len(texts) / (time.perf_counter() - started))
+    for path, tokenization, _, texts, rates in runs:
+        characters = statistics.mean(map(len, texts))
+        line = {"file": str(path), "tokenization": tokenization, "characters_a_text": round(characters)}
+        print(json.dumps(line | {"sentences_a_second": round(statistics.median(rates))}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""Runs that several test files look at, each trained once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.command_runs import NO_DROPOUT, TINY, Outcome, call, news_rows, topic_rows, write_csv
+
+
+@dataclass(frozen=True)
+class TinyRun:
+    """A trained run and what it was trained on."""
+
+    folder: Path
+    train: Path
+    test: Path
+    flags: list[str]
+    outcome: Outcome
+
+
+@pytest.fixture(scope="session")
+def news_run(tmp_path_factory) -> TinyRun:
+    """One label a row. The test rows hold an empty text and a label that no training row has."""
+    from training.fit import main
+
+    folder = tmp_path_factory.mktemp("news")
+    train = write_csv(folder / "train.csv", [*news_rows(60, seed=1), (" ", "food")])
+    test = write_csv(folder / "test.csv", [*news_rows(21, seed=2), ("", "food"), ("rain and sun", "weather")])
+    flags = [f"--data.train={train}", f"--data.test={test}", *TINY, *NO_DROPOUT]
+    return TinyRun(folder / "run", train, test, flags, call(main, *flags, "--out", folder / "run"))
+
+
+@pytest.fixture(scope="session")
+def topics_run(tmp_path_factory) -> TinyRun:
+    """Several labels a row, by the name of their column; word vectors; no test rows in the fit."""
+    from training.fit import main
+
+    folder = tmp_path_factory.mktemp("topics")
+    rows = [(text, "|".join(labels)) for text, labels in topic_rows(80, seed=3)]
+    train = write_csv(folder / "train.csv", rows[:60], ("text", "labels"))
+    test = write_csv(folder / "test.csv", [*rows[60:], ("rain", "weather|food")], ("text", "labels"))
+    vectors = folder / "vectors.txt"
+    vectors.write_text("2 16\nsoup" + " 0.5" * 16 + "\nunseen" + " 1" * 16 + "\n")
+    flags = [f"--data.train={train}", f"--encoder.vectors={vectors}", *TINY, "--classify.class-weights=balanced"]
+    return TinyRun(folder / "run", train, test, flags, call(main, *flags, "--out", folder / "run"))

@@ -1,0 +1,91 @@
+"""What the layers are held against: the formulas in float64 NumPy, as plain as they can be written."""
+
+import math
+
+import numpy as np
+
+
+def loop_attention(query, key, value, mask=None):
+    """Attention by explicit loops over batch, head and row.
+
+    Args:
+        query: [B, N, T, H].
+        key: [B, N, S, H].
+        value: [B, N, S, H].
+        mask: [B, S] or [B, T, S], 1 = attend; None attends everywhere.
+
+    Returns:
+        Output [B, N, T, H] and weights [B, N, T, S], float64.
+    """
+    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
+    batch, heads, length, size = query.shape
+    if mask is None:
+        mask = np.ones((batch, length, key.shape[2]))
+    elif np.ndim(mask) == 2:
+        mask = np.repeat(np.asarray(mask)[:, None, :], length, axis=1)
+    output = np.zeros(query.shape)
+    weights = np.zeros((batch, heads, length, key.shape[2]))
+    for b in range(batch):
+        for n in range(heads):
+            for t in range(length):
+                columns = [s for s in range(key.shape[2]) if mask[b, t, s]]
+                if not columns:
+                    continue
+                scores = [float(query[b, n, t] @ key[b, n, s]) / math.sqrt(size) for s in columns]
+                top = max(scores)
+                powers = [math.exp(score - top) for score in scores]
+                for s, power in zip(columns, powers, strict=True):
+                    weights[b, n, t, s] = power / sum(powers)
+                    output[b, n, t] += weights[b, n, t, s] * value[b, n, s]
+    return output, weights
+
+
+def loop_multi_head_attention(layer, query, value=None, mask=None):
+    """What `MultiHeadAttention` computes, from the layer's weights: output [B, T, D] and weights [B, N, T, S]."""
+    value = query if value is None else value
+    (query_kernel, key_kernel, value_kernel), output_kernel, biases, output_bias = projections(layer)
+    heads = [
+        np.stack([np.asarray(x, np.float64) @ kernel[:, n] + bias[n] for n in range(layer.num_heads)], axis=1)
+        for x, kernel, bias in zip(
+            (query, value, value), (query_kernel, key_kernel, value_kernel), biases, strict=True
+        )
+    ]
+    mixed, weights = loop_attention(*heads, mask)
+    output = sum(mixed[:, n] @ output_kernel[n] for n in range(layer.num_heads)) + output_bias
+    return output * (weights.sum(axis=(1, 3)) > 0)[..., None], weights
+
+
+def projections(layer):
+    """The weights of a `MultiHeadAttention`, apart.
+
+    Returns:
+        Kernels of query, key, value [inner, N, H] each; output kernel [N, H, D]; biases [3, N, H]; bias [D].
+    """
+    named = {weight.name: weight.numpy().astype(np.float64) for weight in layer.weights}
+    shape = (-1, layer.num_heads, layer.head_size)
+    joined = (
+        [named["query_key_value_kernel"]]
+        if layer.fused
+        else [named["query_kernel"], named["key_value_kernel"]]
+    )
+    width = layer.num_heads * layer.head_size
+    kernels = [k[:, i : i + width].reshape(shape) for k in joined for i in range(0, k.shape[1], width)]
+    output_kernel = named["output_kernel"].reshape(layer.num_heads, layer.head_size, -1)
+    biases = named.get("query_key_value_bias", np.zeros((3, *shape[1:])))
+    return kernels, output_kernel, biases, named.get("output_bias", np.zeros(1))
+
+
+def normalize(inputs, gain, offset, epsilon):
+    """Layer normalisation over the last axis."""
+    centred = inputs - inputs.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon) * gain + offset
+
+
+def activate(name, inputs):
+    """The three activations, value by value."""
+    forms = {
+        "relu": lambda x: max(x, 0.0),
+        "gelu": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
+        "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    }
+    return np.vectorize(forms[name])(np.asarray(inputs, np.float64))

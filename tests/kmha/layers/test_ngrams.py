@@ -1,0 +1,111 @@
+"""n-gram hashes against plain Python integers, which cannot overflow."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from kmha.layers.ngrams import FINGERPRINTS, MULTIPLIER, NgramEmbedding, ngram_hashes, ngram_slots
+from tests.layer_checks import to_numpy
+
+LIMIT = 2**18
+LENGTH = 6
+
+
+def _python_hashes(ids, order, multiplier, modulus):
+    hashed = list(ids)
+    for _ in range(order - 1):
+        hashed = [
+            ((hashed[t - 1] if t else 0) * multiplier + ids[t]) % modulus for t in range(len(ids))
+        ]
+    return hashed
+
+
+def _hashes(rows, order, modulus, multiplier=MULTIPLIER):
+    return to_numpy(ngram_hashes(np.asarray(rows, "int32"), order, multiplier, modulus))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    rows=st.lists(
+        st.lists(st.integers(0, LIMIT - 1), min_size=LENGTH, max_size=LENGTH), min_size=2, max_size=2
+    ),
+    order=st.sampled_from([2, 3, 4]),
+    modulus=st.sampled_from([7, 20_011, LIMIT - 1]),
+)
+def test_equals_python_integers(rows, order, modulus):
+    expected = [_python_hashes(row, order, MULTIPLIER, modulus) for row in rows]
+    np.testing.assert_array_equal(_hashes(rows, order, modulus), expected)
+
+
+@pytest.mark.parametrize("order", [2, 3, 5])
+def test_the_largest_ids_do_not_overflow(order):
+    rows = [[LIMIT - 1] * LENGTH, [LIMIT - 1, 0] * (LENGTH // 2)]
+    # The largest value that any step meets fits into int32.
+    assert (LIMIT - 1) * MULTIPLIER + LIMIT - 1 < 2**31
+    for modulus in (LIMIT - 1, LIMIT - 5, 20_011):
+        found = _hashes(rows, order, modulus)
+        np.testing.assert_array_equal(found, [_python_hashes(r, order, MULTIPLIER, modulus) for r in rows])
+        assert (found >= 0).all() and (found < modulus).all()
+
+
+def test_slots_refine_buckets():
+    ids = np.random.default_rng(11).integers(1, LIMIT, (4, 50)).astype("int32")
+    bucket, slot = (to_numpy(x) for x in ngram_slots(ids, 2, 1009))
+    np.testing.assert_array_equal(bucket, _hashes(ids, 2, 1009))
+    np.testing.assert_array_equal(slot // FINGERPRINTS, bucket)
+    assert len(np.unique(slot)) > len(np.unique(bucket))
+    assert (slot >= 0).all() and (slot < FINGERPRINTS * 1009).all()
+
+
+def _embedding(**options):
+    layer = NgramEmbedding(4, 101, 3, **options)
+    layer.build((None, None))
+    for index, table in enumerate(layer.tables):
+        table.set_weights([np.random.default_rng(index).normal(size=(101, 3))])
+    return layer
+
+
+def test_padding_on_the_right_changes_nothing():
+    ids = np.random.default_rng(12).integers(1, LIMIT, (3, 5)).astype("int32")
+    padded = np.pad(ids, ((0, 0), (0, 4)))
+    for order in (2, 3):
+        np.testing.assert_array_equal(_hashes(padded, order, 101)[:, :5], _hashes(ids, order, 101))
+    layer = _embedding()
+    np.testing.assert_allclose(to_numpy(layer(padded))[:, :5], to_numpy(layer(ids)), atol=1e-6)
+
+
+def test_a_vector_depends_on_the_ngram_that_ends_there():
+    layer = _embedding(orders=(2,))
+    vectors = to_numpy(layer(np.array([[5, 6, 7, 5, 6, 6, 5]], "int32")))[0]
+    np.testing.assert_allclose(vectors[1], vectors[4], atol=1e-6)
+    assert np.abs(vectors[1] - vectors[5]).max() > 1e-3
+    assert np.abs(vectors[3] - vectors[6]).max() > 1e-3
+
+
+def test_only_repeated_ngrams_count_once_learned():
+    layer = _embedding(orders=(2,))
+    assert all((to_numpy(known) == 1).all() for known in layer.known)
+    # The bigram 5 6 stands in two texts; 7 7 stands twice, but in one text.
+    texts = np.array([[5, 6, 0, 0, 0], [9, 5, 6, 0, 0], [7, 7, 7, 8, 0]], "int32")
+    assert layer.learn([texts[:2], texts[2:]]) == [1]
+    kept = to_numpy(layer(texts)) - to_numpy(layer.projection.bias)
+    heard = np.abs(kept).max(axis=-1) > 1e-4
+    np.testing.assert_array_equal(heard[0][:2], [False, True])
+    np.testing.assert_array_equal(heard[1][:3], [False, False, True])
+    assert not heard[2].any()
+
+
+def test_what_is_known_travels_with_the_file(tmp_path):
+    ids = keras.Input((5,), dtype="int32")
+    layer = NgramEmbedding(4, 101, 3)
+    model = keras.Model(ids, layer(ids))
+    texts = np.array([[5, 6, 0, 0, 0], [9, 5, 6, 0, 0]], "int32")
+    layer.learn([texts])
+    model.save(tmp_path / "ngrams.keras")
+    again = keras.saving.load_model(tmp_path / "ngrams.keras", safe_mode=True)
+    for ours, theirs in zip(layer.known, again.layers[-1].known, strict=True):
+        assert 0 < ops.convert_to_numpy(ours).sum() < 101
+        np.testing.assert_array_equal(ops.convert_to_numpy(ours), ops.convert_to_numpy(theirs))

@@ -1,0 +1,257 @@
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kmha.errors import InputError
+from tests.training.tiny_runs import SETTINGS, distance, make_loop, make_source, trainable, weights_of
+from training.buckets import bucket_lengths
+from training.loop import Loop, epoch_plans
+from training.outcomes import Diverged, Stopped
+
+ROOT = Path(__file__).parents[2]
+
+
+def with_settings(**changes):
+    return dataclasses.replace(SETTINGS, **changes)
+
+
+def signal_at(batch: int, number: int = signal.SIGINT) -> keras.callbacks.Callback:
+    """Sends this process a signal after so many batches of its run."""
+    seen = []
+
+    def note(_, logs):
+        seen.append(1)
+        if len(seen) == batch:
+            os.kill(os.getpid(), number)
+
+    return keras.callbacks.LambdaCallback(on_train_batch_end=note)
+
+
+def scripted(scores: list[float]):
+    """A validation that gives these scores one after another and notes the weights it saw."""
+    left = list(scores)
+    return lambda: {"loss": 1.0, "fit": left.pop(0)}
+
+
+def resumed(folder, batch: int, number: int = signal.SIGINT, **options):
+    """Weights of a run that was stopped at a batch and went on in a new loop."""
+    with pytest.raises(Stopped, match=signal.Signals(number).name):
+        make_loop(folder, callbacks=[signal_at(batch, number)], **options).run()
+    loop = make_loop(folder, **options)
+    standing = loop.run(resume=True)
+    return loop, standing
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run with dropout and an average: the loop and how it ended."""
+    loop = make_loop(tmp_path_factory.mktemp("whole"))
+    return loop, loop.run()
+
+
+def batches_of_an_epoch(loop: Loop) -> int:
+    return len(epoch_plans(loop.source, loop.lengths, loop.settings, 0))
+
+
+# In the first epoch, at its very end (before it is judged), in the second epoch, at the very end of all.
+@pytest.mark.parametrize("where", ["middle", "end of epoch", "second epoch", "last batch"])
+def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path, whole, where):
+    loop, standing = whole
+    count = batches_of_an_epoch(loop)
+    batch = {"middle": 3, "end of epoch": count, "second epoch": count + 2, "last batch": 2 * count}[where]
+    again, ended = resumed(tmp_path, batch, signal.SIGTERM if where == "middle" else signal.SIGINT)
+    assert distance(weights_of(loop.model), weights_of(again.model)) < 1e-6
+    assert distance([a.numpy() for a in loop.average.averages], [a.numpy() for a in again.average.averages]) < 1e-6
+    assert ended.best_metric == pytest.approx(standing.best_metric, abs=1e-6)
+    assert (ended.best_epoch, ended.batches_done) == (standing.best_epoch, 2 * count)
+    assert [e["loss"] for e in ended.history] == pytest.approx([e["loss"] for e in standing.history], abs=1e-5)
+
+
+def test_a_signal_while_the_epoch_is_judged_stops_after_it(tmp_path):
+    def validate():
+        os.kill(os.getpid(), signal.SIGINT)
+        return {"loss": 1.0, "fit": 0.5}
+
+    with pytest.raises(Stopped):
+        make_loop(tmp_path, validate=validate).run()
+    standing = make_loop(tmp_path, validate=scripted([0.75])).run(resume=True)
+    assert (standing.best_epoch, standing.best_metric, standing.epoch) == (1, 0.75, 2)
+
+
+def test_a_finished_run_can_be_asked_again(tmp_path):
+    loop = make_loop(tmp_path)
+    first = loop.run()
+    again = make_loop(tmp_path)
+    assert again.run(resume=True) == first
+    assert distance(weights_of(loop.model), weights_of(again.model)) == 0
+
+
+def test_a_second_signal_ends_at_once(tmp_path):
+    def twice(batch, logs):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    loop = make_loop(tmp_path, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_begin=twice)])
+    with pytest.raises(KeyboardInterrupt):
+        loop.run()
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_handlers_are_put_back(tmp_path):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Stopped):
+        make_loop(tmp_path, callbacks=[signal_at(1)]).run()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_waiting_gradients_are_applied_before_a_stop(tmp_path):
+    options = {"accumulation_steps": 3, "dropout": 0.0, "settings": with_settings(epochs=1)}
+    (tmp_path / "whole").mkdir()
+    whole = make_loop(tmp_path / "whole", **options)
+    whole.run()
+    count = batches_of_an_epoch(whole)
+    assert whole.step.optimizer.steps_done == -(-count // 3)
+    # The signal comes while gradients wait; the run goes on until they are applied.
+    loop, standing = resumed(tmp_path, 1, **options)
+    assert standing.batches_done == count
+    assert distance(weights_of(whole.model), weights_of(loop.model)) < 1e-6
+
+
+def test_resuming_needs_a_checkpoint_of_the_same_model(tmp_path):
+    with pytest.raises(InputError, match="given none"):
+        make_loop(tmp_path).run(resume=True)
+    with pytest.raises(Stopped):
+        make_loop(tmp_path, callbacks=[signal_at(1)], ema=False).run()
+    with pytest.raises(InputError, match="another model"):
+        make_loop(tmp_path).run(resume=True)
+
+
+def test_the_best_weights_are_kept_and_patience_ends_the_run(tmp_path):
+    snapshots, scores = [], [0.1, 0.7, 0.6, 0.7, 0.9]
+    loop = make_loop(tmp_path, settings=with_settings(epochs=5, patience=2), ema=False)
+
+    def validate():
+        snapshots.append([v.numpy() for v in trainable(loop.model)])
+        return {"loss": 1.0, "fit": scores[len(snapshots) - 1]}
+
+    loop.validate = validate
+    standing = loop.run()
+    assert (len(snapshots), standing.best_epoch, standing.best_metric) == (4, 1, 0.7)
+    assert distance([v.numpy() for v in trainable(loop.model)], snapshots[1]) == 0
+    assert distance(snapshots[1], snapshots[3]) > 0
+
+
+@pytest.mark.parametrize("patience", [0, 1])
+def test_the_least_patience_ends_with_the_first_epoch_that_is_not_better(tmp_path, patience):
+    settings = with_settings(epochs=9, patience=patience)
+    standing = make_loop(tmp_path, settings=settings, validate=scripted([0.1, 0.2, 0.2])).run()
+    assert (standing.epoch, standing.best_epoch) == (3, 1)
+
+
+def test_the_average_is_judged_and_kept(tmp_path):
+    loop = make_loop(tmp_path, settings=with_settings(epochs=1))
+    judged = []
+
+    def validate():
+        judged.append([v.numpy() for v in trainable(loop.model)])
+        return {"loss": 1.0, "fit": 0.5}
+
+    loop.validate = validate
+    loop.run()
+    averages = [average.numpy() for average in loop.average.averages]
+    assert distance(judged[0], averages) == 0
+    assert distance([v.numpy() for v in trainable(loop.model)], averages) == 0
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
+    loop = make_loop(tmp_path)
+    loop.source.weights[7] = np.nan
+    with pytest.raises(Diverged, match="loss is nan at batch"):
+        loop.run()
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path):
+    loop = make_loop(tmp_path)
+    # The loss is 0 at this point, its slope infinite.
+    loop.step.loss = lambda targets, logits: tf.sqrt(tf.reduce_sum(logits, axis=-1) * 0.0)
+    with pytest.raises(Diverged, match="the gradient is not finite at batch 1"):
+        loop.run()
+
+
+def test_a_metric_that_is_no_number_ends_the_run(tmp_path):
+    with pytest.raises(Diverged, match="fit is nan after epoch 1"):
+        make_loop(tmp_path, validate=scripted([np.nan])).run()
+
+
+def test_history(tmp_path, whole):
+    _, standing = whole
+    assert [entry["epoch"] for entry in standing.history] == [0, 1]
+    for entry in standing.history:
+        assert entry["tokens_per_second"] > 0
+        assert 0 <= entry["input_wait_share"] <= 1
+        assert entry["val_fit"] == -entry["val_loss"]
+    rates = [entry["learning_rate"] for entry in standing.history]
+    assert 0.01 > rates[0] > rates[1] == 0
+    assert standing.history[1]["loss"] < standing.history[0]["loss"]
+
+
+def test_checkpoints_come_by_the_clock(tmp_path):
+    loop = make_loop(tmp_path, settings=with_settings(epochs=1, checkpoint_minutes=0.0))
+    seen = []
+    loop.callbacks = [
+        keras.callbacks.LambdaCallback(
+            on_train_batch_begin=lambda batch, logs: seen.append((tmp_path / "checkpoint").exists())
+        )
+    ]
+    loop.run()
+    assert seen == [False] + [True] * (len(seen) - 1)
+
+
+def test_the_order_of_rows_depends_on_seed_and_epoch(tmp_path):
+    source = make_source(tmp_path)
+    lengths = bucket_lengths(source.lengths, 2)
+
+    def order(seed: int, epoch: int) -> list:
+        plans = epoch_plans(source, lengths, with_settings(seed=seed), epoch)
+        return [plan.rows.tolist() for plan in plans]
+
+    assert order(0, 0) == order(0, 0)
+    assert order(0, 0) != order(0, 1)
+    assert order(0, 0) != order(1, 0)
+
+
+def run_worker(folder: Path, **case) -> dict:
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-W", "error", "-m", "tests.training.loop_worker", str(folder), json.dumps(case)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def saved(folder: Path) -> list[np.ndarray]:
+    with np.load(folder / "weights.npz") as file:
+        return [file[name] for name in file.files]
+
+
+def test_the_same_seed_gives_the_same_weights_in_another_process(tmp_path):
+    for name in ("one", "two"):
+        run_worker(tmp_path / name)
+    assert distance(saved(tmp_path / "one"), saved(tmp_path / "two")) == 0
+
+
+def test_two_replicas_stop_and_go_on(tmp_path):
+    stopped = run_worker(tmp_path, strategy="mirrored", stop_at=7)
+    assert stopped == {"stopped": "SIGTERM", "batches": 7}
+    ended = run_worker(tmp_path, strategy="mirrored", resume=True)
+    loop = make_loop(tmp_path)
+    assert ended["stopped"] is None
+    assert ended["batches"] == 2 * batches_of_an_epoch(loop) - 7

@@ -1,0 +1,145 @@
+"""A model, rows and a loop small enough to train in a test, with every kind of table that the real ones have."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kmha.config import EncoderConfig
+from kmha.models.classifier import TextClassifier
+from training.averaging import WeightAverage
+from training.buckets import bucket_lengths
+from training.config import TrainSection
+from training.loop import Loop, epoch_plans
+from training.losses import softmax_cross_entropy
+from training.optimizer import AdamW, warmup_then_decay
+from training.pipeline import BatchSource
+from training.precision import LossScale
+from training.replicas import TrainingStep
+from training.spool import SpoolWriter
+
+LABELS = 3
+SETTINGS = TrainSection(
+    epochs=2, patience=9, batch_tokens=96, batch_rows=8, buckets=2, checkpoint_minutes=1e9
+)
+CONFIG = EncoderConfig(
+    vocabulary_size=40,
+    hidden_dim=16,
+    num_layers=1,
+    num_heads=2,
+    intermediate_dim=32,
+    max_length=12,
+    num_segments=2,
+    dropout=0.0,
+    attention_dropout=0.0,
+    ngram_buckets=31,
+    ngram_dim=8,
+)
+
+
+def tiny_model(dropout: float = 0.0) -> TextClassifier:
+    """A built classifier with token, segment, position and n-gram tables."""
+    config = dataclasses.replace(CONFIG, dropout=dropout, attention_dropout=dropout, token_dropout=dropout)
+    model = TextClassifier(config, LABELS, dropout=dropout)
+    model.build()
+    return model
+
+
+def trainable(model: keras.Model) -> list[tf.Variable]:
+    """TensorFlow's variables under the model's trainable ones."""
+    return [variable.value for variable in model.trainable_variables]
+
+
+def make_batch(rng: np.random.Generator, rows: int, filled: int, length: int, class_weights=None) -> dict:
+    """Random texts of few tokens, so that rows of every table repeat; rows past `rows` weigh nothing."""
+    lengths = np.where(np.arange(filled) < rows, rng.integers(2, length + 1, filled), 0)
+    mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
+    targets = rng.integers(0, LABELS, filled).astype(np.int32)
+    weights = np.asarray(class_weights or [1.0] * LABELS, np.float32)[targets]
+    features = {
+        "token_ids": (rng.integers(1, CONFIG.vocabulary_size, mask.shape) * mask).astype(np.int32),
+        "segment_ids": np.zeros_like(mask),
+        "padding_mask": mask,
+    }
+    return {"features": features, "targets": targets, "weights": np.where(np.arange(filled) < rows, weights, 0)}
+
+
+def make_step(model, rate=None, strategy: tf.distribute.Strategy | None = None, **options) -> TrainingStep:
+    """A training step of the model; call it in the strategy's scope."""
+    optimizer = AdamW(trainable(model), rate or (lambda step: tf.constant(1e-2)))
+    strategy = strategy or tf.distribute.get_strategy()
+    return TrainingStep(model, softmax_cross_entropy, optimizer, strategy, **options)
+
+
+def make_source(folder: Path, rows: int = 45, divisor: int = 1) -> BatchSource:
+    """Random rows on disk; the label is in the first token, so that it can be learnt."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, CONFIG.max_length + 1, rows)
+    targets = rng.integers(0, LABELS, rows).astype(np.int32)
+    with SpoolWriter(folder / "tokens", np.int32) as writer:
+        for length, target in zip(lengths, targets, strict=True):
+            writer.append(np.concatenate([[target + 6], rng.integers(10, CONFIG.vocabulary_size, length - 1)]))
+        spool = writer.close()
+    return BatchSource(spool, np.arange(rows), targets, np.ones(rows, np.float32), 0, divisor=divisor)
+
+
+def make_loop(
+    folder: Path,
+    strategy: tf.distribute.Strategy | None = None,
+    settings: TrainSection = SETTINGS,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    validate=None,
+    dropout: float = 0.1,
+    ema: bool = True,
+    float16: bool = False,
+    **options,
+) -> Loop:
+    """A whole run: model, step, average and loop; the validation metric is minus the validation loss."""
+    keras.utils.set_random_seed(settings.seed)
+    strategy = strategy or tf.distribute.get_strategy()
+    source = make_source(folder, divisor=strategy.num_replicas_in_sync)
+    lengths = bucket_lengths(source.lengths, settings.buckets)
+    plans = epoch_plans(source, lengths, settings, 0)
+    with strategy.scope():
+        model = tiny_model(dropout)
+        rate = warmup_then_decay(1e-2, len(plans) * settings.epochs, 2)
+        loss_scale = LossScale() if float16 else None
+        step = make_step(model, rate, strategy, loss_scale=loss_scale, **options)
+        average = WeightAverage(trainable(model), strategy, decay=0.9, every=2) if ema else None
+
+    def loss() -> dict[str, float]:
+        losses = []
+        for plan in plans:
+            batch = source.batch(plan)
+            logits = model(batch["features"], training=False)
+            losses.append(np.asarray(softmax_cross_entropy(batch["targets"], logits)) @ batch["weights"])
+        mean = float(np.sum(losses) / len(source.rows))
+        return {"loss": mean, "fit": -mean}
+
+    return Loop(
+        model=model,
+        step=step,
+        source=source,
+        lengths=lengths,
+        validate=validate or loss,
+        metric="fit",
+        settings=settings,
+        average=average,
+        checkpoint=folder / "checkpoint",
+        callbacks=callbacks,
+    )
+
+
+def weights_of(model: keras.Model) -> list[np.ndarray]:
+    """Every variable of a model, also the state of its random generators."""
+    return [np.array(variable) for variable in model.variables]
+
+
+def distance(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> float:
+    """Largest difference of two lists of arrays."""
+    return float(
+        max(np.abs(np.subtract(a, b, dtype=np.float64)).max() for a, b in zip(first, second, strict=True))
+    )

@@ -1,0 +1,68 @@
+"""What can be known to be wrong with settings before any row is read."""
+
+import dataclasses
+import re
+
+from kmha.config import EncoderConfig
+from kmha.errors import InputError
+from kmha.text.special_tokens import SPECIAL_TOKENS
+from kmha.text.vocabulary import Vocabulary
+from training.config import FitConfig
+from training.ranges import check_ranges
+
+
+def check_settings(config: FitConfig) -> None:
+    """Checks the settings of a fit, each alone and against each other, and the files they name for the model.
+
+    Raises:
+        InputError: A setting is out of its range or contradicts another, or a file is not what it must be;
+            the message names the flag.
+    """
+    check_ranges(config)
+    if not config.data.label_separator:
+        raise InputError("--data.label-separator: wanted a character or more, given none")
+    if config.data.text_column == config.data.label_column:
+        raise InputError(
+            "--data.label-column: wanted another column than --data.text-column,"
+            f" given {config.data.label_column!r} twice"
+        )
+    # The largest vocabulary that may be learnt stands for the one that will be.
+    given = config.text.vocabulary
+    size = config.text.vocabulary_size if given is None else len(Vocabulary.read(given))
+    if size <= len(SPECIAL_TOKENS) and given is None:
+        raise InputError(f"--text.vocabulary-size: wanted more than {len(SPECIAL_TOKENS)}, given {size}")
+    try:
+        encoder_config(config, size, unknown_id=1)
+    except InputError as error:
+        raise InputError(_with_flags(str(error))) from None
+    vectors = config.encoder.vectors
+    if vectors is not None and not vectors.is_file():
+        given_kind = "a folder" if vectors.is_dir() else "no such file"
+        raise InputError(f"--encoder.vectors {vectors}: wanted a file of word vectors, given {given_kind}")
+
+
+def encoder_config(config: FitConfig, vocabulary_size: int, unknown_id: int) -> EncoderConfig:
+    """The encoder that the settings describe.
+
+    Args:
+        config: All settings.
+        vocabulary_size: Tokens of the vocabulary.
+        unknown_id: Id of its [UNK].
+
+    Raises:
+        InputError: A value is out of its range, or the heads do not divide the hidden size.
+    """
+    section = dataclasses.asdict(config.encoder)
+    del section["vectors"]
+    return EncoderConfig(
+        vocabulary_size=vocabulary_size, max_length=config.text.max_length, unknown_id=unknown_id, **section
+    )
+
+
+def _with_flags(message: str) -> str:
+    """An EncoderConfig's message with the names of flags in place of its fields'."""
+    flags = {f.name: f"--encoder.{f.name.replace('_', '-')}" for f in dataclasses.fields(EncoderConfig)}
+    flags |= {name: f"--text.{name.replace('_', '-')}" for name in ("vocabulary_size", "max_length")}
+    # Names that are also plain words stay as they are.
+    known = [name for name in flags if "_" in name or name == "dropout"]
+    return re.sub(rf"\b({'|'.join(known)})\b", lambda found: flags[found[0]], message)

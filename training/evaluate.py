@@ -1,0 +1,59 @@
+"""python -m training.evaluate RUN --data FILE [--label-column NAME]
+
+Scores a run on a file of labelled rows: one JSON object on stdout.
+"""  # noqa: D415
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from training.cli import parse, run
+from training.sources import file_source
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Scores a run on a file of labelled rows; JSON on stdout."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder that training.fit wrote."""
+    data: Path
+    """Rows: .csv, .tsv or .jsonl, also .gz."""
+    text_column: str = ""
+    """Column of the text; empty: as in training."""
+    label_column: str = ""
+    """Column of the label; empty: as in training."""
+    intervals: bool = True
+    """Add 95 % bootstrap intervals."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    return run(lambda: _evaluate(parse(EvaluateConfig, argv, "python -m training.evaluate")))
+
+
+def _evaluate(config: EvaluateConfig) -> int:
+    file_source(config.data)
+    from kmha.quiet import import_tensorflow
+
+    import_tensorflow()
+    from kmha.bundle import Bundle
+    from training.judge import bundle_scores
+
+    bundle = Bundle.load(config.run)
+    with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
+        scores = bundle_scores(
+            bundle, config.data, config.text_column, config.label_column, config.intervals, Path(scratch)
+        )
+    print(json.dumps(scores, ensure_ascii=False))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

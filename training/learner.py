@@ -1,0 +1,192 @@
+"""The part of a job that needs TensorFlow: inputs, model, epochs, judgement, bundle."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kmha.bundle import Bundle
+from training import baseline
+from training.averaging import WeightAverage
+from training.buckets import bucket_lengths, computed_share
+from training.callbacks import Progress
+from training.cli import say
+from training.config import FitConfig
+from training.data import Data
+from training.initial_model import initial_model
+from training.inputs import Inputs, describe_tokens, make_inputs
+from training.judge import Judge
+from training.loop import Loop, epoch_plans
+from training.optimizer import AdamW, warmup_then_decay
+from training.pipeline import BatchSource
+from training.precision import POLICIES, LossScale
+from training.replicas import TrainingStep, make_strategy
+from training.run_folder import CHECKPOINT, RUN_LOG
+
+
+@dataclasses.dataclass(frozen=True)
+class Learnt:
+    """What a training leaves: the bundle to save and the scores to report."""
+
+    bundle: Bundle
+    metrics: dict[str, Any]
+
+
+def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
+    """Trains a model on checked data and judges it.
+
+    Args:
+        config: All settings.
+        data: The parts of the data.
+        scratch: Where token ids are kept meanwhile.
+        folder: The unfinished run, for its checkpoint and logs.
+
+    Raises:
+        InputError: A vocabulary, vector or checkpoint file cannot be used.
+        Stopped: Told to stop; a checkpoint is kept.
+        Diverged: The loss left the numbers.
+    """
+    keras.utils.set_random_seed(config.train.seed)
+    inputs = make_inputs(config.text, data.parts, scratch)
+    for line in describe_tokens(inputs.counts):
+        say(line)
+    with _dtype_policy(POLICIES[config.train.precision]):
+        validation = inputs.source("validation", data.task.targets(data.validation, data.labels))
+        model, judge, progress = _train(config, data, inputs, validation, folder)
+        decision, metrics = _judged(config, data, inputs, judge, validation)
+    metrics |= {
+        "best_epoch": progress.best_epoch,
+        "history": progress.history,
+        "data": dataclasses.asdict(data.summary),
+        "tokens": {name: dataclasses.asdict(counts) for name, counts in inputs.counts.items()},
+    }
+    details = {"columns": dataclasses.asdict(data.columns), "data": data.origins}
+    bundle = Bundle(model, inputs.preprocessor, data.labels, decision.get("thresholds"), details)
+    return Learnt(bundle, metrics)
+
+
+@contextlib.contextmanager
+def _dtype_policy(name: str) -> Iterator[None]:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _train(config: FitConfig, data: Data, inputs: Inputs, validation: BatchSource, folder: Path):
+    """The trained model with its best weights, its judge, and how the training went."""
+    strategy = make_strategy(config.train.strategy)
+    jit = config.train.jit == "on" or (
+        config.train.jit == "auto" and bool(tf.config.list_logical_devices("GPU"))
+    )
+    targets = data.task.targets(data.train, data.labels)
+    source = inputs.source(
+        "train",
+        targets,
+        data.task.weights(targets),
+        full_shapes=jit,
+        divisor=strategy.num_replicas_in_sync,
+    )
+    lengths = bucket_lengths(np.concatenate([source.lengths, validation.lengths]), config.train.buckets)
+    plans = epoch_plans(source, lengths, config.train, 0)
+    vocabulary, unknown_id = inputs.preprocessor.vocabulary, inputs.preprocessor.unknown_id
+    with strategy.scope():
+        model = initial_model(config, data.task, source, vocabulary, unknown_id, len(data.labels))
+        judge = Judge(model, data.task, data.labels, lengths)
+        loop = _loop(
+            config,
+            data,
+            model,
+            source,
+            lengths,
+            lambda: judge.validate(validation, data.validation),
+            strategy,
+            jit,
+            folder,
+            len(plans),
+        )
+    say(
+        f"{model.count_params():,} parameters, {len(plans):,} batches an epoch, padded to"
+        f" {', '.join(map(str, lengths))}: {computed_share(plans, source.lengths):.2f} times the real tokens"
+    )
+    return model, judge, loop.run(resume=config.resume)
+
+
+def _loop(
+    config: FitConfig,
+    data: Data,
+    model: Any,
+    source: BatchSource,
+    lengths: list[int],
+    validate: Callable[[], dict[str, float]],
+    strategy: tf.distribute.Strategy,
+    jit: bool,
+    folder: Path,
+    batches: int,
+) -> Loop:
+    optimizer, train = config.optimizer, config.train
+    weights = [variable.value for variable in model.trainable_variables]
+    steps = -(-batches // optimizer.accumulation_steps) * train.epochs
+    rate = warmup_then_decay(
+        optimizer.learning_rate, steps, round(optimizer.warmup_fraction * steps), optimizer.decay
+    )
+    step = TrainingStep(
+        model,
+        data.task.loss,
+        AdamW(weights, rate, optimizer.weight_decay),
+        strategy,
+        jit_compile=jit,
+        clip_norm=optimizer.clip_norm or None,
+        accumulation_steps=optimizer.accumulation_steps,
+        loss_scale=LossScale() if train.precision == "float16" else None,
+    )
+    callbacks: list[keras.callbacks.Callback] = [
+        Progress(batches * train.epochs, data.task.metric),
+        keras.callbacks.CSVLogger(str(folder / RUN_LOG), append=config.resume),
+    ]
+    if config.tensorboard:
+        callbacks.append(keras.callbacks.TensorBoard(str(folder / "tensorboard")))
+    return Loop(
+        model=model,
+        step=step,
+        source=source,
+        lengths=lengths,
+        validate=validate,
+        metric=data.task.metric,
+        settings=train,
+        average=WeightAverage(weights, strategy, optimizer.ema_decay) if optimizer.ema_decay else None,
+        checkpoint=folder / CHECKPOINT,
+        callbacks=callbacks,
+    )
+
+
+def _judged(
+    config: FitConfig, data: Data, inputs: Inputs, judge: Judge, validation: BatchSource
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The decision found on validation rows, and the scores of model and baseline."""
+    task, labels, name = data.task, data.labels, data.judged_name
+    probabilities = judge.probabilities(validation)
+    decision = task.decision(data.validation, labels, probabilities)
+    metrics: dict[str, Any] = {
+        "judged_on": name,
+        "validation": task.scores(data.validation, labels, probabilities, decision),
+    }
+    if data.test is not None:
+        probabilities = judge.probabilities(inputs.source("test", task.targets(data.test, labels)))
+    metrics[name] = scores = task.scores(data.judged, labels, probabilities, decision, intervals=True)
+    say(f"{name}: {task.metric} {scores[task.metric]:.4f}")
+    if config.baseline:
+        description, result = task.baseline(
+            data.train, data.validation, data.judged, labels, config.train.seed
+        )
+        metrics["baseline"] = {"description": description, **result}
+        say(f"linear baseline: {description}")
+        say(baseline.compare(scores, result, task.metric))
+    return decision, metrics

@@ -1,0 +1,9 @@
+"""Ways a run can end without a model; apart from the loop, so that naming them does not import TensorFlow."""
+
+
+class Stopped(Exception):
+    """The run was told to stop; a checkpoint has been written."""
+
+
+class Diverged(Exception):
+    """The loss is no longer a number."""

@@ -1,0 +1,195 @@
+"""The folder of a run: written beside its place, locked meanwhile, and moved there when all has gone well."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from kmha.errors import InputError
+from training.config import FitConfig, settings
+
+CHECKPOINT, RUN_LOG, METRICS, CONFIG = "checkpoint", "epochs.csv", "metrics.json", "config.toml"
+# kmha.bundle.MANIFEST; importing it from there would import TensorFlow.
+BUNDLE = "bundle.json"
+# What the rows were when the run began; only an unfinished run has it.
+SOURCES = "sources.json"
+
+
+@contextlib.contextmanager
+def run_folder(config: FitConfig) -> Iterator[Path]:
+    """The folder to write a run into; it becomes `config.out_folder()` when the block ends well.
+
+    It holds config.toml from the start. When the block fails nothing stays, unless there is a checkpoint.
+
+    Raises:
+        InputError: A run, an interrupted run or something else stands there already, --resume finds none or
+            one of other settings, another process writes there, or nobody can.
+    """
+    shown = config.out_folder()
+    try:
+        final = shown.resolve()
+        beside = _unfinished(final)
+        _check_place(final, shown, config.overwrite)
+        _check_beside(beside, config)
+        made = _missing_parents(beside)
+        beside.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {shown}: cannot write there, {error.strerror or error}") from error
+    with _locked(beside, shown):
+        try:
+            if not config.resume:
+                _clear(beside)
+                (beside / CONFIG).write_text(tomli_w.dumps(_recorded(config)), "utf-8")
+            yield beside
+        except BaseException:
+            if not has_checkpoint(beside):
+                shutil.rmtree(beside, ignore_errors=True)
+                _remove_empty(made)
+            raise
+        _put_in_place(beside, final)
+
+
+def kept_for_resume(config: FitConfig) -> bool:
+    """Whether an interrupted run of this place can be gone on with."""
+    return has_checkpoint(_unfinished(config.out_folder().resolve()))
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a checkpoint, or the one that was about to be replaced, stands in an unfinished run."""
+    return any((folder / name).exists() for name in (CHECKPOINT, f"{CHECKPOINT}.old"))
+
+
+def check_same_data(folder: Path, sources: dict[str, Any], resume: bool) -> None:
+    """Notes what the rows are, or when resuming checks that they are still the same.
+
+    Args:
+        folder: The unfinished run.
+        sources: JSON values that change when the rows do.
+        resume: Whether an interrupted run goes on.
+
+    Raises:
+        InputError: They are others than when the run began.
+    """
+    path = folder / SOURCES
+    if resume and path.exists():
+        for part, noted in json.loads(path.read_text("utf-8")).items():
+            if sources.get(part) != noted:
+                raise InputError(
+                    f"--resume: wanted the {part} rows that the run began with, {noted['name']} has changed;"
+                    " start without --resume, with --overwrite"
+                )
+    path.write_text(json.dumps(sources, ensure_ascii=False), "utf-8")
+
+
+def _unfinished(final: Path) -> Path:
+    return final.parent / f"{final.name}.partial"
+
+
+def _recorded(config: FitConfig) -> dict[str, Any]:
+    """The settings that make the run what it is."""
+    return {name: value for name, value in settings(config).items() if name not in ("overwrite", "resume")}
+
+
+def _check_place(final: Path, shown: Path, overwrite: bool) -> None:
+    if not final.exists():
+        return
+    if (final / BUNDLE).exists():
+        if not overwrite:
+            raise InputError(
+                f"--out {shown}: wanted a new folder, given one that holds another run; use --overwrite"
+            )
+    elif not final.is_dir() or any(final.iterdir()):
+        what = "a folder that holds something else than a run" if final.is_dir() else "a file"
+        raise InputError(f"--out {shown}: wanted a new folder, given {what}")
+
+
+def _check_beside(beside: Path, config: FitConfig) -> None:
+    """Refuses to lose what stands in the place of the unfinished run, or to go on with the wrong one."""
+    if config.resume:
+        if not (beside / CONFIG).exists() or not has_checkpoint(beside):
+            raise InputError(f"--resume: wanted an interrupted run in {beside}, given none")
+        began = _flat(tomllib.loads((beside / CONFIG).read_text("utf-8")))
+        now = _flat(tomllib.loads(tomli_w.dumps(_recorded(config))))
+        for name in began | now:
+            if began.get(name) != now.get(name):
+                flag = f"--{name.replace('_', '-')}"
+                raise InputError(
+                    f"--resume: wanted the settings that the run began with, {flag} {_word(began.get(name))},"
+                    f" given {_word(now.get(name))}"
+                )
+    elif has_checkpoint(beside) and not config.overwrite:
+        raise InputError(
+            f"--out {config.out_folder()}: an interrupted run stands in {beside};"
+            " --resume goes on with it, --overwrite starts anew"
+        )
+    elif (
+        beside.exists() and (not beside.is_dir() or any(beside.iterdir())) and not (beside / CONFIG).exists()
+    ):
+        raise InputError(f"--out {config.out_folder()}: wanted {beside} for the unfinished run, it is taken")
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _word(value: Any) -> str:
+    return "unset" if value is None else str(value)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, shown: Path) -> Iterator[None]:
+    """Keeps a second fit from writing into the same folder; the lock ends with the process at the latest."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise InputError(f"--out {shown}: wanted a folder of its own, another fit is writing there") from None
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _clear(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _missing_parents(path: Path) -> list[Path]:
+    """The folders above a path that do not exist, deepest first."""
+    return [parent for parent in path.parents if not parent.exists()]
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def _put_in_place(beside: Path, final: Path) -> None:
+    """Moves the finished run to its place; what stood there goes only when the new run stands."""
+    for name in (CHECKPOINT, f"{CHECKPOINT}.old", f"{CHECKPOINT}.new"):
+        shutil.rmtree(beside / name, ignore_errors=True)
+    (beside / SOURCES).unlink(missing_ok=True)
+    if not final.exists():
+        beside.rename(final)
+        return
+    with tempfile.TemporaryDirectory(prefix=f".{final.name}.", dir=final.parent) as aside:
+        before = final.rename(Path(aside) / final.name)
+        try:
+            beside.rename(final)
+        except OSError:
+            before.rename(final)
+            raise
