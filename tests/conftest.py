@@ -4,8 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.command_runs import NO_DROPOUT, TINY, Outcome, call, news_rows, topic_rows, write_csv
+
+
+# How long an example takes says more about what else the machine does than about the code.
+settings.register_profile("kmha", deadline=None)
+settings.load_profile("kmha")
 
 
 @dataclass(frozen=True)
@@ -42,5 +48,10 @@ def topics_run(tmp_path_factory) -> TinyRun:
     test = write_csv(folder / "test.csv", [*rows[60:], ("rain", "weather|food")], ("text", "labels"))
     vectors = folder / "vectors.txt"
     vectors.write_text("2 16\nsoup" + " 0.5" * 16 + "\nunseen" + " 1" * 16 + "\n")
-    flags = [f"--data.train={train}", f"--encoder.vectors={vectors}", *TINY, "--classify.class-weights=balanced"]
+    flags = [
+        f"--data.train={train}",
+        f"--encoder.vectors={vectors}",
+        *TINY,
+        "--classify.class-weights=balanced",
+    ]
     return TinyRun(folder / "run", train, test, flags, call(main, *flags, "--out", folder / "run"))

@@ -57,12 +57,17 @@ def compiled(function: Callable) -> dict[str, Callable]:
     return {"graph": tf.function(function), "xla": tf.function(function, jit_compile=True)}
 
 
+def run(function: Callable, *arrays):
+    """The function's result: eagerly on TensorFlow; under jit on JAX, where each new eager operation compiles."""
+    return (compiled(function)["jit"] if BACKEND == "jax" else function)(*arrays)
+
+
 def gradients(function: Callable, *arrays: np.ndarray) -> list[np.ndarray]:
     """Gradients of a scalar function with respect to each of its arrays."""
     if BACKEND == "jax":
         import jax
 
-        found = jax.grad(function, argnums=tuple(range(len(arrays))))(*map(ops.convert_to_tensor, arrays))
+        found = jax.jit(jax.grad(function, argnums=tuple(range(len(arrays)))))(*arrays)
         return [to_numpy(gradient) for gradient in found]
     import tensorflow as tf
 
@@ -92,9 +97,7 @@ def _built(case: LayerCase, **given) -> keras.Layer:
 
 
 def _run(layer: Callable, inputs: Mapping[str, Any]):
-    """The output, eagerly on TensorFlow; on JAX under jit, because there each new eager operation compiles."""
-    function = lambda tensors: layer(**tensors)  # noqa: E731
-    return (compiled(function)["jit"] if BACKEND == "jax" else function)(_tensors(inputs))
+    return run(lambda tensors: layer(**tensors), _tensors(inputs))
 
 
 @functools.cache

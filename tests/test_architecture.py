@@ -33,7 +33,7 @@ def parse(path: Path) -> ast.Module:
 def imported_modules(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
     """Absolute dotted names of everything imported, also inside functions.
 
-    `from a import b` gives a.b, since b may be a module; package resolves the leading dots of `from . import b`.
+    `from a import b` gives a.b, since b may be a module; package resolves the dots of `from . import b`.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

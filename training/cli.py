@@ -41,6 +41,8 @@ _REWORDED = (
     (r"Unrecognized options: (.*)", r"unexpected argument \1"),
     (r"Missing from [^:]*: (.*)", r"missing \1"),
 )
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_FRAME = "│╭╮╰╯ "
 # An argument that was not given: its name, its help.
 _MISSING = r"(--\S+ \S+|\b[A-Z]+) ([A-Z].*?)\.? \(required\)"
 
@@ -57,8 +59,8 @@ def run(command: Callable[[], int]) -> int:
         command: Returns the exit status.
 
     Returns:
-        The exit status: the command's, 0 after --help, 1 when the disk is full, 2 for wrong input, 130 when interrupted (SIGINT,
-        SIGTERM), 141 when nobody reads the output any more (`| head`).
+        The exit status: the command's, 0 after --help, 1 when the disk is full, 2 for wrong input, 130 when
+        interrupted (SIGINT, SIGTERM), 141 when nobody reads the output any more (`| head`).
     """
     # JSON is UTF-8 whatever the locale is.
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -151,16 +153,19 @@ def _parse(config_type: type[Config], arguments: Sequence[str], program: str) ->
 
 
 def _one_line(message: str) -> str:
-    """The point of tyro's framed message, without frame, help text and advice."""
-    kept: list[str] = []
-    for line in message.splitlines():
-        text = line.strip("│╭╮╰╯ ")
-        if not text.strip("─") or "─" * 3 in text or text.endswith(("error ─", "options ─")):
-            if kept:
-                break
-            continue
-        kept.append(text)
-    return " ".join(kept) or "cannot read the command line"
+    """The point of tyro's message, without colours, frame, title, help text and advice."""
+    lines = [line.strip(_FRAME) for line in _COLOUR.sub("", message).splitlines()]
+    # Blocks stand between rules. The title is part of the upper rule, or without a frame a block of its own.
+    blocks: list[list[str]] = [[]]
+    for line in lines:
+        if set(line) <= {"-", "─"} or "───" in line:
+            blocks.append([])
+        else:
+            blocks[-1].append(line)
+    blocks = [block for block in blocks if block]
+    has_frame = "─" in message
+    point = blocks[0] if has_frame or len(blocks) == 1 else blocks[1]
+    return " ".join(point)
 
 
 def _reworded(message: str) -> str:

@@ -9,21 +9,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     Args:
         name: What was given, for example `--learning-rate`.
-        known: All names, for example `--optimizer.learning-rate`; what stands after a dot may be given alone.
+        known: All names, for example `--optimizer.learning-rate`; only what follows the last dot is compared.
     """
-    known = list(known)
-    bare = {each: _bare(each) for each in known}
-    wanted = _bare(name)
-    same_end = [each for each in known if bare[each].rpartition(".")[2] == wanted.rpartition(".")[2]]
-    if same_end:
-        return f"; did you mean {' or '.join(same_end)}?"
-    near = difflib.get_close_matches(wanted, bare.values(), n=1, cutoff=0.7)
+    places: dict[str, list[str]] = {}
+    for each in known:
+        places.setdefault(_last_part(each), []).append(each)
+    near = difflib.get_close_matches(_last_part(name), places, n=1, cutoff=0.65)
     if not near:
-        ends = {bare[each].rpartition(".")[2]: each for each in known}
-        near_end = difflib.get_close_matches(wanted.rpartition(".")[2], ends, n=1, cutoff=0.7)
-        return f"; did you mean {ends[near_end[0]]}?" if near_end else ""
-    return f"; did you mean {next(each for each in known if bare[each] == near[0])}?"
+        return ""
+    as_deep = [each for each in places[near[0]] if each.count(".") == name.count(".")]
+    return f"; did you mean {' or '.join(as_deep or places[near[0]])}?"
 
 
-def _bare(name: str) -> str:
-    return name.removeprefix("--").replace("_", "-").lower()
+def _last_part(name: str) -> str:
+    return name.removeprefix("--").replace("_", "-").lower().rpartition(".")[2]

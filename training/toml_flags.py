@@ -47,7 +47,8 @@ def _table_flags(
         if dataclasses.is_dataclass(wanted[key]) and isinstance(value, dict):
             flags += _table_flags(value, wanted[key], origin, f"{name}.", known)
         elif not _fits(value, wanted[key]):
-            hint = did_you_mean(value, typing.get_args(wanted[key])) if isinstance(value, str) else ""
+            choices = typing.get_args(wanted[key]) if typing.get_origin(wanted[key]) is Literal else ()
+            hint = did_you_mean(str(value), choices)
             raise InputError(f"{origin}: {name} must be {_in_words(wanted[key])}, given {value!r}{hint}")
         elif wanted[key] is bool:
             parent, _, last = flag.removeprefix("--").rpartition(".")

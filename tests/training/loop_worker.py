@@ -1,8 +1,10 @@
-"""Runs a tiny loop in a process of its own, kills it or goes on with it, and saves the final weights.
+"""Runs a tiny loop in a process of its own and saves the weights it ends with.
 
 From the root of the repository:
 
-    python -m tests.training.loop_worker FOLDER '{"strategy": "mirrored", "stop_at": 7, "resume": false}'
+    python -m tests.training.loop_worker FOLDER '{"strategy": "mirrored", "stop_at": 7}'
+
+With "stop_at" the run is stopped by a signal at that batch and then gone on with.
 """
 
 import json
@@ -23,30 +25,29 @@ from training.replicas import make_strategy  # noqa: E402
 
 
 def main() -> None:
-    """Prints what the loop returned."""
+    """Prints how many batches came before the stop, and the best metric."""
     folder, case = Path(sys.argv[1]), json.loads(sys.argv[2])
-    if case.get("strategy") == "mirrored":
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    seen: list[int] = []
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    strategy = make_strategy(case.pop("strategy", "one"))
+    stop_at = case.pop("stop_at", None)
+    before_stop: list[int] = []
 
     def count(batch, logs):
-        seen.append(batch)
-        if len(seen) == case.get("stop_at"):
+        before_stop.append(batch)
+        if len(before_stop) == stop_at:
             os.kill(os.getpid(), signal.SIGTERM)
 
     loop = make_loop(
-        folder,
-        make_strategy(case.get("strategy", "one")),
-        callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=count)],
+        folder, strategy, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=count)], **case
     )
     try:
-        standing = loop.run(resume=case.get("resume", False))
-    except Stopped as stopped:
-        print(json.dumps({"stopped": str(stopped), "batches": len(seen)}))
-        return
+        standing = loop.run()
+    except Stopped:
+        loop = make_loop(folder, strategy, **case)
+        standing = loop.run(resume=True)
     np.savez(folder / "weights.npz", *weights_of(loop.model))
-    print(json.dumps({"stopped": None, "batches": len(seen), "best": standing.best_metric}))
+    print(json.dumps({"before_stop": len(before_stop), "best": standing.best_metric}))
 
 
 if __name__ == "__main__":

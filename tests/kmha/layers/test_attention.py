@@ -7,7 +7,7 @@ from keras import ops
 
 from kmha.layers.attention import attention_mask, open_rows, scaled_dot_product_attention
 from tests.kmha.layers.references import loop_attention
-from tests.layer_checks import compiled, gradients, to_numpy
+from tests.layer_checks import compiled, gradients, run, to_numpy
 
 B, N, T, S, H = 2, 3, 4, 5, 6
 GENERATOR = np.random.default_rng(1)
@@ -28,7 +28,7 @@ def _as(dtype, *arrays):
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_equals_a_loop_in_float64(mask, mask_dtype):
     given = None if mask is None else mask.astype(mask_dtype)
-    output, weights = scaled_dot_product_attention(QUERY, KEY, VALUE, given)
+    output, weights = run(scaled_dot_product_attention, QUERY, KEY, VALUE, given)
     expected_output, expected_weights = loop_attention(QUERY, KEY, VALUE, mask)
     np.testing.assert_allclose(to_numpy(output), expected_output, atol=1e-6)
     np.testing.assert_allclose(to_numpy(weights), expected_weights, atol=1e-6)

@@ -102,8 +102,7 @@ def test_what_is_known_travels_with_the_file(tmp_path):
     ids = keras.Input((5,), dtype="int32")
     layer = NgramEmbedding(4, 101, 3)
     model = keras.Model(ids, layer(ids))
-    texts = np.array([[5, 6, 0, 0, 0], [9, 5, 6, 0, 0]], "int32")
-    layer.learn([texts])
+    layer.learn([np.array([[5, 6, 7, 0, 0], [9, 5, 6, 7, 0]], "int32")])
     model.save(tmp_path / "ngrams.keras")
     again = keras.saving.load_model(tmp_path / "ngrams.keras", safe_mode=True)
     for ours, theirs in zip(layer.known, again.layers[-1].known, strict=True):

@@ -1,0 +1,33 @@
+"""The layer tests again, on Keras' JAX backend."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="this is the inner run")
+def test_layers_hold_on_jax():
+    # Unoptimised, because nearly all of the time would go into compiling what runs once.
+    environment = os.environ | {
+        "KERAS_BACKEND": "jax",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", str(HERE)]
+    done = subprocess.run(
+        command,
+        env=environment,
+        cwd=HERE.parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "1 skipped" in done.stdout, done.stdout[-4000:]

@@ -1,0 +1,75 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kmha.errors import InputError
+from kmha.text.special_tokens import SPECIAL_TOKENS
+from training.checks import check_settings, encoder_config
+from training.config import DataSection, EncoderSection, FitConfig, TextSection, TrainSection
+
+
+def with_encoder(**values) -> FitConfig:
+    return FitConfig(encoder=EncoderSection(**values))
+
+
+def with_text(**values) -> FitConfig:
+    return FitConfig(text=TextSection(**values))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            with_encoder(hidden_dim=100, num_heads=3),
+            "--encoder.num-heads must divide --encoder.hidden-dim, given --encoder.hidden-dim 100 and"
+            " --encoder.num-heads 3; or give --encoder.head-dim",
+        ),
+        (with_encoder(hidden_dim=0), "--encoder.hidden-dim must be at least 1, given 0"),
+        (with_encoder(num_layers=-1), "--encoder.num-layers must be at least 0, given -1"),
+        (with_encoder(dropout=1.5), "--encoder.dropout must be a probability in [0, 1), given 1.5"),
+        (with_encoder(attention_dropout=1), "--encoder.attention-dropout must be a probability"),
+        (
+            with_encoder(positions="rotary", head_dim=3),
+            "--encoder.head-dim must be even for rotary positions",
+        ),
+        (with_encoder(ngram_orders=(1, 2)), "--encoder.ngram-orders must be 2 or more each, given (1, 2)"),
+        (with_encoder(ngram_buckets=2**18), "--encoder.ngram-buckets must be below 262144, given 262144"),
+        (with_text(vocabulary_size=2**18), "--text.vocabulary-size must be below 262144 with n-grams"),
+        (with_text(vocabulary_size=5), "--text.vocabulary-size: wanted more than 5, given 5"),
+        (with_text(max_length=2), "--text.max-length: wanted at least 3, given 2"),
+        (with_text(vocabulary=Path("none.txt")), "none.txt: wanted a vocabulary file"),
+        (with_encoder(vectors=Path("none.txt")), "--encoder.vectors none.txt: wanted a file of word vectors"),
+        (FitConfig(data=DataSection(label_separator="")), "--data.label-separator: wanted a character"),
+        (FitConfig(data=DataSection(label_column="text")), "--data.label-column: wanted another column"),
+        (FitConfig(train=TrainSection(epochs=0)), "--train.epochs: wanted at least 1, given 0"),
+    ],
+)
+def test_what_is_wrong_before_any_row_is_read(config, message):
+    with pytest.raises(InputError) as caught:
+        check_settings(config)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_heads_need_not_divide_when_their_size_is_given():
+    check_settings(with_encoder(hidden_dim=100, num_heads=3, head_dim=8))
+
+
+def test_a_given_vocabulary_decides_in_place_of_the_size(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL_TOKENS, "a", "b"]))
+    check_settings(with_text(vocabulary=path, vocabulary_size=1))
+    path.write_text("\n".join([*SPECIAL_TOKENS, "a", "b", "a"]))
+    with pytest.raises(InputError, match=r"vocab\.txt:8: tokens must be distinct, given 'a' again"):
+        check_settings(with_text(vocabulary=path))
+
+
+def test_the_encoder_has_every_setting_of_its_section():
+    section = EncoderSection(
+        hidden_dim=24, num_heads=2, norm="post", ngram_orders=(2,), vectors=Path("v.txt")
+    )
+    config = replace(FitConfig(encoder=section), text=TextSection(max_length=9))
+    encoder = encoder_config(config, vocabulary_size=77, unknown_id=4)
+    assert (encoder.vocabulary_size, encoder.unknown_id, encoder.max_length) == (77, 4, 9)
+    assert (encoder.hidden_dim, encoder.norm, encoder.ngram_orders) == (24, "post", (2,))

@@ -1,0 +1,42 @@
+import pytest
+
+from tests.command_runs import call, write_csv
+from training.evaluate import main
+
+
+def test_a_run_scores_on_its_test_file_what_the_fit_said(news_run):
+    outcome = call(main, news_run.folder, "--data", news_run.test)
+    assert outcome.status == 0 and outcome.err == ""
+    for name in ("rows", "accuracy", "macro_f1", "micro_f1", "weighted_f1", "precision", "recall"):
+        assert outcome.json[name] == news_run.outcome.json[name]
+    for name in ("roc_auc", "average_precision", "ece", "loss"):
+        assert outcome.json[name] == pytest.approx(news_run.outcome.json[name], abs=1e-5)
+    assert outcome.json["unknown_labels"] == {"weather": 1}
+    assert set(outcome.json["per_class"]) == {"food", "money", "sport", "weather"}
+    assert len(outcome.json["confusion_matrix"]) == 4
+    assert outcome.json["intervals"]["accuracy"][0] <= outcome.json["accuracy"]
+
+
+def test_other_columns_and_no_intervals(news_run, tmp_path):
+    path = write_csv(tmp_path / "a.tsv", [("soup bread", "food"), ("", "food")], ("body", "kind"))
+    flags = ["--data", path, "--text-column", "body", "--label-column", "kind", "--no-intervals"]
+    outcome = call(main, news_run.folder, *flags)
+    assert outcome.status == 0
+    assert outcome.json["rows"] == 2 and "intervals" not in outcome.json
+
+
+def test_several_labels(topics_run):
+    outcome = call(main, topics_run.folder, "--data", topics_run.test)
+    assert outcome.status == 0
+    names = {
+        "rows",
+        "accuracy",
+        "macro_f1",
+        "micro_f1",
+        "weighted_f1",
+        "roc_auc",
+        "average_precision",
+        "loss",
+    }
+    assert outcome.json.keys() >= names
+    assert outcome.json["rows"] == 21 and outcome.json["unknown_labels"] == {"weather": 1}

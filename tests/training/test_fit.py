@@ -1,0 +1,167 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, write_csv
+from training.fit import main
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ["bundle.json", "config.toml", "epochs.csv", "metrics.json", "model.keras", "vocab.txt"]
+
+
+def without_clock(metrics: dict) -> dict:
+    """Metrics but for what depends on how busy the machine was."""
+    kept = {name: value for name, value in metrics.items() if name not in ("seconds", "history")}
+    timed = ("tokens_per_second", "input_wait_share")
+    kept["history"] = [
+        {name: value for name, value in epoch.items() if name not in timed} for epoch in metrics["history"]
+    ]
+    return kept
+
+
+def metrics_of(run: Path) -> dict:
+    return json.loads((run / "metrics.json").read_text("utf-8"))
+
+
+def test_the_run_folder_holds_the_bundle_and_nothing_half_written(news_run):
+    assert news_run.outcome.status == 0, news_run.outcome.err
+    assert sorted(path.name for path in news_run.folder.iterdir()) == FILES
+    assert sorted(path.name for path in news_run.folder.parent.iterdir()) == ["run", "test.csv", "train.csv"]
+
+
+def test_stdout_is_one_line_of_json_with_the_figures_of_the_metrics(news_run):
+    line, metrics = news_run.outcome.json, metrics_of(news_run.folder)
+    assert line["run"] == str(news_run.folder) and line["judged_on"] == "test" and line["rows"] == 23
+    for name in ("accuracy", "macro_f1", "micro_f1", "weighted_f1", "precision", "recall", "ece", "loss"):
+        assert line[name] == metrics["test"][name]
+        assert 0 <= line[name]
+    assert line["baseline"]["accuracy"] == metrics["baseline"]["accuracy"] > 0.5
+    assert all(isinstance(value, int | float | str | dict) for value in line.values())
+
+
+def test_stderr_tells_what_was_met_and_which_of_the_two_is_better(news_run):
+    said = news_run.outcome.err
+    assert "labels that only test rows have, counted as errors: weather (1)" in said
+    assert "2 rows have an empty text (kept)" in said
+    assert re.search(r"^train rows: .* 1 without a token$", said, re.MULTILINE)
+    assert re.search(r"^linear baseline: TF-IDF of word 1-2-grams .* training rows$", said, re.MULTILINE)
+    assert re.search(
+        r"^accuracy: .*(wins|equal|noise), model 0\.\d+, linear baseline \d\.\d+", said, re.MULTILINE
+    )
+    assert said.count("\nepoch ") == 2
+    assert "WARNING" not in said and "Traceback" not in said
+
+
+def test_the_metrics_name_the_data_and_the_course_of_the_training(news_run):
+    metrics = metrics_of(news_run.folder)
+    assert metrics["data"]["labels_only_in_test"] == {"weather": 1} == metrics["test"]["unknown_labels"]
+    assert metrics["data"]["test_rows"] == 23
+    assert metrics["tokens"]["train"]["rows"] == 61 and metrics["tokens"]["test"]["empty_rows"] == 1
+    assert [epoch["epoch"] for epoch in metrics["history"]] == [0, 1]
+    assert metrics["best_epoch"] in (0, 1)
+    ends = metrics["test"]["intervals"]["accuracy"]
+    assert ends[0] <= metrics["test"]["accuracy"] <= ends[1]
+    details = json.loads((news_run.folder / "bundle.json").read_text("utf-8"))
+    assert details["columns"] == {"text": "text", "label": "label", "separator": "|"}
+    assert (
+        details["data"]["train"]["name"] == str(news_run.train)
+        and len(details["data"]["test"]["sha256"]) == 64
+    )
+
+
+def test_the_written_settings_run_the_same_job_with_the_same_result(news_run, tmp_path):
+    outcome = call(main, "--config", news_run.folder / "config.toml", "--out", tmp_path / "again")
+    assert outcome.status == 0, outcome.err
+    assert without_clock(metrics_of(tmp_path / "again")) == without_clock(metrics_of(news_run.folder))
+    before, after = ((run / "config.toml").read_text() for run in (news_run.folder, tmp_path / "again"))
+    assert before.replace(str(news_run.folder), "") == after.replace(str(tmp_path / "again"), "")
+
+
+def test_several_labels_by_the_name_of_their_column(topics_run):
+    assert topics_run.outcome.status == 0, topics_run.outcome.err
+    line = topics_run.outcome.json
+    assert line["judged_on"] == "validation" and "macro_f1" in line
+    assert line["baseline"].keys() >= {"macro_f1", "accuracy"}
+    metrics = metrics_of(topics_run.folder)
+    assert metrics["judged_on"] == "validation" and "roc_auc" in metrics["validation"]
+    bundle = json.loads((topics_run.folder / "bundle.json").read_text("utf-8"))
+    assert bundle["multi_label"] and len(bundle["thresholds"]) == len(bundle["labels"]) == 3
+
+
+def test_the_share_of_words_with_a_vector_is_told(topics_run):
+    assert re.search(
+        r"^word vectors found for 1 of \d+ tokens \(\d\.\d%\)$", topics_run.outcome.err, re.MULTILINE
+    )
+
+
+FIT = [sys.executable, "-m", "training.fit"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture(scope="module")
+def stopped(news_run, tmp_path_factory):
+    """A run that SIGTERM stopped in the middle, in a process of its own, and how it ended."""
+    folder = tmp_path_factory.mktemp("stopped")
+    flags = [*news_run.flags, "--no-baseline", "--train.checkpoint-minutes=0", "--out=run"]
+    with open(folder / "err.txt", "wb") as errors:
+        process = subprocess.Popen(
+            [*FIT, *flags], cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=errors
+        )
+        try:
+            while not (folder / "run.partial" / "checkpoint").exists() and process.poll() is None:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            out, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    return folder, flags, process.returncode, out, (folder / "err.txt").read_text()
+
+
+def test_a_terminated_run_keeps_a_checkpoint_and_says_how_to_go_on(stopped):
+    folder, _, status, out, said = stopped
+    assert (status, out) == (130, b""), said
+    assert said.splitlines()[-1] == "stopped by SIGTERM; the same command with --resume goes on"
+    assert not (folder / "run").exists() and (folder / "run.partial" / "checkpoint").is_dir()
+
+
+def test_resuming_ends_where_an_unbroken_run_does(stopped, news_run):
+    folder, flags, *_ = stopped
+    other = call(main, *flags[:-1], f"--out={folder / 'run'}", "--resume")
+    assert other.status == 2 and "--out" in other.err
+    done = subprocess.run(
+        [*FIT, *flags, "--resume"], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["run"] == "run"
+    assert len(done.stdout.splitlines()) == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["err.txt", "run"]
+    assert sorted(path.name for path in (folder / "run").iterdir()) == FILES
+    resumed, unbroken = metrics_of(folder / "run"), metrics_of(news_run.folder)
+    for epoch, expected in zip(resumed["history"], unbroken["history"], strict=True):
+        assert epoch["val_loss"] == pytest.approx(expected["val_loss"], abs=1e-5)
+    assert resumed["test"]["accuracy"] == unbroken["test"]["accuracy"]
+    # Only lines of ours: the libraries keep quiet.
+    assert not re.search(r"WARNING|oneDNN|cuda|XLA|Traceback|^[IWE]\d{4} ", done.stderr, re.MULTILINE)
+
+
+def test_training_that_leaves_the_numbers_is_told_as_such(tmp_path):
+    train = write_csv(tmp_path / "a.csv", news_rows(30, seed=0))
+    flags = [
+        *TINY,
+        *NO_DROPOUT,
+        "--optimizer.learning-rate=1e30",
+        "--optimizer.clip-norm=0",
+        "--encoder.norm=post",
+    ]
+    outcome = call(main, "--data.train", train, *flags, "--out", tmp_path / "runs" / "a")
+    assert outcome.status == 1 and outcome.out == ""
+    assert outcome.err.splitlines()[-1].startswith("error: training diverged, ")
+    assert outcome.err.splitlines()[-1].endswith("; lower --optimizer.learning-rate")
+    assert not (tmp_path / "runs").exists()
