@@ -15,7 +15,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 .PHONY: help fit test test-jax lint format types clean
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n '/^$$/q; s/^# //p' Makefile
 
 # Without ARGS the run folder is ours to replace; with ARGS it may be one the user wants to keep.
 fit: $(VENV)/.ready-to-fit
@@ -24,7 +24,7 @@ fit: $(VENV)/.ready-to-fit
 test: $(VENV)/.ready-to-develop
 	@$(RUN) -m pytest $(ARGS)
 
-# The layers import no TensorFlow: the same tests on Keras' second backend.
+# The layer tests alone on Keras' second backend; `make test` runs them too, in a process of their own.
 test-jax: $(VENV)/.ready-to-develop
 	@KERAS_BACKEND=jax $(RUN) -m pytest tests/kmha/layers $(ARGS)
 

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,15 @@ WORDS = {
     "sport": ["ball", "goal", "team", "match", "coach"],
 }
 EVERYWHERE = ["the", "a", "old", "new", "of"]
+
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment of a user's process: importing TensorFlow here has set a log level for all children."""
+    kept = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    return {**kept, "PYTHONPATH": str(ROOT)}
 
 
 def news_rows(count: int, seed: int) -> list[tuple[str, str]]:

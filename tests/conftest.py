@@ -1,5 +1,7 @@
-"""Runs that several test files look at, each trained once."""
+"""A quiet TensorFlow, the same chance for every test, and runs that several test files look at."""
 
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,10 +10,21 @@ from hypothesis import settings
 
 from tests.command_runs import NO_DROPOUT, TINY, Outcome, call, news_rows, topic_rows, write_csv
 
+# Before anything imports TensorFlow.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("kmha", deadline=None)
 settings.load_profile("kmha")
+
+
+@pytest.fixture(autouse=True)
+def same_seed():
+    """Weights and dropout do not depend on which tests ran before; tests without Keras do not wait for it."""
+    if "keras" in sys.modules:
+        import keras
+
+        keras.utils.set_random_seed(0)
 
 
 @dataclass(frozen=True)

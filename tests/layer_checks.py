@@ -80,9 +80,10 @@ def gradients(function: Callable, *arrays: np.ndarray) -> list[np.ndarray]:
 
 
 def fill_weights(layer: keras.Layer, seed: int = 0, scale: float = 0.3) -> None:
-    """Gives every weight of a built layer random values, so that zero biases and unit gains hide nothing."""
+    """Gives every trained weight of a built layer random values, so that zeros and unit gains hide nothing."""
     generator = np.random.default_rng(seed)
-    layer.set_weights([scale * generator.normal(size=w.shape) for w in layer.weights])
+    for weight in layer.trainable_weights:
+        weight.assign(scale * generator.normal(size=weight.shape))
 
 
 def _tensors(inputs):

@@ -46,7 +46,8 @@ def imported_modules(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
             "import_module",
             "__import__",
         ):
-            yield from (arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant))
+            constants = (arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant))
+            yield from (value for value in constants if isinstance(value, str))
 
 
 def imported_roots(path: Path) -> set[str]:

@@ -43,8 +43,10 @@ def test_a_model_learns_sixteen_rows_by_heart(tmp_path):
     validation = write_csv(tmp_path / "validation.csv", [(text.upper(), label) for text, label in rows])
     flags = ["--data.train", train, "--data.validation", validation, *TINY, *NO_DROPOUT, "--no-baseline"]
     more = [
-        "--train.epochs=60",
-        "--train.patience=60",
+        "--train.epochs=12",
+        "--train.patience=12",
+        "--train.batch-rows=4",
+        "--optimizer.learning-rate=0.03",
         "--optimizer.ema-decay=0",
         "--classify.label-smoothing=0",
     ]

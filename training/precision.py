@@ -28,8 +28,8 @@ class LossScale(tf.Module):
     def __init__(self, initial: float = 2.0**15, growth_steps: int = 1000):
         super().__init__(name="loss_scale")
         self.growth_steps = growth_steps
-        self.factor = tf.Variable(initial, trainable=False, dtype=tf.float32, name="factor")
-        self.good_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="good_steps")
+        self.factor = tf.Variable(tf.constant(initial, tf.float32), trainable=False, name="factor")
+        self.good_steps = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="good_steps")
 
     def value(self) -> tf.Tensor:
         """The factor now, float32 []."""

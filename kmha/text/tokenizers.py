@@ -1,4 +1,15 @@
-"""Three ways to cut strings into token ids, each in the graph: WordPiece, words, characters."""
+"""Three ways to cut strings into token ids, each in the graph: WordPiece, words, characters.
+
+WordPiece gives the ids that the reference gives (BERT's, and the `tokenizers` library's) but for
+characters that tensorflow-text normalises in another way:
+
+- Lower-casing is Unicode's compatibility case folding: full-width letters and punctuation, ligatures,
+  superscripts, "…" become plain ones, "ß" becomes "ss"; the reference keeps them.
+- Control characters part words, and so do format characters (zero-width space, soft hyphen) where case
+  is kept; the reference removes them. U+FFFD and private-use characters stay; the reference removes them.
+- With lower-casing U+1680, U+2028 and U+2029 do not part words.
+- Characters that are newer than the library's Unicode tables are no punctuation and keep their accents.
+"""
 
 from collections.abc import Callable
 
@@ -6,11 +17,27 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from kmha.errors import InputError
 from kmha.text.special_tokens import UNKNOWN
-from kmha.text.vocabulary import CONTINUATION, Tokenization, Vocabulary
+from kmha.text.vocabulary import CONTINUATION, LONGEST_WORD_BYTES, Tokenization, Vocabulary
 
-# A run of letters longer than this is one unknown token, as in BERT.
-LONGEST_WORD_BYTES = 200
+
+def normalizer(lower_case: bool) -> Callable:
+    """The function that every tokenization applies first.
+
+    Args:
+        lower_case: Whether to lower-case and strip accents.
+
+    Returns:
+        A function from string [B] (valid UTF-8) to string [B].
+    """
+    normalize = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=lower_case).normalize
+    return normalize if lower_case else lambda texts: normalize(_plain_spaces(texts))
+
+
+def _plain_spaces(texts):
+    """Every space of Unicode as the plain one, which the library does only when it lower-cases."""
+    return tf.strings.regex_replace(texts, r"\p{Z}", " ")
 
 
 def tokenizer(vocabulary: Vocabulary, tokenization: Tokenization, lower_case: bool) -> Callable:
@@ -23,6 +50,9 @@ def tokenizer(vocabulary: Vocabulary, tokenization: Tokenization, lower_case: bo
 
     Returns:
         A function from string [B] (valid UTF-8) to ragged int32 [B, None], without special tokens.
+
+    Raises:
+        InputError: A token is longer than the library can take.
     """
     if tokenization == "char":
         return _characters(vocabulary, lower_case)
@@ -31,15 +61,18 @@ def tokenizer(vocabulary: Vocabulary, tokenization: Tokenization, lower_case: bo
         kept = [token if not token.startswith(CONTINUATION) else f" {token}" for token in vocabulary.tokens]
     else:
         kept = list(vocabulary.tokens)
-    cut = tf_text.FastBertTokenizer(
-        vocab=kept,
-        suffix_indicator=CONTINUATION,
-        max_bytes_per_word=LONGEST_WORD_BYTES,
-        token_out_type=tf.int32,
-        unknown_token=UNKNOWN,
-        lower_case_nfd_strip_accents=lower_case,
-    )
-    return cut.tokenize
+    try:
+        cut = tf_text.FastBertTokenizer(
+            vocab=kept,
+            suffix_indicator=CONTINUATION,
+            max_bytes_per_word=LONGEST_WORD_BYTES,
+            token_out_type=tf.int32,
+            unknown_token=UNKNOWN,
+            lower_case_nfd_strip_accents=lower_case,
+        ).tokenize
+    except RuntimeError as error:
+        raise InputError(f"vocabulary: cannot be used for {tokenization}: {error}") from error
+    return cut if lower_case else lambda texts: cut(_plain_spaces(texts))
 
 
 def _characters(vocabulary: Vocabulary, lower_case: bool) -> Callable:
@@ -50,11 +83,10 @@ def _characters(vocabulary: Vocabulary, lower_case: bool) -> Callable:
     ids_by_code_point = np.full(max(singles, default=0) + 2, unknown, "int32")
     for code_point, index in singles.items():
         ids_by_code_point[code_point] = index
-    normalizer = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=lower_case)
+    normalize = normalizer(lower_case)
 
     def cut(texts):
-        clean = normalizer.normalize(texts)
-        clean = tf.strings.strip(tf.strings.regex_replace(clean, r"\s+", " "))
+        clean = tf.strings.strip(tf.strings.regex_replace(normalize(texts), r"[\s\p{Z}]+", " "))
         code_points = tf.strings.unicode_decode(clean, "UTF-8", errors="replace")
         known = tf.minimum(code_points.flat_values, len(ids_by_code_point) - 1)
         return code_points.with_flat_values(tf.gather(tf.constant(ids_by_code_point), known))

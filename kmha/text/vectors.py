@@ -79,7 +79,7 @@ def put_vectors(table, vectors: dict[int, np.ndarray]) -> None:
     """
     if not vectors:
         return
-    values = np.array(table)
+    values = np.array(table.numpy())
     rows = np.stack(list(vectors.values()))
     values[list(vectors)] = rows * (values.std() / max(float(rows.std()), 1e-12))
     table.assign(values)

@@ -1,7 +1,10 @@
 """The list of tokens: learn it from texts, read it, write it, look up ids."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +14,9 @@ from kmha.text.special_tokens import SPECIAL_TOKENS, UNKNOWN
 Tokenization = Literal["wordpiece", "char", "word"]
 TOKENIZATIONS = ("wordpiece", "char", "word")
 CONTINUATION = "##"
-MOST_CHARACTERS = 20_000
+# A word longer than this is one unknown token, as in BERT; no token needs to be longer either.
+LONGEST_WORD_BYTES = 200
+CHUNK_ROWS = 1024
 
 
 class Vocabulary:
@@ -22,7 +27,7 @@ class Vocabulary:
         origin: Where the tokens come from, for error messages.
 
     Raises:
-        InputError: A token stands twice (both lines are named) or a special token is missing.
+        InputError: A token stands twice (both lines are named) or holds a line end, or a special token is missing.
     """
 
     def __init__(self, tokens: Sequence[str], origin: str = "vocabulary"):
@@ -34,6 +39,8 @@ class Vocabulary:
                 raise InputError(
                     f"{origin}:{index + 1}: tokens must be distinct, given {token!r} again (first in line {first + 1})"
                 )
+            if "\n" in token or token.endswith("\r"):
+                raise InputError(f"{origin}:{index + 1}: tokens must not hold a line end, given {token!r}")
         missing = [token for token in SPECIAL_TOKENS if token not in self.ids]
         if missing:
             raise InputError(
@@ -89,14 +96,15 @@ def learn_vocabulary(
     """Learns a vocabulary by the rules that the tokenizer of the same name applies in the graph.
 
     Args:
-        texts: A list, or another iterable that can be read twice.
+        texts: A list, or another iterable that can be read several times.
         tokenization: "wordpiece" (BERT's), "char" or "word" (split at white space and punctuation).
-        size: Most tokens to keep, special tokens included.
-        min_frequency: Tokens seen less often are left out.
+        size: Most tokens to keep, special tokens included. Characters come before longer pieces, and the most
+            frequent ones where not even they fit.
+        min_frequency: Words and pieces of words seen less often are left out; WordPiece keeps rare characters.
         lower_case: Whether texts are lower-cased and stripped of accents first.
 
     Returns:
-        The special tokens, then the learnt ones.
+        The special tokens, then the learnt ones: the same for the same texts, in every process.
 
     Raises:
         InputError: The tokenization is not known, or the size leaves no room.
@@ -111,47 +119,83 @@ def learn_vocabulary(
         raise InputError(
             f"tokenization must be one of {', '.join(TOKENIZATIONS)}, given {tokenization!r}{hint}"
         )
-    if tokenization == "wordpiece":
-        # The trainer numbers continuation characters in the order of a hash map and breaks ties by number. A
-        # first pass without merges finds them; given in sorted order they make the result repeatable.
-        alphabet = _train(texts, tokenization, 1, min_frequency, lower_case, SPECIAL_TOKENS)
-        continuations = sorted(token for token in alphabet if token.startswith(CONTINUATION))
-        first = (*SPECIAL_TOKENS, *continuations)
-    else:
-        first = SPECIAL_TOKENS
-    return Vocabulary(_train(texts, tokenization, size, min_frequency, lower_case, first))
+    learn = _learn_pieces if tokenization == "wordpiece" else _learn_whole
+    learnt = learn(texts, tokenization, size, min_frequency, lower_case)
+    return Vocabulary([token for token in learnt if len(token.encode()) <= LONGEST_WORD_BYTES])
 
 
-def _train(texts, tokenization, size, min_frequency, lower_case, first_tokens) -> list[str]:
-    """The tokens that the `tokenizers` library learns, in the order of its ids."""
-    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+def _learn_whole(texts, tokenization, size, min_frequency, lower_case) -> list[str]:
+    """Words or characters by their number."""
+    from tokenizers import models, trainers
 
-    split_chinese = tokenization != "char"
-    normalizer = normalizers.BertNormalizer(
-        lowercase=lower_case, strip_accents=lower_case, handle_chinese_chars=split_chinese
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=size,
+        min_frequency=min_frequency,
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=False,
     )
-    pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return _train(models.WordLevel(unk_token=UNKNOWN), trainer, _normalized(texts, lower_case), tokenization)
+
+
+def _learn_pieces(texts, tokenization, size, min_frequency, lower_case) -> list[str]:
+    """Characters, then pieces of words."""
+    from tokenizers import models, trainers
+
+    def train(size: int, limit: int, characters: list[str], continuations: list[str]) -> list[str]:
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=size,
+            min_frequency=min_frequency,
+            special_tokens=[*SPECIAL_TOKENS, *continuations],
+            # Its own limit is 1,000 characters, far too few for Chinese, and breaks ties by chance.
+            limit_alphabet=limit,
+            initial_alphabet=characters,
+            continuing_subword_prefix=CONTINUATION,
+            show_progress=False,
+        )
+        model = models.WordPiece(unk_token=UNKNOWN)
+        return _train(model, trainer, _normalized(texts, lower_case), tokenization)
+
+    # The trainer numbers continuation characters in the order of a hash map and breaks ties by number. A first
+    # pass without merges finds them; given in sorted order they make the result repeatable.
+    alphabet = train(1, sys.maxunicode, [], [])[len(SPECIAL_TOKENS) :]
+    continuations = sorted(token for token in alphabet if token.startswith(CONTINUATION))
+    characters = sorted(token for token in alphabet if not token.startswith(CONTINUATION))
+    room = size - len(SPECIAL_TOKENS)
+    if len(alphabet) > room:
+        counts = Counter(itertools.chain.from_iterable(_normalized(texts, lower_case)))
+        # A character takes one token or, where it also continues words, two.
+        kept = max(room // 2, room - len(continuations))
+        characters = sorted(characters, key=lambda character: (-counts[character], character))[:kept]
+        known = {CONTINUATION + character for character in characters}
+        continuations = [token for token in continuations if token in known]
+    return train(size, len(characters), characters, continuations)
+
+
+def _normalized(texts: Iterable[str], lower_case: bool) -> Iterator[str]:
+    """The texts as the tokenizers in the graph see them: what is learnt by other rules would never be found."""
+    import tensorflow as tf
+
+    from kmha.text.tokenizers import normalizer
+
+    normalize = normalizer(lower_case)
+    remaining = iter(texts)
+    while chunk := [text.encode("utf-8", "replace") for text in itertools.islice(remaining, CHUNK_ROWS)]:
+        yield from (text.decode() for text in normalize(tf.constant(chunk)).numpy())
+
+
+def _train(model, trainer, texts: Iterator[str], tokenization: Tokenization) -> list[str]:
+    """The tokens that the `tokenizers` library learns from normalised texts, in the order of its ids."""
+    from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
+
+    learner = Tokenizer(model)
     if tokenization == "char":
         one_space = normalizers.Replace(Regex(r"\s+"), " ")
-        normalizer = normalizers.Sequence([normalizer, one_space, normalizers.Strip()])
-        pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    common = {
-        "vocab_size": size,
-        "min_frequency": min_frequency,
-        "special_tokens": list(first_tokens),
-        "show_progress": False,
-    }
-    if tokenization == "wordpiece":
-        model = models.WordPiece(unk_token=UNKNOWN)
-        # Every character may enter: Chinese needs thousands, far past the library's default of 1,000.
-        trainer = trainers.WordPieceTrainer(
-            limit_alphabet=MOST_CHARACTERS, continuing_subword_prefix=CONTINUATION, **common
-        )
+        learner.normalizer = normalizers.Sequence([one_space, normalizers.Strip()])
+        learner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     else:
-        model = models.WordLevel(unk_token=UNKNOWN)
-        trainer = trainers.WordLevelTrainer(**common)
-    learner = Tokenizer(model)
-    learner.normalizer = normalizer
-    learner.pre_tokenizer = pre_tokenizer
+        learner.normalizer = normalizers.BertNormalizer(
+            clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False
+        )
+        learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     learner.train_from_iterator(texts, trainer)
     return [token for token, _ in sorted(learner.get_vocab().items(), key=lambda item: item[1])]

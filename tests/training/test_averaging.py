@@ -7,6 +7,10 @@ from training.averaging import WeightAverage
 ONE = tf.distribute.get_strategy()
 
 
+def variable(value) -> tf.Variable:
+    return tf.Variable(tf.constant(value))
+
+
 def follow(average: WeightAverage, weight: tf.Variable, values) -> None:
     for step, value in enumerate(values, start=1):
         weight.assign(value)
@@ -15,7 +19,7 @@ def follow(average: WeightAverage, weight: tf.Variable, values) -> None:
 
 @pytest.mark.parametrize("decay", [0.5, 0.999])
 def test_every_step_against_numpy(decay):
-    weight = tf.Variable([1.0, -2.0])
+    weight = variable([1.0, -2.0])
     average = WeightAverage([weight], ONE, decay, every=1)
     values = np.random.default_rng(0).normal(size=(30, 2)).astype(np.float32)
     follow(average, weight, values)
@@ -27,7 +31,7 @@ def test_every_step_against_numpy(decay):
 
 
 def test_every_few_steps_decays_as_much_as_every_step():
-    still = tf.Variable([1.0])
+    still = variable([1.0])
     average = WeightAverage([still], ONE, decay=0.9, every=4)
     # The weight moves once and stays: both ways then leave 0.9 of the distance a step.
     for step in range(1000, 1012):
@@ -37,7 +41,7 @@ def test_every_few_steps_decays_as_much_as_every_step():
 
 
 def test_swapping_twice_changes_nothing():
-    weights = [tf.Variable([1.0, 2.0]), tf.Variable([[3.0]])]
+    weights = [variable([1.0, 2.0]), variable([[3.0]])]
     average = WeightAverage(weights, ONE, 0.5, every=1)
     follow(average, weights[0], [[5.0, 6.0]])
     live, kept = [w.numpy() for w in weights], [a.numpy() for a in average.averages]
@@ -52,7 +56,7 @@ def test_swapping_twice_changes_nothing():
 
 
 def test_the_average_starts_at_the_weights_and_does_not_follow_the_variable():
-    weight = tf.Variable([4.0])
+    weight = variable([4.0])
     average = WeightAverage([weight], ONE)
     weight.assign([5.0])
     assert float(average.averages[0][0]) == 4.0

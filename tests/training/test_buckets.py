@@ -60,7 +60,10 @@ def test_every_epoch_has_as_many_batches_of_a_length(drawn):
     lengths, most, batch_tokens, most_rows, seed = drawn
     buckets = bucket_lengths(lengths, most)
     shapes = [
-        sorted((plan.length, len(plan.rows)) for plan in plan_batches(lengths, buckets, batch_tokens, most_rows, rng))
+        sorted(
+            (plan.length, len(plan.rows))
+            for plan in plan_batches(lengths, buckets, batch_tokens, most_rows, rng)
+        )
         for rng in (np.random.default_rng(seed), np.random.default_rng(seed + 1), None)
     ]
     assert shapes[0] == shapes[1] == shapes[2]

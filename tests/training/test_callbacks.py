@@ -24,7 +24,9 @@ def test_progress_writes_a_line_an_epoch_to_stderr(tmp_path, capfd):
     first, second = [line for line in err.splitlines() if line.startswith("epoch ")]
     assert out == ""
     number = r"-?\d+\.\d{4}"
-    line = rf"epoch \d: loss {number}, validation loss {number}, fit {number} \([\d,]+ tokens/s, [\d.]+% waiting"
+    line = (
+        rf"epoch \d: loss {number}, validation loss {number}, fit {number} \([\d,]+ tokens/s, [\d.]+% waiting"
+    )
     assert re.match(line, first) and re.match(line, second)
     assert re.search(r"at most \d+ s left$", first)
     assert "left" not in second
@@ -121,7 +123,9 @@ def test_tensorboard(tmp_path):
         accumulator = EventAccumulator(str(tmp_path / "board" / part))
         accumulator.Reload()
         events[part] = accumulator.Tags()["tensors"]
-    assert {"epoch_loss", "epoch_learning_rate", "epoch_tokens_per_second", "batch_loss"} <= set(events["train"])
+    assert {"epoch_loss", "epoch_learning_rate", "epoch_tokens_per_second", "batch_loss"} <= set(
+        events["train"]
+    )
     assert {"epoch_fit", "epoch_loss"} <= set(events["validation"])
 
 
@@ -132,7 +136,7 @@ def test_callbacks_may_read_the_optimizer_but_not_set_its_rate(tmp_path):
         assert isinstance(view, OptimizerView)
         assert (view.iterations, view.learning_rate) == (0, pytest.approx(0.005))
         with pytest.raises(AttributeError):
-            view.learning_rate = 1.0
+            setattr(view, "learning_rate", 1.0)  # noqa: B010
     assert not hasattr(loop.model, "optimizer")
 
 

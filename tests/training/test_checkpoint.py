@@ -12,10 +12,11 @@ from training.checkpoint import read_checkpoint, write_checkpoint
 class State(tf.Module):
     """Two variables, one of them inside a list."""
 
-    def __init__(self, value: float, size: int = 3):
+    def __init__(self, value: float, size: int = 3, more: bool = False):
         super().__init__()
         self.several = [tf.Variable(tf.fill([size], value))]
         self.count = tf.Variable(tf.constant(int(value), tf.int64))
+        self.more = tf.Variable(tf.constant(1.0)) if more else None
 
 
 def values(state: State) -> list:
@@ -86,9 +87,7 @@ def other_shape(folder):
 
 
 def other_variables(folder):
-    state = State(0.0)
-    state.more = tf.Variable(1.0)
-    return state
+    return State(0.0, more=True)
 
 
 def cut_data(folder):
@@ -115,9 +114,7 @@ def test_another_model_or_a_damaged_file_is_refused(tmp_path, spoil):
 
 
 def test_unrestored_values_of_the_file_do_not_matter(tmp_path):
-    state = State(1.0)
-    state.more = tf.Variable(1.0)
-    write_checkpoint(tmp_path / "c", state, {})
+    write_checkpoint(tmp_path / "c", State(1.0, more=True), {})
     fresh = State(0.0)
     read_checkpoint(tmp_path / "c", fresh)
     np.testing.assert_array_equal(fresh.several[0].numpy(), [1.0] * 3)

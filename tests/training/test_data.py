@@ -117,3 +117,44 @@ def test_a_column_that_the_last_file_lacks_is_found_before_the_first_is_read(tmp
     with pytest.raises(InputError, match="b.csv: column 'text' wanted"):
         load(tmp_path, train=train, test=test)
     assert not (tmp_path / "scratch" / "train").exists()
+
+
+@pytest.fixture(scope="module")
+def tfds_folder(tmp_path_factory) -> Path:
+    """A folder with the small data set `tiny_news`, prepared without a network."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    class TinyNews(tfds.core.GeneratorBasedBuilder):
+        """News made up here."""
+
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            label = tfds.features.ClassLabel(names=["sport", "money", "food"])
+            features = tfds.features.FeaturesDict({"text": tfds.features.Text(), "label": label})
+            return self.dataset_info_from_configs(features=features)
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples(30, 0), "test": self._generate_examples(9, 1)}
+
+        def _generate_examples(self, count, seed):
+            for number, (text, label) in enumerate(news_rows(count, seed)):
+                yield number, {"text": text, "label": label}
+
+    folder = tmp_path_factory.mktemp("tfds")
+    TinyNews(data_dir=folder).download_and_prepare(file_format="tfrecord")
+    return folder
+
+
+def test_a_tensorflow_data_set_is_data_like_any_other(tmp_path, tfds_folder):
+    data = load(tmp_path, tfds="tiny_news", tfds_dir=tfds_folder)
+    assert data.labels == ["food", "money", "sport"] and not data.task.several_labels
+    assert len(data.train.rows) + len(data.validation.rows) == 30 and data.judged_name == "test"
+    assert sorted(data.judged.texts()) == sorted(text for text, _ in news_rows(9, seed=1))
+    assert data.origins["train"] == {"name": "tiny_news (train)", "sha256": None}
+    with pytest.raises(InputError, match="tiny_news: feature 'body' wanted, features text, label given"):
+        load_data(
+            FitConfig(data=DataSection(tfds="tiny_news", tfds_dir=tfds_folder, text_column="body")),
+            ClassifyTask(),
+            tmp_path / "other",
+        )

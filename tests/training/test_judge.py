@@ -1,4 +1,5 @@
 import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,9 @@ def model():
     return tiny_model()
 
 
-def judged(model, source, lengths, task=None) -> np.ndarray:
-    return Judge(model, task, NAMES, lengths).probabilities(source)
+def judged(model, source, lengths) -> np.ndarray:
+    unused: Any = None
+    return Judge(model, unused, NAMES, lengths).probabilities(source)
 
 
 def test_probabilities_do_not_depend_on_the_batches(model, source, monkeypatch):
@@ -55,7 +57,10 @@ def test_validation_gives_loss_and_metric_of_the_task(model, source):
         seen.update(part=part, labels=labels, rows=len(probabilities), decision=decision)
         return {"loss": np.float32(0.5), "accuracy": 0.25, "more": [1]}
 
-    task = types.SimpleNamespace(metric="accuracy", scores=scores, decision=lambda *_: {"thresholds": [0.5]})
-    result = Judge(model, task, NAMES, [CONFIG.max_length]).validate(source, "part")
+    part: Any = "part"
+    task: Any = types.SimpleNamespace(
+        metric="accuracy", scores=scores, decision=lambda *_: {"thresholds": [0.5]}
+    )
+    result = Judge(model, task, NAMES, [CONFIG.max_length]).validate(source, part)
     assert result == {"loss": 0.5, "accuracy": 0.25}
     assert seen == {"part": "part", "labels": NAMES, "rows": 30, "decision": {"thresholds": [0.5]}}

@@ -70,7 +70,9 @@ def check_equal(whole, again) -> None:
     assert distance(*averages) < 1e-6
     assert ended.best_metric == pytest.approx(standing.best_metric, abs=1e-6)
     assert (ended.best_epoch, ended.batches_done) == (standing.best_epoch, standing.batches_done)
-    assert [e["loss"] for e in ended.history] == pytest.approx([e["loss"] for e in standing.history], abs=1e-5)
+    assert [e["loss"] for e in ended.history] == pytest.approx(
+        [e["loss"] for e in standing.history], abs=1e-5
+    )
 
 
 # In the first epoch, at its very end (before it is judged), in the second epoch, at the very end of all.
@@ -173,6 +175,7 @@ def test_the_average_is_judged_and_kept(tmp_path):
 
     loop.validate = validate
     loop.run()
+    assert loop.average is not None
     averages = [average.numpy() for average in loop.average.averages]
     assert distance(judged[0], averages) == 0
     assert distance([v.numpy() for v in trainable(loop.model)], averages) == 0
@@ -237,7 +240,15 @@ def test_the_order_of_rows_depends_on_seed_and_epoch(tmp_path):
 
 def run_worker(folder: Path, **case) -> dict:
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-W", "error", "-m", "tests.training.loop_worker", str(folder), json.dumps(case)]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        "tests.training.loop_worker",
+        str(folder),
+        json.dumps(case),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)

@@ -11,7 +11,7 @@ SHAPES = {"kernel": (5, 4), "bias": (4,), "scale": (), "deep": (2, 3, 4)}
 
 def variables(seed: int = 0) -> list[tf.Variable]:
     rng = np.random.default_rng(seed)
-    return [tf.Variable(rng.normal(size=shape).astype(np.float32)) for shape in SHAPES.values()]
+    return [tf.Variable(tf.constant(rng.normal(size=shape).astype(np.float32))) for shape in SHAPES.values()]
 
 
 def gradients(step: int) -> list[tf.Tensor]:
@@ -64,10 +64,13 @@ def test_slices_move_only_their_rows_with_duplicates_summed_before_squaring():
         (np.array(rows), rng.normal(size=(len(rows), 3)).astype(np.float32))
         for rows in ([1, 1, 4], [4, 2], [1, 6, 6, 6], [2])
     ]
-    table = tf.Variable(start)
+    table = tf.Variable(tf.constant(start))
     optimizer = AdamW([table], constant_rate(0.1), 0.2, beta_1=0.8, beta_2=0.9, epsilon=1e-3)
     for rows, values in steps:
-        move(optimizer, [merged_rows(tf.IndexedSlices(tf.constant(values), tf.constant(rows), start.shape))])
+        move(
+            optimizer,
+            [merged_rows(tf.IndexedSlices(tf.constant(values), tf.constant(rows), tf.constant(start.shape)))],
+        )
     expected = row_wise_reference(start, steps, 0.1, 0.2, 0.8, 0.9, 1e-3)
     np.testing.assert_allclose(table.numpy(), expected, rtol=1e-4, atol=1e-5)
     untouched = [0, 3, 5, 7]
@@ -76,7 +79,7 @@ def test_slices_move_only_their_rows_with_duplicates_summed_before_squaring():
 
 def test_slices_of_every_row_equal_a_dense_gradient():
     start = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-    sliced, dense = tf.Variable(start), tf.Variable(start)
+    sliced, dense = tf.Variable(tf.constant(start)), tf.Variable(tf.constant(start))
     first, second = AdamW([sliced], constant_rate(0.1)), AdamW([dense], constant_rate(0.1))
     for step in range(4):
         values = tf.constant(np.random.default_rng(step).normal(size=(6, 3)).astype(np.float32))

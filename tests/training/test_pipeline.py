@@ -80,14 +80,18 @@ def test_a_batch_has_the_rows_of_its_plan(spool):
 )
 def test_fillers_weigh_nothing(spool, options, rows):
     batch = make_source(spool, **options).batch(BatchPlan(np.array([0, 1, 2]), length=3, capacity=5))
-    assert {len(value) for value in (*batch["features"].values(), batch["targets"], batch["weights"])} == {rows}
+    assert {len(value) for value in (*batch["features"].values(), batch["targets"], batch["weights"])} == {
+        rows
+    }
     assert not batch["weights"][3:].any()
     assert not batch["features"][PADDING_MASK][3:].any()
     assert batch["weights"].dtype == np.float32
 
 
 def test_several_labels_are_filled_too(spool):
-    source = BatchSource(spool, np.array([0]), np.ones((1, 3), np.int32), np.ones(1, np.float32), 0, divisor=2)
+    source = BatchSource(
+        spool, np.array([0]), np.ones((1, 3), np.int32), np.ones(1, np.float32), 0, divisor=2
+    )
     assert source.batch(BatchPlan(np.array([0]), 1, 1))["targets"].tolist() == [[1, 1, 1], [0, 0, 0]]
 
 

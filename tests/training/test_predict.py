@@ -1,17 +1,13 @@
 import json
 import math
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from kmha.bundle import Bundle
-from tests.command_runs import call
+from tests.command_runs import ROOT, call, clean_environment
 from training.predict import main
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_line_is_answered_in_order(news_run):
@@ -74,7 +70,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly(news_run):
     done = subprocess.run(
         ["bash", "-c", f"{command}; exit ${{PIPESTATUS[2]}}"],
         cwd=ROOT,
-        env=os.environ,
+        env=clean_environment(),
         capture_output=True,
         text=True,
     )

@@ -1,7 +1,9 @@
 import hashlib
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kmha.errors import InputError
@@ -18,7 +20,7 @@ def test_files_are_the_parts_they_are_named_for(tmp_path):
     paths = {
         part: write_csv(tmp_path / f"{part}.csv", [(part, "a")]) for part in ("train", "validation", "test")
     }
-    sources = find_sources(DataSection(**paths))
+    sources = find_sources(replace(DataSection(), **paths))
     assert list(sources) == ["train", "validation", "test"]
     for part, source in sources.items():
         assert source.columns == ["text", "label"]
@@ -30,7 +32,7 @@ def test_files_are_the_parts_they_are_named_for(tmp_path):
     ("data", "message"),
     [
         (DataSection(train=Path("a.csv"), tfds="b"), "--data.train and --data.tfds: wanted one source"),
-        (DataSection(test=Path("{tmp}/a.csv")), "--data.train: wanted training rows beside --data.test, given none"),
+        (DataSection(test=Path("{tmp}/a.csv")), "--data.train: wanted training rows beside --data.test"),
         (DataSection(train=Path("{tmp}/none.csv")), "a file wanted, no such file found"),
         (DataSection(train=Path("{tmp}/a.xls")), ".csv, .tsv, .jsonl or .json"),
     ],
@@ -40,11 +42,11 @@ def test_files_that_are_missing_or_contradict_each_other(tmp_path, data, message
     parts = {"train": data.train, "test": data.test}
     placed = {part: Path(str(path).format(tmp=tmp_path)) for part, path in parts.items() if path is not None}
     with pytest.raises(InputError) as caught:
-        find_sources(DataSection(tfds=data.tfds, **placed))
+        find_sources(replace(data, **placed))
     assert message in str(caught.value)
 
 
-def test_without_files_the_sample_is_found_and_not_yet_read(monkeypatch):
+def test_without_files_the_sample_is_found_and_not_yet_read():
     sources = find_sources(DataSection())
     assert {part: source.name for part, source in sources.items()} == {
         "train": "sample reviews (train)",
@@ -83,7 +85,7 @@ def test_a_lacking_column_is_found_at_the_first_row(tmp_path):
 def test_rows_become_examples_on_disk(tmp_path):
     source = file_source(write_csv(tmp_path / "a.csv", [("x", "a"), ("y", "b")]))
     examples = read_examples(source, ClassifyTask(), COLUMNS, tmp_path / "rows")
-    assert examples.read_texts([0, 1]) == ["x", "y"] and examples.label_names == ["a", "b"]
+    assert examples.read_texts(np.arange(2)) == ["x", "y"] and examples.label_names == ["a", "b"]
 
 
 def test_a_source_without_rows_is_refused(tmp_path):

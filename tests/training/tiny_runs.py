@@ -1,8 +1,9 @@
-"""A model, rows and a loop small enough to train in a test, with every kind of table that the real ones have."""
+"""A model, rows and a loop small enough to train in a test, with every kind of table of the real ones."""
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,7 +18,7 @@ from training.loop import Loop, epoch_plans
 from training.losses import softmax_cross_entropy
 from training.optimizer import AdamW, warmup_then_decay
 from training.pipeline import BatchSource
-from training.replicas import TrainingStep
+from training.replicas import TrainingStep, make_strategy
 from training.spool import SpoolWriter
 
 LABELS = 3
@@ -87,13 +88,17 @@ def make_batch(rng: np.random.Generator, rows: int, filled: int, length: int, cl
         "segment_ids": np.zeros_like(mask),
         "padding_mask": mask,
     }
-    return {"features": features, "targets": targets, "weights": np.where(np.arange(filled) < rows, weights, 0)}
+    return {
+        "features": features,
+        "targets": targets,
+        "weights": np.where(np.arange(filled) < rows, weights, 0),
+    }
 
 
 def make_step(model, rate=None, strategy: tf.distribute.Strategy | None = None, **options) -> TrainingStep:
     """A training step of the model; call it in the strategy's scope."""
     optimizer = AdamW(trainable(model), rate or (lambda step: tf.constant(1e-2)))
-    strategy = strategy or tf.distribute.get_strategy()
+    strategy = strategy or make_strategy("one")
     return TrainingStep(model, softmax_cross_entropy, optimizer, strategy, **options)
 
 
@@ -104,14 +109,16 @@ def make_source(folder: Path, rows: int = 45, divisor: int = 1) -> BatchSource:
     targets = rng.integers(0, LABELS, rows).astype(np.int32)
     with SpoolWriter(folder / "tokens", np.int32) as writer:
         for length, target in zip(lengths, targets, strict=True):
-            writer.append(np.concatenate([[target + 6], rng.integers(10, CONFIG.vocabulary_size, length - 1)]))
+            writer.append(
+                np.concatenate([[target + 6], rng.integers(10, CONFIG.vocabulary_size, length - 1)])
+            )
         spool = writer.close()
     return BatchSource(spool, np.arange(rows), targets, np.ones(rows, np.float32), 0, divisor=divisor)
 
 
 def make_loop(
     folder: Path,
-    strategy: tf.distribute.Strategy | None = None,
+    strategy: Any = None,
     settings: TrainSection = SETTINGS,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     validate=None,
@@ -122,7 +129,7 @@ def make_loop(
 ) -> Loop:
     """A whole run: model, step, average and loop; the validation metric is minus the validation loss."""
     keras.utils.set_random_seed(settings.seed)
-    strategy = strategy or tf.distribute.get_strategy()
+    strategy = make_strategy("one") if strategy is None else strategy
     source = make_source(folder, divisor=strategy.num_replicas_in_sync)
     lengths = bucket_lengths(source.lengths, settings.buckets)
     plans = epoch_plans(source, lengths, settings, 0)

@@ -1,0 +1,78 @@
+"""Bundles that no one trained: a tiny classifier with random weights and a vocabulary learnt from a few texts."""
+
+import functools
+
+import numpy as np
+
+TEXTS = (
+    "The ferry leaves the old harbour at seven, doesn't it?",
+    "Seven old ferries left; the harbour was empty.",
+    "Bakers bake bread before the harbour wakes",
+    "New bread, old bakers: the best cafés open early",
+    "渡轮七点离开旧港口。",
+    "面包师很早就烤面包，港口还在睡觉",
+    "Паром уходит в семь часов",
+)
+NASTY = (
+    b"",
+    b" \t\r\n ",
+    b"\0",
+    b"bread\0harbour",
+    b"\x01\x02\x1f\x7f",
+    b"\xff\xfe\xc0\x80",
+    b"old\xffbread",
+    "渡轮".encode()[:-1],
+    b"\xed\xa0\x80",
+    "🚢🥖 👩‍🍳".encode(),
+    "מעבורת ישנה \u202eabc\u202c".encode(),
+    "ＦＵＬＬ　ｗｉｄｔｈ，ﬁ² ẞ İ".encode(),
+    "a\u2028b\u2029c\x85d\u00a0e\u3000f\ufeffg\u200bh".encode(),
+    "e\u0301" * 50 + "\u0301" * 3,
+    b"[CLS] [SEP] [PAD] ##bread",
+    b"x" * 1_000_000,
+    b"bread " * 170_000,
+    "港".encode() * 340_000,
+    b"\xff" * 1_000_000,
+)
+ONE = ("harbour", "bread", "öl, \"fat\" & 油")
+SEVERAL = ("old", "new", "early", "late")
+
+
+def preprocessor(tokenization="wordpiece", lower_case=True, max_length=24):
+    """With a vocabulary learnt from TEXTS."""
+    from kmha.text.preprocessor import Preprocessor
+    from kmha.text.vocabulary import learn_vocabulary
+
+    vocabulary = learn_vocabulary(TEXTS, tokenization, 400, 1, lower_case)
+    return Preprocessor(vocabulary, tokenization, lower_case, max_length)
+
+
+def make_bundle(labels=ONE, multi_label=False, thresholds=None, tokenization="wordpiece", **encoder):
+    """A bundle whose weights are random but the same every time."""
+    from kmha.bundle import Bundle
+    from kmha.config import EncoderConfig
+    from kmha.models.classifier import TextClassifier
+
+    texts = preprocessor(tokenization)
+    sizes = {"hidden_dim": 16, "num_layers": 1, "num_heads": 2, "intermediate_dim": 24, "ngram_buckets": 101}
+    config = EncoderConfig(
+        len(texts.vocabulary), max_length=texts.max_length, ngram_dim=8, **{**sizes, **encoder}
+    )
+    model = TextClassifier(config, len(labels), multi_label=multi_label)
+    model.build()
+    generator = np.random.default_rng(7)
+    for weights in model.trainable_variables:
+        weights.assign(0.5 * generator.normal(size=weights.shape))
+    return Bundle(model, texts, list(labels), thresholds)
+
+
+@functools.cache
+def one_label_bundle():
+    """Do not change what it returns: all tests share it."""
+    return make_bundle()
+
+
+@functools.cache
+def several_label_bundle():
+    """Do not change what it returns: all tests share it."""
+    return make_bundle(SEVERAL, multi_label=True, thresholds=[0.3, 0.5, 0.7, 0.9])

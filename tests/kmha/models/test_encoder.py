@@ -1,0 +1,96 @@
+"""The encoder: padding, batch, segments, order, weights."""
+
+import functools
+
+import numpy as np
+import pytest
+from keras import ops
+
+from kmha.models.encoder import TransformerEncoder
+from tests.kmha.models.tiny_features import CONFIGS, MAX_LENGTH, V, features, random_features
+from tests.layer_checks import fill_weights, gradients, to_numpy
+
+every_config = pytest.mark.parametrize("name", CONFIGS)
+
+
+@functools.cache
+def _encoder(name):
+    encoder = TransformerEncoder(CONFIGS[name])
+    encoder.build({"token_ids": (None, None)})
+    fill_weights(encoder)
+    return encoder
+
+
+@every_config
+def test_padding_gives_exact_zeros_and_a_row_of_padding_is_finite(name):
+    given = random_features()
+    output, weights = _encoder(name)(given, return_attention_weights=True)
+    output = to_numpy(output)
+    assert np.isfinite(output).all()
+    assert (output[given["padding_mask"] == 0] == 0).all()
+    assert (output[given["padding_mask"] == 1] != 0).all(axis=-1).all()
+    assert len(weights) == CONFIGS[name].num_layers
+    for block in map(to_numpy, weights):
+        assert block.shape == (3, 2, 6, 6)
+        assert (np.moveaxis(block, -1, 1)[given["padding_mask"] == 0] == 0).all()
+        np.testing.assert_allclose(block[:2].sum(axis=-1), 1, atol=1e-6)
+        assert (block[2] == 0).all()
+
+
+@every_config
+def test_asking_for_the_weights_changes_no_bit_of_the_output(name):
+    given = random_features()
+    plain = to_numpy(_encoder(name)(given))
+    np.testing.assert_array_equal(to_numpy(_encoder(name)(given, return_attention_weights=True)[0]), plain)
+
+
+def test_segments_count_where_the_model_has_them():
+    ids = [[2, 7, 8, 3]]
+    one, two = (features(ids, segment_ids=s) for s in ([[0, 0, 0, 0]], [[0, 0, 1, 1]]))
+    assert np.abs(to_numpy(_encoder("BERT's form")(one)) - to_numpy(_encoder("BERT's form")(two))).max() > 1e-2
+    np.testing.assert_array_equal(to_numpy(_encoder("rotary")(one)), to_numpy(_encoder("rotary")(two)))
+
+
+@every_config
+def test_order_counts(name):
+    one, two = (to_numpy(_encoder(name)(features([row])))[0] for row in ([5, 6, 7, 8], [8, 6, 7, 5]))
+    assert np.abs(one[1] - two[1]).max() > 1e-3
+
+
+def test_gradients_do_not_come_from_padding():
+    encoder = _encoder("from scratch")
+    given = features([[5, 6, 7], [8]], 4)
+    table = to_numpy(encoder.embedding.tokens.embeddings)
+
+    def loss(rows):
+        x = encoder.embedding.position(rows)
+        for block in encoder.blocks:
+            x = block(x, attention_mask=given["padding_mask"])
+        return ops.sum((encoder.norm(x) * given["padding_mask"][..., None]) ** 2)
+
+    (gradient,) = gradients(loss, table[given["token_ids"]])
+    assert (gradient[given["padding_mask"] == 0] == 0).all()
+    assert (gradient[given["padding_mask"] == 1] != 0).any(axis=-1).all()
+
+
+def test_token_dropout_acts_in_training_only():
+    encoder = _encoder("from scratch")
+    seen = []
+    for _ in range(2):
+        seen.append(to_numpy(encoder(random_features())))
+    np.testing.assert_array_equal(*seen)
+    assert np.abs(to_numpy(encoder(random_features(), training=True)) - seen[0]).max() > 1e-3
+    assert encoder.token_dropout.first_id == 5 and encoder.token_dropout.replacement == 1
+
+
+@pytest.mark.parametrize("name", ["BERT's form", "sinusoidal"])
+def test_too_long_is_refused(name):
+    with pytest.raises(ValueError, match=f"at most max_length {MAX_LENGTH}, given {MAX_LENGTH + 1}"):
+        _encoder(name)(features([[V - 1] * (MAX_LENGTH + 1)]))
+
+
+def test_blocks_start_from_different_random_numbers():
+    encoder = TransformerEncoder(CONFIGS["BERT's form"])
+    encoder.build({"token_ids": (None, None)})
+    first, second = (to_numpy(block.attention.query_key_value_kernel).ravel() for block in encoder.blocks)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.5

@@ -1,0 +1,40 @@
+"""Every model through the shared checks of layers."""
+
+import pytest
+
+from kmha.models.classifier import TextClassifier
+from kmha.models.encoder import TransformerEncoder
+from tests.kmha.models.tiny_features import CONFIGS, SIZES, random_features
+from tests.layer_checks import CHECKS, LayerCase
+
+FEATURES = random_features()
+ENCODERS = {
+    f"encoder, {name}": LayerCase(
+        lambda config=config, **given: TransformerEncoder(config, **given),
+        {"features": FEATURES},
+        (3, 6, SIZES["hidden_dim"]),
+        mask="padding_mask",
+    )
+    for name, config in CONFIGS.items()
+    if name != "sinusoidal"
+}
+CLASSIFIERS = {
+    f"classifier, {name}": LayerCase(
+        lambda options=options, **given: TextClassifier(CONFIGS["from scratch"], 4, **options, **given),
+        {"features": FEATURES},
+        (3, 4),
+        mask="padding_mask",
+        output_dtype="float32",
+    )
+    for name, options in {
+        "one label, mean": {},
+        "several labels, max": {"multi_label": True, "pooling": "max"},
+    }.items()
+}
+CASES = ENCODERS | CLASSIFIERS
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", CASES)
+def test_every_model_holds(name, check, tmp_path):
+    check(CASES[name], tmp_path)

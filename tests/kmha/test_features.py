@@ -1,0 +1,50 @@
+"""The feature contract and the check of ids from outside."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kmha.errors import InputError
+from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS, checked_ids, tensor_specs, text_shapes
+
+
+def test_shapes_name_every_feature():
+    assert text_shapes(2, 5) == {TOKEN_IDS: (2, 5), SEGMENT_IDS: (2, 5), PADDING_MASK: (2, 5)}
+    assert set(text_shapes().values()) == {(None, None)}
+
+
+def test_specs_are_int32_and_never_bool():
+    specs = tensor_specs(length=7)
+    assert set(specs) == set(text_shapes())
+    for name, spec in specs.items():
+        assert spec == tf.TensorSpec((None, 7), tf.int32, name=name)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "int32"])
+def test_good_ids_become_int32(dtype):
+    ids = np.array([[0, 9], [3, 4]], dtype)
+    found = checked_ids(ids, vocabulary_size=10, max_length=2)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, ids)
+
+
+def test_no_rows_are_good():
+    assert checked_ids(np.zeros((0, 3), int), 10, 3).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([[0, -1]], r"in \[0, 10\), given -1"),
+        ([[3, 10]], r"in \[0, 10\), given 10"),
+        ([[2**40, 1]], rf"in \[0, 10\), given {2**40}"),
+        ([[1, 2, 3]], "at most 2 long, given length 3"),
+        ([1, 2], r"integers \[B, T\], given int64 of shape \(2,\)"),
+        ([[1.0, 2.0]], r"integers \[B, T\], given float64"),
+        ([[True, False]], r"integers \[B, T\], given bool"),
+    ],
+)
+def test_bad_ids_are_refused_in_one_line(ids, message):
+    with pytest.raises(InputError, match=message) as refusal:
+        checked_ids(ids, vocabulary_size=10, max_length=2)
+    assert TOKEN_IDS in str(refusal.value) and "\n" not in str(refusal.value)

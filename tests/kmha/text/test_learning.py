@@ -1,0 +1,154 @@
+"""Learning a vocabulary: repeatable, within its size, and by the rules of the tokenizer that will use it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kmha.errors import InputError
+from kmha.text.preprocessor import Preprocessor
+from kmha.text.special_tokens import SPECIAL_TOKENS
+from kmha.text.vocabulary import TOKENIZATIONS, learn_vocabulary
+from tests.bundles import TEXTS
+from tests.command_runs import ROOT, clean_environment
+
+every_tokenization = pytest.mark.parametrize("tokenization", TOKENIZATIONS)
+both_cases = pytest.mark.parametrize("lower_case", [True, False])
+# Every character as often as every other: any tie that is broken by chance shows.
+TIES = [" ".join(chr(97 + (i * j) % 26) + chr(97 + (i + j) % 26) for j in range(26)) for i in range(26)]
+PROGRAM = """
+import json, sys
+from kmha.quiet import import_tensorflow
+import_tensorflow()
+from kmha.text.vocabulary import learn_vocabulary
+texts = json.loads(sys.argv[1])
+print(json.dumps([learn_vocabulary(texts, *given).tokens for given in json.loads(sys.argv[2])]))
+"""
+
+
+def test_separate_processes_learn_the_same():
+    given = [("wordpiece", 400, 1), ("wordpiece", 60, 1), ("wordpiece", 24, 1), ("char", 20, 1), ("word", 40, 1)]
+    texts = [*TEXTS, *TIES]
+    here = [list(learn_vocabulary(texts, *arguments).tokens) for arguments in given]
+    for seed in ("1", "2"):
+        result = subprocess.run(
+            [sys.executable, "-c", PROGRAM, json.dumps(texts), json.dumps(given)],
+            env={**clean_environment(), "PYTHONHASHSEED": seed},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert json.loads(result.stdout) == here
+
+
+@pytest.mark.parametrize("size", [40, 120, 400])
+def test_wordpiece_is_the_same_in_many_runs(size):
+    texts = [*TEXTS, *TIES]
+    assert len({learn_vocabulary(texts, "wordpiece", size, 1).tokens for _ in range(8)}) == 1
+
+
+@every_tokenization
+def test_special_tokens_come_first(tokenization):
+    assert learn_vocabulary(TEXTS, tokenization, 100, 1).tokens[:5] == SPECIAL_TOKENS
+
+
+@every_tokenization
+@pytest.mark.parametrize("size", [6, 7, 20, 33, 90, 1000])
+def test_the_size_is_never_passed(tokenization, size):
+    assert min(size, 7) - 1 <= len(learn_vocabulary(TEXTS, tokenization, size, 1)) <= size
+
+
+def test_a_small_wordpiece_vocabulary_keeps_the_most_frequent_characters():
+    texts = ["aaaa bbb cc d"] * 3
+    assert set(learn_vocabulary(texts, "wordpiece", 9, 1).tokens[5:]) == {"a", "b", "##a", "##b"}
+
+
+def test_many_characters_that_never_continue_a_word_need_one_token_each():
+    ideographs = "".join(chr(0x4E00 + i) for i in range(50))
+    learnt = learn_vocabulary([ideographs, "ab"], "wordpiece", 5 + 52 + 1, 1)
+    assert set(ideographs) <= set(learnt.tokens)
+
+
+@every_tokenization
+@pytest.mark.parametrize("texts", [[], [""], [" \n "]])
+def test_nothing_to_learn_from_leaves_the_special_tokens(tokenization, texts):
+    assert learn_vocabulary(texts, tokenization, 100, 1).tokens == SPECIAL_TOKENS
+
+
+def test_rare_words_are_left_out():
+    texts = ["bread bread salt", "salt Bread oil"]
+    assert learn_vocabulary(texts, "word", 100, 3).tokens[5:] == ("bread",)
+    assert learn_vocabulary(texts, "word", 100, 2).tokens[5:] == ("bread", "salt")
+    assert learn_vocabulary(texts, "word", 100, 1, lower_case=False).tokens[5:] == (
+        "bread",
+        "salt",
+        "Bread",
+        "oil",
+    )
+
+
+@every_tokenization
+@both_cases
+@pytest.mark.parametrize(
+    "text",
+    [
+        "港口，面包！（七）１２３",
+        "ﬁne ² Ⅳ Straße ΣΑΣ ａｂ",
+        "a\u00a0b\u3000c\u2009d",
+        "bread\u200bsalt \u00adoil soft\u00adhyphen 👩\u200d🍳",
+        "tab\tnew\nline\x01\x85\0end",
+        "\ufffd \ue000x",
+        "כתובית עברית العربية",
+        "İstanbul ǅ K Å",
+    ],
+)
+def test_what_was_learnt_from_a_text_is_found_in_it(tokenization, lower_case, text):
+    assert_known_to_itself(text, tokenization, lower_case)
+
+
+# For words the lower-casing tokenizer sees no boundary there; see kmha.text.tokenizers.
+@pytest.mark.parametrize(
+    ("tokenization", "lower_case"), [("char", True), ("char", False), ("word", False), ("wordpiece", False)]
+)
+def test_line_and_paragraph_separators_part_words(tokenization, lower_case):
+    assert_known_to_itself("a\u2028b\u2029a\u1680b", tokenization, lower_case)
+
+
+def assert_known_to_itself(text, tokenization, lower_case):
+    vocabulary = learn_vocabulary([text], tokenization, 1000, 1, lower_case)
+    processed = Preprocessor(vocabulary, tokenization, lower_case)
+    ids = processed.tokenize(tf.constant([text])).flat_values.numpy()
+    assert len(ids) and processed.unknown_id not in ids
+
+
+@pytest.mark.parametrize("tokenization", ["char", "word"])
+def test_every_learnt_word_or_character_is_used(tokenization):
+    vocabulary = learn_vocabulary(TEXTS, tokenization, 1000, 1)
+    ids = Preprocessor(vocabulary, tokenization, max_length=500).tokenize(tf.constant(TEXTS)).flat_values
+    assert set(np.unique(ids)) == set(range(5, len(vocabulary)))
+
+
+@every_tokenization
+def test_overlong_words_and_lone_surrogates_do_no_harm(tokenization):
+    vocabulary = learn_vocabulary(["ä" * 400 + " ok", "ä" * 400 + " \ud800"] * 3, tokenization, 1000, 1)
+    ids = Preprocessor(vocabulary, tokenization).tokenize(tf.constant(["ok"]))
+    assert vocabulary.id_of("[UNK]") not in ids.flat_values.numpy()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("wordpice", 100), "did you mean wordpiece?"),
+        (("zzz", 100), "wordpiece, char, word"),
+        (("char", 5), "more than 5"),
+        (("wordpiece", -1), "given -1"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, words):
+    with pytest.raises(InputError) as error:
+        learn_vocabulary(TEXTS, *arguments)
+    assert words in str(error.value)

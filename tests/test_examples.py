@@ -1,0 +1,49 @@
+"""Every file in examples/ can be fitted with, and its header says how, how long and how well."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.command_runs import ROOT
+from training.checks import check_settings
+from training.cli import parse
+from training.config import FitConfig
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
+every_example = pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+
+
+def header(path: Path) -> str:
+    lines = path.read_text("utf-8").splitlines()
+    return "\n".join(line for line in lines[: lines.index("")] if line.startswith("#"))
+
+
+def test_there_are_examples():
+    assert EXAMPLES
+
+
+@every_example
+def test_its_settings_are_fine(path):
+    config = parse(FitConfig, ["--config", str(path)], "fit")
+    check_settings(config)
+    assert config.out is not None
+
+
+@every_example
+def test_its_header_states_command_time_and_score(path):
+    stated = dict(
+        re.findall(r"^# (command|expected time|expected score):\s+(\S.*)$", header(path), re.MULTILINE)
+    )
+    assert stated.keys() == {"command", "expected time", "expected score"}
+    assert re.search(r"\d", stated["expected time"]) and re.search(r"\d", stated["expected score"])
+
+
+@every_example
+def test_its_command_names_it_and_is_one(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (command,) = re.findall(r"^# command:\s+(\S.*)$", header(path), re.MULTILINE)
+    python, dash_m, module, *arguments = shlex.split(command)
+    assert (python, dash_m, module) == ("python", "-m", "training.fit")
+    assert parse(FitConfig, arguments, module).config == path.relative_to(ROOT)
