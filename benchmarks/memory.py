@@ -61,7 +61,9 @@ def fit(train: Path, out: Path) -> tuple[float, float]:
 
 def main() -> int:
     """Runs the sizes one after another."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 1_000_000])
     sizes = parser.parse_args().rows
     first = None
@@ -72,7 +74,12 @@ def main() -> int:
             megabytes = train.stat().st_size / 2**20
             peak, seconds = fit(train, Path(folder) / "run")
         first = first or peak
-        line = {"rows": rows, "file_mib": round(megabytes), "peak_mib": round(peak), "ratio": round(peak / first, 3)}
+        line = {
+            "rows": rows,
+            "file_mib": round(megabytes),
+            "peak_mib": round(peak),
+            "ratio": round(peak / first, 3),
+        }
         print(json.dumps(line | {"seconds": round(seconds)}), flush=True)
     return 0
 

@@ -1,7 +1,7 @@
 """python benchmarks/tokenizing.py FILE… [--rounds 5]
 
-Sentences a second that the Preprocessor cuts in tf.data, for each file of rows and each tokenization, alternated
-over several rounds: JSON lines on stdout.
+Sentences a second that the Preprocessor cuts in tf.data, for each file of rows and each tokenization,
+alternated over several rounds: JSON lines on stdout.
 """
 
 import argparse
@@ -19,7 +19,9 @@ LEAST_SENTENCES = 50_000
 
 def main() -> int:
     """Runs every combination in every round and prints medians."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--column", default="text")

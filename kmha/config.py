@@ -26,7 +26,7 @@ class EncoderConfig:
         intermediate_dim: Inner size of the feed-forward network.
         max_length: Longest sequence, special tokens included.
         num_segments: Rows of the segment embedding; 0 leaves it out.
-        positions: How order enters: added vectors (learned, sinusoidal), rotated queries and keys, or not at all.
+        positions: How order enters: added vectors (learned, sinusoidal), rotated queries and keys, or none.
         norm: "post" is the form of 2017 and of BERT, "pre" trains without warm-up tricks.
         norm_epsilon: Added to the variance in layer normalisation.
         activation: Of the feed-forward network; "gelu" is the exact one.
@@ -106,7 +106,7 @@ class EncoderConfig:
 
     @classmethod
     def bert(cls, vocabulary_size: int, hidden_dim: int, num_layers: int, **overrides) -> "EncoderConfig":
-        """The BERT family: heads of 64, four times wider feed-forward, post-norm, learned positions, two segments.
+        """The BERT family: heads of 64, feed-forward four times as wide, post-norm, learned positions.
 
         Source: Devlin et al. 2019, arXiv:1810.04805; the miniatures: Turc et al. 2019, arXiv:1908.08962.
         """

@@ -14,7 +14,7 @@ from tests.command_runs import NO_DROPOUT, TINY, Outcome, call, news_rows, topic
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # How long an example takes says more about what else the machine does than about the code.
-settings.register_profile("kmha", deadline=None)
+settings.register_profile("kmha", deadline=None, max_examples=25, derandomize="CI" in os.environ)
 settings.load_profile("kmha")
 
 

@@ -19,6 +19,8 @@ from training.config import FitConfig, settings
 CHECKPOINT, RUN_LOG, METRICS, CONFIG = "checkpoint", "epochs.csv", "metrics.json", "config.toml"
 # kmha.bundle.MANIFEST; importing it from there would import TensorFlow.
 BUNDLE = "bundle.json"
+# training.checkpoint.PROGRESS; likewise.
+PROGRESS = "progress.json"
 # What the rows were when the run began; only an unfinished run has it.
 SOURCES = "sources.json"
 
@@ -63,8 +65,8 @@ def kept_for_resume(config: FitConfig) -> bool:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether a checkpoint, or the one that was about to be replaced, stands in an unfinished run."""
-    return any((folder / name).exists() for name in (CHECKPOINT, f"{CHECKPOINT}.old"))
+    """Whether an unfinished run holds a whole checkpoint; its progress file is the last thing written."""
+    return (folder / CHECKPOINT / PROGRESS).exists()
 
 
 def check_same_data(folder: Path, sources: dict[str, Any], resume: bool) -> None:
@@ -180,8 +182,7 @@ def _remove_empty(folders: list[Path]) -> None:
 
 def _put_in_place(beside: Path, final: Path) -> None:
     """Moves the finished run to its place; what stood there goes only when the new run stands."""
-    for name in (CHECKPOINT, f"{CHECKPOINT}.old", f"{CHECKPOINT}.new"):
-        shutil.rmtree(beside / name, ignore_errors=True)
+    shutil.rmtree(beside / CHECKPOINT, ignore_errors=True)
     (beside / SOURCES).unlink(missing_ok=True)
     if not final.exists():
         beside.rename(final)

@@ -54,10 +54,10 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
     scores = ops.cast(ops.einsum("bnth,bnsh->bnts", query, key), "float32")
     if mask is None:
-        weights = attended = ops.softmax(scores, axis=-1)
+        weights = attended = _softmax(scores)
         row_is_open = None
     else:
-        attended = ops.softmax(ops.where(_over_heads(mask), scores, MASKED_SCORE), axis=-1)
+        attended = _softmax(ops.where(_over_heads(mask), scores, MASKED_SCORE))
         row_is_open = ops.expand_dims(open_rows(mask), 1)  # [B, 1, T or 1, 1]
         weights = attended * row_is_open
     attended = ops.cast(attended, value.dtype)
@@ -78,6 +78,11 @@ def open_rows(mask):
     """
     some = ops.any(ops.cast(mask, "bool"), axis=-1, keepdims=True)
     return ops.cast(ops.expand_dims(some, 1) if len(mask.shape) == 2 else some, "float32")
+
+
+def _softmax(scores):
+    # Keras warns of a softmax over one value; here that is a text of one token, and no mistake.
+    return ops.exp(scores - scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
 
 
 def _over_heads(mask):

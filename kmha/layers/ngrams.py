@@ -1,4 +1,4 @@
-"""Vectors for runs of neighbouring tokens, looked up by a hash of their ids: cheap local order for small data."""
+"""Vectors for runs of neighbouring tokens, looked up by a hash of their ids: cheap local order."""
 
 import keras
 import numpy as np
@@ -23,7 +23,7 @@ def ngram_hashes(token_ids, order: int, multiplier: int, modulus: int):
         modulus: Below 2**18; a prime spreads best.
 
     Returns:
-        int32 [B, T] in [0, modulus). Depends on positions up to t only, so padding on the right changes nothing.
+        int32 [B, T] in [0, modulus). Depends on positions up to t only: padding on the right changes nothing.
     """
     hashed = token_ids
     for _ in range(order - 1):

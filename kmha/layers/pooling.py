@@ -19,7 +19,7 @@ def mean_pool(inputs, padding_mask):
 
 
 def max_pool(inputs, padding_mask):
-    """The largest value of each feature over the unmasked positions, float [B, D]; zeros where all are masked."""
+    """The largest value of each feature over unmasked positions, float [B, D]; zeros where all are masked."""
     mask = ops.cast(ops.expand_dims(padding_mask, -1), "bool")
     lowest = -60_000.0  # finite in float16 too
     highest = ops.max(ops.where(mask, inputs, ops.cast(lowest, inputs.dtype)), axis=1)

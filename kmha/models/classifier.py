@@ -77,7 +77,7 @@ class TextClassifier(keras.Model):
 
         Args:
             logits: float32 [B, C].
-            thresholds: float32 [C]; with several labels, the probability from which each is given (None: 0.5).
+            thresholds: float32 [C]; with several labels, from which probability each is given (None: 0.5).
 
         Returns:
             int32 [B], the best label's id; with several labels int32 [B, C], 1 = given.

@@ -45,17 +45,26 @@ class Preprocessor(tf.Module):
         self.unknown_id = vocabulary.id_of(UNKNOWN)
         self._start, self._end = vocabulary.id_of(START), vocabulary.id_of(END)
 
-    def tokenize(self, texts):
+    def tokenize(self, texts, valid_utf8: bool = False):
         """Token ids without special tokens, from the first `max_bytes` bytes of each text.
 
         Args:
             texts: string [B]; invalid UTF-8 is read as replacement characters.
+            valid_utf8: Whether the texts are known to be valid: the same ids, for about half the time.
 
         Returns:
             Ragged int32 [B, None], not yet cut to max_length. A text without tokens gives an empty row.
         """
-        capped = tf.strings.substr(texts, 0, self.max_bytes)
-        return self._cut(tf.strings.unicode_transcode(capped, "UTF-8", "UTF-8", errors="replace"))
+
+        def checked():
+            # After the cut, which may fall inside a character.
+            capped = tf.strings.substr(texts, 0, self.max_bytes)
+            return tf.strings.unicode_transcode(capped, "UTF-8", "UTF-8", errors="replace")
+
+        if not valid_utf8:
+            return self._cut(checked())
+        whole = tf.reduce_all(tf.strings.length(texts) <= self.max_bytes)
+        return self._cut(tf.cond(whole, lambda: tf.identity(texts), checked))
 
     def sequences(self, token_ids):
         """[CLS], as many tokens as fit, [SEP]: ragged int32 [B, None] from ragged int32 [B, None]."""

@@ -7,7 +7,8 @@ characters that tensorflow-text normalises in another way:
   superscripts, "…" become plain ones, "ß" becomes "ss"; the reference keeps them.
 - Control characters part words, and so do format characters (zero-width space, soft hyphen) where case
   is kept; the reference removes them. U+FFFD and private-use characters stay; the reference removes them.
-- With lower-casing U+1680, U+2028 and U+2029 do not part words.
+- Special tokens that a text spells out are plain text; the `tokenizers` library takes them for themselves.
+- White space that is a token of the vocabulary is that token; the reference never sees it.
 - Characters that are newer than the library's Unicode tables are no punctuation and keep their accents.
 """
 
@@ -31,13 +32,7 @@ def normalizer(lower_case: bool) -> Callable:
     Returns:
         A function from string [B] (valid UTF-8) to string [B].
     """
-    normalize = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=lower_case).normalize
-    return normalize if lower_case else lambda texts: normalize(_plain_spaces(texts))
-
-
-def _plain_spaces(texts):
-    """Every space of Unicode as the plain one, which the library does only when it lower-cases."""
-    return tf.strings.regex_replace(texts, r"\p{Z}", " ")
+    return tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=lower_case).normalize
 
 
 def tokenizer(vocabulary: Vocabulary, tokenization: Tokenization, lower_case: bool) -> Callable:
@@ -62,7 +57,7 @@ def tokenizer(vocabulary: Vocabulary, tokenization: Tokenization, lower_case: bo
     else:
         kept = list(vocabulary.tokens)
     try:
-        cut = tf_text.FastBertTokenizer(
+        return tf_text.FastBertTokenizer(
             vocab=kept,
             suffix_indicator=CONTINUATION,
             max_bytes_per_word=LONGEST_WORD_BYTES,
@@ -72,7 +67,6 @@ def tokenizer(vocabulary: Vocabulary, tokenization: Tokenization, lower_case: bo
         ).tokenize
     except RuntimeError as error:
         raise InputError(f"vocabulary: cannot be used for {tokenization}: {error}") from error
-    return cut if lower_case else lambda texts: cut(_plain_spaces(texts))
 
 
 def _characters(vocabulary: Vocabulary, lower_case: bool) -> Callable:

@@ -22,7 +22,8 @@ def read_vectors(path: Path, vocabulary: Vocabulary, width: int, lower_case: boo
         float32 [width] by token id; the first line of a word wins.
 
     Raises:
-        InputError: The file is missing or not UTF-8, or a line (named) has another width or a word for a number.
+        InputError: The file is missing or not UTF-8, or a line (named) has another width or, where its word is a
+            token, something else than a finite number.
     """
     found: dict[int, np.ndarray] = {}
     exact: set[int] = set()
@@ -49,17 +50,23 @@ def read_vectors(path: Path, vocabulary: Vocabulary, width: int, lower_case: boo
                     index = vocabulary.ids.get(word.lower())
                 if index is None or index in exact or (index in found and not is_exact):
                     continue
-                try:
-                    found[index] = np.array(fields[-width:], np.float32)
-                except ValueError as error:
-                    raise InputError(
-                        f"{path}:{number}: wanted {width} numbers after {word!r}, {error}"
-                    ) from error
+                found[index] = _vector(fields[-width:], f"{path}:{number}: wanted {width} numbers after {word!r}")
                 if is_exact:
                     exact.add(index)
     except OSError as error:
         raise InputError(f"{path}: wanted a file of word vectors, {error.strerror or error}") from error
     return found
+
+
+def _vector(fields: list[str], complaint: str) -> np.ndarray:
+    try:
+        with np.errstate(over="ignore"):
+            vector = np.array(fields, np.float32)
+    except ValueError as error:
+        raise InputError(f"{complaint}, {error}") from error
+    if not np.isfinite(vector).all():
+        raise InputError(f"{complaint}, given {fields[int(np.argmin(np.isfinite(vector)))]}")
+    return vector
 
 
 def _is_phrase(fields: list[str], width: int) -> bool:
@@ -81,5 +88,6 @@ def put_vectors(table, vectors: dict[int, np.ndarray]) -> None:
         return
     values = np.array(table.numpy())
     rows = np.stack(list(vectors.values()))
-    values[list(vectors)] = rows * (values.std() / max(float(rows.std()), 1e-12))
+    scale = values.std() / rows.std() if values.std() and rows.std() else 1.0
+    values[list(vectors)] = rows * scale
     table.assign(values)

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 import kmha.bundle
+import training.checkpoint
 from kmha.errors import InputError
 from training import run_folder as module
 from training.config import FitConfig, TrainSection
@@ -23,6 +24,7 @@ def interrupt(config: FitConfig) -> None:
     """Leaves a run as SIGTERM would: with a checkpoint."""
     with pytest.raises(KeyboardInterrupt), run_folder(config) as folder:
         (folder / CHECKPOINT).mkdir()
+        (folder / CHECKPOINT / module.PROGRESS).touch()
         raise KeyboardInterrupt
 
 
@@ -30,8 +32,17 @@ def everything(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def test_the_name_of_the_bundle_is_the_bundles():
+def test_names_of_files_are_those_of_their_writers():
     assert module.BUNDLE == kmha.bundle.MANIFEST
+    assert module.PROGRESS == training.checkpoint.PROGRESS
+
+
+def test_a_checkpoint_cut_short_is_none(tmp_path):
+    with pytest.raises(KeyboardInterrupt), run_folder(config_for(tmp_path)) as folder:
+        (folder / CHECKPOINT).mkdir()
+        (folder / CHECKPOINT / "state-0.index").touch()
+        raise KeyboardInterrupt
+    assert everything(tmp_path) == []
 
 
 def test_a_finished_run_takes_its_place(tmp_path):

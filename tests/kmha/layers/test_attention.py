@@ -114,3 +114,11 @@ def test_large_scores_do_not_overflow():
     output, weights = scaled_dot_product_attention(100 * QUERY, 100 * KEY, VALUE, KEY_MASK)
     assert np.isfinite(to_numpy(output)).all() and np.isfinite(to_numpy(weights)).all()
     assert (to_numpy(weights)[0, :, :, [1, 4]] == 0).all()
+
+
+@pytest.mark.parametrize("mask", [None, np.array([[1], [0]], "int32")], ids=["open", "masked"])
+def test_a_single_key_gets_all_the_weight_without_a_warning(mask):
+    output, weights = scaled_dot_product_attention(QUERY, KEY[:, :, :1], VALUE[:, :, :1], mask)
+    expected = np.ones((B, 1, 1, 1)) if mask is None else mask[:, :, None, None]
+    np.testing.assert_array_equal(to_numpy(weights), np.broadcast_to(expected, (B, N, T, 1)))
+    np.testing.assert_array_equal(to_numpy(output), VALUE[:, :, :1].repeat(T, axis=2) * expected)

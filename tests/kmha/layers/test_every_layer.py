@@ -106,7 +106,9 @@ def test_every_layer_holds(name, check, tmp_path):
 
 
 def test_no_layer_is_left_out():
-    modules = [importlib.import_module(f"kmha.layers.{m.name}") for m in pkgutil.iter_modules(kmha.layers.__path__)]
+    modules = [
+        importlib.import_module(f"kmha.layers.{m.name}") for m in pkgutil.iter_modules(kmha.layers.__path__)
+    ]
     layers = {
         value
         for module in modules

@@ -32,9 +32,7 @@ def _split(x, num_heads):
 
 def _circulating_layer(layer, x, split=_split, mask=None):
     """Self-attention as the samples write it, with the weights of ours and a way to split heads."""
-    kernels, output_kernel, biases, output_bias = (
-        np.asarray(part, "float32") for part in projections(layer)
-    )
+    kernels, output_kernel, biases, output_bias = (np.asarray(part, "float32") for part in projections(layer))
     flat = kernels.shape[2] * kernels.shape[3]
     heads = [
         split(ops.matmul(x, kernel.reshape(-1, flat)) + bias.reshape(flat), layer.num_heads)

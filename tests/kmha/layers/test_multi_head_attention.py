@@ -24,7 +24,6 @@ FORMS = {
 }
 
 
-
 def _layer(value=None, num_heads=2, head_dim=None, **options):
     layer = MultiHeadAttention(num_heads, head_dim, **options)
     layer.build(QUERY.shape, None if value is None else value.shape)
@@ -129,8 +128,6 @@ def test_gradients_of_real_rows_do_not_reach_padding():
     assert (gradient[0, 3:] == 0).all() and (gradient[0, :3] != 0).any()
 
 
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_asking_for_the_weights_changes_no_bit_of_the_output(training):
     layer = _layer(dropout=0.5)
@@ -154,7 +151,9 @@ def test_asking_for_the_weights_changes_no_bit_of_the_compiled_output():
     layer = _layer()
     with_weights = compiled(lambda query: layer(query, return_attention_weights=True)[0])
     for name, plain in compiled(lambda query: layer(query)).items():
-        np.testing.assert_array_equal(to_numpy(with_weights[name](QUERY)), to_numpy(plain(QUERY)), err_msg=name)
+        np.testing.assert_array_equal(
+            to_numpy(with_weights[name](QUERY)), to_numpy(plain(QUERY)), err_msg=name
+        )
 
 
 def test_dropout_keeps_the_mean():

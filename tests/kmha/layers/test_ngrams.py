@@ -17,9 +17,7 @@ LENGTH = 6
 def _python_hashes(ids, order, multiplier, modulus):
     hashed = list(ids)
     for _ in range(order - 1):
-        hashed = [
-            ((hashed[t - 1] if t else 0) * multiplier + ids[t]) % modulus for t in range(len(ids))
-        ]
+        hashed = [((hashed[t - 1] if t else 0) * multiplier + ids[t]) % modulus for t in range(len(ids))]
     return hashed
 
 

@@ -29,7 +29,9 @@ def test_sinusoids_of_an_odd_size_leave_the_last_cosine_out():
 
 
 def test_rotated_products_see_distances_only():
-    query, key = (np.tile(GENERATOR.normal(size=(1, 1, 1, DIM)).astype("float32"), (1, 1, LENGTH, 1)) for _ in "qk")
+    query, key = (
+        np.tile(GENERATOR.normal(size=(1, 1, 1, DIM)).astype("float32"), (1, 1, LENGTH, 1)) for _ in "qk"
+    )
     scores = to_numpy(ops.einsum("bnth,bnsh->bnts", rotate(query), rotate(key)))[0, 0]
     for distance in range(-LENGTH + 1, LENGTH):
         same_distance = np.diagonal(scores, distance)

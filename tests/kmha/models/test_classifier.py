@@ -33,7 +33,7 @@ def _logits(name, rows, length=None):
 
 
 @every_config
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(rows=rows_of_tokens, extra=st.integers(1, MAX_LENGTH))
 def test_padding_never_changes_an_answer(name, rows, extra):
     length = max(map(len, rows)) or 1
@@ -42,7 +42,7 @@ def test_padding_never_changes_an_answer(name, rows, extra):
 
 
 @every_config
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(rows=rows_of_tokens, data=st.data())
 def test_batch_composition_never_changes_an_answer(name, rows, data):
     together = _logits(name, rows, MAX_LENGTH)
@@ -77,7 +77,9 @@ LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, 3.5], [-2.0, -2.0, -3.0]], "floa
 
 def test_one_label_of_many():
     model = _classifier("rotary")
-    np.testing.assert_allclose(to_numpy(model.probabilities(LOGITS)), scipy.special.softmax(LOGITS, -1), atol=1e-6)
+    np.testing.assert_allclose(
+        to_numpy(model.probabilities(LOGITS)), scipy.special.softmax(LOGITS, -1), atol=1e-6
+    )
     answers = model.decode(LOGITS)
     assert keras.backend.standardize_dtype(answers.dtype) == "int32"
     np.testing.assert_array_equal(to_numpy(answers), [0, 2, 0])

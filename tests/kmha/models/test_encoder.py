@@ -47,14 +47,16 @@ def test_asking_for_the_weights_changes_no_bit_of_the_output(name):
 def test_segments_count_where_the_model_has_them():
     ids = [[2, 7, 8, 3]]
     one, two = (features(ids, segment_ids=s) for s in ([[0, 0, 0, 0]], [[0, 0, 1, 1]]))
-    assert np.abs(to_numpy(_encoder("BERT's form")(one)) - to_numpy(_encoder("BERT's form")(two))).max() > 1e-2
+    assert (
+        np.abs(to_numpy(_encoder("BERT's form")(one)) - to_numpy(_encoder("BERT's form")(two))).max() > 1e-2
+    )
     np.testing.assert_array_equal(to_numpy(_encoder("rotary")(one)), to_numpy(_encoder("rotary")(two)))
 
 
 @every_config
 def test_order_counts(name):
     one, two = (to_numpy(_encoder(name)(features([row])))[0] for row in ([5, 6, 7, 8], [8, 6, 7, 5]))
-    assert np.abs(one[1] - two[1]).max() > 1e-3
+    assert np.abs(one[1] - two[1]).max() > 1e-4
 
 
 def test_gradients_do_not_come_from_padding():

@@ -10,7 +10,7 @@ SIZES = {"hidden_dim": 8, "num_heads": 2, "intermediate_dim": 12, "max_length": 
 CONFIGS = {
     "BERT's form": EncoderConfig(V, **SIZES, norm="post", num_segments=2, num_layers=2),
     "from scratch": EncoderConfig(
-        V, **SIZES, num_layers=2, ngram_buckets=31, ngram_dim=4, token_dropout=0.1, num_segments=2
+        V, **SIZES, num_layers=1, ngram_buckets=31, ngram_dim=4, token_dropout=0.1, num_segments=2
     ),
     "rotary": EncoderConfig(V, **SIZES, num_layers=1, positions="rotary", head_dim=6),
     "sinusoidal": EncoderConfig(V, **SIZES, num_layers=1, positions="sinusoidal", norm="post"),
@@ -20,7 +20,9 @@ CONFIGS = {
 def features(rows, length=None, segment_ids=None):
     """The features of rows of token ids, padded on the right to the longest or to a length: int32 [B, T] each."""
     length = max(map(len, rows), default=0) if length is None else length
-    padded = np.array([[*row, *[0] * (length - len(row))] for row in rows], "int32").reshape(len(rows), length)
+    padded = np.array([[*row, *[0] * (length - len(row))] for row in rows], "int32").reshape(
+        len(rows), length
+    )
     mask = np.array([[t < len(row) for t in range(length)] for row in rows], "int32").reshape(padded.shape)
     segments = np.zeros_like(padded) if segment_ids is None else np.asarray(segment_ids, "int32")
     return {TOKEN_IDS: padded, SEGMENT_IDS: segments, PADDING_MASK: mask}
