@@ -1,9 +1,7 @@
 """The run folder as one object: model, preprocessor, labels. Loads without the training code."""
 
 import dataclasses
-import hashlib
 import importlib.metadata
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +10,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import kmha.models.classifier  # noqa: F401  (registers the model with Keras)
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS, checked_ids
+from kmha.manifest import FORMAT, MANIFEST, MODEL, VOCABULARY, check_files, read_manifest, write_manifest
+from kmha.models.classifier import TextClassifier
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import Vocabulary
 
-FORMAT = 1
-MANIFEST, MODEL, VOCABULARY = "bundle.json", "model.keras", "vocab.txt"
+__all__ = ["FORMAT", "MANIFEST", "MODEL", "VOCABULARY", "Bundle"]
+
 CHUNK_ROWS = 1024
 BATCH_TOKENS = 8192
 
@@ -32,8 +31,11 @@ class Bundle:
         model: A built `TextClassifier`.
         preprocessor: The one it was trained with.
         labels: Names in the order of the model's outputs.
-        thresholds: With several labels, the probability from which each is given; else None.
+        thresholds: With several labels, the probability from which each is given (None: 0.5); else None.
         details: More JSON values for bundle.json: columns, data hashes, command.
+
+    Raises:
+        InputError: The parts do not fit one another.
     """
 
     model: Any
@@ -43,7 +45,26 @@ class Bundle:
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
+        if self.multi_label and self.thresholds is None:
+            self.thresholds = [0.5] * len(self.labels)
+        self._check()
         self._logits = tf.function(self._forward, reduce_retracing=True)
+
+    def _check(self) -> None:
+        outputs, encoder = self.model.num_labels, self.model.encoder_config
+        tokens, length = len(self.preprocessor.vocabulary), self.preprocessor.max_length
+        if len(self.labels) != outputs:
+            raise InputError(f"wanted as many labels as the model with {outputs} outputs, given {len(self.labels)} labels")
+        if self.thresholds is not None and not self.multi_label:
+            raise InputError("thresholds belong to a model of several labels, given one of one label")
+        if self.thresholds is not None and len(self.thresholds) != outputs:
+            raise InputError(f"wanted {outputs} thresholds, one a label, given {len(self.thresholds)}")
+        if tokens > encoder.vocabulary_size:
+            raise InputError(
+                f"wanted a vocabulary of at most the model's {encoder.vocabulary_size} tokens, given {tokens}"
+            )
+        if length > encoder.max_length:
+            raise InputError(f"max_length must be at most the model's {encoder.max_length}, given {length}")
 
     @property
     def multi_label(self) -> bool:
@@ -56,9 +77,8 @@ class Bundle:
         folder.mkdir(parents=True, exist_ok=True)
         self.model.save(folder / MODEL)
         self.preprocessor.vocabulary.write(folder / VOCABULARY)
-        manifest = {
-            "format": FORMAT,
-            "task": "classify",
+        values = {
+            **self.details,
             "multi_label": self.multi_label,
             "labels": self.labels,
             "thresholds": self.thresholds,
@@ -66,45 +86,48 @@ class Bundle:
             "versions": {
                 name: importlib.metadata.version(name) for name in ("tensorflow", "keras", "tensorflow-text")
             },
-            "files": {name: _sha256(folder / name) for name in (MODEL, VOCABULARY)},
-            **self.details,
         }
-        (folder / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=2) + "\n", "utf-8")
+        write_manifest(folder, values)
 
     @classmethod
     def load(cls, folder: Path | str) -> "Bundle":
         """Reads what `save` wrote.
 
         Raises:
-            InputError: No bundle stands there, its format is newer, or a file is missing or not the one recorded.
+            InputError: No bundle stands there, its format is newer, a file is missing or not the one recorded, the
+                model file holds code or is no classifier, or the parts do not fit one another.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
-        for name, recorded in manifest["files"].items():
-            if not (folder / name).is_file():
-                raise InputError(f"{folder}: wanted the bundle's file {name}, given none")
-            found = _sha256(folder / name)
-            if found != recorded:
-                raise InputError(
-                    f"{folder / name}: wanted SHA-256 {recorded[:12]}…, given {found[:12]}…; the file was changed"
-                )
+        check_files(folder, manifest)
+        model = _load_model(folder / MODEL)
         vocabulary = Vocabulary.read(folder / VOCABULARY)
-        preprocessor = Preprocessor(vocabulary, **manifest["text"])
-        model = keras.saving.load_model(folder / MODEL, compile=False, safe_mode=True)
+        if model.multi_label != manifest["multi_label"]:
+            raise InputError(f"{folder / MANIFEST}: multi_label must be {model.multi_label} as in {MODEL}")
         known = {"format", "task", "multi_label", "labels", "thresholds", "text", "versions", "files"}
         details = {key: value for key, value in manifest.items() if key not in known}
-        return cls(model, preprocessor, manifest["labels"], manifest["thresholds"], details)
+        try:
+            preprocessor = Preprocessor(vocabulary, **manifest["text"])
+            return cls(model, preprocessor, manifest["labels"], manifest["thresholds"], details)
+        except (InputError, TypeError) as error:
+            raise InputError(f"{folder / MANIFEST}: text or labels cannot be used: {error}") from error
 
     def _forward(self, features):
         return self.model(features, training=False)
 
     def probabilities(self, texts: Sequence[str | bytes]) -> np.ndarray:
-        """float32 [R, C] of texts; an empty one is answered too."""
+        """float32 [R, C] of texts; an empty one is answered too.
+
+        Raises:
+            InputError: They are no sequence of texts.
+        """
+        if isinstance(texts, str | bytes):
+            raise InputError("texts must be a list of strings, given one string")
         parts = [self._chunk(texts[i : i + CHUNK_ROWS]) for i in range(0, len(texts), CHUNK_ROWS)]
         return np.concatenate(parts) if parts else np.zeros((0, len(self.labels)), np.float32)
 
     def _chunk(self, texts: Sequence[str | bytes]) -> np.ndarray:
-        encoded = [text if isinstance(text, bytes) else text.encode("utf-8", "replace") for text in texts]
+        encoded = _checked_texts(texts, self.preprocessor.max_bytes)
         sequences = self.preprocessor.sequences(self.preprocessor.tokenize(tf.constant(encoded, tf.string)))
         lengths = sequences.row_lengths().numpy()
         order = np.argsort(lengths, kind="stable")
@@ -176,28 +199,25 @@ class Bundle:
         return {"labels": [self.labels[i] for i in order if given[i]], "probabilities": named}
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """bundle.json of a run folder.
+def _load_model(path: Path) -> TextClassifier:
+    try:
+        model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:  # Keras answers damaged files, and those that hold code, with errors of any kind.
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{path}: wanted a saved TextClassifier, {reason}") from error
+    if not isinstance(model, TextClassifier):
+        raise InputError(f"{path}: wanted a saved TextClassifier, given {type(model).__name__}")
+    return model
+
+
+def _checked_texts(texts: Sequence[str | bytes], most_bytes: int) -> list[bytes]:
+    """The texts as bytes, not many more than tokenizing will read.
 
     Raises:
-        InputError: It is missing or damaged, or its format is newer than this code.
+        InputError: One is no text.
     """
-    path = Path(folder) / MANIFEST
-    try:
-        manifest = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"{folder}: wanted a run folder with {MANIFEST}, {error.strerror or error}"
-        ) from error
-    except ValueError as error:
-        raise InputError(f"{path}: not valid JSON: {error}") from error
-    if manifest.get("format", 0) > FORMAT:
-        raise InputError(
-            f"{path}: wanted bundle format {FORMAT} or older, given {manifest['format']}; update kmha"
-        )
-    return manifest
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    wrong = next((text for text in texts if not isinstance(text, str | bytes)), None)
+    if wrong is not None:
+        raise InputError(f"texts must be strings, given {type(wrong).__name__}")
+    cut = (text[:most_bytes] for text in texts)
+    return [text if isinstance(text, bytes) else text.encode("utf-8", "replace") for text in cut]

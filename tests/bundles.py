@@ -27,7 +27,7 @@ NASTY = (
     "מעבורת ישנה \u202eabc\u202c".encode(),
     "ＦＵＬＬ　ｗｉｄｔｈ，ﬁ² ẞ İ".encode(),
     "a\u2028b\u2029c\x85d\u00a0e\u3000f\ufeffg\u200bh".encode(),
-    "e\u0301" * 50 + "\u0301" * 3,
+    ("e\u0301" * 50 + "\u0301" * 3).encode(),
     b"[CLS] [SEP] [PAD] ##bread",
     b"x" * 1_000_000,
     b"bread " * 170_000,

@@ -75,7 +75,7 @@ def gradients(function: Callable, *arrays: np.ndarray) -> list[np.ndarray]:
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         result = function(*inputs)
-    found = tape.gradient(result, inputs, unconnected_gradients="zero")
+    found = tape.gradient(result, inputs, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     return [to_numpy(gradient) for gradient in found]
 
 

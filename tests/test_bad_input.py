@@ -82,14 +82,14 @@ def test_rows_that_cannot_be_learnt_from(folder, case):
         (["--encoder.dropout", "1.5"], "--encoder.dropout must be a probability in [0, 1), given 1.5"),
         (["--classify.dropout", "1"], "--classify.dropout: wanted at least 0 and below 1, given 1.0"),
         (["--encoder.num-heads", "3"], "--encoder.num-heads must divide --encoder.hidden-dim, given"),
-        (["--train.epochs", "0"], "--train.epochs: wanted at least 1, given 0"),
+        (["--train.epochs=-1"], "--train.epochs: wanted at least 0, given -1"),
         (["--train.batch-tokens", "0"], "--train.batch-tokens: wanted at least 1, given 0"),
         (["--train.seed", "-1"], "--train.seed: wanted at least 0 and below 4294967296, given -1"),
         (["--optimizer.learning-rate", "-0.1"], "--optimizer.learning-rate: wanted above 0, given -0.1"),
         (["--optimizer.learning-rate", "fast"], "--optimizer.learning-rate: wanted a number, given 'fast'"),
         (["--optimizer.ema-decay", "1"], "--optimizer.ema-decay: wanted at least 0 and below 1, given 1.0"),
         (["--train.epoch", "3"], "unknown flag --train.epoch; did you mean --train.epochs?"),
-        (["--train.precision", "fp16"], "--train.precision: wanted one of 'float32', 'bfloat16', 'float16'"),
+        (["--precision", "fp16"], "--precision: wanted one of 'float32', 'bfloat16', 'float16'"),
         (["--config", "none.toml"], "--config none.toml: wanted a TOML file, No such file or directory"),
         (["--text.vocabulary", "none.txt"], "none.txt: wanted a vocabulary file, No such file or directory"),
         (["--encoder.vectors", "none.txt"], "--encoder.vectors none.txt: wanted a file of word vectors"),
@@ -113,7 +113,7 @@ def test_settings_that_cannot_be_meant(folder, arguments, message):
         ("[train]\nepochs = 'many'", "a.toml: train.epochs must be a whole number, given 'many'"),
         ("[train]\nepoch = 3", "a.toml: unknown key train.epoch; did you mean train.epochs?"),
         ("[trian]\nepochs = 3", "a.toml: unknown key trian; did you mean train?"),
-        ("[train]\nepochs = 0", "a.toml: --train.epochs: wanted at least 1, given 0"),
+        ("[train]\nepochs = -1", "a.toml: --train.epochs: wanted at least 0, given -1"),
         ("[encoder]\nnum_heads = 5", "--encoder.num-heads must divide --encoder.hidden-dim, given"),
         ("[train\nepochs = 3", "a.toml: valid TOML wanted: Expected ']' at the end of a table declaration"),
     ],
@@ -195,7 +195,7 @@ def test_what_is_wrong_with_settings_or_rows_is_known_before_tensorflow_loads(fo
         "import sys; from training.fit import main\n"
         "heavy = lambda: {'tensorflow', 'keras', 'sklearn'} & set(sys.modules)\n"
         "assert main(['--help']) == 0 and not heavy()\n"
-        "assert main(['--train.epochs=0']) == 2 and not heavy()\n"
+        "assert main(['--train.epochs=-1']) == 2 and not heavy()\n"
         "assert main(['--encoder.num-heads=3']) == 2 and not heavy()\n"
         "assert main(['--data.train=good.csv', '--data.test=good.csv']) == 2 and not heavy()\n"
     )

@@ -115,10 +115,10 @@ class OptimizerSection:
 
 @dataclass(frozen=True)
 class TrainSection:
-    """How long, how much at once, and on what."""
+    """How long, and how much at once."""
 
-    epochs: Count = 5
-    """Passes over the training rows at most."""
+    epochs: Annotated[int, Range(at_least=0)] = 0
+    """Passes over the training rows at most; 0: as many as make about 1,200 batches, from 3 to 20."""
     patience: Count = 2
     """Epochs without a better validation metric before training ends."""
     batch_tokens: Count = 2048
@@ -127,10 +127,6 @@ class TrainSection:
     """Rows of a batch at most."""
     buckets: Count = 8
     """Padded lengths to compute at most."""
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Number format of the computation; weights stay float32."""
-    strategy: Literal["auto", "one", "mirrored"] = "auto"
-    """One device, or all GPUs (else all virtual CPUs) together; auto uses all GPUs."""
     jit: Literal["auto", "on", "off"] = "auto"
     """Whether XLA compiles forward and backward; auto: on GPUs."""
     seed: Annotated[int, Range(at_least=0, below=2**32)] = 0
@@ -158,6 +154,10 @@ class FitConfig:
     """Go on with an interrupted run of the same settings."""
     baseline: bool = True
     """Also train the linear baseline on the same rows."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number format of the computation; weights stay float32."""
+    strategy: Literal["auto", "one", "mirrored"] = "auto"
+    """One device, or all GPUs (else all virtual CPUs) together; auto uses all GPUs."""
     tensorboard: bool = False
     """Write logs for TensorBoard (extra: tensorboard)."""
     data: DataSection = field(default_factory=DataSection)

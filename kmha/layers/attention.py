@@ -86,7 +86,7 @@ def _softmax(scores):
 
 
 def _over_heads(mask):
-    """bool [B, 1, 1, S] or [B, 1, T, S] from [B, S] or [B, T, S]."""
+    """The mask as bool [B, 1, 1, S] or [B, 1, T, S], from [B, S] or [B, T, S]."""
     mask = ops.cast(mask, "bool")
     if len(mask.shape) == 2:
         mask = ops.expand_dims(mask, 1)

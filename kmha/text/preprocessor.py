@@ -6,7 +6,7 @@ from kmha.errors import InputError
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.text.special_tokens import END, PADDING, START, UNKNOWN
 from kmha.text.tokenizers import tokenizer
-from kmha.text.vocabulary import Tokenization, Vocabulary
+from kmha.text.vocabulary import TOKENIZATIONS, Tokenization, Vocabulary
 
 # Bytes read of a text for each token it may keep: far more than any token needs, far less than a hostile text has.
 BYTES_A_TOKEN = 64
@@ -22,7 +22,7 @@ class Preprocessor(tf.Module):
         max_length: Longest sequence, the two special tokens included.
 
     Raises:
-        InputError: max_length is less than 3.
+        InputError: max_length is no integer of at least 3, or the tokenization is not known.
     """
 
     def __init__(
@@ -33,8 +33,10 @@ class Preprocessor(tf.Module):
         max_length: int = 128,
     ):
         super().__init__(name="preprocessor")
-        if max_length < 3:
-            raise InputError(f"max_length must be at least 3, given {max_length}")
+        if not isinstance(max_length, int) or max_length < 3:
+            raise InputError(f"max_length must be at least 3, given {max_length!r}")
+        if tokenization not in TOKENIZATIONS:
+            raise InputError(f"tokenization must be one of {', '.join(TOKENIZATIONS)}, given {tokenization!r}")
         self.vocabulary = vocabulary
         self.tokenization = tokenization
         self.lower_case = lower_case

@@ -42,7 +42,7 @@ def with_text(**values) -> FitConfig:
         (with_encoder(vectors=Path("none.txt")), "--encoder.vectors none.txt: wanted a file of word vectors"),
         (FitConfig(data=DataSection(label_separator="")), "--data.label-separator: wanted a character"),
         (FitConfig(data=DataSection(label_column="text")), "--data.label-column: wanted another column"),
-        (FitConfig(train=TrainSection(epochs=0)), "--train.epochs: wanted at least 1, given 0"),
+        (FitConfig(train=TrainSection(epochs=-1)), "--train.epochs: wanted at least 0, given -1"),
     ],
 )
 def test_what_is_wrong_before_any_row_is_read(config, message):

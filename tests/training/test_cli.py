@@ -88,9 +88,9 @@ def test_the_message_is_the_same_in_a_frame_in_colours_or_plain(encoding, termin
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", out)
     with pytest.raises(InputError) as caught:
-        parse(FitConfig, ["--train.precision", "fp16"], "fit")
+        parse(FitConfig, ["--precision", "fp16"], "fit")
     assert str(caught.value) == (
-        "--train.precision: wanted one of 'float32', 'bfloat16', 'float16', given 'fp16'"
+        "--precision: wanted one of 'float32', 'bfloat16', 'float16', given 'fp16'"
     )
 
 

@@ -59,7 +59,8 @@ def test_what_is_written_is_what_is_read(
         encoder=EncoderSection(ngram_orders=tuple(orders), head_dim=head_dim),
         classify=ClassifyTask(multi_label=multi_label),
         optimizer=OptimizerSection(learning_rate=rate),
-        train=TrainSection(strategy="mirrored"),
+        strategy="mirrored",
+        train=TrainSection(jit="on"),
     )
     assert through_toml(config, tmp_path_factory.getbasetemp() / "round.toml") == config
 

@@ -44,13 +44,13 @@ def loop_multi_head_attention(layer, query, value=None, mask=None):
     """What `MultiHeadAttention` computes, from the layer's weights: output [B, T, D] and weights [B, N, T, S]."""
     value = query if value is None else value
     (query_kernel, key_kernel, value_kernel), output_kernel, biases, output_bias = projections(layer)
-    heads = [
+    queries, keys, values = [
         np.stack([np.asarray(x, np.float64) @ kernel[:, n] + bias[n] for n in range(layer.num_heads)], axis=1)
         for x, kernel, bias in zip(
             (query, value, value), (query_kernel, key_kernel, value_kernel), biases, strict=True
         )
     ]
-    mixed, weights = loop_attention(*heads, mask)
+    mixed, weights = loop_attention(queries, keys, values, mask)
     output = sum(mixed[:, n] @ output_kernel[n] for n in range(layer.num_heads)) + output_bias
     return output * (weights.sum(axis=(1, 3)) > 0)[..., None], weights
 

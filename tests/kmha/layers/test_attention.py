@@ -41,7 +41,8 @@ def test_a_mask_of_another_rank_is_refused():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_softmax_is_in_float32(dtype):
-    _, weights = scaled_dot_product_attention(*_as(dtype, QUERY, KEY, VALUE), KEY_MASK[:1].repeat(B, 0))
+    query, key, value = _as(dtype, QUERY, KEY, VALUE)
+    _, weights = scaled_dot_product_attention(query, key, value, KEY_MASK[:1].repeat(B, 0))
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
     # Half-size weights would miss 1 by up to 4e-3 (bfloat16) or 5e-4 (float16).
     np.testing.assert_allclose(to_numpy(weights).sum(axis=-1), 1, atol=1e-6)
@@ -70,7 +71,8 @@ def test_gradients_through_masked_keys_and_rows_are_exactly_zero(dtype):
     mask[:, 2] = 0
 
     def loss(query, key, value):
-        output, weights = scaled_dot_product_attention(*_as(dtype, query, key, value), mask)
+        query, key, value = _as(dtype, query, key, value)
+        output, weights = scaled_dot_product_attention(query, key, value, mask)
         return ops.sum(ops.cast(output, "float32") ** 2) + ops.sum(weights**2)
 
     by_query, by_key, by_value = gradients(loss, QUERY, KEY, VALUE)

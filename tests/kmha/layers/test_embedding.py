@@ -42,6 +42,7 @@ def _embedding(**options):
 
 def test_the_embedding_is_the_sum_of_its_tables():
     layer = _embedding(num_segments=2)
+    assert layer.segments is not None and layer.position is not None
     token_ids, segment_ids = IDS[:3, :6], (IDS[:3, :6] % 2).astype("int32")
     expected = (
         to_numpy(layer.tokens.embeddings)[token_ids]
@@ -63,6 +64,7 @@ def test_without_segments_their_ids_mean_nothing():
 
 def test_ngrams_are_added():
     with_ngrams = _embedding(positions="none", ngram_buckets=11, ngram_dim=3)
+    assert with_ngrams.ngrams is not None
     expected = to_numpy(with_ngrams.tokens(IDS[:2, :5])) + to_numpy(with_ngrams.ngrams(IDS[:2, :5]))
     np.testing.assert_allclose(to_numpy(with_ngrams(IDS[:2, :5])), expected, atol=1e-6)
 

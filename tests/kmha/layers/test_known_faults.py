@@ -34,11 +34,11 @@ def _circulating_layer(layer, x, split=_split, mask=None):
     """Self-attention as the samples write it, with the weights of ours and a way to split heads."""
     kernels, output_kernel, biases, output_bias = (np.asarray(part, "float32") for part in projections(layer))
     flat = kernels.shape[2] * kernels.shape[3]
-    heads = [
+    queries, keys, values = [
         split(ops.matmul(x, kernel.reshape(-1, flat)) + bias.reshape(flat), layer.num_heads)
         for kernel, bias in zip(kernels, biases, strict=True)
     ]
-    mixed, _ = scaled_dot_product_attention(*heads, mask)
+    mixed, _ = scaled_dot_product_attention(queries, keys, values, mask)
     joined = ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (x.shape[0], x.shape[1], flat))
     return ops.matmul(joined, output_kernel.reshape(flat, -1)) + output_bias
 
@@ -146,7 +146,8 @@ def test_c_minus_1e9_is_infinite_in_float16():
     chosen = to_numpy(_chosen_mask(scores, mask))
     assert np.isfinite(chosen[0]).all() and np.isnan(chosen[1]).all()
 
-    output, weights = (to_numpy(x) for x in scaled_dot_product_attention(*ops.cast(HEADS, "float16"), MASK))
+    query, key, value = ops.cast(HEADS, "float16")
+    output, weights = (to_numpy(x) for x in scaled_dot_product_attention(query, key, value, MASK))
     assert np.isfinite(output).all() and np.isfinite(weights).all()
     assert (output[1] == 0).all() and (weights[1] == 0).all()
 
@@ -155,7 +156,7 @@ def test_c_in_float32_the_fully_masked_row_attends_to_padding():
     scores, mask = _scores("float32")
     for faulty in (_added_mask, _chosen_mask):
         np.testing.assert_allclose(to_numpy(faulty(scores, mask))[1].sum(axis=-1), 1, atol=1e-6)
-    _, weights = scaled_dot_product_attention(*HEADS, MASK)
+    _, weights = scaled_dot_product_attention(HEADS[0], HEADS[1], HEADS[2], MASK)
     assert (to_numpy(weights)[1] == 0).all()
 
 

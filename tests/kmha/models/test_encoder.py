@@ -64,8 +64,11 @@ def test_gradients_do_not_come_from_padding():
     given = features([[5, 6, 7], [8]], 4)
     table = to_numpy(encoder.embedding.tokens.embeddings)
 
+    assert encoder.embedding.position is not None
+    position = encoder.embedding.position
+
     def loss(rows):
-        x = encoder.embedding.position(rows)
+        x = position(rows)
         for block in encoder.blocks:
             x = block(x, attention_mask=given["padding_mask"])
         return ops.sum((encoder.norm(x) * given["padding_mask"][..., None]) ** 2)

@@ -1,12 +1,14 @@
 """Small configurations and random rows for the tests of models."""
 
+from typing import Any
+
 import numpy as np
 
 from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 
 V, MAX_LENGTH = 24, 12
-SIZES = {"hidden_dim": 8, "num_heads": 2, "intermediate_dim": 12, "max_length": MAX_LENGTH}
+SIZES: dict[str, Any] = {"hidden_dim": 8, "num_heads": 2, "intermediate_dim": 12, "max_length": MAX_LENGTH}
 CONFIGS = {
     "BERT's form": EncoderConfig(V, **SIZES, norm="post", num_segments=2, num_layers=2),
     "from scratch": EncoderConfig(

@@ -1,0 +1,417 @@
+import functools
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kmha import bundle as module
+from kmha.bundle import Bundle
+from kmha.errors import InputError
+from tests.bundles import NASTY, ONE, SEVERAL, TEXTS, make_bundle, one_label_bundle, several_label_bundle
+from tests.command_runs import ROOT, clean_environment
+
+FORBIDDEN_TRAINING = """
+import json, sys
+sys.modules["training"] = None
+from kmha.quiet import import_tensorflow
+import_tensorflow()
+from kmha.bundle import Bundle
+bundle = Bundle.load(sys.argv[1])
+print(json.dumps(bundle.predict(json.loads(sys.argv[2]))))
+"""
+
+
+@pytest.fixture(params=[one_label_bundle, several_label_bundle], ids=["one label", "several labels"])
+def bundle(request):
+    return request.param()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written")
+    one_label_bundle().save(folder)
+    return folder
+
+
+@pytest.fixture
+def saved(written, tmp_path):
+    """A bundle that the test may damage."""
+    return shutil.copytree(written, tmp_path / "run")
+
+
+def change_manifest(folder, **values) -> None:
+    path = folder / "bundle.json"
+    manifest = json.loads(path.read_text("utf-8")) | values
+    path.write_text(json.dumps({name: value for name, value in manifest.items() if value != "absent"}), "utf-8")
+
+
+def put(folder, name: str, content: bytes) -> None:
+    """Replaces a file and records its hash, as someone would who means harm."""
+    (folder / name).write_bytes(content)
+    files = json.loads((folder / "bundle.json").read_text("utf-8"))["files"]
+    change_manifest(folder, files=files | {name: hashlib.sha256(content).hexdigest()})
+
+
+def refused(folder) -> str:
+    with pytest.raises(InputError) as error:
+        Bundle.load(folder)
+    message = str(error.value)
+    assert "\n" not in message and str(folder) in message
+    return message
+
+
+# Saved and loaded.
+
+
+def test_a_loaded_bundle_gives_the_same_answers(tmp_path, bundle):
+    bundle.details["data"] = {"train": "ü"}
+    bundle.save(tmp_path)
+    loaded = Bundle.load(str(tmp_path))
+    texts = [*TEXTS, *NASTY]
+    np.testing.assert_array_equal(loaded.probabilities(texts), bundle.probabilities(texts))
+    assert loaded.predict(texts) == bundle.predict(texts)
+    assert (loaded.labels, loaded.thresholds) == (bundle.labels, bundle.thresholds)
+    assert loaded.multi_label == bundle.multi_label
+    assert loaded.details == {"data": {"train": "ü"}}
+    assert loaded.preprocessor.get_config() == bundle.preprocessor.get_config()
+
+
+def test_saving_what_was_loaded_changes_nothing_but_the_archive(saved, tmp_path):
+    before = json.loads((saved / "bundle.json").read_text("utf-8"))
+    Bundle.load(saved).save(tmp_path / "again")
+    after = json.loads((tmp_path / "again" / "bundle.json").read_text("utf-8"))
+    # The archive has the time in it.
+    before["files"].pop("model.keras"), after["files"].pop("model.keras")
+    assert after == before
+
+
+@pytest.mark.parametrize("tokenization", ["char", "word"])
+def test_every_tokenization_is_kept(tmp_path, tokenization):
+    made = make_bundle(tokenization=tokenization)
+    made.save(tmp_path)
+    np.testing.assert_array_equal(Bundle.load(tmp_path).probabilities(TEXTS), made.probabilities(TEXTS))
+
+
+def test_a_fresh_process_without_the_training_code_gives_the_same_answers(saved):
+    texts = [text.decode("utf-8", "replace") for text in (*NASTY[:13], *(text.encode() for text in TEXTS))]
+    result = subprocess.run(
+        [sys.executable, "-c", FORBIDDEN_TRAINING, str(saved), json.dumps(texts)],
+        env=clean_environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    for here, there in zip(one_label_bundle().predict(texts), json.loads(result.stdout), strict=True):
+        assert here["label"] == there["label"]
+        assert here["probabilities"] == pytest.approx(there["probabilities"], abs=1e-6)
+
+
+# Refused.
+
+
+@pytest.mark.parametrize("name", ["model.keras", "vocab.txt"])
+@pytest.mark.parametrize("place", [0.0, 0.5, 0.99])
+def test_one_changed_byte_is_refused(saved, name, place):
+    content = bytearray((saved / name).read_bytes())
+    content[int(place * len(content))] ^= 1
+    (saved / name).write_bytes(content)
+    message = refused(saved)
+    assert f"{saved / name}: wanted SHA-256" in message and "changed" in message
+
+
+@pytest.mark.parametrize("name", ["model.keras", "vocab.txt"])
+def test_a_missing_file_is_named(saved, name):
+    (saved / name).unlink()
+    assert f"wanted the bundle's file {name}" in refused(saved)
+
+
+@pytest.mark.parametrize("kind", ["absent", "empty folder", "file"])
+def test_what_is_no_run_folder_is_refused(tmp_path, kind):
+    folder = tmp_path / "run"
+    folder.mkdir() if kind == "empty folder" else folder.touch() if kind == "file" else None
+    assert "wanted a run folder with bundle.json" in refused(folder)
+
+
+def test_a_newer_format_is_refused(saved):
+    change_manifest(saved, format=module.FORMAT + 1)
+    assert f"wanted bundle format {module.FORMAT} or older, given {module.FORMAT + 1}" in refused(saved)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff{}", b"[]", b"null", b'"text"', b"{}"])
+def test_a_damaged_manifest_is_refused(saved, content):
+    (saved / "bundle.json").write_bytes(content)
+    assert "bundle.json" in refused(saved)
+
+
+@pytest.mark.parametrize("name", ["format", "task", "labels", "multi_label", "thresholds", "text", "files"])
+@pytest.mark.parametrize("value", ["absent", "other", 7.5, {"other": 1}, [], [[1]], True])
+def test_a_wrong_or_missing_entry_of_the_manifest_is_refused(saved, name, value):
+    change_manifest(saved, **{name: value})
+    assert refused(saved)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/hostname", "a/b", "..", ".", "", "a\\b", "model.keras/../x", "\0"])
+def test_names_that_leave_the_folder_are_refused(saved, name):
+    (saved.parent / "x").write_bytes(b"x")
+    files = json.loads((saved / "bundle.json").read_text("utf-8"))["files"]
+    change_manifest(saved, files=files | {name: hashlib.sha256(b"x").hexdigest()})
+    assert "must be plain names" in refused(saved)
+
+
+@pytest.mark.parametrize("name", ["model.keras", "vocab.txt"])
+def test_a_file_without_a_hash_is_refused(saved, name):
+    files = json.loads((saved / "bundle.json").read_text("utf-8"))["files"]
+    del files[name]
+    change_manifest(saved, files=files)
+    assert name in refused(saved)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"labels": ["a", "b"]}, "model with 3 outputs, given 2 labels"),
+        ({"labels": ["a", "b", "c", "d"]}, "model with 3 outputs, given 4 labels"),
+        ({"labels": ["a", "b", "a"]}, "labels"),
+        ({"labels": ["a", "b", 3]}, "labels"),
+        ({"multi_label": True}, "multi_label"),
+        ({"thresholds": [0.5] * 3}, "thresholds"),
+        ({"text": {"tokenization": "bytes", "lower_case": True, "max_length": 24}}, "tokenization"),
+        ({"text": {"tokenization": "word", "lower_case": True, "max_length": 25}}, "max_length"),
+        ({"text": {"tokenization": "word", "lower_case": True, "max_length": "24"}}, "max_length"),
+        ({"text": {"tokenization": "word", "lower_case": True}}, "text"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_the_model_is_refused(saved, values, words):
+    change_manifest(saved, **values)
+    assert words in refused(saved)
+
+
+@pytest.mark.parametrize("thresholds", [[0.5] * 3, [0.5] * 5, ["0.5"] * 4, [float("nan")] * 4, 0.5])
+def test_thresholds_that_do_not_fit_are_refused(tmp_path, thresholds):
+    several_label_bundle().save(tmp_path)
+    change_manifest(tmp_path, thresholds=thresholds)
+    assert "thresholds" in refused(tmp_path)
+
+
+def test_a_vocabulary_past_the_model_is_refused(saved):
+    put(saved, "vocab.txt", (saved / "vocab.txt").read_bytes() + b"one-more\n")
+    assert "vocabulary" in refused(saved)
+
+
+def test_a_model_that_hides_code_is_refused(saved, tmp_path):
+    hidden = keras.Sequential([keras.layers.Input([3]), keras.layers.Lambda(lambda x: x + 1)])
+    hidden.save(tmp_path / "lambda.keras")
+    put(saved, "model.keras", (tmp_path / "lambda.keras").read_bytes())
+    message = refused(saved)
+    assert "model.keras" in message and "Lambda" in message
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 half"])
+def test_a_model_file_that_is_none_is_refused(saved, content):
+    put(saved, "model.keras", content)
+    assert "model.keras" in refused(saved)
+
+
+def test_another_kind_of_model_is_refused(saved, tmp_path):
+    keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(3)]).save(tmp_path / "other.keras")
+    put(saved, "model.keras", (tmp_path / "other.keras").read_bytes())
+    assert "TextClassifier" in refused(saved)
+
+
+def test_a_bundle_of_parts_that_do_not_fit_is_refused():
+    made = one_label_bundle()
+    with pytest.raises(InputError, match="3 outputs, given 1 labels"):
+        Bundle(made.model, made.preprocessor, ["a"])
+
+
+# Answers.
+
+
+def test_answers_of_one_label():
+    made = one_label_bundle()
+    for row, answer in zip(made.probabilities(TEXTS), made.predict(TEXTS), strict=True):
+        assert row.dtype == np.float32 and row.sum() == pytest.approx(1, abs=1e-6)
+        assert list(answer) == ["label", "probability", "probabilities"]
+        assert answer["label"] == ONE[row.argmax()] and answer["probability"] == row.max()
+        assert answer["probabilities"] == dict(zip(ONE, row.tolist(), strict=True))
+    assert json.loads(json.dumps(made.predict(TEXTS))) == made.predict(TEXTS)
+
+
+def test_answers_of_several_labels_are_those_at_or_over_their_threshold():
+    made = several_label_bundle()
+    row = made.probabilities(TEXTS[:1])[0]
+    exact = [float(p) for p in row]
+    above = [float(np.nextafter(p, np.float32(2))) for p in row]
+    thresholds = [exact[0], above[1], exact[2], above[3]]
+    given = Bundle(made.model, made.preprocessor, made.labels, thresholds).predict(TEXTS[:1])[0]
+    assert list(given) == ["labels", "probabilities"]
+    assert set(given["labels"]) == {SEVERAL[0], SEVERAL[2]}
+    chosen = [given["probabilities"][label] for label in given["labels"]]
+    assert chosen == sorted(chosen, reverse=True)
+
+
+def test_a_threshold_is_compared_as_float32():
+    made = several_label_bundle()
+    answer = Bundle(made.model, made.preprocessor, made.labels, [0.1] * 4).answer(np.full(4, 0.1, np.float32))
+    assert answer["labels"] == list(SEVERAL)
+
+
+def test_several_labels_without_thresholds_are_cut_at_a_half(tmp_path):
+    made = make_bundle(SEVERAL, multi_label=True)
+    made.save(tmp_path)
+    for answer in (*made.predict(TEXTS), *Bundle.load(tmp_path).predict(TEXTS)):
+        assert set(answer["labels"]) == {k for k, p in answer["probabilities"].items() if p >= 0.5}
+
+
+def test_nothing_to_answer(bundle):
+    assert bundle.predict([]) == []
+    assert bundle.probabilities([]).shape == (0, len(bundle.labels))
+    assert list(bundle.answers(iter([]))) == []
+
+
+def test_the_order_of_texts_of_mixed_lengths_is_kept(bundle, monkeypatch):
+    monkeypatch.setattr(module, "BATCH_TOKENS", 64)
+    generator = np.random.default_rng(3)
+    words = " ".join(TEXTS).split()
+    texts = [" ".join(generator.choice(words, size=size)) for size in generator.integers(0, 40, size=60)]
+    together = bundle.probabilities(texts)
+    monkeypatch.setattr(module, "CHUNK_ROWS", 7)
+    np.testing.assert_allclose(bundle.probabilities(texts), together, atol=1e-5)
+    alone = np.concatenate([bundle.probabilities([text]) for text in texts[:12]])
+    np.testing.assert_allclose(alone, together[:12], atol=1e-5)
+    assert len({row.tobytes() for row in together}) > 40
+
+
+def test_any_bytes_are_answered(bundle):
+    probabilities = bundle.probabilities(NASTY)
+    assert np.isfinite(probabilities).all() and (probabilities >= 0).all() and (probabilities <= 1).all()
+    as_texts = [text.decode("utf-8", "replace") for text in NASTY if b"\xff" not in text and b"\xed" not in text]
+    as_bytes = [text for text in NASTY if b"\xff" not in text and b"\xed" not in text]
+    found = bundle.probabilities([*as_texts, "a\ud800b"])
+    np.testing.assert_allclose(found[:-1], bundle.probabilities(as_bytes), atol=1e-6)
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("texts", ["one text", b"bytes", [None], ["a", 3], [["a"]]])
+def test_what_is_no_list_of_texts_is_refused(texts):
+    with pytest.raises(InputError, match="texts must be"):
+        one_label_bundle().predict(texts)
+
+
+def test_a_stream_is_answered_in_order_and_read_as_needed(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK_ROWS", 4)
+    read = []
+
+    def stream():
+        for index in range(10):
+            read.append(index)
+            yield TEXTS[index % len(TEXTS)]
+
+    made = one_label_bundle()
+    answers = made.answers(stream())
+    first = next(answers)
+    assert read == [0, 1, 2, 3]
+    labels = [answer["label"] for answer in [first, *answers]]
+    assert labels == [answer["label"] for answer in made.predict([TEXTS[i % len(TEXTS)] for i in range(10)])]
+
+
+# Token ids.
+
+
+def test_ids_are_answered_as_their_texts():
+    made = one_label_bundle()
+    features = {name: values.numpy() for name, values in made.preprocessor(TEXTS).items()}
+    expected = made.probabilities(TEXTS)
+    ids, mask = features["token_ids"], features["padding_mask"]
+    np.testing.assert_allclose(made.probabilities_of_ids(ids), expected, atol=1e-5)
+    np.testing.assert_allclose(made.probabilities_of_ids(ids.tolist(), mask), expected, atol=1e-5)
+    np.testing.assert_allclose(made.probabilities_of_ids(ids.astype("uint8"), mask > 0), expected, atol=1e-5)
+
+
+def test_ids_that_are_all_padding_are_answered():
+    found = one_label_bundle().probabilities_of_ids(np.zeros([2, 5], "int64"))
+    assert np.isfinite(found).all() and found.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ([[2, -1, 3]], "given -1"),
+        ([[2, 100_000, 3]], "given 100000"),
+        ([[2**40]], f"given {2**40}"),
+        ([[2] * 25], "at most 24 long, given length 25"),
+        ([2, 3], "[B, T]"),
+        ([[2.0, 3.0]], "integers"),
+        ([[True]], "integers"),
+    ],
+)
+def test_ids_that_would_fail_or_wrap_are_refused(ids, words):
+    with pytest.raises(InputError) as error:
+        one_label_bundle().probabilities_of_ids(ids)
+    assert words in str(error.value)
+
+
+def test_a_mask_of_another_shape_is_refused():
+    with pytest.raises(InputError, match="padding_mask must have the shape"):
+        one_label_bundle().probabilities_of_ids([[2, 3]], [[1]])
+
+
+# Padding and batch composition never change an answer.
+
+
+@functools.cache
+def alone(make, text: str):
+    return make().probabilities([text])[0]
+
+
+@pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
+@settings(max_examples=25)
+@given(
+    text=st.one_of(st.sampled_from(TEXTS), st.text(max_size=40)),
+    before=st.lists(st.text(max_size=60), max_size=3),
+    after=st.lists(st.sampled_from(TEXTS), max_size=3),
+)
+def test_other_texts_in_the_batch_never_change_an_answer(make, text, before, after):
+    together = make().probabilities([*before, text, *after])
+    np.testing.assert_allclose(together[len(before)], alone(make, text), atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
+@settings(max_examples=25)
+@given(data=st.data(), length=st.integers(1, 24), padding=st.integers(0, 23))
+def test_padding_never_changes_an_answer(make, data, length, padding):
+    made = make()
+    inside = st.integers(1, len(made.preprocessor.vocabulary) - 1)
+    ids = np.array(data.draw(st.lists(inside, min_size=length, max_size=length)))[None]
+    padding = min(padding, 24 - length)
+    filler = np.array(data.draw(st.lists(inside, min_size=padding, max_size=padding)), int)[None]
+    mask = np.arange(length + padding)[None] < length
+    expected = made.probabilities_of_ids(ids)
+    zeros = np.pad(ids, [(0, 0), (0, padding)])
+    np.testing.assert_allclose(made.probabilities_of_ids(zeros, mask), expected, atol=1e-5)
+    # What stands under the mask does not matter either.
+    noise = np.concatenate([ids, filler], axis=1)
+    np.testing.assert_allclose(made.probabilities_of_ids(noise, mask), expected, atol=1e-5)
+
+
+def test_the_random_classifier_tells_texts_apart():
+    found = one_label_bundle().probabilities(TEXTS)
+    assert np.ptp(found, axis=0).max() > 0.1
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "none"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_no_form_of_the_encoder_sees_the_batch(positions, norm):
+    made = make_bundle(positions=positions, norm=norm, num_segments=2)
+    together = made.probabilities([*TEXTS, TEXTS[0] * 3])
+    apart = np.concatenate([made.probabilities([text]) for text in TEXTS[:3]])
+    np.testing.assert_allclose(together[:3], apart, atol=1e-5)
