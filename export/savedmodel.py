@@ -44,8 +44,8 @@ def _export(config: SavedModelConfig) -> int:
 
 def next_version(folder: Path) -> int:
     """The smallest integer above every version in the folder, at least 1."""
-    versions = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
-    return max(versions, default=0) + 1
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0) + 1
 
 
 def write_savedmodel(bundle, folder: Path) -> Path:
@@ -67,21 +67,25 @@ def write_savedmodel(bundle, folder: Path) -> Path:
 
     from export.serving import Endpoints
 
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write there, {error.strerror or error}") from error
-    final = folder / str(next_version(folder))
-    beside = folder / f"{final.name}.partial"
-    shutil.rmtree(beside, ignore_errors=True)
-    try:
-        endpoints = Endpoints(bundle)
-        tf.saved_model.save(
-            endpoints, str(beside), signatures={"serving_default": endpoints.text_signature()}
-        )
-        beside.rename(final)
-    finally:
+        final = folder / str(next_version(folder))
+        beside = folder / f"{final.name}.partial"
         shutil.rmtree(beside, ignore_errors=True)
+        try:
+            endpoints = Endpoints(bundle)
+            tf.saved_model.save(
+                endpoints, str(beside), signatures={"serving_default": endpoints.text_signature()}
+            )
+            beside.rename(final)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+            if is_new and not any(folder.iterdir()):
+                folder.rmdir()
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise InputError(f"{folder}: cannot write there, {reason}") from error
     return final
 
 
@@ -98,7 +102,9 @@ def load_savedmodel(folder: Path):
         loaded = tf.saved_model.load(str(folder))
     except OSError as error:
         raise InputError(f"{folder}: wanted a SavedModel, given none") from error
-    signature = loaded.signatures["serving_default"]
+    signature = loaded.signatures.get("serving_default")
+    if signature is None:
+        raise InputError(f"{folder}: wanted a SavedModel with the signature serving_default, given one without")
 
     def answer(texts):
         # `loaded` must outlive the signature, which does not hold the variables itself.

@@ -216,8 +216,10 @@ def _checked_texts(texts: Sequence[str | bytes], most_bytes: int) -> list[bytes]
     Raises:
         InputError: One is no text.
     """
-    wrong = next((text for text in texts if not isinstance(text, str | bytes)), None)
-    if wrong is not None:
-        raise InputError(f"texts must be strings, given {type(wrong).__name__}")
-    cut = (text[:most_bytes] for text in texts)
-    return [text if isinstance(text, bytes) else text.encode("utf-8", "replace") for text in cut]
+    cut = []
+    for text in texts:
+        if not isinstance(text, str | bytes):
+            raise InputError(f"texts must be strings, given {type(text).__name__}")
+        first = text[:most_bytes]
+        cut.append(first if isinstance(first, bytes) else first.encode("utf-8", "replace"))
+    return cut

@@ -8,6 +8,9 @@ import sys
 @contextlib.contextmanager
 def _stderr_closed():
     """Sends the process's file descriptor 2 to nowhere: the C++ side writes there before any log level counts."""
+    if sys.stderr is None:  # Started without one, as services are.
+        yield
+        return
     sys.stderr.flush()
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -25,7 +28,7 @@ def import_tensorflow() -> None:
 
     Commands call this before they touch a model. An explicit TF_CPP_MIN_LOG_LEVEL=0 keeps the messages.
     """
-    if "tensorflow" in sys.modules:
+    if sys.modules.get("tensorflow") is not None:
         return
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
         import keras  # noqa: F401

@@ -53,7 +53,7 @@ class TextSection:
     """Rarer tokens are not learnt."""
     lower_case: bool = True
     """Lower-case and strip accents."""
-    max_length: Annotated[int, Range(at_least=3)] = 128
+    max_length: Annotated[int, Range(at_least=3)] = 256
     """Longest sequence in tokens, the two special ones included; the rest is cut and counted."""
 
 

@@ -42,8 +42,16 @@ class TextClassifier(keras.Model):
         self.num_labels = num_labels
         self.multi_label = multi_label
         self.dropout = dropout
-        self.encoder = TransformerEncoder(encoder, name="encoder", dtype=self.dtype_policy)
+        self.encoder = TransformerEncoder(encoder, final_norm=False, name="encoder", dtype=self.dtype_policy)
         self.pooling = Pooling(pooling, name="pooling", dtype=self.dtype_policy)
+        # Pooled first and normalised after, so that a telling token may weigh more in the mean than the others.
+        self.pooled_norm = (
+            keras.layers.LayerNormalization(
+                epsilon=encoder.norm_epsilon, name="pooled_norm", dtype=self.dtype_policy
+            )
+            if encoder.norm == "pre"
+            else None
+        )
         self.pooled_dropout = keras.layers.Dropout(dropout, name="pooled_dropout", dtype=self.dtype_policy)
         # float32 whatever the policy: probabilities are compared across formats to 1e-4.
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
@@ -54,6 +62,8 @@ class TextClassifier(keras.Model):
         pooled_shape = (None, self.encoder_config.hidden_dim)
         self.encoder.build(features_shape)
         self.pooling.build(None)
+        if self.pooled_norm is not None:
+            self.pooled_norm.build(pooled_shape)
         self.pooled_dropout.build(pooled_shape)
         self.head.build(pooled_shape)
 
@@ -61,6 +71,7 @@ class TextClassifier(keras.Model):
         """See the class."""
         x, weights = self.encoder(features, return_attention_weights=True, training=training)
         pooled = self.pooling(x, padding_mask=features[PADDING_MASK])
+        pooled = pooled if self.pooled_norm is None else self.pooled_norm(pooled)
         logits = self.head(self.pooled_dropout(pooled, training=training))
         return (logits, weights) if return_attention_weights else logits
 

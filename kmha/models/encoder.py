@@ -20,6 +20,7 @@ class TransformerEncoder(keras.layers.Layer):
 
     Args:
         config: Shape and regularisation.
+        final_norm: Whether a pre-norm encoder normalises what leaves it; a model that pools may do so after.
 
     Call:
         features: token_ids, segment_ids, padding_mask, each int32 [B, T].
@@ -31,9 +32,10 @@ class TransformerEncoder(keras.layers.Layer):
     Source: Vaswani et al. 2017, arXiv:1706.03762; Devlin et al. 2019, arXiv:1810.04805.
     """
 
-    def __init__(self, config: EncoderConfig, **kwargs):
+    def __init__(self, config: EncoderConfig, final_norm: bool = True, **kwargs):
         super().__init__(**kwargs)
         self.config = config
+        self.final_norm = final_norm
         self.token_dropout = TokenDropout(
             config.token_dropout,
             replacement=config.unknown_id,
@@ -55,8 +57,10 @@ class TransformerEncoder(keras.layers.Layer):
             dtype=self.dtype_policy,
         )
         # Post-norm normalises what enters the first block, pre-norm what leaves the last one.
-        self.norm = keras.layers.LayerNormalization(
-            epsilon=config.norm_epsilon, name="norm", dtype=self.dtype_policy
+        self.norm = (
+            keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name="norm", dtype=self.dtype_policy)
+            if config.norm == "post" or final_norm
+            else None
         )
         self.embedding_dropout = keras.layers.Dropout(
             config.dropout, name="embedding_dropout", dtype=self.dtype_policy
@@ -89,8 +93,9 @@ class TransformerEncoder(keras.layers.Layer):
         self.token_dropout.build(ids_shape)
         self.embedding.build(ids_shape)
         self.embedding_dropout.build(hidden_shape)
-        for part in (self.norm, *self.blocks):
-            part.build(hidden_shape)
+        for part in (*self.blocks, self.norm):
+            if part is not None:
+                part.build(hidden_shape)
 
     def call(self, features, return_attention_weights=False, training=None):
         """See the class."""
@@ -104,7 +109,7 @@ class TransformerEncoder(keras.layers.Layer):
                 x, attention_mask=features[PADDING_MASK], return_attention_weights=True, training=training
             )
             all_weights.append(weights)
-        x = self.norm(x) if self.config.norm == "pre" else x
+        x = self.norm(x) if self.config.norm == "pre" and self.norm is not None else x
         x = x * ops.cast(ops.expand_dims(features[PADDING_MASK], -1), x.dtype)
         return (x, all_weights) if return_attention_weights else x
 
@@ -114,7 +119,8 @@ class TransformerEncoder(keras.layers.Layer):
 
     def get_config(self):
         """The constructor's arguments."""
-        return {**super().get_config(), "config": dataclasses.asdict(self.config)}
+        config = {"config": dataclasses.asdict(self.config), "final_norm": self.final_norm}
+        return {**super().get_config(), **config}
 
     @classmethod
     def from_config(cls, config):

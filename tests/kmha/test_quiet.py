@@ -1,0 +1,58 @@
+"""Importing TensorFlow prints nothing, and hides nothing that matters: each in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.command_runs import ROOT, clean_environment
+
+IMPORT = "from kmha.quiet import import_tensorflow; import_tensorflow()\n"
+USE = """
+import kmha.bundle, sys, tensorflow as tf
+tf.function(lambda x: x + 1)(tf.constant(1.0))
+list(tf.data.Dataset.range(3).map(lambda x: x + 1))
+import_tensorflow()
+"""
+
+
+def python(program: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=clean_environment() | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_importing_and_first_use_print_nothing():
+    result = python(IMPORT + USE)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_stderr_works_afterwards():
+    result = python(IMPORT + "import os, sys; print('one', file=sys.stderr); os.write(2, b'two')")
+    assert result.stderr == "one\ntwo"
+
+
+@pytest.mark.parametrize("module", ["keras", "tensorflow"])
+def test_an_import_error_is_seen(module):
+    result = python(f"import sys; sys.modules[{module!r}] = None\n{IMPORT}")
+    assert result.returncode == 1
+    assert "ModuleNotFoundError" in result.stderr.splitlines()[-1] and module in result.stderr.splitlines()[-1]
+
+
+def test_what_was_imported_before_is_left_alone():
+    result = python("import os, sys, types; sys.modules['tensorflow'] = types.ModuleType('tensorflow')\n" + IMPORT)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_closed_stderr_does_no_harm():
+    result = python("import os, sys; os.close(2); sys.stderr = None\n" + IMPORT + "print('done')")
+    assert (result.returncode, result.stdout) == (0, "done\n")
+
+
+def test_messages_are_kept_when_asked_for():
+    result = python(IMPORT, TF_CPP_MIN_LOG_LEVEL="0")
+    assert result.returncode == 0 and result.stderr != ""
