@@ -2,7 +2,7 @@
 
 Writes a run as a SavedModel for TensorFlow Serving: FOLDER/<next version>/, strings in, labels and
 probabilities out.
-"""
+"""  # noqa: D415
 
 import shutil
 import sys
@@ -84,7 +84,7 @@ def write_savedmodel(bundle, folder: Path) -> Path:
             if is_new and not any(folder.iterdir()):
                 folder.rmdir()
     except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        reason = getattr(error, "strerror", None) or next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{folder}: cannot write there, {reason}") from error
     return final
 
@@ -104,7 +104,9 @@ def load_savedmodel(folder: Path):
         raise InputError(f"{folder}: wanted a SavedModel, given none") from error
     signature = loaded.signatures.get("serving_default")
     if signature is None:
-        raise InputError(f"{folder}: wanted a SavedModel with the signature serving_default, given one without")
+        raise InputError(
+            f"{folder}: wanted a SavedModel with the signature serving_default, given one without"
+        )
 
     def answer(texts):
         # `loaded` must outlive the signature, which does not hold the variables itself.

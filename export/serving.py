@@ -1,5 +1,7 @@
 """The endpoints that exported models share: a bundle as a tf.Module of variables and graph functions."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from kmha.bundle import Bundle
@@ -46,7 +48,7 @@ class Endpoints(tf.Module):
         probabilities = model.probabilities(logits)
         names = tf.constant(self._labels)
         answer = {
-            LABELS: tf.tile(names[tf.newaxis], [tf.shape(text)[0], 1]),
+            LABELS: tf.broadcast_to(names, tf.shape(probabilities)),
             PROBABILITIES: probabilities,
         }
         if self._thresholds is None:
@@ -55,4 +57,5 @@ class Endpoints(tf.Module):
 
     def text_signature(self):
         """The concrete function of `predict_text` for a batch of any size."""
-        return self.predict_text.get_concrete_function(tf.TensorSpec([None], tf.string, name=TEXT))
+        function: Any = self.predict_text
+        return function.get_concrete_function(tf.TensorSpec([None], tf.string, name=TEXT))

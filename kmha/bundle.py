@@ -54,7 +54,9 @@ class Bundle:
         outputs, encoder = self.model.num_labels, self.model.encoder_config
         tokens, length = len(self.preprocessor.vocabulary), self.preprocessor.max_length
         if len(self.labels) != outputs:
-            raise InputError(f"wanted as many labels as the model with {outputs} outputs, given {len(self.labels)} labels")
+            raise InputError(
+                f"wanted as many labels as the model with {outputs} outputs, given {len(self.labels)} labels"
+            )
         if self.thresholds is not None and not self.multi_label:
             raise InputError("thresholds belong to a model of several labels, given one of one label")
         if self.thresholds is not None and len(self.thresholds) != outputs:
@@ -202,7 +204,9 @@ class Bundle:
 def _load_model(path: Path) -> TextClassifier:
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
-    except Exception as error:  # Keras answers damaged files, and those that hold code, with errors of any kind.
+    except (
+        Exception
+    ) as error:  # Keras answers damaged files, and those that hold code, with errors of any kind.
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{path}: wanted a saved TextClassifier, {reason}") from error
     if not isinstance(model, TextClassifier):

@@ -1,6 +1,7 @@
 """The numbers that decide an encoder's shape."""
 
 import dataclasses
+import typing
 from typing import Literal
 
 from kmha.errors import InputError
@@ -77,6 +78,9 @@ class EncoderConfig:
             _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
         for name in ("dropout", "attention_dropout", "token_dropout"):
             _require(0 <= getattr(self, name) < 1, name, "a probability in [0, 1)", getattr(self, name))
+        for name, known in (("norm", Norm), ("positions", Positions), ("activation", Activation)):
+            words = typing.get_args(known)
+            _require(getattr(self, name) in words, name, f"one of {', '.join(words)}", getattr(self, name))
         if self.head_dim is None and self.hidden_dim % self.num_heads:
             raise InputError(
                 f"num_heads must divide hidden_dim, given hidden_dim {self.hidden_dim} and num_heads"

@@ -4,6 +4,8 @@ import functools
 
 import numpy as np
 
+from kmha.text.vocabulary import Tokenization
+
 TEXTS = (
     "The ferry leaves the old harbour at seven, doesn't it?",
     "Seven old ferries left; the harbour was empty.",
@@ -34,11 +36,11 @@ NASTY = (
     "港".encode() * 340_000,
     b"\xff" * 1_000_000,
 )
-ONE = ("harbour", "bread", "öl, \"fat\" & 油")
+ONE = ("harbour", "bread", 'öl, "fat" & 油')
 SEVERAL = ("old", "new", "early", "late")
 
 
-def preprocessor(tokenization="wordpiece", lower_case=True, max_length=24):
+def preprocessor(tokenization: Tokenization = "wordpiece", lower_case=True, max_length=24):
     """With a vocabulary learnt from TEXTS."""
     from kmha.text.preprocessor import Preprocessor
     from kmha.text.vocabulary import learn_vocabulary
@@ -47,7 +49,9 @@ def preprocessor(tokenization="wordpiece", lower_case=True, max_length=24):
     return Preprocessor(vocabulary, tokenization, lower_case, max_length)
 
 
-def make_bundle(labels=ONE, multi_label=False, thresholds=None, tokenization="wordpiece", **encoder):
+def make_bundle(
+    labels=ONE, multi_label=False, thresholds=None, tokenization: Tokenization = "wordpiece", **encoder
+):
     """A bundle whose weights are random but the same every time."""
     from kmha.bundle import Bundle
     from kmha.config import EncoderConfig

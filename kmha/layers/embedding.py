@@ -137,10 +137,6 @@ class TextEmbedding(keras.layers.Layer):
             x = x + self.ngrams(token_ids, training=training)
         return x if self.position is None else self.position(x)
 
-    def compute_output_shape(self, token_ids_shape, *_, **__):
-        """[B, T, hidden_dim]."""
-        return (*token_ids_shape, self.tokens.output_dim)
-
     def get_config(self):
         """The constructor's arguments."""
         config = {

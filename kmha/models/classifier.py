@@ -75,10 +75,6 @@ class TextClassifier(keras.Model):
         logits = self.head(self.pooled_dropout(pooled, training=training))
         return (logits, weights) if return_attention_weights else logits
 
-    def compute_output_shape(self, features_shape, *_, **__):
-        """[B, C]."""
-        return (None, self.num_labels)
-
     def probabilities(self, logits):
         """float32 [B, C] from logits [B, C]: softmax for one label, a sigmoid each for several."""
         return ops.sigmoid(logits) if self.multi_label else ops.softmax(logits, axis=-1)

@@ -101,7 +101,7 @@ class TransformerEncoder(keras.layers.Layer):
         """See the class."""
         token_ids = self.token_dropout(features[TOKEN_IDS], training=training)
         x = self.embedding(token_ids, features[SEGMENT_IDS], training=training)
-        x = self.norm(x) if self.config.norm == "post" else x
+        x = self.norm(x) if self.norm is not None and self.config.norm == "post" else x
         x = self.embedding_dropout(x, training=training)
         all_weights = []
         for block in self.blocks:
@@ -112,10 +112,6 @@ class TransformerEncoder(keras.layers.Layer):
         x = self.norm(x) if self.config.norm == "pre" and self.norm is not None else x
         x = x * ops.cast(ops.expand_dims(features[PADDING_MASK], -1), x.dtype)
         return (x, all_weights) if return_attention_weights else x
-
-    def compute_output_shape(self, features_shape, *_, **__):
-        """[B, T, D]."""
-        return (*features_shape[TOKEN_IDS], self.config.hidden_dim)
 
     def get_config(self):
         """The constructor's arguments."""

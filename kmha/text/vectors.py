@@ -50,7 +50,9 @@ def read_vectors(path: Path, vocabulary: Vocabulary, width: int, lower_case: boo
                     index = vocabulary.ids.get(word.lower())
                 if index is None or index in exact or (index in found and not is_exact):
                     continue
-                found[index] = _vector(fields[-width:], f"{path}:{number}: wanted {width} numbers after {word!r}")
+                found[index] = _vector(
+                    fields[-width:], f"{path}:{number}: wanted {width} numbers after {word!r}"
+                )
                 if is_exact:
                     exact.add(index)
     except OSError as error:

@@ -110,8 +110,12 @@ def test_the_signature_is_stable(served, kind):
     assert {name: (spec.dtype, spec.shape.as_list()) for name, spec in kwargs.items()} == {
         "text": (tf.string, [None])
     }
-    answer = ("given", tf.int32, [None, classes]) if kind == "several labels" else ("label", tf.string, [None])
-    outputs = {name: (spec.dtype, spec.shape.as_list()) for name, spec in signature.structured_outputs.items()}
+    answer = (
+        ("given", tf.int32, [None, classes]) if kind == "several labels" else ("label", tf.string, [None])
+    )
+    outputs = {
+        name: (spec.dtype, spec.shape.as_list()) for name, spec in signature.structured_outputs.items()
+    }
     assert outputs == {
         "labels": (tf.string, [None, classes]),
         "probabilities": (tf.float32, [None, classes]),
@@ -215,5 +219,3 @@ def test_a_savedmodel_of_something_else_is_refused(tmp_path):
     tf.saved_model.save(tf.Module(), str(tmp_path / "1"))
     with pytest.raises(InputError, match="serving_default"):
         load_savedmodel(tmp_path / "1")
-
-

@@ -40,4 +40,10 @@ def test_it_holds_every_variable_once():
 
 
 def test_the_names_of_the_interface():
-    assert (TEXT, LABEL, LABELS, PROBABILITIES, GIVEN) == ("text", "label", "labels", "probabilities", "given")
+    assert (TEXT, LABEL, LABELS, PROBABILITIES, GIVEN) == (
+        "text",
+        "label",
+        "labels",
+        "probabilities",
+        "given",
+    )

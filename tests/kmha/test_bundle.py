@@ -1,15 +1,10 @@
-import functools
-import hashlib
 import json
 import shutil
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kmha import bundle as module
 from kmha.bundle import Bundle
@@ -46,27 +41,6 @@ def saved(written, tmp_path):
     return shutil.copytree(written, tmp_path / "run")
 
 
-def change_manifest(folder, **values) -> None:
-    path = folder / "bundle.json"
-    manifest = json.loads(path.read_text("utf-8")) | values
-    path.write_text(json.dumps({name: value for name, value in manifest.items() if value != "absent"}), "utf-8")
-
-
-def put(folder, name: str, content: bytes) -> None:
-    """Replaces a file and records its hash, as someone would who means harm."""
-    (folder / name).write_bytes(content)
-    files = json.loads((folder / "bundle.json").read_text("utf-8"))["files"]
-    change_manifest(folder, files=files | {name: hashlib.sha256(content).hexdigest()})
-
-
-def refused(folder) -> str:
-    with pytest.raises(InputError) as error:
-        Bundle.load(folder)
-    message = str(error.value)
-    assert "\n" not in message and str(folder) in message
-    return message
-
-
 # Saved and loaded.
 
 
@@ -88,7 +62,7 @@ def test_saving_what_was_loaded_changes_nothing_but_the_archive(saved, tmp_path)
     Bundle.load(saved).save(tmp_path / "again")
     after = json.loads((tmp_path / "again" / "bundle.json").read_text("utf-8"))
     # The archive has the time in it.
-    before["files"].pop("model.keras"), after["files"].pop("model.keras")
+    assert before["files"].pop("model.keras") and after["files"].pop("model.keras")
     assert after == before
 
 
@@ -113,124 +87,6 @@ def test_a_fresh_process_without_the_training_code_gives_the_same_answers(saved)
     for here, there in zip(one_label_bundle().predict(texts), json.loads(result.stdout), strict=True):
         assert here["label"] == there["label"]
         assert here["probabilities"] == pytest.approx(there["probabilities"], abs=1e-6)
-
-
-# Refused.
-
-
-@pytest.mark.parametrize("name", ["model.keras", "vocab.txt"])
-@pytest.mark.parametrize("place", [0.0, 0.5, 0.99])
-def test_one_changed_byte_is_refused(saved, name, place):
-    content = bytearray((saved / name).read_bytes())
-    content[int(place * len(content))] ^= 1
-    (saved / name).write_bytes(content)
-    message = refused(saved)
-    assert f"{saved / name}: wanted SHA-256" in message and "changed" in message
-
-
-@pytest.mark.parametrize("name", ["model.keras", "vocab.txt"])
-def test_a_missing_file_is_named(saved, name):
-    (saved / name).unlink()
-    assert f"wanted the bundle's file {name}" in refused(saved)
-
-
-@pytest.mark.parametrize("kind", ["absent", "empty folder", "file"])
-def test_what_is_no_run_folder_is_refused(tmp_path, kind):
-    folder = tmp_path / "run"
-    folder.mkdir() if kind == "empty folder" else folder.touch() if kind == "file" else None
-    assert "wanted a run folder with bundle.json" in refused(folder)
-
-
-def test_a_newer_format_is_refused(saved):
-    change_manifest(saved, format=module.FORMAT + 1)
-    assert f"wanted bundle format {module.FORMAT} or older, given {module.FORMAT + 1}" in refused(saved)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff{}", b"[]", b"null", b'"text"', b"{}"])
-def test_a_damaged_manifest_is_refused(saved, content):
-    (saved / "bundle.json").write_bytes(content)
-    assert "bundle.json" in refused(saved)
-
-
-@pytest.mark.parametrize("name", ["format", "task", "labels", "multi_label", "thresholds", "text", "files"])
-@pytest.mark.parametrize("value", ["absent", "other", 7.5, {"other": 1}, [], [[1]], True])
-def test_a_wrong_or_missing_entry_of_the_manifest_is_refused(saved, name, value):
-    change_manifest(saved, **{name: value})
-    assert refused(saved)
-
-
-@pytest.mark.parametrize("name", ["../x", "/etc/hostname", "a/b", "..", ".", "", "a\\b", "model.keras/../x", "\0"])
-def test_names_that_leave_the_folder_are_refused(saved, name):
-    (saved.parent / "x").write_bytes(b"x")
-    files = json.loads((saved / "bundle.json").read_text("utf-8"))["files"]
-    change_manifest(saved, files=files | {name: hashlib.sha256(b"x").hexdigest()})
-    assert "must be plain names" in refused(saved)
-
-
-@pytest.mark.parametrize("name", ["model.keras", "vocab.txt"])
-def test_a_file_without_a_hash_is_refused(saved, name):
-    files = json.loads((saved / "bundle.json").read_text("utf-8"))["files"]
-    del files[name]
-    change_manifest(saved, files=files)
-    assert name in refused(saved)
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"labels": ["a", "b"]}, "model with 3 outputs, given 2 labels"),
-        ({"labels": ["a", "b", "c", "d"]}, "model with 3 outputs, given 4 labels"),
-        ({"labels": ["a", "b", "a"]}, "labels"),
-        ({"labels": ["a", "b", 3]}, "labels"),
-        ({"multi_label": True}, "multi_label"),
-        ({"thresholds": [0.5] * 3}, "thresholds"),
-        ({"text": {"tokenization": "bytes", "lower_case": True, "max_length": 24}}, "tokenization"),
-        ({"text": {"tokenization": "word", "lower_case": True, "max_length": 25}}, "max_length"),
-        ({"text": {"tokenization": "word", "lower_case": True, "max_length": "24"}}, "max_length"),
-        ({"text": {"tokenization": "word", "lower_case": True}}, "text"),
-    ],
-)
-def test_a_manifest_that_does_not_fit_the_model_is_refused(saved, values, words):
-    change_manifest(saved, **values)
-    assert words in refused(saved)
-
-
-@pytest.mark.parametrize("thresholds", [[0.5] * 3, [0.5] * 5, ["0.5"] * 4, [float("nan")] * 4, 0.5])
-def test_thresholds_that_do_not_fit_are_refused(tmp_path, thresholds):
-    several_label_bundle().save(tmp_path)
-    change_manifest(tmp_path, thresholds=thresholds)
-    assert "thresholds" in refused(tmp_path)
-
-
-def test_a_vocabulary_past_the_model_is_refused(saved):
-    put(saved, "vocab.txt", (saved / "vocab.txt").read_bytes() + b"one-more\n")
-    assert "vocabulary" in refused(saved)
-
-
-def test_a_model_that_hides_code_is_refused(saved, tmp_path):
-    hidden = keras.Sequential([keras.layers.Input([3]), keras.layers.Lambda(lambda x: x + 1)])
-    hidden.save(tmp_path / "lambda.keras")
-    put(saved, "model.keras", (tmp_path / "lambda.keras").read_bytes())
-    message = refused(saved)
-    assert "model.keras" in message and "Lambda" in message
-
-
-@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 half"])
-def test_a_model_file_that_is_none_is_refused(saved, content):
-    put(saved, "model.keras", content)
-    assert "model.keras" in refused(saved)
-
-
-def test_another_kind_of_model_is_refused(saved, tmp_path):
-    keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(3)]).save(tmp_path / "other.keras")
-    put(saved, "model.keras", (tmp_path / "other.keras").read_bytes())
-    assert "TextClassifier" in refused(saved)
-
-
-def test_a_bundle_of_parts_that_do_not_fit_is_refused():
-    made = one_label_bundle()
-    with pytest.raises(InputError, match="3 outputs, given 1 labels"):
-        Bundle(made.model, made.preprocessor, ["a"])
 
 
 # Answers.
@@ -294,7 +150,9 @@ def test_the_order_of_texts_of_mixed_lengths_is_kept(bundle, monkeypatch):
 def test_any_bytes_are_answered(bundle):
     probabilities = bundle.probabilities(NASTY)
     assert np.isfinite(probabilities).all() and (probabilities >= 0).all() and (probabilities <= 1).all()
-    as_texts = [text.decode("utf-8", "replace") for text in NASTY if b"\xff" not in text and b"\xed" not in text]
+    as_texts = [
+        text.decode("utf-8", "replace") for text in NASTY if b"\xff" not in text and b"\xed" not in text
+    ]
     as_bytes = [text for text in NASTY if b"\xff" not in text and b"\xed" not in text]
     found = bundle.probabilities([*as_texts, "a\ud800b"])
     np.testing.assert_allclose(found[:-1], bundle.probabilities(as_bytes), atol=1e-6)
@@ -363,55 +221,3 @@ def test_ids_that_would_fail_or_wrap_are_refused(ids, words):
 def test_a_mask_of_another_shape_is_refused():
     with pytest.raises(InputError, match="padding_mask must have the shape"):
         one_label_bundle().probabilities_of_ids([[2, 3]], [[1]])
-
-
-# Padding and batch composition never change an answer.
-
-
-@functools.cache
-def alone(make, text: str):
-    return make().probabilities([text])[0]
-
-
-@pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
-@settings(max_examples=25)
-@given(
-    text=st.one_of(st.sampled_from(TEXTS), st.text(max_size=40)),
-    before=st.lists(st.text(max_size=60), max_size=3),
-    after=st.lists(st.sampled_from(TEXTS), max_size=3),
-)
-def test_other_texts_in_the_batch_never_change_an_answer(make, text, before, after):
-    together = make().probabilities([*before, text, *after])
-    np.testing.assert_allclose(together[len(before)], alone(make, text), atol=1e-5)
-
-
-@pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
-@settings(max_examples=25)
-@given(data=st.data(), length=st.integers(1, 24), padding=st.integers(0, 23))
-def test_padding_never_changes_an_answer(make, data, length, padding):
-    made = make()
-    inside = st.integers(1, len(made.preprocessor.vocabulary) - 1)
-    ids = np.array(data.draw(st.lists(inside, min_size=length, max_size=length)))[None]
-    padding = min(padding, 24 - length)
-    filler = np.array(data.draw(st.lists(inside, min_size=padding, max_size=padding)), int)[None]
-    mask = np.arange(length + padding)[None] < length
-    expected = made.probabilities_of_ids(ids)
-    zeros = np.pad(ids, [(0, 0), (0, padding)])
-    np.testing.assert_allclose(made.probabilities_of_ids(zeros, mask), expected, atol=1e-5)
-    # What stands under the mask does not matter either.
-    noise = np.concatenate([ids, filler], axis=1)
-    np.testing.assert_allclose(made.probabilities_of_ids(noise, mask), expected, atol=1e-5)
-
-
-def test_the_random_classifier_tells_texts_apart():
-    found = one_label_bundle().probabilities(TEXTS)
-    assert np.ptp(found, axis=0).max() > 0.1
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "none"])
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_no_form_of_the_encoder_sees_the_batch(positions, norm):
-    made = make_bundle(positions=positions, norm=norm, num_segments=2)
-    together = made.probabilities([*TEXTS, TEXTS[0] * 3])
-    apart = np.concatenate([made.probabilities([text]) for text in TEXTS[:3]])
-    np.testing.assert_allclose(together[:3], apart, atol=1e-5)

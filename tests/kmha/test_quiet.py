@@ -26,25 +26,24 @@ def python(program: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_importing_and_first_use_print_nothing():
-    result = python(IMPORT + USE)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
-
-
-def test_stderr_works_afterwards():
-    result = python(IMPORT + "import os, sys; print('one', file=sys.stderr); os.write(2, b'two')")
-    assert result.stderr == "one\ntwo"
+def test_importing_and_first_use_print_nothing_and_stderr_works_afterwards():
+    result = python(IMPORT + USE + "import os; print('one', file=sys.stderr); os.write(2, b'two')")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "one\ntwo")
 
 
 @pytest.mark.parametrize("module", ["keras", "tensorflow"])
 def test_an_import_error_is_seen(module):
     result = python(f"import sys; sys.modules[{module!r}] = None\n{IMPORT}")
     assert result.returncode == 1
-    assert "ModuleNotFoundError" in result.stderr.splitlines()[-1] and module in result.stderr.splitlines()[-1]
+    assert (
+        "ModuleNotFoundError" in result.stderr.splitlines()[-1] and module in result.stderr.splitlines()[-1]
+    )
 
 
 def test_what_was_imported_before_is_left_alone():
-    result = python("import os, sys, types; sys.modules['tensorflow'] = types.ModuleType('tensorflow')\n" + IMPORT)
+    result = python(
+        "import os, sys, types; sys.modules['tensorflow'] = types.ModuleType('tensorflow')\n" + IMPORT
+    )
     assert (result.returncode, result.stderr) == (0, "")
 
 

@@ -89,9 +89,7 @@ def test_the_message_is_the_same_in_a_frame_in_colours_or_plain(encoding, termin
     monkeypatch.setattr(sys, "stdout", out)
     with pytest.raises(InputError) as caught:
         parse(FitConfig, ["--precision", "fp16"], "fit")
-    assert str(caught.value) == (
-        "--precision: wanted one of 'float32', 'bfloat16', 'float16', given 'fp16'"
-    )
+    assert str(caught.value) == ("--precision: wanted one of 'float32', 'bfloat16', 'float16', given 'fp16'")
 
 
 def test_a_missing_argument_is_named_with_its_help():

@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -71,6 +72,7 @@ def test_gradients_do_not_come_from_padding():
         x = position(rows)
         for block in encoder.blocks:
             x = block(x, attention_mask=given["padding_mask"])
+        assert encoder.norm is not None
         return ops.sum((encoder.norm(x) * given["padding_mask"][..., None]) ** 2)
 
     (gradient,) = gradients(loss, table[given["token_ids"]])
@@ -99,3 +101,12 @@ def test_blocks_start_from_different_random_numbers():
     encoder.build({"token_ids": (None, None)})
     first, second = (to_numpy(block.attention.query_key_value_kernel).ravel() for block in encoder.blocks)
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.5
+
+
+def test_a_symbolic_call_gives_the_weights_too():
+    encoder = TransformerEncoder(CONFIGS["from scratch"])
+    symbols = {
+        name: keras.Input((6,), dtype="int32") for name in ("token_ids", "segment_ids", "padding_mask")
+    }
+    output, weights = encoder(symbols, return_attention_weights=True)
+    assert output.shape == (None, 6, encoder.config.hidden_dim) and len(weights) == encoder.config.num_layers

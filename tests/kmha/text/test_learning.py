@@ -12,7 +12,7 @@ import tensorflow as tf
 from kmha.errors import InputError
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import TOKENIZATIONS, learn_vocabulary
+from kmha.text.vocabulary import TOKENIZATIONS, Tokenization, learn_vocabulary
 from tests.bundles import TEXTS
 from tests.command_runs import ROOT, clean_environment
 
@@ -31,7 +31,13 @@ print(json.dumps([learn_vocabulary(texts, *given).tokens for given in json.loads
 
 
 def test_separate_processes_learn_the_same():
-    given = [("wordpiece", 400, 1), ("wordpiece", 60, 1), ("wordpiece", 24, 1), ("char", 20, 1), ("word", 40, 1)]
+    given: list[tuple[Tokenization, int, int]] = [
+        ("wordpiece", 400, 1),
+        ("wordpiece", 60, 1),
+        ("wordpiece", 24, 1),
+        ("char", 20, 1),
+        ("word", 40, 1),
+    ]
     texts = [*TEXTS, *TIES]
     here = [list(learn_vocabulary(texts, *arguments).tokens) for arguments in given]
     other_hashes = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"

@@ -1,5 +1,4 @@
 import functools
-import time
 
 import numpy as np
 import pytest
@@ -68,22 +67,25 @@ def test_a_text_without_tokens_is_the_two_ends(tokenization, text):
 
 
 @every_tokenization
-def test_any_bytes_give_ids_of_the_vocabulary_quickly(tokenization):
-    cut = cached(tokenization)
-    texts = tf.constant(NASTY)
-    cut(texts)
-    started = time.perf_counter()
-    features = cut(texts)
-    # Four texts of a megabyte: uncapped they take half a second and more.
-    assert time.perf_counter() - started < 0.25
-    ids = features["token_ids"].numpy()
+def test_any_bytes_give_ids_of_the_vocabulary(tokenization):
+    cut, texts = cached(tokenization), tf.constant(NASTY)
+    ids = cut(texts)["token_ids"].numpy()
     assert 0 <= ids.min() and ids.max() < len(cut.vocabulary) and ids.shape[1] <= cut.max_length
-    assert all(len(row) >= 2 for row in rows(features))
+    assert all(len(row) >= 2 for row in rows(cut(texts)))
+
+
+@every_tokenization
+def test_a_long_text_costs_no_more_than_its_first_bytes(tokenization):
+    cut = cached(tokenization)
+    for text in NASTY:
+        assert cut.tokenize(tf.constant([text])).row_lengths().numpy()[0] <= cut.max_bytes
 
 
 @every_tokenization
 @settings(max_examples=25)
-@given(st.lists(st.one_of(st.binary(max_size=60), st.text(max_size=30).map(str.encode)), min_size=1, max_size=5))
+@given(
+    st.lists(st.one_of(st.binary(max_size=60), st.text(max_size=30).map(str.encode)), min_size=1, max_size=5)
+)
 def test_eager_and_graph_give_the_same_ids(tokenization, texts):
     cut = cached(tokenization)
     eager = rows(cut(tf.constant(texts)))
@@ -150,11 +152,15 @@ def test_invalid_bytes_are_replacement_characters(tokenization):
 def test_its_config_makes_its_like():
     cut = cached("char", False, 9)
     again = Preprocessor(cut.vocabulary, **cut.get_config())
-    assert again.get_config() == cut.get_config() == {
-        "tokenization": "char",
-        "lower_case": False,
-        "max_length": 9,
-    }
+    assert (
+        again.get_config()
+        == cut.get_config()
+        == {
+            "tokenization": "char",
+            "lower_case": False,
+            "max_length": 9,
+        }
+    )
     texts = tf.constant(TEXTS)
     assert rows(again(texts)) == rows(cut(texts))
 

@@ -96,7 +96,9 @@ def test_invalid_utf8_is_refused_by_line(tmp_path):
 
 @pytest.mark.parametrize("name", ["absent.txt", ""])
 def test_a_missing_file_or_a_folder_is_refused(tmp_path, name):
-    with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path / name))}: wanted a file of word vectors"):
+    with pytest.raises(
+        InputError, match=f"^{re.escape(str(tmp_path / name))}: wanted a file of word vectors"
+    ):
         read_vectors(tmp_path / name, VOCABULARY, 3, True)
 
 

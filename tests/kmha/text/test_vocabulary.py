@@ -26,7 +26,9 @@ def test_a_file_gives_back_what_was_written(tmp_path_factory, extra):
     assert Vocabulary.read(path).tokens == vocabulary.tokens
 
 
-@pytest.mark.parametrize("token", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", " ", "", "\ufeff", "\0"])
+@pytest.mark.parametrize(
+    "token", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", " ", "", "\ufeff", "\0"]
+)
 def test_only_the_line_feed_ends_a_token(tmp_path, token):
     vocabulary = Vocabulary([token, *SPECIAL_TOKENS, "after"])
     vocabulary.write(tmp_path / "v.txt")

@@ -1,0 +1,166 @@
+"""Run folders that must not be loaded: damaged, changed, from the future, or made to harm."""
+
+import hashlib
+import json
+import shutil
+
+import keras
+import pytest
+
+from kmha import bundle as module
+from kmha.bundle import Bundle
+from kmha.errors import InputError
+from tests.bundles import one_label_bundle, several_label_bundle
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written")
+    one_label_bundle().save(folder)
+    return folder
+
+
+@pytest.fixture
+def saved(written, tmp_path):
+    """A bundle that the test may damage."""
+    return shutil.copytree(written, tmp_path / "run")
+
+
+def change_manifest(folder, **values) -> None:
+    path = folder / "bundle.json"
+    manifest = json.loads(path.read_text("utf-8")) | values
+    path.write_text(
+        json.dumps({name: value for name, value in manifest.items() if value != "absent"}), "utf-8"
+    )
+
+
+def put(folder, name: str, content: bytes) -> None:
+    """Replaces a file and records its hash, as someone would who means harm."""
+    (folder / name).write_bytes(content)
+    files = json.loads((folder / "bundle.json").read_text("utf-8"))["files"]
+    change_manifest(folder, files=files | {name: hashlib.sha256(content).hexdigest()})
+
+
+def refused(folder) -> str:
+    with pytest.raises(InputError) as error:
+        Bundle.load(folder)
+    message = str(error.value)
+    assert "\n" not in message and str(folder) in message
+    return message
+
+
+@pytest.mark.parametrize("name", ["model.keras", "vocab.txt"])
+@pytest.mark.parametrize("place", [0.0, 0.5, 0.99])
+def test_one_changed_byte_is_refused(saved, name, place):
+    content = bytearray((saved / name).read_bytes())
+    content[int(place * len(content))] ^= 1
+    (saved / name).write_bytes(content)
+    message = refused(saved)
+    assert f"{saved / name}: wanted SHA-256" in message and "changed" in message
+
+
+@pytest.mark.parametrize("name", ["model.keras", "vocab.txt"])
+def test_a_missing_file_is_named(saved, name):
+    (saved / name).unlink()
+    assert f"wanted the bundle's file {name}" in refused(saved)
+
+
+@pytest.mark.parametrize("kind", ["absent", "empty folder", "file"])
+def test_what_is_no_run_folder_is_refused(tmp_path, kind):
+    folder = tmp_path / "run"
+    folder.mkdir() if kind == "empty folder" else folder.touch() if kind == "file" else None
+    assert "wanted a run folder with bundle.json" in refused(folder)
+
+
+def test_a_newer_format_is_refused(saved):
+    change_manifest(saved, format=module.FORMAT + 1)
+    assert f"wanted bundle format {module.FORMAT} or older, given {module.FORMAT + 1}" in refused(saved)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff{}", b"[]", b"null", b'"text"', b"{}"])
+def test_a_damaged_manifest_is_refused(saved, content):
+    (saved / "bundle.json").write_bytes(content)
+    assert "bundle.json" in refused(saved)
+
+
+@pytest.mark.parametrize("name", ["format", "task", "labels", "multi_label", "thresholds", "text", "files"])
+@pytest.mark.parametrize("value", ["absent", "other", 7.5, {"other": 1}, [], [[1]], True])
+def test_a_wrong_or_missing_entry_of_the_manifest_is_refused(saved, name, value):
+    change_manifest(saved, **{name: value})
+    assert refused(saved)
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/hostname", "a/b", "..", ".", "", "a\\b", "model.keras/../x", "\0"]
+)
+def test_names_that_leave_the_folder_are_refused(saved, name):
+    (saved.parent / "x").write_bytes(b"x")
+    files = json.loads((saved / "bundle.json").read_text("utf-8"))["files"]
+    change_manifest(saved, files=files | {name: hashlib.sha256(b"x").hexdigest()})
+    assert "must be plain names" in refused(saved)
+
+
+@pytest.mark.parametrize("name", ["model.keras", "vocab.txt"])
+def test_a_file_without_a_hash_is_refused(saved, name):
+    files = json.loads((saved / "bundle.json").read_text("utf-8"))["files"]
+    del files[name]
+    change_manifest(saved, files=files)
+    assert name in refused(saved)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"labels": ["a", "b"]}, "model with 3 outputs, given 2 labels"),
+        ({"labels": ["a", "b", "c", "d"]}, "model with 3 outputs, given 4 labels"),
+        ({"labels": ["a", "b", "a"]}, "labels"),
+        ({"labels": ["a", "b", 3]}, "labels"),
+        ({"multi_label": True}, "multi_label"),
+        ({"thresholds": [0.5] * 3}, "thresholds"),
+        ({"text": {"tokenization": "bytes", "lower_case": True, "max_length": 24}}, "tokenization"),
+        ({"text": {"tokenization": "word", "lower_case": True, "max_length": 25}}, "max_length"),
+        ({"text": {"tokenization": "word", "lower_case": True, "max_length": "24"}}, "max_length"),
+        ({"text": {"tokenization": "word", "lower_case": True}}, "text"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_the_model_is_refused(saved, values, words):
+    change_manifest(saved, **values)
+    assert words in refused(saved)
+
+
+@pytest.mark.parametrize("thresholds", [[0.5] * 3, [0.5] * 5, ["0.5"] * 4, [float("nan")] * 4, 0.5])
+def test_thresholds_that_do_not_fit_are_refused(tmp_path, thresholds):
+    several_label_bundle().save(tmp_path)
+    change_manifest(tmp_path, thresholds=thresholds)
+    assert "thresholds" in refused(tmp_path)
+
+
+def test_a_vocabulary_past_the_model_is_refused(saved):
+    put(saved, "vocab.txt", (saved / "vocab.txt").read_bytes() + b"one-more\n")
+    assert "vocabulary" in refused(saved)
+
+
+def test_a_model_that_hides_code_is_refused(saved, tmp_path):
+    hidden = keras.Sequential([keras.layers.Input([3]), keras.layers.Lambda(lambda x: x + 1)])
+    hidden.save(tmp_path / "lambda.keras")
+    put(saved, "model.keras", (tmp_path / "lambda.keras").read_bytes())
+    message = refused(saved)
+    assert "model.keras" in message and "Lambda" in message
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 half"])
+def test_a_model_file_that_is_none_is_refused(saved, content):
+    put(saved, "model.keras", content)
+    assert "model.keras" in refused(saved)
+
+
+def test_another_kind_of_model_is_refused(saved, tmp_path):
+    keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(3)]).save(tmp_path / "other.keras")
+    put(saved, "model.keras", (tmp_path / "other.keras").read_bytes())
+    assert "TextClassifier" in refused(saved)
+
+
+def test_a_bundle_of_parts_that_do_not_fit_is_refused():
+    made = one_label_bundle()
+    with pytest.raises(InputError, match="3 outputs, given 1 labels"):
+        Bundle(made.model, made.preprocessor, ["a"])
