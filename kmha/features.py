@@ -43,7 +43,10 @@ def checked_ids(token_ids, vocabulary_size: int, max_length: int) -> np.ndarray:
     Raises:
         InputError: Wrong rank or dtype, an id out of range, or too long.
     """
-    ids = np.asarray(token_ids)
+    try:
+        ids = np.asarray(token_ids)
+    except ValueError:
+        raise InputError(f"{TOKEN_IDS} must be integers [B, T], given rows of different lengths") from None
     if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
         raise InputError(f"{TOKEN_IDS} must be integers [B, T], given {ids.dtype} of shape {ids.shape}")
     if ids.shape[1] > max_length:

@@ -41,6 +41,7 @@ def test_no_rows_are_good():
         ([[1, 2, 3]], "at most 2 long, given length 3"),
         ([1, 2], r"integers \[B, T\], given int64 of shape \(2,\)"),
         ([[1.0, 2.0]], r"integers \[B, T\], given float64"),
+        ([[1, 2], [3]], "given rows of different lengths"),
         ([[True, False]], r"integers \[B, T\], given bool"),
     ],
 )

@@ -116,7 +116,7 @@ def test_an_interrupted_run_is_gone_on_with_under_its_settings_only(tmp_path):
     assert everything(tmp_path) == []
     interrupt(config)
     assert kept_for_resume(config)
-    with pytest.raises(InputError, match="--train.epochs 5, given 3$"):
+    with pytest.raises(InputError, match="--train.epochs 0, given 3$"):
         finish(replace(config, resume=True, train=TrainSection(epochs=3)))
     with pytest.raises(InputError, match="--encoder.head-dim unset, given 8$"):
         finish(replace(config, resume=True, encoder=replace(config.encoder, head_dim=8)))
