@@ -81,7 +81,7 @@ class EncoderSection:
     """Probability of dropping a value."""
     attention_dropout: float = 0.1
     """Probability of dropping an attention weight."""
-    token_dropout: float = 0.3
+    token_dropout: float = 0.4
     """Probability of replacing a token by [UNK] in training."""
     ngram_buckets: int = 131_071
     """Rows of each hashed n-gram table, best a prime; 0: none. N-grams decide on small data."""
