@@ -14,12 +14,11 @@ from typing import Any
 import tomli_w
 
 from kmha.errors import InputError
+from kmha.manifest import MANIFEST
 from training.config import FitConfig, settings
 
 CHECKPOINT, RUN_LOG, METRICS, CONFIG = "checkpoint", "epochs.csv", "metrics.json", "config.toml"
-# kmha.bundle.MANIFEST; importing it from there would import TensorFlow.
-BUNDLE = "bundle.json"
-# training.checkpoint.PROGRESS; likewise.
+# training.checkpoint.PROGRESS; importing it from there would import TensorFlow.
 PROGRESS = "progress.json"
 # What the rows were when the run began; only an unfinished run has it.
 SOURCES = "sources.json"
@@ -103,7 +102,7 @@ def _recorded(config: FitConfig) -> dict[str, Any]:
 def _check_place(final: Path, shown: Path, overwrite: bool) -> None:
     if not final.exists():
         return
-    if (final / BUNDLE).exists():
+    if (final / MANIFEST).exists():
         if not overwrite:
             raise InputError(
                 f"--out {shown}: wanted a new folder, given one that holds another run; use --overwrite"

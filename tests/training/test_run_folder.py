@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-import kmha.bundle
 import training.checkpoint
 from kmha.errors import InputError
+from kmha.manifest import MANIFEST
 from training import run_folder as module
 from training.config import FitConfig, TrainSection
 from training.run_folder import CHECKPOINT, CONFIG, check_same_data, kept_for_resume, run_folder
@@ -17,7 +17,7 @@ def config_for(tmp_path: Path, **values) -> FitConfig:
 
 def finish(config: FitConfig, text: str = "new") -> None:
     with run_folder(config) as folder:
-        (folder / module.BUNDLE).write_text(text)
+        (folder / MANIFEST).write_text(text)
 
 
 def interrupt(config: FitConfig) -> None:
@@ -32,8 +32,7 @@ def everything(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def test_names_of_files_are_those_of_their_writers():
-    assert module.BUNDLE == kmha.bundle.MANIFEST
+def test_the_name_of_the_progress_file_is_its_writers():
     assert module.PROGRESS == training.checkpoint.PROGRESS
 
 
@@ -49,10 +48,10 @@ def test_a_finished_run_takes_its_place(tmp_path):
     config = config_for(tmp_path)
     with run_folder(config) as folder:
         assert everything(tmp_path) == ["runs", "runs/a.partial", f"runs/a.partial/{CONFIG}"]
-        (folder / module.BUNDLE).touch()
+        (folder / MANIFEST).touch()
         (folder / CHECKPOINT).mkdir()
         check_same_data(folder, {"train": {"name": "x", "sha256": "1"}}, resume=False)
-    assert everything(tmp_path) == ["runs", "runs/a", f"runs/a/{module.BUNDLE}", f"runs/a/{CONFIG}"]
+    assert everything(tmp_path) == ["runs", "runs/a", f"runs/a/{MANIFEST}", f"runs/a/{CONFIG}"]
 
 
 def test_a_failed_run_leaves_nothing(tmp_path):
@@ -68,11 +67,11 @@ def test_another_run_is_replaced_only_when_asked_and_only_when_the_new_one_stand
         finish(config_for(tmp_path))
     with pytest.raises(ZeroDivisionError), run_folder(config_for(tmp_path, overwrite=True)):
         raise ZeroDivisionError
-    bundle = tmp_path / "runs" / "a" / module.BUNDLE
+    bundle = tmp_path / "runs" / "a" / MANIFEST
     assert bundle.read_text() == "first"
     finish(config_for(tmp_path, overwrite=True), "second")
     assert bundle.read_text() == "second"
-    assert everything(tmp_path / "runs") == ["a", f"a/{module.BUNDLE}", f"a/{CONFIG}"]
+    assert everything(tmp_path / "runs") == ["a", f"a/{MANIFEST}", f"a/{CONFIG}"]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -106,7 +105,7 @@ def test_an_empty_folder_and_a_link_to_a_run_are_fine(tmp_path):
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "runs" / "a")
     finish(FitConfig(out=link, overwrite=True), "second")
-    assert link.is_symlink() and (link / module.BUNDLE).read_text() == "second"
+    assert link.is_symlink() and (link / MANIFEST).read_text() == "second"
 
 
 def test_an_interrupted_run_is_gone_on_with_under_its_settings_only(tmp_path):
@@ -122,7 +121,7 @@ def test_an_interrupted_run_is_gone_on_with_under_its_settings_only(tmp_path):
         finish(replace(config, resume=True, encoder=replace(config.encoder, head_dim=8)))
     finish(replace(config, resume=True))
     assert not kept_for_resume(config)
-    assert everything(tmp_path / "runs") == ["a", f"a/{module.BUNDLE}", f"a/{CONFIG}"]
+    assert everything(tmp_path / "runs") == ["a", f"a/{MANIFEST}", f"a/{CONFIG}"]
 
 
 def test_an_interrupted_run_is_not_lost_by_forgetting_to_resume(tmp_path):
@@ -141,7 +140,7 @@ def test_a_run_killed_before_its_first_checkpoint_is_in_nobodys_way(tmp_path):
     (tmp_path / "runs" / "a.partial" / CONFIG).touch()
     (tmp_path / "runs" / "a.partial" / "epochs.csv").touch()
     finish(config)
-    assert everything(tmp_path / "runs") == ["a", f"a/{module.BUNDLE}", f"a/{CONFIG}"]
+    assert everything(tmp_path / "runs") == ["a", f"a/{MANIFEST}", f"a/{CONFIG}"]
 
 
 def test_two_fits_do_not_write_into_one_folder(tmp_path):
@@ -150,7 +149,7 @@ def test_two_fits_do_not_write_into_one_folder(tmp_path):
         with pytest.raises(InputError, match="another fit is writing there"):
             finish(replace(config, overwrite=True))
         assert (folder / CONFIG).exists()
-        (folder / module.BUNDLE).touch()
+        (folder / MANIFEST).touch()
 
 
 def test_other_rows_are_not_resumed_with(tmp_path):
