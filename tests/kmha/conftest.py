@@ -1,4 +1,8 @@
-"""What the tests of the model code need on the second backend."""
+"""What the tests of the model code share: a saved bundle, and what the second backend needs."""
+
+import shutil
+
+import pytest
 
 
 def pytest_configure(config):
@@ -7,3 +11,19 @@ def pytest_configure(config):
         "filterwarnings",
         "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning:keras.src.backend",
     )
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    # Here, because the layer tests read this file on a backend without TensorFlow.
+    from tests.bundles import one_label_bundle
+
+    folder = tmp_path_factory.mktemp("written")
+    one_label_bundle().save(folder)
+    return folder
+
+
+@pytest.fixture
+def saved(written, tmp_path):
+    """A bundle that the test may damage."""
+    return shutil.copytree(written, tmp_path / "run")

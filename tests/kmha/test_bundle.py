@@ -1,5 +1,4 @@
 import json
-import shutil
 import subprocess
 import sys
 
@@ -26,19 +25,6 @@ print(json.dumps(bundle.predict(json.loads(sys.argv[2]))))
 @pytest.fixture(params=[one_label_bundle, several_label_bundle], ids=["one label", "several labels"])
 def bundle(request):
     return request.param()
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("written")
-    one_label_bundle().save(folder)
-    return folder
-
-
-@pytest.fixture
-def saved(written, tmp_path):
-    """A bundle that the test may damage."""
-    return shutil.copytree(written, tmp_path / "run")
 
 
 # Saved and loaded.

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 
 import keras
 import pytest
@@ -11,19 +10,6 @@ from kmha import bundle as module
 from kmha.bundle import Bundle
 from kmha.errors import InputError
 from tests.bundles import one_label_bundle, several_label_bundle
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("written")
-    one_label_bundle().save(folder)
-    return folder
-
-
-@pytest.fixture
-def saved(written, tmp_path):
-    """A bundle that the test may damage."""
-    return shutil.copytree(written, tmp_path / "run")
 
 
 def change_manifest(folder, **values) -> None:
