@@ -23,7 +23,7 @@ def write_manifest(folder: Path, values: dict[str, Any]) -> None:
         **values,
         "format": FORMAT,
         "task": TASK,
-        "files": {name: _sha256(folder / name) for name in (MODEL, VOCABULARY)},
+        "files": {name: sha256(folder / name) for name in (MODEL, VOCABULARY)},
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=2) + "\n", "utf-8")
 
@@ -76,14 +76,15 @@ def check_files(folder: Path, manifest: dict[str, Any]) -> None:
             raise InputError(f"{folder / MANIFEST}: files must hold the SHA-256 of {name}, given none")
         if not path.is_file():
             raise InputError(f"{folder}: wanted the bundle's file {name}, given none")
-        found = _sha256(path)
+        found = sha256(path)
         if found != recorded[name]:
             raise InputError(
                 f"{path}: wanted SHA-256 {recorded[name][:12]}…, given {found[:12]}…; the file was changed"
             )
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal; read in blocks."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

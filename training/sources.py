@@ -1,11 +1,11 @@
 """Where the rows of each part come from: files, TensorFlow data sets, or the sample."""
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from kmha.errors import InputError
+from kmha.manifest import sha256
 from training.config import DataSection
 from training.examples import ExampleSet, write_examples
 from training.records import Row, column_names, read_rows
@@ -25,10 +25,7 @@ class Source:
 
     def fingerprint(self) -> str | None:
         """SHA-256 of the file; None where there is no single file."""
-        if self.file is None:
-            return None
-        with open(self.file, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return None if self.file is None else sha256(self.file)
 
     def check(self, columns: Columns) -> None:
         """Reads the first row of a file; raises InputError if it cannot be read or lacks a column."""
