@@ -86,15 +86,12 @@ def _dtype_policy(name: str) -> Iterator[None]:
 def _train(config: FitConfig, data: Data, inputs: Inputs, validation: BatchSource, folder: Path):
     """The trained model with its best weights, its judge, and how the training went."""
     strategy = make_strategy(config.strategy)
-    jit = config.train.jit == "on" or (
-        config.train.jit == "auto" and bool(tf.config.list_logical_devices("GPU"))
-    )
     targets = data.task.targets(data.train, data.labels)
     source = inputs.source(
         "train",
         targets,
         data.task.weights(targets),
-        full_shapes=jit,
+        full_shapes=_compiled(config.train.jit),
         divisor=strategy.num_replicas_in_sync,
     )
     lengths = bucket_lengths(np.concatenate([source.lengths, validation.lengths]), config.train.buckets)
@@ -106,19 +103,20 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: BatchSourc
     vocabulary, unknown_id = inputs.preprocessor.vocabulary, inputs.preprocessor.unknown_id
     with strategy.scope():
         model = initial_model(config, data.task, source, vocabulary, unknown_id, len(data.labels))
-        judge = Judge(model, data.task, data.labels, lengths)
-        loop = _loop(
-            config,
-            data,
-            model,
-            source,
-            lengths,
-            lambda: judge.validate(validation, data.validation),
-            strategy,
-            jit,
-            folder,
-            len(plans),
-        )
+        step, average = _step_and_average(config, data.task.loss, model, strategy, len(plans))
+    judge = Judge(model, data.task, data.labels, lengths)
+    loop = Loop(
+        model=model,
+        step=step,
+        source=source,
+        lengths=lengths,
+        validate=lambda: judge.validate(validation, data.validation),
+        metric=data.task.metric,
+        settings=config.train,
+        average=average,
+        checkpoint=folder / CHECKPOINT,
+        callbacks=_callbacks(config, data.task.metric, len(plans), folder),
+    )
     size = sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
     say(
         f"{size:,} weights, {len(plans):,} batches an epoch, padded to"
@@ -137,52 +135,43 @@ def usual_epochs(batches: int) -> int:
     return min(most, max(fewest, -(-USUAL_BATCHES // batches)))
 
 
-def _loop(
-    config: FitConfig,
-    data: Data,
-    model: Any,
-    source: BatchSource,
-    lengths: list[int],
-    validate: Callable[[], dict[str, float]],
-    strategy: tf.distribute.Strategy,
-    jit: bool,
-    folder: Path,
-    batches: int,
-) -> Loop:
-    optimizer, train = config.optimizer, config.train
+def _step_and_average(
+    config: FitConfig, loss: Callable, model: Any, strategy: tf.distribute.Strategy, batches: int
+) -> tuple[TrainingStep, WeightAverage | None]:
+    """The training step of a run with so many batches an epoch; call it in the scope of the strategy."""
+    optimizer = config.optimizer
     weights = [variable.value for variable in model.trainable_variables]
-    steps = -(-batches // optimizer.accumulation_steps) * train.epochs
+    steps = -(-batches // optimizer.accumulation_steps) * config.train.epochs
     rate = warmup_then_decay(
         optimizer.learning_rate, steps, round(optimizer.warmup_fraction * steps), optimizer.decay
     )
     step = TrainingStep(
         model,
-        data.task.loss,
+        loss,
         AdamW(weights, rate, optimizer.weight_decay),
         strategy,
-        jit_compile=jit,
+        jit_compile=_compiled(config.train.jit),
         clip_norm=optimizer.clip_norm or None,
         accumulation_steps=optimizer.accumulation_steps,
         loss_scale=LossScale() if config.precision == "float16" else None,
     )
+    average = WeightAverage(weights, strategy, optimizer.ema_decay) if optimizer.ema_decay else None
+    return step, average
+
+
+def _compiled(jit: str) -> bool:
+    """Whether XLA compiles the step; auto: on GPUs."""
+    return jit == "on" or (jit == "auto" and bool(tf.config.list_logical_devices("GPU")))
+
+
+def _callbacks(config: FitConfig, metric: str, batches: int, folder: Path) -> list[keras.callbacks.Callback]:
     callbacks: list[keras.callbacks.Callback] = [
-        Progress(batches * train.epochs, data.task.metric),
+        Progress(batches * config.train.epochs, metric),
         keras.callbacks.CSVLogger(str(folder / RUN_LOG), append=config.resume),
     ]
     if config.tensorboard:
         callbacks.append(keras.callbacks.TensorBoard(str(folder / "tensorboard")))
-    return Loop(
-        model=model,
-        step=step,
-        source=source,
-        lengths=lengths,
-        validate=validate,
-        metric=data.task.metric,
-        settings=train,
-        average=WeightAverage(weights, strategy, optimizer.ema_decay) if optimizer.ema_decay else None,
-        checkpoint=folder / CHECKPOINT,
-        callbacks=callbacks,
-    )
+    return callbacks
 
 
 def _judged(
