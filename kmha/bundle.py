@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,21 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS, checked_ids
-from kmha.manifest import FORMAT, MANIFEST, MODEL, VOCABULARY, check_files, read_manifest, write_manifest
+from kmha.manifest import (
+    FORMAT,
+    MANIFEST,
+    MODEL,
+    SAMPLE,
+    VOCABULARY,
+    check_files,
+    read_manifest,
+    write_manifest,
+)
 from kmha.models.classifier import TextClassifier
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import Vocabulary
 
-__all__ = ["FORMAT", "MANIFEST", "MODEL", "VOCABULARY", "Bundle"]
+__all__ = ["FORMAT", "MANIFEST", "MODEL", "SAMPLE", "VOCABULARY", "Bundle"]
 
 CHUNK_ROWS = 1024
 BATCH_TOKENS = 8192
@@ -32,7 +42,8 @@ class Bundle:
         preprocessor: The one it was trained with.
         labels: Names in the order of the model's outputs.
         thresholds: With several labels, the probability from which each is given (None: 0.5); else None.
-        details: More JSON values for bundle.json: columns, data hashes, command.
+        details: More JSON values for bundle.json: columns, data hashes, lengths of the training rows in tokens.
+        sample: Some training texts, on which an export calibrates itself and warms up.
 
     Raises:
         InputError: The parts do not fit one another.
@@ -43,6 +54,7 @@ class Bundle:
     labels: list[str]
     thresholds: list[float] | None = None
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
+    sample: list[str] = dataclasses.field(default_factory=list)
 
     def __post_init__(self):
         if self.multi_label and self.thresholds is None:
@@ -74,11 +86,15 @@ class Bundle:
         return self.model.multi_label
 
     def save(self, folder: Path) -> None:
-        """Writes model.keras, vocab.txt and bundle.json with the hashes of both into a folder."""
+        """Writes model.keras, vocab.txt, sample.jsonl and bundle.json with their hashes into a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.model.save(folder / MODEL)
         self.preprocessor.vocabulary.write(folder / VOCABULARY)
+        (folder / SAMPLE).unlink(missing_ok=True)
+        if self.sample:
+            lines = "".join(json.dumps(text, ensure_ascii=False) + "\n" for text in self.sample)
+            (folder / SAMPLE).write_text(lines, "utf-8")
         values = {
             **self.details,
             "multi_label": self.multi_label,
@@ -110,7 +126,14 @@ class Bundle:
         details = {key: value for key, value in manifest.items() if key not in known}
         try:
             preprocessor = Preprocessor(vocabulary, **manifest["text"])
-            return cls(model, preprocessor, manifest["labels"], manifest["thresholds"], details)
+            return cls(
+                model,
+                preprocessor,
+                manifest["labels"],
+                manifest["thresholds"],
+                details,
+                _read_sample(folder / SAMPLE) if SAMPLE in manifest["files"] else [],
+            )
         except (InputError, TypeError) as error:
             raise InputError(f"{folder / MANIFEST}: text or labels cannot be used: {error}") from error
 
@@ -199,6 +222,16 @@ class Bundle:
         given = probabilities >= np.asarray(self.thresholds, np.float32)
         order = np.argsort(-probabilities, kind="stable")
         return {"labels": [self.labels[i] for i in order if given[i]], "probabilities": named}
+
+
+def _read_sample(path: Path) -> list[str]:
+    try:
+        texts = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
+    except ValueError as error:
+        raise InputError(f"{path}: wanted a JSON string a line, {error}") from error
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError(f"{path}: wanted a JSON string a line, given something else")
+    return texts
 
 
 def _load_model(path: Path) -> TextClassifier:

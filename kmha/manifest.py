@@ -14,16 +14,20 @@ from kmha.errors import InputError
 
 FORMAT = 1
 MANIFEST, MODEL, VOCABULARY = "bundle.json", "model.keras", "vocab.txt"
+# A sample of the training texts, one JSON string a line; a bundle may lack it.
+SAMPLE = "sample.jsonl"
 TASK = "classify"
 
 
 def write_manifest(folder: Path, values: dict[str, Any]) -> None:
-    """Writes bundle.json: the format, the task, the values given, and the hashes of model and vocabulary."""
+    """Writes bundle.json: the format, the task, the values given, and the hashes of the bundle's files."""
     manifest = {
         **values,
         "format": FORMAT,
         "task": TASK,
-        "files": {name: sha256(folder / name) for name in (MODEL, VOCABULARY)},
+        "files": {
+            name: sha256(folder / name) for name in (MODEL, VOCABULARY, SAMPLE) if (folder / name).exists()
+        },
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=2) + "\n", "utf-8")
 

@@ -21,6 +21,7 @@ from training.data import Data
 from training.initial_model import initial_model
 from training.inputs import Inputs, describe_tokens, make_inputs
 from training.judge import Judge
+from training.kept import length_percentiles, sample_texts
 from training.loop import Loop, epoch_plans
 from training.optimizer import AdamW, warmup_then_decay
 from training.pipeline import BatchSource
@@ -68,8 +69,13 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
         "data": dataclasses.asdict(data.summary),
         "tokens": {name: dataclasses.asdict(counts) for name, counts in inputs.counts.items()},
     }
-    details = {"columns": dataclasses.asdict(data.columns), "data": data.origins}
-    bundle = Bundle(model, inputs.preprocessor, data.labels, decision.get("thresholds"), details)
+    details = {
+        "columns": dataclasses.asdict(data.columns),
+        "data": data.origins,
+        "lengths": length_percentiles(inputs.tokens["train"].lengths[data.train.rows]),
+    }
+    sample = sample_texts(data.train, config.train.seed)
+    bundle = Bundle(model, inputs.preprocessor, data.labels, decision.get("thresholds"), details, sample)
     return Learnt(bundle, metrics)
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def test_a_loaded_bundle_gives_the_same_answers(tmp_path, bundle):
     assert loaded.predict(texts) == bundle.predict(texts)
     assert (loaded.labels, loaded.thresholds) == (bundle.labels, bundle.thresholds)
     assert loaded.multi_label == bundle.multi_label
-    assert loaded.details == {"data": {"train": "ü"}}
+    assert loaded.details == bundle.details
     assert loaded.preprocessor.get_config() == bundle.preprocessor.get_config()
 
 
@@ -50,6 +51,16 @@ def test_saving_what_was_loaded_changes_nothing_but_the_archive(saved, tmp_path)
     # The archive has the time in it.
     assert before["files"].pop("model.keras") and after["files"].pop("model.keras")
     assert after == before
+
+
+def test_the_sample_of_training_texts_comes_back(saved, tmp_path):
+    assert Bundle.load(saved).sample == list(TEXTS)
+    odd = ["", "two\nlines\r\n", "\u2028 \0 \x85", 'a "quote" 油']
+    bundle = Bundle.load(saved)
+    dataclasses.replace(bundle, sample=odd).save(tmp_path / "odd")
+    assert Bundle.load(tmp_path / "odd").sample == odd
+    dataclasses.replace(bundle, sample=[]).save(tmp_path / "odd")
+    assert Bundle.load(tmp_path / "odd").sample == []
 
 
 @pytest.mark.parametrize("tokenization", ["char", "word"])

@@ -51,6 +51,12 @@ def test_a_missing_file_is_named(saved, name):
     assert f"wanted the bundle's file {name}" in refused(saved)
 
 
+@pytest.mark.parametrize("content", [b"no JSON", b"[1]", b"\xff"])
+def test_a_sample_of_something_else_is_refused(saved, content):
+    put(saved, "sample.jsonl", content)
+    assert f"{saved / 'sample.jsonl'}: wanted a JSON string a line" in refused(saved)
+
+
 @pytest.mark.parametrize("kind", ["absent", "empty folder", "file"])
 def test_what_is_no_run_folder_is_refused(tmp_path, kind):
     folder = tmp_path / "run"

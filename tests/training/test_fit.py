@@ -13,7 +13,15 @@ from training import fit
 from training.fit import main
 from training.outcomes import Diverged
 
-FILES = ["bundle.json", "config.toml", "epochs.csv", "metrics.json", "model.keras", "vocab.txt"]
+FILES = [
+    "bundle.json",
+    "config.toml",
+    "epochs.csv",
+    "metrics.json",
+    "model.keras",
+    "sample.jsonl",
+    "vocab.txt",
+]
 
 
 def without_clock(metrics: dict) -> dict:
@@ -69,6 +77,7 @@ def test_the_metrics_name_the_data_and_the_course_of_the_training(news_run):
     ends = metrics["test"]["intervals"]["accuracy"]
     assert ends[0] <= metrics["test"]["accuracy"] <= ends[1]
     details = json.loads((news_run.folder / "bundle.json").read_text("utf-8"))
+    assert 3 <= details["lengths"]["p50"] <= details["lengths"]["p99"] <= details["lengths"]["p100"] <= 16
     assert details["columns"] == {"text": "text", "label": "label", "separator": "|"}
     assert (
         details["data"]["train"]["name"] == str(news_run.train)
