@@ -4,10 +4,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from export.ids import PROBABILITIES
 from kmha.bundle import Bundle
 
 TEXT = "text"
-LABEL, LABELS, PROBABILITIES, GIVEN = "label", "labels", "probabilities", "given"
+LABEL, LABELS, GIVEN = "label", "labels", "given"
 
 
 class Endpoints(tf.Module):

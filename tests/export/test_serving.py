@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.serving import GIVEN, LABEL, LABELS, PROBABILITIES, TEXT, Endpoints
+from export.ids import PROBABILITIES
+from export.serving import GIVEN, LABEL, LABELS, TEXT, Endpoints
 from tests.bundles import NASTY, SEVERAL, TEXTS, make_bundle, one_label_bundle, several_label_bundle
 
 

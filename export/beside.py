@@ -1,0 +1,49 @@
+"""Artefacts are written beside their place and renamed: nobody ever reads half of one."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from kmha.errors import InputError
+
+
+@contextlib.contextmanager
+def written_beside(final: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A path to write a file or folder to; it becomes `final` when the block ends well, else nothing stays.
+
+    Args:
+        final: Where the artefact shall stand. Missing folders above are made, and removed again after an error.
+        overwrite: Whether an artefact that stands there is replaced.
+
+    Raises:
+        InputError: Something stands there and must not be replaced, or nobody can write there.
+    """
+    final = Path(final)
+    if final.exists() and not overwrite:
+        raise InputError(f"{final}: wanted a new place, given one that is taken; use --overwrite")
+    missing = [folder for folder in final.parents if not folder.exists()]
+    beside = final.with_name(f"{final.name}.partial")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        remove(beside)
+        yield beside
+        if final.is_dir():
+            remove(final)
+        beside.replace(final)
+    except OSError as error:
+        raise InputError(f"{final}: cannot write there, {error.strerror or error}") from error
+    finally:
+        remove(beside)
+        with contextlib.suppress(OSError):
+            for folder in missing:
+                folder.rmdir()
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
