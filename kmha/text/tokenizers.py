@@ -22,6 +22,9 @@ from kmha.errors import InputError
 from kmha.text.special_tokens import UNKNOWN
 from kmha.text.vocabulary import CONTINUATION, LONGEST_WORD_BYTES, Tokenization, Vocabulary
 
+# As a regular expression; runs of it count as one space where characters are the tokens.
+WHITE_SPACE = r"[\s\p{Z}]+"
+
 
 def normalizer(lower_case: bool) -> Callable:
     """The function that every tokenization applies first.
@@ -80,7 +83,7 @@ def _characters(vocabulary: Vocabulary, lower_case: bool) -> Callable:
     normalize = normalizer(lower_case)
 
     def cut(texts):
-        clean = tf.strings.strip(tf.strings.regex_replace(normalize(texts), r"[\s\p{Z}]+", " "))
+        clean = tf.strings.strip(tf.strings.regex_replace(normalize(texts), WHITE_SPACE, " "))
         code_points = tf.strings.unicode_decode(clean, "UTF-8", errors="replace")
         known = tf.minimum(code_points.flat_values, len(ids_by_code_point) - 1)
         return code_points.with_flat_values(tf.gather(tf.constant(ids_by_code_point), known))

@@ -1,0 +1,1 @@
+"""What a device needs beside a model file: tokenizers without dependencies, to be copied as they are."""

@@ -1,0 +1,149 @@
+// Texts to token ids in a browser, without dependencies: copy this one file beside the page.
+//
+//   import { Tokenizer } from "./tokenizer.js";
+//   const tokenizer = await Tokenizer.load("model.tokenizer.json");
+//   const { tokenIds, paddingMask } = tokenizer.pad(tokenizer.encode("some text", 64), 64);
+//
+// It reads the tokenizer.json that an export wrote and gives the ids that the trained model was given, whatever
+// version of Unicode the browser knows.
+
+const FORMAT = 1;
+
+export class Tokenizer {
+  // values: what tokenizer.json holds, parsed.
+  constructor(values) {
+    if (values.format > FORMAT) {
+      throw new RangeError(`tokenizer.json: wanted format ${FORMAT} or older, given ${values.format}`);
+    }
+    this.labels = values.labels;
+    this.multiLabel = values.multi_label;
+    this.thresholds = values.thresholds;
+    this.maxLength = values.max_length;
+    this.tokens = values.vocabulary;
+    this.specialIds = values.special_ids;
+    this._values = values;
+    this._ids = new Map(values.vocabulary.map((token, index) => [token, index]));
+    this._longest = values.vocabulary.reduce((most, token) => Math.max(most, [...token].length), 0);
+    this._normalized = normalization(values.normalization);
+    const white = inBrackets(values.white_space);
+    const alone = inBrackets(values.isolated);
+    this._white = new RegExp(`[${white}]+`, "gu");
+    this._word = new RegExp(alone ? `[${alone}]|[^${white}${alone}]+` : `[^${white}]+`, "gu");
+  }
+
+  // The tokenizer of a tokenizer.json at an address.
+  static async load(url) {
+    const response = await fetch(url);
+    if (!response.ok) throw new Error(`${url}: wanted a tokenizer.json, given status ${response.status}`);
+    return new Tokenizer(await response.json());
+  }
+
+  // Token ids of a text (a string, or a Uint8Array of UTF-8), without special tokens; at most `most` of them.
+  tokenize(text, most = Infinity) {
+    const ids = [];
+    for (const id of this._cut(this._normalize(text))) {
+      if (ids.length >= most) break;
+      ids.push(id);
+    }
+    return ids;
+  }
+
+  // Token ids between the special ones, at most `length` in all and never more than the model can read.
+  encode(text, length = this.maxLength) {
+    const most = Math.min(length, this.maxLength) - 2;
+    return [this.specialIds.start, ...this.tokenize(text, most), this.specialIds.end];
+  }
+
+  // Int32Arrays of exactly this length; the mask is 1 at real tokens.
+  pad(ids, length) {
+    const tokenIds = new Int32Array(length).fill(this.specialIds.padding);
+    const paddingMask = new Int32Array(length);
+    tokenIds.set(ids);
+    paddingMask.fill(1, 0, ids.length);
+    return { tokenIds, paddingMask };
+  }
+
+  // The best label of probabilities, one for each label; with several labels those given, best first.
+  answer(probabilities) {
+    const order = this.labels.map((_, index) => index).sort((a, b) => probabilities[b] - probabilities[a]);
+    if (!this.multiLabel) return this.labels[order[0]];
+    return order.filter((index) => probabilities[index] >= this.thresholds[index]).map((index) => this.labels[index]);
+  }
+
+  _normalize(text) {
+    const most = this._values.max_bytes;
+    // A half of a surrogate pair is no character; it counts as "?", as where the model was trained. One unit more
+    // than bytes, so that cutting makes no half where it could be read.
+    const bytes =
+      typeof text === "string"
+        ? new TextEncoder().encode(text.slice(0, most + 1).replace(/\p{Surrogate}/gu, "?"))
+        : text;
+    const whole = new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes.subarray(0, most));
+    let normalized = "";
+    for (const character of whole) normalized += this._normalized.get(character) ?? character;
+    return normalized;
+  }
+
+  *_cut(text) {
+    const unknown = this.specialIds.unknown;
+    if (this._values.tokenization === "char") {
+      const clean = text.replace(this._white, " ").replace(/^ | $/g, "");
+      for (const character of clean) yield this._ids.get(character) ?? unknown;
+      return;
+    }
+    for (const [word] of text.matchAll(this._word)) {
+      if (new TextEncoder().encode(word).length > this._values.max_word_bytes) yield unknown;
+      else if (this._values.tokenization === "word") yield this._ids.get(word) ?? unknown;
+      else yield* this._pieces([...word]);
+    }
+  }
+
+  // The longest piece first, then the longest that continues it, …; one unknown token if that fails.
+  _pieces(word) {
+    const pieces = [];
+    let start = 0;
+    while (start < word.length) {
+      const mark = start ? this._values.continuation : "";
+      let end = Math.min(word.length, start + this._longest);
+      let id;
+      for (; end > start; end--) {
+        id = this._ids.get(mark + word.slice(start, end).join(""));
+        if (id !== undefined) break;
+      }
+      if (id === undefined) return [this.specialIds.unknown];
+      pieces.push(id);
+      start = end;
+    }
+    return pieces;
+  }
+}
+
+function normalization(tables) {
+  const changed = new Map();
+  const set = (code, after) => changed.set(String.fromCodePoint(code), after);
+  for (const [first, last, step, shift] of tables.shifted) {
+    for (let code = first; code <= last; code += step) set(code, String.fromCodePoint(code + shift));
+  }
+  for (const [after, bounds] of Object.entries(tables.replaced)) {
+    for (let i = 0; i < bounds.length; i += 2) {
+      for (let code = bounds[i]; code <= bounds[i + 1]; code++) set(code, after);
+    }
+  }
+  if (tables.hangul) {
+    // Unicode's arithmetic of syllables: 21 vowels, 28 endings (one of them none).
+    for (let code = 0; code < 11172; code++) {
+      const [rest, tail] = [Math.floor(code / 28), code % 28];
+      const letters = String.fromCodePoint(0x1100 + Math.floor(rest / 21), 0x1161 + (rest % 21));
+      set(0xac00 + code, tail ? letters + String.fromCodePoint(0x11a7 + tail) : letters);
+    }
+  }
+  return changed;
+}
+
+function inBrackets(bounds) {
+  let written = "";
+  for (let i = 0; i < bounds.length; i += 2) {
+    written += `\\u{${bounds[i].toString(16)}}-\\u{${bounds[i + 1].toString(16)}}`;
+  }
+  return written;
+}

@@ -1,0 +1,154 @@
+"""Texts to token ids with nothing but Python's standard library: copy this one file to the device.
+
+It reads the tokenizer.json that an export wrote and gives the ids that the trained model was given, for any bytes,
+whatever version of Unicode the device knows.
+"""
+
+import json
+import re
+
+FORMAT = 1
+
+
+class Tokenizer:
+    """Cuts texts as the model's own tokenizer does.
+
+    Args:
+        values: What tokenizer.json holds.
+
+    Raises:
+        ValueError: They are in a newer format than this file can read.
+    """
+
+    def __init__(self, values):
+        if values["format"] > FORMAT:
+            raise ValueError(f"tokenizer.json: wanted format {FORMAT} or older, given {values['format']}")
+        self.labels = values["labels"]
+        self.multi_label = values["multi_label"]
+        self.thresholds = values["thresholds"]
+        self.max_length = values["max_length"]
+        self.tokens = values["vocabulary"]
+        self.special_ids = values["special_ids"]
+        self._max_bytes = values["max_bytes"]
+        self._most_word_bytes = values["max_word_bytes"]
+        self._continuation = values["continuation"]
+        self._ids = {token: index for index, token in enumerate(self.tokens)}
+        self._unknown = self.special_ids["unknown"]
+        self._longest = max(len(token) for token in self.tokens)
+        self._normalized = _normalization(values["normalization"])
+        self._cut = {"wordpiece": self._pieces, "word": self._words, "char": self._characters}[
+            values["tokenization"]
+        ]
+        white, alone = in_brackets(values["white_space"]), in_brackets(values["isolated"])
+        self._white = re.compile(f"[{white}]+")
+        self._word = re.compile(f"[{alone}]|[^{white}{alone}]+" if alone else f"[^{white}]+")
+
+    @classmethod
+    def read(cls, path):
+        """The tokenizer of a tokenizer.json."""
+        with open(path, encoding="utf-8") as file:
+            return cls(json.load(file))
+
+    def tokenize(self, text, most=None):
+        """Token ids of a text, without special tokens.
+
+        Args:
+            text: str, or bytes of any kind; invalid UTF-8 is read as replacement characters.
+            most: Tokens after which to stop; None reads what the model would read of the text.
+
+        Returns:
+            A list of int.
+        """
+        first = text[: self._max_bytes]
+        raw = first if isinstance(first, bytes) else first.encode("utf-8", "replace")
+        whole = raw[: self._max_bytes].decode("utf-8", "replace").translate(self._normalized)
+        ids = []
+        for token in self._cut(whole):
+            if most is not None and len(ids) >= most:
+                break
+            ids.append(token)
+        return ids
+
+    def encode(self, text, length=None):
+        """Token ids of a text between the special ones.
+
+        Args:
+            text: str, or bytes of any kind.
+            length: Most tokens, the two special ones included; None takes the longest the model can read.
+
+        Returns:
+            A list of int, at most `length` long and at least 2.
+        """
+        most = min(length or self.max_length, self.max_length)
+        return [self.special_ids["start"], *self.tokenize(text, most - 2), self.special_ids["end"]]
+
+    def pad(self, ids, length):
+        """Token ids and padding mask of exactly this length, two lists of int; the mask is 1 at real tokens."""
+        rest = length - len(ids)
+        return [*ids, *[self.special_ids["padding"]] * rest], [*[1] * len(ids), *[0] * rest]
+
+    def answer(self, probabilities):
+        """What probabilities, one for each label, amount to.
+
+        Returns:
+            The best label; for a model of several labels the list of those given, best first.
+        """
+        order = sorted(range(len(self.labels)), key=lambda index: -probabilities[index])
+        if not self.multi_label:
+            return self.labels[order[0]]
+        return [self.labels[index] for index in order if probabilities[index] >= self.thresholds[index]]
+
+    def _pieces(self, text):
+        for word in self._word.findall(text):
+            yield from self._pieces_of(word)
+
+    def _pieces_of(self, word):
+        """The longest piece first, then the longest that continues it, …; one unknown token if that fails."""
+        if len(word.encode()) > self._most_word_bytes:
+            return [self._unknown]
+        pieces, start = [], 0
+        while start < len(word):
+            mark = self._continuation if start else ""
+            for end in range(min(len(word), start + self._longest), start, -1):
+                index = self._ids.get(mark + word[start:end])
+                if index is not None:
+                    break
+            else:
+                return [self._unknown]
+            pieces.append(index)
+            start = end
+        return pieces
+
+    def _words(self, text):
+        for word in self._word.findall(text):
+            fits = len(word.encode()) <= self._most_word_bytes
+            yield self._ids.get(word, self._unknown) if fits else self._unknown
+
+    def _characters(self, text):
+        for character in self._white.sub(" ", text).strip(" "):
+            yield self._ids.get(character, self._unknown)
+
+
+def _normalization(tables):
+    """The table for str.translate."""
+    changed = {}
+    for first, last, step, shift in tables["shifted"]:
+        for code in range(first, last + 1, step):
+            changed[code] = code + shift
+    for after, bounds in tables["replaced"].items():
+        for first, last in zip(bounds[::2], bounds[1::2]):  # noqa: B905  (strict= is too new for some devices)
+            for code in range(first, last + 1):
+                changed[code] = after
+    if tables["hangul"]:
+        # Unicode's arithmetic of syllables: 21 vowels, 28 endings (one of them none).
+        for code in range(11172):
+            rest, tail = divmod(code, 28)
+            letters = chr(0x1100 + rest // 21) + chr(0x1161 + rest % 21)
+            changed[0xAC00 + code] = letters + (chr(0x11A7 + tail) if tail else "")
+    return changed
+
+
+def in_brackets(bounds):
+    """Ranges of code points as they stand inside a regular expression's brackets."""
+    pairs = zip(bounds[::2], bounds[1::2])  # noqa: B905
+    return "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in pairs)
