@@ -18,6 +18,7 @@ from training.cli import FAILED, parse, run, say
 
 FIRST_OPSET, LAST_OPSET = 13, 18
 FLOAT_TOLERANCE = 1e-4
+TOKENIZER = "tokenizer.json"
 NEEDED = ("onnx", "onnxruntime", "tf2onnx")
 
 
@@ -105,12 +106,16 @@ def write_onnx(
     import onnx
 
     from export.beside import written_beside
+    from export.device_tokenizer import write_tokenizer
     from export.onnx_graph import convert, quantized
 
     with written_beside(out, overwrite) as path:
         model = convert(bundle, opset, attention)
         onnx.save_model(quantized(model) if quantize == "dynamic" else model, str(path))
-        return _compared(bundle, path, None if quantize == "dynamic" else FLOAT_TOLERANCE)
+        worst = _compared(bundle, path, None if quantize == "dynamic" else FLOAT_TOLERANCE)
+        with written_beside(out.with_name(TOKENIZER), overwrite=True) as tokenizer:
+            write_tokenizer(bundle, tokenizer)
+    return worst
 
 
 def _compared(bundle, path: Path, tolerance: float | None) -> float:

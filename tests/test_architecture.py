@@ -11,7 +11,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("kmha", "training", "export")
-COMMANDS = ("training.fit", "training.evaluate", "training.predict", "export.savedmodel", "export.onnx")
+COMMANDS = (
+    "training.fit",
+    "training.evaluate",
+    "training.predict",
+    "export.savedmodel",
+    "export.onnx",
+    "export.answer",
+    "export.verify",
+)
 MAX_LINES = 300
 
 FORBIDDEN_ABOVE = {"kmha": {"training", "export"}, "training": {"export"}, "export": set()}
