@@ -51,14 +51,23 @@ def tokenizer_values(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def write_tokenizer(bundle: Bundle, path: Path) -> None:
-    """Writes a bundle's tokenizer.json: UTF-8, the same bytes for the same bundle.
+def tokenizer_json(bundle: Bundle) -> bytes:
+    """A bundle's tokenizer.json: UTF-8, the same bytes for the same bundle.
 
     Raises:
         InputError: As `tokenizer_values`.
     """
     compact = json.dumps(tokenizer_values(bundle), ensure_ascii=False, separators=(",", ":"))
-    Path(path).write_bytes(f"{compact}\n".encode())
+    return f"{compact}\n".encode()
+
+
+def write_tokenizer(bundle: Bundle, path: Path) -> None:
+    """Writes a bundle's tokenizer.json.
+
+    Raises:
+        InputError: As `tokenizer_values`.
+    """
+    Path(path).write_bytes(tokenizer_json(bundle))
 
 
 def _check_tokens(text: Preprocessor, white_space: list[int]) -> None:

@@ -16,6 +16,7 @@ COMMANDS = (
     "training.evaluate",
     "training.predict",
     "export.savedmodel",
+    "export.tflite",
     "export.onnx",
     "export.answer",
     "export.verify",

@@ -3,7 +3,9 @@
 `docs/attention.md` derives it and shows the faults it avoids.
 """
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
 
 import keras
 from keras import ops
@@ -13,6 +15,24 @@ from kmha.layers.positions import rotate
 # Finite, so that the softmax of a row with nothing to attend to is finite too; such rows are zeroed after.
 # Softmax is computed in float32, where exp(-1e9) is exactly 0.
 MASKED_SCORE = -1e9
+_score_of_masked = contextvars.ContextVar("score_of_masked", default=MASKED_SCORE)
+
+
+@contextlib.contextmanager
+def masked_score(score: float) -> Iterator[None]:
+    """Within the block, attention is traced with another score in masked places.
+
+    For exports to 8-bit integers: they share 256 steps between the masked score and the real ones, which -1e9
+    would all push into one.
+
+    Args:
+        score: Far enough below real scores that its softmax is nearly 0.
+    """
+    token = _score_of_masked.set(score)
+    try:
+        yield
+    finally:
+        _score_of_masked.reset(token)
 
 
 def attention_mask(query_mask, key_mask=None, causal: bool = False):
@@ -57,7 +77,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable
         weights = attended = _softmax(scores)
         row_is_open = None
     else:
-        attended = _softmax(ops.where(_over_heads(mask), scores, MASKED_SCORE))
+        attended = _softmax(ops.where(_over_heads(mask), scores, _score_of_masked.get()))
         row_is_open = ops.expand_dims(open_rows(mask), 1)  # [B, 1, T or 1, 1]
         weights = attended * row_is_open
     attended = ops.cast(attended, value.dtype)

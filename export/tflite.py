@@ -1,0 +1,129 @@
+"""python -m export.tflite RUN OUT.tflite
+
+Writes a run as a TFLite model for phones, browsers and small machines: token ids in, probabilities out, with the
+tokenizer, the labels and the vocabulary as files beside it.
+"""  # noqa: D415
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from kmha.errors import InputError
+from training.cli import FAILED, parse, run, say
+
+SHORTEST = 3
+STEP = 8
+
+
+@dataclass(frozen=True)
+class TfliteConfig:
+    """Writes a run as a TFLite model, with all that a device needs beside it."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Run folder that training.fit wrote."""
+    out: Annotated[Path, tyro.conf.Positional]
+    """The file to write; OUT.tokenizer.json, OUT.labels.txt and OUT.vocab.txt come beside it."""
+    quantize: Literal["none", "float16", "dynamic", "int8"] = "none"
+    """How weights, and with int8 values too, are rounded."""
+    length: tuple[int, ...] = ()
+    """Tokens a text may have, special ones included; several make several signatures that share the weights.
+    Default: the 99th percentile of the training texts, rounded up to a multiple of 8."""
+    dynamic_length: bool = False
+    """One signature for any length up to the run's longest, instead of fixed ones."""
+    attention: bool = False
+    """Answers the attention weights too."""
+    overwrite: bool = False
+    """Replaces files that stand there."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    return run(lambda: _export(parse(TfliteConfig, argv, "python -m export.tflite")))
+
+
+def _export(config: TfliteConfig) -> int:
+    if config.dynamic_length and config.length:
+        raise InputError("--dynamic-length: wanted it or --length, given both")
+    from kmha.quiet import import_tensorflow
+
+    import_tensorflow()
+    from export.tflite_check import CheckError
+    from kmha.bundle import Bundle
+
+    bundle = Bundle.load(config.run)
+    lengths = [None] if config.dynamic_length else chosen_lengths(bundle, config.length)
+    try:
+        difference = write_tflite(
+            bundle, config.out, lengths, config.quantize, config.attention, config.overwrite
+        )
+    except CheckError as error:
+        say(f"error: {config.out}: {error}")
+        return FAILED
+    say(f"largest difference from the run: {difference:.2g}")
+    print(config.out)
+    return 0
+
+
+def chosen_lengths(bundle, wanted: Sequence[int] = ()) -> list[int]:
+    """The lengths to export, ascending.
+
+    Args:
+        bundle: A trained bundle.
+        wanted: Lengths asked for; none asks for the 99th percentile of the training texts, rounded up.
+
+    Raises:
+        InputError: A length below 3 or past the run's longest.
+    """
+    longest = bundle.preprocessor.max_length
+    if not wanted:
+        usual = bundle.details.get("lengths", {}).get("p99", longest)
+        return [max(SHORTEST, min(longest, -(-usual // STEP) * STEP))]
+    for length in wanted:
+        if not SHORTEST <= length <= longest:
+            raise InputError(f"--length: wanted {SHORTEST} to the run's {longest}, given {length}")
+    return sorted(set(wanted))
+
+
+def write_tflite(
+    bundle,
+    final: Path,
+    lengths: Sequence[int | None],
+    quantize: Literal["none", "float16", "dynamic", "int8"] = "none",
+    with_attention: bool = False,
+    overwrite: bool = False,
+) -> float:
+    """Writes a bundle as a TFLite model and what a device needs beside it.
+
+    Args:
+        bundle: A trained bundle.
+        final: The file to write.
+        lengths: Tokens each signature takes; None for any number.
+        quantize: As in `tflite_convert.convert`.
+        with_attention: Whether to answer the attention weights too.
+        overwrite: Whether files that stand there are replaced.
+
+    Returns:
+        The largest difference of a probability from the bundle's, on sample texts.
+
+    Raises:
+        InputError: The place is taken or cannot be written to, or int8 lacks a sample.
+        CheckError: The model has an op that is not built in, answers no numbers, or in float32 other ones.
+    """
+    from export.device_files import written_for_devices
+    from export.tflite_check import check_answers, check_ops
+    from export.tflite_convert import convert
+
+    with written_for_devices(bundle, final, overwrite) as path:
+        content = convert(bundle, lengths, quantize, with_attention)
+        check_ops(content)
+        difference = check_answers(content, bundle, lengths, exact=quantize == "none")
+        path.write_bytes(content)
+    return difference
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""What a TFLite model is made of, and whether it answers as its bundle does."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from export.ids import PROBABILITIES
+from export.tflite_convert import features_of
+from kmha.bundle import Bundle
+from kmha.errors import InputError
+
+# Handles of variables: a file that has them has no weights, and answers nonsense.
+FORBIDDEN = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CUSTOM", "DELEGATE")
+TOLERANCE = 1e-4
+SAMPLE_TEXTS = 32
+# Asked where a run has no sample.
+PLAIN_TEXTS = ("", "a", "one two three", "一二三")
+
+
+class CheckError(Exception):
+    """An artefact is not what it must be."""
+
+
+def op_counts(content: bytes) -> dict[str, int]:
+    """How often each op stands in a model, by name; a custom op as CUSTOM and its own name.
+
+    Args:
+        content: The flatbuffer.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+    model = schema.Model.GetRootAsModel(content, 0)
+    counts: Counter[str] = Counter()
+    for graph in (model.Subgraphs(index) for index in range(model.SubgraphsLength())):
+        for operator in (graph.Operators(index) for index in range(graph.OperatorsLength())):
+            code = model.OperatorCodes(operator.OpcodeIndex())
+            # Old files keep the number in a byte, which is full.
+            name = names[max(code.BuiltinCode(), code.DeprecatedBuiltinCode())]
+            counts[f"CUSTOM {code.CustomCode().decode()}" if name == "CUSTOM" else name] += 1
+    return dict(sorted(counts.items()))
+
+
+def check_ops(content: bytes) -> None:
+    """Whether a model consists of built-in ops without variables.
+
+    Raises:
+        CheckError: It does not; names the op.
+    """
+    for name in op_counts(content):
+        if name.split(" ")[0] in FORBIDDEN:
+            raise CheckError(f"wanted built-in ops without variables, given {name}")
+
+
+def check_answers(content: bytes, bundle: Bundle, lengths, exact: bool) -> float:
+    """Compares a model's answers to sample texts with its bundle's.
+
+    Args:
+        content: The flatbuffer.
+        bundle: The bundle it was made of.
+        lengths: Tokens each signature takes; None for any number.
+        exact: Whether the answers must be the bundle's within 1e-4 (float32).
+
+    Returns:
+        The largest difference of a probability.
+
+    Raises:
+        CheckError: An answer is not a number, or they differ.
+    """
+    from export.tflite_convert import signature_names
+
+    interpreter = new_interpreter(content)
+    texts = bundle.sample[:SAMPLE_TEXTS] or list(PLAIN_TEXTS)
+    largest = 0.0
+    for name, length in zip(signature_names(lengths), lengths, strict=True):
+        runner: Any = interpreter.get_signature_runner(name)
+        features = features_of(bundle, texts, length or bundle.preprocessor.max_length)
+        mask = features["padding_mask"]
+        expected = bundle.probabilities_of_ids(features["token_ids"], mask)
+        for row in range(len(texts)):
+            steps = None if length else max(int(mask[row].sum()), 2)
+            inputs = {key: values[row : row + 1, :steps] for key, values in features.items()}
+            found = runner(**inputs)[PROBABILITIES][0]
+            if not np.isfinite(found).all():
+                raise CheckError(f"signature {name}: wanted numbers, given {found[~np.isfinite(found)][0]}")
+            largest = max(largest, float(np.abs(found - expected[row]).max()))
+    if exact and largest > TOLERANCE:
+        raise CheckError(f"wanted the run's answers within {TOLERANCE:g}, given a difference of {largest:.2g}")
+    return largest
+
+
+def new_interpreter(content: bytes) -> Any:
+    """LiteRT's interpreter of a model.
+
+    Raises:
+        InputError: The package is not installed.
+    """
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError as error:
+        raise InputError("TFLite: wanted the package ai-edge-litert, given none; install kmha[litert]") from error
+    return Interpreter(model_content=content)

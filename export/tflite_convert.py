@@ -1,0 +1,94 @@
+"""A bundle as the bytes of a TFLite model: signatures of ids, weights frozen, built-in ops only."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from export.ids import ATTENTION, PROBABILITIES, ids_function
+from kmha.bundle import Bundle
+from kmha.errors import InputError
+from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
+from kmha.layers.attention import masked_score
+
+Quantize = Literal["none", "float16", "dynamic", "int8"]
+ONLY_SIGNATURE = "serving_default"
+# In 8 bits the masked score takes part in the scale of all scores; this one costs 1e-13 of the attention at most.
+MASKED_SCORE_INT8 = -30.0
+
+
+def signature_names(lengths: Sequence[int | None]) -> list[str]:
+    """A name for the signature of each length."""
+    return [ONLY_SIGNATURE] if len(lengths) == 1 else [f"length_{length}" for length in lengths]
+
+
+def convert(
+    bundle: Bundle, lengths: Sequence[int | None], quantize: Quantize = "none", with_attention: bool = False
+) -> bytes:
+    """The TFLite model of a bundle.
+
+    Args:
+        bundle: A trained bundle; int8 calibrates on its sample.
+        lengths: Tokens each signature takes; None for any number up to max_length.
+        quantize: "none" keeps float32; "float16" halves the weights; "dynamic" keeps weights as 8-bit integers and
+            computes in them where that pays; "int8" fixes the scales of all values beforehand.
+        with_attention: Whether to answer the attention weights too.
+
+    Returns:
+        A flatbuffer whose signatures take token_ids, padding_mask and segment_ids, int32 [1, T], and give
+        "probabilities" float32 [1, C] and, if asked, "attention" float32 [1, L, N, T, T]. segment_ids are ignored:
+        they are there because BERT's clients send them.
+
+    Raises:
+        InputError: int8 without a sample.
+    """
+    if quantize == "int8" and not bundle.sample:
+        raise InputError("--quantize int8: wanted a run with a sample of its training texts, given one without")
+    names = dict(zip(signature_names(lengths), lengths, strict=True))
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        if quantize == "int8":
+            stack.enter_context(masked_score(MASKED_SCORE_INT8))
+        signatures = {name: _signature(bundle, length, with_attention) for name, length in names.items()}
+        module: Any = tf.Module()
+        module.weights = [variable.value for variable in bundle.model.variables]
+        tf.saved_model.save(module, folder, signatures=signatures)
+        # From the saved model: the other ways leave the weights out, or use ops that are not built in.
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(names))
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        if quantize != "none":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if quantize == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        if quantize == "int8":
+            converter.representative_dataset = lambda: _calibration(bundle, names)
+        return converter.convert()
+
+
+def features_of(bundle: Bundle, texts: Sequence[str | bytes], length: int) -> dict[str, Any]:
+    """Features of texts, int32 [B, length] by name, cut to the length with both special tokens kept."""
+    text = bundle.preprocessor
+    kept = text.tokenize(tf.constant(texts, tf.string))[:, : length - 2]
+    return {name: values.numpy() for name, values in text.pad(text.sequences(kept), length).items()}
+
+
+def _signature(bundle: Bundle, length: int | None, with_attention: bool) -> Any:
+    answer: Callable[..., dict] = ids_function(bundle, with_attention)
+
+    def answer_of_three(token_ids, padding_mask, segment_ids):
+        answers = answer(token_ids, padding_mask)
+        return {name: answers[name] for name in (PROBABILITIES, ATTENTION) if name in answers}
+
+    specs = [tf.TensorSpec([1, length], tf.int32, name) for name in (TOKEN_IDS, PADDING_MASK, SEGMENT_IDS)]
+    function: Any = tf.function(answer_of_three, autograph=False)
+    return function.get_concrete_function(*specs)
+
+
+def _calibration(bundle: Bundle, names: dict[str, int | None]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, length in names.items():
+        features = features_of(bundle, bundle.sample, length or bundle.preprocessor.max_length)
+        for row in range(len(bundle.sample)):
+            steps = None if length else int(features[PADDING_MASK][row].sum())
+            yield name, {key: values[row : row + 1, :steps] for key, values in features.items()}
