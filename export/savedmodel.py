@@ -1,10 +1,9 @@
 """python -m export.savedmodel RUN FOLDER
 
-Writes a run as a SavedModel for TensorFlow Serving: FOLDER/<next version>/, strings in, labels and
-probabilities out.
+Writes a run as a SavedModel for TensorFlow Serving: FOLDER/<next version>/, and beside the versions the
+settings of a server. docs/serving.md tells how to serve and ask it.
 """  # noqa: D415
 
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Annotated
 import tyro
 
 from kmha.errors import InputError
-from training.cli import parse, run
+from training.cli import parse, run, say
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,8 @@ class SavedModelConfig:
     """Run folder that training.fit wrote."""
     out: Annotated[Path, tyro.conf.Positional]
     """Folder of the served model; a new version is added to it."""
+    xla: bool = False
+    """Adds a signature predict_ids_xla, compiled once for each batch size and length."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +39,7 @@ def _export(config: SavedModelConfig) -> int:
     import_tensorflow()
     from kmha.bundle import Bundle
 
-    print(write_savedmodel(Bundle.load(config.run), config.out))
+    print(write_savedmodel(Bundle.load(config.run), config.out, config.xla))
     return 0
 
 
@@ -48,14 +49,15 @@ def next_version(folder: Path) -> int:
     return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0) + 1
 
 
-def write_savedmodel(bundle, folder: Path) -> Path:
-    """Writes the next version of a served model.
+def write_savedmodel(bundle, folder: Path, xla: bool = False) -> Path:
+    """Writes the next version of a served model, and what a server wants beside it.
 
     Written beside and renamed: a server that watches the folder never sees half a model.
 
     Args:
         bundle: A trained bundle.
-        folder: Where the versions stand.
+        folder: Where the versions stand. Files of settings that stand there are kept.
+        xla: Whether to add a signature that XLA compiles.
 
     Returns:
         The version's folder.
@@ -65,35 +67,63 @@ def write_savedmodel(bundle, folder: Path) -> Path:
     """
     import tensorflow as tf
 
-    from export.serving import Endpoints
+    from export.beside import written_beside
 
-    is_new = not folder.exists()
+    final = folder / str(next_version(folder))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        final = folder / str(next_version(folder))
-        beside = folder / f"{final.name}.partial"
-        shutil.rmtree(beside, ignore_errors=True)
-        try:
-            endpoints = Endpoints(bundle)
-            tf.saved_model.save(
-                endpoints, str(beside), signatures={"serving_default": endpoints.text_signature()}
-            )
-            beside.rename(final)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
-            if is_new and not any(folder.iterdir()):
-                folder.rmdir()
-    except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "strerror", None) or next(iter(str(error).splitlines()), type(error).__name__)
+        # The folder first: where it is new, it goes again after an error.
+        with written_beside(final) as beside:
+            _save(bundle, beside, xla)
+            _add_server_files(folder, xla)
+    except tf.errors.OpError as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{folder}: cannot write there, {reason}") from error
     return final
 
 
-def load_savedmodel(folder: Path):
-    """The function of a written version: string [B] to the dictionary that `Endpoints.predict_text` returns.
+def _save(bundle, folder: Path, xla: bool) -> None:
+    import tensorflow as tf
+
+    from export.server_files import ALLOWED_BATCH_SIZES
+    from export.serving import CLASSIFY, Endpoints
+    from export.warmup import write_warmup
+
+    endpoints = Endpoints(bundle, xla)
+    signatures = endpoints.signatures()
+    tf.saved_model.save(endpoints, str(folder), signatures=signatures)
+    # Every signature is saved as one for Predict calls; the server takes Classify calls only at one named so.
+    updater = tf.compat.v1.saved_model.signature_def_utils.MethodNameUpdater(str(folder))
+    updater.replace_method_name(CLASSIFY, tf.compat.v1.saved_model.CLASSIFY_METHOD_NAME)
+    updater.save()
+    # The checksum of the file before that change; loaders do without one.
+    (folder / "fingerprint.pb").unlink(missing_ok=True)
+    if not write_warmup(bundle, list(signatures), folder, ALLOWED_BATCH_SIZES):
+        say("the run has no sample texts: no warm-up requests written, so the first requests will be slow")
+
+
+def _add_server_files(folder: Path, xla: bool) -> None:
+    from export.server_files import COMPOSE, XLA_FLAG, add_missing, model_name, server_files
+
+    kept = add_missing(folder, server_files(model_name(folder), xla))
+    if kept:
+        say(f"kept as they were: {', '.join(kept)}")
+    if xla and COMPOSE in kept and XLA_FLAG not in (folder / COMPOSE).read_text("utf-8", "replace"):
+        say(f"{folder / COMPOSE}: add {XLA_FLAG} to the command, without it the compiled signature fails")
+
+
+def load_savedmodel(folder: Path, signature: str = "serving_default"):
+    """A function of a written version.
+
+    Args:
+        folder: Of the version.
+        signature: Its name; see `Endpoints.signatures`.
+
+    Returns:
+        A function of the signature's only input, or of its inputs by name, that returns a dictionary of tensors: for
+        serving_default of string [B], what `Endpoints.predict_text` returns.
 
     Raises:
-        InputError: No SavedModel stands there.
+        InputError: No SavedModel stands there, or one without the signature.
     """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
@@ -102,16 +132,16 @@ def load_savedmodel(folder: Path):
         loaded = tf.saved_model.load(str(folder))
     except OSError as error:
         raise InputError(f"{folder}: wanted a SavedModel, given none") from error
-    signature = loaded.signatures.get("serving_default")
-    if signature is None:
-        raise InputError(
-            f"{folder}: wanted a SavedModel with the signature serving_default, given one without"
-        )
+    function = loaded.signatures.get(signature)
+    if function is None:
+        raise InputError(f"{folder}: wanted a SavedModel with the signature {signature}, given one without")
+    specs = function.structured_input_signature[1]
 
-    def answer(texts):
+    def answer(*only, **named):
         # `loaded` must outlive the signature, which does not hold the variables itself.
         assert loaded is not None
-        return signature(text=tf.constant(texts, tf.string))
+        given = dict(zip(specs, only, strict=True)) if only else named
+        return function(**{name: tf.constant(value, specs[name].dtype) for name, value in given.items()})
 
     return answer
 

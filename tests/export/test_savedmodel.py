@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from export.savedmodel import load_savedmodel, main, next_version, write_savedmodel
+from export.warmup import serialized_example
 from kmha.errors import InputError
-from tests.bundles import NASTY, TEXTS, one_label_bundle, several_label_bundle
+from tests.bundles import NASTY, TEXTS, one_label_bundle
 from tests.command_runs import clean_environment
+from tests.export.conftest import BUNDLES
 
-BUNDLES = {"one label": one_label_bundle, "several labels": several_label_bundle}
 every_bundle = pytest.mark.parametrize("kind", BUNDLES)
 ALL = [*NASTY, *(text.encode() for text in TEXTS)]
 # What a server does: it knows nothing of this project, only the tokenizer's ops.
@@ -23,28 +25,10 @@ sys.modules["kmha"] = sys.modules["training"] = sys.modules["export"] = None
 import tensorflow as tf, tensorflow_text
 loaded = tf.saved_model.load(sys.argv[1])
 texts = [bytes.fromhex(text) for text in json.load(sys.stdin)]
-answers = loaded.signatures["serving_default"](text=tf.constant(texts, tf.string))
+answers = loaded.signatures[sys.argv[2]](text=tf.constant(texts, tf.string))
 lists = {name: values.numpy().tolist() for name, values in answers.items()}
 print(json.dumps(lists, default=lambda text: text.decode()))
 """
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> dict[str, Path]:
-    """Run folders."""
-    folders = {kind: tmp_path_factory.mktemp("runs") / kind for kind in BUNDLES}
-    for kind, make in BUNDLES.items():
-        make().save(folders[kind])
-    return folders
-
-
-@pytest.fixture(scope="module")
-def served(runs, tmp_path_factory) -> dict[str, Path]:
-    """Written versions."""
-    folders = {kind: tmp_path_factory.mktemp("served") / kind for kind in BUNDLES}
-    for kind, folder in folders.items():
-        assert main([str(runs[kind]), str(folder)]) == 0
-    return {kind: folder / "1" for kind, folder in folders.items()}
 
 
 def as_the_bundle(bundle, texts, answers: dict) -> None:
@@ -64,6 +48,11 @@ def as_the_bundle(bundle, texts, answers: dict) -> None:
     assert (np.array(answers["given"]) == given)[clear].all()
 
 
+def meta_graph(folder: Path):
+    saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    return saved.meta_graphs[0]
+
+
 def ask(folder: Path, texts: list[bytes]) -> dict:
     answers = load_savedmodel(folder)(texts)
     lists = {name: values.numpy().tolist() for name, values in answers.items()}
@@ -72,8 +61,9 @@ def ask(folder: Path, texts: list[bytes]) -> dict:
 
 @every_bundle
 def test_a_fresh_process_answers_as_the_bundle(served, kind):
+    name = "serving_default" if kind == "one label" else "predict_text"
     result = subprocess.run(
-        [sys.executable, "-c", SERVER, str(served[kind])],
+        [sys.executable, "-c", SERVER, str(served[kind]), name],
         input=json.dumps([text.hex() for text in ALL]),
         env={**clean_environment(), "PYTHONPATH": ""},
         cwd=served[kind].parent,
@@ -99,28 +89,84 @@ def test_an_empty_batch_is_answered(served, kind):
     assert answers["probabilities"].shape == answers["labels"].shape == (0, classes)
 
 
+def shapes(specs: dict) -> dict:
+    return {name: (spec.dtype, spec.shape.as_list()) for name, spec in specs.items()}
+
+
 @every_bundle
-def test_the_signature_is_stable(served, kind):
+def test_the_signatures_are_stable(served, kind):
     loaded = tf.saved_model.load(str(served[kind]))
-    assert list(loaded.signatures) == ["serving_default"]
-    signature = loaded.signatures["serving_default"]
-    args, kwargs = signature.structured_input_signature
-    classes = len(BUNDLES[kind]().labels)
-    assert args == ()
-    assert {name: (spec.dtype, spec.shape.as_list()) for name, spec in kwargs.items()} == {
-        "text": (tf.string, [None])
-    }
-    answer = (
-        ("given", tf.int32, [None, classes]) if kind == "several labels" else ("label", tf.string, [None])
+    classes = [None, len(BUNDLES[kind]().labels)]
+    text, ids = (tf.string, [None]), (tf.int32, [None, None])
+    answer = {"given": (tf.int32, classes)} if kind == "several labels" else {"label": (tf.string, [None])}
+    of_text = (
+        {"text": text},
+        {"labels": (tf.string, classes), "probabilities": (tf.float32, classes), **answer},
     )
-    outputs = {
-        name: (spec.dtype, spec.shape.as_list()) for name, spec in signature.structured_outputs.items()
+    of_ids = ({"token_ids": ids, "padding_mask": ids}, {"probabilities": (tf.float32, classes)})
+    attention = (tf.float32, [None, 1, 2, None, None])
+    explanation = {"tokens": (tf.string, [None, None]), "attention": attention, **of_ids[1]}
+    expected = {
+        "serving_default": of_text,
+        "predict_text": of_text,
+        "predict_ids": of_ids,
+        "predict_ids_xla": of_ids,
+        "classify": ({"inputs": text}, {"classes": (tf.string, classes), "scores": (tf.float32, classes)}),
+        "explain": ({"text": text}, explanation),
     }
-    assert outputs == {
-        "labels": (tf.string, [None, classes]),
-        "probabilities": (tf.float32, [None, classes]),
-        answer[0]: answer[1:],
-    }
+    assert set(loaded.signatures) == set(expected)
+    for name, signature in loaded.signatures.items():
+        args, kwargs = signature.structured_input_signature
+        assert args == ()
+        assert (shapes(kwargs), shapes(signature.structured_outputs)) == expected[name], name
+
+
+def test_the_compiled_signature_is_there_only_if_asked_for(tmp_path):
+    folder = write_savedmodel(one_label_bundle(), tmp_path / "served")
+    loaded = tf.saved_model.load(str(folder))
+    assert set(loaded.signatures) == {"serving_default", "predict_text", "predict_ids", "classify", "explain"}
+
+
+@every_bundle
+def test_each_signature_is_called_by_the_method_made_for_it(served, kind):
+    signatures = meta_graph(served[kind]).signature_def
+    methods = {name: signature.method_name for name, signature in signatures.items()}
+    assert methods.pop("classify") == "tensorflow/serving/classify"
+    methods.pop("__saved_model_init_op")
+    assert set(methods.values()) == {"tensorflow/serving/predict"}
+
+
+@every_bundle
+@pytest.mark.parametrize("name", ["predict_ids", "predict_ids_xla"])
+def test_ids_are_answered_and_refused_as_before_saving(served, kind, name, ids_of_texts):
+    bundle, answer = BUNDLES[kind](), load_savedmodel(served[kind], name)
+    features = ids_of_texts(bundle)
+    found = answer(**features)["probabilities"]
+    np.testing.assert_allclose(found, bundle.probabilities(TEXTS), atol=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"token_ids must be in \[0, "):
+        answer(**{**features, "token_ids": features["token_ids"] - 1})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="padding_mask must have the shape of token_ids"):
+        answer(**{**features, "padding_mask": features["padding_mask"][:, 1:]})
+
+
+@every_bundle
+def test_examples_and_explanations_are_answered(served, kind):
+    bundle = BUNDLES[kind]()
+    scores = load_savedmodel(served[kind], "classify")([serialized_example(text) for text in ALL])["scores"]
+    explained = load_savedmodel(served[kind], "explain")(ALL)["probabilities"]
+    for found in (scores, explained):
+        np.testing.assert_allclose(found, bundle.probabilities(ALL), atol=1e-5)
+
+
+def test_no_checksum_is_left_that_is_not_of_the_file(served):
+    assert not (served["one label"] / "fingerprint.pb").exists()
+
+
+def test_the_model_stands_in_the_graph_no_more_often_than_it_must(served):
+    sizes = [
+        len(function.node_def) for function in meta_graph(served["one label"]).graph_def.library.function
+    ]
+    assert len([size for size in sizes if size > 300]) == 3  # plain, with attention, compiled
 
 
 @every_bundle
@@ -141,7 +187,7 @@ def test_versions_count_up(runs, tmp_path, capsys):
     for version in ("1", "2"):
         assert main([str(runs["one label"]), str(out)]) == 0
         assert capsys.readouterr().out == f"{out / version}\n"
-    assert sorted(path.name for path in out.iterdir()) == ["1", "2"]
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["1", "2"]
     as_the_bundle(one_label_bundle(), ALL[-3:], ask(out / "2", ALL[-3:]))
 
 
@@ -185,7 +231,8 @@ def test_what_a_killed_export_left_is_cleared(tmp_path):
     left.mkdir()
     (left / "rubbish").touch()
     written = write_savedmodel(one_label_bundle(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["1"] and not (written / "rubbish").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["1"]
+    assert not (written / "rubbish").exists()
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
@@ -194,7 +241,7 @@ def test_a_place_that_cannot_be_written_to_is_refused(runs, tmp_path, capsys, pl
     assert main([str(runs["one label"]), str(tmp_path / place)]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1
-    assert f"error: {tmp_path / place}: cannot write there" in captured.err
+    assert f"error: {tmp_path / place / '1'}: cannot write there" in captured.err
 
 
 def test_what_is_no_run_is_refused_before_anything_is_written(tmp_path, capsys):
