@@ -1,6 +1,7 @@
 """python -m export.onnx RUN OUT.onnx [--quantize dynamic] [--opset 17] [--attention] [--overwrite]
 
-Writes a run as an ONNX file: token ids and mask in, probabilities out; tokenizer.json beside it.
+Writes a run as an ONNX file: token ids and mask in, probabilities out; tokenizer, labels and vocabulary as files
+beside it.
 """  # noqa: D415
 
 import importlib.util
@@ -18,7 +19,6 @@ from training.cli import FAILED, parse, run, say
 
 FIRST_OPSET, LAST_OPSET = 13, 18
 FLOAT_TOLERANCE = 1e-4
-TOKENIZER = "tokenizer.json"
 NEEDED = ("onnx", "onnxruntime", "tf2onnx")
 
 
@@ -29,7 +29,7 @@ class OnnxConfig:
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.onnx")]
-    """File to write."""
+    """The file to write; OUT.tokenizer.json, OUT.labels.txt and OUT.vocab.txt come beside it."""
     quantize: Literal["none", "dynamic"] = "none"
     """Weights as float32, or as int8 with activations quantized as they come."""
     opset: int = 17
@@ -85,7 +85,7 @@ def write_onnx(
     attention: bool = False,
     overwrite: bool = False,
 ) -> float:
-    """Writes the file, and tokenizer.json beside it, once its answers are those of the bundle.
+    """Writes the file and what a device needs beside it, once its answers are those of the bundle.
 
     Args:
         bundle: A trained bundle.
@@ -105,17 +105,13 @@ def write_onnx(
     check_settings(out, opset)
     import onnx
 
-    from export.beside import written_beside
-    from export.device_tokenizer import write_tokenizer
+    from export.device_files import written_for_devices
     from export.onnx_graph import convert, quantized
 
-    with written_beside(out, overwrite) as path:
+    with written_for_devices(bundle, out, overwrite) as path:
         model = convert(bundle, opset, attention)
         onnx.save_model(quantized(model) if quantize == "dynamic" else model, str(path))
-        worst = _compared(bundle, path, None if quantize == "dynamic" else FLOAT_TOLERANCE)
-        with written_beside(out.with_name(TOKENIZER), overwrite=True) as tokenizer:
-            write_tokenizer(bundle, tokenizer)
-    return worst
+        return _compared(bundle, path, None if quantize == "dynamic" else FLOAT_TOLERANCE)
 
 
 def _compared(bundle, path: Path, tolerance: float | None) -> float:

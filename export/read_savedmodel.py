@@ -68,7 +68,7 @@ def read(path: Path) -> SavedModelPredictor:
     return SavedModelPredictor(path)
 
 
-def _load(path: Path):
+def _load(path: Path) -> tuple[Any, Any]:
     import_tensorflow()
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)

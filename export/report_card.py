@@ -175,7 +175,7 @@ def _cells(report: dict[str, Any]) -> tuple[str, ...]:
     difference, metric, change = report["max_difference"], report[name], report[f"{name}_change"]
     return (
         report["artefact"],
-        {"none": "float32"}.get(report["quantization"], report["quantization"]),
+        "float32" if report["quantization"] == "none" else report["quantization"],
         size,
         "NaN" if difference is None else f"{difference:.1e}",
         f"{report['label_agreement']:.4f}",

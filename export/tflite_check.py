@@ -86,7 +86,9 @@ def check_answers(content: bytes, bundle: Bundle, lengths, exact: bool) -> float
                 raise CheckError(f"signature {name}: wanted numbers, given {found[~np.isfinite(found)][0]}")
             largest = max(largest, float(np.abs(found - expected[row]).max()))
     if exact and largest > TOLERANCE:
-        raise CheckError(f"wanted the run's answers within {TOLERANCE:g}, given a difference of {largest:.2g}")
+        raise CheckError(
+            f"wanted the run's answers within {TOLERANCE:g}, given a difference of {largest:.2g}"
+        )
     return largest
 
 
@@ -99,5 +101,7 @@ def new_interpreter(content: bytes) -> Any:
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
-        raise InputError("TFLite: wanted the package ai-edge-litert, given none; install kmha[litert]") from error
+        raise InputError(
+            "TFLite: wanted the package ai-edge-litert, given none; install kmha[litert]"
+        ) from error
     return Interpreter(model_content=content)

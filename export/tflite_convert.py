@@ -45,7 +45,9 @@ def convert(
         InputError: int8 without a sample.
     """
     if quantize == "int8" and not bundle.sample:
-        raise InputError("--quantize int8: wanted a run with a sample of its training texts, given one without")
+        raise InputError(
+            "--quantize int8: wanted a run with a sample of its training texts, given one without"
+        )
     names = dict(zip(signature_names(lengths), lengths, strict=True))
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())

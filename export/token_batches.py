@@ -9,18 +9,18 @@ import numpy as np
 from export.device.tokenizer import Tokenizer
 from kmha.errors import InputError
 
-TOKENIZER = "tokenizer.json"
+TOKENIZER = ".tokenizer.json"
 BATCH_TOKENS = 8192
 MOST_ROWS = 64
 
 
 def read_tokenizer(model: Path) -> Tokenizer:
-    """The tokenizer.json that stands beside a model file.
+    """The tokenizer that stands beside a model file: news.tokenizer.json of news.onnx.
 
     Raises:
         InputError: None stands there, or it cannot be read.
     """
-    path = model.with_name(TOKENIZER)
+    path = model.with_suffix(TOKENIZER)
     try:
         return Tokenizer.read(path)
     except OSError as error:
