@@ -11,7 +11,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("kmha", "training", "export")
-COMMANDS = ("training.fit", "training.evaluate", "training.predict", "export.savedmodel", "export.tflite")
+COMMANDS = (
+    "training.fit",
+    "training.evaluate",
+    "training.predict",
+    "export.savedmodel",
+    "export.tflite",
+    "export.onnx",
+    "export.answer",
+    "export.verify",
+)
 MAX_LINES = 300
 
 FORBIDDEN_ABOVE = {"kmha": {"training", "export"}, "training": {"export"}, "export": set()}

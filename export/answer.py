@@ -1,0 +1,89 @@
+"""python -m export.answer ARTEFACT < texts.txt > probabilities.npy
+
+Answers texts, one a line, with an exported model and its own runtime: float32 [rows, labels] in NumPy's format.
+"""  # noqa: D415
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from export.artefacts import recognise
+from training.cli import parse, run
+from training.predict import lines
+
+TEXTS, LAYERS = "texts.jsonl", "layers.npz"
+PROBABILITIES, IDS, FACTS, ERRORS = "probabilities.npy", "token_ids.json", "facts.json", "errors.json"
+
+
+@dataclass(frozen=True)
+class AnswerConfig:
+    """Answers texts, one a line, with an exported model; NumPy's format on stdout."""
+
+    artefact: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="ARTEFACT")]
+    """A SavedModel or a folder of its versions, a .tflite or an .onnx file."""
+    folder: Path | None = None
+    """Read texts.jsonl (JSON strings) and write the answers and more there, as export.verify asks."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    return run(lambda: _answer(parse(AnswerConfig, argv, "python -m export.answer")))
+
+
+def _answer(config: AnswerConfig) -> int:
+    artefact = recognise(config.artefact)
+    import numpy as np
+
+    from export.predictors import load
+
+    predictor = load(artefact)
+    if config.folder is None:
+        texts = list(lines(sys.stdin.buffer))
+        np.save(sys.stdout.buffer, predictor.probabilities(texts), allow_pickle=False)
+    elif (config.folder / LAYERS).exists():
+        _write_errors(predictor, config.folder)
+    else:
+        _write_answers(predictor, config.folder)
+    return 0
+
+
+def read_texts(path: Path) -> list[bytes]:
+    """Texts of a file of JSON strings; lone surrogates stand for bytes that are no UTF-8."""
+    texts = path.read_text("utf-8").splitlines()
+    return [json.loads(line).encode("utf-8", "surrogateescape") for line in texts]
+
+
+def write_texts(path: Path, texts: Sequence[bytes]) -> None:
+    """Writes the file that `read_texts` reads."""
+    strings = (text.decode("utf-8", "surrogateescape") for text in texts)
+    path.write_text("".join(f"{json.dumps(text)}\n" for text in strings), "utf-8")
+
+
+def _write_answers(predictor, folder: Path) -> None:
+    import numpy as np
+
+    texts = read_texts(folder / TEXTS)
+    np.save(folder / PROBABILITIES, predictor.probabilities(texts), allow_pickle=False)
+    (folder / IDS).write_text(json.dumps(predictor.token_ids(texts)))
+    (folder / FACTS).write_text(json.dumps(predictor.facts()))
+
+
+def _write_errors(predictor, folder: Path) -> None:
+    """How far each layer of layers.npz is from the nearest tensor of the artefact."""
+    import numpy as np
+
+    from export.nearest import nearest_errors
+
+    with np.load(folder / LAYERS, allow_pickle=False) as stored:
+        layers = {name: stored[name] for name in stored.files}
+    errors = nearest_errors(layers, predictor.tensors(read_texts(folder / TEXTS)))
+    (folder / ERRORS).write_text(json.dumps(errors))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

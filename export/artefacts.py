@@ -1,0 +1,53 @@
+"""What an exported file or folder is, told from its path."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kmha.errors import InputError
+
+SAVEDMODEL, TFLITE, ONNX = "savedmodel", "tflite", "onnx"
+_SUFFIXES = {".tflite": TFLITE, ".onnx": ONNX}
+_GRAPH = "saved_model.pb"
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """An exported model on disk.
+
+    Attributes:
+        path: The file, or the folder of one version.
+        format: "savedmodel", "tflite" or "onnx".
+    """
+
+    path: Path
+    format: str
+
+    @property
+    def bytes(self) -> int:
+        """Size on disk, of a folder all its files."""
+        files = self.path.rglob("*") if self.path.is_dir() else [self.path]
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def recognise(path: Path) -> Artefact:
+    """The artefact at a path: a .tflite or .onnx file, a SavedModel, or a folder of versions (the newest).
+
+    Raises:
+        InputError: There is none.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path}: wanted an exported model, given no such file or folder")
+    if path.is_file():
+        if path.suffix not in _SUFFIXES:
+            raise InputError(
+                f"{path}: wanted a SavedModel folder, a .tflite or a .onnx file, given another file"
+            )
+        return Artefact(path, _SUFFIXES[path.suffix])
+    if (path / _GRAPH).is_file():
+        return Artefact(path, SAVEDMODEL)
+    versions = [each for each in path.iterdir() if each.name.isascii() and each.name.isdigit()]
+    complete = [each for each in versions if (each / _GRAPH).is_file()]
+    if not complete:
+        raise InputError(f"{path}: wanted a SavedModel or a folder of its versions, given a folder without")
+    return Artefact(max(complete, key=lambda each: int(each.name)), SAVEDMODEL)

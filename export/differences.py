@@ -1,0 +1,105 @@
+"""How far a copy's answers are from the bundle's, and whether that is near enough."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+MOST_DIFFERENCE = {"none": 1e-4, "float16": 2e-3}
+LEAST_AGREEMENT = 0.99
+MOST_LOSS = 0.005
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Numbers of a comparison.
+
+    Attributes:
+        max_difference: Largest of any probability; NaN where one is not finite.
+        worst_row: Where it is.
+        label_agreement: Share of the real rows with the same label; with several labels, share of the decisions, one
+            a label and row, that are the same.
+        set_agreement: With several labels, share of the real rows with the same set; else None.
+        not_finite: Rows with a probability that is no finite number.
+    """
+
+    max_difference: float
+    worst_row: int
+    label_agreement: float
+    set_agreement: float | None
+    not_finite: int
+
+
+def differences(
+    expected: np.ndarray, found: np.ndarray, real: int, thresholds: list[float] | None
+) -> Differences:
+    """Compares probabilities.
+
+    Args:
+        expected: The bundle's, float32 [R, C].
+        found: The copy's, of the same shape.
+        real: The first so many rows count for the agreement of labels.
+        thresholds: With several labels, from which probability each is given; None: the best label.
+    """
+    by_row = np.abs(found.astype(np.float64) - expected).max(axis=1)
+    broken = (~np.isfinite(found)).any(axis=1)
+    same = np.equal(_answers(expected, thresholds), _answers(found, thresholds)) & np.isfinite(found).all(
+        axis=1, keepdims=True
+    )
+    return Differences(
+        max_difference=float("nan") if broken.any() else float(by_row.max()),
+        worst_row=int(np.argmax(np.where(broken, np.inf, by_row))),
+        label_agreement=float(same[:real].mean()),
+        set_agreement=None if thresholds is None else float(same[:real].all(axis=1).mean()),
+        not_finite=int(broken.sum()),
+    )
+
+
+def _answers(probabilities: np.ndarray, thresholds: list[float] | None) -> np.ndarray:
+    if thresholds is None:
+        return probabilities.argmax(axis=1)[:, None]
+    return probabilities >= np.asarray(thresholds, np.float32)
+
+
+def failures(
+    quantization: str, found: Differences, change: float | None, other_tokens: int | None, labels: bool
+) -> list[str]:
+    """Why a copy fails, a line each; none where it passes.
+
+    Args:
+        quantization: "none", "float16", "dynamic" or "int8".
+        found: The differences.
+        change: Of the metric against the bundle; None where there is none to compute.
+        other_tokens: Rows for which its tokenizer makes other ids; None: not to be seen.
+        labels: Whether the names of its labels are the bundle's.
+    """
+    reasons = []
+    if found.not_finite:
+        reasons.append(f"{found.not_finite} rows answered with NaN or infinity")
+    if not labels:
+        reasons.append("the names of its labels are not the bundle's")
+    if other_tokens:
+        reasons.append(f"{other_tokens} rows have other token ids")
+    most = MOST_DIFFERENCE.get(quantization)
+    if most is not None and found.max_difference > most:
+        reasons.append(f"a probability differs by {found.max_difference:.1e}, more than {most:.0e}")
+    if quantization == "dynamic" and found.label_agreement < LEAST_AGREEMENT:
+        reasons.append(
+            f"only {found.label_agreement:.4f} of the labels are the same, less than {LEAST_AGREEMENT}"
+        )
+    # Of many labels a row has hardly any, so that a copy that gives none would agree on most.
+    by_metric = quantization == "int8" or (quantization == "dynamic" and found.set_agreement is not None)
+    if by_metric and change is not None and abs(change) > MOST_LOSS:
+        reasons.append(f"the metric changes by {change:+.4f}, more than {MOST_LOSS}")
+    return reasons
+
+
+def as_json(found: Differences) -> dict[str, Any]:
+    """The numbers as JSON values: None where one is no number."""
+    finite = np.isfinite(found.max_difference)
+    return {
+        "max_difference": found.max_difference if finite else None,
+        "label_agreement": found.label_agreement,
+        "set_agreement": found.set_agreement,
+        "rows_not_finite": found.not_finite,
+    }

@@ -1,0 +1,55 @@
+"""Texts on which tokenizers and runtimes have been seen to differ, made to fit a bundle."""
+
+from kmha.bundle import Bundle
+from kmha.text.vocabulary import CONTINUATION
+
+LONG_BYTES = 100_000
+# One of them is missing from any vocabulary: letters of scripts that hardly a corpus holds.
+RARE_LETTERS = "\u13a0\u1400\u16a0\u1401\u2c00\u10a80\ua4d0\U00010280\U00010330\U00012000\U00013000"
+
+
+def nasty_texts(bundle: Bundle) -> dict[str, bytes]:
+    """Texts by what is nasty about them.
+
+    Args:
+        bundle: Its vocabulary says which words are known, and its longest length how many fit.
+    """
+    word, rare = _known_word(bundle), _unknown_word(bundle)
+    longest = bundle.preprocessor.max_length
+    # Where characters are the tokens, a space is one too.
+    gap = "" if bundle.preprocessor.tokenization == "char" else " "
+    texts = {
+        "empty": "",
+        "white space": " \t\r\n\u3000",
+        "NUL": "\0",
+        "NUL between words": f"{word}\0{word}",
+        "control characters": f"\x01{word}\x1f{word}\x7f",
+        "emoji": "🚢🥖 👩\u200d🍳🏽 🇳🇴",
+        "right to left": "\u05de\u05e2\u05d1\u05d5\u05e8\u05ea \u202eabc\u202c \u0645\u0631\u062d\u0628\u0627",
+        "marks and wide letters": f"e\u0301\u0301 ＦＵＬＬ　ｗｉｄｔｈ ﬁ² ẞ İ {word}\u200b{word}\ufeff",
+        "special tokens": "[CLS] [SEP] [PAD] [MASK] [UNK] ##a",
+        "only unknown words": gap.join([rare] * 3),
+        "one long word": word * (LONG_BYTES // len(word.encode())),
+        "100 kB": f"{word} " * (LONG_BYTES // (len(word.encode()) + 1)),
+        "longest length": gap.join([word] * (longest - 2)),
+        "one past the longest": gap.join([word] * (longest - 1)),
+    }
+    invalid = {
+        "invalid UTF-8": b"\xff\xfe\xc0\x80",
+        "invalid UTF-8 in a word": word.encode() + b"\xff" + word.encode(),
+        "half a character": "港".encode()[:-1],
+        "half a surrogate pair": b"\xed\xa0\x80",
+    }
+    return {name: text.encode() for name, text in texts.items()} | invalid
+
+
+def _known_word(bundle: Bundle) -> str:
+    """The longest of the first words in the vocabulary, so that repeating it makes one token each time."""
+    tokens = bundle.preprocessor.vocabulary.tokens
+    words = [token for token in tokens if token.isalpha() and not token.startswith(CONTINUATION)]
+    return max(words[:2000], key=len, default="a")
+
+
+def _unknown_word(bundle: Bundle) -> str:
+    known = set("".join(bundle.preprocessor.vocabulary.tokens))
+    return next((letter * 3 for letter in RARE_LETTERS if letter not in known), RARE_LETTERS[0])

@@ -1,0 +1,140 @@
+"""python -m export.onnx RUN OUT.onnx [--quantize dynamic] [--opset 17] [--attention] [--overwrite]
+
+Writes a run as an ONNX file: token ids and mask in, probabilities out; tokenizer, labels and vocabulary as files
+beside it.
+"""  # noqa: D415
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from export.outcomes import Differs
+from kmha.errors import InputError
+from training.cli import FAILED, parse, run, say
+
+FIRST_OPSET, LAST_OPSET = 13, 18
+FLOAT_TOLERANCE = 1e-4
+NEEDED = ("onnx", "onnxruntime", "tf2onnx")
+
+
+@dataclass(frozen=True)
+class OnnxConfig:
+    """Writes a run as an ONNX file: token ids and mask in, probabilities out."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder that training.fit wrote."""
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.onnx")]
+    """The file to write; OUT.tokenizer.json, OUT.labels.txt and OUT.vocab.txt come beside it."""
+    quantize: Literal["none", "dynamic"] = "none"
+    """Weights as float32, or as int8 with activations quantized as they come."""
+    opset: int = 17
+    """Version of ONNX' operators, 13 to 18."""
+    attention: bool = False
+    """Answer the attention weights of every layer and head too."""
+    overwrite: bool = False
+    """Replace a file that stands there."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    return run(lambda: _export(parse(OnnxConfig, argv, "python -m export.onnx")))
+
+
+def _export(config: OnnxConfig) -> int:
+    check_settings(config.out, config.opset)
+    from kmha.quiet import import_tensorflow
+
+    import_tensorflow()
+    from kmha.bundle import Bundle
+
+    bundle = Bundle.load(config.run)
+    try:
+        worst = write_onnx(
+            bundle, config.out, config.quantize, config.opset, config.attention, config.overwrite
+        )
+    except Differs as error:
+        say(f"error: {error}")
+        return FAILED
+    size = config.out.stat().st_size
+    say(f"{size:,} bytes; probabilities differ from the bundle's by at most {worst:.1e} on its sample")
+    print(config.out)
+    return 0
+
+
+def check_settings(out: Path, opset: int) -> None:
+    """Refuses what cannot be written, before any work; raises InputError."""
+    if out.suffix != ".onnx":
+        raise InputError(f"{out}: wanted a name that ends in .onnx, given {out.suffix or 'no suffix'}")
+    if not FIRST_OPSET <= opset <= LAST_OPSET:
+        raise InputError(f"--opset: wanted {FIRST_OPSET} to {LAST_OPSET}, given {opset}")
+    for name in NEEDED:
+        if importlib.util.find_spec(name) is None:
+            raise InputError(f"export.onnx: wanted the package {name}, given none; install kmha[onnx]")
+
+
+def write_onnx(
+    bundle,
+    out: Path,
+    quantize: str = "none",
+    opset: int = 17,
+    attention: bool = False,
+    overwrite: bool = False,
+) -> float:
+    """Writes the file and what a device needs beside it, once its answers are those of the bundle.
+
+    Args:
+        bundle: A trained bundle.
+        out: The .onnx file.
+        quantize: "none" or "dynamic".
+        opset: 13 to 18.
+        attention: Whether it answers the attention weights too.
+        overwrite: Whether to replace a file that stands there.
+
+    Returns:
+        The largest difference of a probability on the bundle's sample.
+
+    Raises:
+        InputError: A setting cannot be, a package is missing, or nobody can write there.
+        Differs: The file answers other than the bundle.
+    """
+    check_settings(out, opset)
+    import onnx
+
+    from export.device_files import written_for_devices
+    from export.onnx_graph import convert, quantized
+
+    with written_for_devices(bundle, out, overwrite) as path:
+        model = convert(bundle, opset, attention)
+        onnx.save_model(quantized(model) if quantize == "dynamic" else model, str(path))
+        return _compared(bundle, path, None if quantize == "dynamic" else FLOAT_TOLERANCE)
+
+
+def _compared(bundle, path: Path, tolerance: float | None) -> float:
+    """The largest difference on the bundle's sample; raises Differs past the tolerance (None: any will do)."""
+    import numpy as np
+    import onnxruntime
+    import tensorflow as tf
+
+    from export.ids import PROBABILITIES
+    from kmha.features import PADDING_MASK, TOKEN_IDS
+
+    # A bundle of an old run has no sample; an empty text is one too.
+    texts = (bundle.sample or [""])[:64]
+    features = bundle.preprocessor(tf.constant(texts, tf.string))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (found,) = session.run([PROBABILITIES], {n: features[n].numpy() for n in (TOKEN_IDS, PADDING_MASK)})
+    difference = float(np.abs(found - bundle.probabilities(texts)).max())
+    if not np.isfinite(difference):
+        raise Differs("the file answers NaN; nothing was written")
+    if tolerance is not None and difference > tolerance:
+        raise Differs(f"the file's probabilities differ by {difference:.1e}; nothing was written")
+    return difference
+
+
+if __name__ == "__main__":
+    sys.exit(main())

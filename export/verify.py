@@ -1,0 +1,94 @@
+"""python -m export.verify RUN ARTEFACT… --data FILE [--label-column NAME] [--rows N]
+
+Checks that exported models answer like the run they came from: a table on stderr, one JSON object on stdout,
+NAME.verify.json beside each artefact; exit 1 where one does not.
+"""  # noqa: D415
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from export.artefacts import recognise
+from kmha.errors import InputError
+from training.cli import FAILED, parse, run, say
+from training.ranges import Range
+from training.sources import file_source
+
+
+@dataclass(frozen=True)
+class VerifyConfig:
+    """Checks that exported models answer like the run they came from."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder that training.fit wrote."""
+    artefacts: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ARTEFACT")]
+    """SavedModels or folders of their versions, .tflite and .onnx files."""
+    data: Path
+    """Labelled rows to answer: .csv, .tsv or .jsonl, also .gz."""
+    text_column: str = ""
+    """Column of the text; empty: as in training."""
+    label_column: str = ""
+    """Column of the label; empty: as in training."""
+    rows: Annotated[int, Range(at_least=0)] = 2000
+    """Answer this many rows, spread over the file; 0: all."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    return run(lambda: _verify(parse(VerifyConfig, argv, "python -m export.verify")))
+
+
+def _verify(config: VerifyConfig) -> int:
+    if not config.artefacts:
+        raise InputError("ARTEFACT: wanted one or more exported models, given none")
+    artefacts = [recognise(path) for path in config.artefacts]
+    file_source(config.data)
+    from kmha.quiet import import_tensorflow
+
+    import_tensorflow()
+    from export.report_card import Examiner, table
+    from export.verify_rows import read_rows
+    from kmha.bundle import Bundle
+
+    bundle = Bundle.load(config.run)
+    with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
+        rows = read_rows(
+            bundle, config.data, config.text_column, config.label_column, config.rows, Path(scratch)
+        )
+        say(f"{rows.real:,} rows of {config.data} and {len(rows.nasty)} nasty texts")
+        examiner = Examiner(bundle, rows)
+        reports = []
+        for artefact in artefacts:
+            say(f"asking {artefact.path}")
+            reports.append(examiner.report(artefact))
+            beside = artefact.path.with_name(f"{artefact.path.name}.verify.json")
+            write_report(beside, {**reports[-1], "data": str(config.data)})
+    for line in table(reports, examiner.metric):
+        say(line)
+    passed = all(report["passed"] for report in reports)
+    result = {
+        "passed": passed,
+        "rows": rows.real,
+        rows.task.metric: examiner.metric,
+        "artefacts": reports,
+    }
+    print(json.dumps(result, ensure_ascii=False))
+    return 0 if passed else FAILED
+
+
+def write_report(path: Path, report: dict) -> None:
+    """Writes one artefact's report as JSON; raises InputError where nobody can write."""
+    from export.beside import written_beside
+
+    with written_beside(path, overwrite=True) as beside:
+        beside.write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
