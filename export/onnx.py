@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from export.outcomes import Differs
+from export.outcomes import CheckError
 from kmha.errors import InputError
 from training.cli import FAILED, parse, run, say
 
@@ -57,7 +57,7 @@ def _export(config: OnnxConfig) -> int:
         worst = write_onnx(
             bundle, config.out, config.quantize, config.opset, config.attention, config.overwrite
         )
-    except Differs as error:
+    except CheckError as error:
         say(f"error: {error}")
         return FAILED
     size = config.out.stat().st_size
@@ -100,7 +100,7 @@ def write_onnx(
 
     Raises:
         InputError: A setting cannot be, a package is missing, or nobody can write there.
-        Differs: The file answers other than the bundle.
+        CheckError: The file answers other than the bundle.
     """
     check_settings(out, opset)
     import onnx
@@ -115,7 +115,7 @@ def write_onnx(
 
 
 def _compared(bundle, path: Path, tolerance: float | None) -> float:
-    """The largest difference on the bundle's sample; raises Differs past the tolerance (None: any will do)."""
+    """The largest difference on the bundle's sample; raises CheckError past the tolerance (None: any will do)."""
     import numpy as np
     import onnxruntime
     import tensorflow as tf
@@ -130,9 +130,9 @@ def _compared(bundle, path: Path, tolerance: float | None) -> float:
     (found,) = session.run([PROBABILITIES], {n: features[n].numpy() for n in (TOKEN_IDS, PADDING_MASK)})
     difference = float(np.abs(found - bundle.probabilities(texts)).max())
     if not np.isfinite(difference):
-        raise Differs("the file answers NaN; nothing was written")
+        raise CheckError("the file answers NaN; nothing was written")
     if tolerance is not None and difference > tolerance:
-        raise Differs(f"the file's probabilities differ by {difference:.1e}; nothing was written")
+        raise CheckError(f"the file's probabilities differ by {difference:.1e}; nothing was written")
     return difference
 
 

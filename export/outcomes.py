@@ -1,5 +1,5 @@
 """Ways an export can end without an artefact, apart from wrong input."""
 
 
-class Differs(Exception):
-    """What was written does not answer like the bundle; the message is one line."""
+class CheckError(Exception):
+    """What was made is not what it must be, or answers other than its bundle; the message is one line."""

@@ -51,7 +51,7 @@ def _export(config: TfliteConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from export.tflite_convert import CheckError
+    from export.outcomes import CheckError
     from kmha.bundle import Bundle
 
     bundle = Bundle.load(config.run)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from export.ids import PROBABILITIES
-from export.tflite_convert import CheckError, features_of, signature_names
+from export.outcomes import CheckError
+from export.tflite_convert import features_of, signature_names
 from kmha.bundle import Bundle
 from kmha.errors import InputError
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.lite.python.convert import ConverterError, mlir_quantize
 
 from export.ids import ATTENTION, PROBABILITIES, ids_function
+from export.outcomes import CheckError
 from kmha.bundle import Bundle
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
@@ -27,10 +28,6 @@ FLOAT_OPS = (
     *("SUM", "DIV", "MAXIMUM", "MEAN", "SQUARED_DIFFERENCE", "RSQRT"),
     *("SOFTMAX", "LOGISTIC", "MUL", "ADD"),
 )
-
-
-class CheckError(Exception):
-    """An artefact is not what it must be."""
 
 
 def signature_names(lengths: Sequence[int | None]) -> list[str]:

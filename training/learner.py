@@ -100,7 +100,7 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: BatchSourc
     )
     lengths = bucket_lengths(np.concatenate([source.lengths, validation.lengths]), config.train.buckets)
     plans = epoch_plans(source, lengths, config.train, 0)
-    config = with_usual(config, source.lengths, len(plans))
+    config = with_usual(config, source.lengths, len(plans), data.task.several_labels)
     vocabulary, unknown_id = inputs.preprocessor.vocabulary, inputs.preprocessor.unknown_id
     with strategy.scope():
         model = initial_model(config, data.task, source, vocabulary, unknown_id, len(data.labels))
@@ -139,7 +139,7 @@ def _step_and_average(
     step = TrainingStep(
         model,
         loss,
-        AdamW(weights, rate, optimizer.weight_decay, row_rate=optimizer.embedding_rate),
+        AdamW(weights, rate, optimizer.weight_decay, row_rate=optimizer.embedding_rate or 1.0),
         strategy,
         jit_compile=_compiled(config.train.jit),
         clip_norm=optimizer.clip_norm or None,

@@ -12,22 +12,28 @@ FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 # Of a short text each token is needed; a long one says everything several times.
 SHORT_TOKENS = 32
 SHORT_TOKEN_DROPOUT, LONG_TOKEN_DROPOUT = 0.3, 0.4
+# Rare labels hang on rare words, and those meet the optimizer too seldom to learn at the rate of the rest.
+EMBEDDING_RATE, EMBEDDING_RATE_OF_SEVERAL = 1.0, 4.0
 
 
-def with_usual(config: FitConfig, lengths: np.ndarray, batches: int) -> FitConfig:
+def with_usual(config: FitConfig, lengths: np.ndarray, batches: int, several_labels: bool) -> FitConfig:
     """The settings with those filled in that were left to the data.
 
     Args:
         config: All settings.
         lengths: Tokens of each training row, integers [R].
         batches: Of one epoch.
+        several_labels: Whether a row may have more than one label.
     """
-    train, encoder = config.train, config.encoder
+    train, encoder, optimizer = config.train, config.encoder, config.optimizer
     if not train.epochs:
         train = dataclasses.replace(train, epochs=usual_epochs(batches))
     if encoder.token_dropout is None:
         encoder = dataclasses.replace(encoder, token_dropout=usual_token_dropout(lengths))
-    return dataclasses.replace(config, train=train, encoder=encoder)
+    if optimizer.embedding_rate is None:
+        rate = EMBEDDING_RATE_OF_SEVERAL if several_labels else EMBEDDING_RATE
+        optimizer = dataclasses.replace(optimizer, embedding_rate=rate)
+    return dataclasses.replace(config, train=train, encoder=encoder, optimizer=optimizer)
 
 
 def usual_epochs(batches: int) -> int:

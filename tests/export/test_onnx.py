@@ -9,7 +9,7 @@ import tensorflow as tf
 from export.device.tokenizer import Tokenizer
 from export.ids import ATTENTION, PROBABILITIES
 from export.onnx import main, write_onnx
-from export.outcomes import Differs
+from export.outcomes import CheckError
 from kmha.errors import InputError
 from tests.bundles import NASTY, TEXTS, make_bundle, one_label_bundle
 from tests.command_runs import call
@@ -164,7 +164,7 @@ def test_a_model_that_answers_otherwise_is_not_written(runs, tmp_path, monkeypat
 def test_a_model_that_answers_nan_is_not_written(tmp_path):
     bundle = make_bundle()
     bundle.model.head.bias.assign([np.nan, 0, 0])
-    with pytest.raises(Differs, match="NaN"):
+    with pytest.raises(CheckError, match="NaN"):
         write_onnx(bundle, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 

@@ -1,9 +1,7 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
-from training.config import EncoderSection, FitConfig, TrainSection
+from training.config import EncoderSection, FitConfig, OptimizerSection, TrainSection
 from training.usual import usual_epochs, usual_token_dropout, with_usual
 
 SHORT, LONG = np.full(5, 12), np.array([4, 90, 60])
@@ -21,13 +19,21 @@ def test_tokens_of_short_texts_are_dropped_less():
 
 
 def test_what_was_left_open_is_filled_in():
-    filled = with_usual(FitConfig(), SHORT, 100)
+    filled = with_usual(FitConfig(), SHORT, 100, several_labels=False)
     assert filled.train.epochs == usual_epochs(100)
     assert filled.encoder.token_dropout == usual_token_dropout(SHORT)
-    assert with_usual(filled, LONG, 5) == filled
+    assert filled.optimizer.embedding_rate == 1
+    assert with_usual(filled, LONG, 5, several_labels=True) == filled
+
+
+def test_tables_learn_faster_where_labels_may_be_rare():
+    assert (with_usual(FitConfig(), SHORT, 100, several_labels=True).optimizer.embedding_rate or 0) > 1
 
 
 def test_what_was_given_stays_even_where_it_is_nothing():
-    given = FitConfig(train=TrainSection(epochs=7), encoder=EncoderSection(token_dropout=0.0))
-    assert with_usual(given, LONG, 100) == given
-    assert dataclasses.replace(given, train=TrainSection()) != given
+    given = FitConfig(
+        train=TrainSection(epochs=7),
+        encoder=EncoderSection(token_dropout=0.0),
+        optimizer=OptimizerSection(embedding_rate=0.5),
+    )
+    assert with_usual(given, LONG, 100, several_labels=True) == given
