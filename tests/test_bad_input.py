@@ -81,6 +81,10 @@ def test_rows_that_cannot_be_learnt_from(folder, case):
         (["--text.max-length", "2"], "--text.max-length: wanted at least 3, given 2"),
         (["--encoder.dropout", "1.5"], "--encoder.dropout must be a probability in [0, 1), given 1.5"),
         (["--classify.dropout", "1"], "--classify.dropout: wanted at least 0 and below 1, given 1.0"),
+        (
+            ["--classify.label-smoothing", "1.5"],
+            "--classify.label-smoothing: wanted at least 0 and below 1, given 1.5",
+        ),
         (["--encoder.num-heads", "3"], "--encoder.num-heads must divide --encoder.hidden-dim, given"),
         (["--train.epochs=-1"], "--train.epochs: wanted at least 0, given -1"),
         (["--train.batch-tokens", "0"], "--train.batch-tokens: wanted at least 1, given 0"),

@@ -28,9 +28,7 @@ from training.pipeline import BatchSource
 from training.precision import POLICIES, LossScale
 from training.replicas import TrainingStep, make_strategy
 from training.run_folder import CHECKPOINT, RUN_LOG
-
-# Past this many, the validation scores of every data set in docs/results.md fell again.
-USUAL_BATCHES = 1200
+from training.usual import with_usual
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,10 +100,7 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: BatchSourc
     )
     lengths = bucket_lengths(np.concatenate([source.lengths, validation.lengths]), config.train.buckets)
     plans = epoch_plans(source, lengths, config.train, 0)
-    if not config.train.epochs:
-        config = dataclasses.replace(
-            config, train=dataclasses.replace(config.train, epochs=usual_epochs(len(plans)))
-        )
+    config = with_usual(config, source.lengths, len(plans))
     vocabulary, unknown_id = inputs.preprocessor.vocabulary, inputs.preprocessor.unknown_id
     with strategy.scope():
         model = initial_model(config, data.task, source, vocabulary, unknown_id, len(data.labels))
@@ -129,16 +124,6 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: BatchSourc
         f" {', '.join(map(str, lengths))}: {computed_share(plans, source.lengths):.2f} times the real tokens"
     )
     return model, judge, loop.run(resume=config.resume)
-
-
-def usual_epochs(batches: int) -> int:
-    """How often to see all rows when nobody says: a small set more often, so that it is learnt at all.
-
-    Args:
-        batches: Of one epoch.
-    """
-    fewest, most = 3, 20
-    return min(most, max(fewest, -(-USUAL_BATCHES // batches)))
 
 
 def _step_and_average(

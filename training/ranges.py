@@ -49,7 +49,7 @@ NotNegative = Annotated[float, Range(at_least=0)]
 
 
 def check_ranges(config: Any, prefix: str = "--") -> None:
-    """Checks every setting whose type is annotated with a `Range`.
+    """Checks every setting whose type is annotated with a `Range`; None always passes.
 
     Args:
         config: A dataclass, perhaps of dataclasses.
@@ -65,5 +65,5 @@ def check_ranges(config: Any, prefix: str = "--") -> None:
             check_ranges(value, f"{flag}.")
             continue
         for allowed in getattr(hints[field.name], "__metadata__", ()):
-            if isinstance(allowed, Range) and not allowed.holds(value):
+            if isinstance(allowed, Range) and value is not None and not allowed.holds(value):
                 raise InputError(f"{flag}: wanted {allowed}, given {value}")

@@ -64,6 +64,9 @@ class NgramEmbedding(keras.layers.Layer):
 
     Call:
         token_ids: int32 [B, T], below 2**18.
+        token_keep: Probability that a token was kept, where others were replaced before. An n-gram survives that
+            with the power of its order; its vector is divided by it, so that n-grams weigh the same in training
+            as later.
         Returns float [B, T, hidden_dim].
 
     Source: fastText's hashed n-grams, Joulin et al. 2017, arXiv:1607.01759; here they enter the token stream.
@@ -139,13 +142,13 @@ class NgramEmbedding(keras.layers.Layer):
             known.assign((count >= min_rows).astype("int8"))
         return [int((count >= min_rows).sum()) for count in counts]
 
-    def call(self, token_ids, training=None):
+    def call(self, token_ids, token_keep=1.0, training=None):
         """See the class."""
         vectors = []
         for table, known, order in zip(self.tables, self.known, self.orders, strict=True):
             bucket, slot = ngram_slots(token_ids, order, self.buckets)
-            is_known = ops.cast(ops.take(known, slot), self.compute_dtype)
-            vectors.append(table(bucket) * ops.expand_dims(is_known, -1))
+            counts = ops.cast(ops.take(known, slot), self.compute_dtype) * token_keep**-order
+            vectors.append(table(bucket) * ops.expand_dims(counts, -1))
         joined = vectors[0] if len(vectors) == 1 else ops.concatenate(vectors, axis=-1)
         return self.projection(self.value_dropout(joined, training=training))
 

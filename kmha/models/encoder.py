@@ -100,7 +100,8 @@ class TransformerEncoder(keras.layers.Layer):
     def call(self, features, return_attention_weights=False, training=None):
         """See the class."""
         token_ids = self.token_dropout(features[TOKEN_IDS], training=training)
-        x = self.embedding(token_ids, features[SEGMENT_IDS], training=training)
+        token_keep = 1.0 - self.token_dropout.rate if training else 1.0
+        x = self.embedding(token_ids, features[SEGMENT_IDS], token_keep=token_keep, training=training)
         x = self.norm(x) if self.norm is not None and self.config.norm == "post" else x
         x = self.embedding_dropout(x, training=training)
         all_weights = []

@@ -6,13 +6,13 @@ Judging imports scikit-learn, which takes a second: inside the methods, so that 
 import dataclasses
 import difflib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from kmha.errors import InputError
 from training.examples import Example, label_ids, label_matrix
-from training.ranges import Probability
+from training.ranges import Probability, Range
 from training.records import Row
 from training.tasks.task import Columns, Part
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kmha.config import EncoderConfig
 
 ONE, SEVERAL = "label", "labels"
+USUAL_SMOOTHING = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +33,8 @@ class ClassifyTask:
     """How the token vectors become one."""
     dropout: Probability = 0.3
     """Probability of dropping a value of the pooled vector."""
-    label_smoothing: Probability = 0.1
-    """Share of each target spread over all labels."""
+    label_smoothing: Annotated[float | None, Range(at_least=0, below=1)] = None
+    """Share of each target spread over all labels; None: 0.1 with one label a row, 0 with several."""
     class_weights: Literal["none", "balanced"] = "none"
     """Whether rows of rare labels count more."""
 
@@ -46,6 +47,17 @@ class ClassifyTask:
     def several_labels(self) -> bool:
         """Whether a row may have any number of labels."""
         return bool(self.multi_label)
+
+    @property
+    def smoothing(self) -> float:
+        """The label smoothing given, or the usual one.
+
+        With several labels none: a rare label's share of the rows is far below any smoothed target, and what it
+        teaches would drown.
+        """
+        if self.label_smoothing is not None:
+            return self.label_smoothing
+        return 0.0 if self.multi_label else USUAL_SMOOTHING
 
     def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["ClassifyTask", Columns]:
         """Finds the label column and whether rows have several labels."""
@@ -123,7 +135,7 @@ class ClassifyTask:
         from training.losses import sigmoid_cross_entropy, softmax_cross_entropy
 
         loss = sigmoid_cross_entropy if self.multi_label else softmax_cross_entropy
-        return loss(targets, outputs, self.label_smoothing)
+        return loss(targets, outputs, self.smoothing)
 
     def decision(self, part: Part, labels: Sequence[str], probabilities: np.ndarray) -> dict[str, Any]:
         """With several labels, the probability from which each is given, by F1 on validation rows."""

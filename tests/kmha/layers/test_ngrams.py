@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
+from kmha.layers.embedding import TokenDropout
 from kmha.layers.ngrams import FINGERPRINTS, MULTIPLIER, NgramEmbedding, ngram_hashes, ngram_slots
 from tests.layer_checks import to_numpy
 
@@ -94,6 +95,22 @@ def test_only_repeated_ngrams_count_once_learned():
     np.testing.assert_array_equal(heard[0][:2], [False, True])
     np.testing.assert_array_equal(heard[1][:3], [False, False, True])
     assert not heard[2].any()
+
+
+def test_ngrams_weigh_the_same_under_token_dropout_as_without():
+    ids = np.tile(np.array([[5, 6, 7, 8, 9]], "int32"), (4000, 1))
+    layer = NgramEmbedding(4, 1009, ngram_dim=3)
+    layer.build(ids.shape)
+    for table in layer.tables:
+        table.embeddings.assign(np.random.default_rng(1).normal(size=table.embeddings.shape))
+    layer.learn([ids[:2]])
+    dropout = TokenDropout(0.4, replacement=1, first_id=5)
+    dropped = dropout(ids, training=True)
+    mean = to_numpy(layer(dropped, token_keep=0.6, training=True)).mean(axis=0)
+    whole = to_numpy(layer(ids[:1]))[0]
+    # From the third position on an n-gram has no place before the text in it.
+    np.testing.assert_allclose(mean[2:], whole[2:], atol=0.15 * np.abs(whole).max())
+    assert np.abs(to_numpy(layer(dropped)).mean(axis=0)[2:]).max() < 0.6 * np.abs(whole).max()
 
 
 def test_what_is_known_travels_with_the_file(tmp_path):

@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +154,12 @@ def test_the_baseline_is_judged_on_the_same_rows_and_labels(tmp_path, task):
     assert scores["rows"] == 7 and scores["per_class"]["warm"]["recall"] == 1
     assert scores["accuracy"] == pytest.approx(6 / 7) and "new" in scores["per_class"]
     assert "macro_f1" in scores["intervals"]
+
+
+def test_label_smoothing_is_for_one_label_unless_it_is_given():
+    logits = np.array([[2.0, -1.0, 0.5]], np.float32)
+    one, several = np.array([0], np.int32), np.array([[1, 0, 1]], np.int32)
+    given = dataclasses.replace(ONE, label_smoothing=0.1), dataclasses.replace(SEVERAL, label_smoothing=0.0)
+    assert ONE.loss(one, logits) == given[0].loss(one, logits)
+    assert SEVERAL.loss(several, logits) == given[1].loss(several, logits)
+    assert ONE.loss(one, logits) != dataclasses.replace(ONE, label_smoothing=0.0).loss(one, logits)
