@@ -18,25 +18,33 @@ MEDIAPIPE = "@mediapipe/tasks-text@1.0.1"
 DEMO_TEXTS = 20
 # The demo's models are cut at the usual length of a text, so few of its answers may be of less text than the run read.
 DEMO_AGREEMENT = 0.95
-# What the page shows once it has answered the text in it, as the runtime's own name says.
-_SHOWN = "document.getElementById('status')?.textContent.startsWith({name} + ' ·')"
-_TYPE = """(() => {{
-  const box = document.getElementById('text');
+_SET = """(() => {{
+  const element = document.getElementById({id});
   document.getElementById('status').textContent = '';
-  box.value = {text};
-  box.dispatchEvent(new Event('input', {{ bubbles: true }}));
-}})()"""
-_PICK = """(() => {{
-  const picker = document.getElementById('runtime');
-  document.getElementById('status').textContent = '';
-  picker.value = {key};
-  picker.dispatchEvent(new Event('change', {{ bubbles: true }}));
+  element.value = {value};
+  element.dispatchEvent(new Event({event}, {{ bubbles: true }}));
 }})()"""
 _READ = """(() => ({
   label: document.getElementById('label').textContent,
   bars: document.querySelectorAll('#bars li').length,
   words: [...document.querySelectorAll('#words button')].map((b) => b.textContent),
 }))()"""
+
+
+def typed(text: str) -> str:
+    """JavaScript that types a text into the demo page."""
+    return _SET.format(id="'text'", value=json.dumps(text), event="'input'")
+
+
+def picked(runtime: str) -> str:
+    """JavaScript that picks a runtime on the demo page."""
+    return _SET.format(id="'runtime'", value=json.dumps(runtime), event="'change'")
+
+
+def answered(runtime_name: str = "") -> str:
+    """JavaScript that is true once the demo page has answered, with this runtime if one is named."""
+    # The page says "LiteRT · 3.1 ms · …".
+    return f"document.getElementById('status')?.textContent.includes({json.dumps(f'{runtime_name} · ')})"
 
 
 def versions(site_folder: Path) -> dict[str, str]:
@@ -100,13 +108,12 @@ def _demo(material: Material, address: str, runtime: str) -> Outcome:
     try:
         with chromium.opened() as tab:
             tab.open(address)
-            tab.wait_for("document.getElementById('status')?.textContent.includes(' · ')")
-            tab.evaluate(_PICK.format(key=json.dumps(runtime)))
-            shown = _SHOWN.format(name=json.dumps(shown_name))
-            tab.wait_for(shown)
+            tab.wait_for(answered())
+            tab.evaluate(picked(runtime))
+            tab.wait_for(answered(shown_name))
             for text, answer in zip(texts, answers, strict=True):
-                tab.evaluate(_TYPE.format(text=json.dumps(text)))
-                tab.wait_for(shown)
+                tab.evaluate(typed(text))
+                tab.wait_for(answered(shown_name))
                 page = tab.evaluate(_READ)
                 if page["bars"] != len(material.bundle.labels) or len(page["words"]) < 2:
                     return Outcome(name, given, len(texts), problem=f"shows {page} for {text!r}")

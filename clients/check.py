@@ -4,9 +4,8 @@ Exports a run in every format and asks it through programs that other people wro
 answers other than the run, or could not be run.
 """  # noqa: D415
 
-import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -52,7 +51,6 @@ def _check(config: CheckConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from clients.material import prepared
     from clients.outcome import failed, table
     from clients.small_run import small_run
     from kmha.bundle import Bundle
@@ -64,13 +62,20 @@ def _check(config: CheckConfig) -> int:
         run_folder, data = config.run, config.data
     bundle = Bundle.load(run_folder)
     texts = some_texts(bundle, data, config.rows)
-    material = prepared(bundle, texts, folder, filler())
+    material = _exported(bundle, texts, folder)
     outcomes = []
     for outcome in _outcomes(material, config.clients):
         say(f"{outcome.client}: {outcome.problem or 'agrees'}")
         outcomes.append(outcome)
     print(table(outcomes))
     return FAILED if failed(outcomes, config.allow_missing) else 0
+
+
+def _exported(bundle, texts: Sequence[str], folder: Path) -> Any:
+    from clients.material import prepared
+    from clients.programs import loaded_program
+
+    return prepared(bundle, texts, folder, loaded_program(FILL).fill)
 
 
 def _outcomes(material, clients: Sequence[str]) -> Iterator[Any]:
@@ -105,17 +110,6 @@ def some_texts(bundle, data: Path, rows: int) -> list[str]:
     texts = [str(row.values[column]) for row in read_rows(data, [column])]
     chosen = np.linspace(0, len(texts) - 1, min(rows, len(texts))).round().astype(int)
     return [texts[index] for index in chosen]
-
-
-def filler() -> Callable[..., None]:
-    """The demo page's function that fills a site; examples are programs, not a package."""
-    spec = importlib.util.spec_from_file_location("kmha_browser_fill", FILL)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    # A dataclass looks its own module up.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module.fill
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -107,5 +108,5 @@ def _done(command: Sequence[str]) -> None:
 def reason(output: str) -> str:
     """The line of a tool's output that tells what was wrong: its first error, else its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower()]
+    errors = [line for line in lines if re.search(r"(error|exception)\b", line, re.IGNORECASE)]
     return (errors or lines[-1:] or ["it said nothing"])[0]

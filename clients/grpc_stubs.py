@@ -6,82 +6,84 @@ published service, and says nothing about the server itself.
 
 import importlib.metadata
 import importlib.util
-import json
 import socket
-import subprocess
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from clients.children import ServerError, free_port, started
-from clients.environments import clean_environment, reason
 from clients.material import NAME, Material
 from clients.outcome import Outcome, compared, not_run
+from clients.programs import loaded_program
 
 PACKAGE = "tensorflow-serving-api"
 ROOT = Path(__file__).resolve().parents[1]
 CLIENT = ROOT / "examples" / "serving_client.py"
 PROGRAM = ROOT / "clients" / "programs" / "grpc_server.py"
-START_SECONDS, ANSWER_SECONDS = 120, 300
-# A call of the client carries few texts; its program is started anew for each.
-BATCH = 100
+START_SECONDS = 120
+# gRPC's clients take answers of 4 MB, and an explanation grows with the square of the text's length.
+BATCH, EXPLAINED_AT_ONCE = 50, 1
 
 
 def outcome(material: Material) -> Outcome:
-    """The outcome of the client's Predict and Classify calls; both must agree."""
+    """The outcome of Predict calls of two signatures and of Classify calls; all must agree."""
     if importlib.util.find_spec("tensorflow_serving") is None:
         return not_run(PACKAGE, f"the package {PACKAGE} is not installed; pip install 'kmha[serving]'")
+    import grpc
+
     version = importlib.metadata.version(PACKAGE)
     name, given = f"{PACKAGE} {version} stubs, gRPC (our own server)", "raw text"
     port = free_port()
     command = [sys.executable, str(PROGRAM), str(material.savedmodel), NAME, str(port)]
-    rows: list[list[list[float]]] = [[], []]
     try:
         with started(command, lambda: _listens(port), START_SECONDS, TF_CPP_MIN_LOG_LEVEL="3"):
-            for first in range(0, len(material.texts), BATCH):
-                said = _client(port, material.texts[first : first + BATCH])
-                for found, part in zip(rows, both(said, material.bundle.labels), strict=True):
-                    found += part
-    except (ServerError, OSError, subprocess.TimeoutExpired) as error:
-        return Outcome(name, given, len(material.texts), problem=f"failed: {error}")
+            began = time.perf_counter()
+            found = _asked(f"127.0.0.1:{port}", material.texts, material.bundle.labels)
+            seconds = (time.perf_counter() - began) / len(found)
+    except (ServerError, OSError, grpc.RpcError) as error:
+        return Outcome(name, given, len(material.texts), problem=f"failed: {' '.join(str(error).split())}")
     thresholds = material.bundle.thresholds
     outcomes = [
-        compared(name, given, material.wanted, np.array(found, np.float32), thresholds) for found in rows
+        compared(name, given, material.wanted, np.array(rows, np.float32), thresholds, seconds=seconds)
+        for rows in found
     ]
     return max(outcomes, key=lambda one: (bool(one.problem), one.difference))
 
 
-def both(output: str, labels: list[str]) -> tuple[list[list[float]], list[list[float]]]:
-    """Probabilities [texts][labels] that the client printed of its Predict and of its Classify call.
+def _asked(address: str, texts: Sequence[str], labels: Sequence[str]) -> list[list[list[float]]]:
+    """Probabilities [texts][labels] by each kind of call."""
+    import grpc
+    from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-    Args:
-        output: JSON lines.
-        labels: The order that is wanted.
-    """
-    answers = {answer["signature"]: answer for answer in map(json.loads, output.splitlines())}
-    names = answers["predict_text"]["labels"]
-    predicted = [
-        [dict(zip(row_names, row, strict=True))[label] for label in labels]
-        for row_names, row in zip(names, answers["predict_text"]["probabilities"], strict=True)
-    ]
-    classified = [[row[label] for label in labels] for row in answers["classify"]["results"]]
-    return predicted, classified
+    client = loaded_program(CLIENT)
+    encoded = [text.encode() for text in texts]
+    predicted, explained, classified = [], [], []
+    with grpc.insecure_channel(address) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        for batch in _batches(encoded, BATCH):
+            answers = client.predict(stub, NAME, "predict_text", {"text": batch})
+            names = [[name.decode() for name in row] for row in answers["labels"]]
+            predicted += in_order(names, answers["probabilities"].tolist(), labels)
+            scores = client.classify(stub, NAME, batch)
+            classified += [[row[label] for label in labels] for row in scores]
+        for batch in _batches(encoded, EXPLAINED_AT_ONCE):
+            explained += client.predict(stub, NAME, "explain", {"text": batch})["probabilities"].tolist()
+    return [predicted, classified, explained]
 
 
-def _client(port: int, texts: list[str]) -> str:
-    # A NUL cannot be an argument of a program.
-    words = [text.replace("\0", " ") for text in texts]
-    result = subprocess.run(
-        [sys.executable, str(CLIENT), f"127.0.0.1:{port}", NAME, *words],
-        capture_output=True,
-        text=True,
-        env=clean_environment(),
-        timeout=ANSWER_SECONDS,
-    )
-    if result.returncode:
-        raise ServerError(reason(result.stderr))
-    return result.stdout
+def in_order(
+    names: Sequence[Sequence[str]], values: Sequence[Sequence[float]], labels: Sequence[str]
+) -> list[list[float]]:
+    """Values [R][C] that stand beside names [R][C], in the order of the labels [C]."""
+    rows = (dict(zip(*row, strict=True)) for row in zip(names, values, strict=True))
+    return [[row[label] for label in labels] for row in rows]
+
+
+def _batches(texts: Sequence[bytes], rows: int) -> Iterator[Sequence[bytes]]:
+    return (texts[first : first + rows] for first in range(0, len(texts), rows))
 
 
 def _listens(port: int) -> bool:

@@ -21,7 +21,7 @@ class Outcome:
         given: What it was given: "raw text" or "token ids".
         rows: Texts compared; 0 where it was not run.
         agreeing: Of them, those with the same answer.
-        difference: Largest difference of a probability.
+        difference: Largest difference of a probability; NaN: not seen.
         seconds: Time of all texts, loading excluded; None: not measured.
         problem: Why it was not run, or failed; empty where all is well.
         ran: Whether it answered at all.
@@ -113,7 +113,7 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
         outcome.client,
         outcome.given,
         f"{outcome.agreeing} of {outcome.rows}",
-        f"{outcome.difference:.1e}",
+        "" if np.isnan(outcome.difference) else f"{outcome.difference:.1e}",
         milliseconds,
         "differs" if outcome.problem else "agrees",
     )

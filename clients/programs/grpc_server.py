@@ -48,13 +48,12 @@ class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
         return response
 
     def _answers(self, spec, context, inputs):
-        function = self._loaded.signatures.get(spec.signature_name or "serving_default")
-        if spec.name != self._name or function is None:
+        signature = spec.signature_name or "serving_default"
+        if spec.name != self._name or signature not in self._loaded.signatures:
             wanted = f"{self._name} with {', '.join(self._loaded.signatures)}"
-            context.abort(
-                grpc.StatusCode.NOT_FOUND, f"wanted {wanted}, given {spec.name} {spec.signature_name}"
-            )
-        return function(**inputs)
+            # It raises.
+            context.abort(grpc.StatusCode.NOT_FOUND, f"wanted {wanted}, given {spec.name} {signature}")
+        return self._loaded.signatures[signature](**inputs)
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ import json
 import sys
 import time
 
-from mediapipe.tasks.python.core.base_options import BaseOptions
-from mediapipe.tasks.python.text.text_classifier import TextClassifier, TextClassifierOptions
+from mediapipe.tasks.python.core.base_options import BaseOptions  # pyright: ignore[reportMissingImports]
+from mediapipe.tasks.python.text.text_classifier import TextClassifier, TextClassifierOptions  # pyright: ignore[reportMissingImports]
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
-from pytriton.decorators import batch
-from pytriton.model_config import ModelConfig, Tensor
-from pytriton.triton import Triton, TritonConfig
+from pytriton.decorators import batch  # pyright: ignore[reportMissingImports]
+from pytriton.model_config import ModelConfig, Tensor  # pyright: ignore[reportMissingImports]
+from pytriton.triton import Triton, TritonConfig  # pyright: ignore[reportMissingImports]
 
 
 def main() -> None:

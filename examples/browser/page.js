@@ -9,12 +9,13 @@ const element = (id) => document.getElementById(id);
 const percent = new Intl.NumberFormat("en", { style: "percent", minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
 
+const models = new Map(); // By runtime, loaded once each.
 let tokenizer;
-let model;
-let runtime;
+let current = null; // The runtime in use: its name and its model.
 let shown = null; // The last answer: its attention, words and number of tokens.
 let chosen = null; // Index of the word whose attention is shown; null: of all.
 let asked = 0;
+let working = Promise.resolve(); // A runtime takes one text at a time.
 
 async function start() {
   tokenizer = await Tokenizer.load("model.tokenizer.json");
@@ -33,11 +34,11 @@ async function showExamples() {
   const texts = response.ok ? await response.json() : [];
   element("examples").replaceChildren(
     ...texts.map((text, index) => {
-      const button = Object.assign(document.createElement("button"), { type: "button", textContent: `Example ${index + 1}` });
-      button.title = text;
+      const button = Object.assign(document.createElement("button"), { type: "button", title: text });
+      button.textContent = `Example ${index + 1}`;
       button.addEventListener("click", () => {
         element("text").value = text;
-        answer();
+        answer().catch(complain);
       });
       return button;
     }),
@@ -46,27 +47,45 @@ async function showExamples() {
 }
 
 async function use(key) {
-  const progress = element("progress");
-  progress.hidden = false;
-  progress.removeAttribute("value");
+  const { name, file } = RUNTIMES[key];
+  current = null;
   element("runtime").disabled = true;
-  model = undefined;
-  runtime = RUNTIMES[key];
-  const began = performance.now();
-  model = await runtime.load(runtime.file, tokenizer, (received, total) => {
-    if (total) Object.assign(progress, { max: total, value: received });
-    say(`Loading ${runtime.file} … ${megabytes(received)}`);
-  });
-  progress.hidden = true;
-  element("runtime").disabled = false;
-  say(`${runtime.name} loaded ${megabytes(model.bytes)} in ${((performance.now() - began) / 1000).toFixed(1)} s.`);
+  try {
+    if (!models.has(key)) models.set(key, await loaded(key));
+    current = { name, model: models.get(key) };
+  } finally {
+    element("runtime").disabled = false;
+    element("progress").hidden = true;
+  }
+  say(`${name} has loaded ${file}, ${megabytes(current.model.bytes)}.`);
   await answer();
 }
 
-async function answer() {
-  const text = element("text").value;
+async function loaded(key) {
+  const { load, file } = RUNTIMES[key];
+  const progress = element("progress");
+  progress.hidden = false;
+  progress.removeAttribute("value");
+  const model = await load(file, tokenizer, (received, total) => {
+    if (total) Object.assign(progress, { max: total, value: received });
+    say(`Loading ${file} … ${megabytes(received)}`);
+  });
+  // The first answer of a runtime takes longer than all later ones.
+  await model.answer(tokenizer.encode("", model.length));
+  return model;
+}
+
+function answer() {
   const turn = ++asked;
-  if (!model) return;
+  working = working.catch(() => {}).then(() => answerOnce(turn));
+  return working;
+}
+
+async function answerOnce(turn) {
+  const text = element("text").value;
+  // While the model worked somebody may have typed on, or chosen another runtime.
+  if (turn !== asked || !current) return;
+  const { name, model } = current;
   if (!text.trim()) {
     element("answer").hidden = element("attention").hidden = true;
     say("Type a text to see what the model makes of it.");
@@ -77,10 +96,13 @@ async function answer() {
   const tokenized = performance.now();
   const { probabilities, attention } = await model.answer(ids);
   const done = performance.now();
-  // While the model worked somebody may have typed on.
   if (turn !== asked) return;
-  const cut = tokenizer.tokenize(text, model.length).length > ids.length - 2 ? `, the rest of the text was cut` : "";
-  say(`${runtime.name} · ${(done - tokenized).toFixed(1)} ms · tokenizer ${(tokenized - began).toFixed(1)} ms · ${ids.length} tokens${cut}`);
+  const milliseconds = (from, to) => `${(to - from).toFixed(1)} ms`;
+  const cut = tokenizer.tokenize(text, model.length).length > ids.length - 2 ? " · the end of the text was cut off" : "";
+  say(
+    `${name} · ${milliseconds(tokenized, done)} · tokenizer ${milliseconds(began, tokenized)} · ` +
+      `${ids.length} tokens${cut}`,
+  );
   showAnswer(probabilities);
   shown = attention && { attention, words: wordsOf(tokenizer, text, ids), real: ids.length };
   chosen = null;
@@ -124,13 +146,13 @@ function showAttention() {
   const pick = (id) => (element(id).value === "" ? null : Number(element(id).value));
   const { attention, words, real } = shown;
   const shares = received(attention, words, real, pick("layer"), pick("head"), chosen === null ? null : words[chosen]);
-  const most = Math.max(...shares);
+  const [least, most] = [Math.min(...shares), Math.max(...shares)];
   const focused = [...element("words").children].indexOf(document.activeElement);
   element("words").replaceChildren(
     ...words.map((word, index) => {
       const button = Object.assign(document.createElement("button"), { type: "button", textContent: word.text });
       button.classList.toggle("special", word.special);
-      button.style.setProperty("--share", most ? shares[index] / most : 0);
+      button.style.setProperty("--share", most > least ? (shares[index] - least) / (most - least) : 0);
       button.title = percent.format(shares[index]);
       button.setAttribute("aria-label", `${word.text}, ${percent.format(shares[index])}`);
       button.setAttribute("aria-pressed", String(chosen === index));
@@ -142,10 +164,11 @@ function showAttention() {
     }),
   );
   element("words").children[focused]?.focus();
+  const scale = `Colour: from ${percent.format(least)} to ${percent.format(most)} of the attention a token.`;
   element("hint").textContent =
     chosen === null
-      ? "The darker a word, the more of all attention goes to it. Choose a word to see where it looks."
-      : `Where “${words[chosen].text}” looks. Choose it again to see all.`;
+      ? `${scale} Choose a word to see where it looks.`
+      : `${scale} Where “${words[chosen].text}” looks; choose it again to see all.`;
 }
 
 function part(name, text) {

@@ -23,8 +23,8 @@ function tokensOf(tokenizer, inner) {
   return inner.map((id, i) => ({ text: tokenizer.tokens[id], first: i + 1, last: i + 2, special: false }));
 }
 
-// Attention that each word receives, shares that sum to 1: from all tokens, or from the tokens of one word. A layer or
-// head of null means the mean over all. `real`: number of tokens, without padding.
+// Attention that a token of each word receives on average, as a share of all: from all tokens, or from those of one
+// word. A layer or head of null means the mean over all. `real`: number of tokens, without padding.
 export function received({ values, layers, heads, length }, words, real, layer = null, head = null, from = null) {
   const rows = from ? range(from.first, from.last) : range(0, real);
   const chosenLayers = layer === null ? range(0, layers) : [layer];
@@ -39,7 +39,10 @@ export function received({ values, layers, heads, length }, words, real, layer =
     }
   }
   const total = perToken.reduce((sum, value) => sum + value, 0) || 1;
-  return words.map(({ first, last }) => range(first, last).reduce((sum, token) => sum + perToken[token], 0) / total);
+  return words.map(({ first, last }) => {
+    const own = range(first, last).reduce((sum, token) => sum + perToken[token], 0);
+    return own / total / (last - first);
+  });
 }
 
 function range(first, last) {
