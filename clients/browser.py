@@ -10,7 +10,7 @@ import numpy as np
 from clients import chromium, site
 from clients.environments import npm_packages
 from clients.material import Material
-from clients.mediapipe_python import LEAST_AGREEMENT, check_metadata
+from clients.mediapipe_python import LEAST_AGREEMENT, check_metadata, exact_rows
 from clients.outcome import NotRunError, Outcome, compared, not_run
 
 PAGES = Path(__file__).resolve().parent / "pages"
@@ -93,9 +93,9 @@ def _answered(material: Material, address: str, function: str, name: str) -> Out
     except chromium.BrowserError as error:
         return Outcome(name, given, len(material.texts), problem=f"failed: {' '.join(str(error).split())}")
     found = np.array(answer["probabilities"], np.float32)
-    share, tolerance = (LEAST_AGREEMENT, None) if from_text else (1.0, 1e-4)
+    share, exact = (LEAST_AGREEMENT, exact_rows(material.texts)) if from_text else (1.0, None)
     thresholds, seconds = material.bundle.thresholds, answer["seconds"]
-    return compared(name, given, material.wanted, found, thresholds, share, tolerance, seconds)
+    return compared(name, given, material.wanted, found, thresholds, share, exact, seconds)
 
 
 def _demo(material: Material, address: str, runtime: str) -> Outcome:

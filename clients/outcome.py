@@ -44,7 +44,7 @@ def compared(
     found: np.ndarray,
     thresholds: Sequence[float] | None,
     least_agreement: float = 1.0,
-    tolerance: float | None = FLOAT_TOLERANCE,
+    exact_rows: Sequence[bool] | None = None,
     seconds: float | None = None,
 ) -> Outcome:
     """Compares a client's probabilities with the run's.
@@ -56,7 +56,7 @@ def compared(
         found: The client's, float [R, C].
         thresholds: With several labels, those of the run; None: the best label is the answer.
         least_agreement: Share of texts that must have the run's answer.
-        tolerance: Largest difference of a probability; None: any.
+        exact_rows: Texts whose probabilities must be the run's, but for rounding; None: all.
         seconds: Time of all texts.
     """
     if found.shape != wanted.shape:
@@ -66,12 +66,14 @@ def compared(
         return Outcome(client, given, len(wanted), problem="answers that are not finite numbers")
     same = _answers(wanted, thresholds) == _answers(found, thresholds)
     agreeing = int(same.reshape(len(wanted), -1).all(axis=1).sum())
-    difference = float(np.abs(wanted - found).max(initial=0))
+    differences = np.abs(wanted - found)
+    difference = float(differences.max(initial=0))
+    exact = differences if exact_rows is None else differences[np.asarray(exact_rows, bool)]
     problem = ""
     if agreeing < least_agreement * len(wanted):
         problem = f"wanted at least {least_agreement:.0%} of the answers to agree"
-    elif tolerance is not None and difference > tolerance:
-        problem = f"wanted probabilities within {tolerance:g}"
+    elif exact.max(initial=0) > FLOAT_TOLERANCE:
+        problem = f"wanted probabilities within {FLOAT_TOLERANCE:g}, given a difference of {exact.max():.1e}"
     return Outcome(client, given, len(wanted), agreeing, difference, seconds, problem)
 
 

@@ -26,11 +26,11 @@ def test_the_same_answers_agree():
     ("found", "limits", "words"),
     [
         (FLIPPED, {}, "100% of the answers"),
-        (FLIPPED, {"least_agreement": 0.8, "tolerance": None}, "80% of the answers"),
+        (FLIPPED, {"least_agreement": 0.8, "exact_rows": [True, False, True, True]}, "80% of the answers"),
         (FLIPPED, {"least_agreement": 0.75}, "within 0.0001"),
         (WANTED - 0.001, {}, "within 0.0001"),
         (WANTED[:3], {}, "wanted probabilities [4, 2], given [3, 2]"),
-        (NAN, {"least_agreement": 0, "tolerance": None}, "not finite"),
+        (NAN, {"least_agreement": 0, "exact_rows": [False] * 4}, "not finite"),
     ],
 )
 def test_other_answers_are_told(found, limits, words):
@@ -40,14 +40,14 @@ def test_other_answers_are_told(found, limits, words):
 
 
 def test_few_other_answers_may_be_allowed():
-    assert not judged(FLIPPED, least_agreement=0.75, tolerance=None).problem
+    assert not judged(FLIPPED, least_agreement=0.75, exact_rows=[True, False, True, True]).problem
 
 
 def test_with_thresholds_the_answer_is_all_labels_given():
     # The best label of the first text stays, but its second one is given now.
     found = np.array([[0.7, 0.36], [0.2, 0.8], [0.9, 0.1], [0.4, 0.6]], np.float32)
-    assert judged(found, tolerance=None).agreeing == 4
-    assert judged(found, thresholds=[0.5, 0.35], tolerance=None).agreeing == 3
+    assert judged(found, exact_rows=[False] * 4).agreeing == 4
+    assert judged(found, thresholds=[0.5, 0.35], exact_rows=[False] * 4).agreeing == 3
 
 
 @pytest.mark.parametrize(("allow_missing", "expected"), [(False, True), (True, False)])
