@@ -30,7 +30,7 @@ class ScreenshotConfig:
     """Colours of the page."""
     width: Count = 820
     """Of the window, in pixels."""
-    height: Count = 920
+    height: Count = 940
     """Likewise."""
 
 
@@ -47,7 +47,7 @@ def _picture(config: ScreenshotConfig) -> int:
     if not (config.site / "index.html").is_file():
         raise InputError(f"{config.site}: wanted a folder with the demo page, given one without")
     try:
-        with site.served(config.site) as address, chromium.opened() as tab:
+        with site.served(config.site) as address, chromium.opened(["--hide-scrollbars"]) as tab:
             tab.open(address)
             tab.wait_for(answered())
             if config.text:
