@@ -99,6 +99,8 @@ class OptimizerSection:
 
     learning_rate: Positive = 1e-3
     """The highest rate."""
+    embedding_rate: Positive = 4.0
+    """Rate of the embedding tables over that of the rest: a rare token is seen too seldom to learn at the same."""
     weight_decay: NotNegative = 0.01
     """Share of a weight lost each step, times the rate; biases and norms lose none."""
     warmup_fraction: Annotated[float, Range(at_least=0, at_most=1)] = 0.1

@@ -22,7 +22,7 @@ def initial_model(
     Args:
         config: All settings.
         task: Builds it.
-        source: The training rows, whose n-grams it learns to know.
+        source: The training rows, whose n-grams it learns to know and whose targets it starts from.
         vocabulary: Its tokens.
         unknown_id: Id of [UNK] among them.
         outputs: Number of labels.
@@ -32,6 +32,7 @@ def initial_model(
     """
     encoder = encoder_config(config, len(vocabulary), unknown_id)
     model = task.build(encoder, outputs)
+    task.prepare(model, source.targets)
     embedding = model.encoder.embedding
     if embedding.ngrams is not None:
         _learn_ngrams(embedding.ngrams, encoder, source)

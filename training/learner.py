@@ -139,7 +139,7 @@ def _step_and_average(
     step = TrainingStep(
         model,
         loss,
-        AdamW(weights, rate, optimizer.weight_decay),
+        AdamW(weights, rate, optimizer.weight_decay, row_rate=optimizer.embedding_rate),
         strategy,
         jit_compile=_compiled(config.train.jit),
         clip_norm=optimizer.clip_norm or None,

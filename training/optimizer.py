@@ -55,6 +55,7 @@ class AdamW(tf.Module):
         beta_1: Decay of the mean of gradients.
         beta_2: Decay of the mean of squared gradients.
         epsilon: Added to the root of the mean square.
+        row_rate: Learning rate of tables that move by rows, over that of the rest.
 
     Source: Loshchilov and Hutter 2019, arXiv:1711.05101.
     """
@@ -67,12 +68,14 @@ class AdamW(tf.Module):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
+        row_rate: float = 1.0,
     ):
         super().__init__(name="adamw")
         self.variables_ = list(variables)
         self.rate = learning_rate
         self.weight_decay = weight_decay
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.row_rate = row_rate
         self.iterations = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="iterations")
         self.means = [_slot(v, "mean") for v in self.variables_]
         self.squares = [_slot(v, "square") for v in self.variables_]
@@ -133,7 +136,7 @@ class AdamW(tf.Module):
         rows, values = gradient.indices, gradient.values
         new_mean = self.beta_1 * tf.gather(mean, rows) + (1 - self.beta_1) * values
         new_square = self.beta_2 * tf.gather(square, rows) + (1 - self.beta_2) * tf.square(values)
-        corrected = rate * tf.sqrt(1 - power_2) / (1 - power_1)
+        corrected = self.row_rate * rate * tf.sqrt(1 - power_2) / (1 - power_1)
         change = corrected * new_mean / (tf.sqrt(new_square) + self.epsilon)
         if decay is not None:
             change += decay * tf.gather(variable, rows)

@@ -179,3 +179,17 @@ def test_scaled_keeps_slices():
     assert isinstance(half, tf.IndexedSlices)
     np.testing.assert_array_equal(half.values, np.full((2, 2), 0.5))
     np.testing.assert_array_equal(scaled(tf.constant([4.0]), tf.constant(0.5)), [2.0])
+
+
+def test_the_rate_of_rows_is_a_multiple_of_the_rest():
+    slices = tf.IndexedSlices(tf.ones((2, 4)), tf.constant([3, 1]), tf.constant([5, 4]))
+    moved = {}
+    for row_rate in (1.0, 4.0):
+        tables = tf.Variable(tf.zeros((5, 4))), tf.Variable(tf.zeros((5, 4)))
+        optimizer = AdamW(tables, constant_rate(0.01), weight_decay=0.0, row_rate=row_rate)
+        for _ in range(3):
+            move(optimizer, [slices, tf.ones((5, 4))])
+        moved[row_rate] = [table.numpy() for table in tables]
+    np.testing.assert_allclose(moved[4.0][0], 4 * moved[1.0][0], rtol=1e-6)
+    np.testing.assert_array_equal(moved[4.0][1], moved[1.0][1])
+    assert (moved[1.0][0][[1, 3]] != 0).all()

@@ -69,6 +69,10 @@ class Task(Protocol):
         """How much each training row counts, float32 [R]."""
         ...
 
+    def prepare(self, model: "keras.Model", targets: np.ndarray) -> None:
+        """Sets what of a built model the training targets alone decide."""
+        ...
+
     def loss(self, targets: Any, outputs: Any) -> Any:
         """Loss of each example, float32 [B]."""
         ...

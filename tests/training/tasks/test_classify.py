@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from training.examples import Example, write_examples
 from training.records import Row
@@ -163,3 +164,24 @@ def test_label_smoothing_is_for_one_label_unless_it_is_given():
     assert ONE.loss(one, logits) == given[0].loss(one, logits)
     assert SEVERAL.loss(several, logits) == given[1].loss(several, logits)
     assert ONE.loss(one, logits) != dataclasses.replace(ONE, label_smoothing=0.0).loss(one, logits)
+
+
+@pytest.mark.parametrize("class_weights", ["none", "balanced"])
+def test_the_head_starts_at_the_shares_of_the_labels(class_weights):
+    encoder = EncoderConfig(20, hidden_dim=8, num_heads=2, num_layers=1, intermediate_dim=8)
+    one = dataclasses.replace(ONE, class_weights=class_weights)
+    targets = np.repeat([0, 1, 2], [700, 290, 10]).astype(np.int32)
+    model = one.build(encoder, 3)
+    one.prepare(model, targets)
+    share = np.array([0.7, 0.29, 0.01]) if class_weights == "none" else np.full(3, 1 / 3)
+    bias = model.head.bias.numpy()
+    np.testing.assert_allclose(np.exp(bias) / np.exp(bias).sum(), share, atol=1e-3)
+
+    several = dataclasses.replace(SEVERAL, class_weights=class_weights)
+    indicators = (np.arange(1000)[:, None] < [500, 20, 0]).astype(np.int32)
+    model = several.build(encoder, 3)
+    several.prepare(model, indicators)
+    weights = several.weights(indicators)
+    shares = 1 / (1 + np.exp(-model.head.bias.numpy()))
+    np.testing.assert_allclose(shares, weights @ indicators / weights.sum(), atol=1e-3)
+    assert np.isfinite(model.head.bias.numpy()).all() and shares[2] > 0
