@@ -13,7 +13,7 @@ from clients.outcome import NotRunError, Outcome, compared, not_run
 
 VERSION = "1.2.2"
 PROGRAM = Path(__file__).resolve().parent / "programs" / "mediapipe_texts.py"
-# Its own tokenizer normalises some characters in another way than the run's: accents above all.
+# Its own tokenizer normalises some characters in another way than the run's: accents and full-width punctuation.
 LEAST_AGREEMENT = 0.99
 SECONDS = 600
 
