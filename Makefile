@@ -2,46 +2,51 @@
 # make test    environment, then the tests; ARGS="-m slow" for the long ones
 # make lint    formatting and style        make format   apply them
 # make types   static types                make clean    remove what make made (never runs/)
+# make clients export a run and ask it through other people's programs; RUN=runs/news DATA=test.csv for your own
 
 PYTHON ?= python3.11
 VENV := .venv
-RUN := $(VENV)/bin/python
-PIP := $(RUN) -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help fit test test-jax lint format types clean
+.PHONY: help fit test test-jax lint format types clients clean
 
 help:
 	@sed -n '/^$$/q; s/^# //p' Makefile
 
 # Without ARGS the run folder is ours to replace; with ARGS it may be one the user wants to keep.
 fit: $(VENV)/.ready-to-fit
-	@$(RUN) -m training.fit $(if $(ARGS),$(ARGS),--overwrite)
+	@$(PY) -m training.fit $(if $(ARGS),$(ARGS),--overwrite)
 
 test: $(VENV)/.ready-to-develop
-	@$(RUN) -m pytest $(ARGS)
+	@$(PY) -m pytest $(ARGS)
 
 # The layer tests alone on Keras' second backend; `make test` runs them too, in a process of their own.
 test-jax: $(VENV)/.ready-to-develop
-	@KERAS_BACKEND=jax $(RUN) -m pytest tests/kmha/layers $(ARGS)
+	@KERAS_BACKEND=jax $(PY) -m pytest tests/kmha/layers $(ARGS)
 
 lint: $(VENV)/.ready-to-develop
-	@$(RUN) -m ruff format --check .
-	@$(RUN) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m ruff check .
 
 format: $(VENV)/.ready-to-develop
-	@$(RUN) -m ruff check --fix .
-	@$(RUN) -m ruff format .
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
 
 types: $(VENV)/.ready-to-develop
-	@$(RUN) -m pyright
+	@$(PY) -m pyright
+
+# Needs npm and Chromium for the clients in the browser; docs/clients.md tells more.
+clients: $(VENV)/.ready-to-develop
+	@$(PY) -m clients.check $(if $(RUN),$(RUN) --data $(DATA)) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
-	find kmha training export tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find kmha training export clients tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
 	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("kmha", "training", "export")
+ROOMS = ("kmha", "training", "export", "clients")
 COMMANDS = (
     "training.fit",
     "training.evaluate",
@@ -20,10 +20,17 @@ COMMANDS = (
     "export.onnx",
     "export.answer",
     "export.verify",
+    "clients.check",
+    "clients.screenshot",
 )
 MAX_LINES = 300
 
-FORBIDDEN_ABOVE = {"kmha": {"training", "export"}, "training": {"export"}, "export": set()}
+FORBIDDEN_ABOVE = {
+    "kmha": {"training", "export", "clients"},
+    "training": {"export", "clients"},
+    "export": {"clients"},
+    "clients": set(),
+}
 BACKENDS = {"tensorflow", "tensorflow_text", "jax", "torch"}
 UNSAFE_IMPORTS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 UNSAFE_ARGUMENTS = {"allow_pickle": True, "safe_mode": False}

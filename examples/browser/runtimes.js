@@ -1,0 +1,96 @@
+// Runs an exported model in the browser: the .tflite with LiteRT, the .onnx with ONNX Runtime.
+//
+//   const model = await RUNTIMES.litert.load("model.tflite", tokenizer);
+//   const { probabilities, attention } = await model.answer(ids);
+//
+// ids come from tokenizer.encode(text, model.length). probabilities is a Float32Array, one for each label. attention is
+// null where the export has none, else { values: Float32Array, layers, heads, length }, values [layers, heads, length,
+// length] row by row.
+
+const MODULES = new URL("./node_modules/", import.meta.url);
+
+export const RUNTIMES = {
+  litert: { name: "LiteRT", file: "model.tflite", load: loadLitert },
+  onnx: { name: "ONNX Runtime", file: "model.onnx", load: loadOnnx },
+};
+
+// The bytes at an address; told(received, total) is called as they come, total 0 where the server does not say.
+export async function download(url, told = () => {}) {
+  const response = await fetch(url);
+  if (!response.ok) throw new Error(`${url}: wanted a model, given status ${response.status}`);
+  const total = Number(response.headers.get("Content-Length")) || 0;
+  const parts = [];
+  let received = 0;
+  for (const reader = response.body.getReader(); ; ) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    parts.push(value);
+    told((received += value.length), total);
+  }
+  const bytes = new Uint8Array(received);
+  let place = 0;
+  for (const part of parts) {
+    bytes.set(part, place);
+    place += part.length;
+  }
+  return bytes;
+}
+
+async function loadLitert(url, tokenizer, told) {
+  const [{ Tensor, getGlobalLiteRtPromise, loadAndCompile, loadLiteRt }, bytes] = await Promise.all([
+    import("@litertjs/core"),
+    download(url, told),
+  ]);
+  await (getGlobalLiteRtPromise() ?? loadLiteRt(new URL("@litertjs/core/wasm/", MODULES).href));
+  const model = await loadAndCompile(bytes, { accelerator: "wasm" });
+  const [batch, length] = model.getInputDetails()[0].shape;
+  if (batch !== 1 || length < 1) {
+    throw new RangeError(`${url}: wanted a fixed length (export without --dynamic-length), given [${batch}, ${length}]`);
+  }
+  const tensor = (values) => new Tensor(values, [1, length]);
+
+  async function answer(ids) {
+    const { tokenIds, paddingMask } = tokenizer.pad(ids, length);
+    const inputs = {
+      token_ids: tensor(tokenIds),
+      padding_mask: tensor(paddingMask),
+      segment_ids: tensor(new Int32Array(length)),
+    };
+    const outputs = await model.run(inputs);
+    const shape = outputs.attention && [...outputs.attention.type.layout.dimensions];
+    const answers = {
+      probabilities: Float32Array.from(await outputs.probabilities.data()),
+      attention: shape ? weights(Float32Array.from(await outputs.attention.data()), shape) : null,
+    };
+    // LiteRT's memory is not the browser's to collect.
+    for (const used of [...Object.values(inputs), ...Object.values(outputs)]) used.delete();
+    return answers;
+  }
+
+  return { length: Math.min(length, tokenizer.maxLength), bytes: bytes.length, answer };
+}
+
+async function loadOnnx(url, tokenizer, told) {
+  const [ort, bytes] = await Promise.all([import("onnxruntime-web/wasm"), download(url, told)]);
+  ort.env.wasm.wasmPaths = new URL("onnxruntime-web/dist/", MODULES).href;
+  // Threads need headers that few static servers send.
+  ort.env.wasm.numThreads = globalThis.crossOriginIsolated ? 0 : 1;
+  const session = await ort.InferenceSession.create(bytes, { executionProviders: ["wasm"] });
+
+  async function answer(ids) {
+    const { tokenIds, paddingMask } = tokenizer.pad(ids, ids.length);
+    const tensor = (values) => new ort.Tensor("int32", values, [1, ids.length]);
+    const outputs = await session.run({ token_ids: tensor(tokenIds), padding_mask: tensor(paddingMask) });
+    const found = outputs.attention;
+    return {
+      probabilities: outputs.probabilities.data,
+      attention: found ? weights(found.data, found.dims) : null,
+    };
+  }
+
+  return { length: tokenizer.maxLength, bytes: bytes.length, answer };
+}
+
+function weights(values, [, layers, heads, length]) {
+  return { values, layers, heads, length };
+}
