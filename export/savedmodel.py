@@ -89,7 +89,7 @@ def write_savedmodel(bundle, folder: Path) -> Path:
     return final
 
 
-def load_savedmodel(folder: Path):
+def load_savedmodel(folder: Path | str):
     """The function of a written version: string [B] to the dictionary that `Endpoints.predict_text` returns.
 
     Raises:

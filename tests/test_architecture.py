@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("kmha", "training", "export")
-COMMANDS = ("training.fit", "training.evaluate", "training.predict", "export.savedmodel")
+COMMANDS = ("training.fit", "training.evaluate", "training.predict", "export.savedmodel", "export.batch")
 MAX_LINES = 300
 
 FORBIDDEN_ABOVE = {"kmha": {"training", "export"}, "training": {"export"}, "export": set()}
