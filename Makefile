@@ -2,9 +2,12 @@
 # make test    environment, then the tests; ARGS="-m slow" for the long ones
 # make lint    formatting and style        make format   apply them
 # make types   static types                make clean    remove what make made (never runs/)
+# make beam    the second environment, for batches      make test-beam   it, then the tests that need it
 
 PYTHON ?= python3.11
 VENV := .venv
+# Apache Beam cannot live beside the rest: docs/decisions/005-beam-in-its-own-environment.md
+BEAM := .venv-beam
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 
@@ -12,7 +15,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help fit test test-jax lint format types clean
+.PHONY: help fit test test-jax beam test-beam lint format types clean
 
 help:
 	@sed -n '/^$$/q; s/^# //p' Makefile
@@ -28,6 +31,11 @@ test: $(VENV)/.ready-to-develop
 test-jax: $(VENV)/.ready-to-develop
 	@KERAS_BACKEND=jax $(RUN) -m pytest tests/kmha/layers $(ARGS)
 
+beam: $(BEAM)/.ready
+
+test-beam: $(BEAM)/.ready
+	@$(BEAM)/bin/python -m pytest tests/export/test_batch*.py $(ARGS)
+
 lint: $(VENV)/.ready-to-develop
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m ruff check .
@@ -40,14 +48,14 @@ types: $(VENV)/.ready-to-develop
 	@$(RUN) -m pyright
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BEAM) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find kmha training export tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.made:
+$(VENV)/.made $(BEAM)/.made:
 	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 	    echo "make: $(PYTHON) with venv is needed and was not found; install Python 3.11," \
 	         "or name yours: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(@D)
 	@touch $@
 
 $(VENV)/.ready-to-fit: pyproject.toml constraints.txt | $(VENV)/.made
@@ -60,3 +68,9 @@ $(VENV)/.ready-to-develop: pyproject.toml constraints.txt | $(VENV)/.made
 	@echo "Installing kmha with its checks into $(VENV) (a few minutes, once)" >&2
 	@$(PIP) --editable '.[all]'
 	@touch $(VENV)/.ready-to-fit $@
+
+$(BEAM)/.ready: pyproject.toml constraints-beam.txt | $(BEAM)/.made
+	@echo "Installing kmha with Apache Beam into $(BEAM) (a few minutes, once)" >&2
+	@$(BEAM)/bin/python -m pip --quiet --disable-pip-version-check install \
+	    --constraint constraints-beam.txt --editable '.[beam]' pytest hypothesis
+	@touch $@
