@@ -3,9 +3,12 @@
 # make lint    formatting and style        make format   apply them
 # make types   static types                make clean    remove what make made (never runs/)
 # make clients export a run and ask it through other people's programs; RUN=runs/news DATA=test.csv for your own
+# make beam    the second environment, for batches      make test-beam   it, then the tests that need it
 
 PYTHON ?= python3.11
 VENV := .venv
+# Apache Beam cannot live beside the rest: docs/decisions/005-beam-in-its-own-environment.md
+BEAM := .venv-beam
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 
@@ -13,7 +16,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help fit test test-jax lint format types clients clean
+.PHONY: help fit test test-jax beam test-beam lint format types clients clean
 
 help:
 	@sed -n '/^$$/q; s/^# //p' Makefile
@@ -28,6 +31,11 @@ test: $(VENV)/.ready-to-develop
 # The layer tests alone on Keras' second backend; `make test` runs them too, in a process of their own.
 test-jax: $(VENV)/.ready-to-develop
 	@KERAS_BACKEND=jax $(PY) -m pytest tests/kmha/layers $(ARGS)
+
+beam: $(BEAM)/.ready
+
+test-beam: $(BEAM)/.ready
+	@$(BEAM)/bin/python -m pytest tests/export/test_batch*.py $(ARGS)
 
 lint: $(VENV)/.ready-to-develop
 	@$(PY) -m ruff format --check .
@@ -45,14 +53,14 @@ clients: $(VENV)/.ready-to-develop
 	@$(PY) -m clients.check $(if $(RUN),$(RUN) --data $(DATA)) $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BEAM) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find kmha training export clients tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.made:
+$(VENV)/.made $(BEAM)/.made:
 	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 	    echo "make: $(PYTHON) with venv is needed and was not found; install Python 3.11," \
 	         "or name yours: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(@D)
 	@touch $@
 
 $(VENV)/.ready-to-fit: pyproject.toml constraints.txt | $(VENV)/.made
@@ -65,3 +73,9 @@ $(VENV)/.ready-to-develop: pyproject.toml constraints.txt | $(VENV)/.made
 	@echo "Installing kmha with its checks into $(VENV) (a few minutes, once)" >&2
 	@$(PIP) --editable '.[all]'
 	@touch $(VENV)/.ready-to-fit $@
+
+$(BEAM)/.ready: pyproject.toml constraints-beam.txt | $(BEAM)/.made
+	@echo "Installing kmha with Apache Beam into $(BEAM) (a few minutes, once)" >&2
+	@$(BEAM)/bin/python -m pip --quiet --disable-pip-version-check install \
+	    --constraint constraints-beam.txt --editable '.[beam]' pytest hypothesis
+	@touch $@

@@ -111,7 +111,7 @@ def _add_server_files(folder: Path, xla: bool) -> None:
         say(f"{folder / COMPOSE}: add {XLA_FLAG} to the command, without it the compiled signature fails")
 
 
-def load_savedmodel(folder: Path, signature: str = "serving_default"):
+def load_savedmodel(folder: Path | str, signature: str = "serving_default"):
     """A function of a written version.
 
     Args:

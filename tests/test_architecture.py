@@ -16,6 +16,7 @@ COMMANDS = (
     "training.evaluate",
     "training.predict",
     "export.savedmodel",
+    "export.batch",
     "export.tflite",
     "export.onnx",
     "export.answer",
