@@ -18,6 +18,9 @@ from kmha.errors import InputError
 from training.cli import FAILED, parse, run, say
 from training.ranges import Count, Positive, Range
 
+# From here on, waiting for the processor shows in the latencies.
+BUSY = 1.2
+
 
 @dataclass(frozen=True)
 class BenchmarkConfig:
@@ -54,21 +57,14 @@ def _benchmark(config: BenchmarkConfig) -> int:
     artefacts = [recognise(path) for path in config.artefacts]
     texts = None if config.texts is None else read_texts(config.texts, config.run, config.text_column)
     from export.processes import Crashed
-    from export.timing.figures import fastest, report
-    from export.timing.match import entries, play_match
+    from export.timing.figures import busyness, fastest, report
+    from export.timing.match import Rules, entries, play_match
     from export.timing.stopwatch import IDS, TEXTS
     from export.timing.table import tables
 
+    rules = Rules(config.rows, config.seconds, config.threads, config.batch_sizes, config.peers)
     try:
-        played = play_match(
-            entries(config.run, artefacts),
-            texts,
-            config.rows,
-            config.seconds,
-            config.threads,
-            sorted(set(config.batch_sizes)),
-            config.peers,
-        )
+        played = play_match(entries(config.run, artefacts), texts, rules)
     except Crashed as error:
         say(f"error: {error}")
         return FAILED
@@ -77,8 +73,13 @@ def _benchmark(config: BenchmarkConfig) -> int:
     reports = [report(player, references) for player in players]
     for line in tables(reports, played.ids_length):
         say(line)
-    for name, reason in played.skipped.items():
-        say(f"{name} left out: {reason}")
+    busy = busyness(players)
+    if busy is not None and busy > BUSY:
+        say(
+            f"calls took {busy:.1f} times their processor time: the machine was busy, so compare the cpu columns"
+        )
+    for reason in played.skipped.values():
+        say(f"left out: {reason}")
     if played.ids_length is None:
         say("not measured from ids: no length is common to all the files of fixed lengths")
     for player in players:
@@ -90,6 +91,7 @@ def _benchmark(config: BenchmarkConfig) -> int:
         "texts_from": "the run's sample" if config.texts is None else str(config.texts),
         "ids_length": played.ids_length,
         "threads": config.threads,
+        "time_over_cpu_time": busy,
         "rounds": played.rounds[0],
         "batch_rounds": played.rounds[1],
         "fastest": {name: fastest(reports, name) for name in (TEXTS, IDS)},

@@ -11,7 +11,7 @@ import numpy as np
 from export.artefacts import Artefact
 from export.processes import Crashed
 from export.timing.process import read_through, start_worker
-from export.timing.rounds import Player, jobs, play, warm
+from export.timing.rounds import Job, Player, jobs, play, warm
 from export.timing.timed import BUNDLE, PEERS
 from kmha.errors import InputError
 from kmha.manifest import MANIFEST, MODEL, VOCABULARY
@@ -29,6 +29,25 @@ class Entry:
     kind: str
     path: Path
     bytes: int | None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How to measure.
+
+    Attributes:
+        most_rows: Texts taken of those given, spread evenly; 0 takes all.
+        seconds: For each model and each kind of input, one row at a time, and as much in batches.
+        threads: Of each model.
+        batch_sizes: Rows a call when in batches.
+        peers: Whether to measure encoders of the same sizes by others.
+    """
+
+    most_rows: int = 256
+    seconds: float = 3.0
+    threads: int = 1
+    batch_sizes: tuple[int, ...] = (8, 32)
+    peers: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,25 +77,13 @@ def entries(run: Path, artefacts: Sequence[Artefact]) -> list[Entry]:
     return [Entry(RUN_NAME, BUNDLE, run, size), *copies]
 
 
-def play_match(
-    wanted: Sequence[Entry],
-    texts: Sequence[str] | None,
-    most_rows: int,
-    seconds: float,
-    threads: int,
-    batches: Sequence[int],
-    with_peers: bool,
-) -> Played:
+def play_match(wanted: Sequence[Entry], texts: Sequence[str] | None, rules: Rules) -> Played:
     """Loads all models and measures them.
 
     Args:
         wanted: The run first.
         texts: To answer; None takes the run's sample.
-        most_rows: Texts taken of these, spread evenly; 0 takes all.
-        seconds: Of measuring for each model and each kind of input, one row at a time, and as much in batches.
-        threads: Of each model.
-        batches: Rows a call when in batches.
-        with_peers: Whether to measure encoders of the same sizes by others.
+        rules: How to measure.
 
     Raises:
         InputError: A model cannot be used, or there are no texts.
@@ -86,24 +93,24 @@ def play_match(
         players, skipped = [], {}
         for entry in wanted:
             say(f"loading {entry.name}")
-            players.append(_player(entry, stack, threads))
-        run = players[0].facts["run"]
+            players.append(_player(entry, stack, rules.threads))
         if players[0].failed is not None:
             raise Crashed(f"{players[0].name}: {players[0].failed}")
-        for kind in PEERS if with_peers else ():
-            entry = Entry(kind, kind, Path(), None)
+        run = players[0].facts["run"]
+        sizes = {**run["encoder"], "labels": run["labels"]}
+        for kind in PEERS if rules.peers else ():
             say(f"building {kind}")
             try:
-                sizes = {**run["encoder"], "labels": run["labels"]}
-                players.append(_player(entry, stack, threads, sizes))
+                players.append(_player(Entry(kind, kind, Path(kind), None), stack, rules.threads, sizes))
             except InputError as error:
                 skipped[kind] = str(error)
-        chosen = spread(run["sample"] if texts is None else texts, most_rows)
+        chosen = spread(run["sample"] if texts is None else texts, rules.most_rows)
         if not chosen:
             raise InputError("--texts: wanted a file of texts, since the run keeps no sample, given none")
-        length = common_length([each.facts["lengths"] for each in players if not each.failed], run["length"])
+        ready = [player for player in players if player.failed is None]
+        length = common_length([player.facts["lengths"] for player in ready], run["length"])
         _give(players, chosen, length)
-        rounds = _measure(players, seconds, len(chosen), batches, length is not None)
+        rounds = _measure(players, rules, len(chosen), length is not None)
     return Played(players, skipped, len(chosen), length, rounds)
 
 
@@ -124,7 +131,7 @@ def _player(
 def spread(texts: Sequence[str], most: int) -> list[str]:
     """At most so many of the texts, evenly spread over them; 0 takes all."""
     count = min(most or len(texts), len(texts))
-    return [texts[index] for index in np.linspace(0, len(texts) - 1, count).round().astype(int)]
+    return [texts[int(place)] for place in np.linspace(0, len(texts) - 1, count).round()]
 
 
 def common_length(lengths: Sequence[list[int] | None], usual: int) -> int | None:
@@ -146,21 +153,22 @@ def _give(players: Sequence[Player], texts: Sequence[str], length: int | None) -
         player.ask(do="give", texts=texts, **(encoded or none))
 
 
-def _measure(
-    players: Sequence[Player], seconds: float, rows: int, batches: Sequence[int], has_ids: bool
-) -> tuple[int, int]:
-    alone, together = jobs([1]), jobs([size for size in batches if size > 1])
-    most_warm = min(seconds, WARM_SECONDS)
-    turns = sum(player.plays(job, has_ids) for player in players for job in alone)
-    say(f"one text at a time: {turns} times {seconds:g} s")
-    warm(players, alone, most_warm, has_ids)
-    first = play(players, alone, seconds, rows, has_ids)
+def _measure(players: Sequence[Player], rules: Rules, rows: int, has_ids: bool) -> tuple[int, int]:
+    alone = jobs([1])
+    together = jobs([size for size in sorted(set(rules.batch_sizes)) if size > 1])
+    first = _phase("one text at a time", players, alone, rules.seconds, rows, has_ids)
     for player in players:
         player.peak_bytes = (player.ask(do="memory") or {}).get("peak_bytes")
     if not together:
         return first, 0
-    share = seconds / (len(together) / 2)
-    turns = sum(player.plays(job, has_ids) for player in players for job in together)
-    say(f"in batches: {turns} times {share:g} s")
-    warm(players, together, most_warm, has_ids)
-    return first, play(players, together, share, rows, has_ids)
+    share = rules.seconds * len(alone) / len(together)
+    return first, _phase("in batches", players, together, share, rows, has_ids)
+
+
+def _phase(
+    name: str, players: Sequence[Player], wanted: Sequence[Job], seconds: float, rows: int, has_ids: bool
+) -> int:
+    turns = sum(player.plays(job, has_ids) for player in players for job in wanted)
+    say(f"{name}: about {turns * seconds:.0f} s")
+    warm(players, wanted, min(seconds, WARM_SECONDS), has_ids)
+    return play(players, wanted, seconds, rows, has_ids)

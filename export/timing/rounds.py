@@ -62,8 +62,10 @@ class Player:
 
     def plays(self, job: Job, has_ids: bool) -> bool:
         """Whether it can do a job; has_ids: there are ids of a length that all take."""
+        if self.failed is not None:
+            return False
         takes = has_ids if job.column == IDS else self.facts["takes_texts"]
-        return self.failed is None and takes and (job.batch == 1 or self.facts["batched"])
+        return takes and (job.batch == 1 or self.facts["batched"])
 
     def ask(self, **request: Any) -> dict[str, Any] | None:
         """The worker's answer; None once it has died."""

@@ -23,12 +23,12 @@ def tables(reports: Sequence[dict[str, Any]], ids_length: int | None) -> list[st
             ]
             lines.append("")
     header = ("load and memory", "load ms", "first answer ms", "MB above imports", "MB peak", "MB on disk")
-    return [*lines, *_aligned([header, *map(_weight, reports)])]
+    return [*lines, *_aligned([header, *(_weight(each) for each in reports if "memory" in each)])]
 
 
 def _speed_header(column: dict[str, Any], title: str) -> tuple[str, ...]:
     ratios = (f"of {called}" for called in column["ratios"])
-    return (title, "p50 ms", "p95 ms", "p99 ms", *ratios, "best texts/s", "at batch")
+    return (title, "p50 ms", "p95 ms", "p99 ms", *ratios, "cpu ms", "best texts/s", "at batch")
 
 
 def _speed(report: dict[str, Any], name: str) -> tuple[str, ...]:
@@ -37,6 +37,7 @@ def _speed(report: dict[str, Any], name: str) -> tuple[str, ...]:
         report["name"],
         *(_short(value) for value in column["latency_ms"].values()),
         *("" if value is None else f"{value:.2f}" for value in column["ratios"].values()),
+        _short(column["cpu_ms"]),
         f"{column['throughput']['texts_per_second']:,.0f}",
         str(column["throughput"]["batch_size"]),
     )

@@ -21,8 +21,8 @@ _LOADERS = {
     SAVEDMODEL: ("export.timing.savedmodel", ("tensorflow", "tensorflow_text"), "kmha"),
     TFLITE: ("export.timing.tflite", ("ai_edge_litert",), "kmha[litert]"),
     ONNX: ("export.timing.onnx", ("onnxruntime",), "kmha[onnx]"),
-    KERAS_HUB: ("export.timing.keras_hub", ("tensorflow", "keras_hub"), "kmha[pretrained]"),
-    TORCH: ("export.timing.torch", ("torch", "transformers"), "torch and transformers"),
+    KERAS_HUB: ("export.timing.peer_keras_hub", ("tensorflow", "keras_hub"), "kmha[pretrained]"),
+    TORCH: ("export.timing.peer_torch", ("torch", "transformers"), "torch and transformers"),
 }
 
 
@@ -47,8 +47,12 @@ class Timed:
     encode: Callable[[Sequence[bytes], int], tuple[np.ndarray, np.ndarray]] | None = None
 
 
-def loader(kind: str) -> Callable[[str, int, dict[str, Any]], Timed]:
+def loader(kind: str, path: str) -> Callable[[str, int, dict[str, Any]], Timed]:
     """Imports a kind's runtime.
+
+    Args:
+        kind: Of the model.
+        path: For messages.
 
     Returns:
         A function from path, threads and the sizes of an encoder to the loaded model.
@@ -59,5 +63,5 @@ def loader(kind: str) -> Callable[[str, int, dict[str, Any]], Timed]:
     module, packages, extra = _LOADERS[kind]
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise InputError(f"wanted the package {package}, given none; install {extra}")
+            raise InputError(f"{path}: wanted the package {package}, given none; install {extra}")
     return importlib.import_module(module).load

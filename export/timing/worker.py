@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _load(kind: str, path: str, threads: int, sizes: dict[str, Any]) -> tuple[Timed, dict[str, Any]]:
     began = time.perf_counter()
-    load = loader(kind)
+    load = loader(kind, path)
     imported, import_bytes = time.perf_counter(), resident_bytes()
     forget_peak()
     timed = load(path, threads, sizes)

@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
-import torch
-import transformers
+import torch  # pyright: ignore[reportMissingImports]  (few have it beside TensorFlow)
+import transformers  # pyright: ignore[reportMissingImports]
 
 from export.timing.timed import Timed
 from kmha.errors import InputError
@@ -16,7 +16,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     """Builds `BertForSequenceClassification`.
 
     Args:
-        path: Unused.
+        path: For messages.
         threads: Of PyTorch.
         sizes: An `EncoderConfig`'s numbers and "labels"; n-gram tables are left out, BERT has none.
 
@@ -24,7 +24,8 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
         InputError: BERT cannot have these sizes.
     """
     if sizes["head_dim"] is not None and sizes["head_dim"] * sizes["num_heads"] != sizes["hidden_dim"]:
-        raise InputError(f"BERT has no heads of {sizes['head_dim']} in {sizes['hidden_dim']}")
+        heads = f"{sizes['num_heads']} of {sizes['head_dim']} in {sizes['hidden_dim']}"
+        raise InputError(f"{path}: wanted heads that fill the hidden size, given {heads}")
     torch.set_num_threads(threads)
     config = transformers.BertConfig(
         vocab_size=sizes["vocabulary_size"],

@@ -15,7 +15,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     """Builds `TransformerEncoder` layers over token and position embeddings, a mean and a dense layer.
 
     Args:
-        path: Unused.
+        path: For messages.
         threads: Unused; TensorFlow takes its number from the environment.
         sizes: An `EncoderConfig`'s numbers and "labels"; n-gram tables are left out, keras_hub has none.
 
@@ -23,7 +23,8 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
         InputError: keras_hub cannot build these sizes.
     """
     if sizes["head_dim"] is not None and sizes["head_dim"] * sizes["num_heads"] != sizes["hidden_dim"]:
-        raise InputError(f"keras_hub has no heads of {sizes['head_dim']} in {sizes['hidden_dim']}")
+        heads = f"{sizes['num_heads']} of {sizes['head_dim']} in {sizes['hidden_dim']}"
+        raise InputError(f"{path}: wanted heads that fill the hidden size, given {heads}")
     embedding = keras_hub.layers.TokenAndPositionEmbedding(
         sizes["vocabulary_size"], sizes["max_length"], sizes["hidden_dim"]
     )
