@@ -40,7 +40,7 @@ class BenchmarkConfig:
     """Measure each model for about so long from texts and so long from ids; as much again in batches."""
     threads: Count = 1
     """Threads that each model may compute with."""
-    batch_sizes: tuple[Count, ...] = (8, 32)
+    batch_sizes: tuple[int, ...] = (8, 32)
     """Texts a call in the search for the most texts a second, beside one."""
     peers: bool = False
     """Also measure encoders of the same sizes with random weights: keras_hub's, and Hugging Face's in PyTorch."""
@@ -54,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _benchmark(config: BenchmarkConfig) -> int:
+    if min(config.batch_sizes, default=1) < 1:
+        raise InputError(f"--batch-sizes: wanted at least 1, given {min(config.batch_sizes)}")
     artefacts = [recognise(path) for path in config.artefacts]
     texts = None if config.texts is None else read_texts(config.texts, config.run, config.text_column)
     from export.processes import Crashed

@@ -20,6 +20,7 @@ COMMANDS = (
     "export.onnx",
     "export.answer",
     "export.verify",
+    "export.benchmark",
 )
 MAX_LINES = 300
 

@@ -87,15 +87,14 @@ def play_match(wanted: Sequence[Entry], texts: Sequence[str] | None, rules: Rule
 
     Raises:
         InputError: A model cannot be used, or there are no texts.
-        Crashed: The run's own process died before it was ready.
+        Crashed: The run's own process died.
     """
     with contextlib.ExitStack() as stack:
         players, skipped = [], {}
         for entry in wanted:
             say(f"loading {entry.name}")
             players.append(_player(entry, stack, rules.threads))
-        if players[0].failed is not None:
-            raise Crashed(f"{players[0].name}: {players[0].failed}")
+        _check_alive(players[0])
         run = players[0].facts["run"]
         sizes = {**run["encoder"], "labels": run["labels"]}
         for kind in PEERS if rules.peers else ():
@@ -110,7 +109,9 @@ def play_match(wanted: Sequence[Entry], texts: Sequence[str] | None, rules: Rule
         ready = [player for player in players if player.failed is None]
         length = common_length([player.facts["lengths"] for player in ready], run["length"])
         _give(players, chosen, length)
+        _check_alive(players[0])
         rounds = _measure(players, rules, len(chosen), length is not None)
+        _check_alive(players[0])
     return Played(players, skipped, len(chosen), length, rounds)
 
 
@@ -126,6 +127,12 @@ def _player(
     except Crashed as error:
         player.failed = str(error)
     return player
+
+
+def _check_alive(run: Player) -> None:
+    """Without the run there is nothing to compare with; raises Crashed."""
+    if run.failed is not None:
+        raise Crashed(f"{run.name}: {run.failed}")
 
 
 def spread(texts: Sequence[str], most: int) -> list[str]:

@@ -25,8 +25,8 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     Raises:
         InputError: It is not a model that `export.onnx` wrote, or the tokenizer is missing.
     """
-    tokenizer = read_tokenizer(Path(path))
     session = _session(path, threads)
+    tokenizer = read_tokenizer(Path(path))
 
     def from_ids(token_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         (answer,) = session.run([PROBABILITIES], {TOKEN_IDS: token_ids, PADDING_MASK: mask})

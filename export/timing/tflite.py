@@ -25,8 +25,8 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     Raises:
         InputError: It is not a model that `export.tflite` wrote, or the tokenizer is missing.
     """
-    tokenizer = read_tokenizer(Path(path))
     runners = _runners(path, threads)
+    tokenizer = read_tokenizer(Path(path))
     longest = max(runners) or tokenizer.max_length
 
     def from_ids(token_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
