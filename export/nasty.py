@@ -16,6 +16,8 @@ def nasty_texts(bundle: Bundle) -> dict[str, bytes]:
     """
     word, rare = _known_word(bundle), _unknown_word(bundle)
     longest = bundle.preprocessor.max_length
+    # Where characters are the tokens, a space is one too.
+    gap = "" if bundle.preprocessor.tokenization == "char" else " "
     texts = {
         "empty": "",
         "white space": " \t\r\n\u3000",
@@ -26,11 +28,11 @@ def nasty_texts(bundle: Bundle) -> dict[str, bytes]:
         "right to left": "\u05de\u05e2\u05d1\u05d5\u05e8\u05ea \u202eabc\u202c \u0645\u0631\u062d\u0628\u0627",
         "marks and wide letters": f"e\u0301\u0301 ＦＵＬＬ　ｗｉｄｔｈ ﬁ² ẞ İ {word}\u200b{word}\ufeff",
         "special tokens": "[CLS] [SEP] [PAD] [MASK] [UNK] ##a",
-        "only unknown words": f"{rare} {rare} {rare}",
+        "only unknown words": gap.join([rare] * 3),
         "one long word": word * (LONG_BYTES // len(word.encode())),
         "100 kB": f"{word} " * (LONG_BYTES // (len(word.encode()) + 1)),
-        "longest length": " ".join([word] * (longest - 2)),
-        "one past the longest": " ".join([word] * (longest - 1)),
+        "longest length": gap.join([word] * (longest - 2)),
+        "one past the longest": gap.join([word] * (longest - 1)),
     }
     invalid = {
         "invalid UTF-8": b"\xff\xfe\xc0\x80",

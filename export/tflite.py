@@ -51,7 +51,7 @@ def _export(config: TfliteConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from export.tflite_check import CheckError
+    from export.tflite_convert import CheckError
     from kmha.bundle import Bundle
 
     bundle = Bundle.load(config.run)
@@ -113,13 +113,21 @@ def write_tflite(
         InputError: The place is taken or cannot be written to, or int8 lacks a sample.
         CheckError: The model has an op that is not built in, answers no numbers, or in float32 other ones.
     """
-    from export.device_files import written_for_devices
+    from export import tflite_metadata
+    from export.device_files import LABELS, VOCABULARY, device_files, written_for_devices
     from export.tflite_check import check_answers, check_ops
     from export.tflite_convert import convert
 
     with written_for_devices(bundle, final, overwrite) as path:
         content = convert(bundle, lengths, quantize, with_attention)
         check_ops(content)
+        if tflite_metadata.has_metadata(bundle, len(lengths), with_attention):
+            beside = device_files(bundle)
+            named = {
+                tflite_metadata.LABELS: beside[LABELS],
+                tflite_metadata.VOCABULARY: beside[VOCABULARY],
+            }
+            content = tflite_metadata.with_metadata(content, bundle, named)
         difference = check_answers(content, bundle, lengths, exact=quantize == "none")
         path.write_bytes(content)
     return difference

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from export.ids import PROBABILITIES
-from export.tflite_convert import features_of
+from export.tflite_convert import CheckError, features_of, signature_names
 from kmha.bundle import Bundle
 from kmha.errors import InputError
 
@@ -16,10 +16,6 @@ TOLERANCE = 1e-4
 SAMPLE_TEXTS = 32
 # Asked where a run has no sample.
 PLAIN_TEXTS = ("", "a", "one two three", "一二三")
-
-
-class CheckError(Exception):
-    """An artefact is not what it must be."""
 
 
 def op_counts(content: bytes) -> dict[str, int]:
@@ -68,8 +64,6 @@ def check_answers(content: bytes, bundle: Bundle, lengths, exact: bool) -> float
     Raises:
         CheckError: An answer is not a number, or they differ.
     """
-    from export.tflite_convert import signature_names
-
     interpreter = new_interpreter(content)
     texts = bundle.sample[:SAMPLE_TEXTS] or list(PLAIN_TEXTS)
     largest = 0.0

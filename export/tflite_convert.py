@@ -1,11 +1,14 @@
 """A bundle as the bytes of a TFLite model: signatures of ids, weights frozen, built-in ops only."""
 
 import contextlib
+import re
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
+from tensorflow.lite.python.convert import ConverterError, mlir_quantize
 
 from export.ids import ATTENTION, PROBABILITIES, ids_function
 from kmha.bundle import Bundle
@@ -17,6 +20,17 @@ Quantize = Literal["none", "float16", "dynamic", "int8"]
 ONLY_SIGNATURE = "serving_default"
 # In 8 bits the masked score takes part in the scale of all scores; this one costs 1e-13 of the attention at most.
 MASKED_SCORE_INT8 = -30.0
+# What int8 leaves in float32: a mean over few positions is lost in the scale of one over many, the variance of
+# layer normalisation spans too many sizes, and probabilities would come in steps of 1/256. Weights, tables and
+# matrix products, nearly all of the size and work, are integers.
+FLOAT_OPS = (
+    *("SUM", "DIV", "MAXIMUM", "MEAN", "SQUARED_DIFFERENCE", "RSQRT"),
+    *("SOFTMAX", "LOGISTIC", "MUL", "ADD"),
+)
+
+
+class CheckError(Exception):
+    """An artefact is not what it must be."""
 
 
 def signature_names(lengths: Sequence[int | None]) -> list[str]:
@@ -33,7 +47,7 @@ def convert(
         bundle: A trained bundle; int8 calibrates on its sample.
         lengths: Tokens each signature takes; None for any number up to max_length.
         quantize: "none" keeps float32; "float16" halves the weights; "dynamic" keeps weights as 8-bit integers and
-            computes in them where that pays; "int8" fixes the scales of all values beforehand.
+            computes in them where that pays; "int8" fixes the scales of values beforehand, but for FLOAT_OPS.
         with_attention: Whether to answer the attention weights too.
 
     Returns:
@@ -43,6 +57,7 @@ def convert(
 
     Raises:
         InputError: int8 without a sample.
+        CheckError: The model needs an op that is not built in; names it.
     """
     if quantize == "int8" and not bundle.sample:
         raise InputError(
@@ -66,7 +81,28 @@ def convert(
             converter.target_spec.supported_types = [tf.float16]
         if quantize == "int8":
             converter.representative_dataset = lambda: _calibration(bundle, names)
-        return converter.convert()
+            # The converter's own second step, which can only here be told what to leave alone.
+            converter._experimental_calibrate_only = True
+            return mlir_quantize(run_converter(converter), denylisted_ops=list(FLOAT_OPS))
+        return run_converter(converter)
+
+
+def run_converter(converter: Any) -> bytes:
+    """The model that a TFLite converter makes.
+
+    Raises:
+        CheckError: It needs an op that is not built in; names it.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Its calibration still uses the interpreter that its own package wants gone.
+            warnings.filterwarnings("ignore", r"\s*Warning: tf\.lite\.Interpreter is deprecated", UserWarning)
+            return converter.convert()
+    except ConverterError as error:
+        named = re.search(r"^(?:Custom|Flex|TF Select) ops: (.+)$", str(error), re.MULTILINE)
+        if named is None:
+            raise
+        raise CheckError(f"wanted built-in ops without variables, given {named[1]}") from error
 
 
 def features_of(bundle: Bundle, texts: Sequence[str | bytes], length: int) -> dict[str, Any]:

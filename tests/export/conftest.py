@@ -1,4 +1,4 @@
-"""SavedModels that several test files look at."""
+"""Exports that several test files look at."""
 
 from pathlib import Path
 
@@ -27,6 +27,20 @@ def served(runs, tmp_path_factory) -> dict[str, Path]:
     for kind, folder in folders.items():
         assert main([str(runs[kind]), str(folder), "--xla"]) == 0
     return {kind: folder / "1" for kind, folder in folders.items()}
+
+
+@pytest.fixture(scope="session")
+def onnx_files(runs, tmp_path_factory) -> dict[str, Path]:
+    """Written files, with attention."""
+    from export.onnx import main
+    from tests.command_runs import call
+
+    paths = {kind: tmp_path_factory.mktemp("onnx") / "model.onnx" for kind in BUNDLES}
+    for kind, path in paths.items():
+        outcome = call(main, runs[kind], path, "--attention")
+        assert outcome.status == 0, outcome.err
+        assert outcome.out == f"{path}\n"
+    return paths
 
 
 @pytest.fixture

@@ -6,37 +6,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from export.device.tokenizer import Tokenizer
 from export.ids import ATTENTION, PROBABILITIES
 from export.onnx import main, write_onnx
 from export.outcomes import Differs
 from kmha.errors import InputError
-from tests.bundles import NASTY, TEXTS, make_bundle, one_label_bundle, several_label_bundle
+from tests.bundles import NASTY, TEXTS, make_bundle, one_label_bundle
 from tests.command_runs import call
+from tests.export.conftest import BUNDLES
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-BUNDLES = {"one label": one_label_bundle, "several labels": several_label_bundle}
 every_bundle = pytest.mark.parametrize("kind", BUNDLES)
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folders = {kind: tmp_path_factory.mktemp("runs") / kind for kind in BUNDLES}
-    for kind, make in BUNDLES.items():
-        make().save(folders[kind])
-    return folders
-
-
-@pytest.fixture(scope="module")
-def files(runs, tmp_path_factory):
-    """Written by the command, with attention."""
-    paths = {kind: tmp_path_factory.mktemp("written") / "model.onnx" for kind in BUNDLES}
-    for kind, path in paths.items():
-        outcome = call(main, runs[kind], path, "--attention")
-        assert outcome.status == 0, outcome.err
-        assert outcome.out == f"{path}\n"
-    return paths
 
 
 def session(path):
@@ -52,9 +34,9 @@ def answers(path, features):
 
 @every_bundle
 @pytest.mark.parametrize("length", [None, 24])
-def test_it_answers_as_the_bundle_at_any_length(files, kind, length):
+def test_it_answers_as_the_bundle_at_any_length(onnx_files, kind, length):
     bundle, texts = BUNDLES[kind](), [*TEXTS, *NASTY]
-    found = answers(files[kind], bundle.preprocessor(tf.constant(texts), length))
+    found = answers(onnx_files[kind], bundle.preprocessor(tf.constant(texts), length))
     np.testing.assert_allclose(found[PROBABILITIES], bundle.probabilities(texts), atol=1e-5)
     config, steps = bundle.model.encoder_config, 24
     shape = (len(texts), config.num_layers, config.num_heads, steps, steps)
@@ -62,16 +44,16 @@ def test_it_answers_as_the_bundle_at_any_length(files, kind, length):
 
 
 @every_bundle
-def test_the_batch_does_not_matter(files, kind):
+def test_the_batch_does_not_matter(onnx_files, kind):
     bundle = BUNDLES[kind]()
     for text in TEXTS[:2]:
-        alone = answers(files[kind], bundle.preprocessor(tf.constant([text])))
+        alone = answers(onnx_files[kind], bundle.preprocessor(tf.constant([text])))
         np.testing.assert_allclose(alone[PROBABILITIES], bundle.probabilities([text]), atol=1e-5)
 
 
 @every_bundle
-def test_the_interface_is_stable(files, kind):
-    bundle, loaded = BUNDLES[kind](), session(files[kind])
+def test_the_interface_is_stable(onnx_files, kind):
+    bundle, loaded = BUNDLES[kind](), session(onnx_files[kind])
     labels, config = len(bundle.labels), bundle.model.encoder_config
     assert [(i.name, i.type, i.shape) for i in loaded.get_inputs()] == [
         ("token_ids", "tensor(int32)", ["batch", "length"]),
@@ -94,8 +76,16 @@ def test_the_interface_is_stable(files, kind):
     assert set(metadata["versions"]) == {"tensorflow", "keras", "tf2onnx", "onnx"}
 
 
-def test_only_operators_of_the_standard_are_used(files):
-    model = onnx.load(str(files["one label"]))
+def test_what_a_device_needs_stands_beside_it(onnx_files):
+    tokenizer = Tokenizer.read(onnx_files["one label"].with_suffix(".tokenizer.json"))
+    features = one_label_bundle().preprocessor(tf.constant(TEXTS[:1]))
+    assert tokenizer.encode(TEXTS[0]) == features["token_ids"].numpy()[0].tolist()
+    names = sorted(path.name for path in onnx_files["one label"].parent.iterdir())
+    assert names == ["model.labels.txt", "model.onnx", "model.tokenizer.json", "model.vocab.txt"]
+
+
+def test_only_operators_of_the_standard_are_used(onnx_files):
+    model = onnx.load(str(onnx_files["one label"]))
     assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"}
     assert [entry.version for entry in model.opset_import if not entry.domain] == [17]
 
@@ -157,11 +147,11 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, missing):
     assert f"wanted the package {missing}, given none; install kmha[onnx]" in outcome.err
 
 
-def test_a_file_is_not_replaced_unless_told(runs, files):
-    before = files["one label"].read_bytes()
-    outcome = call(main, runs["one label"], files["one label"])
+def test_a_file_is_not_replaced_unless_told(runs, onnx_files):
+    before = onnx_files["one label"].read_bytes()
+    outcome = call(main, runs["one label"], onnx_files["one label"])
     assert outcome.status == 2 and "--overwrite" in outcome.err
-    assert files["one label"].read_bytes() == before
+    assert onnx_files["one label"].read_bytes() == before
 
 
 def test_a_model_that_answers_otherwise_is_not_written(runs, tmp_path, monkeypatch):

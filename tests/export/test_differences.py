@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+
+from export.differences import as_json, differences, failures
+
+EXPECTED = np.array([[0.7, 0.3], [0.2, 0.8], [0.51, 0.49], [0.6, 0.4]], "float32")
+
+
+def test_equal_answers():
+    found = differences(EXPECTED, EXPECTED, 3, None)
+    assert found.max_difference == 0 and found.label_agreement == 1 and found.not_finite == 0
+    assert failures("none", found, 0.0, 0, True) == []
+
+
+def test_labels_are_compared_on_real_rows_and_probabilities_on_all():
+    answers = EXPECTED.copy()
+    answers[2] = [0.49, 0.51]
+    answers[3] = [0.1, 0.9]
+    found = differences(EXPECTED, answers, 3, None)
+    assert found.label_agreement == pytest.approx(2 / 3)
+    assert found.max_difference == pytest.approx(0.5)
+    assert found.worst_row == 3
+
+
+def test_several_labels_agree_as_sets():
+    answers = EXPECTED.copy()
+    answers[0, 1] = 0.31
+    answers[1, 0] = 0.26
+    found = differences(EXPECTED, answers, 4, [0.25, 0.305])
+    assert found.label_agreement == 0.5
+
+
+def test_a_row_that_is_no_number_is_the_worst():
+    answers = EXPECTED.copy()
+    answers[1, 1] = np.nan
+    answers[2] = [1, 0]
+    found = differences(EXPECTED, answers, 4, None)
+    assert found.not_finite == 1 and found.worst_row == 1
+    assert found.label_agreement == 0.75
+    assert as_json(found)["max_difference"] is None
+    for quantization in ("none", "float16", "dynamic", "int8"):
+        assert "NaN" in failures(quantization, found, None, None, True)[0]
+
+
+@pytest.mark.parametrize(
+    ("quantization", "difference", "agreement", "change", "passes"),
+    [
+        ("none", 0.9e-4, 1, 0, True),
+        ("none", 1.1e-4, 1, 0, False),
+        ("float16", 1.9e-3, 1, 0, True),
+        ("float16", 2.1e-3, 1, 0, False),
+        ("dynamic", 0.3, 0.99, -0.1, True),
+        ("dynamic", 0.001, 0.989, 0, False),
+        ("int8", 0.5, 0.9, -0.005, True),
+        ("int8", 0.5, 0.9, -0.006, False),
+        ("int8", 0.5, 0.9, 0.006, False),
+    ],
+)
+def test_each_kind_has_its_tolerance(quantization, difference, agreement, change, passes):
+    found = differences(EXPECTED, EXPECTED, 4, None)
+    found = type(found)(difference, 0, agreement, 0)
+    assert bool(failures(quantization, found, change, 0, True)) == (not passes)
+
+
+def test_other_ids_and_other_labels_fail_whatever_the_answers():
+    found = differences(EXPECTED, EXPECTED, 4, None)
+    assert failures("int8", found, 0.0, 2, True) == ["2 rows have other token ids"]
+    assert failures("int8", found, 0.0, None, False) == ["the names of its labels are not the bundle's"]

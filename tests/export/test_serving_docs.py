@@ -1,0 +1,150 @@
+"""docs/serving.md and examples/serving_client.py: what they send is answered by the signatures they name."""
+
+import base64
+import concurrent.futures
+import json
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export.savedmodel import SavedModelConfig
+from export.server_files import BATCHING, COMPOSE, MODELS, MONITORING, XLA_FLAG
+from export.warmup import WARMUP_REQUESTS, serialized_example
+from tests.bundles import TEXTS, one_label_bundle
+from tests.command_runs import ROOT, call
+from training.cli import parse
+
+PAGE = (ROOT / "docs" / "serving.md").read_text("utf-8")
+CALLS = re.findall(r"curl -d '(.*?)' http://localhost:8501/v1/models/news:(\w+)", PAGE)
+
+
+@pytest.fixture(scope="module")
+def loaded(served):
+    return tf.saved_model.load(str(served["one label"]))
+
+
+def decoded(value) -> object:
+    """JSON values as the server's REST handler reads them: {"b64": …} is bytes."""
+    if isinstance(value, list):
+        return [decoded(part) for part in value]
+    if isinstance(value, dict):
+        return base64.b64decode(value["b64"], validate=True)
+    return value.encode() if isinstance(value, str) else value
+
+
+def inputs_of(request: dict, method: str, names: list[str]) -> dict:
+    """The inputs of a signature that a request's JSON amounts to."""
+    if method == "classify":
+        assert set(request) == {"signature_name", "examples"}
+        texts = [decoded(example["text"]) for example in request["examples"]]
+        return {"inputs": [serialized_example(text) for text in texts]}  # pyright: ignore
+    assert set(request) - {"signature_name"} in ({"instances"}, {"inputs"})
+    if "inputs" in request:
+        return {name: decoded(values) for name, values in request["inputs"].items()}
+    rows = request["instances"]
+    if len(names) == 1:
+        return {names[0]: decoded(rows)}
+    return {name: [decoded(row[name]) for row in rows] for name in rows[0]}
+
+
+@pytest.mark.parametrize(("body", "method"), CALLS)
+def test_the_json_of_the_page_is_answered(loaded, body, method):
+    request = json.loads(body)
+    name = request.get("signature_name", "serving_default")
+    assert method == ("classify" if name == "classify" else "predict")
+    specs = loaded.signatures[name].structured_input_signature[1]
+    inputs = inputs_of(request, method, list(specs))
+    assert set(inputs) == set(specs)
+    answers = loaded.signatures[name](
+        **{key: tf.constant(values, specs[key].dtype) for key, values in inputs.items()}
+    )
+    scores = answers["scores" if method == "classify" else "probabilities"].numpy()
+    assert len(scores) == len(next(iter(inputs.values()))) and np.isfinite(scores).all()
+
+
+def test_the_page_calls_every_signature_and_tells_all_names(loaded):
+    called = {json.loads(body).get("signature_name", "serving_default") for body, _ in CALLS}
+    assert called == set(loaded.signatures) - {"predict_ids_xla"}
+    names = {name for s in loaded.signatures.values() for name in s.structured_outputs} - {"inputs"}
+    for word in [*loaded.signatures, *names, "given", BATCHING, COMPOSE, MODELS, MONITORING, XLA_FLAG]:
+        assert f"`{word}`" in PAGE, word
+    assert str(WARMUP_REQUESTS) in PAGE
+
+
+def test_the_command_of_the_page_is_right():
+    (line,) = re.findall(r"^python -m export\.savedmodel (.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
+    assert parse(SavedModelConfig, line.split(), "savedmodel").out.name == "news"
+
+
+@pytest.fixture(scope="module")
+def address(loaded) -> Iterator[str]:
+    """Where a server of the same gRPC service passes requests on to the SavedModel."""
+    import grpc
+    from tensorflow_serving.apis import classification_pb2, predict_pb2, prediction_service_pb2_grpc
+
+    class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
+        def answer(self, spec, **inputs):
+            assert spec.name == "news"
+            return loaded.signatures[spec.signature_name](**inputs)
+
+        def Predict(self, request, context):
+            inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
+            response = predict_pb2.PredictResponse()
+            for name, values in self.answer(request.model_spec, **inputs).items():
+                response.outputs[name].CopyFrom(tf.make_tensor_proto(values.numpy()))
+            return response
+
+        def Classify(self, request, context):
+            examples = [example.SerializeToString() for example in request.input.example_list.examples]
+            answers = self.answer(request.model_spec, inputs=tf.constant(examples))
+            response = classification_pb2.ClassificationResponse()
+            for labels, scores in zip(answers["classes"].numpy(), answers["scores"].numpy(), strict=True):
+                row = response.result.classifications.add()
+                for label, score in zip(labels, scores, strict=True):
+                    row.classes.add(label=label, score=score)
+            return response
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(), server)
+    port = server.add_insecure_port("localhost:0")
+    server.start()
+    yield f"localhost:{port}"
+    server.stop(None)
+
+
+def test_the_client_gets_the_answers_of_the_bundle(address):
+    from examples import serving_client
+
+    outcome = call(serving_client.main, address, "news", *TEXTS)
+    assert outcome.status == 0
+    answers = {answer.pop("signature"): answer for answer in map(json.loads, outcome.out.splitlines())}
+    bundle = one_label_bundle()
+    expected = bundle.probabilities(TEXTS)
+    for name in ("predict_text", "explain"):
+        np.testing.assert_allclose(answers[name]["probabilities"], expected, atol=1e-5)
+    found = [[scores[label] for label in bundle.labels] for scores in answers["classify"]["results"]]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert answers["explain"]["tokens"][0][:2] == ["[CLS]", "the"]
+
+
+def test_the_client_sends_ids_too(address, ids_of_texts):
+    import grpc
+    from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+    from examples import serving_client
+
+    bundle = one_label_bundle()
+    with grpc.insecure_channel(address) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        answers = serving_client.predict(stub, "news", "predict_ids", ids_of_texts(bundle))
+    np.testing.assert_allclose(answers["probabilities"], bundle.probabilities(TEXTS), atol=1e-5)
+
+
+def test_the_client_tells_its_usage():
+    from examples import serving_client
+
+    outcome = call(serving_client.main, "localhost:8500")
+    assert outcome.status == 2 and outcome.err.startswith("usage:")
