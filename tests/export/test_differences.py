@@ -22,12 +22,22 @@ def test_labels_are_compared_on_real_rows_and_probabilities_on_all():
     assert found.worst_row == 3
 
 
-def test_several_labels_agree_as_sets():
+def test_several_labels_are_compared_one_by_one_and_as_sets():
     answers = EXPECTED.copy()
     answers[0, 1] = 0.31
     answers[1, 0] = 0.26
     found = differences(EXPECTED, answers, 4, [0.25, 0.305])
-    assert found.label_agreement == 0.5
+    assert found.label_agreement == 0.75 and found.set_agreement == 0.5
+    assert differences(EXPECTED, EXPECTED, 4, None).set_agreement is None
+
+
+def test_of_several_labels_the_metric_counts_too():
+    """A copy that gives no label at all agrees on most of many labels."""
+    expected = np.zeros((50, 400), "float32")
+    expected[:, 0] = 0.9
+    found = differences(expected, np.zeros_like(expected), 50, [0.5] * 400)
+    assert found.label_agreement > 0.99 and found.set_agreement == 0
+    assert failures("dynamic", found, -0.3, 0, True) == ["the metric changes by -0.3000, more than 0.005"]
 
 
 def test_a_row_that_is_no_number_is_the_worst():
@@ -58,7 +68,7 @@ def test_a_row_that_is_no_number_is_the_worst():
 )
 def test_each_kind_has_its_tolerance(quantization, difference, agreement, change, passes):
     found = differences(EXPECTED, EXPECTED, 4, None)
-    found = type(found)(difference, 0, agreement, 0)
+    found = type(found)(difference, 0, agreement, None, 0)
     assert bool(failures(quantization, found, change, 0, True)) == (not passes)
 
 
