@@ -77,9 +77,7 @@ def _benchmark(config: BenchmarkConfig) -> int:
         say(line)
     busy = busyness(players)
     if busy is not None and busy > BUSY:
-        say(
-            f"calls took {busy:.1f} times their processor time: the machine was busy, so compare the cpu columns"
-        )
+        say(f"calls took {busy:.1f} times their processor time: the machine was busy, so compare cpu ms")
     for reason in played.skipped.values():
         say(f"left out: {reason}")
     if played.ids_length is None:

@@ -134,5 +134,5 @@ def play(
 
 def _calls(players: Sequence[Player], job: Job, seconds: float) -> int:
     """Calls a round: as many as leave the slowest player several rounds."""
-    slowest = max((player.warm[job]["median_seconds"] for player in players if job in player.warm), default=0)
+    slowest = max((player.warm[job]["least_seconds"] for player in players if job in player.warm), default=0)
     return max(1, min(MOST_CALLS, int(seconds / WANTED_ROUNDS / max(slowest, 1e-9))))

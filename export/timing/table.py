@@ -27,8 +27,8 @@ def tables(reports: Sequence[dict[str, Any]], ids_length: int | None) -> list[st
 
 
 def _speed_header(column: dict[str, Any], title: str) -> tuple[str, ...]:
-    ratios = (f"of {called}" for called in column["ratios"])
-    return (title, "p50 ms", "p95 ms", "p99 ms", *ratios, "cpu ms", "best texts/s", "at batch")
+    ratios = [f"of {called}" for called in column["ratios"]]
+    return (title, "p50 ms", "p95 ms", "p99 ms", *ratios, "cpu ms", *ratios, "best texts/s", "at batch")
 
 
 def _speed(report: dict[str, Any], name: str) -> tuple[str, ...]:
@@ -36,11 +36,16 @@ def _speed(report: dict[str, Any], name: str) -> tuple[str, ...]:
     return (
         report["name"],
         *(_short(value) for value in column["latency_ms"].values()),
-        *("" if value is None else f"{value:.2f}" for value in column["ratios"].values()),
+        *_shares(column["ratios"]),
         _short(column["cpu_ms"]),
+        *_shares(column["cpu_ratios"]),
         f"{column['throughput']['texts_per_second']:,.0f}",
         str(column["throughput"]["batch_size"]),
     )
+
+
+def _shares(ratios: dict[str, float | None]) -> list[str]:
+    return ["" if value is None else f"{value:.2f}" for value in ratios.values()]
 
 
 def _weight(report: dict[str, Any]) -> tuple[str, ...]:

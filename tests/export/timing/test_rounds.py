@@ -17,7 +17,7 @@ class Fake:
             raise Crashed(f"{self.name} is no more")
         self.left = None if self.left is None else self.left - 1
         if do == "warm":
-            return {"first_seconds": self.seconds, "median_seconds": self.seconds}
+            return {"first_seconds": self.seconds, "least_seconds": self.seconds}
         self.diary.append((self.name, column, batch, first, calls))
         return {"seconds": [self.seconds] * calls, "cpu_seconds": self.seconds}
 
