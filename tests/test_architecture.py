@@ -23,6 +23,7 @@ COMMANDS = (
     "export.verify",
     "clients.check",
     "clients.screenshot",
+    "export.benchmark",
 )
 MAX_LINES = 300
 

@@ -77,7 +77,9 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable
         weights = attended = _softmax(scores)
         row_is_open = None
     else:
-        attended = _softmax(ops.where(_over_heads(mask), scores, _score_of_masked.get()))
+        # Added, not selected: the same softmax, in an op that runtimes for devices compute with its neighbours.
+        closed = 1.0 - ops.cast(_over_heads(mask), "float32")
+        attended = _softmax(scores + closed * _score_of_masked.get())
         row_is_open = ops.expand_dims(open_rows(mask), 1)  # [B, 1, T or 1, 1]
         weights = attended * row_is_open
     attended = ops.cast(attended, value.dtype)
@@ -221,31 +223,28 @@ class MultiHeadAttention(keras.layers.Layer):
     def _project(self, query, value):
         """Queries [B, N, T, H], keys and values [B, N, S, H]."""
         if self.fused and value is None:
-            projected = [self._heads(query, self.query_key_value_kernel, 0, 3)]
-        elif self.fused:
+            return self._heads(query, self.query_key_value_kernel, 0, 3)
+        if self.fused:
             width = self.num_heads * self.head_size
-            projected = [
-                self._heads(query, self.query_key_value_kernel[:, :width], 0, 1),
-                self._heads(value, self.query_key_value_kernel[:, width:], 1, 3),
-            ]
+            query_kernel = self.query_key_value_kernel[:, :width]
+            key_value_kernel = self.query_key_value_kernel[:, width:]
         else:
             value = query if value is None else value
-            projected = [
-                self._heads(query, self.query_kernel, 0, 1),
-                self._heads(value, self.key_value_kernel, 1, 3),
-            ]
-        return tuple(part[i] for part in projected for i in range(part.shape[0]))
+            query_kernel, key_value_kernel = self.query_kernel, self.key_value_kernel
+        return (*self._heads(query, query_kernel, 0, 1), *self._heads(value, key_value_kernel, 1, 3))
 
     def _heads(self, inputs, kernel, first: int, last: int):
-        """[last - first, B, N, T, H]: the projections number first … last - 1 of query, key, value."""
-        kernel = ops.reshape(kernel, (-1, last - first, self.num_heads, self.head_size))
-        heads = ops.einsum("btd,dknh->kbnth", inputs, kernel)
+        """The projections number first … last - 1 of query, key, value: each [B, N, T, H].
+
+        One plain product, then parts of at most four axes: what runtimes for devices compute as a whole.
+        """
+        projected = ops.matmul(inputs, kernel)
         if self.use_bias:
-            bias = ops.expand_dims(
-                ops.expand_dims(self.query_key_value_bias[first:last], 1), 3
-            )  # [K, 1, N, 1, H]
-            heads = heads + bias
-        return heads
+            projected = projected + ops.reshape(self.query_key_value_bias[first:last], (-1,))
+        batch, length = ops.shape(inputs)[:2]
+        parts = ops.split(projected, last - first, axis=-1) if last - first > 1 else [projected]
+        shape = (batch, length, self.num_heads, self.head_size)
+        return [ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3)) for part in parts]
 
     def get_config(self):
         """The constructor's arguments."""

@@ -1,0 +1,1 @@
+"""How fast a model answers, measured in a process of its own."""

@@ -1,0 +1,41 @@
+"""The run itself, as Keras answers: what the exported copies are compared with."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from export.layer_outputs import padded, sequences
+from export.tflite import chosen_lengths
+from export.timing.timed import Timed
+from kmha.bundle import Bundle
+
+
+def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
+    """Loads a run folder.
+
+    Args:
+        path: Of the run.
+        threads: Unused; TensorFlow takes its number from the environment.
+        sizes: Unused.
+
+    Returns:
+        The model; its `run` holds "sample" (texts), "length" (a usual one in tokens), "encoder" (the numbers of its
+        `EncoderConfig`) and "labels" (how many).
+
+    Raises:
+        InputError: No bundle stands there.
+    """
+    bundle = Bundle.load(path)
+
+    def encode(texts: Sequence[bytes], length: int) -> tuple[np.ndarray, np.ndarray]:
+        return padded(bundle, sequences(bundle, texts, length), length)
+
+    run = {
+        "sample": bundle.sample,
+        "length": chosen_lengths(bundle)[0],
+        "encoder": dataclasses.asdict(bundle.model.encoder_config),
+        "labels": len(bundle.labels),
+    }
+    return Timed(bundle.probabilities_of_ids, bundle.probabilities, run=run, encode=encode)

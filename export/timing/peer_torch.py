@@ -1,0 +1,47 @@
+"""A BERT classifier of the same sizes by Hugging Face in PyTorch, with random weights: for its speed only."""
+
+from typing import Any
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]  (few have it beside TensorFlow)
+import transformers  # pyright: ignore[reportMissingImports]
+
+from export.timing.timed import Timed
+from kmha.errors import InputError
+
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new"}
+
+
+def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
+    """Builds `BertForSequenceClassification`.
+
+    Args:
+        path: For messages.
+        threads: Of PyTorch.
+        sizes: An `EncoderConfig`'s numbers and "labels"; n-gram tables are left out, BERT has none.
+
+    Raises:
+        InputError: BERT cannot have these sizes.
+    """
+    if sizes["head_dim"] is not None and sizes["head_dim"] * sizes["num_heads"] != sizes["hidden_dim"]:
+        heads = f"{sizes['num_heads']} of {sizes['head_dim']} in {sizes['hidden_dim']}"
+        raise InputError(f"{path}: wanted heads that fill the hidden size, given {heads}")
+    torch.set_num_threads(threads)
+    config = transformers.BertConfig(
+        vocab_size=sizes["vocabulary_size"],
+        hidden_size=sizes["hidden_dim"],
+        num_hidden_layers=sizes["num_layers"],
+        num_attention_heads=sizes["num_heads"],
+        intermediate_size=sizes["intermediate_dim"],
+        max_position_embeddings=sizes["max_length"],
+        hidden_act=_ACTIVATIONS[sizes["activation"]],
+        num_labels=sizes["labels"],
+    )
+    model = transformers.BertForSequenceClassification(config).eval()
+
+    def from_ids(token_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            ids, attended = (torch.from_numpy(values).long() for values in (token_ids, mask))
+            return model(input_ids=ids, attention_mask=attended).logits.softmax(-1).numpy()
+
+    return Timed(from_ids)
