@@ -72,7 +72,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable
     Source: Vaswani et al. 2017, §3.2.1, arXiv:1706.03762.
     """
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
-    scores = ops.cast(ops.einsum("bnth,bnsh->bnts", query, key), "float32")
+    scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
     if mask is None:
         weights = attended = _softmax(scores)
         row_is_open = None
@@ -85,7 +85,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable
     attended = ops.cast(attended, value.dtype)
     if dropout is not None:
         attended = dropout(attended)
-    output = ops.einsum("bnts,bnsh->bnth", attended, value)
+    output = ops.matmul(attended, value)
     if row_is_open is not None:
         # Zeroing the output costs S/H times less than zeroing the weights and gives the same numbers.
         output = output * ops.cast(row_is_open, output.dtype)
@@ -212,8 +212,11 @@ class MultiHeadAttention(keras.layers.Layer):
             attention_mask,
             dropout=(lambda w: self.weight_dropout(w, training=True)) if training and self.dropout else None,
         )
-        kernel = ops.reshape(self.output_kernel, (self.num_heads, self.head_size, -1))
-        output = ops.einsum("bnth,nhd->btd", output, kernel)
+        batch, length = ops.shape(query)[:2]
+        joined = ops.reshape(
+            ops.transpose(output, (0, 2, 1, 3)), (batch, length, self.num_heads * self.head_size)
+        )
+        output = ops.matmul(joined, self.output_kernel)
         if self.use_bias:
             output = output + self.output_bias
             if attention_mask is not None:
