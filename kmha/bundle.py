@@ -61,6 +61,11 @@ class Bundle:
             self.thresholds = [0.5] * len(self.labels)
         self._check()
         self._logits = tf.function(self._forward, reduce_retracing=True)
+        # In a graph: for a single text, eager ragged ops would cost several times what the model does.
+        self._sequences = tf.function(
+            lambda texts: self.preprocessor.sequences(self.preprocessor.tokenize(texts)),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+        )
 
     def _check(self) -> None:
         outputs, encoder = self.model.num_labels, self.model.encoder_config
@@ -153,7 +158,7 @@ class Bundle:
 
     def _chunk(self, texts: Sequence[str | bytes]) -> np.ndarray:
         encoded = _checked_texts(texts, self.preprocessor.max_bytes)
-        sequences = self.preprocessor.sequences(self.preprocessor.tokenize(tf.constant(encoded, tf.string)))
+        sequences = self._sequences(tf.constant(encoded, tf.string))
         lengths = sequences.row_lengths().numpy()
         order = np.argsort(lengths, kind="stable")
         result = np.zeros((len(texts), len(self.labels)), np.float32)

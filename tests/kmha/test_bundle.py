@@ -105,7 +105,8 @@ def test_answers_of_several_labels_are_those_at_or_over_their_threshold():
     exact = [float(p) for p in row]
     above = [float(np.nextafter(p, np.float32(2))) for p in row]
     thresholds = [exact[0], above[1], exact[2], above[3]]
-    given = Bundle(made.model, made.preprocessor, made.labels, thresholds).predict(TEXTS[:1])[0]
+    # From the same probabilities: another trace of the same model may round the last bit otherwise.
+    given = Bundle(made.model, made.preprocessor, made.labels, thresholds).answer(row)
     assert list(given) == ["labels", "probabilities"]
     assert set(given["labels"]) == {SEVERAL[0], SEVERAL[2]}
     chosen = [given["probabilities"][label] for label in given["labels"]]
