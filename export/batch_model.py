@@ -5,11 +5,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from export.artefacts import SAVEDMODEL, recognise
 from export.batch_shards import is_local
 from kmha.errors import InputError
 from kmha.manifest import MANIFEST
-
-GRAPH = "saved_model.pb"
 
 
 @contextlib.contextmanager
@@ -44,12 +43,10 @@ def text_model(place: str) -> Iterator[str]:
 
 
 def _version(path: Path) -> Path:
-    if not path.is_dir():
-        raise InputError(f"{path}: wanted a run folder or a SavedModel, given no folder")
-    if (path / GRAPH).is_file():
-        return path.absolute()
-    versions = [each for each in path.iterdir() if each.name.isascii() and each.name.isdigit()]
-    complete = [each for each in versions if (each / GRAPH).is_file()]
-    if not complete:
-        raise InputError(f"{path}: wanted a run folder or a SavedModel, given a folder with neither")
-    return max(complete, key=lambda each: int(each.name)).absolute()
+    try:
+        found = recognise(path)
+    except InputError as error:
+        raise InputError(f"{path}: wanted a run folder or a SavedModel, given neither") from error
+    if found.format != SAVEDMODEL:
+        raise InputError(f"{path}: wanted a run folder or a SavedModel, given a {path.suffix} file")
+    return found.path.absolute()
