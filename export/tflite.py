@@ -4,11 +4,12 @@ Writes a run as a TFLite model for phones, browsers and small machines: token id
 tokenizer, the labels and the vocabulary as files beside it.
 """  # noqa: D415
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -36,6 +37,8 @@ class TfliteConfig:
     """One signature for any length up to the run's longest, instead of fixed ones."""
     attention: bool = False
     """Answers the attention weights too."""
+    with_tokenizer: bool = False
+    """Also writes OUT.text.tflite, which takes strings; it needs a runtime with tensorflow-text's ops."""
     overwrite: bool = False
     """Replaces files that stand there."""
 
@@ -57,15 +60,34 @@ def _export(config: TfliteConfig) -> int:
     bundle = Bundle.load(config.run)
     lengths = [None] if config.dynamic_length else chosen_lengths(bundle, config.length)
     try:
-        difference = write_tflite(
-            bundle, config.out, lengths, config.quantize, config.attention, config.overwrite
-        )
+        with _text_model(config, bundle, lengths[-1]):
+            difference = write_tflite(
+                bundle, config.out, lengths, config.quantize, config.attention, config.overwrite
+            )
     except CheckError as error:
         say(f"error: {config.out}: {error}")
         return FAILED
     say(f"largest difference from the run: {difference:.2g}")
     print(config.out)
     return 0
+
+
+@contextlib.contextmanager
+def _text_model(config: TfliteConfig, bundle, length: int | None) -> Iterator[None]:
+    """Writes the model of strings, if asked for; it takes its place when the block ends well."""
+    if not config.with_tokenizer:
+        yield
+        return
+    from export.beside import written_beside
+    from export.tflite_text import check_convertible, write_text_tflite
+
+    check_convertible(bundle, config.quantize)
+    quantize: Any = config.quantize
+    final = config.out.with_suffix(".text.tflite")
+    with written_beside(final, config.overwrite) as path:
+        difference = write_text_tflite(bundle, path, length or bundle.preprocessor.max_length, quantize)
+        say(f"{final}: largest difference from the run: {difference:.2g}")
+        yield
 
 
 def chosen_lengths(bundle, wanted: Sequence[int] = ()) -> list[int]:

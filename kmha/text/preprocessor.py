@@ -40,7 +40,7 @@ class Preprocessor(tf.Module):
                 f"tokenization must be one of {', '.join(TOKENIZATIONS)}, given {tokenization!r}"
             )
         self.vocabulary = vocabulary
-        self.tokenization = tokenization
+        self.tokenization: Tokenization = tokenization
         self.lower_case = lower_case
         self.max_length = max_length
         self.max_bytes = BYTES_A_TOKEN * max_length
