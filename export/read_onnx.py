@@ -10,10 +10,9 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from export.onnx_session import PADDING_MASK, PROBABILITIES, TOKEN_IDS, open_session
 from export.token_batches import batches, padded, read_tokenizer
-from kmha.errors import InputError
 
-PROBABILITIES = "probabilities"
 _DYNAMIC = {"MatMulInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"}
 
 
@@ -23,7 +22,7 @@ class OnnxPredictor:
     def __init__(self, path: Path):
         self._path = path
         self._tokenizer = read_tokenizer(path)
-        self._session = _session(path)
+        self._session = open_session(path)
         self._classes = self._session.get_outputs()[0].shape[-1]
 
     def facts(self) -> dict[str, Any]:
@@ -67,7 +66,7 @@ class OnnxPredictor:
 
     def _inputs(self, ids: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
         token_ids, mask = padded(self._tokenizer, ids)
-        return {"token_ids": token_ids, "padding_mask": mask}
+        return {TOKEN_IDS: token_ids, PADDING_MASK: mask}
 
 
 def read(path: Path) -> OnnxPredictor:
@@ -77,22 +76,6 @@ def read(path: Path) -> OnnxPredictor:
         InputError: It is not a model that `export.onnx` wrote, or the tokenizer is missing.
     """
     return OnnxPredictor(path)
-
-
-def _session(path: Path) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has an exception class for each of its states, with no parent.
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path}: wanted an ONNX file, given another ({reason})") from error
-    inputs = sorted(given.name for given in session.get_inputs())
-    if inputs != ["padding_mask", "token_ids"] or session.get_outputs()[0].name != PROBABILITIES:
-        raise InputError(
-            f"{path}: wanted a model of token_ids and padding_mask, given one of {', '.join(inputs)}"
-        )
-    return session
 
 
 def _model(path: Path) -> onnx.ModelProto:

@@ -68,16 +68,25 @@ def read(path: Path) -> SavedModelPredictor:
     return SavedModelPredictor(path)
 
 
-def _load(path: Path) -> tuple[Any, Any]:
+def open_savedmodel(path: Path | str) -> Any:
+    """What `tf.saved_model.load` gives, with tensorflow-text's ops at hand.
+
+    Raises:
+        InputError: No SavedModel stands there, or not one that can be loaded.
+    """
     import_tensorflow()
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
 
     try:
-        loaded = tf.saved_model.load(str(path))
+        return tf.saved_model.load(str(path))
     except (OSError, ValueError, tf.errors.OpError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{path}: wanted a SavedModel, given another folder ({reason})") from error
+
+
+def _load(path: Path) -> tuple[Any, Any]:
+    loaded = open_savedmodel(path)
     signature = loaded.signatures.get(SIGNATURE)
     takes = {} if signature is None else signature.structured_input_signature[1]
     if set(takes) != {TEXT}:

@@ -7,8 +7,7 @@ import keras_hub
 import numpy as np
 import tensorflow as tf
 
-from export.timing.timed import Timed
-from kmha.errors import InputError
+from export.timing.timed import Timed, check_heads
 
 
 def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
@@ -22,9 +21,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     Raises:
         InputError: keras_hub cannot build these sizes.
     """
-    if sizes["head_dim"] is not None and sizes["head_dim"] * sizes["num_heads"] != sizes["hidden_dim"]:
-        heads = f"{sizes['num_heads']} of {sizes['head_dim']} in {sizes['hidden_dim']}"
-        raise InputError(f"{path}: wanted heads that fill the hidden size, given {heads}")
+    check_heads(path, sizes)
     embedding = keras_hub.layers.TokenAndPositionEmbedding(
         sizes["vocabulary_size"], sizes["max_length"], sizes["hidden_dim"]
     )

@@ -6,8 +6,7 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (few have it beside TensorFlow)
 import transformers  # pyright: ignore[reportMissingImports]
 
-from export.timing.timed import Timed
-from kmha.errors import InputError
+from export.timing.timed import Timed, check_heads
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new"}
 
@@ -23,9 +22,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     Raises:
         InputError: BERT cannot have these sizes.
     """
-    if sizes["head_dim"] is not None and sizes["head_dim"] * sizes["num_heads"] != sizes["hidden_dim"]:
-        heads = f"{sizes['num_heads']} of {sizes['head_dim']} in {sizes['hidden_dim']}"
-        raise InputError(f"{path}: wanted heads that fill the hidden size, given {heads}")
+    check_heads(path, sizes)
     torch.set_num_threads(threads)
     config = transformers.BertConfig(
         vocab_size=sizes["vocabulary_size"],

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
+import tensorflow_text  # noqa: F401  (here, so that its import does not count as loading)
 
+from export.read_savedmodel import open_savedmodel
 from export.timing.timed import Timed
 from kmha.errors import InputError
 
@@ -24,11 +25,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     Raises:
         InputError: It holds no SavedModel that `export.savedmodel` wrote.
     """
-    try:
-        loaded: Any = tf.saved_model.load(path)
-    except (OSError, ValueError, tf.errors.OpError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path}: wanted a SavedModel, given another folder ({reason})") from error
+    loaded = open_savedmodel(path)
     signatures = loaded.signatures
     for name in (FROM_TEXTS, FROM_IDS):
         if name not in signatures:

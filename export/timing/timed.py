@@ -65,3 +65,18 @@ def loader(kind: str, path: str) -> Callable[[str, int, dict[str, Any]], Timed]:
         if importlib.util.find_spec(package) is None:
             raise InputError(f"{path}: wanted the package {package}, given none; install {extra}")
     return importlib.import_module(module).load
+
+
+def check_heads(path: str, sizes: dict[str, Any]) -> None:
+    """Whether an encoder's heads fill its hidden size, which the encoders of others take for granted.
+
+    Args:
+        path: For messages.
+        sizes: An `EncoderConfig`'s numbers.
+
+    Raises:
+        InputError: They do not.
+    """
+    if sizes["head_dim"] is not None and sizes["head_dim"] * sizes["num_heads"] != sizes["hidden_dim"]:
+        heads = f"{sizes['num_heads']} of {sizes['head_dim']} in {sizes['hidden_dim']}"
+        raise InputError(f"{path}: wanted heads that fill the hidden size, given {heads}")
