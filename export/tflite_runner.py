@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from export.device.tokenizer import Tokenizer
+from export.token_batches import read_tokenizer
 from kmha.errors import InputError
 
 PROBABILITIES = "probabilities"
@@ -28,7 +28,7 @@ def load_tflite(path: Path, num_threads: int | None = None) -> Callable[[Sequenc
     """
     path = Path(path)
     interpreter = _interpreter(path, num_threads)
-    tokenizer = _tokenizer(path.with_suffix(".tokenizer.json"))
+    tokenizer = read_tokenizer(path)
     runners = {}
     for name in interpreter.get_signature_list():
         runner = interpreter.get_signature_runner(name)
@@ -66,12 +66,3 @@ def _interpreter(path: Path, num_threads: int | None):
         return Interpreter(model_path=str(path), num_threads=num_threads)
     except ValueError as error:
         raise InputError(f"{path}: wanted a TFLite model, {str(error).splitlines()[0]}") from error
-
-
-def _tokenizer(path: Path) -> Tokenizer:
-    try:
-        return Tokenizer.read(path)
-    except OSError as error:
-        raise InputError(f"{path}: wanted the model's tokenizer, {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: wanted the model's tokenizer, {error}") from error

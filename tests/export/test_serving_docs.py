@@ -80,35 +80,16 @@ def test_the_command_of_the_page_is_right():
 
 
 @pytest.fixture(scope="module")
-def address(loaded) -> Iterator[str]:
+def address(served) -> Iterator[str]:
     """Where a server of the same gRPC service passes requests on to the SavedModel."""
     import grpc
-    from tensorflow_serving.apis import classification_pb2, predict_pb2, prediction_service_pb2_grpc
+    from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-    class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
-        def answer(self, spec, **inputs):
-            assert spec.name == "news"
-            return loaded.signatures[spec.signature_name](**inputs)
-
-        def Predict(self, request, context):
-            inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
-            response = predict_pb2.PredictResponse()
-            for name, values in self.answer(request.model_spec, **inputs).items():
-                response.outputs[name].CopyFrom(tf.make_tensor_proto(values.numpy()))
-            return response
-
-        def Classify(self, request, context):
-            examples = [example.SerializeToString() for example in request.input.example_list.examples]
-            answers = self.answer(request.model_spec, inputs=tf.constant(examples))
-            response = classification_pb2.ClassificationResponse()
-            for labels, scores in zip(answers["classes"].numpy(), answers["scores"].numpy(), strict=True):
-                row = response.result.classifications.add()
-                for label, score in zip(labels, scores, strict=True):
-                    row.classes.add(label=label, score=score)
-            return response
+    from clients.programs.grpc_server import Service
 
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(), server)
+    service = Service(str(served["one label"]), "news")
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(service, server)
     port = server.add_insecure_port("localhost:0")
     server.start()
     yield f"localhost:{port}"
