@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kmha.features import SIDES
+from kmha.features import SIDES, input_names
 from kmha.models.pair_encoder import PairEncoder
 
 OTHER = {"a": "b", "b": "a"}
@@ -45,13 +45,10 @@ def pair_layers(model, features: dict[str, Any]) -> dict[str, Any]:
     """
     found = {}
     for name, pair in zip(model.granularities, model.pairs, strict=True):
-        prefix = f"{name}_" if len(model.pairs) > 1 else ""
-        texts = {
-            side: [features[f"{prefix}{each}_{side}"] for each in ("token_ids", "padding_mask")]
-            for side in SIDES
-        }
+        prefix = name if len(model.pairs) > 1 else ""
+        texts = {side: [features[each] for each in input_names(side, prefix)] for side in SIDES}
         layers = _joint_layers(pair, texts) if pair.form == "joint" else _layers(pair, texts)
-        found |= {f"{prefix.rstrip('_')} {key}".lstrip(): value for key, value in layers.items()}
+        found |= {f"{prefix} {key}".lstrip(): value for key, value in layers.items()}
     return found | {"logits": model(features, training=False)}
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 from export.text_features import TextCutter, padded
 from kmha.bundle import Bundle
 from kmha.features import SIDES
+from kmha.ranker import beside_each, compared_with_each
 
 CHUNK_ROWS = 128
 # Attention weights that a head makes of a chunk, at the most: those of 128 pairs of 128 tokens each.
@@ -59,7 +60,7 @@ def scores_function(bundle: Bundle, cutter: TextCutter) -> Any:
         def chunk(first, found):
             chosen = order[first : first + rows]
             features = padded([(given, tf.gather(ids, chosen)) for given, ids in cut])
-            logits = compare(features, tf.size(chosen))
+            logits = compare(features)
             return first + rows, tf.concat([found, model.probabilities(logits)[:, 0]], axis=0)
 
         _, found = tf.while_loop(
@@ -85,23 +86,14 @@ def vector_scores_function(bundle: Bundle) -> Any:
     return tf.function(scores, autograph=False)
 
 
-def _comparison(model, query: dict[str, Any]) -> Callable[[dict[str, Any], Any], Any]:
-    """What gives logits [B, 1] of the features of some candidates and their number B."""
-
-    def beside(features, rows):
-        return features | {name: tf.repeat(value, rows, axis=0) for name, value in query.items()}
-
+def _comparison(model, query: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
+    """What gives logits [B, 1] of the features of some candidates."""
     if model.form == "joint":
-        return lambda features, rows: model(beside(features, rows), training=False)
+        return lambda features: model(beside_each(query, features), training=False)
     if model.form == "bi":
         vector = model.vectors(query, "a", training=False)
-        return lambda features, _: tf.transpose(
+        return lambda features: tf.transpose(
             model.score_vectors(vector, model.vectors(features, "b", training=False))
         )
     encoded = model.encode(query, "a")
-
-    def compare(features, rows):
-        queries = [tf.repeat(each, rows, axis=0) for each in encoded]
-        return model.compare(beside(features, rows), queries, model.encode(features, "b"))
-
-    return compare
+    return lambda features: compared_with_each(model, query, encoded, features)

@@ -34,6 +34,26 @@ def best_first(scores: np.ndarray, top: int) -> np.ndarray:
     return np.argsort(-scores, kind="stable")
 
 
+def beside_each(query_features: dict[str, Any], features: dict[str, Any]) -> dict[str, Any]:
+    """The features of one query, int32 [1, T], repeated beside those of every candidate, int32 [B, S]."""
+    count = tf.shape(next(iter(features.values())))[0]
+    return features | {name: tf.repeat(value, count, axis=0) for name, value in query_features.items()}
+
+
+def compared_with_each(model: Any, query_features: dict[str, Any], encoded: Any, features: dict[str, Any]):
+    """Logits float32 [B, 1] of a query with every candidate, in the cross form.
+
+    Args:
+        model: A `TextMatcher`.
+        query_features: Of the query, int32 [1, T].
+        encoded: What `model.encode` gave of them.
+        features: Of the candidates, int32 [B, S].
+    """
+    count = tf.shape(next(iter(features.values())))[0]
+    repeated = [tf.repeat(each, count, axis=0) for each in encoded]
+    return model.compare(beside_each(query_features, features), repeated, model.encode(features, "b"))
+
+
 class Ranker:
     """Ranks a fixed list of candidates for any query.
 
@@ -111,11 +131,7 @@ class Ranker:
 
     def _compared(self, query_features: Any, encoded: Any, features: Any):
         model = self.bundle.model
-        count = tf.shape(next(iter(features.values())))[0]
-        repeated = {name: tf.repeat(value, count, axis=0) for name, value in query_features.items()}
-        tiled = [tf.repeat(each, count, axis=0) for each in encoded]
-        logits = model.compare({**repeated, **features}, tiled, model.encode(features, "b"))
-        return model.probabilities(logits)[:, 0]
+        return model.probabilities(compared_with_each(model, query_features, encoded, features))[:, 0]
 
 
 def _check_vectors(vectors: np.ndarray, candidates: int, dim: int) -> None:

@@ -76,6 +76,11 @@ class Inputs:
     tokens: dict[str, list[Spool]]
     counts: dict[str, TokenCounts]
 
+    def text_lengths(self, name: str) -> np.ndarray:
+        """Tokens of each text of a part as the first granularity cuts it, int32; of pairs all first texts first."""
+        spools = self.tokens[name][: self.preprocessor.num_texts]
+        return np.concatenate([spool.lengths[self.parts[name].rows] for spool in spools])
+
     def judged(self, name: str, targets: np.ndarray) -> Source:
         """Batches of a part to judge a model on; targets [R, …] aligned with its rows."""
         rows = self.parts[name].rows

@@ -70,9 +70,7 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
     details = {
         "columns": data.columns.named,
         "data": data.origins,
-        "lengths": length_percentiles(
-            inputs.judged("train", data.task.targets(data.train, data.labels)).text_lengths
-        ),
+        "lengths": length_percentiles(inputs.text_lengths("train")),
         "metric": data.task.metric,
     }
     sample = sample_texts(data.train, config.train.seed)

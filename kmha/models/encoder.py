@@ -1,6 +1,7 @@
 """The Transformer encoder: features in, one vector for each position out."""
 
 import dataclasses
+from typing import Any
 
 import keras
 from keras import ops
@@ -12,6 +13,13 @@ from kmha.layers.encoder_block import EncoderBlock
 
 # [UNK] [CLS] [SEP] [MASK] follow one another; ids from there on are words.
 SPECIAL_FROM_UNKNOWN = 4
+
+
+def block_options(config: EncoderConfig) -> dict[str, Any]:
+    """The arguments of `AttentionBlock` that every block of a model with this configuration shares."""
+    names = ("num_heads", "intermediate_dim", "head_dim", "norm", "norm_epsilon")
+    names += ("activation", "dropout", "attention_dropout")
+    return {name: getattr(config, name) for name in names}
 
 
 @keras.saving.register_keras_serializable(package="kmha")
@@ -70,14 +78,7 @@ class TransformerEncoder(keras.layers.Layer):
     def _block(self, index: int) -> EncoderBlock:
         config = self.config
         return EncoderBlock(
-            config.num_heads,
-            config.intermediate_dim,
-            config.head_dim,
-            norm=config.norm,
-            norm_epsilon=config.norm_epsilon,
-            activation=config.activation,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
+            **block_options(config),
             rotary=config.positions == "rotary",
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02)
             if config.norm == "post"

@@ -12,7 +12,7 @@ from kmha.errors import InputError
 from kmha.layers.encoder_block import CrossAttentionBlock
 from kmha.layers.overlap import MARKS, SHARES, TokenOverlap
 from kmha.layers.pooling import MODES, Pooling
-from kmha.models.encoder import SPECIAL_FROM_UNKNOWN, TransformerEncoder
+from kmha.models.encoder import SPECIAL_FROM_UNKNOWN, TransformerEncoder, block_options
 
 Form = Literal["cross", "bi", "joint"]
 # What the attention weights of a pair are called: who looks, and at whom.
@@ -97,19 +97,7 @@ class PairEncoder(keras.layers.Layer):
         return TransformerEncoder(self.config, final_norm=False, name=name, dtype=self.dtype_policy)
 
     def _round(self, name: str) -> CrossAttentionBlock:
-        config = self.config
-        return CrossAttentionBlock(
-            config.num_heads,
-            config.intermediate_dim,
-            config.head_dim,
-            norm=config.norm,
-            norm_epsilon=config.norm_epsilon,
-            activation=config.activation,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            name=name,
-            dtype=self.dtype_policy,
-        )
+        return CrossAttentionBlock(**block_options(self.config), name=name, dtype=self.dtype_policy)
 
     def build(self, ids_a_shape, mask_a_shape=None, ids_b_shape=None, mask_b_shape=None):
         """Builds each part for token ids [B, T]."""

@@ -1,10 +1,12 @@
 """Tiny matchers of every form, for tests of what is exported, and pairs to ask them about."""
 
 import functools
+from pathlib import Path
 
 import numpy as np
 
 from tests.bundles import NASTY, PAIRS, TEXTS, make_pair_bundle
+from tests.command_runs import call
 
 # Each form; one way to cut texts and two; every target; symmetric or not.
 KINDS = {
@@ -31,3 +33,13 @@ def bundle_of(kind: str):
 def answers_of(kind: str) -> np.ndarray:
     """The bundle's own answers to ROWS, float32 [R, C]."""
     return bundle_of(kind).probabilities(ROWS)
+
+
+def written_by(main, folder: Path, suffix: str, *flags: str) -> dict[str, Path]:
+    """A file of each kind of matcher, as an export's command writes it."""
+    for index, kind in enumerate(KINDS):
+        bundle_of(kind).save(folder / f"run_{index}")
+        path = folder / f"{index}{suffix}"
+        outcome = call(main, folder / f"run_{index}", path, *flags)
+        assert (outcome.status, outcome.out) == (0, f"{path}\n"), outcome.err
+    return {kind: folder / f"{index}{suffix}" for index, kind in enumerate(KINDS)}

@@ -11,8 +11,7 @@ from export.onnx import main, write_onnx
 from export.read_onnx import read
 from kmha.errors import InputError
 from tests.bundles import PAIRS
-from tests.command_runs import call
-from tests.export.pair_bundles import KINDS, ROWS, answers_of, bundle_of
+from tests.export.pair_bundles import KINDS, ROWS, answers_of, bundle_of, written_by
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -23,13 +22,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A file of each matcher, with attention, as the command writes it."""
-    folder = tmp_path_factory.mktemp("pairs")
-    for index, kind in enumerate(KINDS):
-        bundle_of(kind).save(folder / f"run_{index}")
-        path = folder / f"{index}.onnx"
-        outcome = call(main, folder / f"run_{index}", path, "--attention")
-        assert (outcome.status, outcome.out) == (0, f"{path}\n"), outcome.err
-    return {kind: folder / f"{index}.onnx" for index, kind in enumerate(KINDS)}
+    return written_by(main, tmp_path_factory.mktemp("pairs"), ".onnx", "--attention")
 
 
 def session(path):

@@ -17,7 +17,7 @@ from export.tflite_runner import load_tflite
 from kmha.errors import InputError
 from tests.bundles import PAIRS, make_pair_bundle
 from tests.command_runs import call, clean_environment
-from tests.export.pair_bundles import KINDS, ROWS, answers_of, bundle_of
+from tests.export.pair_bundles import KINDS, ROWS, answers_of, bundle_of, written_by
 
 DEVICE = """
 import sys
@@ -31,13 +31,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A file of each matcher of length 24, with attention, as the command writes it."""
-    folder = tmp_path_factory.mktemp("pairs")
-    for index, kind in enumerate(KINDS):
-        bundle_of(kind).save(folder / f"run_{index}")
-        path = folder / f"{index}.tflite"
-        outcome = call(main, folder / f"run_{index}", path, "--length", "24", "--attention")
-        assert (outcome.status, outcome.out) == (0, f"{path}\n"), outcome.err
-    return {kind: folder / f"{index}.tflite" for index, kind in enumerate(KINDS)}
+    return written_by(main, tmp_path_factory.mktemp("pairs"), ".tflite", "--length", "24", "--attention")
 
 
 def runner_of(path):

@@ -1,7 +1,6 @@
 """Bundles of matchers: saved and loaded, asked, and refused."""
 
 import dataclasses
-import hashlib
 import json
 import shutil
 
@@ -12,6 +11,7 @@ from kmha import bundle as module
 from kmha.bundle import Bundle
 from kmha.errors import InputError
 from tests.bundles import NASTY, PAIRS, make_pair_bundle, one_label_bundle, pair_bundle
+from tests.kmha.damaged_runs import change_manifest, put, refused
 
 TWO = ("char", "wordpiece")
 
@@ -30,25 +30,6 @@ def two_vocabularies(tmp_path_factory):
 def saved(two_vocabularies, tmp_path):
     """A bundle of two vocabularies that the test may damage."""
     return shutil.copytree(two_vocabularies[1], tmp_path / "run")
-
-
-def change(folder, **values) -> None:
-    path = folder / "bundle.json"
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | values), "utf-8")
-
-
-def put(folder, name: str, content: bytes) -> None:
-    (folder / name).write_bytes(content)
-    files = json.loads((folder / "bundle.json").read_text("utf-8"))["files"]
-    change(folder, files=files | {name: hashlib.sha256(content).hexdigest()})
-
-
-def refused(folder) -> str:
-    with pytest.raises(InputError) as error:
-        Bundle.load(folder)
-    message = str(error.value)
-    assert "\n" not in message and str(folder) in message
-    return message
 
 
 def test_a_loaded_bundle_gives_the_same_answers(two_vocabularies):
@@ -200,7 +181,7 @@ def test_a_vocabulary_that_lacks_or_was_changed_is_named(saved, name):
     (saved / name).write_bytes(content)
     files = json.loads((saved / "bundle.json").read_text("utf-8"))["files"]
     del files[name]
-    change(saved, files=files)
+    change_manifest(saved, files=files)
     assert f"files must hold the SHA-256 of {name}, given none" in refused(saved)
 
 
@@ -220,10 +201,10 @@ def test_a_sample_that_is_not_of_pairs_is_refused(saved, content):
 
 
 def test_a_task_that_is_not_the_models_is_refused(saved, tmp_path):
-    change(saved, task="classify", multi_label=False)
+    change_manifest(saved, task="classify", multi_label=False)
     assert "wanted a saved TextClassifier, given TextMatcher" in refused(saved)
     one_label_bundle().save(tmp_path / "classifier")
-    change(tmp_path / "classifier", task="match", target="binary")
+    change_manifest(tmp_path / "classifier", task="match", target="binary")
     assert "wanted a saved TextMatcher, given TextClassifier" in refused(tmp_path / "classifier")
 
 
@@ -244,7 +225,7 @@ def test_a_task_that_is_not_the_models_is_refused(saved, tmp_path):
     ],
 )
 def test_a_manifest_that_does_not_fit_the_model_is_refused(saved, values, words):
-    change(saved, **values)
+    change_manifest(saved, **values)
     assert words in refused(saved)
 
 
@@ -253,7 +234,7 @@ def test_granularities_in_another_order_are_refused(saved):
     text = dict(reversed(manifest["text"].items()))
     names = {"vocab.txt": "vocab.txt", "vocab.wordpiece.txt": "vocab.char.txt"}
     content = {new: (saved / old).read_bytes() for old, new in names.items()}
-    change(saved, text=text)
+    change_manifest(saved, text=text)
     for name, data in content.items():
         put(saved, name, data)
     assert "wanted texts cut into char, wordpiece as by the model, given wordpiece, char" in refused(saved)
@@ -262,5 +243,5 @@ def test_granularities_in_another_order_are_refused(saved):
 def test_texts_longer_than_the_model_reads_are_refused(saved):
     manifest = json.loads((saved / "bundle.json").read_text("utf-8"))
     text = {name: {**settings, "max_length": 25} for name, settings in manifest["text"].items()}
-    change(saved, text=text)
+    change_manifest(saved, text=text)
     assert "max_length must be at most the model's 24, given 25" in refused(saved)
