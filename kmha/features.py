@@ -9,6 +9,10 @@ from kmha.errors import InputError
 TOKEN_IDS = "token_ids"
 SEGMENT_IDS = "segment_ids"
 PADDING_MASK = "padding_mask"
+# Of sentences: where each word's first token is (0 = no word), which words to tag, and how words are spelt.
+WORD_STARTS = "word_starts"
+WORD_MASK = "word_mask"
+CHARACTER_IDS = "character_ids"
 # int32 throughout: a bool feature crashes under MirroredStrategy, whose AddN has no bool kernel.
 DTYPE = "int32"
 TEXT_FEATURES = (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK)

@@ -47,7 +47,7 @@ class Preprocessor(tf.Module):
         self._cut = tokenizer(vocabulary, tokenization, lower_case)
         self.padding_id = vocabulary.id_of(PADDING)
         self.unknown_id = vocabulary.id_of(UNKNOWN)
-        self._start, self._end = vocabulary.id_of(START), vocabulary.id_of(END)
+        self.start_id, self.end_id = vocabulary.id_of(START), vocabulary.id_of(END)
         self.num_texts = 1
 
     @property
@@ -84,7 +84,7 @@ class Preprocessor(tf.Module):
         """[CLS], as many tokens as fit, [SEP]: ragged int32 [B, None] from ragged int32 [B, None]."""
         kept = token_ids[:, : self.max_length - 2]
         ones = tf.ones((kept.nrows(), 1), tf.int32)
-        return tf.concat([self._start * ones, kept, self._end * ones], axis=1)
+        return tf.concat([self.start_id * ones, kept, self.end_id * ones], axis=1)
 
     def padded(self, sequences, ids_name: str, mask_name: str, length: int | None = None) -> dict:
         """Token ids and padding mask by name.

@@ -1,0 +1,151 @@
+"""Tagging: one tag for each word of a sentence."""
+
+import dataclasses
+from typing import Literal
+
+import keras
+from keras import ops
+
+from kmha.config import EncoderConfig
+from kmha.features import CHARACTER_IDS, PADDING_MASK, SEGMENT_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
+from kmha.layers.crf import CRF, Potentials
+from kmha.layers.words import MODES, SpellingEncoder, first_token_weights, mean_token_weights
+from kmha.models.encoder import TransformerEncoder
+
+Head = Literal["crf", "softmax"]
+WordPooling = Literal["first", "mean"]
+
+
+@keras.saving.register_keras_serializable(package="kmha")
+class SequenceTagger(keras.Model):
+    """Encodes a sentence and scores each tag for each word; a CRF weighs what follows what.
+
+    Args:
+        encoder: Shape and regularisation of the encoder.
+        num_labels: Tags to choose from.
+        allowed: 0 or 1 [K, K], which tag may follow which (from, to); None: all.
+        allowed_start: 0 or 1 [K], which tag a sentence may start with; None: all.
+        allowed_end: 0 or 1 [K], which tag a sentence may end with; None: all.
+        head: "crf" learns what follows what, "softmax" knows only what may follow.
+        word_pooling: Whether a word's first token or the mean of its tokens represents it.
+        characters: Rows of the table of characters from which words are spelt; 0: their spelling is not read.
+        character_dim: Size of the vector of a word's spelling.
+        dropout: Probability of dropping a value of a word's vector.
+
+    Call:
+        features: token_ids, segment_ids, padding_mask, each int32 [B, T]; word_starts, the place of each word's first
+            token (0 = no word), and word_mask (1 = to be tagged; those words come first), each int32 [B, W]; and
+            with characters character_ids int32 [B, W, L].
+        return_attention_weights: Whether to return those of every block beside the scores.
+        Returns float32 [B, W, K], the scores of each word's tags (zeros where there is no word), and with the weights
+        a list of float32 [B, N, T, T].
+    Source: Lample et al. 2016, arXiv:1603.01360.
+    """
+
+    def __init__(
+        self,
+        encoder: EncoderConfig,
+        num_labels: int,
+        allowed=None,
+        allowed_start=None,
+        allowed_end=None,
+        head: Head = "crf",
+        word_pooling: WordPooling = "first",
+        characters: int = 0,
+        character_dim: int = 64,
+        dropout: float = 0.1,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if word_pooling not in MODES:
+            raise ValueError(f"word_pooling must be one of {MODES}, given {word_pooling!r}")
+        self.encoder_config = encoder
+        self.num_labels = num_labels
+        self.head_kind, self.word_pooling = head, word_pooling
+        self.characters, self.character_dim, self.dropout = characters, character_dim, dropout
+        self.encoder = TransformerEncoder(encoder, name="encoder", dtype=self.dtype_policy)
+        self.spelling = self.spelling_in = None
+        if characters:
+            self.spelling = SpellingEncoder(
+                characters, character_dim, name="spelling", dtype=self.dtype_policy
+            )
+            # Added to what enters the encoder, so that words see each other's spelling too.
+            self.spelling_in = keras.layers.Dense(
+                encoder.hidden_dim, use_bias=False, name="spelling_in", dtype=self.dtype_policy
+            )
+        self.word_dropout = keras.layers.Dropout(dropout, name="word_dropout", dtype=self.dtype_policy)
+        # float32 whatever the policy: probabilities are compared across formats to 1e-4.
+        self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
+        self.crf = CRF(num_labels, allowed, allowed_start, allowed_end, name="crf")
+        self.crf.trainable = head == "crf"
+
+    @property
+    def encoder_configs(self) -> dict[str, EncoderConfig]:
+        """The shape of the only encoder."""
+        return {"": self.encoder_config}
+
+    def encoders_of(self, granularity: int) -> list[TransformerEncoder]:
+        """The encoders of a granularity: the only one."""
+        return [self.encoder]
+
+    def most_tokens(self, text_length: int) -> int:
+        """The longest sequence that the encoder meets when a window has at most so many tokens."""
+        return text_length
+
+    def build(self, features_shape=None):
+        """Builds each part; the shapes of the features are known."""
+        tokens, hidden = (None, None), self.encoder_config.hidden_dim
+        self.encoder.build({TOKEN_IDS: tokens, SEGMENT_IDS: tokens, PADDING_MASK: tokens})
+        width = hidden
+        if self.spelling is not None and self.spelling_in is not None:
+            self.spelling.build((None, None, None))
+            self.spelling_in.build((None, None, self.character_dim))
+            width += self.character_dim
+        self.word_dropout.build((None, None, width))
+        self.head.build((None, None, width))
+        self.crf.build((None, None, self.num_labels))
+
+    def call(self, features, return_attention_weights=False, training=None):
+        """See the class."""
+        starts, mask = features[WORD_STARTS], features[PADDING_MASK]
+        x = self.encoder.embed(features[TOKEN_IDS], features.get(SEGMENT_IDS), training=training)
+        firsts = ops.cast(first_token_weights(starts, ops.shape(mask)[1]), x.dtype)  # [B, W, T]
+        spelling = None
+        if self.spelling is not None and self.spelling_in is not None:
+            spelling = self.spelling(features[CHARACTER_IDS], training=training)
+            x += ops.matmul(ops.transpose(firsts, (0, 2, 1)), self.spelling_in(spelling))
+        x, weights = self.encoder.attend(x, mask, training=training)
+        tokens = firsts
+        if self.word_pooling == "mean":
+            tokens = ops.cast(mean_token_weights(starts, mask), x.dtype)
+        words = ops.matmul(tokens, x)  # [B, W, D]
+        if spelling is not None:
+            words = ops.concatenate([words, ops.cast(spelling, words.dtype)], axis=-1)
+        scores = self.head(self.word_dropout(words, training=training))
+        scores *= ops.cast(ops.expand_dims(features[WORD_MASK], -1), scores.dtype)
+        return (scores, weights) if return_attention_weights else scores
+
+    def potentials(self, scores, word_mask) -> Potentials:
+        """What the CRF makes of the scores float32 [B, W, K] of words, int32 [B, W], 1 = a word to tag."""
+        return self.crf(scores, word_mask)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "encoder": dataclasses.asdict(self.encoder_config),
+            "num_labels": self.num_labels,
+            "allowed": self.crf.allowed,
+            "allowed_start": self.crf.allowed_start,
+            "allowed_end": self.crf.allowed_end,
+            "head": self.head_kind,
+            "word_pooling": self.word_pooling,
+            "characters": self.characters,
+            "character_dim": self.character_dim,
+            "dropout": self.dropout,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """The model that `get_config` describes."""
+        return cls(**{**config, "encoder": EncoderConfig(**config["encoder"])})

@@ -1,0 +1,152 @@
+"""Sentences to features: raw texts are split into words, long sentences into windows, in the graph."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from kmha.errors import InputError
+from kmha.features import (
+    CHARACTER_IDS,
+    PADDING_MASK,
+    SEGMENT_IDS,
+    TOKEN_IDS,
+    WORD_MASK,
+    WORD_STARTS,
+    TextInputs,
+)
+from kmha.text.preprocessor import BYTES_A_TOKEN, Preprocessor
+from kmha.text.windows import Windows, cut_windows, longest_word
+from kmha.text.words import Split, Words, split_words
+
+SPLITS = ("words", "characters")
+# Of a sentence; its best path is found in one piece.
+MOST_WORDS = 2048
+SHORTEST = 8
+# Of a longer word the first and the last half of as many characters are read.
+LONGEST_SPELLING = 20
+# Rows of the table of characters: Latin, Greek, Cyrillic and more have one of their own.
+CHARACTERS = 4096
+
+
+class Cut(NamedTuple):
+    """Sentences as a tagger reads them.
+
+    Attributes:
+        windows: Parts of them.
+        spellings: Character ids of all words, int32 [N, 20], padded with 0; None where none are read.
+    """
+
+    windows: Windows
+    spellings: Any
+
+
+class SentencePreprocessor(tf.Module):
+    """Turns sentences into features of windows of at most `max_length` tokens.
+
+    Args:
+        part: Cuts words into tokens.
+        split: How raw texts are split: "words", or "characters" where each visible character is a word.
+        characters: Whether to spell the words for a character encoder.
+
+    Raises:
+        InputError: The split is not known, or max_length is below 8.
+    """
+
+    def __init__(self, part: Preprocessor, split: Split = "words", characters: bool = False):
+        super().__init__(name="sentence_preprocessor")
+        if split not in SPLITS:
+            raise InputError(f"split must be one of {', '.join(SPLITS)}, given {split!r}")
+        if part.max_length < SHORTEST:
+            raise InputError(f"max_length must be at least {SHORTEST} for sentences, given {part.max_length}")
+        self.part = part
+        self.split: Split = split
+        self.characters = bool(characters)
+        self.num_texts = 1
+        self.max_length = part.max_length
+        self.max_bytes = BYTES_A_TOKEN * MOST_WORDS
+        self.vocabulary, self.padding_id, self.unknown_id = part.vocabulary, part.padding_id, part.unknown_id
+
+    @property
+    def inputs(self) -> list[TextInputs]:
+        """What a model reads of tokens; it also reads where words start."""
+        return self.part.inputs
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of all features."""
+        names = (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK, WORD_STARTS, WORD_MASK)
+        return (*names, CHARACTER_IDS) if self.characters else names
+
+    def words(self, texts) -> Words:
+        """The words of raw texts, string [B]; invalid UTF-8 is read as replacement characters."""
+        return split_words(
+            tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace"), self.split
+        )
+
+    def cut(self, words) -> Cut:
+        """Windows of sentences given as words, ragged string [B, None]; invalid UTF-8 is replaced."""
+        flat = tf.strings.unicode_transcode(words.flat_values, "UTF-8", "UTF-8", errors="replace")
+        pieces = self.part.tokenize(flat, valid_utf8=True)
+        most = self.max_length - 2
+        pieces = pieces[:, : longest_word(most)]
+        # Every word has a token, so that it can have a tag.
+        nothing = tf.fill([pieces.nrows(), 1], self.unknown_id)
+        nothing = tf.RaggedTensor.from_tensor(nothing, lengths=tf.cast(pieces.row_lengths() == 0, tf.int64))
+        pieces = tf.concat([pieces, nothing], axis=1)
+        start, end = self.part.start_id, self.part.end_id
+        windows = cut_windows(pieces, words.row_splits, most, start, end)
+        return Cut(windows, spellings(flat) if self.characters else None)
+
+    def pad(self, cut: Cut, lengths: tuple[int | None, int | None] = (None, None)) -> dict:
+        """Features of windows.
+
+        Args:
+            cut: What `cut` gives.
+            lengths: T and W; None pads to the longest of the batch.
+
+        Returns:
+            token_ids, segment_ids, padding_mask int32 [V, T]; word_starts (0 = no word), word_mask (1 = to be tagged)
+            int32 [V, W]; and where characters are read character_ids int32 [V, W, 20].
+        """
+        windows = cut.windows
+        features = self.part.padded(windows.sequences, TOKEN_IDS, PADDING_MASK, lengths[0])
+        # One word at the least: an axis of no words is more than some runtimes take.
+        width = tf.maximum(windows.starts.bounding_shape()[1], 1) if lengths[1] is None else lengths[1]
+        starts = windows.starts.to_tensor(0, shape=(None, None))
+        starts = tf.pad(starts, [[0, 0], [0, tf.cast(width, tf.int32) - tf.shape(starts)[1]]])
+        mask = tf.sequence_mask(windows.counts, tf.shape(starts)[1], dtype=tf.int32)
+        features |= {
+            SEGMENT_IDS: tf.zeros_like(features[TOKEN_IDS]),
+            WORD_STARTS: starts,
+            WORD_MASK: mask,
+        }
+        if cut.spellings is not None:
+            spelt = windows.words.with_flat_values(tf.gather(cut.spellings, windows.words.flat_values))
+            spelt = spelt.to_tensor(0, shape=(None, None, LONGEST_SPELLING))
+            missing = tf.shape(starts)[1] - tf.shape(spelt)[1]
+            features[CHARACTER_IDS] = tf.pad(spelt, [[0, 0], [0, missing], [0, 0]])
+        return features
+
+    def get_config(self) -> dict:
+        """The constructor's arguments, those of the part but the vocabulary among them, as JSON values."""
+        return {**self.part.get_config(), "split": self.split, "characters": self.characters}
+
+
+def spellings(words):
+    """Character ids of words: from 1 by code point, 0 = none.
+
+    Args:
+        words: string [N], valid UTF-8.
+
+    Returns:
+        int32 [N, 20]; of a longer word the first ten characters and the last ten.
+    """
+    characters = tf.strings.unicode_decode(words, "UTF-8")
+    half = LONGEST_SPELLING // 2
+    place = tf.ragged.range(characters.row_lengths()).flat_values
+    behind = tf.gather(characters.row_lengths(), characters.value_rowids()) - place
+    kept = tf.ragged.boolean_mask(
+        characters, characters.with_flat_values((place < half) | (behind <= half))
+    )
+    ids = kept.with_flat_values(1 + kept.flat_values % (CHARACTERS - 1))
+    return ids.to_tensor(0, shape=(None, LONGEST_SPELLING))

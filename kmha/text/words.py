@@ -1,0 +1,137 @@
+"""Where the words of a raw text are, in the graph, by a table of character classes.
+
+A word is a run of letters, digits and underscores; each other visible character is a word of its own, and so is each
+character of the scripts that write without spaces. An apostrophe between two letters and a full stop or comma between
+two digits belong to the word around them, an accent to the character before it. White space, control and format
+characters are in no word.
+"""
+
+import functools
+import unicodedata
+from typing import Literal, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+Split = Literal["words", "characters"]
+
+# Classes of characters.
+SPACE, SINGLE, LETTER, DIGIT, MARK, APOSTROPHE, POINT = range(7)
+# From this code point on there are only private characters and tags: each is a word of its own.
+TABLE_SIZE = 0x33480
+APOSTROPHES, POINTS = "'’", ".,"
+# First and last code point of Thai, Lao, Myanmar, Khmer, Han, kana and their like; Hangul is written with spaces.
+_WITHOUT_SPACES = (
+    (0x0E00, 0x0EFF),
+    (0x1000, 0x109F),
+    (0x1780, 0x17FF),
+    (0x2E80, 0x2FDF),
+    (0x3005, 0x3007),
+    (0x3021, 0x3029),
+    (0x3040, 0x30FF),
+    (0x31F0, 0x31FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0xFF66, 0xFF9F),
+    (0x20000, TABLE_SIZE - 1),
+)
+
+
+class Words(NamedTuple):
+    """The words of some texts.
+
+    Attributes:
+        words: Ragged string [B, None].
+        firsts: The first character of each, counted in characters of its text, ragged int32 [B, None].
+        ends: The character after the last of each, ragged int32 [B, None].
+    """
+
+    words: tf.RaggedTensor
+    firsts: tf.RaggedTensor
+    ends: tf.RaggedTensor
+
+
+@functools.cache
+def character_classes() -> np.ndarray:
+    """The class of each code point below `TABLE_SIZE`, int8; one more entry stands for all others."""
+    by_category = {"Z": SPACE, "C": SPACE, "L": LETTER, "N": DIGIT, "M": MARK}
+    classes = np.full(TABLE_SIZE + 1, SINGLE, np.int8)
+    for code_point in range(TABLE_SIZE):
+        category = unicodedata.category(chr(code_point))
+        if category != "Co":
+            classes[code_point] = by_category.get(category[0], SINGLE)
+    for first, last in _WITHOUT_SPACES:
+        part = classes[first : last + 1]
+        part[(part == LETTER) | (part == DIGIT)] = SINGLE
+    classes[ord("_")] = LETTER
+    for characters, kind in ((APOSTROPHES, APOSTROPHE), (POINTS, POINT)):
+        classes[[ord(character) for character in characters]] = kind
+    return classes
+
+
+def split_words(texts, split: Split = "words") -> Words:
+    """Cuts texts into words.
+
+    Args:
+        texts: string [B], valid UTF-8.
+        split: "words", or "characters" where each visible character is a word.
+    """
+    characters = tf.strings.unicode_decode(texts, "UTF-8")
+    code_points, rows = characters.flat_values, characters.value_rowids()
+    classes = tf.gather(character_classes(), tf.minimum(code_points, TABLE_SIZE))
+    # A space after each text keeps texts that lie side by side apart.
+    place = tf.range(tf.size(classes, tf.int64)) + rows
+    count = tf.size(classes, tf.int64) + characters.nrows()
+    classes = tf.cast(tf.scatter_nd(place[:, None], tf.cast(classes, tf.int32), [count]), tf.int32)
+    visible = classes != SPACE
+    starts = visible & ~_goes_on(classes, split)
+    lasts = visible & (_after(starts, False) | ~_after(visible, False))
+    first = tf.where(tf.gather(starts, place))[:, 0]
+    end = tf.where(tf.gather(lasts, place))[:, 0] + 1
+    spelt = tf.RaggedTensor.from_row_lengths(
+        tf.gather(code_points, tf.ragged.range(first, end).flat_values), end - first, validate=False
+    )
+    word_rows = tf.gather(rows, first)
+    begin = tf.gather(characters.row_splits, word_rows)
+
+    def by_text(values):
+        return tf.RaggedTensor.from_value_rowids(values, word_rows, characters.nrows(), validate=False)
+
+    return Words(
+        by_text(tf.strings.unicode_encode(spelt, "UTF-8")),
+        by_text(tf.cast(first - begin, tf.int32)),
+        by_text(tf.cast(end - begin, tf.int32)),
+    )
+
+
+def _goes_on(classes, split: Split):
+    """Which characters belong to the word of the one before, bool [N], from classes int32 [N]."""
+    before, after = _before(classes, SPACE), _after(classes, SPACE)
+    accent = (classes == MARK) & (before != SPACE)
+    if split == "characters":
+        return accent
+    word = (classes == LETTER) | (classes == DIGIT) | (classes == MARK)
+    word |= (classes == APOSTROPHE) & ((before == LETTER) | (before == MARK)) & (after == LETTER)
+    word |= (classes == POINT) & (before == DIGIT) & (after == DIGIT)
+    return accent | (word & _before(word, False))
+
+
+def _before(values, edge):
+    return tf.concat([[edge], values[:-1]], 0)
+
+
+def _after(values, edge):
+    return tf.concat([values[1:], [edge]], 0)
+
+
+@functools.cache
+def _bounds_function(split: Split):
+    signature = [tf.TensorSpec([None], tf.string)]
+    return tf.function(lambda texts: split_words(texts, split), input_signature=signature, autograph=False)
+
+
+def word_bounds(text: str, split: Split = "words") -> list[tuple[int, int]]:
+    """The first character of each word of a text, and the one after its last."""
+    found = _bounds_function(split)([text.encode("utf-8", "replace")])
+    return list(zip(found.firsts[0].numpy().tolist(), found.ends[0].numpy().tolist(), strict=True))
