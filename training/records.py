@@ -1,4 +1,4 @@
-"""Tables of examples (CSV, TSV, JSONL, each also gzipped) as a stream of checked rows.
+"""Tables of examples (CSV, TSV, JSONL, CoNLL, each also gzipped) as a stream of checked rows.
 
 One row is held in memory at a time. Whatever is wrong with a file is an `InputError` of one line that
 names the file and the physical line, counted by line feeds from 1 as editors and `sed` count.
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kmha.errors import InputError
+from training.conll import count_columns, read_sentences
 from training.lines import open_lines
 
 MAX_FIELD_CHARS = 1 << 24
@@ -20,6 +21,7 @@ MAX_FIELD_CHARS = 1 << 24
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON_SUFFIXES = (".jsonl", ".json")
+_CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".conllu")
 _JSON_KINDS = {dict: "an object", list: "a list", bool: "true or false", type(None): "null", str: "a string"}
 
 
@@ -28,7 +30,9 @@ class Row:
     """One record of a table.
 
     Attributes:
-        values: Column name to text, or to a list of texts (JSONL lists, sequence features).
+        values: Column name to text, or to a list of texts (JSONL lists, sequence features, the words of a
+            sentence). Of a list of spans each text is the JSON of one item, its numbers as strings:
+            `{"start": "0", "end": "5", "label": "PER"}` or `["0", "5", "PER"]`.
         place: Where the record starts, for messages: `train.csv:12`.
     """
 
@@ -37,11 +41,14 @@ class Row:
 
 
 def read_rows(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Row]:
-    """Streams the rows of a CSV, TSV or JSONL file, plain or gzipped.
+    """Streams the rows of a CSV, TSV, JSONL or CoNLL file, plain or gzipped.
 
     The suffix names the format: `.csv`, `.tsv` (quoting as in CSV), `.jsonl` or `.json` (one object a
-    line), each with `.gz` after it or not. Text is UTF-8, with or without a byte order mark. Blank lines
-    are skipped. In JSONL a number becomes the text it was written as.
+    line), `.conll`, `.bio`, `.iob` or `.conllu` (see `training.conll`), each with `.gz` after it or not. Text
+    is UTF-8, with or without a byte order mark. Blank lines are skipped in tables and JSONL. In JSONL a number
+    becomes the text it was written as; a list is one of texts and numbers, or one of spans: objects with a
+    start and an end, or lists of three. A row of a CoNLL file is a sentence; its columns are called "1", "2"
+    and so on, and each value is the list of what stands there, word for word.
 
     Args:
         path: The file; messages and places name it as given.
@@ -58,16 +65,20 @@ def read_rows(path: Path, required: Sequence[str], optional: Sequence[str] = ())
     suffix = _format_suffix(path)
     if suffix in _DELIMITERS:
         return _csv_rows(path, _DELIMITERS[suffix], required, optional)
+    if suffix in _CONLL_SUFFIXES:
+        return _conll_rows(path, required, optional)
     return _json_rows(path, required, optional)
 
 
 def column_names(path: Path) -> list[str]:
-    """Gives the header of a CSV or TSV file, or the keys of the first object of a JSONL file.
+    """Gives the header of a CSV or TSV file, the keys of the first object of a JSONL file, or the numbers from "1".
 
     Raises:
         InputError: The file is missing, empty or not in the format that its suffix names.
     """
     suffix = _format_suffix(path)
+    if suffix in _CONLL_SUFFIXES:
+        return [str(number) for number in range(1, count_columns(path) + 1)]
     with open_lines(path) as lines:
         if suffix in _DELIMITERS:
             return _header(path, csv.reader(lines, delimiter=_DELIMITERS[suffix], strict=True))
@@ -80,8 +91,8 @@ def column_names(path: Path) -> list[str]:
 def _format_suffix(path: Path) -> str:
     name = path.name.lower().removesuffix(".gz")
     suffix = name[name.rfind(".") :] if "." in name else ""
-    if suffix not in _DELIMITERS and suffix not in _JSON_SUFFIXES:
-        wanted = ".csv, .tsv, .jsonl or .json (each also with .gz)"
+    if suffix not in (*_DELIMITERS, *_JSON_SUFFIXES, *_CONLL_SUFFIXES):
+        wanted = ".csv, .tsv, .jsonl, .json, .conll, .bio, .iob or .conllu (each also with .gz)"
         raise InputError(f"{path}: a name that ends in {wanted} wanted, {suffix or 'no suffix'} given")
     return suffix
 
@@ -149,6 +160,16 @@ def _raise_missing(place: str, name: str, names: Sequence[str]) -> NoReturn:
     raise InputError(f"{place}: column {name!r} wanted, columns {', '.join(names) or '(none)'} given{hint}")
 
 
+def _conll_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+    names = column_names(path)
+    for name in required:
+        if name not in names:
+            _raise_missing(str(path), name, names)
+    kept = [name for name in dict.fromkeys((*required, *optional)) if name in names]
+    for line, columns in read_sentences(path, [names.index(name) for name in kept]):
+        yield Row(dict(zip(kept, columns, strict=True)), f"{path}:{line}")
+
+
 def _json_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
     found = False
     with open_lines(path) as lines:
@@ -200,8 +221,18 @@ def _json_value(value: Any, name: str, place: str) -> str | list[str]:
         return value
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return value
+    if isinstance(value, list) and all(map(_is_span, value)):
+        return [json.dumps(each, ensure_ascii=False) for each in value]
     given = "a list with other things" if isinstance(value, list) else _JSON_KINDS[type(value)]
     raise InputError(f"{place}: a string, a number or a list of strings wanted for {name!r}, {given} given")
+
+
+def _is_span(item: Any) -> bool:
+    return (
+        item.keys() >= {"start", "end"}
+        if isinstance(item, dict)
+        else isinstance(item, list) and len(item) == 3
+    )
 
 
 def _check_encodable(values: dict[str, str | list[str]], place: str) -> None:

@@ -85,6 +85,13 @@ def test_json_numbers_become_the_text_they_were_written_as(tmp_path):
     assert values == {"text": "1.50", "label": "3", "labels": ["a", "7"], "none": [], "big": "9" * 5000}
 
 
+def test_spans_are_kept_as_the_json_of_each(tmp_path):
+    line = '{"s": [{"start": 0, "end": 5, "label": "é"}], "t": [[0, 5, "PER"], [7, 9, 2]]}'
+    values = read(write(tmp_path / "a.jsonl", line), ["s", "t"])[0][0]
+    assert values["s"] == ['{"start": "0", "end": "5", "label": "é"}']
+    assert values["t"] == ['["0", "5", "PER"]', '["7", "9", "2"]']
+
+
 def test_nameless_columns_may_repeat(tmp_path):
     assert read(write(tmp_path / "a.csv", "text,,\nx,,\n")) == [({"text": "x"}, "2")]
 
@@ -121,9 +128,12 @@ TABLES = [
     ("a.jsonl", '{"text": true}\n', "true or false given"),
     ("a.jsonl", '{"text": {}}\n', "an object given"),
     ("a.jsonl", '{"text": ["x", null]}\n', "a list with other things given"),
+    ("a.jsonl", '{"text": [{"from": 0}]}\n', "a list with other things given"),
+    ("a.jsonl", '{"text": [[0, 5]]}\n', "a list with other things given"),
+    ("a.jsonl", '{"text": [[0, 5, "\\ud800"]]}\n', "{path}:1: whole characters wanted for 'text'"),
     ("a.jsonl", '{"text": "\\ud800"}\n', "{path}:1: whole characters wanted for 'text'"),
     ("a.jsonl", b'{"text": "x"}\n\n{"text": "\xff"}\n', "{path}:3: UTF-8"),
-    ("a.xlsx", "", ".csv, .tsv, .jsonl or .json (each also with .gz) wanted, .xlsx given"),
+    ("a.xlsx", "", ".iob or .conllu (each also with .gz) wanted, .xlsx given"),
     ("names", "", "no suffix given"),
 ]
 
