@@ -114,8 +114,8 @@ class Bundle:
 
     def save(self, folder: Path) -> None:
         """Writes model.keras, the vocabularies, sample.jsonl and bundle.json with their hashes into a folder."""
-        kind = {"multi_label": self.multi_label} if self.task == CLASSIFY else {"target": self.model.target}
-        values = {**self.details, **kind, "labels": self.labels, "thresholds": self.thresholds}
+        kind = KINDS[self.task]
+        values = {**self.details, kind: getattr(self.model, kind), "labels": self.labels, "thresholds": self.thresholds}
         write_files(Path(folder), self.model, self.preprocessor, self.sample, values)
 
     @classmethod
@@ -130,7 +130,7 @@ class Bundle:
         manifest = read_manifest(folder)
         check_files(folder, manifest)
         model = read_model(folder / MODEL, manifest["task"])
-        kind = "multi_label" if manifest["task"] == CLASSIFY else "target"
+        kind = KINDS[manifest["task"]]
         if getattr(model, kind) != manifest[kind]:
             raise InputError(f"{folder / MANIFEST}: {kind} must be {getattr(model, kind)} as in {MODEL}")
         known = {"format", "task", kind, "labels", "thresholds", "text", "versions", "files"}

@@ -9,14 +9,17 @@ from typing import Any
 import keras
 
 from kmha.errors import InputError
-from kmha.manifest import CLASSIFY, MATCH, MODEL, SAMPLE, vocabulary_file, write_manifest
+from kmha.manifest import CLASSIFY, MATCH, MODEL, SAMPLE, TAG, vocabulary_file, write_manifest
 from kmha.models.classifier import TextClassifier
 from kmha.models.matcher import TextMatcher
+from kmha.models.tagger import SequenceTagger
 from kmha.text.pair_preprocessor import PairPreprocessor
 from kmha.text.preprocessor import Preprocessor
+from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary
 
-MODELS = {CLASSIFY: TextClassifier, MATCH: TextMatcher}
+MODELS = {CLASSIFY: TextClassifier, MATCH: TextMatcher, TAG: SequenceTagger}
+AnyPreprocessor = Preprocessor | PairPreprocessor | SentencePreprocessor
 
 
 def task_of(model: Any) -> str:
@@ -24,17 +27,19 @@ def task_of(model: Any) -> str:
     return next(task for task, kind in MODELS.items() if isinstance(model, kind))
 
 
-def parts_of(preprocessor: Preprocessor | PairPreprocessor) -> dict[str, Preprocessor]:
+def parts_of(preprocessor: AnyPreprocessor) -> dict[str, Preprocessor]:
     """The preprocessors of single texts by granularity; a preprocessor of single texts is its only part, named ""."""
     if isinstance(preprocessor, Preprocessor):
         return {"": preprocessor}
+    if isinstance(preprocessor, SentencePreprocessor):
+        return {"": preprocessor.part}
     return dict(zip(preprocessor.granularities, preprocessor.parts, strict=True))
 
 
 def write_files(
     folder: Path,
     model: Any,
-    preprocessor: Preprocessor | PairPreprocessor,
+    preprocessor: AnyPreprocessor,
     sample: Sequence[str | tuple[str, str]],
     values: dict[str, Any],
 ) -> None:
@@ -68,16 +73,20 @@ def write_files(
     write_manifest(folder, values, files)
 
 
-def read_preprocessor(folder: Path, manifest: dict[str, Any]) -> Preprocessor | PairPreprocessor:
+def read_preprocessor(folder: Path, manifest: dict[str, Any]) -> AnyPreprocessor:
     """The preprocessor of a run folder whose files have been checked.
 
     Raises:
         InputError: A vocabulary cannot be read, or the settings cannot be used.
         TypeError: The settings have other names or types.
     """
-    text = manifest["text"]
+    text = dict(manifest["text"])
     if manifest["task"] == CLASSIFY:
         return Preprocessor(Vocabulary.read(folder / vocabulary_file(0)), **text)
+    if manifest["task"] == TAG:
+        sentences = {name: text.pop(name) for name in ("split", "characters") if name in text}
+        part = Preprocessor(Vocabulary.read(folder / vocabulary_file(0)), **text)
+        return SentencePreprocessor(part, **sentences)
     parts = {}
     for index, (granularity, settings) in enumerate(text.items()):
         # Of the file's name the granularity is a part: it must not lead anywhere else.

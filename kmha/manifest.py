@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
+from kmha.tag_schemes import SCHEMES
 
 FORMAT = 1
 MANIFEST, MODEL, VOCABULARY = "bundle.json", "model.keras", "vocab.txt"
 # A sample of the training texts, one JSON string a line; a bundle may lack it.
 SAMPLE = "sample.jsonl"
-CLASSIFY, MATCH = "classify", "match"
+CLASSIFY, MATCH, TAG = "classify", "match", "tag"
+TASKS = (CLASSIFY, MATCH, TAG)
+# What each task says of its model beside its labels.
+KINDS = {CLASSIFY: "multi_label", MATCH: "target", TAG: "scheme"}
 
 
 def vocabulary_file(index: int, granularity: str = "") -> str:
@@ -35,9 +39,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """bundle.json of a run folder.
 
     Returns:
-        All entries; "task" ("classify" or "match"), "labels" (distinct strings), "thresholds" (as many numbers as
-        labels, or None), "text" (dict), "files" (SHA-256 by plain file name), of a classifier "multi_label" (bool)
-        and of a matcher "target" (str) have these types.
+        All entries; "task" (one of `TASKS`), "labels" (distinct strings), "thresholds" (as many numbers as labels, or
+        None), "text" (dict), "files" (SHA-256 by plain file name), of a classifier "multi_label" (bool), of a matcher
+        "target" (str) and of a tagger "scheme" (str) have these types.
 
     Raises:
         InputError: It is missing or damaged, its format is newer than this code, or an entry is not as above.
@@ -120,7 +124,7 @@ def _is_hashes(value: Any) -> bool:
 # Of each entry, what it must be in words and as a check.
 _ENTRIES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "format": (f"an integer from 1 to {FORMAT}", lambda value: type(value) is int and 1 <= value),
-    "task": (f"{CLASSIFY} or {MATCH}", lambda value: value in (CLASSIFY, MATCH)),
+    "task": (f"one of {', '.join(TASKS)}", lambda value: value in TASKS),
     "labels": ("distinct names", _is_names),
     "thresholds": ("null or finite numbers", _is_thresholds),
     "text": ("an object", lambda value: isinstance(value, dict)),
@@ -128,6 +132,7 @@ _ENTRIES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 _TARGETS = ("binary", "classes", "graded")
 _OF_TASK: dict[str, dict[str, tuple[str, Callable[[Any], bool]]]] = {
-    CLASSIFY: {"multi_label": ("true or false", lambda value: isinstance(value, bool))},
-    MATCH: {"target": (f"one of {', '.join(_TARGETS)}", lambda value: value in _TARGETS)},
+    CLASSIFY: {KINDS[CLASSIFY]: ("true or false", lambda value: isinstance(value, bool))},
+    MATCH: {KINDS[MATCH]: (f"one of {', '.join(_TARGETS)}", lambda value: value in _TARGETS)},
+    TAG: {KINDS[TAG]: (f"one of {', '.join(SCHEMES)}", lambda value: value in SCHEMES)},
 }

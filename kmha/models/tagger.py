@@ -11,6 +11,7 @@ from kmha.features import CHARACTER_IDS, PADDING_MASK, SEGMENT_IDS, TOKEN_IDS, W
 from kmha.layers.crf import CRF, Potentials
 from kmha.layers.words import MODES, SpellingEncoder, first_token_weights, mean_token_weights
 from kmha.models.encoder import TransformerEncoder
+from kmha.tag_schemes import Scheme
 
 Head = Literal["crf", "softmax"]
 WordPooling = Literal["first", "mean"]
@@ -23,6 +24,7 @@ class SequenceTagger(keras.Model):
     Args:
         encoder: Shape and regularisation of the encoder.
         num_labels: Tags to choose from.
+        scheme: How the tags spell spans; the model only tells it.
         allowed: 0 or 1 [K, K], which tag may follow which (from, to); None: all.
         allowed_start: 0 or 1 [K], which tag a sentence may start with; None: all.
         allowed_end: 0 or 1 [K], which tag a sentence may end with; None: all.
@@ -46,6 +48,7 @@ class SequenceTagger(keras.Model):
         self,
         encoder: EncoderConfig,
         num_labels: int,
+        scheme: Scheme = "none",
         allowed=None,
         allowed_start=None,
         allowed_end=None,
@@ -61,6 +64,7 @@ class SequenceTagger(keras.Model):
             raise ValueError(f"word_pooling must be one of {MODES}, given {word_pooling!r}")
         self.encoder_config = encoder
         self.num_labels = num_labels
+        self.scheme = scheme
         self.head_kind, self.word_pooling = head, word_pooling
         self.characters, self.character_dim, self.dropout = characters, character_dim, dropout
         self.encoder = TransformerEncoder(encoder, name="encoder", dtype=self.dtype_policy)
@@ -135,6 +139,7 @@ class SequenceTagger(keras.Model):
             **super().get_config(),
             "encoder": dataclasses.asdict(self.encoder_config),
             "num_labels": self.num_labels,
+            "scheme": self.scheme,
             "allowed": self.crf.allowed,
             "allowed_start": self.crf.allowed_start,
             "allowed_end": self.crf.allowed_end,
