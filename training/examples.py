@@ -29,12 +29,14 @@ class Example:
         labels: Names of the labels; one, or any number where an example may have several.
         place: Where it comes from, for messages: `train.csv:12`.
         query: Name of the query that a pair belongs to; None where there are none.
+        ordered: Whether the labels are a sequence, one for each word, rather than a set: repeated ones are kept.
     """
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]
     place: str
     query: str | None = None
+    ordered: bool = False
 
 
 class ExampleSet:
@@ -49,6 +51,7 @@ class ExampleSet:
         queries: One number for each example's query, uint64 [rows]: of its name, or where it has none of its first
             text.
         named_queries: Whether every example has the name of a query.
+        ordered: Whether the labels of an example are a sequence, not a set.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class ExampleSet:
         empty_texts: int,
         queries: np.ndarray,
         named_queries: bool,
+        ordered: bool,
     ) -> None:
         """Holds what `write_examples` wrote; local_ids are places in label_names, row after row."""
         self.texts = texts
@@ -70,6 +74,7 @@ class ExampleSet:
         self.empty_texts = empty_texts
         self.queries = queries
         self.named_queries = named_queries
+        self.ordered = ordered
         self._folder = folder
         self._local_ids = local_ids
         self._label_ends = np.cumsum(label_counts, dtype=np.int64).astype(np.int32)
@@ -93,7 +98,7 @@ class ExampleSet:
         return texts
 
     def local_labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Gives the labels of some rows as places in `label_names`.
+        """Gives the labels of some rows as places in `label_names`, those of a sequence in its order.
 
         Args:
             rows: Row numbers, integers [R], in any order.
@@ -120,15 +125,20 @@ class ExampleSet:
         return self.place(0).rpartition(":")[0] if len(self) else "data"
 
     def label_digests(self) -> np.ndarray:
-        """Gives one number for the labels of each row, whatever their order, uint64 [rows]."""
+        """Gives one number for the labels of each row, uint64 [rows]; their order counts in sequences only."""
         # Sums that wrap around, of well mixed ids: equal for equal sets, and otherwise as good as never.
-        sums = np.zeros(len(self._local_ids) + 1, np.uint64)
-        np.cumsum(mixed(self._local_ids.astype(np.uint64)), out=sums[1:])
+        numbers = mixed(self._local_ids.astype(np.uint64))
+        if self.ordered:
+            starts = np.concatenate([[0], self._label_ends[:-1]])
+            places = np.arange(len(numbers)) - np.repeat(starts, np.diff(self._label_ends, prepend=0))
+            numbers = mixed(numbers + places.astype(np.uint64))
+        sums = np.zeros(len(numbers) + 1, np.uint64)
+        np.cumsum(numbers, out=sums[1:])
         return np.diff(sums[self._label_ends], prepend=np.uint64(0))
 
 
 def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1) -> ExampleSet:
-    """Writes a stream of examples to disk; a label given twice for one example counts once.
+    """Writes a stream of examples to disk; a label given twice for one example counts once, unless they are ordered.
 
     Args:
         examples: The examples; one at a time is held in memory, besides a block of some thousand.
@@ -137,13 +147,14 @@ def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1
 
     Raises:
         InputError: An empty label (the place is named).
-        ValueError: An example with another number of texts.
+        ValueError: An example with another number of texts, or ordered ones among others.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names: dict[str, int] = {}
     digests, label_ids, label_counts = array("Q"), array("i"), array("i")
     queries = array("Q")
     empty_texts = unnamed = 0
+    ordered = False
     with ExitStack() as files:
         places = files.enter_context(open(folder / "places.txt", "w", encoding="utf-8", newline="\n"))
         writers = [
@@ -153,7 +164,10 @@ def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1
         for example in examples:
             if len(example.texts) != num_texts:
                 raise ValueError(f"{example.place}: {num_texts} texts wanted, {len(example.texts)} given")
-            labels = dict.fromkeys(example.labels)
+            if len(digests) and example.ordered != ordered:
+                raise ValueError(f"{example.place}: labels all ordered or none wanted, both given")
+            ordered = example.ordered
+            labels = example.labels if ordered else dict.fromkeys(example.labels)
             if "" in labels:
                 raise InputError(f"{example.place}: a label wanted, an empty one given")
             label_ids.extend([names.setdefault(label, len(names)) for label in labels])
@@ -179,6 +193,7 @@ def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1
         empty_texts,
         np.array(queries, np.uint64),
         bool(len(queries)) and not unnamed,
+        ordered,
     )
 
 
@@ -202,6 +217,25 @@ def label_ids(examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]) -> 
     if (counts != 1).any():
         raise ValueError("one label for each row wanted, none or several given")
     return _lookup(examples, extended)[ids], extended
+
+
+def sequence_label_ids(
+    examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Numbers the labels of rows that have one for each word.
+
+    Args:
+        examples: The set, ordered.
+        rows: Row numbers, integers [R].
+        labels: The names that a model knows, in the order of its outputs.
+
+    Returns:
+        The places of all labels in the list, row after row, int32 [sum(counts)]; how many each row has, int32 [R];
+        and that list: `labels`, then those in this set that `labels` lacks, sorted.
+    """
+    extended = [*labels, *sorted(set(examples.label_names).difference(labels))]
+    ids, counts = examples.local_labels(rows)
+    return _lookup(examples, extended)[ids], counts, extended
 
 
 def label_matrix(examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]) -> tuple[np.ndarray, int]:

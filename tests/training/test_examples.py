@@ -5,7 +5,15 @@ from hypothesis import strategies as st
 
 from kmha.errors import InputError
 from training import examples as examples_module
-from training.examples import Example, ExampleSet, label_ids, label_matrix, mixed, write_examples
+from training.examples import (
+    Example,
+    ExampleSet,
+    label_ids,
+    label_matrix,
+    mixed,
+    sequence_label_ids,
+    write_examples,
+)
 
 
 def example(text: str, *labels: str, place: str = "a.csv:2") -> Example:
@@ -50,6 +58,41 @@ def test_label_digests_are_equal_for_equal_sets_only(tmp_path_factory, rows):
     assert digests.dtype == np.uint64
     for labels, digest in zip(rows, digests, strict=True):
         assert (digests == digest).tolist() == [other == labels for other in rows]
+
+
+def sequence(*labels: str, place: str = "a.conll:1") -> Example:
+    return Example(("\n".join("x" * len(labels)),), labels, place, ordered=True)
+
+
+sequences = st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), min_size=1)
+
+
+@given(rows=sequences)
+def test_the_labels_of_words_keep_their_order(tmp_path_factory, rows):
+    written = write_examples((sequence(*labels) for labels in rows), tmp_path_factory.mktemp("ordered"))
+    assert written.ordered
+    chosen = np.arange(len(rows))[::-1]
+    ids, counts = written.local_labels(chosen)
+    flat = [label for row in chosen for label in rows[row]]
+    assert [written.label_names[each] for each in ids] == flat
+    ids, counts, names = sequence_label_ids(written, chosen, ["b", "z"])
+    assert names[:2] == ["b", "z"] and names[2:] == sorted(names[2:])
+    assert ids.dtype == counts.dtype == np.int32
+    assert [names[each] for each in ids] == flat and counts.tolist() == [len(rows[row]) for row in chosen]
+
+
+@given(rows=sequences)
+def test_label_digests_are_equal_for_equal_sequences_only(tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("ordered")
+    digests = write_examples((sequence(*labels) for labels in rows), folder).label_digests()
+    for labels, digest in zip(rows, digests, strict=True):
+        assert (digests == digest).tolist() == [other == labels for other in rows]
+
+
+def test_ordered_labels_stand_apart_from_others(tmp_path):
+    with pytest.raises(ValueError, match="a.csv:2: labels all ordered or none wanted, both given"):
+        write_examples([sequence("a", "a"), example("x", "a")], tmp_path)
+    assert not write_examples([], tmp_path).ordered
 
 
 def test_text_digests_ignore_white_space_around_the_text_only(tmp_path):
