@@ -16,14 +16,17 @@ from kmha.length_batches import length_batches
 from kmha.manifest import (
     CLASSIFY,
     FORMAT,
+    KINDS,
     MANIFEST,
     MATCH,
     MODEL,
     SAMPLE,
+    TAG,
     VOCABULARY,
     check_files,
     read_manifest,
 )
+from kmha.tagging import Tagger
 
 __all__ = ["FORMAT", "MANIFEST", "MODEL", "SAMPLE", "VOCABULARY", "Bundle"]
 
@@ -37,11 +40,12 @@ TextRow = Text | Sequence[Text]
 
 @dataclasses.dataclass
 class Bundle:
-    """A trained classifier or matcher with everything it needs to answer strings.
+    """A trained model with everything it needs to answer strings.
 
     Args:
-        model: A built `TextClassifier` or `TextMatcher`.
-        preprocessor: The one it was trained with: a `Preprocessor`, or for a matcher a `PairPreprocessor`.
+        model: A built `TextClassifier`, `TextMatcher` or `SequenceTagger`.
+        preprocessor: The one it was trained with: a `Preprocessor`, for a matcher a `PairPreprocessor`, for a tagger a
+            `SentencePreprocessor`.
         labels: Names in the order of the model's outputs.
         thresholds: With several labels, the probability from which each is given (None: 0.5); of a binary matcher, the
             one from which a pair matches; else None.
@@ -63,6 +67,10 @@ class Bundle:
         if self.decides_by_threshold and self.thresholds is None:
             self.thresholds = [0.5] * len(self.labels)
         self._check()
+        # It tags sentences; all other models give probabilities to rows.
+        self.tagger = Tagger(self.model, self.preprocessor) if self.task == TAG else None
+        if self.tagger is not None:
+            return
         self._logits = tf.function(self._forward, reduce_retracing=True)
         # In a graph: for a single text, eager ragged ops would cost several times what the model does.
         self._sequences = tf.function(
@@ -99,7 +107,7 @@ class Bundle:
 
     @property
     def task(self) -> str:
-        """What the model does: "classify" or "match"."""
+        """What the model does: "classify", "match" or "tag"."""
         return task_of(self.model)
 
     @property
@@ -153,6 +161,8 @@ class Bundle:
         Raises:
             InputError: They are no sequence of texts, or of pairs where the model compares.
         """
+        if self.tagger is not None:
+            raise InputError("wanted a classifier or a matcher, given a tagger")
         if isinstance(texts, str | bytes):
             raise InputError("texts must be a list of strings, given one string")
         parts = [self._chunk(texts[i : i + CHUNK_ROWS]) for i in range(0, len(texts), CHUNK_ROWS)]
@@ -214,8 +224,10 @@ class Bundle:
             For each text {"label": its best label, "probability": of that label, "probabilities": {label: p}};
             with several labels {"labels": those given, best first, "probabilities": {label: p}}; for each pair
             {"score": …, "match": whether it reaches the threshold}, of graded ones the score alone, of classes as for a
-            text.
+            text; for each sentence what `kmha.tagging.sentence_answer` tells.
         """
+        if self.tagger is not None:
+            return self.tagger.answers(texts, self.labels)
         return [self.answer(row) for row in self.probabilities(texts)]
 
     def answers(self, texts: Iterator[TextRow]) -> Iterator[dict[str, Any]]:

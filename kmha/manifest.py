@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
-from kmha.tag_schemes import SCHEMES
+from kmha.tag_letters import SCHEMES
 
 FORMAT = 1
 MANIFEST, MODEL, VOCABULARY = "bundle.json", "model.keras", "vocab.txt"

@@ -7,20 +7,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kmha.text.pair_preprocessor import PairPreprocessor
 from kmha.text.preprocessor import Preprocessor
+from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary, learn_vocabulary
 from training.config import TextSection
 from training.pair_batches import PairSource
-from training.pipeline import BatchSource, TokenCounts, tokenize_examples
+from training.pipeline import BatchSource, tokenize_examples
+from training.sentences import SentenceSource, cut_sentences
 from training.spool import Spool
-from training.tasks.task import Lesson, Part
+from training.tasks.task import Lesson, Part, Task
 
 CHUNK_ROWS = 4096
 
 
 class Source(Protocol):
-    """Batches of rows: `BatchSource` of texts, `PairSource` of pairs."""
+    """Batches of rows: `BatchSource` of texts, `PairSource` of pairs, `SentenceSource` of sentences."""
 
     targets: np.ndarray
     weights: np.ndarray
@@ -66,18 +67,23 @@ class Inputs:
     Args:
         preprocessor: Made the token ids: a `Preprocessor`, or for pairs a `PairPreprocessor`.
         parts: The parts.
-        tokens: For each of the preprocessor's inputs, token ids of all rows of each part's set; parts of one set share
-            them.
+        tokens: For each of the preprocessor's inputs, a `Spool` of the token ids of all rows of each part's set; of
+            sentences `SentenceTokens`. Parts of one set share them.
         counts: What tokenizing met, once a set and input.
     """
 
     preprocessor: Any
     parts: dict[str, Part]
-    tokens: dict[str, list[Spool]]
-    counts: dict[str, TokenCounts]
+    tokens: dict[str, Any]
+    counts: dict[str, Any]
 
     def text_lengths(self, name: str) -> np.ndarray:
         """Tokens of each text of a part as the first granularity cuts it, int32; of pairs all first texts first."""
+        if isinstance(self.preprocessor, SentencePreprocessor):
+            tokens = self.tokens[name]
+            firsts, ends = (tokens.first_windows[self.parts[name].rows + end] for end in (0, 1))
+            windows = [np.arange(first, end) for first, end in zip(firsts, ends, strict=True)]
+            return tokens.sequences.lengths[np.concatenate(windows)]
         spools = self.tokens[name][: self.preprocessor.num_texts]
         return np.concatenate([spool.lengths[self.parts[name].rows] for spool in spools])
 
@@ -96,6 +102,15 @@ class Inputs:
             **options: More arguments of `BatchSource` or `PairSource`.
         """
         tokens, given = self.tokens[name], self.preprocessor.inputs
+        if isinstance(self.preprocessor, SentencePreprocessor):
+            return SentenceSource(
+                tokens,
+                lesson.rows,
+                lesson.targets,
+                lesson.weights,
+                self.preprocessor.padding_id,
+                **options,
+            )
         if self.preprocessor.num_texts == 1:
             padding = self.preprocessor.padding_id
             return BatchSource(tokens[0], lesson.rows, lesson.targets, lesson.weights, padding, **options)
@@ -103,7 +118,7 @@ class Inputs:
 
 
 def make_inputs(
-    text: TextSection, parts: dict[str, Part], folder: Path, granularities: tuple[str, ...]
+    text: TextSection, parts: dict[str, Part], folder: Path, task: Task
 ) -> Inputs:
     """Reads or learns the vocabularies, then tokenizes every part.
 
@@ -111,20 +126,24 @@ def make_inputs(
         text: How strings become tokens.
         parts: "train" and others by name; the vocabularies are learnt from "train" alone.
         folder: Where the token ids go.
-        granularities: The ways to cut texts; several for pairs only.
+        task: Says how texts are cut.
 
     Raises:
         InputError: The vocabulary file cannot be used.
     """
     num_texts = len(parts["train"].examples.texts)
+    granularities = task.tokenizations(text.tokenization)
     made = {each: _preprocessor(text, each, parts["train"], num_texts) for each in granularities}
-    preprocessor: Any = PairPreprocessor(made) if num_texts == 2 else made[granularities[0]]
-    tokens: dict[str, list[Spool]] = {}
-    counts: dict[str, TokenCounts] = {}
+    preprocessor = task.preprocessor(made)
+    tokens: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
     for name, part in parts.items():
         same = next((other for other in tokens if parts[other].examples is part.examples), None)
         if same is not None:
             tokens[name] = tokens[same]
+            continue
+        if isinstance(preprocessor, SentencePreprocessor):
+            tokens[name], counts[name] = cut_sentences(part.examples, preprocessor, folder / f"tokens-{name}")
             continue
         tokens[name] = []
         for given in preprocessor.inputs:
@@ -144,16 +163,6 @@ def _preprocessor(text: TextSection, tokenization: Any, train: Part, num_texts: 
             texts, tokenization, text.vocabulary_size, text.min_frequency, text.lower_case
         )
     return Preprocessor(vocabulary, tokenization, text.lower_case, text.max_length)
-
-
-def describe_tokens(counts: dict[str, TokenCounts]) -> list[str]:
-    """One line for each tokenized set."""
-    return [
-        f"{name} rows: {met.tokens / max(1, met.rows):.1f} tokens each,"
-        f" {met.unknown_tokens / max(1, met.tokens):.2%} unknown,"
-        f" {met.truncated_rows:,} truncated, {met.empty_rows:,} without a token"
-        for name, met in counts.items()
-    ]
 
 
 class _Texts:

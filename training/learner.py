@@ -19,7 +19,7 @@ from training.cli import say
 from training.config import FitConfig
 from training.data import Data
 from training.initial_model import initial_model
-from training.inputs import Inputs, Source, describe_tokens, make_inputs
+from training.inputs import Inputs, Source, make_inputs
 from training.judge import Judge
 from training.kept import length_percentiles, sample_texts
 from training.loop import Loop, epoch_plans
@@ -54,9 +54,9 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
         Diverged: The loss left the numbers.
     """
     keras.utils.set_random_seed(config.train.seed)
-    inputs = make_inputs(config.text, data.parts, scratch, data.task.tokenizations(config.text.tokenization))
-    for line in describe_tokens(inputs.counts):
-        say(line)
+    inputs = make_inputs(config.text, data.parts, scratch, data.task)
+    for name, counts in inputs.counts.items():
+        say(counts.describe(name))
     with _dtype_policy(POLICIES[config.precision]):
         validation = inputs.judged("validation", data.task.targets(data.validation, data.labels))
         model, judge, progress = _train(config, data, inputs, validation, folder)

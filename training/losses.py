@@ -3,6 +3,9 @@
 import keras
 from keras import ops
 
+from kmha.layers.crf import FORBIDDEN, Potentials
+from kmha.layers.crf_likelihood import log_likelihood
+
 
 def softmax_cross_entropy(label_ids, logits, smoothing: float = 0.0):
     """Minus the log-probability of the right label.
@@ -39,3 +42,32 @@ def sigmoid_cross_entropy(targets, logits, smoothing: float = 0.0):
     wanted = ops.cast(targets, logits.dtype) * (1 - smoothing) + smoothing / 2
     # softplus(x) - x·y is the cross-entropy without ever taking the log of a rounded probability.
     return ops.sum(keras.activations.softplus(logits) - logits * wanted, axis=-1)
+
+
+def tag_sequence_loss(targets, potentials: Potentials):
+    """Minus the log-probability of the right tags of a sentence, a word.
+
+    A window may begin inside a span, with a tag that no sentence starts with; there the start is free.
+
+    Args:
+        targets: int32 [B, W], tag ids; -1 where there is no word.
+        potentials: Of these sentences.
+
+    Returns:
+        float32 [B], in nats a word; 0 for a sentence of no words.
+    """
+    words = ops.cast(targets >= 0, "int32")
+    tag_ids = ops.maximum(targets, 0)
+    first = ops.one_hot(tag_ids[:, 0], potentials.emissions.shape[-1], dtype="float32")
+    start = ops.where(first * potentials.start <= FORBIDDEN / 2, 0.0, potentials.start)
+    end = _free_end(potentials, tag_ids, words)
+    found = log_likelihood(potentials._replace(word_mask=words, start=start, end=end), tag_ids)
+    return -found / ops.maximum(ops.cast(ops.sum(words, axis=1), "float32"), 1.0)
+
+
+def _free_end(potentials: Potentials, tag_ids, words):
+    """The end potentials [B, K], none for the tag of a last word with which no sentence ends."""
+    last = ops.maximum(ops.sum(words, axis=1, keepdims=True) - 1, 0)
+    tag = ops.take_along_axis(tag_ids, last, axis=1)[:, 0]
+    chosen = ops.one_hot(tag, potentials.emissions.shape[-1], dtype="float32")
+    return ops.where(chosen * potentials.end <= FORBIDDEN / 2, 0.0, potentials.end)

@@ -26,6 +26,14 @@ class TokenCounts:
     empty_rows: int  # no token at all; kept
     unknown_tokens: int
 
+    def describe(self, name: str) -> str:
+        """One line."""
+        return (
+            f"{name} rows: {self.tokens / max(1, self.rows):.1f} tokens each,"
+            f" {self.unknown_tokens / max(1, self.tokens):.2%} unknown,"
+            f" {self.truncated_rows:,} truncated, {self.empty_rows:,} without a token"
+        )
+
 
 def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> tf.data.Dataset:
     """Tokenizes chunks of texts in parallel.
@@ -159,6 +167,8 @@ class BatchSource:
             flat, lengths = self.tokens.gather(self.rows[first : first + CHUNK_ROWS])
             yield padded_ids(flat, lengths, len(lengths), int(lengths.max()), 0)[0]
 
+    feature_names = (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK)
+
     def batch(self, plan: BatchPlan) -> dict:
         """One batch as NumPy arrays: "features", "targets", "weights"."""
         flat, lengths = self.tokens.gather(self.rows[plan.rows])
@@ -176,7 +186,7 @@ class BatchSource:
         feature = tf.TensorSpec([None, None], tf.int32)
         targets = tf.TensorSpec([None, *self.targets.shape[1:]], self.targets.dtype)
         signature = {
-            "features": dict.fromkeys((TOKEN_IDS, SEGMENT_IDS, PADDING_MASK), feature),
+            "features": dict.fromkeys(self.feature_names, feature),
             "targets": targets,
             "weights": tf.TensorSpec([None], tf.float32),
         }

@@ -97,6 +97,10 @@ class SentencePreprocessor(tf.Module):
         windows = cut_windows(pieces, words.row_splits, most, start, end)
         return Cut(windows, spellings(flat) if self.characters else None)
 
+    def chosen(self, cut: Cut, windows) -> Cut:
+        """Some of the windows, by their numbers, integers [V]."""
+        return cut._replace(windows=Windows(*(tf.gather(part, windows) for part in cut.windows)))
+
     def pad(self, cut: Cut, lengths: tuple[int | None, int | None] = (None, None)) -> dict:
         """Features of windows.
 

@@ -1,0 +1,26 @@
+"""What a tagger says of sentences that were read in windows."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from kmha.tagging import Decoder, Tagged
+from training.sentences import SentenceSource
+
+
+def tagged_sentences(model: Any, source: SentenceSource, outputs: Iterable[tuple[Any, Any]]) -> Tagged:
+    """The tags of every sentence of a source.
+
+    Args:
+        model: A built `SequenceTagger`.
+        source: The sentences.
+        outputs: Of each batch its plan and its scores, float32 [B, W, K].
+    """
+    scores = np.zeros((int(source.counts.sum()), model.num_labels), np.float32)
+    for plan, found in outputs:
+        found = np.asarray(found)
+        for row, window in enumerate(plan.rows):
+            begin, count = source.begins[window], source.counts[window]
+            scores[begin : begin + count] = found[row, :count]
+    return Decoder(model)(scores, source.word_counts)

@@ -1,0 +1,281 @@
+"""Tag the words of a sentence: names, parts of speech, words of an unspaced script.
+
+Judging imports scikit-learn, which takes a second: inside the methods, so that --help need not wait for it.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+
+from kmha.errors import InputError
+from kmha.tag_letters import Scheme
+from kmha.tag_schemes import allowed_transitions, broken, detect_scheme, repaired, spans_of, tags_of
+from training.cli import say
+from training.examples import Example, ExampleSet
+from training.ranges import Probability, Range
+from training.records import Row
+from training.tasks.tag_rows import sentence_example, tag_columns
+from training.tasks.task import Columns, Lesson, Part
+
+if TYPE_CHECKING:
+    import keras
+
+    from kmha.config import EncoderConfig
+
+CHUNK_ROWS = 4096
+SHOWN_BROKEN = 3
+# Of words, from which on a raw text is split into characters.
+SINGLE_CHARACTERS = 0.99
+
+
+@dataclasses.dataclass(frozen=True)
+class TagTask:
+    """What a tagger adds to the encoder."""
+
+    head: Literal["crf", "softmax"] = "crf"
+    """crf learns which tag follows which; softmax knows only which may follow."""
+    scheme: Literal["auto"] | Scheme = "auto"
+    """How tags spell spans; auto: what they look like. Another one than that of the rows is learnt instead of theirs."""
+    word_pooling: Literal["first", "mean"] = "first"
+    """Whether a word's first token or the mean of its tokens represents it."""
+    characters: bool | None = None
+    """Whether to read how words are spelt; None: but where words are single characters."""
+    character_dim: Annotated[int, Range(at_least=1)] = 64
+    """Size of the vector of a word's spelling."""
+    split: Literal["auto", "words", "characters"] = "auto"
+    """How raw texts are split when asked; auto: as most words of the rows are."""
+    dropout: Probability = 0.3
+    """Probability of dropping a value of a word's vector."""
+    best_by: Literal["auto", "span_f1", "token_accuracy"] = "auto"
+    """Score that picks the best weights; auto: span_f1, without spans token_accuracy."""
+    given_scheme: Literal["auto"] | Scheme = "auto"
+    """How the tags of the rows spell spans; auto: what they look like."""
+
+    @property
+    def metric(self) -> str:
+        """Name of the score that picks the best weights."""
+        return self.best_by
+
+    @property
+    def baseline_name(self) -> str:
+        """Of two the better."""
+        return "baseline"
+
+    @property
+    def num_texts(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def several_labels(self) -> bool:
+        """Yes: a sentence has as many tags as words."""
+        return True
+
+    @property
+    def has_classes(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def holds_out_queries(self) -> bool:
+        """No: there are none."""
+        return False
+
+    @property
+    def whole_batches(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def makes_wrong_rows(self) -> bool:
+        """No."""
+        return False
+
+    def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["TagTask", Columns]:
+        """Finds the columns of words and tags."""
+        return self, tag_columns(available, columns)
+
+    def examples(self, row: Row, columns: Columns) -> tuple[Example]:
+        """The sentence in a row."""
+        return (sentence_example(row, columns, self._bounds),)
+
+    def _bounds(self, text: str) -> Sequence[tuple[int, int]]:
+        """Where the words of a text with spans are."""
+        from kmha.quiet import import_tensorflow
+
+        import_tensorflow()
+        from kmha.text.words import word_bounds
+
+        return word_bounds(text, "characters" if self.split == "characters" else "words")
+
+    def settled(self, sets: Mapping[str, ExampleSet]) -> "TagTask":
+        """The task with everything decided that was left to the rows; tells of tags that break their scheme."""
+        train = sets["train"]
+        given = self.given_scheme
+        if given == "auto":
+            given = detect_scheme(tag_sequences(train, np.arange(len(train))))
+        scheme = given if self.scheme == "auto" else self.scheme
+        if given != scheme and "none" in (given, scheme):
+            raise InputError(
+                f"--tag.scheme: wanted none for tags that spell no spans, given {scheme}"
+                if given == "none"
+                else f"--tag.scheme: wanted one that spells spans, as the tags do ({given}), given {scheme}"
+            )
+        for examples in sets.values():
+            _tell_broken(examples, given)
+        single = _single_characters(train)
+        best_by = self.best_by
+        if best_by == "auto":
+            best_by = "token_accuracy" if scheme == "none" else "span_f1"
+        if best_by == "span_f1" and scheme == "none":
+            raise InputError("--tag.best-by: wanted token_accuracy for tags that spell no spans, given span_f1")
+        split = self.split
+        if split == "auto":
+            split = "characters" if single else "words"
+        characters = not single if self.characters is None else self.characters
+        return dataclasses.replace(
+            self, scheme=scheme, given_scheme=given, best_by=best_by, split=split, characters=characters
+        )
+
+    def outputs(self, labels: Sequence[str]) -> list[str]:
+        """The tags of the training rows in the scheme that is learnt, sorted."""
+        return list(labels)
+
+    def tokenizations(self, usual: str) -> tuple[str, ...]:
+        """The usual one."""
+        return (usual,)
+
+    def preprocessor(self, parts: Mapping[str, Any]) -> Any:
+        """One for sentences, around the only part."""
+        from kmha.text.sentence_preprocessor import SentencePreprocessor
+
+        (part,) = parts.values()
+        return SentencePreprocessor(part, self.split, bool(self.characters))  # pyright: ignore  (settled by now)
+
+    def encoder(self, config: "EncoderConfig") -> "EncoderConfig":
+        """As the settings describe it."""
+        return config
+
+    def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
+        """A built tagger."""
+        from kmha.models.tagger import SequenceTagger
+        from kmha.text.sentence_preprocessor import CHARACTERS
+
+        (encoder,) = encoders.values()
+        allowed = allowed_transitions(labels, self.scheme)  # pyright: ignore  (settled by now)
+        model = SequenceTagger(
+            encoder,
+            len(labels),
+            scheme=self.scheme,  # pyright: ignore
+            allowed=allowed.pairs.astype(int).tolist(),
+            allowed_start=allowed.start.astype(int).tolist(),
+            allowed_end=allowed.end.astype(int).tolist(),
+            head=self.head,
+            word_pooling=self.word_pooling,
+            characters=CHARACTERS if self.characters else 0,
+            character_dim=self.character_dim,
+            dropout=self.dropout,
+            name="tagger",
+        )
+        model.build()
+        return model
+
+    def prepare(self, model: "keras.Model", source: Any) -> None:
+        """Starts the head at each tag's share of the training words."""
+        counts = np.bincount(source.targets[source.targets >= 0], minlength=model.num_labels)
+        model.head.bias.assign(np.log((counts + 0.5) / (counts.sum() + 1.0)).astype(np.float32))
+
+    def forward(self, model: "keras.Model", features: Any) -> Any:
+        """What the CRF makes of the scores."""
+        from kmha.features import WORD_MASK
+
+        return model.potentials(model(features, training=True), features[WORD_MASK])
+
+    def lesson(self, part: Part, labels: Sequence[str], seed: int) -> Lesson:
+        """The sentences of the part."""
+        return Lesson(part.rows, self.targets(part, labels), np.ones(len(part.rows), np.float32))
+
+    def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
+        """int32 [N], a tag id of each word, one sentence after another, in the scheme that is learnt."""
+        places = {label: place for place, label in enumerate(labels)}
+        found = []
+        for tags in tag_sequences(part.examples, part.rows):
+            # A tag that the model does not know cannot be a target; the scores count such words as wrong.
+            found += [places.get(tag, 0) for tag in self.learnt(tags)]
+        return np.array(found, np.int32)
+
+    def learnt(self, tags: Sequence[str]) -> list[str]:
+        """The tags of a sentence, repaired and in the scheme that is learnt."""
+        given, scheme = self.given_scheme, self.scheme
+        if given == "auto" or scheme == "auto" or given == "none":
+            return list(tags)
+        if given == scheme:
+            return repaired(tags, scheme)
+        return tags_of(spans_of(tags, given), len(tags), scheme)
+
+    def row_losses(self, targets: Any, outputs: Any) -> Any:
+        """Minus the log-probability of the right tags a word, float32 [B]."""
+        from training.losses import tag_sequence_loss
+
+        return tag_sequence_loss(targets, outputs)
+
+    def answers(self, model: "keras.Model", source: Any, outputs: Any) -> Any:
+        """The tags of each sentence: `kmha.tagging.Tagged`."""
+        from training.sentence_answers import tagged_sentences
+
+        return tagged_sentences(model, source, outputs)
+
+    def decision(self, part: Part, labels: Sequence[str], answers: Any) -> dict[str, Any]:
+        """Nothing is left to decide."""
+        return {}
+
+    def scores(
+        self, part: Part, labels: Sequence[str], answers: Any, decision: dict, intervals: bool = False
+    ) -> dict[str, Any]:
+        """Scores of the spans and of the tags."""
+        from training.tasks.tag_scores import sentence_scores
+
+        return sentence_scores(self, part, labels, answers, intervals)
+
+    def baseline(
+        self, train: Part, validation: Part, judged: Part, labels: Sequence[str], seed: int
+    ) -> tuple[str, dict[str, Any]]:
+        """The most frequent tag of each word, or a linear model on windows, affixes and shapes."""
+        from training.tasks.tag_scores import baseline_scores
+
+        return baseline_scores(self, train, validation, judged, seed)
+
+
+def tag_sequences(examples: ExampleSet, rows: np.ndarray) -> list[list[str]]:
+    """The tags of some sentences as they were given."""
+    names = np.array(examples.label_names, object)
+    ids, counts = examples.local_labels(rows)
+    return [part.tolist() for part in np.split(names[ids], np.cumsum(counts)[:-1])]
+
+
+def _tell_broken(examples: ExampleSet, scheme: Scheme) -> None:
+    """Says how many tags break the scheme, and where the first ones are."""
+    if scheme == "none":
+        return
+    count, shown = 0, []
+    for row, tags in enumerate(tag_sequences(examples, np.arange(len(examples)))):
+        words = broken(tags, scheme)
+        count += len(words)
+        for word in words[: SHOWN_BROKEN - len(shown)]:
+            before = tags[word - 1] if word else "the start"
+            shown.append(f"{examples.place(row)} word {word + 1} ({tags[word]} after {before})")
+    if count:
+        say(f"{count:,} tags break {scheme} and are repaired: {', '.join(shown)}{', …' * (count > len(shown))}")
+
+
+def _single_characters(examples: ExampleSet) -> bool:
+    """Whether nearly all words are one character."""
+    single = total = 0
+    for first in range(0, len(examples), CHUNK_ROWS):
+        for text in examples.read_texts(np.arange(first, min(first + CHUNK_ROWS, len(examples)))):
+            words = text.split("\n")
+            total += len(words)
+            single += sum(len(word) == 1 for word in words)
+    return single >= SINGLE_CHARACTERS * total
