@@ -123,7 +123,12 @@ class Bundle:
     def save(self, folder: Path) -> None:
         """Writes model.keras, the vocabularies, sample.jsonl and bundle.json with their hashes into a folder."""
         kind = KINDS[self.task]
-        values = {**self.details, kind: getattr(self.model, kind), "labels": self.labels, "thresholds": self.thresholds}
+        values = {
+            **self.details,
+            kind: getattr(self.model, kind),
+            "labels": self.labels,
+            "thresholds": self.thresholds,
+        }
         write_files(Path(folder), self.model, self.preprocessor, self.sample, values)
 
     @classmethod

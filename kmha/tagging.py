@@ -142,7 +142,9 @@ class Tagger:
 
     def _bounds(self, texts: list[bytes]) -> list[list[tuple[int, int]]]:
         found = self._words(tf.constant(texts, tf.string))
-        pairs = zip(found.firsts.flat_values.numpy().tolist(), found.ends.flat_values.numpy().tolist(), strict=True)
+        pairs = zip(
+            found.firsts.flat_values.numpy().tolist(), found.ends.flat_values.numpy().tolist(), strict=True
+        )
         pairs = list(pairs)
         splits = found.firsts.row_splits.numpy().tolist()
         return [pairs[first:end] for first, end in zip(splits, splits[1:], strict=False)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.manifest import CLASSIFY, MATCH, read_manifest
+from kmha.manifest import CLASSIFY, MATCH, TAG, read_manifest
 from kmha.text.special_tokens import SPECIAL_TOKENS
 from kmha.text.vocabulary import Vocabulary
 from training.config import FitConfig
@@ -89,6 +89,7 @@ def _check_columns(config: FitConfig) -> None:
     usual = {
         CLASSIFY: {"text_column": TEXT},
         MATCH: {"text_column": TEXT_A, "text_b_column": TEXT_B, "label_column": LABEL},
+        TAG: {},
     }
     named: dict[str, str] = {}
     for flag in ("text_column", "text_b_column", "label_column"):

@@ -10,6 +10,7 @@ from kmha.text.vocabulary import Tokenization
 from training.ranges import Count, NotNegative, OpenShare, Probability, Range
 from training.tasks.classify import ClassifyTask
 from training.tasks.match import MatchTask
+from training.tasks.tag import TagTask
 
 
 @dataclass(frozen=True)
@@ -17,17 +18,17 @@ class DataSection:
     """Where the rows come from. Without train and tfds: the sample that an installed package carries."""
 
     train: Path | None = None
-    """Training rows: .csv, .tsv or .jsonl, also .gz."""
+    """Training rows: .csv, .tsv, .jsonl, of sentences .conll, .conllu, .bio or .iob, also .gz."""
     validation: Path | None = None
     """Validation rows; without it a share of the training rows is held out."""
     test: Path | None = None
     """Test rows, read once at the end."""
     text_column: str = ""
-    """Column of the text, or of the first of a pair; empty: text, of pairs text_a."""
+    """Column of the text, or of the first of a pair; empty: text, of pairs text_a, of sentences words (CoNLL: 1)."""
     text_b_column: str = ""
     """Column of the second text of a pair; empty: text_b."""
     label_column: str = ""
-    """Column of the label; empty: label, or labels for several to a row."""
+    """Column of the label; empty: label, or labels for several to a row, of sentences tags (CoNLL: the last)."""
     label_separator: str = "|"
     """What stands between the labels of a row that has several."""
     query_column: str = ""
@@ -151,8 +152,8 @@ class FitConfig:
 
     config: Path | None = None
     """TOML file of settings, in sections as below."""
-    task: Literal["classify", "match"] = "classify"
-    """What to learn: the labels of texts, or the scores of pairs of texts."""
+    task: Literal["classify", "match", "tag"] = "classify"
+    """What to learn: the labels of texts, the scores of pairs of texts, or the tags of words."""
     out: Path | None = None
     """Run folder to write; default: runs/ and the name of the data."""
     overwrite: bool = False
@@ -172,6 +173,7 @@ class FitConfig:
     encoder: EncoderSection = field(default_factory=EncoderSection)
     classify: ClassifyTask = field(default_factory=ClassifyTask)
     match: MatchTask = field(default_factory=MatchTask)
+    tag: TagTask = field(default_factory=TagTask)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
     train: TrainSection = field(default_factory=TrainSection)
 

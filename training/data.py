@@ -80,11 +80,12 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         one_label=task.makes_wrong_rows and "validation" in sets,
     )
     _check_validation(parts.summary, sources["train"].name)
+    train = Part(sets["train"], parts.train_rows)
     return Data(
         task=task,
         columns=columns,
-        labels=task.outputs(parts.labels),
-        train=Part(sets["train"], parts.train_rows),
+        labels=task.outputs(parts.labels, train),
+        train=train,
         validation=Part(sets.get("validation", sets["train"]), parts.validation_rows),
         test=Part(sets["test"], parts.test_rows) if "test" in sets else None,
         summary=parts.summary,

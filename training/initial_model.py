@@ -1,5 +1,6 @@
 """The model as training finds it: built for the data, its n-grams known, its word vectors read."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from training.inputs import Source
 from training.tasks.task import Task
 
 
-def initial_model(config: FitConfig, task: Task, source: Source, preprocessor: Any, outputs: int) -> Any:
+def initial_model(
+    config: FitConfig, task: Task, source: Source, preprocessor: Any, labels: Sequence[str]
+) -> Any:
     """Builds the model that a fit begins with.
 
     Args:
@@ -22,7 +25,7 @@ def initial_model(config: FitConfig, task: Task, source: Source, preprocessor: A
         task: Builds it.
         source: The training rows, whose n-grams it learns to know and whose targets it starts from.
         preprocessor: Has the vocabularies.
-        outputs: Number of outputs.
+        labels: Names of its outputs.
 
     Raises:
         InputError: The word vectors cannot be used.
@@ -32,7 +35,7 @@ def initial_model(config: FitConfig, task: Task, source: Source, preprocessor: A
         name: task.encoder(encoder_config(config, len(part.vocabulary), part.unknown_id))
         for name, part in parts.items()
     }
-    model = task.build(encoders, outputs)
+    model = task.build(encoders, labels)
     task.prepare(model, source)
     for index, (name, part) in enumerate(parts.items()):
         of_name = f" ({name})" if len(parts) > 1 else ""

@@ -14,7 +14,6 @@ from training.config import TextSection
 from training.pair_batches import PairSource
 from training.pipeline import BatchSource, tokenize_examples
 from training.sentences import SentenceSource, cut_sentences
-from training.spool import Spool
 from training.tasks.task import Lesson, Part, Task
 
 CHUNK_ROWS = 4096
@@ -117,9 +116,7 @@ class Inputs:
         return PairSource(given, tokens, lesson.rows, lesson.targets, lesson.weights, lesson.lists, **options)
 
 
-def make_inputs(
-    text: TextSection, parts: dict[str, Part], folder: Path, task: Task
-) -> Inputs:
+def make_inputs(text: TextSection, parts: dict[str, Part], folder: Path, task: Task) -> Inputs:
     """Reads or learns the vocabularies, then tokenizes every part.
 
     Args:

@@ -11,13 +11,16 @@ import tensorflow as tf
 
 from kmha.bundle import Bundle
 from kmha.errors import InputError
-from kmha.manifest import CLASSIFY
+from kmha.manifest import CLASSIFY, MATCH, TAG
 from training.examples import ExampleSet
 from training.inputs import Source
+from training.sentences import read_sentences
 from training.sources import file_source, read_examples
 from training.tasks.classify import ClassifyTask
 from training.tasks.match import MatchTask
 from training.tasks.pair_rows import QUERY, USUAL_PAIRS, USUAL_TRIPLETS
+from training.tasks.tag import TagTask
+from training.tasks.tag_rows import tag_columns
 from training.tasks.task import Columns, Part, Task
 
 BATCH_TOKENS = 8192
@@ -27,10 +30,10 @@ CHUNK_ROWS = 4096
 
 @dataclasses.dataclass
 class Judge:
-    """Computes probabilities batch by batch, on one device.
+    """Computes answers batch by batch, on one device.
 
     Args:
-        model: A built model with `probabilities`.
+        model: A built model.
         task: Scores them.
         labels: Names in the order of the model's outputs.
         padded_lengths: What the training rows are padded to; longer rows get lengths of their own.
@@ -46,28 +49,25 @@ class Judge:
             lambda features: self.model(features, training=False), reduce_retracing=True
         )
 
-    def probabilities(self, source: Source) -> np.ndarray:
-        """float32 [R, C], in the order of the source's rows."""
+    def answers(self, source: Source) -> Any:
+        """What the task makes of the model's outputs, in the order of the source's rows."""
         plans = source.plans(self.padded_lengths, BATCH_TOKENS, MOST_ROWS, rng=None)
-        result = np.zeros((len(source.rows), len(self.labels)), np.float32)
-        for plan, batch in zip(plans, source.dataset(plans), strict=True):
-            logits = self._logits(batch["features"])
-            result[plan.rows] = self.model.probabilities(logits).numpy()[: len(plan.rows)]
-        return result
+        batches = zip(plans, source.dataset(plans), strict=True)
+        outputs = ((plan, self._logits(batch["features"])) for plan, batch in batches)
+        return self.task.answers(self.model, source, outputs)
 
     def check(self, part: Part) -> None:
         """Refuses validation rows that the task's metric is undefined for, before anything is trained."""
-        random = np.random.default_rng(0).normal(size=(len(part.rows), len(self.labels)))
-        self._scores(part, np.asarray(self.model.probabilities(tf.constant(random, tf.float32))))
+        self._scores(part, self.task.guesses(self.model, part))
 
     def validate(self, source: Source, part: Part) -> dict[str, float]:
         """Loss and the task's metric, for the end of an epoch."""
-        scores = self._scores(part, self.probabilities(source))
+        scores = self._scores(part, self.answers(source))
         return {name: float(scores[name]) for name in ("loss", self.task.metric)}
 
-    def _scores(self, part: Part, probabilities: np.ndarray) -> dict[str, Any]:
-        decision = self.task.decision(part, self.labels, probabilities)
-        scores: dict[str, Any] = self.task.scores(part, self.labels, probabilities, decision)
+    def _scores(self, part: Part, answers: Any) -> dict[str, Any]:
+        decision = self.task.decision(part, self.labels, answers)
+        scores: dict[str, Any] = self.task.scores(part, self.labels, answers, decision)
         if scores[self.task.metric] is None:
             raise InputError(
                 f"{part.examples.origin}: wanted validation rows that {self.task.metric} is defined for,"
@@ -98,10 +98,20 @@ def judged_task(bundle: Bundle, given: GivenColumns, available: Sequence[str]) -
         InputError: A column was named that the task or the file does not have.
     """
     trained = _trained_columns(bundle)
-    if bundle.task == CLASSIFY:
+    if bundle.task != MATCH:
         for flag, name in (("--text-b-column", given.text_b), ("--query-column", given.query)):
             if name:
-                raise InputError(f"{flag}: wanted a run that matches pairs beside it, given a classifier")
+                kind = "a classifier" if bundle.task == CLASSIFY else "a tagger"
+                raise InputError(f"{flag}: wanted a run that matches pairs beside it, given {kind}")
+    if bundle.task == TAG:
+        task = TagTask(
+            scheme=bundle.model.scheme,
+            given_scheme=bundle.details.get("given_scheme", bundle.model.scheme),
+            split=bundle.preprocessor.split,
+            best_by=bundle.details.get("metric", "auto"),
+        )
+        return task, _columns_of_sentences(trained, given, available)
+    if bundle.task == CLASSIFY:
         columns = Columns(
             given.text or trained.text or "text", given.label or trained.label or "label", trained.separator
         )
@@ -137,6 +147,13 @@ def _columns_of_pairs(trained: Columns, given: GivenColumns, available: Sequence
     )
 
 
+def _columns_of_sentences(trained: Columns, given: GivenColumns, available: Sequence[str]) -> Columns:
+    """Those given; else as in training where the file has them; else the usual ones."""
+    usual = (name if name in available else "" for name in (trained.text, trained.label))
+    text, label = (one or other for one, other in zip((given.text, given.label), usual, strict=True))
+    return tag_columns(available, Columns(text, label))
+
+
 def rows_of(examples: ExampleSet, rows: np.ndarray) -> list[Any]:
     """What a bundle answers of some rows: texts, or pairs of texts."""
     columns = [examples.read_texts(rows, field) for field in range(len(examples.texts))]
@@ -162,6 +179,9 @@ def bundle_scores(
     task, columns = judged_task(bundle, given, source.columns or ())
     examples = read_examples(source, task, columns, folder)
     part = Part(examples, np.arange(len(examples)))
+    if bundle.tagger is not None:
+        tagged = bundle.tagger.tag(read_sentences(examples, part.rows))
+        return task.scores(part, bundle.labels, tagged, {}, intervals)
     chunks = [part.rows[i : i + CHUNK_ROWS] for i in range(0, len(part.rows), CHUNK_ROWS)]
     probabilities = np.concatenate([bundle.probabilities(rows_of(examples, chunk)) for chunk in chunks])
     return task.scores(part, bundle.labels, probabilities, {"thresholds": bundle.thresholds}, intervals)

@@ -71,7 +71,7 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
         "columns": data.columns.named,
         "data": data.origins,
         "lengths": length_percentiles(inputs.text_lengths("train")),
-        "metric": data.task.metric,
+        **data.task.kept,
     }
     sample = sample_texts(data.train, config.train.seed)
     bundle = Bundle(model, inputs.preprocessor, data.labels, decision.get("thresholds"), details, sample)
@@ -102,7 +102,7 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, fo
     pairs = len(source.rows) if data.task.num_texts == 2 else 0
     config = with_usual(config, source.text_lengths, len(plans), data.task.several_labels, pairs)
     with strategy.scope():
-        model = initial_model(config, data.task, source, inputs.preprocessor, len(data.labels))
+        model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
         step, average = _step_and_average(config, data.task, model, strategy, len(plans))
     judge = Judge(model, data.task, data.labels, lengths)
     judge.check(data.validation)
@@ -189,15 +189,15 @@ def _judged(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The decision found on validation rows, and the scores of model and baseline."""
     task, labels, name = data.task, data.labels, data.judged_name
-    probabilities = judge.probabilities(validation)
-    decision = task.decision(data.validation, labels, probabilities)
+    answers = judge.answers(validation)
+    decision = task.decision(data.validation, labels, answers)
     metrics: dict[str, Any] = {
         "judged_on": name,
-        "validation": task.scores(data.validation, labels, probabilities, decision),
+        "validation": task.scores(data.validation, labels, answers, decision),
     }
     if data.test is not None:
-        probabilities = judge.probabilities(inputs.judged("test", task.targets(data.test, labels)))
-    metrics[name] = scores = task.scores(data.judged, labels, probabilities, decision, intervals=True)
+        answers = judge.answers(inputs.judged("test", task.targets(data.test, labels)))
+    metrics[name] = scores = task.scores(data.judged, labels, answers, decision, intervals=True)
     value = scores[task.metric]
     say(f"{name}: {task.metric} {'is undefined for these rows' if value is None else f'{value:.4f}'}")
     if config.baseline:

@@ -232,7 +232,7 @@ class SentenceSource:
 
 
 def _prefixes(lengths: np.ndarray, rows: int, width: int) -> np.ndarray:
-    """bool [rows, width], as many times True from the left as the lengths say; rows without one have none."""
+    """Bool [rows, width], as many times True from the left as the lengths say; rows without one have none."""
     full = np.zeros(rows, np.int64)
     full[: len(lengths)] = lengths
     return np.arange(width) < full[:, None]

@@ -149,8 +149,6 @@ def spellings(words):
     half = LONGEST_SPELLING // 2
     place = tf.ragged.range(characters.row_lengths()).flat_values
     behind = tf.gather(characters.row_lengths(), characters.value_rowids()) - place
-    kept = tf.ragged.boolean_mask(
-        characters, characters.with_flat_values((place < half) | (behind <= half))
-    )
+    kept = tf.ragged.boolean_mask(characters, characters.with_flat_values((place < half) | (behind <= half)))
     ids = kept.with_flat_values(1 + kept.flat_values % (CHARACTERS - 1))
     return ids.to_tensor(0, shape=(None, LONGEST_SPELLING))

@@ -14,6 +14,7 @@ from kmha.errors import InputError
 from training.examples import Example, ExampleSet, label_ids, label_matrix
 from training.ranges import Probability, Range
 from training.records import Row
+from training.row_answers import random_probabilities, row_probabilities
 from training.tasks.task import Columns, Lesson, Part
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class ClassifyTask:
     def metric(self) -> str:
         """Accuracy, or macro-F1 with several labels."""
         return "macro_f1" if self.multi_label else "accuracy"
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The metric."""
+        return {"metric": self.metric}
 
     @property
     def baseline_name(self) -> str:
@@ -131,7 +137,7 @@ class ClassifyTask:
         """Itself: the columns have said all."""
         return self
 
-    def outputs(self, labels: Sequence[str]) -> list[str]:
+    def outputs(self, labels: Sequence[str], train: Part) -> list[str]:
         """The labels."""
         return list(labels)
 
@@ -139,18 +145,23 @@ class ClassifyTask:
         """The usual one."""
         return (usual,)
 
+    def preprocessor(self, parts: Mapping[str, Any]) -> Any:
+        """The only part."""
+        (part,) = parts.values()
+        return part
+
     def encoder(self, config: "EncoderConfig") -> "EncoderConfig":
         """As the settings describe it."""
         return config
 
-    def build(self, encoders: "dict[str, EncoderConfig]", num_labels: int):
+    def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
         """A built classifier."""
         from kmha.models.classifier import TextClassifier
 
         (encoder,) = encoders.values()
         model = TextClassifier(
             encoder,
-            num_labels,
+            len(labels),
             multi_label=self.several_labels,
             pooling=self.pooling,
             dropout=self.dropout,
@@ -212,6 +223,14 @@ class ClassifyTask:
 
         loss = sigmoid_cross_entropy if self.multi_label else softmax_cross_entropy
         return loss(targets, outputs, self.smoothing)
+
+    def answers(self, model: "keras.Model", source: Any, outputs: Any) -> np.ndarray:
+        """Probabilities float32 [R, C]."""
+        return row_probabilities(model, source, outputs)
+
+    def guesses(self, model: "keras.Model", part: Part) -> np.ndarray:
+        """Random probabilities float32 [R, C]."""
+        return random_probabilities(model, len(part.rows))
 
     def decision(self, part: Part, labels: Sequence[str], probabilities: np.ndarray) -> dict[str, Any]:
         """With several labels, the probability from which each is given, by F1 on validation rows."""

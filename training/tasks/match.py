@@ -14,6 +14,7 @@ from training.cli import say
 from training.examples import Example, ExampleSet, label_ids
 from training.ranges import Count, Positive, Probability, Range
 from training.records import Row
+from training.row_answers import random_probabilities, row_probabilities
 from training.tasks.match_settings import (
     BY_QUERY,
     LISTS,
@@ -80,6 +81,11 @@ class MatchTask:
         return self.best_by
 
     @property
+    def kept(self) -> dict[str, Any]:
+        """The metric."""
+        return {"metric": self.metric}
+
+    @property
     def baseline_name(self) -> str:
         """Of three the best."""
         return "baseline"
@@ -141,7 +147,7 @@ class MatchTask:
         best_by = metric_of(self, target, sets)
         return dataclasses.replace(self, target=target, loss=loss, best_by=best_by)
 
-    def outputs(self, labels: Sequence[str]) -> list[str]:
+    def outputs(self, labels: Sequence[str], train: Part) -> list[str]:
         """The classes, or one score."""
         return list(labels) if self.target == "classes" else [SCORE]
 
@@ -149,19 +155,25 @@ class MatchTask:
         """The granularities, or the usual way."""
         return tuple(dict.fromkeys(self.granularities)) or (usual,)
 
+    def preprocessor(self, parts: Mapping[str, Any]) -> Any:
+        """One for pairs, of all parts."""
+        from kmha.text.pair_preprocessor import PairPreprocessor
+
+        return PairPreprocessor(parts)
+
     def encoder(self, config: "EncoderConfig") -> "EncoderConfig":
         """As the settings describe it; for the joint form with room for both texts."""
         if self.form != "joint":
             return config
         return dataclasses.replace(config, num_segments=2, max_length=2 * config.max_length - 1)
 
-    def build(self, encoders: "dict[str, EncoderConfig]", num_labels: int):
+    def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
         """A built matcher."""
         from kmha.models.matcher import TextMatcher
 
         model = TextMatcher(
             encoders,
-            num_labels,
+            len(labels),
             target=self.target,  # pyright: ignore  (settled by now)
             form=self.form,
             rounds=self.rounds,
@@ -251,6 +263,14 @@ class MatchTask:
             "contrastive": pair_losses.in_batch_contrastive,
         }
         return losses[self.loss](targets, outputs)
+
+    def answers(self, model: "keras.Model", source: Any, outputs: Any) -> np.ndarray:
+        """Probabilities float32 [R, C]."""
+        return row_probabilities(model, source, outputs)
+
+    def guesses(self, model: "keras.Model", part: Part) -> np.ndarray:
+        """Random probabilities float32 [R, C]."""
+        return random_probabilities(model, len(part.rows))
 
     def decision(self, part: Part, labels: Sequence[str], probabilities: np.ndarray) -> dict[str, Any]:
         """Of binary pairs, the probability from which one matches, by accuracy on validation rows."""

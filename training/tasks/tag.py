@@ -37,7 +37,7 @@ class TagTask:
     head: Literal["crf", "softmax"] = "crf"
     """crf learns which tag follows which; softmax knows only which may follow."""
     scheme: Literal["auto"] | Scheme = "auto"
-    """How tags spell spans; auto: what they look like. Another one than that of the rows is learnt instead of theirs."""
+    """How the learnt tags spell spans; auto: as those of the rows."""
     word_pooling: Literal["first", "mean"] = "first"
     """Whether a word's first token or the mean of its tokens represents it."""
     characters: bool | None = None
@@ -57,6 +57,11 @@ class TagTask:
     def metric(self) -> str:
         """Name of the score that picks the best weights."""
         return self.best_by
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The metric, and how the tags of the rows spell spans."""
+        return {"metric": self.metric, "given_scheme": self.given_scheme}
 
     @property
     def baseline_name(self) -> str:
@@ -130,7 +135,9 @@ class TagTask:
         if best_by == "auto":
             best_by = "token_accuracy" if scheme == "none" else "span_f1"
         if best_by == "span_f1" and scheme == "none":
-            raise InputError("--tag.best-by: wanted token_accuracy for tags that spell no spans, given span_f1")
+            raise InputError(
+                "--tag.best-by: wanted token_accuracy for tags that spell no spans, given span_f1"
+            )
         split = self.split
         if split == "auto":
             split = "characters" if single else "words"
@@ -139,9 +146,9 @@ class TagTask:
             self, scheme=scheme, given_scheme=given, best_by=best_by, split=split, characters=characters
         )
 
-    def outputs(self, labels: Sequence[str]) -> list[str]:
+    def outputs(self, labels: Sequence[str], train: Part) -> list[str]:
         """The tags of the training rows in the scheme that is learnt, sorted."""
-        return list(labels)
+        return sorted({tag for tags in self.given_tags(train) for tag in self.learnt(tags)})
 
     def tokenizations(self, usual: str) -> tuple[str, ...]:
         """The usual one."""
@@ -201,7 +208,7 @@ class TagTask:
         """int32 [N], a tag id of each word, one sentence after another, in the scheme that is learnt."""
         places = {label: place for place, label in enumerate(labels)}
         found = []
-        for tags in tag_sequences(part.examples, part.rows):
+        for tags in self.given_tags(part):
             # A tag that the model does not know cannot be a target; the scores count such words as wrong.
             found += [places.get(tag, 0) for tag in self.learnt(tags)]
         return np.array(found, np.int32)
@@ -215,6 +222,17 @@ class TagTask:
             return repaired(tags, scheme)
         return tags_of(spans_of(tags, given), len(tags), scheme)
 
+    def as_given(self, tags: Sequence[str]) -> list[str]:
+        """The learnt tags of a sentence in the scheme of the rows."""
+        given, scheme = self.given_scheme, self.scheme
+        if given == scheme or given == "auto" or scheme == "auto":
+            return list(tags)
+        return tags_of(spans_of(tags, scheme), len(tags), given)
+
+    def given_tags(self, part: Part) -> list[list[str]]:
+        """The tags of the sentences of a part as the rows have them."""
+        return tag_sequences(part.examples, part.rows)
+
     def row_losses(self, targets: Any, outputs: Any) -> Any:
         """Minus the log-probability of the right tags a word, float32 [B]."""
         from training.losses import tag_sequence_loss
@@ -226,6 +244,15 @@ class TagTask:
         from training.sentence_answers import tagged_sentences
 
         return tagged_sentences(model, source, outputs)
+
+    def guesses(self, model: "keras.Model", part: Part) -> Any:
+        """The first tag everywhere."""
+        from kmha.tagging import Tagged
+
+        counts = part.examples.local_labels(part.rows)[1]
+        words = int(counts.sum())
+        shares = np.full((words, model.num_labels), 1 / model.num_labels, np.float32)
+        return Tagged(counts, np.zeros(words, np.int32), shares, np.ones(words, np.float32))
 
     def decision(self, part: Part, labels: Sequence[str], answers: Any) -> dict[str, Any]:
         """Nothing is left to decide."""
@@ -267,7 +294,9 @@ def _tell_broken(examples: ExampleSet, scheme: Scheme) -> None:
             before = tags[word - 1] if word else "the start"
             shown.append(f"{examples.place(row)} word {word + 1} ({tags[word]} after {before})")
     if count:
-        say(f"{count:,} tags break {scheme} and are repaired: {', '.join(shown)}{', …' * (count > len(shown))}")
+        say(
+            f"{count:,} tags break {scheme} and are repaired: {', '.join(shown)}{', …' * (count > len(shown))}"
+        )
 
 
 def _single_characters(examples: ExampleSet) -> bool:

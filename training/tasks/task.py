@@ -89,6 +89,11 @@ class Task(Protocol):
         ...
 
     @property
+    def kept(self) -> dict[str, Any]:
+        """What of the task a bundle keeps beside its model, to judge rows later; JSON values."""
+        ...
+
+    @property
     def baseline_name(self) -> str:
         """What the baseline is called."""
         ...
@@ -135,7 +140,7 @@ class Task(Protocol):
         """The task once all rows have been read, by "train" and others; raises InputError where they cannot be used."""
         ...
 
-    def outputs(self, labels: Sequence[str]) -> list[str]:
+    def outputs(self, labels: Sequence[str], train: Part) -> list[str]:
         """Names of the model's outputs, from the labels of the training rows."""
         ...
 
@@ -143,12 +148,16 @@ class Task(Protocol):
         """The ways in which texts are cut, given the usual one."""
         ...
 
+    def preprocessor(self, parts: Mapping[str, Any]) -> Any:
+        """What makes features of rows, from preprocessors of single texts by the way they cut."""
+        ...
+
     def encoder(self, config: "EncoderConfig") -> "EncoderConfig":
         """The encoder's shape, from the one that the settings describe."""
         ...
 
-    def build(self, encoders: "dict[str, EncoderConfig]", num_labels: int) -> "keras.Model":
-        """A built model of one encoder a granularity."""
+    def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]) -> "keras.Model":
+        """A built model of one encoder a granularity, with an output for each label."""
         ...
 
     def forward(self, model: "keras.Model", features: Any) -> Any:
@@ -171,19 +180,33 @@ class Task(Protocol):
         """Loss of each example, float32 [B]."""
         ...
 
-    def decision(self, part: Part, labels: Sequence[str], probabilities: np.ndarray) -> dict[str, Any]:
-        """What turns probabilities into answers, chosen on validation rows; JSON values for the bundle."""
+    def answers(self, model: "keras.Model", source: Any, outputs: Any) -> Any:
+        """What the model says of the rows of a source: mostly probabilities, float32 [R, C].
+
+        Args:
+            model: A built model.
+            source: The rows.
+            outputs: Of each batch its plan and what the model gave of it.
+        """
+        ...
+
+    def guesses(self, model: "keras.Model", part: Part) -> Any:
+        """What a model that knows nothing would say of the rows of a part."""
+        ...
+
+    def decision(self, part: Part, labels: Sequence[str], answers: Any) -> dict[str, Any]:
+        """What more it takes to decide by answers, chosen on validation rows; JSON values for the bundle."""
         ...
 
     def scores(
         self,
         part: Part,
         labels: Sequence[str],
-        probabilities: np.ndarray,
+        answers: Any,
         decision: dict,
         intervals: bool = False,
     ) -> dict[str, Any]:
-        """Scores of the probabilities, by the names in DESIGN."""
+        """Scores of the answers, by the names in DESIGN."""
         ...
 
     def baseline(
