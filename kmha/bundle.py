@@ -222,8 +222,12 @@ class Bundle:
             checked |= {ids_name: tf.constant(ids), mask_name: tf.constant(mask.astype("int32"))}
         return self.model.probabilities(self._logits(checked)).numpy()
 
-    def predict(self, texts: Sequence[TextRow]) -> list[dict[str, Any]]:
+    def predict(self, texts: Sequence[TextRow], number: int = 1) -> list[dict[str, Any]]:
         """Answers to texts, or to pairs of texts.
+
+        Args:
+            texts: Texts, pairs of texts, or sentences: raw texts or lists of words.
+            number: Of the first of them, for messages.
 
         Returns:
             For each text {"label": its best label, "probability": of that label, "probabilities": {label: p}};
@@ -232,7 +236,7 @@ class Bundle:
             text; for each sentence what `kmha.tagging.sentence_answer` tells.
         """
         if self.tagger is not None:
-            return self.tagger.answers(texts, self.labels)
+            return self.tagger.answers(texts, self.labels, number)
         return [self.answer(row) for row in self.probabilities(texts)]
 
     def answers(self, texts: Iterator[TextRow]) -> Iterator[dict[str, Any]]:
@@ -242,8 +246,10 @@ class Bundle:
             InputError: As `probabilities` and the stream do; what comes before a text that the stream refuses is
                 answered first.
         """
+        done = 0
         for chunk in _chunks(texts):
-            yield from self.predict(chunk)
+            yield from self.predict(chunk, done + 1)
+            done += len(chunk)
 
     def answer(self, probabilities: np.ndarray) -> dict[str, Any]:
         """The answer that probabilities [C] amount to."""

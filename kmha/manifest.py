@@ -19,6 +19,7 @@ MANIFEST, MODEL, VOCABULARY = "bundle.json", "model.keras", "vocab.txt"
 SAMPLE = "sample.jsonl"
 CLASSIFY, MATCH, TAG = "classify", "match", "tag"
 TASKS = (CLASSIFY, MATCH, TAG)
+A_MODEL = {CLASSIFY: "a classifier", MATCH: "a matcher", TAG: "a tagger"}
 # What each task says of its model beside its labels.
 KINDS = {CLASSIFY: "multi_label", MATCH: "target", TAG: "scheme"}
 

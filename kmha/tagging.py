@@ -11,7 +11,8 @@ from kmha.errors import InputError
 from kmha.layers.crf_decoding import Decoded, decode
 from kmha.length_batches import length_batches
 from kmha.tag_schemes import Scheme, spans_of
-from kmha.text.sentence_preprocessor import MOST_WORDS, SentencePreprocessor
+from kmha.text.sentence_limits import MOST_WORDS
+from kmha.text.sentence_preprocessor import SentencePreprocessor
 
 BATCH_TOKENS = 8192
 BATCH_WORDS = 8192
@@ -117,8 +118,8 @@ class Tagger:
         )
         self._scores = tf.function(lambda features: model(features, training=False), reduce_retracing=True)
 
-    def split(self, sentences: Sequence[Sentence]) -> Split:
-        """The words of sentences; of raw texts also where they stand.
+    def split(self, sentences: Sequence[Sentence], number: int = 1) -> Split:
+        """The words of sentences, the first of which has a number for messages; of raw texts also where they stand.
 
         Raises:
             InputError: One is neither text nor words, or has more than 2,048 words.
@@ -129,12 +130,12 @@ class Tagger:
         raw = [text.encode("utf-8", "replace") for text in texts if text is not None]
         found = iter(self._bounds(raw))
         words, bounds = [], []
-        for number, (sentence, text) in enumerate(zip(sentences, texts, strict=True)):
+        for sentence, text in zip(sentences, texts, strict=True):
             where = None if text is None else next(found)
             given = _words(sentence) if where is None else [text[first:end] for first, end in where]
             if len(given) > MOST_WORDS:
                 raise InputError(
-                    f"sentence {number + 1}: wanted at most {MOST_WORDS:,} words, given {len(given):,}"
+                    f"sentence {number + len(words)}: wanted at most {MOST_WORDS:,} words, given {len(given):,}"
                 )
             words.append(given)
             bounds.append(where)
@@ -156,9 +157,11 @@ class Tagger:
         lengths = np.array([len(sentence) for sentence in sentences], np.int64)
         return self._decoder(np.concatenate([*scores, np.zeros((0, self._num_tags), np.float32)]), lengths)
 
-    def answers(self, sentences: Sequence[Sentence], labels: Sequence[str]) -> list[dict[str, Any]]:
-        """What `sentence_answer` tells of each sentence, given as a raw text or as words; labels name the tags."""
-        split = self.split(sentences)
+    def answers(
+        self, sentences: Sequence[Sentence], labels: Sequence[str], number: int = 1
+    ) -> list[dict[str, Any]]:
+        """What `sentence_answer` tells of each sentence; labels name the tags, and for the rest see `split`."""
+        split = self.split(sentences, number)
         rows = zip(split.words, split.bounds, self.tag(split.words).sentences(), strict=True)
         return [sentence_answer(*row, labels, self.scheme) for row in rows]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.manifest import CLASSIFY, MATCH, TAG, read_manifest
+from kmha.manifest import A_MODEL, CLASSIFY, MATCH, TAG, read_manifest
+from kmha.text.sentence_limits import SHORTEST
 from kmha.text.special_tokens import SPECIAL_TOKENS
 from kmha.text.vocabulary import Vocabulary
 from training.config import FitConfig
@@ -62,6 +63,10 @@ def _check_task(config: FitConfig) -> None:
         if config.match.hard_negatives not in (NONE, BM25):
             _check_miner(Path(config.match.hard_negatives))
         return
+    if config.task == TAG and config.text.max_length < SHORTEST:
+        raise InputError(
+            f"--text.max-length: wanted {SHORTEST} or more for sentences, given {config.text.max_length}"
+        )
     for flag, name in (
         ("text-b-column", config.data.text_b_column),
         ("query-column", config.data.query_column),
@@ -73,8 +78,9 @@ def _check_task(config: FitConfig) -> None:
 def _check_miner(run: Path) -> None:
     """Refuses what is no run of a matcher; of which form it is, only the model knows."""
     try:
-        if read_manifest(run)["task"] != MATCH:
-            raise InputError("wanted a matcher of the bi form, given a classifier")
+        task = read_manifest(run)["task"]
+        if task != MATCH:
+            raise InputError(f"wanted a matcher of the bi form, given {A_MODEL[task]}")
     except InputError as error:
         raise InputError(f"--match.hard-negatives {run}: {error}") from error
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from kmha.bundle import Bundle
 from kmha.errors import InputError
-from kmha.manifest import CLASSIFY, MATCH, TAG
+from kmha.manifest import A_MODEL, CLASSIFY, MATCH, TAG
 from training.examples import ExampleSet
 from training.inputs import Source
 from training.sentences import read_sentences
@@ -101,8 +101,9 @@ def judged_task(bundle: Bundle, given: GivenColumns, available: Sequence[str]) -
     if bundle.task != MATCH:
         for flag, name in (("--text-b-column", given.text_b), ("--query-column", given.query)):
             if name:
-                kind = "a classifier" if bundle.task == CLASSIFY else "a tagger"
-                raise InputError(f"{flag}: wanted a run that matches pairs beside it, given {kind}")
+                raise InputError(
+                    f"{flag}: wanted a run that matches pairs beside it, given {A_MODEL[bundle.task]}"
+                )
     if bundle.task == TAG:
         task = TagTask(
             scheme=bundle.model.scheme,

@@ -1,10 +1,12 @@
 """python -m training.predict RUN < texts.txt > answers.jsonl
 
 Answers texts, one a line on stdin, with one JSON object a line on stdout. A matcher answers pairs, text_a and text_b
-with a tab between them; with --rank FILE it ranks the lines of the file for each text on stdin.
+with a tab between them; with --rank FILE it ranks the lines of the file for each text on stdin. A tagger splits texts
+into words; with --words they are split already, a space between two words.
 """  # noqa: D415
 
 import json
+import re
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -15,7 +17,7 @@ from typing import Annotated, Any, BinaryIO
 import tyro
 
 from kmha.errors import InputError
-from kmha.manifest import MATCH, read_manifest
+from kmha.manifest import A_MODEL, MATCH, TAG, read_manifest
 from training.cli import parse, run
 from training.ranges import Range
 
@@ -32,6 +34,8 @@ class PredictConfig:
     """Candidates, one a line, that a matcher ranks for each text on stdin."""
     vectors: Path | None = None
     """Vectors of the candidates that training.embed wrote, of a matcher of the bi form."""
+    words: bool = False
+    """Whether the texts of a tagger are split into words already, by spaces or tabs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,10 +61,20 @@ def pairs(stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
         yield texts[0], texts[1]
 
 
+def sentences(stream: BinaryIO) -> Iterator[list[bytes]]:
+    """The words of each line of a stream, between spaces or tabs."""
+    for line in lines(stream):
+        yield [word for word in re.split(rb"[ \t]+", line) if word]
+
+
 def _predict(config: PredictConfig) -> int:
-    matches = read_manifest(config.run)["task"] == MATCH
-    if config.rank is not None and not matches:
-        raise InputError("--rank: wanted a run that matches pairs, given a classifier")
+    task = read_manifest(config.run)["task"]
+    if config.rank is not None and task != MATCH:
+        raise InputError(f"--rank: wanted a run that matches pairs, given {A_MODEL[task]}")
+    if config.words and task != TAG:
+        raise InputError(f"--words: wanted a run that tags words, given {A_MODEL[task]}")
+    if config.top and task == TAG:
+        raise InputError("--top: wanted a run that classifies or matches texts, given a tagger")
     if config.vectors is not None and config.rank is None:
         raise InputError("--vectors: wanted --rank with their texts beside it, given none")
     candidates = None if config.rank is None else _candidates(config.rank)
@@ -74,7 +88,8 @@ def _predict(config: PredictConfig) -> int:
     if candidates is not None:
         answers = _rankings(bundle, candidates, vectors, config.top)
     else:
-        rows: Iterator[Any] = pairs(sys.stdin.buffer) if matches else lines(sys.stdin.buffer)
+        read = pairs if task == MATCH else sentences if config.words else lines
+        rows: Iterator[Any] = read(sys.stdin.buffer)
         answers = (_shortened(answer, config.top) for answer in bundle.answers(rows))
     for answer in answers:
         print(json.dumps(answer, ensure_ascii=False))

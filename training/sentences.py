@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, WORD_MASK, WORD_STARTS
-from kmha.text.sentence_preprocessor import LONGEST_SPELLING, MOST_WORDS, SentencePreprocessor
+from kmha.text.sentence_limits import LONGEST_SPELLING, MOST_WORDS
+from kmha.text.sentence_preprocessor import SentencePreprocessor
 from training.buckets import BatchPlan
 from training.examples import ExampleSet
 from training.pipeline import BatchSource

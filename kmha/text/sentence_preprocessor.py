@@ -15,17 +15,11 @@ from kmha.features import (
     TextInputs,
 )
 from kmha.text.preprocessor import BYTES_A_TOKEN, Preprocessor
+from kmha.text.sentence_limits import CHARACTERS, LONGEST_SPELLING, MOST_WORDS, SHORTEST
 from kmha.text.windows import Windows, cut_windows, longest_word
 from kmha.text.words import Split, Words, split_words
 
 SPLITS = ("words", "characters")
-# Of a sentence; its best path is found in one piece.
-MOST_WORDS = 2048
-SHORTEST = 8
-# Of a longer word the first and the last half of as many characters are read.
-LONGEST_SPELLING = 20
-# Rows of the table of characters: Latin, Greek, Cyrillic and more have one of their own.
-CHARACTERS = 4096
 
 
 class Cut(NamedTuple):

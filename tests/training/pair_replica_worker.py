@@ -41,7 +41,7 @@ def read_inputs(folder: Path) -> Inputs:
         (Example((a, b), (str(label),), "a", query) for a, b, label, query in rows), folder, num_texts=2
     )
     parts = {"train": Part(examples, np.arange(len(examples)))}
-    return make_inputs(TextSection(max_length=LENGTH, vocabulary_size=200), parts, folder, ("wordpiece",))
+    return make_inputs(TextSection(max_length=LENGTH, vocabulary_size=200), parts, folder, TASK)
 
 
 def train(inputs: Inputs, strategy: tf.distribute.Strategy) -> dict:
@@ -64,7 +64,7 @@ def train(inputs: Inputs, strategy: tf.distribute.Strategy) -> dict:
             ngram_buckets=31,
             ngram_dim=8,
         )
-        model = TASK.build({"": encoder}, 1)
+        model = TASK.build({"": encoder}, ["score"])
         TASK.prepare(model, source)
         step = TrainingStep(
             model,

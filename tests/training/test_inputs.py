@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,9 +9,12 @@ from tests.command_runs import news_rows
 from tests.pair_rows import paraphrase_rows
 from training.config import TextSection
 from training.examples import Example, write_examples
-from training.inputs import describe_tokens, make_inputs
+from training.inputs import make_inputs
+from training.tasks.classify import ClassifyTask
+from training.tasks.match import MatchTask
 from training.tasks.task import Lesson, Part
 
+WORDS = MatchTask(granularities=("word",))
 TEXT = TextSection(max_length=16, vocabulary_size=120, min_frequency=1)
 PAIRS = [(a, b) for a, b, _ in paraphrase_rows(20, seed=0)] + [("", "zebra quilt")]
 
@@ -27,7 +32,7 @@ def parts(tmp_path) -> dict[str, Part]:
 
 
 def test_pairs_are_cut_in_every_granularity(tmp_path, parts):
-    inputs = make_inputs(TEXT, parts, tmp_path, ("char", "word"))
+    inputs = make_inputs(TEXT, parts, tmp_path, MatchTask(granularities=("char", "word")))
     assert isinstance(inputs.preprocessor, PairPreprocessor)
     assert inputs.preprocessor.granularities == ("char", "word")
     names = [given.ids for given in inputs.preprocessor.inputs]
@@ -42,7 +47,7 @@ def test_pairs_are_cut_in_every_granularity(tmp_path, parts):
 
 
 def test_vocabularies_are_learnt_from_both_texts_of_training_rows_alone(tmp_path, parts):
-    inputs = make_inputs(TEXT, parts, tmp_path, ("word",))
+    inputs = make_inputs(TEXT, parts, tmp_path, WORDS)
     (part,) = inputs.preprocessor.parts
     words = {word for pair in PAIRS[:16] for text in pair for word in text.split()}
     assert set(part.vocabulary.tokens[5:]) == words
@@ -52,15 +57,15 @@ def test_vocabularies_are_learnt_from_both_texts_of_training_rows_alone(tmp_path
 def test_single_texts_have_a_preprocessor_of_their_own(tmp_path):
     examples = write_examples((Example((t,), (y,), "") for t, y in news_rows(9, seed=0)), tmp_path / "a")
     parts = {"train": Part(examples, np.arange(9))}
-    inputs = make_inputs(TEXT, parts, tmp_path, ("word",))
+    inputs = make_inputs(dataclasses.replace(TEXT, tokenization="word"), parts, tmp_path, ClassifyTask())
     assert isinstance(inputs.preprocessor, Preprocessor) and list(inputs.counts) == ["train"]
     source = inputs.judged("train", np.arange(9))
     assert source.rows.tolist() == list(range(9)) and source.weights.tolist() == [1] * 9
-    assert describe_tokens(inputs.counts)[0].startswith("train rows: ")
+    assert inputs.counts["train"].describe("train").startswith("train rows: ")
 
 
 def test_rows_to_judge_are_pairs_of_their_own_rows(tmp_path, parts):
-    inputs = make_inputs(TEXT, parts, tmp_path, ("word",))
+    inputs = make_inputs(TEXT, parts, tmp_path, WORDS)
     source = inputs.judged("validation", np.zeros((5, 2), np.float32))
     assert source.rows.tolist() == [[row, row] for row in range(16, 21)]
     assert len(source.text_lengths) == 10 and source.lengths.sum() == source.text_lengths.sum()

@@ -10,6 +10,7 @@ from tests.bundles import one_label_bundle, pair_bundle
 from tests.training.tiny_runs import CONFIG, LABELS, make_source, tiny_model
 from training import judge
 from training.judge import GivenColumns, Judge, judged_task
+from training.row_answers import random_probabilities, row_probabilities
 from training.tasks.task import Columns
 
 NAMES = [f"label {number}" for number in range(LABELS)]
@@ -26,8 +27,8 @@ def model():
 
 
 def judged(model, source, lengths) -> np.ndarray:
-    unused: Any = None
-    return Judge(model, unused, NAMES, lengths).probabilities(source)
+    task: Any = types.SimpleNamespace(answers=row_probabilities)
+    return Judge(model, task, NAMES, lengths).answers(source)
 
 
 def test_probabilities_do_not_depend_on_the_batches(model, source, monkeypatch):
@@ -63,7 +64,10 @@ def test_validation_gives_loss_and_metric_of_the_task(model, source):
 
     part: Any = "part"
     task: Any = types.SimpleNamespace(
-        metric="accuracy", scores=scores, decision=lambda *_: {"thresholds": [0.5]}
+        metric="accuracy",
+        scores=scores,
+        decision=lambda *_: {"thresholds": [0.5]},
+        answers=row_probabilities,
     )
     result = Judge(model, task, NAMES, [CONFIG.max_length]).validate(source, part)
     assert result == {"loss": 0.5, "accuracy": 0.25}
@@ -74,7 +78,12 @@ def test_a_metric_that_is_undefined_is_refused_before_training(model):
     examples = types.SimpleNamespace(origin="a.csv")
     part: Any = types.SimpleNamespace(rows=np.arange(2), examples=examples)
     scores: dict[str, Any] = {"map": 0.5}
-    task: Any = types.SimpleNamespace(metric="map", scores=lambda *_: scores, decision=lambda *_: {})
+    task: Any = types.SimpleNamespace(
+        metric="map",
+        scores=lambda *_: scores,
+        decision=lambda *_: {},
+        guesses=lambda model, part: random_probabilities(model, len(part.rows)),
+    )
     judge = Judge(model, task, NAMES, [CONFIG.max_length])
     judge.check(part)
     scores["map"] = None

@@ -203,7 +203,7 @@ def test_constant_shares_do_not_divide_by_zero(inputs, target):
 def test_a_fit_learns_rarities_before_it_looks_at_shares(inputs):
     task = MatchTask(target="binary", loss="cross-entropy", best_by="accuracy", overlap=True)
     known = new_model(inputs)
-    model = task.build(known.encoder_configs, 1)
+    model = task.build(known.encoder_configs, ["score"])
     source = source_of(inputs, np.arange(ROWS) % 2)
     task.prepare(model, source)
     shares = shares_of(known, inputs)

@@ -15,6 +15,7 @@ from training.examples import Example, write_examples
 from training.inputs import Inputs, make_inputs
 from training.pair_batches import FILLER_QUERY, PairPlan, PairSource, length_cells
 from training.spool import SpoolWriter
+from training.tasks.match import MatchTask
 from training.tasks.task import Lesson, Part
 
 TOKENS, ROWS = 96, 8
@@ -210,7 +211,7 @@ def tokenized(folder: Path, pairs, granularities=("wordpiece",)) -> Inputs:
     examples = write_examples((Example(pair, ("1",), "a:1") for pair in pairs), folder / "rows", num_texts=2)
     part = Part(examples, np.arange(len(pairs)))
     text = TextSection(max_length=12, vocabulary_size=300, min_frequency=1)
-    return make_inputs(text, {"train": part}, folder, granularities)
+    return make_inputs(text, {"train": part}, folder, MatchTask(granularities=granularities))
 
 
 TEXTS = [

@@ -168,7 +168,7 @@ class TagTask:
     def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
         """A built tagger."""
         from kmha.models.tagger import SequenceTagger
-        from kmha.text.sentence_preprocessor import CHARACTERS
+        from kmha.text.sentence_limits import CHARACTERS
 
         (encoder,) = encoders.values()
         allowed = allowed_transitions(labels, self.scheme)  # pyright: ignore  (settled by now)

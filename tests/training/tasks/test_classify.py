@@ -181,7 +181,7 @@ def test_the_head_starts_at_the_shares_of_the_labels(class_weights):
     encoder = EncoderConfig(20, hidden_dim=8, num_heads=2, num_layers=1, intermediate_dim=8)
     one = dataclasses.replace(ONE, class_weights=class_weights)
     targets = np.repeat([0, 1, 2], [700, 290, 10]).astype(np.int32)
-    model = one.build({"": encoder}, 3)
+    model = one.build({"": encoder}, ["a", "b", "c"])
     one.prepare(model, Rows(targets, one.weights(targets)))
     share = np.array([0.7, 0.29, 0.01]) if class_weights == "none" else np.full(3, 1 / 3)
     bias = model.head.bias.numpy()
@@ -189,7 +189,7 @@ def test_the_head_starts_at_the_shares_of_the_labels(class_weights):
 
     several = dataclasses.replace(SEVERAL, class_weights=class_weights)
     indicators = (np.arange(1000)[:, None] < [500, 20, 0]).astype(np.int32)
-    model = several.build({"": encoder}, 3)
+    model = several.build({"": encoder}, ["a", "b", "c"])
     several.prepare(model, Rows(indicators, several.weights(indicators)))
     weights = several.weights(indicators)
     shares = 1 / (1 + np.exp(-model.head.bias.numpy()))

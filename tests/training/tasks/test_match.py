@@ -12,6 +12,8 @@ from training.tasks.match import MatchTask
 from training.tasks.match_settings import check_together
 from training.tasks.task import Columns, Part
 
+NOTHING: Any = None
+
 PAIRS, TRIPLETS = ["text_a", "text_b", "label"], ["anchor", "positive", "negative"]
 BINARY = MatchTask(target="binary", loss="cross-entropy", best_by="accuracy")
 
@@ -52,7 +54,7 @@ def test_the_labels_say_what_is_wanted(tmp_path, labels, target, loss, best_by):
     task = settled(tmp_path, labels)
     assert (task.target, task.loss, task.best_by, task.metric) == (target, loss, best_by, best_by)
     assert task.has_classes == (target != "graded")
-    assert task.outputs(["x", "y"]) == (["x", "y"] if target == "classes" else ["score"])
+    assert task.outputs(["x", "y"], NOTHING) == (["x", "y"] if target == "classes" else ["score"])
 
 
 @pytest.mark.parametrize("labels", [["1", "0"], ["3", "1"]])
