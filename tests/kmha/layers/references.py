@@ -1,5 +1,6 @@
 """What the layers are held against: the formulas in float64 NumPy, as plain as they can be written."""
 
+import itertools
 import math
 
 import numpy as np
@@ -89,3 +90,34 @@ def activate(name, inputs):
         "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     }
     return np.vectorize(forms[name])(np.asarray(inputs, np.float64))
+
+
+def every_path(emissions, transitions, start, end):
+    """All ways to tag a sentence of at least one word, and their scores.
+
+    Args:
+        emissions: [W, K], of the words of one sentence.
+        transitions: [K, K].
+        start: [K].
+        end: [K].
+
+    Returns:
+        Paths int [K ** W, W], in the order of counting, and scores float64 [K ** W].
+    """
+    emissions, transitions, start, end = (
+        np.asarray(x, np.float64) for x in (emissions, transitions, start, end)
+    )
+    length, num_tags = emissions.shape
+    paths = np.array(list(itertools.product(range(num_tags), repeat=length)))
+    scores = start[paths[:, 0]] + end[paths[:, -1]]
+    for t in range(length):
+        scores = scores + emissions[t, paths[:, t]]
+        if t > 0:
+            scores = scores + transitions[paths[:, t - 1], paths[:, t]]
+    return paths, scores
+
+
+def log_of_sum(scores) -> float:
+    """The logarithm of the sum of exponentials."""
+    top = max(scores)
+    return top + math.log(sum(math.exp(score - top) for score in scores))

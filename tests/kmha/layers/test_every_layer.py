@@ -10,6 +10,7 @@ import pytest
 import kmha.layers
 from kmha.layers.attention import MultiHeadAttention
 from kmha.layers.comparison import Standardise
+from kmha.layers.crf import CRF
 from kmha.layers.embedding import TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import CrossAttentionBlock, EncoderBlock
 from kmha.layers.feed_forward import FeedForward
@@ -39,6 +40,7 @@ PAIR = {
 }
 FIRST = np.array([0, 2, 1], "int32")
 CAUSAL = np.tril(np.ones((B, T, T), "int32"))
+CAUSAL_TAGS = np.tril(np.ones((D, D), int)).tolist()
 
 
 def _layer(cls, *args, **fixed):
@@ -139,6 +141,23 @@ CASES = {
         )
         for name, output, shape in (("marks of a", 0, (B, T, MARKS)), ("shares of b", 3, (B, SHARES)))
     },
+    "crf, emissions": LayerCase(
+        _layer(CRF, D),
+        {"emissions": HIDDEN, "word_mask": MASK},
+        (B, T, D),
+        mask="word_mask",
+        output_dtype="float32",
+        output=0,
+    ),
+    "crf, transitions of a scheme": LayerCase(
+        _layer(CRF, D, CAUSAL_TAGS, CAUSAL_TAGS[0], CAUSAL_TAGS[-1]),
+        {"emissions": HIDDEN, "word_mask": MASK},
+        (D, D),
+        mask="word_mask",
+        output_dtype="float32",
+        output=2,
+        hides=("emissions",),
+    ),
     "standardise": LayerCase(_layer(Standardise), {"inputs": HIDDEN[:, 0]}, (B, D)),
     **{
         f"pooling {mode}": LayerCase(

@@ -1,0 +1,211 @@
+"""The tags of a sentence from its potentials: the best path, and how probable tags are. Exact at any potentials.
+
+All in logarithms, one word after another in a loop that TFLite and ONNX can hold: a dense history that is written by
+adding, in place of a TensorArray. A score is kept relative to the best one of its word, so that rounding does not grow
+with the length.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from kmha.layers.crf import Potentials, folded
+
+
+class Decoded(NamedTuple):
+    """The best path of each sentence, and how sure it is.
+
+    Attributes:
+        tag_ids: int32 [B, W], as `viterbi` gives them.
+        marginals: float32 [B, W, K], as `marginals` gives them.
+        path_probabilities: float32 [B, W], as `path_probabilities` gives them of these tags.
+    """
+
+    tag_ids: Any
+    marginals: Any
+    path_probabilities: Any
+
+
+class Chain(NamedTuple):
+    """One recursion over the words of a sentence.
+
+    Attributes:
+        scores: float32 [W, B, K], added at each word.
+        follows: float32 [W, B, 1]; 1 where the word stands beside one that came before it in the recursion.
+        kernel: float32 [K, K], from the tag of the word at hand (row) to that of the word before it in the recursion.
+        reduce: Over the last axis: `highest` or `log_sum`.
+        backwards: Whether it goes from the last word to the first.
+    """
+
+    scores: Any
+    follows: Any
+    kernel: Any
+    reduce: Callable
+    backwards: bool
+
+
+def viterbi(potentials: Potentials):
+    """The tags of the most probable path of each sentence.
+
+    Of equal ones it takes the lowest id at the first word where they differ. Nothing forbidden is among them, as
+    long as a path without it exists that scores no more than 1e4 less: walking on from the tag that was taken, not
+    from what was best up to there, keeps that so with ties and rounding.
+
+    Args:
+        potentials: Of B sentences.
+
+    Returns:
+        int32 [B, W]; 0 at padding.
+    """
+    (best,) = run_chains([_from_the_end(potentials, highest)])
+    return _walked(potentials, best)
+
+
+def decode(potentials: Potentials) -> Decoded:
+    """What the other functions here give, by two loops in all.
+
+    Args:
+        potentials: Of B sentences.
+    """
+    best, after, before = run_chains([_from_the_end(potentials, highest), *sums(potentials)])
+    tag_ids = _walked(potentials, best)
+    return Decoded(
+        tag_ids, _marginals(potentials, after, before), _path_probabilities(potentials, tag_ids, after)
+    )
+
+
+def marginals(potentials: Potentials):
+    """The probability of each tag at each word, over all paths.
+
+    Args:
+        potentials: Of B sentences.
+
+    Returns:
+        float32 [B, W, K]; zeros at padding.
+    """
+    return _marginals(potentials, *run_chains(sums(potentials)))
+
+
+def path_probabilities(potentials: Potentials, tag_ids):
+    """How probable each tag of a path is: the first by itself, every other one given the tag before it.
+
+    The product over a sentence is the probability of the path. The marginal of the tag at a span's first word, times
+    these factors of its other words, is the probability that the whole span has these tags.
+
+    Args:
+        potentials: Of B sentences.
+        tag_ids: int32 [B, W]; anything at padding.
+
+    Returns:
+        float32 [B, W]: P(tag 0 | sentence), then P(tag t | tag t - 1, sentence); zeros at padding.
+    """
+    (after,) = run_chains([_from_the_end(potentials, log_sum)])
+    return _path_probabilities(potentials, tag_ids, after)
+
+
+def highest(scores):
+    """The maximum over the last axis."""
+    return ops.max(scores, axis=-1)
+
+
+def log_sum(scores):
+    """The logarithm of the sum of exponentials over the last axis."""
+    top = ops.max(scores, axis=-1, keepdims=True)
+    return ops.log(ops.sum(ops.exp(scores - top), axis=-1)) + ops.squeeze(top, axis=-1)
+
+
+def sums(potentials: Potentials) -> list[Chain]:
+    """The chains of the sums over all ends and over all beginnings of a path, each with the word itself."""
+    scores, mask = _by_word(potentials)
+    not_first = ops.cast(ops.arange(ops.shape(scores)[0]) > 0, "float32")
+    follows = mask * ops.reshape(not_first, (-1, 1, 1))
+    kernel = ops.transpose(ops.cast(potentials.transitions, "float32"))
+    return [_from_the_end(potentials, log_sum), Chain(scores, follows, kernel, log_sum, False)]
+
+
+def _from_the_end(potentials: Potentials, reduce: Callable) -> Chain:
+    scores, mask = _by_word(potentials)
+    follows = ops.pad(mask[1:], ((0, 1), (0, 0), (0, 0)))
+    return Chain(scores, follows, ops.cast(potentials.transitions, "float32"), reduce, True)
+
+
+def _by_word(potentials: Potentials):
+    """The folded emissions [W, B, K] and the mask [W, B, 1]."""
+    emissions, mask = folded(potentials)
+    return ops.transpose(emissions, (1, 0, 2)), ops.expand_dims(ops.transpose(mask), -1)
+
+
+def run_chains(chains: Sequence[Chain]) -> list[Any]:
+    """Runs recursions side by side in one loop.
+
+    Args:
+        chains: Of the same sizes.
+
+    Returns:
+        Of each chain float32 [W, B, K]: of a word and a tag there the sum, or the maximum, over all paths from where
+        the chain begins; the highest of a word is 0. Zeros at padding.
+    """
+    width = ops.shape(chains[0].scores)[0]
+
+    def step(index, states, histories):
+        following, written = [], []
+        for chain, state, history in zip(chains, states, histories, strict=True):
+            place = width - 1 - index if chain.backwards else index
+            reached = chain.reduce(ops.expand_dims(state, 1) + chain.kernel)
+            state = chain.scores[place] + chain.follows[place] * reached
+            state = state - ops.max(state, axis=-1, keepdims=True)
+            following.append(state)
+            written.append(_written(history, place, state))
+        return index + 1, tuple(following), tuple(written)
+
+    begin = tuple(ops.zeros_like(ops.sum(chain.scores, axis=0)) for chain in chains)
+    empty = tuple(ops.zeros_like(chain.scores) for chain in chains)
+    return list(_loop(width, step, begin, empty)[1])
+
+
+def _walked(potentials: Potentials, best):
+    """From the first word on the best tag after the one before: int32 [B, W], by `best` of each [W, B, K]."""
+    transitions = ops.cast(potentials.transitions, "float32")
+
+    def step(index, row, history):
+        tag = ops.argmax(row + best[index], axis=-1)
+        return (
+            index + 1,
+            ops.take(transitions, tag, axis=0),
+            _written(history, index, ops.cast(tag, "float32")),
+        )
+
+    tags = _loop(ops.shape(best)[0], step, ops.zeros_like(best[0]), ops.zeros_like(best[:, :, 0]))[1]
+    return ops.cast(ops.transpose(tags), "int32") * ops.cast(potentials.word_mask, "int32")
+
+
+def _loop(width, step: Callable, state, history):
+    """The state and the history after a step for each word."""
+    begin = (ops.zeros((), "int32"), state, history)
+    return ops.while_loop(lambda index, *_: index < width, step, begin)[1:]
+
+
+def _written(history, place, value):
+    """The history with the value [B, …] at one of its W places, which held zeros."""
+    here = ops.cast(ops.equal(ops.arange(ops.shape(history)[0]), place), "float32")
+    return history + ops.reshape(here, (-1, *[1] * len(value.shape))) * ops.expand_dims(value, 0)
+
+
+def _marginals(potentials: Potentials, after, before):
+    scores, mask = _by_word(potentials)
+    scores = after + before - scores
+    return ops.transpose(_probabilities(scores) * mask, (1, 0, 2))
+
+
+def _path_probabilities(potentials: Potentials, tag_ids, after):
+    mask = ops.cast(potentials.word_mask, "int32")
+    tag_ids = ops.cast(tag_ids, "int32") * mask
+    rows = ops.take(ops.cast(potentials.transitions, "float32"), tag_ids[:, :-1], axis=0)
+    scores = ops.transpose(after, (1, 0, 2)) + ops.pad(rows, ((0, 0), (1, 0), (0, 0)))
+    taken = ops.one_hot(tag_ids, after.shape[-1], dtype="float32") * _probabilities(scores)
+    return ops.sum(taken, axis=-1) * ops.cast(mask, "float32")
+
+
+def _probabilities(scores):
+    return ops.exp(scores - ops.expand_dims(log_sum(scores), -1))
