@@ -11,6 +11,7 @@ from kmha.errors import InputError
 from kmha.layers.crf_decoding import Decoded, decode
 from kmha.length_batches import length_batches
 from kmha.tag_schemes import Scheme, spans_of
+from kmha.text.ragged import Ragged
 from kmha.text.sentence_limits import MOST_WORDS
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 
@@ -113,7 +114,7 @@ class Tagger:
         self._decoder = Decoder(model)
         self._words = tf.function(preprocessor.words, input_signature=[tf.TensorSpec([None], tf.string)])
         self._cut = tf.function(
-            lambda words, lengths: preprocessor.cut(tf.RaggedTensor.from_row_lengths(words, lengths)),
+            lambda words, lengths: preprocessor.cut(Ragged.from_row_lengths(words, lengths)),
             input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)],
         )
         self._scores = tf.function(lambda features: model(features, training=False), reduce_retracing=True)
@@ -142,7 +143,7 @@ class Tagger:
         return Split(words, bounds)
 
     def _bounds(self, texts: list[bytes]) -> list[list[tuple[int, int]]]:
-        found = self._words(tf.constant(texts, tf.string))
+        found: Any = self._words(tf.constant(texts, tf.string))
         pairs = zip(
             found.firsts.flat_values.numpy().tolist(), found.ends.flat_values.numpy().tolist(), strict=True
         )
@@ -176,7 +177,7 @@ class Tagger:
         begins = np.cumsum(counts) - counts
         for chosen in length_batches(windows.sequences.row_lengths().numpy(), BATCH_TOKENS):
             part = self.preprocessor.chosen(cut, chosen)
-            found = self._scores(self.preprocessor.pad(part)).numpy()
+            found: Any = self._scores(self.preprocessor.pad(part)).numpy()
             for row, window in enumerate(chosen):
                 scores[begins[window] : begins[window] + counts[window]] = found[row, : counts[window]]
         return scores
@@ -199,11 +200,12 @@ def sentence_answer(
         […]} in characters; with a scheme {"spans": [{"type", "first_word", "end_word", "probability" that all its
         words have these tags, and of a raw text "start", "end"}]}.
     """
-    tags = [labels[index] for index in tagged.tag_ids]
+    tags = [str(labels[index]) for index in tagged.tag_ids]
     each = tagged.probabilities[np.arange(len(tags)), tagged.tag_ids]
-    answer: dict[str, Any] = {"words": list(words), "tags": tags, "probabilities": [float(p) for p in each]}
+    answer: dict[str, Any] = {"words": list(words)}
     if bounds is not None:
         answer |= {"starts": [first for first, _ in bounds], "ends": [end for _, end in bounds]}
+    answer |= {"tags": tags, "probabilities": [float(p) for p in each]}
     if scheme == "none":
         return answer
     answer["spans"] = []

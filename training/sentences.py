@@ -3,12 +3,14 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, WORD_MASK, WORD_STARTS
+from kmha.text.ragged import Ragged
 from kmha.text.sentence_limits import LONGEST_SPELLING, MOST_WORDS
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from training.buckets import BatchPlan
@@ -81,7 +83,7 @@ def cut_sentences(
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)])
     def cut(words, lengths):
-        found = preprocessor.cut(tf.RaggedTensor.from_row_lengths(words, lengths))
+        found = preprocessor.cut(Ragged.from_row_lengths(words, lengths))
         windows = found.windows
         spelt = tf.zeros([0], tf.int32)
         if found.spellings is not None:
@@ -222,7 +224,7 @@ class SentenceSource:
     def dataset(self, plans: Sequence[BatchPlan]) -> tf.data.Dataset:
         """The batches in the order of the plans, a few ahead."""
         table = tf.TensorSpec([None, None], tf.int32)
-        features = dict.fromkeys((*self._tokens.feature_names, WORD_STARTS, WORD_MASK), table)
+        features: dict[str, Any] = dict.fromkeys((*self._tokens.feature_names, WORD_STARTS, WORD_MASK), table)
         if self.tokens.spellings is not None:
             features[CHARACTER_IDS] = tf.TensorSpec([None, None, LONGEST_SPELLING], tf.int32)
         signature = {"features": features, "targets": table, "weights": tf.TensorSpec([None], tf.float32)}

@@ -15,6 +15,7 @@ from kmha.features import (
     TextInputs,
 )
 from kmha.text.preprocessor import BYTES_A_TOKEN, Preprocessor
+from kmha.text.ragged import Ragged
 from kmha.text.sentence_limits import CHARACTERS, LONGEST_SPELLING, MOST_WORDS, SHORTEST
 from kmha.text.windows import Windows, cut_windows, longest_word
 from kmha.text.words import Split, Words, split_words
@@ -85,7 +86,7 @@ class SentencePreprocessor(tf.Module):
         pieces = pieces[:, : longest_word(most)]
         # Every word has a token, so that it can have a tag.
         nothing = tf.fill([pieces.nrows(), 1], self.unknown_id)
-        nothing = tf.RaggedTensor.from_tensor(nothing, lengths=tf.cast(pieces.row_lengths() == 0, tf.int64))
+        nothing = Ragged.from_tensor(nothing, lengths=tf.cast(pieces.row_lengths() == 0, tf.int64))
         pieces = tf.concat([pieces, nothing], axis=1)
         start, end = self.part.start_id, self.part.end_id
         windows = cut_windows(pieces, words.row_splits, most, start, end)
@@ -111,7 +112,7 @@ class SentencePreprocessor(tf.Module):
         # One word at the least: an axis of no words is more than some runtimes take.
         width = tf.maximum(windows.starts.bounding_shape()[1], 1) if lengths[1] is None else lengths[1]
         starts = windows.starts.to_tensor(0, shape=(None, None))
-        starts = tf.pad(starts, [[0, 0], [0, tf.cast(width, tf.int32) - tf.shape(starts)[1]]])
+        starts = tf.pad(starts, tf.stack([[0, 0], [0, tf.cast(width, tf.int32) - tf.shape(starts)[1]]]))
         mask = tf.sequence_mask(windows.counts, tf.shape(starts)[1], dtype=tf.int32)
         features |= {
             SEGMENT_IDS: tf.zeros_like(features[TOKEN_IDS]),
@@ -122,7 +123,7 @@ class SentencePreprocessor(tf.Module):
             spelt = windows.words.with_flat_values(tf.gather(cut.spellings, windows.words.flat_values))
             spelt = spelt.to_tensor(0, shape=(None, None, LONGEST_SPELLING))
             missing = tf.shape(starts)[1] - tf.shape(spelt)[1]
-            features[CHARACTER_IDS] = tf.pad(spelt, [[0, 0], [0, missing], [0, 0]])
+            features[CHARACTER_IDS] = tf.pad(spelt, tf.stack([[0, 0], [0, missing], [0, 0]]))
         return features
 
     def get_config(self) -> dict:

@@ -1,6 +1,6 @@
 """Long sentences in windows: each word is tagged in the window in which it has the most words around it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -16,11 +16,11 @@ class Windows(NamedTuple):
         sentences: Which sentence each window is part of, int64 [V]; each sentence has one or more.
     """
 
-    sequences: tf.RaggedTensor
-    words: tf.RaggedTensor
-    starts: tf.RaggedTensor
-    counts: tf.Tensor
-    sentences: tf.Tensor
+    sequences: Any
+    words: Any
+    starts: Any
+    counts: Any
+    sentences: Any
 
 
 def longest_word(tokens: int) -> int:
@@ -58,7 +58,7 @@ def cut_windows(pieces, word_splits, tokens: int, start_id: int, end_id: int) ->
     core = tf.math.bincount(tf.cast(home, tf.int32), minlength=tf.size(sentences), dtype=tf.int64)
     core = core[: tf.size(sentences)]
     core_end = tf.cumsum(core)
-    words = tf.concat(
+    words: Any = tf.concat(
         [
             tf.ragged.range(core_end - core, core_end),
             tf.ragged.range(first, core_end - core),

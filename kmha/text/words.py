@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from kmha.text.ragged import Ragged
+
 Split = Literal["words", "characters"]
 
 # Classes of characters.
@@ -85,18 +87,18 @@ def split_words(texts, split: Split = "words") -> Words:
     count = tf.size(classes, tf.int64) + characters.nrows()
     classes = tf.cast(tf.scatter_nd(place[:, None], tf.cast(classes, tf.int32), [count]), tf.int32)
     visible = classes != SPACE
-    starts = visible & ~_goes_on(classes, split)
-    lasts = visible & (_after(starts, False) | ~_after(visible, False))
+    starts = visible & tf.logical_not(_goes_on(classes, split))
+    lasts = visible & (_after(starts, False) | tf.logical_not(_after(visible, False)))
     first = tf.where(tf.gather(starts, place))[:, 0]
     end = tf.where(tf.gather(lasts, place))[:, 0] + 1
-    spelt = tf.RaggedTensor.from_row_lengths(
+    spelt = Ragged.from_row_lengths(
         tf.gather(code_points, tf.ragged.range(first, end).flat_values), end - first, validate=False
     )
     word_rows = tf.gather(rows, first)
     begin = tf.gather(characters.row_splits, word_rows)
 
     def by_text(values):
-        return tf.RaggedTensor.from_value_rowids(values, word_rows, characters.nrows(), validate=False)
+        return Ragged.from_value_rowids(values, word_rows, characters.nrows(), validate=False)
 
     return Words(
         by_text(tf.strings.unicode_encode(spelt, "UTF-8")),

@@ -33,7 +33,9 @@ def inputs(tmp_path_factory) -> Inputs:
     folder = tmp_path_factory.mktemp("overlap")
     examples = write_examples((Example(pair, ("1",), "a:1") for pair in pairs), folder / "rows", num_texts=2)
     text = TextSection(max_length=40, vocabulary_size=300, min_frequency=1)
-    return make_inputs(text, {"train": Part(examples, np.arange(ROWS))}, folder, GRANULARITIES)
+    return make_inputs(
+        text, {"train": Part(examples, np.arange(ROWS))}, folder, MatchTask(granularities=GRANULARITIES)
+    )
 
 
 def source_of(inputs: Inputs, values, rows=None, lists=None, **options) -> PairSource:

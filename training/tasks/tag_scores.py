@@ -21,9 +21,10 @@ def sentence_scores(
     task: "TagTask", part: Part, labels: Sequence[str], tagged: Tagged, intervals: bool
 ) -> dict[str, Any]:
     """Scores of tags; see `TagTask.scores`."""
-    gold = task.given_tags(part)
+    gold, scheme = task.given_tags(part), task.given_scheme
+    assert scheme != "auto"
     predicted = [
-        task.as_given([labels[index] for index in sentence.tag_ids]) for sentence in tagged.sentences()
+        task.as_given([str(labels[index]) for index in sentence.tag_ids]) for sentence in tagged.sentences()
     ]
     scores = _scores(task, gold, predicted, intervals)
     wanted = task.targets(part, labels)
@@ -33,7 +34,7 @@ def sentence_scores(
     )
     if intervals:
         words = read_sentences(part.examples, part.rows)
-        scores["errors"] = most_frequent_errors(words, gold, predicted, task.given_scheme)
+        scores["errors"] = most_frequent_errors(words, gold, predicted, scheme)
     return scores
 
 

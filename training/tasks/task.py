@@ -194,7 +194,7 @@ class Task(Protocol):
         """What a model that knows nothing would say of the rows of a part."""
         ...
 
-    def decision(self, part: Part, labels: Sequence[str], answers: Any) -> dict[str, Any]:
+    def decision(self, part: Part, labels: Sequence[str], answers: Any, /) -> dict[str, Any]:
         """What more it takes to decide by answers, chosen on validation rows; JSON values for the bundle."""
         ...
 
@@ -204,6 +204,7 @@ class Task(Protocol):
         labels: Sequence[str],
         answers: Any,
         decision: dict,
+        /,
         intervals: bool = False,
     ) -> dict[str, Any]:
         """Scores of the answers, by the names in DESIGN."""

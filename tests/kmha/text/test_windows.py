@@ -7,6 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kmha.text.ragged import Ragged
 from kmha.text.windows import cut_windows, longest_word
 
 START, END = 101, 102
@@ -17,7 +18,7 @@ def in_graph(tokens: int):
     """`cut_windows` of so many tokens as one function of flat tokens, words' sizes and sentences' splits."""
 
     def cut(flat, sizes, splits):
-        pieces = tf.RaggedTensor.from_row_lengths(flat, sizes)
+        pieces = Ragged.from_row_lengths(flat, sizes)
         return cut_windows(pieces, splits, tokens, START, END)
 
     types = (tf.int32, tf.int64, tf.int64)
