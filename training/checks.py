@@ -63,6 +63,10 @@ def _check_task(config: FitConfig) -> None:
         if config.match.hard_negatives not in (NONE, BM25):
             _check_miner(Path(config.match.hard_negatives))
         return
+    if config.task == TAG and config.tag.context_width and config.tag.context_width % 2 == 0:
+        raise InputError(
+            f"--tag.context-width: wanted an odd number, or 0 for none, given {config.tag.context_width}"
+        )
     if config.task == TAG and config.text.max_length < SHORTEST:
         raise InputError(
             f"--text.max-length: wanted {SHORTEST} or more for sentences, given {config.text.max_length}"

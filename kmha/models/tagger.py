@@ -9,6 +9,7 @@ from keras import ops
 from kmha.config import EncoderConfig
 from kmha.features import CHARACTER_IDS, PADDING_MASK, SEGMENT_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.layers.crf import CRF, Potentials
+from kmha.layers.local_context import LocalContext
 from kmha.layers.words import MODES, SpellingEncoder, first_token_weights, mean_token_weights
 from kmha.models.encoder import TransformerEncoder
 from kmha.tag_schemes import Scheme
@@ -32,6 +33,7 @@ class SequenceTagger(keras.Model):
         word_pooling: Whether a word's first token or the mean of its tokens represents it.
         characters: Rows of the table of characters from which words are spelt; 0: their spelling is not read.
         character_dim: Size of the vector of a word's spelling.
+        context_width: Neighbouring tokens that each one sees before the encoder, itself in the middle; 0: none.
         dropout: Probability of dropping a value of a word's vector.
 
     Call:
@@ -56,6 +58,7 @@ class SequenceTagger(keras.Model):
         word_pooling: WordPooling = "first",
         characters: int = 0,
         character_dim: int = 64,
+        context_width: int = 0,
         dropout: float = 0.1,
         **kwargs,
     ):
@@ -66,7 +69,8 @@ class SequenceTagger(keras.Model):
         self.num_labels = num_labels
         self.scheme = scheme
         self.head_kind, self.word_pooling = head, word_pooling
-        self.characters, self.character_dim, self.dropout = characters, character_dim, dropout
+        self.characters, self.character_dim = characters, character_dim
+        self.context_width, self.dropout = context_width, dropout
         self.encoder = TransformerEncoder(encoder, name="encoder", dtype=self.dtype_policy)
         self.spelling = self.spelling_in = None
         if characters:
@@ -77,6 +81,11 @@ class SequenceTagger(keras.Model):
             self.spelling_in = keras.layers.Dense(
                 encoder.hidden_dim, use_bias=False, name="spelling_in", dtype=self.dtype_policy
             )
+        self.context = (
+            LocalContext(context_width, encoder.dropout, name="context", dtype=self.dtype_policy)
+            if context_width
+            else None
+        )
         self.word_dropout = keras.layers.Dropout(dropout, name="word_dropout", dtype=self.dtype_policy)
         # float32 whatever the policy: probabilities are compared across formats to 1e-4.
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
@@ -105,6 +114,8 @@ class SequenceTagger(keras.Model):
             self.spelling.build((None, None, None))
             self.spelling_in.build((None, None, self.character_dim))
             width += self.character_dim
+        if self.context is not None:
+            self.context.build((None, None, hidden))
         self.word_dropout.build((None, None, width))
         self.head.build((None, None, width))
         self.crf.build((None, None, self.num_labels))
@@ -118,6 +129,8 @@ class SequenceTagger(keras.Model):
         if self.spelling is not None and self.spelling_in is not None:
             spelling = self.spelling(features[CHARACTER_IDS], training=training)
             x += ops.matmul(ops.transpose(firsts, (0, 2, 1)), self.spelling_in(spelling))
+        if self.context is not None:
+            x = self.context(x, mask, training=training)
         x, weights = self.encoder.attend(x, mask, training=training)
         tokens = firsts
         if self.word_pooling == "mean":
@@ -147,6 +160,7 @@ class SequenceTagger(keras.Model):
             "word_pooling": self.word_pooling,
             "characters": self.characters,
             "character_dim": self.character_dim,
+            "context_width": self.context_width,
             "dropout": self.dropout,
         }
 
