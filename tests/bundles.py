@@ -123,3 +123,72 @@ def make_pair_bundle(granularities: tuple[Tokenization, ...] = ("wordpiece",), l
 def pair_bundle():
     """Do not change what it returns: all tests share it."""
     return make_pair_bundle()
+
+
+# How each tiny tagger is made: more arguments of `make_tagger_bundle`.
+TAGGERS = {
+    "names": {"characters": True, "context_width": 3},
+    "parts of speech": {"tags": ("A", "N", "V"), "scheme": "none", "head": "softmax", "word_pooling": "mean"},
+    "characters": {
+        "tags": ("B", "E", "M", "S"),
+        "scheme": "bmes",
+        "split": "characters",
+        "tokenization": "char",
+    },
+}
+
+
+def make_tagger_bundle(
+    tags=("B-LOC", "B-PER", "I-LOC", "I-PER", "O"),
+    scheme="bio",
+    split="words",
+    characters=False,
+    tokenization: Tokenization = "wordpiece",
+    max_length=16,
+    **model,
+):
+    """A tagger's bundle whose weights are random but the same every time; more arguments of `SequenceTagger`."""
+    from kmha.bundle import Bundle
+    from kmha.config import EncoderConfig
+    from kmha.models.tagger import SequenceTagger
+    from kmha.tag_schemes import allowed_transitions
+    from kmha.text.sentence_limits import CHARACTERS
+    from kmha.text.sentence_preprocessor import SentencePreprocessor
+
+    part = preprocessor(tokenization, max_length=max_length)
+    encoder = EncoderConfig(
+        len(part.vocabulary),
+        max_length=max_length,
+        hidden_dim=16,
+        num_layers=1,
+        num_heads=2,
+        intermediate_dim=24,
+        positions="rotary",
+        ngram_buckets=101,
+        ngram_dim=8,
+    )
+    allowed = allowed_transitions(tags, scheme)
+    tagger = SequenceTagger(
+        encoder,
+        len(tags),
+        scheme=scheme,
+        allowed=allowed.pairs.astype(int).tolist(),
+        allowed_start=allowed.start.astype(int).tolist(),
+        allowed_end=allowed.end.astype(int).tolist(),
+        characters=CHARACTERS if characters else 0,
+        character_dim=8,
+        **model,
+    )
+    tagger.build()
+    generator = np.random.default_rng(7)
+    for weights in tagger.trainable_variables:
+        weights.assign(0.5 * generator.normal(size=weights.shape))
+    details = {"lengths": {"p50": 9, "p90": 14, "p99": 16, "p100": 16}, "given_scheme": scheme}
+    texts = SentencePreprocessor(part, split, characters)
+    return Bundle(tagger, texts, list(tags), None, details, list(TEXTS))
+
+
+@functools.cache
+def tagger_bundle(kind: str = "names"):
+    """Do not change what it returns: all tests share it."""
+    return make_tagger_bundle(**TAGGERS[kind])

@@ -3,7 +3,9 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, xlogy
 
-from training.losses import sigmoid_cross_entropy, softmax_cross_entropy
+from kmha.layers.crf import CRF
+from kmha.layers.crf_likelihood import log_likelihood
+from training.losses import sigmoid_cross_entropy, softmax_cross_entropy, tag_sequence_loss
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(scale=3, size=(7, 5)).astype(np.float32)
@@ -54,3 +56,36 @@ def test_huge_logits_give_finite_losses(size):
     np.testing.assert_allclose(
         sigmoid_cross_entropy(np.array([[0, 1]], np.int32), logits), [2 * size], rtol=1e-5
     )
+
+
+# O, B, I of BIO: nothing but B and I may stand before I.
+BIO = CRF(3, [[1, 1, 0], [1, 1, 1], [1, 1, 1]], [1, 1, 0], [1, 1, 1])
+
+
+def potentials_of(words: int):
+    BIO.build((None, None, 3))
+    scores = np.random.default_rng(1).normal(size=(2, words, 3)).astype(np.float32)
+    return BIO(scores, np.ones((2, words), np.int32))
+
+
+def test_the_loss_of_tags_is_a_words_share_of_the_sentences():
+    targets = np.array([[0, 1, 2], [1, 0, -1]], np.int32)
+    found = keras.ops.convert_to_numpy(tag_sequence_loss(targets, potentials_of(3)))
+    potentials = potentials_of(3)._replace(word_mask=(targets >= 0).astype(np.int32))
+    expected = -keras.ops.convert_to_numpy(log_likelihood(potentials, np.maximum(targets, 0))) / [3, 2]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    nothing = tag_sequence_loss(np.full((2, 3), -1, np.int32), potentials_of(3))
+    assert keras.ops.convert_to_numpy(nothing).tolist() == [0, 0]
+
+
+def test_a_window_may_begin_inside_a_span():
+    """The sum over paths then has those that begin so too, and no others more."""
+    inside, outside = np.array([[2, 2], [0, 1]], np.int32), np.array([[1, 2], [0, 1]], np.int32)
+    potentials = potentials_of(2)
+    found = keras.ops.convert_to_numpy(tag_sequence_loss(inside, potentials))
+    assert 0 < found[0] < 10
+    freed = keras.ops.convert_to_numpy(potentials.start) * [1, 1, 0]
+    expected = -log_likelihood(potentials._replace(start=freed.astype(np.float32)), inside)[0] / 2
+    np.testing.assert_allclose(found[0], expected, atol=1e-5)
+    # Nothing is freed elsewhere.
+    assert found[1] == keras.ops.convert_to_numpy(tag_sequence_loss(outside, potentials))[1]

@@ -14,10 +14,12 @@ from kmha.layers.crf import CRF
 from kmha.layers.embedding import TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import CrossAttentionBlock, EncoderBlock
 from kmha.layers.feed_forward import FeedForward
+from kmha.layers.local_context import LocalContext
 from kmha.layers.ngrams import NgramEmbedding
 from kmha.layers.overlap import MARKS, SHARES, TokenOverlap
 from kmha.layers.pooling import Pooling
 from kmha.layers.positions import PositionEmbedding
+from kmha.layers.words import SpellingEncoder
 from tests.layer_checks import CHECKS, LayerCase
 
 B, T, S, D, E, V = 3, 5, 4, 8, 6, 20
@@ -39,6 +41,7 @@ PAIR = {
     "mask_b": OTHER_MASK,
 }
 FIRST = np.array([0, 2, 1], "int32")
+SPELLINGS = GENERATOR.integers(0, V, (B, T, 7)).astype("int32")
 CAUSAL = np.tril(np.ones((B, T, T), "int32"))
 CAUSAL_TAGS = np.tril(np.ones((D, D), int)).tolist()
 
@@ -158,6 +161,13 @@ CASES = {
         output=2,
         hides=("emissions",),
     ),
+    "local context": LayerCase(
+        _layer(LocalContext, 3),
+        {"inputs": HIDDEN, "padding_mask": MASK},
+        (B, T, D),
+        mask="padding_mask",
+    ),
+    "spelling": LayerCase(_layer(SpellingEncoder, V, D), {"character_ids": SPELLINGS}, (B, T, D)),
     "standardise": LayerCase(_layer(Standardise), {"inputs": HIDDEN[:, 0]}, (B, D)),
     **{
         f"pooling {mode}": LayerCase(

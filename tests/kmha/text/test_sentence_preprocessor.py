@@ -1,0 +1,72 @@
+"""Features of sentences."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kmha.errors import InputError
+from kmha.text.sentence_limits import LONGEST_SPELLING
+from kmha.text.sentence_preprocessor import SentencePreprocessor, spellings
+from tests.bundles import NASTY, preprocessor
+
+
+def features_of(sentences, **options):
+    texts = SentencePreprocessor(preprocessor(max_length=12), **options)
+    ragged = tf.ragged.constant(sentences, tf.string, ragged_rank=1)
+    return texts, texts.pad(texts.cut(ragged))
+
+
+def test_each_word_starts_where_its_first_token_is():
+    texts, features = features_of([["old", "harbour", "bread"], ["x"]])
+    part = texts.part
+    for row, sentence in enumerate((["old", "harbour", "bread"], ["x"])):
+        pieces = [part.tokenize(tf.constant([word])).to_list()[0] for word in sentence]
+        ids = features["token_ids"][row].numpy().tolist()
+        starts = features["word_starts"][row].numpy().tolist()
+        for piece, start in zip(pieces, starts, strict=False):
+            assert ids[start : start + len(piece)] == piece
+        assert starts[len(sentence) :] == [0] * (len(starts) - len(sentence))
+    assert features["word_mask"].numpy().tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert all(value.dtype == tf.int32 for value in features.values())
+
+
+def test_a_word_without_tokens_is_one_unknown_token():
+    texts, features = features_of([["\u200b", " ", "old"]])
+    assert features["token_ids"][0, 1:3].numpy().tolist() == [texts.unknown_id] * 2
+    assert features["word_starts"].numpy().tolist() == [[1, 2, 3]]
+
+
+def test_nasty_words_and_empty_sentences_have_features():
+    _, features = features_of([[], *([text] for text in NASTY)], characters=True)
+    assert features["word_mask"].numpy().sum() == len(NASTY)
+    assert features["character_ids"].shape[2] == LONGEST_SPELLING
+    nothing = SentencePreprocessor(preprocessor(max_length=12), characters=True)
+    empty = nothing.pad(nothing.cut(tf.RaggedTensor.from_row_splits(tf.constant([], tf.string), [0, 0])))
+    assert {name: value.shape.as_list()[:2] for name, value in empty.items()} == {
+        "token_ids": [1, 2],
+        "padding_mask": [1, 2],
+        "segment_ids": [1, 2],
+        "word_starts": [1, 1],
+        "word_mask": [1, 1],
+        "character_ids": [1, 1],
+    }
+
+
+def test_spellings_keep_both_ends_of_a_long_word():
+    long = "".join(chr(ord("a") + i % 26) for i in range(50))
+    found = spellings(tf.constant(["ab", long, "", "é"])).numpy()
+    assert found.shape == (4, LONGEST_SPELLING)
+    assert found[0].tolist() == [ord("a") + 1, ord("b") + 1] + [0] * 18
+    assert found[1].tolist() == [ord(c) + 1 for c in long[:10] + long[-10:]]
+    assert not found[2].any() and np.count_nonzero(found[3]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"split": "lines"}, "split must be one of words, characters, given 'lines'")],
+)
+def test_wrong_settings_are_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        SentencePreprocessor(preprocessor(), **options)
+    with pytest.raises(InputError, match="max_length must be at least 8 for sentences, given 5"):
+        SentencePreprocessor(preprocessor(max_length=5))

@@ -1,0 +1,57 @@
+"""Where the words of raw texts are."""
+
+import unicodedata
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kmha.text.words import split_words, word_bounds
+
+
+def words(text: str, split="words") -> list[str]:
+    return [text[first:end] for first, end in word_bounds(text, split)]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Anna met Bob.", ["Anna", "met", "Bob", "."]),
+        ("Don't! It’s 3,5 % (or 1.5)", ["Don't", "!", "It’s", "3,5", "%", "(", "or", "1.5", ")"]),
+        ("'x' a. 5. .5 a.b", ["'", "x", "'", "a", ".", "5", ".", ".", "5", "a", ".", "b"]),
+        ("snake_case ok-ish @bob #tag", ["snake_case", "ok", "-", "ish", "@", "bob", "#", "tag"]),
+        ("渡轮abc 12。", ["渡", "轮", "abc", "12", "。"]),
+        ("한국어 문장", ["한국어", "문장"]),
+        ("e\u0301tude ✌\ufe0f สวัสดี", ["e\u0301tude", "✌\ufe0f", "ส", "วั", "ส", "ดี"]),
+        ("a\x00b\u200bc\ue000", ["a", "b", "c", "\ue000"]),
+        ("", []),
+        (" \t\u3000\n", []),
+    ],
+)
+def test_words(text, wanted):
+    assert words(text) == wanted
+
+
+def test_characters():
+    assert words("ab 渡e\u0301.", "characters") == ["a", "b", "渡", "e\u0301", "."]
+
+
+@given(st.text(max_size=30))
+@settings(deadline=None, max_examples=150)
+def test_every_visible_character_is_in_exactly_one_word(text):
+    # Lone surrogates are no text in UTF-8.
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    for split in ("words", "characters"):
+        covered = [place for first, end in word_bounds(text, split) for place in range(first, end)]
+        assert covered == sorted(set(covered))
+        for place in set(range(len(text))) - set(covered):
+            assert unicodedata.category(text[place])[0] in "ZC"
+
+
+def test_texts_of_a_batch_do_not_touch_and_words_are_spelt_out():
+    found = split_words(tf.constant(["ab", "", "cd e", "fg"]))
+    assert found.words.to_list() == [[b"ab"], [], [b"cd", b"e"], [b"fg"]]
+    assert found.firsts.to_list() == [[0], [], [0, 3], [0]]
+    assert found.ends.to_list() == [[2], [], [2, 4], [2]]
+    assert split_words(tf.constant([], tf.string)).words.to_list() == []
