@@ -56,8 +56,8 @@ class Decoder:
         def decoded(scores, mask) -> Decoded:
             return decode(model.potentials(scores, mask))
 
-        self._num_tags = model.num_labels
-        signature = [tf.TensorSpec([None, None, self._num_tags]), tf.TensorSpec([None, None], tf.int32)]
+        self.num_tags = model.num_labels
+        signature = [tf.TensorSpec([None, None, self.num_tags]), tf.TensorSpec([None, None], tf.int32)]
         self._decode = tf.function(decoded, input_signature=signature, autograph=False)
 
     def __call__(self, scores: np.ndarray, lengths: np.ndarray) -> Tagged:
@@ -71,14 +71,14 @@ class Decoder:
         begins = np.cumsum(lengths) - lengths
         count = len(scores)
         tag_ids, path = np.zeros(count, np.int32), np.zeros(count, np.float32)
-        probabilities = np.zeros((count, self._num_tags), np.float32)
+        probabilities = np.zeros((count, self.num_tags), np.float32)
         for chosen in length_batches(lengths, BATCH_WORDS):
             width = int(lengths[chosen].max(initial=0))
             if not width:
                 continue
             mask = np.arange(width) < lengths[chosen][:, None]
             places = (begins[chosen][:, None] + np.arange(width))[mask]
-            padded = np.zeros((len(chosen), width, self._num_tags), np.float32)
+            padded = np.zeros((len(chosen), width, self.num_tags), np.float32)
             padded[mask] = scores[places]
             found = self._decode(padded, mask.astype(np.int32))
             tag_ids[places] = found.tag_ids.numpy()[mask]

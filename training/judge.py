@@ -45,6 +45,7 @@ class Judge:
     padded_lengths: list[Any]
 
     def __post_init__(self):
+        self._read = self.task.reader(self.model)
         self._logits = tf.function(
             lambda features: self.model(features, training=False), reduce_retracing=True
         )
@@ -54,7 +55,7 @@ class Judge:
         plans = source.plans(self.padded_lengths, BATCH_TOKENS, MOST_ROWS, rng=None)
         batches = zip(plans, source.dataset(plans), strict=True)
         outputs = ((plan, self._logits(batch["features"])) for plan, batch in batches)
-        return self.task.answers(self.model, source, outputs)
+        return self._read(source, outputs)
 
     def check(self, part: Part) -> None:
         """Refuses validation rows that the task's metric is undefined for, before anything is trained."""

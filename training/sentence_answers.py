@@ -9,18 +9,18 @@ from kmha.tagging import Decoder, Tagged
 from training.sentences import SentenceSource
 
 
-def tagged_sentences(model: Any, source: SentenceSource, outputs: Iterable[tuple[Any, Any]]) -> Tagged:
+def tagged_sentences(decoder: Decoder, source: SentenceSource, outputs: Iterable[tuple[Any, Any]]) -> Tagged:
     """The tags of every sentence of a source.
 
     Args:
-        model: A built `SequenceTagger`.
+        decoder: Of the model.
         source: The sentences.
         outputs: Of each batch its plan and its scores, float32 [B, W, K].
     """
-    scores = np.zeros((int(source.counts.sum()), model.num_labels), np.float32)
+    scores = np.zeros((int(source.counts.sum()), decoder.num_tags), np.float32)
     for plan, found in outputs:
         found = np.asarray(found)
         for row, window in enumerate(plan.rows):
             begin, count = source.begins[window], source.counts[window]
             scores[begin : begin + count] = found[row, :count]
-    return Decoder(model)(scores, source.word_counts)
+    return decoder(scores, source.word_counts)

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import types
 from typing import Any
 
@@ -26,8 +27,12 @@ def model():
     return tiny_model()
 
 
+def reader(model):
+    return functools.partial(row_probabilities, model)
+
+
 def judged(model, source, lengths) -> np.ndarray:
-    task: Any = types.SimpleNamespace(answers=row_probabilities)
+    task: Any = types.SimpleNamespace(reader=reader)
     return Judge(model, task, NAMES, lengths).answers(source)
 
 
@@ -67,7 +72,7 @@ def test_validation_gives_loss_and_metric_of_the_task(model, source):
         metric="accuracy",
         scores=scores,
         decision=lambda *_: {"thresholds": [0.5]},
-        answers=row_probabilities,
+        reader=reader,
     )
     result = Judge(model, task, NAMES, [CONFIG.max_length]).validate(source, part)
     assert result == {"loss": 0.5, "accuracy": 0.25}
@@ -82,6 +87,7 @@ def test_a_metric_that_is_undefined_is_refused_before_training(model):
         metric="map",
         scores=lambda *_: scores,
         decision=lambda *_: {},
+        reader=reader,
         guesses=lambda model, part: random_probabilities(model, len(part.rows)),
     )
     judge = Judge(model, task, NAMES, [CONFIG.max_length])

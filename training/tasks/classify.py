@@ -5,7 +5,8 @@ Judging imports scikit-learn, which takes a second: inside the methods, so that 
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -224,9 +225,9 @@ class ClassifyTask:
         loss = sigmoid_cross_entropy if self.multi_label else softmax_cross_entropy
         return loss(targets, outputs, self.smoothing)
 
-    def answers(self, model: "keras.Model", source: Any, outputs: Any) -> np.ndarray:
-        """Probabilities float32 [R, C]."""
-        return row_probabilities(model, source, outputs)
+    def reader(self, model: "keras.Model") -> Callable[[Any, Any], np.ndarray]:
+        """Gives probabilities float32 [R, C]."""
+        return functools.partial(row_probabilities, model)
 
     def guesses(self, model: "keras.Model", part: Part) -> np.ndarray:
         """Random probabilities float32 [R, C]."""

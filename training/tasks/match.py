@@ -4,7 +4,8 @@ Judging imports scikit-learn, which takes a second: inside the methods, so that 
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -264,9 +265,9 @@ class MatchTask:
         }
         return losses[self.loss](targets, outputs)
 
-    def answers(self, model: "keras.Model", source: Any, outputs: Any) -> np.ndarray:
-        """Probabilities float32 [R, C]."""
-        return row_probabilities(model, source, outputs)
+    def reader(self, model: "keras.Model") -> Callable[[Any, Any], np.ndarray]:
+        """Gives probabilities float32 [R, C]."""
+        return functools.partial(row_probabilities, model)
 
     def guesses(self, model: "keras.Model", part: Part) -> np.ndarray:
         """Random probabilities float32 [R, C]."""

@@ -4,7 +4,8 @@ Judging imports scikit-learn, which takes a second: inside the methods, so that 
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -242,11 +243,12 @@ class TagTask:
 
         return tag_sequence_loss(targets, outputs)
 
-    def answers(self, model: "keras.Model", source: Any, outputs: Any) -> Any:
-        """The tags of each sentence: `kmha.tagging.Tagged`."""
+    def reader(self, model: "keras.Model") -> Callable[[Any, Any], Any]:
+        """Gives the tags of each sentence, `kmha.tagging.Tagged`."""
+        from kmha.tagging import Decoder
         from training.sentence_answers import tagged_sentences
 
-        return tagged_sentences(model, source, outputs)
+        return functools.partial(tagged_sentences, Decoder(model))
 
     def guesses(self, model: "keras.Model", part: Part) -> Any:
         """The first tag everywhere."""

@@ -1,7 +1,7 @@
 """What the fit needs of a task, so that it never branches on one."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -180,13 +180,14 @@ class Task(Protocol):
         """Loss of each example, float32 [B]."""
         ...
 
-    def answers(self, model: "keras.Model", source: Any, outputs: Any) -> Any:
-        """What the model says of the rows of a source: mostly probabilities, float32 [R, C].
+    def reader(self, model: "keras.Model") -> Callable[[Any, Any], Any]:
+        """What turns a model's outputs into answers, mostly probabilities float32 [R, C].
 
         Args:
             model: A built model.
-            source: The rows.
-            outputs: Of each batch its plan and what the model gave of it.
+
+        Returns:
+            A function of a source and of the outputs: of each batch of its rows the plan and what the model gave.
         """
         ...
 
