@@ -26,16 +26,12 @@ from kmha.manifest import (
     check_files,
     read_manifest,
 )
+from kmha.rows import CHUNK_ROWS, TextRow, checked_texts, chunks, columns
 from kmha.tagging import Tagger
 
 __all__ = ["FORMAT", "MANIFEST", "MODEL", "SAMPLE", "VOCABULARY", "Bundle"]
 
-CHUNK_ROWS = 1024
 BATCH_TOKENS = 8192
-
-Text = str | bytes
-# What a model answers: a text, or a pair of texts.
-TextRow = Text | Sequence[Text]
 
 
 @dataclasses.dataclass
@@ -174,8 +170,8 @@ class Bundle:
         return np.concatenate(parts) if parts else np.zeros((0, len(self.labels)), np.float32)
 
     def _chunk(self, rows: Sequence[TextRow]) -> np.ndarray:
-        columns = _columns(rows, self.preprocessor.num_texts)
-        encoded = [checked_texts(texts, self.preprocessor.max_bytes) for texts in columns]
+        given = columns(rows, self.preprocessor.num_texts)
+        encoded = [checked_texts(texts, self.preprocessor.max_bytes) for texts in given]
         sequences = self._sequences(*(tf.constant(texts, tf.string) for texts in encoded))
         lengths = np.sum([each.row_lengths().numpy() for each in sequences], axis=0)
         result = np.zeros((len(rows), len(self.labels)), np.float32)
@@ -247,7 +243,7 @@ class Bundle:
                 answered first.
         """
         done = 0
-        for chunk in _chunks(texts):
+        for chunk in chunks(texts, CHUNK_ROWS):
             yield from self.predict(chunk, done + 1)
             done += len(chunk)
 
@@ -258,45 +254,3 @@ class Bundle:
         if self.thresholds is None:
             return answers.one_label(probabilities, self.labels)
         return answers.several_labels(probabilities, self.labels, self.thresholds)
-
-
-def _chunks(texts: Iterator[TextRow]) -> Iterator[list[TextRow]]:
-    chunk: list[TextRow] = []
-    wrong = None
-    try:
-        for text in texts:
-            chunk.append(text)
-            if len(chunk) == CHUNK_ROWS:
-                yield chunk
-                chunk = []
-    except InputError as error:
-        wrong = error
-    yield chunk
-    if wrong is not None:
-        raise wrong
-
-
-def _columns(rows: Sequence[Any], num_texts: int) -> list[list[Any]]:
-    """The texts of rows, column by column; raises InputError where a row has another number of them."""
-    if num_texts == 1:
-        return [list(rows)]
-    for row in rows:
-        if not isinstance(row, list | tuple) or len(row) != num_texts:
-            given = "one text" if isinstance(row, str | bytes) else type(row).__name__
-            raise InputError(f"rows must be pairs of texts, given {given}")
-    return [[row[index] for row in rows] for index in range(num_texts)]
-
-
-def checked_texts(texts: Sequence[str | bytes], most_bytes: int) -> list[bytes]:
-    """The texts as bytes, not many more than tokenizing will read.
-
-    Raises:
-        InputError: One is no text.
-    """
-    cut = []
-    for text in texts:
-        if not isinstance(text, str | bytes):
-            raise InputError(f"texts must be strings, given {type(text).__name__}")
-        first = text[:most_bytes]
-        cut.append(first if isinstance(first, bytes) else first.encode("utf-8", "replace"))
-    return cut

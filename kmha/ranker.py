@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from kmha.bundle import BATCH_TOKENS, Bundle, checked_texts
+from kmha.bundle import BATCH_TOKENS, Bundle
 from kmha.errors import InputError
 from kmha.length_batches import length_batches
 from kmha.manifest import MATCH
+from kmha.rows import checked_texts
 from kmha.vectors import SideReader, TextVectors, total_lengths
 
 

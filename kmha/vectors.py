@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kmha.bundle import BATCH_TOKENS, CHUNK_ROWS, Bundle, checked_texts
+from kmha.bundle import BATCH_TOKENS, Bundle
 from kmha.errors import InputError
 from kmha.features import SIDES
 from kmha.length_batches import length_batches
 from kmha.manifest import MATCH
+from kmha.rows import CHUNK_ROWS, checked_texts
 
 
 class SideReader:

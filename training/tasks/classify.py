@@ -42,6 +42,14 @@ class ClassifyTask:
     class_weights: Literal["none", "balanced"] = "none"
     """Whether rows of rare labels count more."""
 
+    # See `Task`.
+    baseline_name = "linear baseline"
+    num_texts = 1
+    has_classes = True
+    holds_out_queries = False
+    whole_batches = False
+    makes_wrong_rows = False
+
     @property
     def metric(self) -> str:
         """Accuracy, or macro-F1 with several labels."""
@@ -51,36 +59,6 @@ class ClassifyTask:
     def kept(self) -> dict[str, Any]:
         """The metric."""
         return {"metric": self.metric}
-
-    @property
-    def baseline_name(self) -> str:
-        """A linear model."""
-        return "linear baseline"
-
-    @property
-    def num_texts(self) -> int:
-        """One."""
-        return 1
-
-    @property
-    def has_classes(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def holds_out_queries(self) -> bool:
-        """No: there are none."""
-        return False
-
-    @property
-    def whole_batches(self) -> bool:
-        """No."""
-        return False
-
-    @property
-    def makes_wrong_rows(self) -> bool:
-        """No."""
-        return False
 
     @property
     def several_labels(self) -> bool:

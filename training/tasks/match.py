@@ -76,6 +76,11 @@ class MatchTask:
     best_by: Literal["auto"] | Metric = "auto"
     """Score that picks the best weights; auto: map where rows have queries, else accuracy, of numbers spearman."""
 
+    # See `Task`.
+    baseline_name = "baseline"
+    num_texts = 2
+    several_labels = False
+
     @property
     def metric(self) -> str:
         """Name of the score that picks the best weights."""
@@ -85,21 +90,6 @@ class MatchTask:
     def kept(self) -> dict[str, Any]:
         """The metric."""
         return {"metric": self.metric}
-
-    @property
-    def baseline_name(self) -> str:
-        """Of three the best."""
-        return "baseline"
-
-    @property
-    def num_texts(self) -> int:
-        """Two."""
-        return 2
-
-    @property
-    def several_labels(self) -> bool:
-        """No."""
-        return False
 
     @property
     def has_classes(self) -> bool:

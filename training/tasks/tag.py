@@ -56,6 +56,15 @@ class TagTask:
     given_scheme: Literal["auto"] | Scheme = "auto"
     """How the tags of the rows spell spans; auto: what they look like."""
 
+    # See `Task`.
+    baseline_name = "baseline"
+    num_texts = 1
+    several_labels = True
+    has_classes = True
+    holds_out_queries = False
+    whole_batches = False
+    makes_wrong_rows = False
+
     @property
     def metric(self) -> str:
         """Name of the score that picks the best weights."""
@@ -65,41 +74,6 @@ class TagTask:
     def kept(self) -> dict[str, Any]:
         """The metric, and how the tags of the rows spell spans."""
         return {"metric": self.metric, "given_scheme": self.given_scheme}
-
-    @property
-    def baseline_name(self) -> str:
-        """Of two the better."""
-        return "baseline"
-
-    @property
-    def num_texts(self) -> int:
-        """One."""
-        return 1
-
-    @property
-    def several_labels(self) -> bool:
-        """Yes: a sentence has as many tags as words."""
-        return True
-
-    @property
-    def has_classes(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def holds_out_queries(self) -> bool:
-        """No: there are none."""
-        return False
-
-    @property
-    def whole_batches(self) -> bool:
-        """No."""
-        return False
-
-    @property
-    def makes_wrong_rows(self) -> bool:
-        """No."""
-        return False
 
     def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["TagTask", Columns]:
         """Finds the columns of words and tags."""
