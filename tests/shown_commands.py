@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.command_runs import ROOT, TINY, call, news_rows
 from tests.pair_rows import ranking_rows
+from tests.tagged_sentences import tagged_sentences, write_conll
 from training.cli import parse
 
 SHELLS = ("", "bash", "sh", "shell", "console")
@@ -89,6 +90,9 @@ def write_pairs(path: Path) -> None:
 def write_table(path: Path) -> None:
     """Rows that a reader might have: pairs where the file is named so, else texts with both kinds of label column."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".conll":
+        write_conll(path, tagged_sentences(45, seed=len(path.name)))
+        return
     if "pairs" in path.name or "triplets" in path.name:
         write_pairs(path)
         return

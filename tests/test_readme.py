@@ -1,4 +1,4 @@
-"""The commands that the README and the page on pairs print are run, in order."""
+"""The commands that the README and the pages on pairs and on tags print are run, in order."""
 
 import re
 
@@ -8,8 +8,11 @@ from tests.command_runs import ROOT
 from tests.shown_commands import Stage, code_lines, commands_of, lines_of, run_line, stages
 
 
-# The page's five fits and four exports take minutes; the README has the main ones of them.
-@pytest.mark.parametrize("page", ["README.md", pytest.param("docs/match.md", marks=pytest.mark.slow)])
+# The pages' fits and exports take minutes; the README has the main ones of them.
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", *(pytest.param(f"docs/{each}.md", marks=pytest.mark.slow) for each in ("match", "tag"))],
+)
 def test_every_python_command_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     commands = commands_of(page)
