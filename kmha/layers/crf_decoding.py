@@ -167,14 +167,15 @@ def run_chains(chains: Sequence[Chain]) -> list[Any]:
 def _walked(potentials: Potentials, best):
     """From the first word on the best tag after the one before: int32 [B, W], by `best` of each [W, B, K]."""
     transitions = ops.cast(potentials.transitions, "float32")
+    ids = ops.arange(best.shape[-1], dtype="float32")
 
     def step(index, row, history):
-        tag = ops.argmax(row + best[index], axis=-1)
-        return (
-            index + 1,
-            ops.take(transitions, tag, axis=0),
-            _written(history, index, ops.cast(tag, "float32")),
-        )
+        scores = row + best[index]
+        # Keras' argmax minds the sign of zeros, with ops that TFLite lacks.
+        is_best = scores >= ops.max(scores, axis=-1, keepdims=True)
+        tag = ops.min(ops.where(is_best, ids, best.shape[-1] - 1.0), axis=-1)
+        taken = ops.cast(ops.equal(ops.expand_dims(tag, -1), ids), "float32")
+        return index + 1, ops.matmul(taken, transitions), _written(history, index, tag)
 
     tags = _loop(ops.shape(best)[0], step, ops.zeros_like(best[0]), ops.zeros_like(best[:, :, 0]))[1]
     return ops.cast(ops.transpose(tags), "int32") * ops.cast(potentials.word_mask, "int32")
