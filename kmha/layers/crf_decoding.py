@@ -1,8 +1,8 @@
 """The tags of a sentence from its potentials: the best path, and how probable tags are. Exact at any potentials.
 
-All in logarithms, one word after another in a loop that TFLite and ONNX can hold: a dense history that is written by
-adding, in place of a TensorArray. A score is kept relative to the best one of its word, so that rounding does not grow
-with the length.
+All in logarithms, one word after another in a loop that TFLite and ONNX can hold, and with few ops a step. A queue
+gives each step its word at one end and takes the result at the other, in place of a TensorArray. Padding is one more
+tag, in place of a mask. Scores are relative to the best of their word, so that rounding does not grow with the length.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from kmha.layers.crf import Potentials, folded
+from kmha.layers.crf import FORBIDDEN, Potentials, folded
+
+# Of a tag at padding, and of padding at a word: worse than any path through what a scheme forbids.
+IMPOSSIBLE = 100 * FORBIDDEN
 
 
 class Decoded(NamedTuple):
@@ -31,15 +34,13 @@ class Chain(NamedTuple):
     """One recursion over the words of a sentence.
 
     Attributes:
-        scores: float32 [W, B, K], added at each word.
-        follows: float32 [W, B, 1]; 1 where the word stands beside one that came before it in the recursion.
-        kernel: float32 [K, K], from the tag of the word at hand (row) to that of the word before it in the recursion.
+        scores: float32 [W, B, K + 1], added at each word; the last tag is padding.
+        kernel: float32 [K + 1, K + 1], from the tag of the word at hand (row) to that of the word done before it.
         reduce: Over the last axis: `highest` or `log_sum`.
         backwards: Whether it goes from the last word to the first.
     """
 
     scores: Any
-    follows: Any
     kernel: Any
     reduce: Callable
     backwards: bool
@@ -117,23 +118,27 @@ def log_sum(scores):
 
 def sums(potentials: Potentials) -> list[Chain]:
     """The chains of the sums over all ends and over all beginnings of a path, each with the word itself."""
-    scores, mask = _by_word(potentials)
-    not_first = ops.cast(ops.arange(ops.shape(scores)[0]) > 0, "float32")
-    follows = mask * ops.reshape(not_first, (-1, 1, 1))
     kernel = ops.transpose(ops.cast(potentials.transitions, "float32"))
-    return [_from_the_end(potentials, log_sum), Chain(scores, follows, kernel, log_sum, False)]
+    before = Chain(_scores(potentials), _beside_padding(kernel), log_sum, False)
+    return [_from_the_end(potentials, log_sum), before]
 
 
 def _from_the_end(potentials: Potentials, reduce: Callable) -> Chain:
-    scores, mask = _by_word(potentials)
-    follows = ops.pad(mask[1:], ((0, 1), (0, 0), (0, 0)))
-    return Chain(scores, follows, ops.cast(potentials.transitions, "float32"), reduce, True)
+    kernel = _beside_padding(ops.cast(potentials.transitions, "float32"))
+    return Chain(_scores(potentials), kernel, reduce, True)
 
 
-def _by_word(potentials: Potentials):
-    """The folded emissions [W, B, K] and the mask [W, B, 1]."""
+def _scores(potentials: Potentials):
+    """The folded emissions with padding as a tag, [W, B, K + 1]."""
     emissions, mask = folded(potentials)
-    return ops.transpose(emissions, (1, 0, 2)), ops.expand_dims(ops.transpose(mask), -1)
+    mask = ops.expand_dims(mask, -1)
+    joined = ops.concatenate([emissions + IMPOSSIBLE * (1.0 - mask), IMPOSSIBLE * mask], axis=-1)
+    return ops.transpose(joined, (1, 0, 2))
+
+
+def _beside_padding(kernel):
+    """Any tag may stand beside padding; the scores see to it that words are not taken for it."""
+    return ops.pad(kernel, ((0, 1), (0, 1)))
 
 
 def run_chains(chains: Sequence[Chain]) -> list[Any]:
@@ -144,58 +149,58 @@ def run_chains(chains: Sequence[Chain]) -> list[Any]:
 
     Returns:
         Of each chain float32 [W, B, K]: of a word and a tag there the sum, or the maximum, over all paths from where
-        the chain begins; the highest of a word is 0. Zeros at padding.
+        the chain begins; the highest of a word is 0. At padding anything finite.
     """
     width = ops.shape(chains[0].scores)[0]
 
-    def step(index, states, histories):
-        following, written = [], []
-        for chain, state, history in zip(chains, states, histories, strict=True):
-            place = width - 1 - index if chain.backwards else index
-            reached = chain.reduce(ops.expand_dims(state, 1) + chain.kernel)
-            state = chain.scores[place] + chain.follows[place] * reached
+    def step(index, states, queues):
+        found, turned = [], []
+        for chain, state, queue in zip(chains, states, queues, strict=True):
+            word = queue[-1] if chain.backwards else queue[0]
+            state = word + chain.reduce(ops.expand_dims(state, 1) + chain.kernel)
             state = state - ops.max(state, axis=-1, keepdims=True)
-            following.append(state)
-            written.append(_written(history, place, state))
-        return index + 1, tuple(following), tuple(written)
+            found.append(state)
+            turned.append(_pushed(queue, state, chain.backwards))
+        return index + 1, tuple(found), tuple(turned)
 
-    begin = tuple(ops.zeros_like(ops.sum(chain.scores, axis=0)) for chain in chains)
-    empty = tuple(ops.zeros_like(chain.scores) for chain in chains)
-    return list(_loop(width, step, begin, empty)[1])
+    at_padding = ops.one_hot(chains[0].scores.shape[-1] - 1, chains[0].scores.shape[-1], dtype="float32")
+    outside = ops.zeros_like(chains[0].scores[0]) + IMPOSSIBLE * (1.0 - at_padding)
+    begin = tuple(outside for _ in chains), tuple(chain.scores for chain in chains)
+    return [queue[..., :-1] for queue in _loop(width, step, *begin)]
 
 
 def _walked(potentials: Potentials, best):
     """From the first word on the best tag after the one before: int32 [B, W], by `best` of each [W, B, K]."""
     transitions = ops.cast(potentials.transitions, "float32")
+    num_tags = best.shape[-1]
 
-    def step(index, row, history):
-        tag = ops.argmax(row + best[index], axis=-1)
-        return (
-            index + 1,
-            ops.take(transitions, tag, axis=0),
-            _written(history, index, ops.cast(tag, "float32")),
-        )
+    def step(index, row, queue):
+        # Not argmax: Keras' one minds the sign of zeros, by ops that TFLite lacks.
+        tag = ops.squeeze(ops.top_k(row + queue[0], 1)[1], axis=-1)
+        taken = ops.one_hot(tag, num_tags, dtype="float32")
+        return index + 1, ops.matmul(taken, transitions), _pushed(queue, taken, False)
 
-    tags = _loop(ops.shape(best)[0], step, ops.zeros_like(best[0]), ops.zeros_like(best[:, :, 0]))[1]
+    taken = _loop(ops.shape(best)[0], step, ops.zeros_like(best[0]), best)
+    tags = ops.sum(taken * ops.arange(num_tags, dtype="float32"), axis=-1)
     return ops.cast(ops.transpose(tags), "int32") * ops.cast(potentials.word_mask, "int32")
 
 
-def _loop(width, step: Callable, state, history):
-    """The state and the history after a step for each word."""
-    begin = (ops.zeros((), "int32"), state, history)
-    return ops.while_loop(lambda index, *_: index < width, step, begin)[1:]
+def _loop(width, step: Callable, state, queue):
+    """The queue after a step for each word."""
+    begin = (ops.zeros((), "int32"), state, queue)
+    return ops.while_loop(lambda index, *_: index < width, step, begin)[2]
 
 
-def _written(history, place, value):
-    """The history with the value [B, …] at one of its W places, which held zeros."""
-    here = ops.cast(ops.equal(ops.arange(ops.shape(history)[0]), place), "float32")
-    return history + ops.reshape(here, (-1, *[1] * len(value.shape))) * ops.expand_dims(value, 0)
+def _pushed(queue, value, backwards: bool):
+    """The queue [W, B, …] without the end that was read, and the value at the other."""
+    value = ops.expand_dims(value, 0)
+    return ops.concatenate([value, queue[:-1]] if backwards else [queue[1:], value], axis=0)
 
 
 def _marginals(potentials: Potentials, after, before):
-    scores, mask = _by_word(potentials)
-    scores = after + before - scores
-    return ops.transpose(_probabilities(scores) * mask, (1, 0, 2))
+    emissions, mask = folded(potentials)
+    scores = ops.transpose(after + before, (1, 0, 2)) - emissions
+    return _probabilities(scores) * ops.expand_dims(mask, -1)
 
 
 def _path_probabilities(potentials: Potentials, tag_ids, after):

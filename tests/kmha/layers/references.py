@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 
+from kmha.layers.crf import FORBIDDEN, Potentials
+
 
 def loop_attention(query, key, value, mask=None):
     """Attention by explicit loops over batch, head and row.
@@ -121,3 +123,42 @@ def log_of_sum(scores) -> float:
     """The logarithm of the sum of exponentials."""
     top = max(scores)
     return top + math.log(sum(math.exp(score - top) for score in scores))
+
+
+def random_potentials(
+    num_tags, lengths=(5, 0, 3, 1, 4, 2), width=None, forbidding=False, scale=1.0, seed=0, starts="[K]"
+):
+    """Potentials of sentences as NumPy arrays, and tags for them.
+
+    Args:
+        num_tags: K.
+        lengths: Words of each sentence.
+        width: W; None means the longest.
+        forbidding: Whether some places are forbidden. Tag 0 may always be taken.
+        scale: Standard deviation of the others.
+        seed: Of the numbers.
+        starts: Shape of the start: "[K]" or "[B, K]".
+
+    Returns:
+        `Potentials` and tag ids int32 [B, W].
+    """
+    rng = np.random.default_rng(seed)
+    width = max(lengths, default=0) if width is None else width
+
+    def draw(*shape, shut=False):
+        values = scale * rng.normal(size=shape)
+        closed = (rng.random(shape) < 0.4) if shut else np.zeros(shape, bool)
+        closed[..., 0] = False
+        return np.where(closed, FORBIDDEN, values).astype("float32")
+
+    mask = (np.arange(width) < np.array(lengths)[:, None]).astype("int32")
+    emissions = draw(len(lengths), width, num_tags)
+    start = draw(*((len(lengths), num_tags) if starts == "[B, K]" else (num_tags,)), shut=forbidding)
+    potentials = Potentials(
+        emissions,
+        mask,
+        draw(num_tags, num_tags, shut=forbidding),
+        start,
+        draw(num_tags, shut=forbidding),
+    )
+    return potentials, rng.integers(0, num_tags, mask.shape).astype("int32")
