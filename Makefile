@@ -10,6 +10,8 @@ VENV := .venv
 # Apache Beam cannot live beside the rest: docs/decisions/005-beam-in-its-own-environment.md
 BEAM := .venv-beam
 PY := $(VENV)/bin/python
+# Of the tests; each takes up to 4 GB. Much of a test is tracing graphs, which uses one core.
+PROCESSES ?= 2
 PIP := $(PY) -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -26,7 +28,7 @@ fit: $(VENV)/.ready-to-fit
 	@$(PY) -m training.fit $(if $(ARGS),$(ARGS),--overwrite)
 
 test: $(VENV)/.ready-to-develop
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
 
 # The layer tests alone on Keras' second backend; `make test` runs them too, in a process of their own.
 test-jax: $(VENV)/.ready-to-develop

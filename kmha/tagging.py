@@ -132,14 +132,14 @@ class Tagger:
         found = iter(self._bounds(raw))
         words, bounds = [], []
         for sentence, text in zip(sentences, texts, strict=True):
-            where = None if text is None else next(found)
-            given = _words(sentence) if where is None else [text[first:end] for first, end in where]
+            where: list[tuple[int, int]] = [] if text is None else next(found)
+            given = _words(sentence) if text is None else [text[first:end] for first, end in where]
             if len(given) > MOST_WORDS:
                 raise InputError(
                     f"sentence {number + len(words)}: wanted at most {MOST_WORDS:,} words, given {len(given):,}"
                 )
             words.append(given)
-            bounds.append(where)
+            bounds.append(None if text is None else where)
         return Split(words, bounds)
 
     def _bounds(self, texts: list[bytes]) -> list[list[tuple[int, int]]]:

@@ -51,14 +51,13 @@ def sixteen_rows(kind: str) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize(
     ("kind", "flags", "metric"),
     [
-        ("binary", ["--match.symmetric", "--match.best-by=accuracy"], "accuracy"),
-        ("classes", ["--match.form=joint"], "accuracy"),
-        ("numbers", ["--match.best-by=spearman"], "spearman"),
-        ("triplets", [], "map"),
-        ("lists", ["--match.loss=listwise"], "map"),
-        ("lists", ["--match.loss=contrastive", "--match.form=bi"], "map"),
+        pytest.param("binary", ["--match.symmetric", "--match.best-by=accuracy"], "accuracy", id="cross-entropy"),
+        pytest.param("classes", ["--match.form=joint"], "accuracy", id="classes", marks=pytest.mark.slow),
+        pytest.param("numbers", ["--match.best-by=spearman"], "spearman", id="squares", marks=pytest.mark.slow),
+        pytest.param("triplets", [], "map", id="triplet", marks=pytest.mark.slow),
+        pytest.param("lists", ["--match.loss=listwise"], "map", id="listwise", marks=pytest.mark.slow),
+        pytest.param("lists", ["--match.loss=contrastive", "--match.form=bi"], "map", id="contrastive"),
     ],
-    ids=["cross-entropy", "classes", "squares", "triplet", "listwise", "contrastive"],
 )  # fmt: skip
 def test_each_loss_learns_sixteen_rows_by_heart(tmp_path, kind, flags, metric):
     rows, header = sixteen_rows(kind), TRIPLETS if kind == "triplets" else PAIRS

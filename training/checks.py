@@ -55,6 +55,9 @@ def check_settings(config: FitConfig) -> None:
 
 def _check_task(config: FitConfig) -> None:
     """Refuses data settings that the task has no use for, and those it lacks."""
+    given, usual = config.data.sample, "pos" if config.task == TAG else "reviews"
+    if config.data.train is None and not config.data.tfds and given not in ("auto", usual):
+        raise InputError(f"--data.sample: wanted {usual} for --task {config.task}, given {given}")
     if config.task == MATCH:
         if config.data.train is None and not config.data.tfds:
             raise InputError(

@@ -35,8 +35,8 @@ class DataSection:
     """Column of the name of the query that a pair belongs to; empty: query_id, where there is one."""
     validation_fraction: OpenShare = 0.1
     """Share of the training rows held out where no validation rows are given."""
-    sample: Literal["reviews"] = "reviews"
-    """The sample used when no rows are given (extra: samples)."""
+    sample: Literal["auto", "reviews", "pos"] = "auto"
+    """The sample used when no rows are given (extra: samples): reviews with labels, or, for tags, parts of speech."""
     tfds: str = ""
     """Name of a TensorFlow data set to use instead of files (extra: tfds)."""
     tfds_dir: Path | None = None
@@ -57,8 +57,8 @@ class TextSection:
     """Most tokens of a learnt vocabulary."""
     min_frequency: Count = 2
     """Rarer tokens are not learnt."""
-    lower_case: bool = True
-    """Lower-case and strip accents."""
+    lower_case: bool | None = None
+    """Lower-case and strip accents; None: yes, but not for tags, where names are told by their case."""
     max_length: Annotated[int, Range(at_least=3)] = 256
     """Longest sequence in tokens, the two special ones included; the rest is cut and counted."""
 
@@ -77,8 +77,8 @@ class EncoderSection:
     """Size of a head; None: hidden_dim / num_heads."""
     intermediate_dim: int = 512
     """Inner size of the feed-forward network."""
-    positions: Positions = "learned"
-    """How order enters."""
+    positions: Positions | None = None
+    """How order enters; None: learned, for tags rotary."""
     norm: Norm = "pre"
     """Where layer normalisation stands; post is the form of 2017 and of BERT."""
     activation: Activation = "gelu"
@@ -184,8 +184,15 @@ class FitConfig:
         if self.data.train is not None:
             name = self.data.train.name.split(".")[0]
         else:
-            name = self.data.tfds.split("/")[0].split(":")[0] or self.data.sample
+            name = self.data.tfds.split("/")[0].split(":")[0] or sample_name(self)
         return Path("runs") / name
+
+
+def sample_name(config: FitConfig) -> str:
+    """The sample of a config: the one named, or the one its task can learn from."""
+    if config.data.sample != "auto":
+        return config.data.sample
+    return "pos" if config.task == "tag" else "reviews"
 
 
 def settings(config: FitConfig) -> dict[str, Any]:

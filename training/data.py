@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
-from training.config import FitConfig
+from training.config import FitConfig, sample_name
 from training.sources import find_sources, read_examples
 from training.split import DataSummary, split
 from training.tasks.task import Columns, Part, Task
@@ -52,7 +52,7 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     Raises:
         InputError: Anything that is wrong with the files or the rows.
     """
-    sources = find_sources(config.data)
+    sources = find_sources(config.data, sample_name(config))
     columns = Columns(
         config.data.text_column,
         config.data.label_column,

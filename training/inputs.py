@@ -157,9 +157,9 @@ def _preprocessor(text: TextSection, tokenization: Any, train: Part, num_texts: 
     else:
         texts = _Texts(train, num_texts)
         vocabulary = learn_vocabulary(
-            texts, tokenization, text.vocabulary_size, text.min_frequency, text.lower_case
+            texts, tokenization, text.vocabulary_size, text.min_frequency, bool(text.lower_case)
         )
-    return Preprocessor(vocabulary, tokenization, text.lower_case, text.max_length)
+    return Preprocessor(vocabulary, tokenization, bool(text.lower_case), text.max_length)
 
 
 class _Texts:

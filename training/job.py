@@ -12,6 +12,7 @@ from training.cli import say
 from training.config import FitConfig
 from training.data import describe, load_data
 from training.run_folder import METRICS, check_same_data, run_folder
+from training.usual import with_usual_of_task
 
 
 def fit(config: FitConfig) -> dict[str, Any]:
@@ -28,6 +29,7 @@ def fit(config: FitConfig) -> dict[str, Any]:
         Stopped: Told to stop; a checkpoint is kept for --resume.
         Diverged: The loss left the numbers.
     """
+    config = with_usual_of_task(config)
     check_settings(config)
     with run_folder(config) as folder, tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         started = time.monotonic()

@@ -3,15 +3,23 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from kmha.errors import InputError
 from kmha.manifest import sha256
 from training.config import DataSection
 from training.examples import ExampleSet, write_examples
+from training.pos_sample import pos_rows
 from training.records import Row, column_names, read_rows
 from training.samples import review_rows
 from training.tasks.task import Columns, Task
 from training.tfds_source import tfds_rows
+
+# Columns and rows of each sample.
+_SAMPLES: dict[str, tuple[tuple[str, str], Callable[[Any], Iterator[Row]]]] = {
+    "reviews": (("text", "label"), review_rows),
+    "pos": (("words", "tags"), pos_rows),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +46,12 @@ def file_source(path: Path) -> Source:
     return Source(str(path), column_names(path), lambda columns: read_rows(path, columns), path)
 
 
-def find_sources(data: DataSection) -> dict[str, Source]:
+def find_sources(data: DataSection, sample: str = "reviews") -> dict[str, Source]:
     """The sources of "train" and, where there are any, "validation" and "test".
+
+    Args:
+        data: Says where the rows are.
+        sample: Used where it names none.
 
     Raises:
         InputError: Files that do not exist or contradict each other.
@@ -56,10 +68,10 @@ def find_sources(data: DataSection) -> dict[str, Source]:
         raise InputError(
             f"--data.train: wanted training rows beside --data.{next(iter(sources))}, given none"
         )
-    columns = ("text", "label")
+    columns, rows = _SAMPLES[sample]
     return {
-        "train": Source("sample reviews (train)", columns, lambda _: review_rows("train")),
-        "test": Source("sample reviews (test)", columns, lambda _: review_rows("test")),
+        "train": Source(f"sample {sample} (train)", columns, lambda _: rows("train")),
+        "test": Source(f"sample {sample} (test)", columns, lambda _: rows("test")),
     }
 
 

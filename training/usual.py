@@ -18,6 +18,17 @@ EMBEDDING_RATE, EMBEDDING_RATE_OF_SEVERAL = 1.0, 4.0
 LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 
 
+def with_usual_of_task(config: FitConfig) -> FitConfig:
+    """The settings with those filled in that were left to the task."""
+    text, encoder = config.text, config.encoder
+    tags = config.task == "tag"
+    if text.lower_case is None:
+        text = dataclasses.replace(text, lower_case=not tags)
+    if encoder.positions is None:
+        encoder = dataclasses.replace(encoder, positions="rotary" if tags else "learned")
+    return dataclasses.replace(config, text=text, encoder=encoder)
+
+
 def with_usual(
     config: FitConfig, lengths: np.ndarray, batches: int, several_labels: bool, pairs: int = 0
 ) -> FitConfig:

@@ -15,10 +15,12 @@ KINDS = {
     "bi": {"form": "bi"},
     "joint": {"form": "joint", "labels": ("no", "perhaps", "yes"), "target": "classes"},
 }
+LONG = 10_000
 ROWS = [
     *PAIRS,
     *((text, text) for text in TEXTS[:2]),
-    *((text, "old bread") for text in NASTY),
+    # The very long one as the second text only: it takes as long as all others together.
+    *((text, "old bread") for text in NASTY if len(text) < LONG),
     *(("old bread", text) for text in NASTY),
 ]
 

@@ -180,6 +180,8 @@ def test_interrupted_it_ends_its_workers(runs):
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        # What starts the tests may ignore interrupts, and a process inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     assert process.stderr.readline() == f"loading {RUN_NAME}\n"

@@ -98,6 +98,7 @@ def test_an_honest_copy_passes(tmp_path):
     assert reports["tflite"]["rows_with_other_ids"] == reports["onnx"]["rows_with_other_ids"] == 0
 
 
+@pytest.mark.slow
 def test_graded_scores_are_compared_by_their_size(tmp_path):
     bundle = make_pair_bundle(("char", "word"), target="graded", symmetric=True)
     # Scores of about a thousand, whose float32 differs by more than 1e-4 for no fault of the copy.
