@@ -1,6 +1,7 @@
 """Bundles that no one trained: tiny models with random weights and a vocabulary learnt from a few texts."""
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -140,8 +141,8 @@ TAGGERS = {
 
 def make_tagger_bundle(
     tags=("B-LOC", "B-PER", "I-LOC", "I-PER", "O"),
-    scheme="bio",
-    split="words",
+    scheme: Any = "bio",
+    split: Any = "words",
     characters=False,
     tokenization: Tokenization = "wordpiece",
     max_length=16,

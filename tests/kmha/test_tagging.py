@@ -1,6 +1,7 @@
 """Sentences of any length are tagged as a whole, and alone as in any batch."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,10 +116,10 @@ def test_what_is_no_sentence_is_refused():
     bundle = tagger_bundle("names")
     with pytest.raises(InputError, match="must be a list of texts or of lists of words, given one text"):
         bundle.predict("old bread")
-    with pytest.raises(InputError, match="sentences must be texts or lists of words, given int"):
-        bundle.predict([3])
-    with pytest.raises(InputError, match="sentences must be texts or lists of words, given list"):
-        bundle.predict([["a", 3]])
+    wrong: list[Any] = [3, ["a", 3]]
+    for given_kind, each in zip(("int", "list"), wrong, strict=True):
+        with pytest.raises(InputError, match=f"must be texts or lists of words, given {given_kind}"):
+            bundle.predict([each])
     with pytest.raises(InputError, match="sentence 2: wanted at most 2,048 words, given 2,049"):
         list(bundle.answers(iter(["fine", "x " * (MOST_WORDS + 1)])))
     with pytest.raises(InputError, match="wanted a classifier or a matcher, given a tagger"):

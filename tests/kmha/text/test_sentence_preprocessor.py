@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from kmha.errors import InputError
+from kmha.text.ragged import Ragged
 from kmha.text.sentence_limits import LONGEST_SPELLING
 from kmha.text.sentence_preprocessor import SentencePreprocessor, spellings
 from tests.bundles import NASTY, preprocessor
@@ -41,7 +42,7 @@ def test_nasty_words_and_empty_sentences_have_features():
     assert features["word_mask"].numpy().sum() == len(NASTY)
     assert features["character_ids"].shape[2] == LONGEST_SPELLING
     nothing = SentencePreprocessor(preprocessor(max_length=12), characters=True)
-    empty = nothing.pad(nothing.cut(tf.RaggedTensor.from_row_splits(tf.constant([], tf.string), [0, 0])))
+    empty = nothing.pad(nothing.cut(Ragged.from_row_splits(tf.constant([], tf.string), [0, 0])))
     assert {name: value.shape.as_list()[:2] for name, value in empty.items()} == {
         "token_ids": [1, 2],
         "padding_mask": [1, 2],

@@ -7,10 +7,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kmha.text.words import split_words, word_bounds
+from kmha.text.words import Split, split_words, word_bounds
 
 
-def words(text: str, split="words") -> list[str]:
+def words(text: str, split: Split = "words") -> list[str]:
     return [text[first:end] for first, end in word_bounds(text, split)]
 
 
@@ -42,7 +42,8 @@ def test_characters():
 def test_every_visible_character_is_in_exactly_one_word(text):
     # Lone surrogates are no text in UTF-8.
     text = text.encode("utf-8", "replace").decode("utf-8")
-    for split in ("words", "characters"):
+    splits: list[Split] = ["words", "characters"]
+    for split in splits:
         covered = [place for first, end in word_bounds(text, split) for place in range(first, end)]
         assert covered == sorted(set(covered))
         for place in set(range(len(text))) - set(covered):

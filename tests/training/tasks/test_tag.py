@@ -1,6 +1,7 @@
 """What a tagger adds to the encoder."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ def test_settings_that_do_not_fit_the_tags_are_refused(tmp_path, sequences, opti
 def test_a_model_forbids_what_its_scheme_does_and_starts_at_the_shares(tmp_path):
     task, part = settled(tmp_path, BIO)
     labels = task.outputs([], part)
-    model = task.build(
+    model: Any = task.build(
         {"": EncoderConfig(20, hidden_dim=8, num_heads=2, num_layers=1, intermediate_dim=8)}, labels
     )
     assert model.crf.allowed[labels.index("O")][labels.index("I-PER")] == 0
