@@ -13,7 +13,7 @@ from training.evaluate import main as evaluate
 from training.fit import main as fit
 from training.predict import main as predict
 
-FLAGS = [*TINY, "--task=tag", "--text.no-lower-case", "--text.min-frequency=1", "--tag.character-dim=8"]
+FLAGS = [*TINY, "--task=tag", "--text.min-frequency=1", "--tag.character-dim=8"]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,10 @@ def run(tmp_path_factory):
     outcome = call(
         fit,
         *FLAGS,
-        "--train.epochs=6",
+        "--train.epochs=12",
+        "--train.batch-rows=4",
+        "--train.patience=12",
+        "--optimizer.ema-decay=0.9",
         f"--data.train={train}",
         f"--data.test={test}",
         "--out",
@@ -145,9 +148,9 @@ def test_sixteen_sentences_are_learnt_by_heart(tmp_path):
     upper = write_conll(
         tmp_path / "upper.conll", [([word.upper() for word in words], tags) for words, tags in sentences]
     )
-    flags.append("--tag.no-characters")
+    flags.append("--tag.characters=False")
     outcome = call(
-        fit, *FLAGS, *flags, "--text.lower-case", f"--data.train={train}", f"--data.validation={upper}",
+        fit, *FLAGS, *flags, "--text.lower-case=True", f"--data.train={train}", f"--data.validation={upper}",
         "--encoder.positions=learned", "--text.max-length=32", "--out", tmp_path / "run",
     )  # fmt: skip
     assert outcome.status == 0, outcome.err

@@ -15,6 +15,7 @@ from training.ranges import check_ranges
 from training.tasks.classify import TEXT
 from training.tasks.match_settings import BM25, NONE
 from training.tasks.pair_rows import LABEL, TEXT_A, TEXT_B
+from training.usual import with_usual_of_task
 
 
 def check_settings(config: FitConfig) -> None:
@@ -129,7 +130,7 @@ def encoder_config(config: FitConfig, vocabulary_size: int, unknown_id: int) -> 
     Raises:
         InputError: A value is out of its range, or the heads do not divide the hidden size.
     """
-    section = dataclasses.asdict(config.encoder)
+    section = dataclasses.asdict(with_usual_of_task(config).encoder)
     del section["vectors"]
     # Not yet filled in when settings are checked before the rows are read.
     section["token_dropout"] = section["token_dropout"] or 0.0

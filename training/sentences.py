@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -93,31 +94,35 @@ def cut_sentences(
     counts, per_row, words, windowed = [], [], 0, 0
     names = ("sequences", "starts", "spellings")[: 3 if preprocessor.characters else 2]
     types = {"sequences": np.int32, "starts": np.int32, "spellings": np.int16}
-    writers = {name: SpoolWriter(path.with_name(f"{path.name}-{name}"), types[name]) for name in names}
     tokens = unknown = 0
-    for first in range(0, len(examples), CHUNK_ROWS):
-        chunk = read_sentences(examples, np.arange(first, min(first + CHUNK_ROWS, len(examples))))
-        lengths = np.array([len(sentence) for sentence in chunk], np.int64)
-        if (lengths > MOST_WORDS).any():
-            row = int(np.argmax(lengths > MOST_WORDS))
-            raise InputError(
-                f"{examples.place(first + row)}: a sentence of at most {MOST_WORDS:,} words wanted,"
-                f" {lengths[row]:,} given"
-            )
-        flat = [word.encode("utf-8", "replace") for sentence in chunk for word in sentence]
-        windows, spelt = cut(tf.constant(flat, tf.string), lengths)
-        sequence, places = windows.sequences.flat_values.numpy(), windows.starts.row_lengths().numpy()
-        writers["sequences"].extend(sequence, windows.sequences.row_lengths().numpy())
-        writers["starts"].extend(windows.starts.flat_values.numpy(), places)
-        if preprocessor.characters:
-            writers["spellings"].extend(spelt.numpy(), places * LONGEST_SPELLING)
-        counts.append(windows.counts.numpy())
-        per_row.append(np.bincount(windows.sentences.numpy(), minlength=len(chunk)))
-        words += len(flat)
-        windowed += int((per_row[-1] > 1).sum())
-        tokens += len(sequence)
-        unknown += int((sequence == preprocessor.unknown_id).sum())
-    spools = {name: writer.close() for name, writer in writers.items()}
+    with ExitStack() as files:
+        writers = {
+            name: files.enter_context(SpoolWriter(path.with_name(f"{path.name}-{name}"), types[name]))
+            for name in names
+        }
+        for first in range(0, len(examples), CHUNK_ROWS):
+            chunk = read_sentences(examples, np.arange(first, min(first + CHUNK_ROWS, len(examples))))
+            lengths = np.array([len(sentence) for sentence in chunk], np.int64)
+            if (lengths > MOST_WORDS).any():
+                row = int(np.argmax(lengths > MOST_WORDS))
+                raise InputError(
+                    f"{examples.place(first + row)}: a sentence of at most {MOST_WORDS:,} words wanted,"
+                    f" {lengths[row]:,} given"
+                )
+            flat = [word.encode("utf-8", "replace") for sentence in chunk for word in sentence]
+            windows, spelt = cut(tf.constant(flat, tf.string), lengths)
+            sequence, places = windows.sequences.flat_values.numpy(), windows.starts.row_lengths().numpy()
+            writers["sequences"].extend(sequence, windows.sequences.row_lengths().numpy())
+            writers["starts"].extend(windows.starts.flat_values.numpy(), places)
+            if preprocessor.characters:
+                writers["spellings"].extend(spelt.numpy(), places * LONGEST_SPELLING)
+            counts.append(windows.counts.numpy())
+            per_row.append(np.bincount(windows.sentences.numpy(), minlength=len(chunk)))
+            words += len(flat)
+            windowed += int((per_row[-1] > 1).sum())
+            tokens += len(sequence)
+            unknown += int((sequence == preprocessor.unknown_id).sum())
+        spools = {name: writer.close() for name, writer in writers.items()}
     first_windows = np.concatenate([[0], np.cumsum(np.concatenate(per_row))]).astype(np.int64)
     made = SentenceTokens(
         spools["sequences"],

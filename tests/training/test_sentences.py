@@ -28,7 +28,7 @@ def examples_of(folder, sentences):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sentences")
-    texts = SentencePreprocessor(preprocessor(max_length=16), characters=True)
+    texts = SentencePreprocessor(preprocessor(max_length=64), characters=True)
     SENTENCES[-1] = (SENTENCES[-1][0], ["O"] * len(SENTENCES[-1][0]))
     examples = examples_of(folder / "rows", SENTENCES)
     return texts, examples, *cut_sentences(examples, texts, folder / "tokens")
@@ -58,7 +58,7 @@ def test_every_word_is_learnt_once_and_is_where_it_says(made, full_shapes):
     assert source.word_counts.tolist() == [len(words) for words in read_sentences(examples, rows)]
     flat = [word for words in read_sentences(examples, rows) for word in words]
     seen = []
-    plans = source.plans(source.buckets([], 3), 64, 4, np.random.default_rng(0))
+    plans = source.plans(source.buckets([], 3), 200, 4, np.random.default_rng(0))
     for plan, batch in zip(plans, source.dataset(plans).as_numpy_iterator(), strict=True):
         for name, value in source.batch(plan)["features"].items():
             np.testing.assert_array_equal(batch["features"][name], value)
