@@ -75,7 +75,7 @@ class SequenceTagger(keras.Model):
         self.spelling = self.spelling_in = None
         if characters:
             self.spelling = SpellingEncoder(
-                characters, character_dim, name="spelling", dtype=self.dtype_policy
+                characters, character_dim, dropout=encoder.dropout, name="spelling", dtype=self.dtype_policy
             )
             # Added to what enters the encoder, so that words see each other's spelling too.
             self.spelling_in = keras.layers.Dense(

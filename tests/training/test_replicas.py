@@ -52,12 +52,21 @@ def test_float16_trains_on_two_replicas():
 
 
 def test_lists_of_candidates_reach_the_same_weights_on_one_and_two_replicas():
-    result = run_worker("pair_replica_worker")
+    result = run_worker("task_replica_worker", task="match")
     assert result["apart"] < 1e-5 < 1e-2 < result["one"]["moved"]
     assert result["one"]["steps"] == result["two"]["steps"] > 6
     assert result["one"]["sums"] == pytest.approx(result["two"]["sums"], rel=1e-5)
     # Whole lists do not come out even: were the fillers learnt from, it would show.
     assert result["one"]["fillers"] == 0 < result["two"]["fillers"]
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_taggers_reach_the_same_weights_on_one_and_two_replicas(xla):
+    """Some sentences are read in several windows, of which a tag's words stand in one."""
+    result = run_worker("task_replica_worker", task="tag", xla=xla)
+    assert result["apart"] < 1e-5 < 1e-2 < result["one"]["moved"]
+    assert result["one"]["steps"] == result["two"]["steps"] > 6
+    assert result["one"]["sums"] == pytest.approx(result["two"]["sums"], rel=1e-5)
 
 
 def weights_after(batches, **options) -> list[np.ndarray]:

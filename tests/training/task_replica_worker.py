@@ -1,14 +1,16 @@
-"""Trains a small matcher listwise on one device and on two replicas and prints how far the weights are apart.
+"""Trains a small matcher listwise, or a tagger, on one device and on two replicas; prints how far they are apart.
 
 A process of its own, as for `replica_worker`. From the root of the repository:
 
-    python -m tests.training.pair_replica_worker
+    python -m tests.training.task_replica_worker '{"task": "tag", "xla": true}'
 """
 
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
@@ -16,8 +18,10 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+from kmha.bundle_files import parts_of  # noqa: E402
 from kmha.config import EncoderConfig  # noqa: E402
 from tests.pair_rows import ranking_rows  # noqa: E402
+from tests.tagged_sentences import tagged_sentences  # noqa: E402
 from tests.training.tiny_runs import distance, trainable  # noqa: E402
 from training.config import TextSection  # noqa: E402
 from training.examples import Example, write_examples  # noqa: E402
@@ -25,13 +29,36 @@ from training.inputs import Inputs, make_inputs  # noqa: E402
 from training.optimizer import AdamW  # noqa: E402
 from training.replicas import TrainingStep, make_strategy  # noqa: E402
 from training.tasks.match import MatchTask  # noqa: E402
+from training.tasks.tag import TagTask  # noqa: E402
 from training.tasks.task import Part  # noqa: E402
 
 EPOCHS, LENGTH = 3, 16
-TASK = MatchTask(target="binary", loss="listwise", best_by="map", overlap=True, dropout=0.0)
+MATCH = MatchTask(target="binary", loss="listwise", best_by="map", overlap=True, dropout=0.0)
+TAG = TagTask(
+    scheme="bio",
+    given_scheme="bio",
+    best_by="span_f1",
+    split="words",
+    characters=True,
+    character_dim=8,
+    dropout=0.0,
+)
 
 
-def read_inputs(folder: Path) -> Inputs:
+def read_sentences(folder: Path) -> Inputs:
+    """Sentences of one window and of several."""
+    examples = write_examples(
+        (
+            Example(("\n".join(words),), tuple(tags), "a", ordered=True)
+            for words, tags in tagged_sentences(33, seed=0)
+        ),
+        folder,
+    )
+    parts = {"train": Part(examples, np.arange(len(examples)))}
+    return make_inputs(TextSection(max_length=LENGTH, vocabulary_size=200), parts, folder, TAG)
+
+
+def read_lists(folder: Path) -> Inputs:
     """Lists of five candidates, and of two."""
     rows = [
         *ranking_rows(8, 5, seed=0),
@@ -41,16 +68,19 @@ def read_inputs(folder: Path) -> Inputs:
         (Example((a, b), (str(label),), "a", query) for a, b, label, query in rows), folder, num_texts=2
     )
     parts = {"train": Part(examples, np.arange(len(examples)))}
-    return make_inputs(TextSection(max_length=LENGTH, vocabulary_size=200), parts, folder, TASK)
+    return make_inputs(TextSection(max_length=LENGTH, vocabulary_size=200), parts, folder, MATCH)
 
 
-def train(inputs: Inputs, strategy: tf.distribute.Strategy) -> dict:
+def train(task: Any, inputs: Inputs, strategy: tf.distribute.Strategy, xla: bool) -> dict:
     """Trains for some epochs, whose batches are the same rows whatever the strategy is."""
     keras.utils.set_random_seed(1)
     replicas = strategy.num_replicas_in_sync
-    source = inputs.source("train", TASK.lesson(inputs.parts["train"], ["score"], 0), divisor=replicas)
+    labels = task.outputs([], inputs.parts["train"])
+    source = inputs.source(
+        "train", task.lesson(inputs.parts["train"], labels, 0), divisor=replicas, full_shapes=xla
+    )
     with strategy.scope():
-        (part,) = inputs.preprocessor.parts
+        (part,) = parts_of(inputs.preprocessor).values()
         encoder = EncoderConfig(
             len(part.vocabulary),
             max_length=LENGTH,
@@ -64,15 +94,16 @@ def train(inputs: Inputs, strategy: tf.distribute.Strategy) -> dict:
             ngram_buckets=31,
             ngram_dim=8,
         )
-        model = TASK.build({"": encoder}, ["score"])
-        TASK.prepare(model, source)
+        model = task.build({"": encoder}, labels)
+        task.prepare(model, source)
         step = TrainingStep(
             model,
-            TASK.row_losses,
+            task.row_losses,
             # The loss does not feel the head's bias, whose gradient is rounding alone: it must not be scaled up.
             AdamW(trainable(model), lambda step: tf.constant(3e-2), epsilon=1e-2),
             strategy,
-            forward=lambda features: TASK.forward(model, features),
+            jit_compile=xla,
+            forward=lambda features: task.forward(model, features),
         )
     before = [variable.numpy() for variable in trainable(model)]
     fillers, sums = 0, {}
@@ -93,11 +124,13 @@ def train(inputs: Inputs, strategy: tf.distribute.Strategy) -> dict:
 
 def main() -> None:
     """Prints one JSON object."""
+    case = json.loads(sys.argv[1])
     cpus = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
     with tempfile.TemporaryDirectory() as folder:
-        inputs = read_inputs(Path(folder))
-        one, two = (train(inputs, make_strategy(name)) for name in ("one", "mirrored"))
+        task, read = {"match": (MATCH, read_lists), "tag": (TAG, read_sentences)}[case["task"]]
+        inputs, xla = read(Path(folder)), case.get("xla", False)
+        one, two = (train(task, inputs, make_strategy(name), xla) for name in ("one", "mirrored"))
     apart = distance(one.pop("after"), two.pop("after"))
     print(json.dumps({"apart": apart, "one": one, "two": two}))
 
