@@ -96,7 +96,7 @@ def at_compiled_size(texts: SentencePreprocessor, given: Mapping[str, Any]) -> d
     padded = {}
     for name, values in given.items():
         missing = length - tf.shape(values)[1]
-        rest = [[0, 0]] * (len(values.shape) - 2)
+        paddings = tf.stack([[0, 0], tf.stack([0, missing]), *[[0, 0]] * (len(values.shape) - 2)])
         filling = texts.padding_id if name == TOKEN_IDS else 0
-        padded[name] = tf.pad(values, [[0, 0], [0, missing], *rest], constant_values=filling)
+        padded[name] = tf.pad(values, paddings, constant_values=filling)
     return padded
