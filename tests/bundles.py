@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 
-from kmha.tag_letters import Scheme
 from kmha.text.vocabulary import Tokenization
 
 TEXTS = (
@@ -124,77 +123,3 @@ def make_pair_bundle(granularities: tuple[Tokenization, ...] = ("wordpiece",), l
 def pair_bundle():
     """Do not change what it returns: all tests share it."""
     return make_pair_bundle()
-
-
-SENTENCES = (
-    ("The", "ferry", "leaves", "the", "old", "harbour", "at", "seven", ",", "doesn't", "it", "?"),
-    ("Bakers", "bake", "bread"),
-    ("bread",),
-    tuple("渡轮七点离开旧港口。"),
-    ("Паром", "уходит", "в", "семь", "часов"),
-    # Of several windows where a window has 24 tokens.
-    tuple("Seven old ferries left ; the harbour was empty and the best cafés open early .".split() * 3),
-)
-# Words that no one would call one, and sentences of none and of many.
-NASTY_SENTENCES = (
-    (),
-    ("",),
-    ("", " ", "\0", "\u200b", "bread"),
-    ("a b", "c\td", "old\nbread", "\u3000", "\u0301"),
-    ("🚢🥖", "👩‍🍳", "ＦＵＬＬ", "ﬁ²", "\U0010ffff"),
-    ("bread" * 41, "x" * 300, "é" * 21, "b" * 20, "harbour" * 400),
-    ("[CLS]", "[SEP]", "[PAD]", "##bread"),
-    ("old", "new") * 100,
-    ("x" * 100_000, "bread"),
-)
-TAGS = ("B-place", "B-thing", "I-place", "I-thing", "O")
-
-
-def make_tagger_bundle(
-    labels=TAGS, scheme: Scheme = "bio", tokenization: Tokenization = "wordpiece", characters=True, **model
-):
-    """A tagger's bundle whose weights are random but the same every time; more arguments of `SequenceTagger`."""
-    from kmha.bundle import Bundle
-    from kmha.config import EncoderConfig
-    from kmha.models.tagger import SequenceTagger
-    from kmha.tag_schemes import allowed_transitions
-    from kmha.text.sentence_limits import CHARACTERS
-    from kmha.text.sentence_preprocessor import SentencePreprocessor
-
-    part = preprocessor(tokenization)
-    sentences = SentencePreprocessor(part, "characters" if tokenization == "char" else "words", characters)
-    config = EncoderConfig(
-        len(part.vocabulary),
-        max_length=part.max_length,
-        hidden_dim=16,
-        num_layers=1,
-        num_heads=2,
-        intermediate_dim=24,
-        ngram_buckets=101,
-        ngram_dim=8,
-    )
-    allowed = allowed_transitions(labels, scheme)
-    tagger = SequenceTagger(
-        config,
-        len(labels),
-        scheme=scheme,
-        allowed=allowed.pairs.astype(int).tolist(),
-        allowed_start=allowed.start.astype(int).tolist(),
-        allowed_end=allowed.end.astype(int).tolist(),
-        characters=CHARACTERS if characters else 0,
-        character_dim=12,
-        **model,
-    )
-    tagger.build()
-    generator = np.random.default_rng(7)
-    for weights in tagger.trainable_variables:
-        weights.assign(0.5 * generator.normal(size=weights.shape))
-    details = {"lengths": {"p50": 9, "p90": 14, "p99": 16, "p100": 18}}
-    sample = ["\n".join(words) for words in SENTENCES]
-    return Bundle(tagger, sentences, list(labels), None, details, sample)
-
-
-@functools.cache
-def tagger_bundle():
-    """Do not change what it returns: all tests share it."""
-    return make_tagger_bundle()
