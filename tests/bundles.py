@@ -123,3 +123,87 @@ def make_pair_bundle(granularities: tuple[Tokenization, ...] = ("wordpiece",), l
 def pair_bundle():
     """Do not change what it returns: all tests share it."""
     return make_pair_bundle()
+
+
+# Words of each sentence, a space between two.
+SENTENCES = (
+    "the old ferry left Seven Harbour at seven , did n't it ?",
+    "bakers of New Bread Street open early",
+    "渡轮 七点 离开 旧 港口 。",
+    "Ferry",
+    "bread " * 40 + "at the harbour",
+)
+BIO = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
+TAGGERS: dict[str, dict] = {
+    "spelt": {"characters": True},
+    "no scheme": {
+        "labels": ("ADJ", "NOUN", "VERB"),
+        "scheme": "none",
+        "head": "softmax",
+        "word_pooling": "mean",
+    },
+    "characters": {
+        "labels": ("B-X", "E-X", "M-X", "O", "S-X"),
+        "scheme": "bmes",
+        "tokenization": "char",
+        "split": "characters",
+        "num_layers": 2,
+    },
+}
+
+
+def make_tagger_bundle(
+    labels=BIO,
+    scheme="bio",
+    tokenization: Tokenization = "wordpiece",
+    split="words",
+    characters=False,
+    head="crf",
+    word_pooling="first",
+    **encoder,
+):
+    """A tagger's bundle whose weights are random but the same every time; more arguments of `EncoderConfig`."""
+    from kmha.bundle import Bundle
+    from kmha.config import EncoderConfig
+    from kmha.models.tagger import SequenceTagger
+    from kmha.tag_schemes import allowed_transitions
+    from kmha.text.sentence_limits import CHARACTERS
+    from kmha.text.sentence_preprocessor import SentencePreprocessor
+
+    part = preprocessor(tokenization)
+    sizes = {"hidden_dim": 16, "num_layers": 1, "num_heads": 2, "intermediate_dim": 24, "ngram_buckets": 101}
+    config = EncoderConfig(
+        len(part.vocabulary), max_length=part.max_length, ngram_dim=8, **{**sizes, **encoder}
+    )
+    allowed = allowed_transitions(labels, scheme)
+    model = SequenceTagger(
+        config,
+        len(labels),
+        scheme,
+        allowed.pairs.astype(int).tolist(),
+        allowed.start.astype(int).tolist(),
+        allowed.end.astype(int).tolist(),
+        head,
+        word_pooling,
+        CHARACTERS if characters else 0,
+        character_dim=8,
+    )
+    model.build()
+    generator = np.random.default_rng(7)
+    for weights in model.trainable_variables:
+        weights.assign(0.5 * generator.normal(size=weights.shape))
+    details = {
+        "lengths": {"p50": 9, "p90": 14, "p99": 16, "p100": 18},
+        "metric": "token_accuracy" if scheme == "none" else "span_f1",
+        "given_scheme": scheme,
+        "columns": {"text": "1", "label": "2"},
+    }
+    sample = ["\n".join(sentence.split()) for sentence in SENTENCES]
+    sentences = SentencePreprocessor(part, split, characters)
+    return Bundle(model, sentences, list(labels), None, details, sample)
+
+
+@functools.cache
+def tagger_bundle(kind: str = "spelt"):
+    """One of TAGGERS. Do not change what it returns: all tests share it."""
+    return make_tagger_bundle(**TAGGERS[kind])
