@@ -169,7 +169,7 @@ def _walked(potentials: Potentials, best):
     transitions = ops.cast(potentials.transitions, "float32")
 
     def step(index, row, history):
-        tag = ops.argmax(row + best[index], axis=-1)
+        tag = _first_highest(row + best[index])
         return (
             index + 1,
             ops.take(transitions, tag, axis=0),
@@ -178,6 +178,16 @@ def _walked(potentials: Potentials, best):
 
     tags = _loop(ops.shape(best)[0], step, ops.zeros_like(best[0]), ops.zeros_like(best[:, :, 0]))[1]
     return ops.cast(ops.transpose(tags), "int32") * ops.cast(potentials.word_mask, "int32")
+
+
+def _first_highest(scores):
+    """The lowest place of a maximum over the last axis, int32; 0 where there is no number.
+
+    Keras' own argmax works on the bits of floats, which TFLite cannot.
+    """
+    count = scores.shape[-1]
+    lower = scores < ops.max(scores, axis=-1, keepdims=True)
+    return ops.min(ops.where(lower, count, ops.arange(count, dtype="int32")), axis=-1)
 
 
 def _loop(width, step: Callable, state, history):
