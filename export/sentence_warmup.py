@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from export.ids import input_names
 from export.ids_endpoints import PREDICT_IDS, PREDICT_IDS_XLA
 from export.served_ids import compiled_lengths
-from export.tagger_serving import EXPLAIN_WORDS, NUM_WORDS, PREDICT_WORDS, TEXT, WORDS, ids_names
+from export.tagger_serving import EXPLAIN_WORDS, NUM_WORDS, PREDICT_WORDS, TEXT, WORDS
 from kmha.bundle import Bundle
-from kmha.text.preprocessor import Preprocessor
 from kmha.text.ragged import Ragged
 from kmha.text.sentence_limits import MOST_WORDS
 from kmha.text.sentence_preprocessor import SentencePreprocessor
@@ -87,11 +87,8 @@ def _columns(sentences: Sequence[Sequence[str]]) -> dict[str, Any]:
 
 def _ids(bundle: Bundle, sentences: Sequence[Sequence[str]], length: int | None = None) -> dict[str, Any]:
     """Inputs of ids of the first window of each sentence; with a length, T is that."""
-    texts = bundle.preprocessor
-    if length is not None:
-        part = Preprocessor(texts.vocabulary, **{**texts.part.get_config(), "max_length": length})
-        texts = SentencePreprocessor(part, texts.split, texts.characters)
+    texts = bundle.preprocessor if length is None else bundle.preprocessor.shortened(length)
     cut = _cut(texts, sentences)
     first = texts.chosen(cut, _first_windows(cut.windows.sentences))
     features = texts.pad(first, (length, None))
-    return {name: features[name].numpy() for name in ids_names(bundle)}
+    return {name: features[name].numpy() for name in input_names(bundle)}

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from export.ids import ATTENTION, PROBABILITIES, SCORES
+from export.ids import ATTENTION, PROBABILITIES, SCORES, ids_function, ids_specs, input_names
 from export.ids_endpoints import (
     EXPLAIN,
     LABELS,
@@ -18,45 +18,15 @@ from export.ids_endpoints import (
 )
 from export.sentence_graph import cut_function, decode_function, scores_function, split_function
 from export.served_sentence_ids import at_compiled_size, checked_sentences
+from export.tagger_ids import PATH_PROBABILITIES, TAG_IDS
 from kmha.bundle import Bundle
-from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_MASK, WORD_STARTS
-from kmha.layers.crf_decoding import Decoded, decode
-from kmha.text.sentence_limits import LONGEST_SPELLING, MOST_WORDS
+from kmha.features import TOKEN_IDS, WORD_MASK, WORD_STARTS
+from kmha.layers.crf_decoding import Decoded
+from kmha.text.sentence_limits import MOST_WORDS
 
 PREDICT_WORDS, EXPLAIN_WORDS = "predict_words", "explain_words"
 TEXT, WORDS, NUM_WORDS, STARTS, ENDS = "text", "words", "num_words", "starts", "ends"
-TAGS, TAG_IDS, PATH_PROBABILITIES, WINDOWS = "tags", "tag_ids", "path_probabilities", "windows"
-
-
-def ids_names(bundle: Bundle) -> list[str]:
-    """Names of a tagger's inputs of ids, in their order."""
-    names = [TOKEN_IDS, PADDING_MASK, WORD_STARTS, WORD_MASK]
-    return [*names, CHARACTER_IDS] if bundle.preprocessor.characters else names
-
-
-def sentence_specs(bundle: Bundle) -> list[tf.TensorSpec]:
-    """What `sentence_ids_function` takes: int32 [B, T], [B, W] and [B, W, 20] by name."""
-    shapes = {CHARACTER_IDS: [None, None, LONGEST_SPELLING]}
-    return [tf.TensorSpec(shapes.get(name, [None, None]), tf.int32, name) for name in ids_names(bundle)]
-
-
-def sentence_ids_function(bundle: Bundle, with_attention: bool = False) -> Any:
-    """A graph function of a tagger's `ids_names` that gives what `TaggerEndpoints.predict_ids` does."""
-    model, names = bundle.model, ids_names(bundle)
-
-    def answer(*inputs):
-        features = dict(zip(names, inputs, strict=True))
-        scores, weights = model(features, return_attention_weights=True, training=False)
-        found = decode(model.potentials(scores, features[WORD_MASK]))
-        answers = {
-            PROBABILITIES: found.marginals,
-            TAG_IDS: found.tag_ids,
-            PATH_PROBABILITIES: found.path_probabilities,
-            SCORES: scores,
-        }
-        return answers | ({ATTENTION: tf.stack(weights, axis=1)} if with_attention else {})
-
-    return tf.function(answer, autograph=False)
+TAGS, WINDOWS = "tags", "windows"
 
 
 class TaggerEndpoints(tf.Module):
@@ -75,8 +45,8 @@ class TaggerEndpoints(tf.Module):
         self.weights = [variable.value for variable in bundle.model.variables]
         self._labels = bundle.labels
         self._xla = xla
-        self._names, self._specs = ids_names(bundle), sentence_specs(bundle)
-        answer = sentence_ids_function(bundle)
+        self._names, self._specs = input_names(bundle), ids_specs(bundle)
+        answer = ids_function(bundle)
         # As in `IdsEndpoints`: functions in a plain object, so that each stands in the graph once.
         self._parts = types.SimpleNamespace(
             split=split_function(bundle),
@@ -84,7 +54,7 @@ class TaggerEndpoints(tf.Module):
             scores=scores_function(bundle),
             decode=decode_function(bundle),
             answer=answer,
-            explain=sentence_ids_function(bundle, with_attention=True),
+            explain=ids_function(bundle, with_attention=True),
             compiled=tf.function(answer.python_function, autograph=False, jit_compile=True),
         )
 

@@ -108,7 +108,7 @@ class Tagger:
     """
 
     def __init__(self, model: keras.Model, preprocessor: SentencePreprocessor):
-        self.preprocessor = preprocessor
+        self.model, self.preprocessor = model, preprocessor
         self.scheme = model.scheme
         self._num_tags = model.num_labels
         self._decoder = Decoder(model)
@@ -153,10 +153,14 @@ class Tagger:
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> Tagged:
         """The tags of sentences given as words, whatever their number."""
+        lengths = np.array([len(sentence) for sentence in sentences], np.int64)
+        return self._decoder(self.scores(sentences), lengths)
+
+    def scores(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        """What the model gives of each word by itself, float32 [N, K], one sentence after another."""
         chunks = [sentences[i : i + CHUNK_ROWS] for i in range(0, len(sentences), CHUNK_ROWS)]
         scores = [self._chunk(chunk) for chunk in chunks]
-        lengths = np.array([len(sentence) for sentence in sentences], np.int64)
-        return self._decoder(np.concatenate([*scores, np.zeros((0, self._num_tags), np.float32)]), lengths)
+        return np.concatenate([*scores, np.zeros((0, self._num_tags), np.float32)])
 
     def answers(
         self, sentences: Sequence[Sentence], labels: Sequence[str], number: int = 1
