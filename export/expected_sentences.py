@@ -51,7 +51,11 @@ class ExpectedSentences:
         words = int(self._ends[count - 1]) if count else 0
         part = copy.copy(self)
         part.texts, part._words, part._ids = self.texts[:count], self._words[:count], self._ids[:count]
-        part._ends, part.answers, part._scores = self._ends[:count], self.answers[:words], self._scores[:words]
+        part._ends, part.answers, part._scores = (
+            self._ends[:count],
+            self.answers[:words],
+            self._scores[:words],
+        )
         return part
 
     def within(self, longest: int | None) -> tuple[np.ndarray, np.ndarray]:

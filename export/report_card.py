@@ -134,15 +134,13 @@ def table(reports: Sequence[dict[str, Any]], metric: float | None) -> list[str]:
 
 def _longer(report: dict[str, Any]) -> str:
     """What long rows were compared with."""
-    start, longest = f"{report['artefact']}: {report['rows_longer']}", report["lengths"][-1]
+    longest = report["lengths"][-1]
     if "sentences_with_other_paths" in report:
-        return (
-            f"{start} sentences do not fit its windows of {longest} tokens as they fit the run's; compared with what"
-            f" the run answers with windows of {longest}"
-        )
-    return (
-        f"{start} texts are longer than its {longest} tokens; compared with what the run answers to the first {longest}"
-    )
+        what = f"sentences need windows of more than its {longest} tokens", f"says with windows of {longest}"
+    else:
+        what = f"texts are longer than its {longest} tokens", f"answers to the first {longest}"
+    start = f"{report['artefact']}: {report['rows_longer']}"
+    return f"{start} {what[0]}; compared with what the run {what[1]}"
 
 
 def _cells(report: dict[str, Any]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.errors import InputError
+from kmha.features import CHARACTER_IDS
 from kmha.layers.crf_decoding import Decoded, decode
 from kmha.length_batches import length_batches
 from kmha.tag_schemes import Scheme, spans_of
@@ -117,7 +118,11 @@ class Tagger:
             lambda words, lengths: preprocessor.cut(Ragged.from_row_lengths(words, lengths)),
             input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)],
         )
-        self._scores = tf.function(lambda features: model(features, training=False), reduce_retracing=True)
+        ids, characters = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None, None], tf.int32)
+        features = {name: characters if name == CHARACTER_IDS else ids for name in preprocessor.feature_names}
+        self._scores = tf.function(
+            lambda features: model(features, training=False), input_signature=[features], autograph=False
+        )
 
     def split(self, sentences: Sequence[Sentence], number: int = 1) -> Split:
         """The words of sentences, the first of which has a number for messages; of raw texts also where they stand.
@@ -133,7 +138,7 @@ class Tagger:
         words, bounds = [], []
         for sentence, text in zip(sentences, texts, strict=True):
             where = None if text is None else next(found)
-            given = _words(sentence) if where is None else [text[first:end] for first, end in where]
+            given = _words(sentence) if text is None else [text[first:end] for first, end in where or []]
             if len(given) > MOST_WORDS:
                 raise InputError(
                     f"sentence {number + len(words)}: wanted at most {MOST_WORDS:,} words, given {len(given):,}"
