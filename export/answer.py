@@ -1,7 +1,8 @@
 """python -m export.answer ARTEFACT < texts.txt > probabilities.npy
 
 Answers texts, one a line, with an exported model and its own runtime: float32 [rows, labels] in NumPy's format. A
-matcher answers pairs, text_a and text_b with a tab between them.
+matcher answers pairs, text_a and text_b with a tab between them. A tagger answers sentences, a space between two
+words: float32 [words, tags + 2], the probabilities of all tags, that of the tag on the best path, and its number.
 """  # noqa: D415
 
 import json
@@ -16,7 +17,7 @@ import tyro
 from export.artefacts import recognise
 from export.predictors import Row, load
 from training.cli import parse, run
-from training.predict import lines, pairs
+from training.predict import lines, pairs, sentences
 
 TEXTS, LAYERS = "texts.jsonl", "layers.npz"
 PROBABILITIES, IDS, FACTS, ERRORS = "probabilities.npy", "token_ids.json", "facts.json", "errors.json"
@@ -29,7 +30,7 @@ class AnswerConfig:
     artefact: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="ARTEFACT")]
     """A SavedModel or a folder of its versions, a .tflite or an .onnx file."""
     folder: Path | None = None
-    """Read texts.jsonl (JSON strings, of pairs lists of two) and write the answers there, as export.verify asks."""
+    """Read texts.jsonl (JSON strings, or lists of them) and write the answers there, as export.verify asks."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +44,7 @@ def _answer(config: AnswerConfig) -> int:
 
     predictor = load(artefact)
     if config.folder is None:
-        read = lines if predictor.num_texts == 1 else pairs
+        read = sentences if _tags(predictor) else lines if predictor.num_texts == 1 else pairs
         rows: list[Any] = list(read(sys.stdin.buffer))
         np.save(sys.stdout.buffer, predictor.probabilities(rows), allow_pickle=False)
     elif (config.folder / LAYERS).exists():
@@ -53,10 +54,16 @@ def _answer(config: AnswerConfig) -> int:
     return 0
 
 
-def read_texts(path: Path) -> list[Any]:
-    """Texts of a file of JSON strings, or pairs of one of lists; lone surrogates stand for bytes that are no UTF-8."""
+def read_texts(path: Path, as_sentences: bool = False) -> list[Any]:
+    """Texts of a file of JSON strings, or pairs of one of lists; lone surrogates stand for bytes that are no UTF-8.
+
+    Args:
+        path: Of the file.
+        as_sentences: Whether its lists are the words of sentences.
+    """
     rows = (json.loads(line) for line in path.read_text("utf-8").splitlines())
-    return [_bytes(row) if isinstance(row, str) else tuple(map(_bytes, row)) for row in rows]
+    made = list if as_sentences else tuple
+    return [_bytes(row) if isinstance(row, str) else made(map(_bytes, row)) for row in rows]
 
 
 def write_texts(path: Path, texts: Sequence[Row]) -> None:
@@ -73,10 +80,14 @@ def _string(text: bytes) -> str:
     return text.decode("utf-8", "surrogateescape")
 
 
+def _tags(predictor) -> bool:
+    return getattr(predictor, "sentences", False)
+
+
 def _write_answers(predictor, folder: Path) -> None:
     import numpy as np
 
-    texts = read_texts(folder / TEXTS)
+    texts = read_texts(folder / TEXTS, _tags(predictor))
     np.save(folder / PROBABILITIES, predictor.probabilities(texts), allow_pickle=False)
     (folder / IDS).write_text(json.dumps(predictor.token_ids(texts)))
     (folder / FACTS).write_text(json.dumps(predictor.facts()))
@@ -90,7 +101,8 @@ def _write_errors(predictor, folder: Path) -> None:
 
     with np.load(folder / LAYERS, allow_pickle=False) as stored:
         layers = {name: stored[name] for name in stored.files}
-    errors = nearest_errors(layers, predictor.tensors(read_texts(folder / TEXTS)))
+    texts = read_texts(folder / TEXTS, _tags(predictor))
+    errors = nearest_errors(layers, predictor.tensors(texts))
     (folder / ERRORS).write_text(json.dumps(errors))
 
 

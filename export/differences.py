@@ -18,10 +18,13 @@ class Differences:
         max_difference: Largest of any probability; of graded scores, which have no bound, relative to max(1, |score|).
             NaN where one is not finite.
         worst_row: Where it is.
-        label_agreement: Share of the real rows with the same label, of binary pairs with the same decision; with
-            several labels, share of the decisions, one a label and row, that are the same. None of graded scores.
+        label_agreement: Share of the real rows with the same label, of binary pairs with the same decision, of words
+            with the same tag; with several labels, share of the decisions, one a label and row, that are the same. None
+            of graded scores.
         set_agreement: With several labels, share of the real rows with the same set; else None.
-        not_finite: Rows with a probability that is no finite number.
+        not_finite: Rows, or words, with a probability that is no finite number.
+        other_paths: Sentences whose tags are others than the bundle's although no other path is as good; None where
+            words are not tagged.
     """
 
     max_difference: float
@@ -29,6 +32,7 @@ class Differences:
     label_agreement: float | None
     set_agreement: float | None
     not_finite: int
+    other_paths: int | None = None
 
 
 def differences(
@@ -83,7 +87,8 @@ def failures(
     """
     reasons = []
     if found.not_finite:
-        reasons.append(f"{found.not_finite} rows answered with NaN or infinity")
+        rows = "rows" if found.other_paths is None else "words"
+        reasons.append(f"{found.not_finite} {rows} answered with NaN or infinity")
     if not labels:
         reasons.append("the names of its labels are not the bundle's")
     if other_tokens:
@@ -92,6 +97,8 @@ def failures(
     if most is not None and found.max_difference > most:
         what = "a score differs, relative to max(1, |score|)," if graded else "a probability differs"
         reasons.append(f"{what} by {found.max_difference:.1e}, more than {most:.0e}")
+    if quantization == "none" and found.other_paths:
+        reasons.append(f"{found.other_paths} sentences have other tags, which fit worse")
     agreement = 1.0 if found.label_agreement is None else found.label_agreement
     if quantization == "dynamic" and agreement < LEAST_AGREEMENT:
         reasons.append(f"only {agreement:.4f} of the labels are the same, less than {LEAST_AGREEMENT}")
@@ -109,9 +116,11 @@ def failures(
 def as_json(found: Differences) -> dict[str, Any]:
     """The numbers as JSON values: None where one is no number."""
     finite = np.isfinite(found.max_difference)
+    paths = {} if found.other_paths is None else {"sentences_with_other_paths": found.other_paths}
     return {
         "max_difference": found.max_difference if finite else None,
         "label_agreement": found.label_agreement,
         "set_agreement": found.set_agreement,
         "rows_not_finite": found.not_finite,
+        **paths,
     }

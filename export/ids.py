@@ -4,19 +4,22 @@ from typing import Any
 
 import tensorflow as tf
 
+from export.tagger_ids import tagger_function, tagger_input_names, tagger_specs
 from kmha.bundle import Bundle
-from kmha.manifest import CLASSIFY
+from kmha.manifest import CLASSIFY, TAG
 
 PROBABILITIES, SCORES, ATTENTION = "probabilities", "scores", "attention"
 
 
 def output_name(bundle: Bundle) -> str:
-    """What the first output is called: the scores of pairs, or the probabilities of labels."""
-    return PROBABILITIES if bundle.task == CLASSIFY or bundle.model.target == "classes" else SCORES
+    """What the first output is called: the scores of pairs, or the probabilities of labels or tags."""
+    return PROBABILITIES if bundle.task in (CLASSIFY, TAG) or bundle.model.target == "classes" else SCORES
 
 
 def input_names(bundle: Bundle) -> list[str]:
-    """Names of the inputs: token ids and padding mask of every text, cut in every way."""
+    """Names of the inputs: token ids and padding mask of every text, cut in every way; of taggers words too."""
+    if bundle.task == TAG:
+        return tagger_input_names(bundle)
     return [name for given in bundle.preprocessor.inputs for name in (given.ids, given.mask)]
 
 
@@ -30,8 +33,11 @@ def ids_function(bundle: Bundle, with_attention: bool = False) -> Any:
     Returns:
         A `tf.function` of the `input_names` in their order, int32 [B, T] each, that gives {"probabilities": float32
         [B, C]}, of pairs {"scores": float32 [B, 1]}; and, if asked, of every layer L and head N "attention": float32
-        [B, L, N, T, T], of pairs by who looks at whom, such as "attention_a_to_b": float32 [B, L, N, T, S].
+        [B, L, N, T, T], of pairs by who looks at whom, such as "attention_a_to_b": float32 [B, L, N, T, S]. What a
+        tagger takes and gives is in `export.tagger_ids`.
     """
+    if bundle.task == TAG:
+        return tf.function(tagger_function(bundle, with_attention), autograph=False)
     model, names, output = bundle.model, input_names(bundle), output_name(bundle)
 
     def answer(*inputs):
@@ -48,5 +54,7 @@ def ids_function(bundle: Bundle, with_attention: bool = False) -> Any:
 
 
 def ids_specs(bundle: Bundle, batch: int | None = None, length: int | None = None) -> list[tf.TensorSpec]:
-    """What `ids_function` takes: int32 [B, T] by name, None where it may vary."""
+    """What `ids_function` takes: int32 [B, T] by name, None where it may vary; of words [B, T - 2]."""
+    if bundle.task == TAG:
+        return tagger_specs(bundle, batch, length)
     return [tf.TensorSpec([batch, length], tf.int32, name) for name in input_names(bundle)]

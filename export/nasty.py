@@ -4,7 +4,9 @@ from typing import Any
 
 from kmha.bundle import Bundle
 from kmha.bundle_files import parts_of
+from kmha.manifest import TAG
 from kmha.text.preprocessor import Preprocessor
+from kmha.text.sentence_limits import MOST_WORDS
 from kmha.text.vocabulary import CONTINUATION
 
 LONG_BYTES = 100_000
@@ -17,8 +19,10 @@ def nasty_rows(bundle: Bundle) -> dict[str, Any]:
 
     Args:
         bundle: Its vocabulary says which words are known, and its longest length how many fit. Of pairs each nasty text
-            stands before a plain one, after it, and on both sides.
+            stands before a plain one, after it, and on both sides; of a tagger see `nasty_sentences`.
     """
+    if bundle.task == TAG:
+        return nasty_sentences(bundle)
     parts = parts_of(bundle.preprocessor)
     if bundle.preprocessor.num_texts == 1:
         return {name: text for part in parts.values() for name, text in nasty_texts(part).items()}
@@ -65,6 +69,40 @@ def nasty_texts(part: Preprocessor) -> dict[str, bytes]:
         "half a surrogate pair": b"\xed\xa0\x80",
     }
     return {name: text.encode() for name, text in texts.items()} | invalid
+
+
+def nasty_sentences(bundle: Bundle) -> dict[str, list[bytes] | bytes]:
+    """Sentences by what is nasty about them: lists of words, and after them raw texts.
+
+    Args:
+        bundle: A tagger's.
+    """
+    texts = bundle.preprocessor
+    word = _known_word(texts.part).encode()
+    single = {
+        f"{name}, as a word": text for name, text in nasty_texts(texts.part).items() if len(text) < 1000
+    }
+    sentences: dict[str, list[bytes] | bytes] = {
+        "no words": [],
+        "words without characters": [b"", word, b""],
+        "words without tokens": [b"\x01", "\u200b".encode(), word, b" "],
+        "one very long word": [word, word * (LONG_BYTES // len(word)), word],
+        "1,500 words": [word, b"a", b"."] * 500,
+        f"{MOST_WORDS:,} words": [word] * MOST_WORDS,
+        **{name: [text] for name, text in single.items()},
+        **{f"{name} among others": [word, text, b".", text] for name, text in single.items()},
+    }
+    longest = texts.max_length
+    for count in (longest - 3, longest - 2, longest - 1, longest, 2 * longest):
+        sentences[f"{count} words of one token"] = [word] * count
+    raw = nasty_texts(texts.part)
+    raw["many words"] = b"%b. " % word * (MOST_WORDS // 2)
+    counts = texts.words([*raw.values()]).words.row_lengths().numpy()
+    # Longer ones are refused, by the run as well.
+    fits = {
+        name: text for (name, text), count in zip(raw.items(), counts, strict=True) if count <= MOST_WORDS
+    }
+    return sentences | {f"{name}, raw": text for name, text in fits.items()}
 
 
 def _known_word(part: Preprocessor) -> str:

@@ -1,4 +1,4 @@
-"""Exported models as things that answer texts or pairs of texts, each by its own runtime."""
+"""Exported models as things that answer texts, pairs of texts or sentences, each by its own runtime."""
 
 import importlib
 import importlib.util
@@ -18,8 +18,8 @@ _READERS = {
 }
 
 
-# A text, or a pair of texts.
-Row = bytes | tuple[bytes, bytes]
+# A text, a pair of texts, or the words of a sentence.
+Row = bytes | tuple[bytes, bytes] | list[bytes]
 
 
 class Predictor(Protocol):
@@ -27,6 +27,8 @@ class Predictor(Protocol):
 
     Attributes:
         num_texts: Texts in a row: 1, or 2 where it takes pairs.
+        sentences: Whether a row is the words of a sentence; a raw text may stand in its place where the model can
+            split it. Predictors of other models need not have it.
     """
 
     num_texts: int
@@ -43,12 +45,17 @@ class Predictor(Protocol):
     def token_ids(self, texts: Sequence[Row]) -> list[Any] | None:
         """The ids that it makes of each row, special ones included, cut to its longest length; None: not to be seen.
 
-        Of a text a list of ids; of a pair a list of them for each of its inputs, as `preprocessor.inputs` orders them.
+        Of a text a list of ids; of a pair a list of them for each of its inputs, as `preprocessor.inputs` orders them;
+        of a sentence one for each of its windows.
         """
         ...
 
     def probabilities(self, texts: Sequence[Row]) -> np.ndarray:
-        """float32 [R, C]; of pairs with one score [R, 1]."""
+        """float32 [R, C]; of pairs with one score [R, 1].
+
+        Of the N words of all sentences, one after another, float32 [N, K + 2]: the probability of each tag over all
+        paths, the path probability, and the id of the tag.
+        """
         ...
 
     def tensors(self, texts: Sequence[Row]) -> Iterator[np.ndarray]:

@@ -68,14 +68,13 @@ def write_savedmodel(bundle, folder: Path, xla: bool = False) -> Path:
     import tensorflow as tf
 
     from export.beside import written_beside
-    from export.pair_serving import RANK
 
     final = folder / str(next_version(folder))
     try:
         # The folder first: where it is new, it goes again after an error.
         with written_beside(final) as beside:
             signatures = _save(bundle, beside, xla)
-            _add_server_files(folder, xla, RANK in signatures)
+            _add_server_files(folder, xla, _unjoined(signatures))
     except tf.errors.OpError as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{folder}: cannot write there, {reason}") from error
@@ -106,10 +105,19 @@ def _save(bundle, folder: Path, xla: bool) -> list[str]:
     return list(signatures)
 
 
-def _add_server_files(folder: Path, xla: bool, ranks: bool) -> None:
-    from export.server_files import COMPOSE, RANKING, XLA_FLAG, add_missing, model_name, server_files
+def _unjoined(signatures: Sequence[str]) -> str:
+    """The server that joins no requests, if one is needed."""
+    from export.pair_serving import RANK
+    from export.server_files import EXPLAINING, RANKING
+    from export.tagger_serving import PREDICT_WORDS
 
-    kept = add_missing(folder, server_files(model_name(folder), xla, ranks))
+    return RANKING if RANK in signatures else EXPLAINING if PREDICT_WORDS in signatures else ""
+
+
+def _add_server_files(folder: Path, xla: bool, unjoined: str) -> None:
+    from export.server_files import COMPOSE, UNJOINED, XLA_FLAG, add_missing, model_name, server_files
+
+    kept = add_missing(folder, server_files(model_name(folder), xla, unjoined))
     if kept:
         say(f"kept as they were: {', '.join(kept)}")
     if COMPOSE not in kept:
@@ -117,8 +125,9 @@ def _add_server_files(folder: Path, xla: bool, ranks: bool) -> None:
     compose = (folder / COMPOSE).read_text("utf-8", "replace")
     if xla and XLA_FLAG not in compose:
         say(f"{folder / COMPOSE}: add {XLA_FLAG} to the command, without it the compiled signature fails")
-    if ranks and f"{RANKING}:" not in compose:
-        say(f"{folder / COMPOSE}: add a server without batching, without it the signature rank fails")
+    if unjoined and f"{unjoined}:" not in compose:
+        name = UNJOINED[unjoined]
+        say(f"{folder / COMPOSE}: add a server without batching, without it the signature {name} fails")
 
 
 def load_savedmodel(folder: Path | str, signature: str = "serving_default"):

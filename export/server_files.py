@@ -13,7 +13,9 @@ MODELS, BATCHING, MONITORING, COMPOSE = (
     "docker-compose.yml",
 )
 ALLOWED_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
-RANKING = "ranking"
+# Names of servers that join no requests, and the signatures they are for.
+RANKING, EXPLAINING = "ranking", "explaining"
+UNJOINED = {RANKING: "rank", EXPLAINING: "explain"}
 XLA_FLAG = "--xla_cpu_compilation_enabled=true"
 
 
@@ -22,14 +24,15 @@ def model_name(folder: Path) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", folder.resolve().name).strip("_") or "model"
 
 
-def server_files(name: str, xla: bool, ranks: bool = False) -> dict[str, str]:
+def server_files(name: str, xla: bool, unjoined: str = "") -> dict[str, str]:
     """The texts by file name.
 
     Args:
         name: The model's, as `model_name` gives it.
         xla: Whether a signature is compiled: the server does so only if told.
-        ranks: Whether a signature ranks. It takes one query and many candidates, which TensorFlow Serving refuses where
-            it joins requests ("must have equal 0th-dimension size"), so a second server is set up that does not.
+        unjoined: Name of a second server that joins no requests, one of `UNJOINED`; empty: none is needed. Ranking
+            takes one query and many candidates, explaining a tagger's long text gives more windows than texts, and both
+            TensorFlow Serving refuses where it joins requests ("0th-dimension size").
     """
     home = f"/models/{name}"
     models = f"      - --model_config_file={home}/{MODELS}\n"
@@ -70,8 +73,8 @@ services:
   serving:
 {_service(home, 8500, models + batching + compiled)}"""
         + (
-            f"  {RANKING}:  # Joins no requests: for rank.\n{_service(home, 8510, models + compiled)}"
-            if ranks
+            f"  {unjoined}:  # Joins no requests: for {UNJOINED[unjoined]}.\n{_service(home, 8510, models + compiled)}"
+            if unjoined
             else ""
         ),
     }

@@ -16,7 +16,8 @@ from export.ids_endpoints import (
     traced,
 )
 from kmha.bundle import Bundle
-from kmha.manifest import MATCH
+from kmha.manifest import CLASSIFY as CLASSIFY_TASK
+from kmha.manifest import MATCH, TAG
 
 TEXT, GIVEN = "text", "given"
 
@@ -85,12 +86,13 @@ class Endpoints(IdsEndpoints):
 
 
 def endpoints(bundle: Bundle, xla: bool = False) -> Any:
-    """The endpoints of a classifier or of a matcher; both have `signatures`.
+    """The endpoints of a classifier, a matcher or a tagger; all have `signatures`.
 
     Args:
         bundle: A trained bundle.
         xla: Whether there is a signature that XLA compiles.
     """
     from export.pair_serving import PairEndpoints
+    from export.tagger_serving import TaggerEndpoints
 
-    return (PairEndpoints if bundle.task == MATCH else Endpoints)(bundle, xla)
+    return {CLASSIFY_TASK: Endpoints, MATCH: PairEndpoints, TAG: TaggerEndpoints}[bundle.task](bundle, xla)

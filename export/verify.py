@@ -16,6 +16,7 @@ import tyro
 
 from export.artefacts import recognise
 from kmha.errors import InputError
+from kmha.manifest import CLASSIFY, MATCH, TAG
 from training.cli import FAILED, parse, run, say
 from training.ranges import Range
 from training.sources import file_source
@@ -30,13 +31,13 @@ class VerifyConfig:
     artefacts: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ARTEFACT")]
     """SavedModels or folders of their versions, .tflite and .onnx files."""
     data: Path
-    """Labelled rows to answer: .csv, .tsv or .jsonl, also .gz."""
+    """Labelled rows to answer: .csv, .tsv, .jsonl or .conll, also .gz."""
     text_column: str = ""
-    """Column of the text, or of the first of a pair; empty: as in training."""
+    """Column of the text, of the words, or of the first of a pair; empty: as in training."""
     text_b_column: str = ""
     """Column of the second text of a pair; empty: as in training."""
     label_column: str = ""
-    """Column of the label; empty: as in training."""
+    """Column of the label or of the tags; empty: as in training."""
     query_column: str = ""
     """Column of the query that a pair belongs to; empty: as in training."""
     rows: Annotated[int, Range(at_least=0)] = 2000
@@ -70,7 +71,7 @@ def _verify(config: VerifyConfig) -> int:
             query=config.query_column,
         )
         rows = read_rows(bundle, config.data, given, config.rows, Path(scratch))
-        kind = "texts" if bundle.preprocessor.num_texts == 1 else "pairs"
+        kind = {CLASSIFY: "texts", MATCH: "pairs", TAG: "sentences"}[bundle.task]
         say(f"{rows.real:,} rows of {config.data} and {len(rows.nasty)} nasty {kind}")
         examiner = Examiner(bundle, rows)
         reports = []

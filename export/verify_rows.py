@@ -11,6 +11,7 @@ from export.nasty import nasty_rows
 from export.predictors import Row
 from kmha.bundle import Bundle
 from training.judge import GivenColumns, judged_task, rows_of
+from training.sentences import read_sentences
 from training.sources import file_source, read_examples
 from training.tasks.task import Part, Task
 
@@ -20,7 +21,7 @@ class Rows:
     """Texts or pairs to answer, the real ones first.
 
     Attributes:
-        texts: Real rows, then nasty ones.
+        texts: Real rows, then nasty ones; of a tagger lists of words, then raw texts.
         nasty: What is nasty about each of the others.
         part: The real rows with their labels.
         task: Scores them.
@@ -40,13 +41,12 @@ class Rows:
         """Where a row comes from, for messages."""
         if index < self.real:
             return self.part.examples.place(int(self.part.rows[index]))
-        return f"nasty text: {self.nasty[index - self.real]}"
+        kind = "sentence" if isinstance(self.texts[index], list) else "text"
+        return f"nasty {kind}: {self.nasty[index - self.real]}"
 
-    def metric(
-        self, labels: Sequence[str], probabilities: np.ndarray, decision: dict[str, Any]
-    ) -> float | None:
-        """The task's own metric of probabilities [rows, C], nasty rows ignored; None where it is not defined."""
-        scores = self.task.scores(self.part, list(labels), probabilities[: self.real], decision)
+    def metric(self, labels: Sequence[str], answers: Any, decision: dict[str, Any]) -> float | None:
+        """The task's own metric of its answers to the real rows; None where it is not defined."""
+        scores = self.task.scores(self.part, list(labels), answers, decision)
         value = scores[self.task.metric]
         return None if value is None else float(value)
 
@@ -70,12 +70,14 @@ def read_rows(bundle: Bundle, path: Path, given: GivenColumns, most: int, folder
     count = min(most or len(examples), len(examples))
     part = Part(examples, np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
     nasty = nasty_rows(bundle)
-    real = (_encoded(row) for row in rows_of(examples, part.rows))
-    return Rows([*real, *nasty.values()], list(nasty), part, task)
+    found = rows_of(examples, part.rows) if bundle.tagger is None else read_sentences(examples, part.rows)
+    return Rows([*map(_encoded, found), *nasty.values()], list(nasty), part, task)
 
 
 def _encoded(row: Any) -> Row:
     if isinstance(row, str):
         return row.encode("utf-8")
+    if isinstance(row, list):
+        return [word.encode("utf-8") for word in row]
     first, second = row
     return first.encode("utf-8"), second.encode("utf-8")

@@ -11,9 +11,11 @@ import tensorflow as tf
 from export.ids import input_names
 from export.ids_endpoints import CLASSIFY, PREDICT_IDS, PREDICT_IDS_XLA
 from export.pair_serving import CANDIDATES, EMBED_QUERY, QUERY, RANK, RANK_VECTORS, TEXT_A, TEXT_B, VECTORS
+from export.sentence_warmup import sentence_requests
 from export.served_ids import compiled_shapes
 from export.serving import TEXT
 from kmha.bundle import Bundle
+from kmha.manifest import TAG
 
 WARMUP_REQUESTS = Path("assets.extra") / "tf_serving_warmup_requests"
 BATCH_SIZES = (1, 8, 32)
@@ -50,6 +52,10 @@ def write_warmup(
 def _requests(
     bundle: Bundle, signatures: Mapping[str, Any], compiled_sizes: Sequence[int]
 ) -> Iterator[bytes]:
+    if bundle.task == TAG:
+        for name, inputs in sentence_requests(bundle, signatures, BATCH_SIZES, compiled_sizes):
+            yield predict_log(name, inputs)
+        return
     sample = itertools.cycle(_sample(bundle))
     for name, function in signatures.items():
         if name in (RANK, RANK_VECTORS):

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.errors import InputError
+from kmha.features import CHARACTER_IDS
 from kmha.layers.crf_decoding import Decoded, decode
 from kmha.length_batches import length_batches
 from kmha.tag_schemes import Scheme, spans_of
@@ -108,7 +109,7 @@ class Tagger:
     """
 
     def __init__(self, model: keras.Model, preprocessor: SentencePreprocessor):
-        self.preprocessor = preprocessor
+        self.model, self.preprocessor = model, preprocessor
         self.scheme = model.scheme
         self._num_tags = model.num_labels
         self._decoder = Decoder(model)
@@ -117,7 +118,11 @@ class Tagger:
             lambda words, lengths: preprocessor.cut(Ragged.from_row_lengths(words, lengths)),
             input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)],
         )
-        self._scores = tf.function(lambda features: model(features, training=False), reduce_retracing=True)
+        ids, characters = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None, None], tf.int32)
+        features = {name: characters if name == CHARACTER_IDS else ids for name in preprocessor.feature_names}
+        self._scores = tf.function(
+            lambda features: model(features, training=False), input_signature=[features], autograph=False
+        )
 
     def split(self, sentences: Sequence[Sentence], number: int = 1) -> Split:
         """The words of sentences, the first of which has a number for messages; of raw texts also where they stand.
@@ -132,8 +137,13 @@ class Tagger:
         found = iter(self._bounds(raw))
         words, bounds = [], []
         for sentence, text in zip(sentences, texts, strict=True):
+<<<<<<< HEAD
             where: list[tuple[int, int]] = [] if text is None else next(found)
             given = _words(sentence) if text is None else [text[first:end] for first, end in where]
+=======
+            where = None if text is None else next(found)
+            given = _words(sentence) if text is None else [text[first:end] for first, end in where or []]
+>>>>>>> tagsrv
             if len(given) > MOST_WORDS:
                 raise InputError(
                     f"sentence {number + len(words)}: wanted at most {MOST_WORDS:,} words, given {len(given):,}"
@@ -153,10 +163,14 @@ class Tagger:
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> Tagged:
         """The tags of sentences given as words, whatever their number."""
+        lengths = np.array([len(sentence) for sentence in sentences], np.int64)
+        return self._decoder(self.scores(sentences), lengths)
+
+    def scores(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        """What the model gives of each word by itself, float32 [N, K], one sentence after another."""
         chunks = [sentences[i : i + CHUNK_ROWS] for i in range(0, len(sentences), CHUNK_ROWS)]
         scores = [self._chunk(chunk) for chunk in chunks]
-        lengths = np.array([len(sentence) for sentence in sentences], np.int64)
-        return self._decoder(np.concatenate([*scores, np.zeros((0, self._num_tags), np.float32)]), lengths)
+        return np.concatenate([*scores, np.zeros((0, self._num_tags), np.float32)])
 
     def answers(
         self, sentences: Sequence[Sentence], labels: Sequence[str], number: int = 1

@@ -1,6 +1,7 @@
 """Bundles that no one trained: tiny models with random weights and a vocabulary learnt from a few texts."""
 
 import functools
+
 from typing import Any
 
 import numpy as np
@@ -126,29 +127,45 @@ def pair_bundle():
     return make_pair_bundle()
 
 
-# How each tiny tagger is made: more arguments of `make_tagger_bundle`.
-TAGGERS = {
-    "names": {"characters": True, "context_width": 3},
-    "parts of speech": {"tags": ("A", "N", "V"), "scheme": "none", "head": "softmax", "word_pooling": "mean"},
+# Words of each sentence, a space between two.
+SENTENCES = (
+    "the old ferry left Seven Harbour at seven , did n't it ?",
+    "bakers of New Bread Street open early",
+    "渡轮 七点 离开 旧 港口 。",
+    "Ferry",
+    "bread " * 40 + "at the harbour",
+)
+BIO = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
+TAGGERS: dict[str, dict] = {
+    "spelt": {"characters": True, "context_width": 3},
+    "no scheme": {
+        "labels": ("ADJ", "NOUN", "VERB"),
+        "scheme": "none",
+        "head": "softmax",
+        "word_pooling": "mean",
+    },
     "characters": {
-        "tags": ("B", "E", "M", "S"),
+        "labels": ("B-X", "E-X", "M-X", "O", "S-X"),
         "scheme": "bmes",
-        "split": "characters",
         "tokenization": "char",
+        "split": "characters",
+        "num_layers": 2,
     },
 }
 
 
 def make_tagger_bundle(
-    tags=("B-LOC", "B-PER", "I-LOC", "I-PER", "O"),
+    labels=BIO,
     scheme: Any = "bio",
+    tokenization: Tokenization = "wordpiece",
     split: Any = "words",
     characters=False,
-    tokenization: Tokenization = "wordpiece",
-    max_length=16,
-    **model,
+    head: Any = "crf",
+    word_pooling: Any = "first",
+    context_width=0,
+    **encoder,
 ):
-    """A tagger's bundle whose weights are random but the same every time; more arguments of `SequenceTagger`."""
+    """A tagger's bundle whose weights are random but the same every time; more arguments of `EncoderConfig`."""
     from kmha.bundle import Bundle
     from kmha.config import EncoderConfig
     from kmha.models.tagger import SequenceTagger
@@ -156,40 +173,41 @@ def make_tagger_bundle(
     from kmha.text.sentence_limits import CHARACTERS
     from kmha.text.sentence_preprocessor import SentencePreprocessor
 
-    part = preprocessor(tokenization, max_length=max_length)
-    encoder = EncoderConfig(
-        len(part.vocabulary),
-        max_length=max_length,
-        hidden_dim=16,
-        num_layers=1,
-        num_heads=2,
-        intermediate_dim=24,
-        positions="rotary",
-        ngram_buckets=101,
-        ngram_dim=8,
+    part = preprocessor(tokenization)
+    sizes = {"hidden_dim": 16, "num_layers": 1, "num_heads": 2, "intermediate_dim": 24, "ngram_buckets": 101}
+    config = EncoderConfig(
+        len(part.vocabulary), max_length=part.max_length, ngram_dim=8, **{**sizes, **encoder}
     )
-    allowed = allowed_transitions(tags, scheme)
-    tagger = SequenceTagger(
-        encoder,
-        len(tags),
-        scheme=scheme,
-        allowed=allowed.pairs.astype(int).tolist(),
-        allowed_start=allowed.start.astype(int).tolist(),
-        allowed_end=allowed.end.astype(int).tolist(),
-        characters=CHARACTERS if characters else 0,
+    allowed = allowed_transitions(labels, scheme)
+    model = SequenceTagger(
+        config,
+        len(labels),
+        scheme,
+        allowed.pairs.astype(int).tolist(),
+        allowed.start.astype(int).tolist(),
+        allowed.end.astype(int).tolist(),
+        head,
+        word_pooling,
+        CHARACTERS if characters else 0,
         character_dim=8,
-        **model,
+        context_width=context_width,
     )
-    tagger.build()
+    model.build()
     generator = np.random.default_rng(7)
-    for weights in tagger.trainable_variables:
+    for weights in model.trainable_variables:
         weights.assign(0.5 * generator.normal(size=weights.shape))
-    details = {"lengths": {"p50": 9, "p90": 14, "p99": 16, "p100": 16}, "given_scheme": scheme}
-    texts = SentencePreprocessor(part, split, characters)
-    return Bundle(tagger, texts, list(tags), None, details, list(TEXTS))
+    details = {
+        "lengths": {"p50": 9, "p90": 14, "p99": 16, "p100": 18},
+        "metric": "token_accuracy" if scheme == "none" else "span_f1",
+        "given_scheme": scheme,
+        "columns": {"text": "1", "label": "2"},
+    }
+    sample = ["\n".join(sentence.split()) for sentence in SENTENCES]
+    sentences = SentencePreprocessor(part, split, characters)
+    return Bundle(model, sentences, list(labels), None, details, sample)
 
 
 @functools.cache
-def tagger_bundle(kind: str = "names"):
-    """Do not change what it returns: all tests share it."""
+def tagger_bundle(kind: str = "spelt"):
+    """One of TAGGERS. Do not change what it returns: all tests share it."""
     return make_tagger_bundle(**TAGGERS[kind])

@@ -18,7 +18,7 @@ from tests.bundles import NASTY, TAGGERS, TEXTS, tagger_bundle
 
 every_kind = pytest.mark.parametrize("kind", TAGGERS)
 SENTENCES = [text.split() for text in TEXTS if text.split()]
-# Of several windows: no window holds more than 14 tokens.
+# Of several windows: no window holds more than 22 tokens.
 LONG = [word for sentence in SENTENCES for word in sentence] * 3
 
 
@@ -45,7 +45,7 @@ def test_probabilities_are_shares_and_answers_are_all_finite(kind):
 
 
 def test_a_sentence_that_fits_a_window_has_the_tags_of_the_model():
-    bundle = tagger_bundle("names")
+    bundle = tagger_bundle("spelt")
     texts, model = bundle.preprocessor, bundle.model
     sentence = SENTENCES[0]
     features = texts.pad(texts.cut(tf.ragged.constant([sentence])))
@@ -61,14 +61,14 @@ words = st.lists(st.sampled_from([word for sentence in SENTENCES for word in sen
 @given(st.lists(words, max_size=3))
 @settings(deadline=None, max_examples=25)
 def test_no_path_breaks_its_scheme(sentences):
-    for kind in ("names", "characters"):
+    for kind in ("spelt", "characters"):
         bundle = tagger_bundle(kind)
         for found in bundle.tagger.tag(sentences).sentences():
             assert not broken([bundle.labels[tag] for tag in found.tag_ids], bundle.model.scheme)
 
 
 def test_raw_texts_and_their_words_have_the_same_tags():
-    bundle = tagger_bundle("names")
+    bundle = tagger_bundle("spelt")
     raw = bundle.predict(list(TEXTS))
     split = bundle.predict([answer["words"] for answer in raw])
     for text, answer, given_words in zip(TEXTS, raw, split, strict=True):
@@ -83,7 +83,7 @@ def test_raw_texts_and_their_words_have_the_same_tags():
 
 def test_a_spans_probability_is_that_of_all_its_tags():
     """Against the sum over all paths of the other words."""
-    bundle = tagger_bundle("names")
+    bundle = tagger_bundle("spelt")
     sentence = SENTENCES[0][:4]
     texts, model = bundle.preprocessor, bundle.model
     features = texts.pad(texts.cut(tf.ragged.constant([sentence])))
@@ -107,13 +107,13 @@ def test_a_spans_probability_is_that_of_all_its_tags():
 
 
 def test_bytes_are_read_as_text():
-    bundle = tagger_bundle("names")
+    bundle = tagger_bundle("spelt")
     assert bundle.predict([b"old \xff bread"]) == bundle.predict(["old \ufffd bread"])
     assert bundle.predict([[b"old", "bread"]]) == bundle.predict([("old", "bread")])
 
 
 def test_what_is_no_sentence_is_refused():
-    bundle = tagger_bundle("names")
+    bundle = tagger_bundle("spelt")
     with pytest.raises(InputError, match="must be a list of texts or of lists of words, given one text"):
         bundle.predict("old bread")
     wrong: list[Any] = [3, ["a", 3]]

@@ -1,0 +1,102 @@
+"""Ids of sentences that a server passes on: checked, and cleared of what it filled them up with."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from export.served_ids import checked_in_graph, compiled_lengths, without_filling
+from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_MASK, WORD_STARTS
+from kmha.text.sentence_limits import CHARACTERS, LONGEST_SPELLING
+from kmha.text.sentence_preprocessor import SentencePreprocessor
+from kmha.text.special_tokens import START
+
+
+def checked_sentences(texts: SentencePreprocessor, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A tagger's inputs, once they are known to be usable, without what a batching server has added.
+
+    TensorFlow Serving makes tensors equally wide by repeating the first value of each. Of words that is where the
+    request's first word starts, again: no two words of a window start at one place, so a second one is no word. (That
+    finds all of it as long as a request begins with the first window of a sentence, where a word starts at 1.)
+
+    Args:
+        texts: The tagger's.
+        given: token_ids, padding_mask int32 [B, T]; word_starts, word_mask int32 [B, W]; where spelling is read
+            character_ids int32 [B, W, 20].
+
+    Returns:
+        The same by name, masks of 0 and 1; word_mask ends where its first 0 is.
+
+    Raises:
+        tf.errors.InvalidArgumentError: When the graph runs; an id or a start out of range, too long a sequence, shapes
+            that do not fit each other.
+    """
+    part = texts.part
+    token_ids, mask = checked_in_graph(
+        given[TOKEN_IDS], given[PADDING_MASK], len(part.vocabulary), part.max_length
+    )
+    mask = without_filling(token_ids, mask, part.vocabulary.id_of(START))
+    starts, tagged = given[WORD_STARTS], given[WORD_MASK]
+    shape, length = tf.shape(starts), tf.shape(token_ids)[1]
+    checks = [
+        _same(f"{WORD_STARTS} must have as many rows as {TOKEN_IDS},", tf.shape(token_ids)[0], shape[0]),
+        _same(f"{WORD_MASK} must have the shape of {WORD_STARTS}", shape, tf.shape(tagged)),
+        _in_range(WORD_STARTS, starts, length),
+        tf.debugging.Assert(
+            shape[1] <= part.max_length,
+            [f"{WORD_STARTS} must be at most {part.max_length} long, given length", shape[1]],
+        ),
+    ]
+    if texts.characters:
+        characters = given[CHARACTER_IDS]
+        wanted = tf.concat([shape, [LONGEST_SPELLING]], axis=0)
+        checks += [
+            _same(f"{CHARACTER_IDS} must have the shape", wanted, tf.shape(characters)),
+            _in_range(CHARACTER_IDS, characters, CHARACTERS),
+        ]
+    # Stateless ops do not wait for an assertion by themselves.
+    with tf.control_dependencies(checks):
+        starts = tf.identity(starts)
+    starts *= 1 - _repeated(starts)
+    tagged = tf.math.cumprod(tf.cast((tagged > 0) & (starts > 0), tf.int32), axis=1)
+    checked = {TOKEN_IDS: token_ids, PADDING_MASK: mask, WORD_STARTS: starts, WORD_MASK: tagged}
+    return {**checked, CHARACTER_IDS: given[CHARACTER_IDS]} if texts.characters else checked
+
+
+def _same(message: str, wanted, found):
+    return tf.debugging.Assert(tf.reduce_all(tf.equal(wanted, found)), [message, wanted, "given", found])
+
+
+def _in_range(name: str, values, end):
+    wrong = tf.boolean_mask(values, (values < 0) | (values >= end))
+    return tf.debugging.Assert(
+        tf.equal(tf.size(wrong), 0), [f"{name} must be from 0 to below", end, "given", wrong[:1]]
+    )
+
+
+def _repeated(values):
+    """Where a value stands that stood in its row before, int32 [B, W] of 0 and 1."""
+    size = tf.shape(values)[1]
+    same = tf.cast(tf.equal(values[:, :, None], values[:, None, :]), tf.int32)
+    before = tf.cast(tf.range(size)[:, None] > tf.range(size), tf.int32)
+    return tf.cast(tf.reduce_sum(same * before, axis=2) > 0, tf.int32)
+
+
+def at_compiled_size(texts: SentencePreprocessor, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs with T and W padded to the smallest of `compiled_lengths` that holds both.
+
+    Args:
+        texts: The tagger's.
+        given: What `checked_sentences` gives.
+    """
+    lengths: Sequence[int] = compiled_lengths(texts.max_length)
+    tokens, words = tf.shape(given[TOKEN_IDS])[1], tf.shape(given[WORD_STARTS])[1]
+    holds = tf.constant(lengths) >= tf.maximum(tokens, words)
+    length = tf.constant(lengths)[tf.argmax(holds)]
+    padded = {}
+    for name, values in given.items():
+        missing = length - tf.shape(values)[1]
+        paddings = tf.stack([[0, 0], tf.stack([0, missing]), *[[0, 0]] * (len(values.shape) - 2)])
+        filling = texts.padding_id if name == TOKEN_IDS else 0
+        padded[name] = tf.pad(values, paddings, constant_values=filling)
+    return padded

@@ -1,0 +1,61 @@
+"""The part of a tagger that every format carries: ids of words and tokens in, tags and how sure they are out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from kmha.bundle import Bundle
+from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_MASK, WORD_STARTS
+from kmha.layers.crf_decoding import decode
+from kmha.text.sentence_limits import LONGEST_SPELLING
+
+PROBABILITIES, TAG_IDS, PATH_PROBABILITIES = "probabilities", "tag_ids", "path_probabilities"
+SCORES, ATTENTION = "scores", "attention"
+# Those of every tagger.
+OUTPUTS = (PROBABILITIES, TAG_IDS, PATH_PROBABILITIES, SCORES)
+SPECIAL_TOKENS = 2
+
+
+def tagger_input_names(bundle: Bundle) -> list[str]:
+    """Names of a tagger's inputs: tokens, words, and where it reads spelling characters."""
+    names = [TOKEN_IDS, PADDING_MASK, WORD_STARTS, WORD_MASK]
+    return [*names, CHARACTER_IDS] if bundle.preprocessor.characters else names
+
+
+def tagger_function(bundle: Bundle, with_attention: bool = False) -> Callable[..., dict[str, Any]]:
+    """What a tagger answers to its inputs, in their order.
+
+    Args:
+        bundle: A trained tagger.
+        with_attention: Whether to answer the attention weights too.
+
+    Returns:
+        A plain function that gives {"probabilities": float32 [B, W, K] of each tag over all paths, "tag_ids": int32
+        [B, W] of the best path, "path_probabilities": float32 [B, W] of each of its tags given the one before,
+        "scores": float32 [B, W, K] of the words before any tag is weighed with others, "attention": if asked, float32
+        [B, L, N, T, T]}; zeros where no word is to be tagged.
+    """
+    model, names = bundle.model, tagger_input_names(bundle)
+
+    def answer(*inputs):
+        features = dict(zip(names, inputs, strict=True))
+        scores, weights = model(features, return_attention_weights=True, training=False)
+        found = decode(model.potentials(scores, features[WORD_MASK]))
+        answers = {
+            PROBABILITIES: found.marginals,
+            TAG_IDS: found.tag_ids,
+            PATH_PROBABILITIES: found.path_probabilities,
+            SCORES: scores,
+        }
+        return answers | {ATTENTION: tf.stack(weights, axis=1)} if with_attention else answers
+
+    return answer
+
+
+def tagger_specs(bundle: Bundle, batch: int | None = None, length: int | None = None) -> list[tf.TensorSpec]:
+    """What `tagger_function` takes, int32 by name; with a length T given there is room for T - 2 words."""
+    words = length and length - SPECIAL_TOKENS
+    sizes = {TOKEN_IDS: (length,), PADDING_MASK: (length,), CHARACTER_IDS: (words, LONGEST_SPELLING)}
+    names = tagger_input_names(bundle)
+    return [tf.TensorSpec((batch, *sizes.get(name, (words,))), tf.int32, name) for name in names]
