@@ -20,7 +20,7 @@ from export.device_tokenizer import tokenizer_values, write_tokenizer
 from kmha.text.ragged import Ragged
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.words import SPACE, character_classes, word_bounds
-from tests.bundles import NASTY, TEXTS, make_tagger_bundle, one_label_bundle, preprocessor, tagger_bundle
+from tests.bundles import NASTY, TEXTS, make_tagger_bundle, one_label_bundle, tagger_bundle
 from tests.export.tagger_bundles import KINDS, ROWS
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -36,17 +36,17 @@ def device_of(kind: str) -> SentenceTokenizer:
     return SentenceTokenizer(json.loads(json.dumps(tokenizer_values(tagger_bundle(kind)))))
 
 
-def in_graph(texts: SentencePreprocessor, sentence) -> tuple[dict, list[list[int]]]:
+def in_graph(texts: SentencePreprocessor, sentence, length=None) -> tuple[dict, list[list[int]]]:
     """Features of the windows of one sentence, and which words they hold."""
     flat = [word if isinstance(word, bytes) else word.encode("utf-8", "replace") for word in sentence]
-    cut = texts.cut(Ragged.from_row_lengths(tf.constant(flat, tf.string), [len(flat)]))
+    cut = texts.cut(Ragged.from_row_lengths(tf.constant(flat, tf.string), [len(flat)]), length)
     features = texts.pad(cut)
     return {name: value.numpy() for name, value in features.items()}, cut.windows.words.to_list()
 
 
 def check_same(texts: SentencePreprocessor, device: SentenceTokenizer, sentence, length=None) -> int:
     """Whether both give the same arrays; returns the number of windows."""
-    expected, numbers = in_graph(texts, sentence)
+    expected, numbers = in_graph(texts, sentence, length)
     words = device.words(sentence)
     windows = device.windows(words, length)
     assert [window.words for window in windows] == numbers
@@ -79,13 +79,8 @@ def test_any_words(kind, sentence):
 @pytest.mark.parametrize("length", [8, 9, 13])
 @settings(max_examples=30, deadline=None)
 @given(sentence=SENTENCES)
-def test_a_shorter_length_is_that_of_a_shorter_preprocessor(length, sentence):
-    check_same(_shorter(length), device_of("spelt"), sentence, length)
-
-
-@functools.cache
-def _shorter(length):
-    return SentencePreprocessor(preprocessor(max_length=length), "words", True)
+def test_shorter_windows(length, sentence):
+    check_same(tagger_bundle("spelt").preprocessor, device_of("spelt"), sentence, length)
 
 
 @functools.cache
