@@ -137,13 +137,8 @@ class Tagger:
         found = iter(self._bounds(raw))
         words, bounds = [], []
         for sentence, text in zip(sentences, texts, strict=True):
-<<<<<<< HEAD
             where: list[tuple[int, int]] = [] if text is None else next(found)
             given = _words(sentence) if text is None else [text[first:end] for first, end in where]
-=======
-            where = None if text is None else next(found)
-            given = _words(sentence) if text is None else [text[first:end] for first, end in where or []]
->>>>>>> tagsrv
             if len(given) > MOST_WORDS:
                 raise InputError(
                     f"sentence {number + len(words)}: wanted at most {MOST_WORDS:,} words, given {len(given):,}"

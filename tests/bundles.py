@@ -1,7 +1,6 @@
 """Bundles that no one trained: tiny models with random weights and a vocabulary learnt from a few texts."""
 
 import functools
-
 from typing import Any
 
 import numpy as np

@@ -174,48 +174,21 @@ def _walked(potentials: Potentials, best):
     transitions = ops.cast(potentials.transitions, "float32")
     num_tags = best.shape[-1]
 
-<<<<<<< HEAD
     def step(index, row, queue):
         # Not argmax: Keras' one minds the sign of zeros, by ops that TFLite lacks.
         tag = ops.squeeze(ops.top_k(row + queue[0], 1)[1], axis=-1)
         taken = ops.one_hot(tag, num_tags, dtype="float32")
         return index + 1, ops.matmul(taken, transitions), _pushed(queue, taken, False)
-=======
-    def step(index, row, history):
-        tag = _first_highest(row + best[index])
-        return (
-            index + 1,
-            ops.take(transitions, tag, axis=0),
-            _written(history, index, ops.cast(tag, "float32")),
-        )
->>>>>>> tagsrv
 
     taken = _loop(ops.shape(best)[0], step, ops.zeros_like(best[0]), best)
     tags = ops.sum(taken * ops.arange(num_tags, dtype="float32"), axis=-1)
     return ops.cast(ops.transpose(tags), "int32") * ops.cast(potentials.word_mask, "int32")
 
 
-<<<<<<< HEAD
 def _loop(width, step: Callable, state, queue):
     """The queue after a step for each word."""
     begin = (ops.zeros((), "int32"), state, queue)
     return ops.while_loop(lambda index, *_: index < width, step, begin)[2]
-=======
-def _first_highest(scores):
-    """The lowest place of a maximum over the last axis, int32; 0 where there is no number.
-
-    Keras' own argmax works on the bits of floats, which TFLite cannot.
-    """
-    count = scores.shape[-1]
-    lower = scores < ops.max(scores, axis=-1, keepdims=True)
-    return ops.min(ops.where(lower, count, ops.arange(count, dtype="int32")), axis=-1)
-
-
-def _loop(width, step: Callable, state, history):
-    """The state and the history after a step for each word."""
-    begin = (ops.zeros((), "int32"), state, history)
-    return ops.while_loop(lambda index, *_: index < width, step, begin)[1:]
->>>>>>> tagsrv
 
 
 def _pushed(queue, value, backwards: bool):
