@@ -7,9 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from export.ids import ids_function, input_names
-from kmha.bundle import Bundle, TextRow
+from export.tagger_ids import window_features
+from kmha.bundle import Bundle
 from kmha.features import SIDES
-from kmha.manifest import MATCH
+from kmha.manifest import MATCH, TAG
 
 # Answered where a run has no sample.
 PLAIN_TEXTS = ("", "a", "one two three", "一二三")
@@ -46,7 +47,9 @@ def vectors_name(side: str) -> str:
 
 
 def sample_rows(bundle: Bundle, most: int | None = None) -> list[Any]:
-    """The bundle's sample, or a few plain texts, or pairs of them, where an old run has none."""
+    """The bundle's sample, or a few plain texts, or pairs of them, where an old run has none; of a tagger words."""
+    if bundle.task == TAG:
+        return [text.split() for text in (bundle.sample or PLAIN_TEXTS)[:most]]
     if bundle.sample:
         return bundle.sample[:most]
     if bundle.preprocessor.num_texts == 1:
@@ -54,18 +57,20 @@ def sample_rows(bundle: Bundle, most: int | None = None) -> list[Any]:
     return list(zip(PLAIN_TEXTS, PLAIN_TEXTS[::-1], strict=True))
 
 
-def features_of(bundle: Bundle, rows: Sequence[TextRow], length: int | None = None) -> dict[str, np.ndarray]:
-    """Features of texts, or of pairs of texts, cut to a length with both special tokens kept.
+def features_of(bundle: Bundle, rows: Sequence[Any], length: int | None = None) -> dict[str, np.ndarray]:
+    """Features of texts, or of pairs of texts, cut to a length with both special tokens kept; of a tagger of windows.
 
     Args:
         bundle: A trained bundle.
-        rows: Texts or pairs.
+        rows: Texts, pairs, or lists of words.
         length: Of every sequence, or the longest that its way to cut allows where that is less; None cuts nothing and
             pads to the longest of the rows.
 
     Returns:
-        int32 [B, T] by name.
+        int32 [B, T] by name; of a tagger what `window_features` gives.
     """
+    if bundle.task == TAG:
+        return window_features(bundle, rows, length)
     texts = bundle.preprocessor
     columns: Any = [rows] if texts.num_texts == 1 else list(zip(*rows, strict=True))
     sequences, lengths = [], []

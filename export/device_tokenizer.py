@@ -15,8 +15,10 @@ from export.device.tokenizer import FORMAT, in_brackets
 from kmha.bundle import Bundle
 from kmha.bundle_files import parts_of
 from kmha.errors import InputError
-from kmha.manifest import CLASSIFY
+from kmha.manifest import CLASSIFY, TAG
+from kmha.text import words
 from kmha.text.preprocessor import Preprocessor
+from kmha.text.sentence_limits import CHARACTERS, LONGEST_SPELLING, MOST_WORDS
 from kmha.text.special_tokens import END, MASK, PADDING, START, UNKNOWN
 from kmha.text.vocabulary import CONTINUATION, LONGEST_WORD_BYTES
 
@@ -29,7 +31,8 @@ def tokenizer_values(bundle: Bundle) -> dict[str, Any]:
         word is unknown), "continuation" (marks pieces inside words), "special_ids", "labels", "multi_label",
         "thresholds", "vocabulary" (tokens by id); "normalization", "white_space" and "isolated" as
         `export.character_tables` explains them. Of a matcher "format", "task", "target", "labels", "threshold" and
-        "granularities", which holds the rest for each way to cut texts, in the order of the model's inputs.
+        "granularities", which holds the rest for each way to cut texts, in the order of the model's inputs. Of a tagger
+        "format", "task", what `_sentence_values` gives, and "text", which holds the rest.
 
     Raises:
         InputError: A token of the vocabulary cannot be carried (it holds white space).
@@ -37,6 +40,9 @@ def tokenizer_values(bundle: Bundle) -> dict[str, Any]:
     if bundle.task == CLASSIFY:
         shown = {"labels": bundle.labels, "multi_label": bundle.multi_label, "thresholds": bundle.thresholds}
         return {"format": FORMAT, **_text_values(bundle.preprocessor, shown)}
+    if bundle.task == TAG:
+        text = _text_values(bundle.preprocessor.part)
+        return {"format": FORMAT, "task": bundle.task, **_sentence_values(bundle), "text": text}
     # As float32, which scores are: the device need not round it before it compares.
     threshold = float(np.float32(bundle.thresholds[0])) if bundle.thresholds else None
     return {
@@ -47,6 +53,38 @@ def tokenizer_values(bundle: Bundle) -> dict[str, Any]:
         "threshold": threshold,
         "granularities": {name: _text_values(part) for name, part in parts_of(bundle.preprocessor).items()},
     }
+
+
+def _sentence_values(bundle: Bundle) -> dict[str, Any]:
+    """What a tagger adds to how its words are cut into tokens.
+
+    Returns:
+        "labels" (its tags), "scheme" (how they spell spans); "split" ("words" or "characters") with
+        "character_classes", [first code point, class, …] up to the next, by the classes of `kmha.text.words`;
+        "most_words" of a sentence; "characters", the rows of the table of characters, 0 where spelling is not read, and
+        "spelling_length", how many are read of a word; and the logarithms "transitions" [K][K], "start" [K] and "end"
+        [K], -1e4 where the scheme forbids.
+    """
+    sentences, model = bundle.preprocessor, bundle.model
+    nothing = np.zeros((1, 1, len(bundle.labels)), np.float32)
+    potentials = model.potentials(nothing, np.ones((1, 1), np.int32))
+    values = {name: np.asarray(getattr(potentials, name)) for name in ("transitions", "start", "end")}
+    return {
+        "labels": bundle.labels,
+        "scheme": model.scheme,
+        "split": sentences.split,
+        "most_words": MOST_WORDS,
+        "characters": CHARACTERS if sentences.characters else 0,
+        "spelling_length": LONGEST_SPELLING,
+        **{name: value.tolist() for name, value in values.items()},
+        "character_classes": _class_bounds(words.character_classes()),
+    }
+
+
+def _class_bounds(classes: np.ndarray) -> list[int]:
+    """Where a run of code points of one class begins, and the class, for all of Unicode."""
+    begins = np.flatnonzero(np.diff(classes, prepend=-1))
+    return np.column_stack([begins, classes[begins]]).ravel().tolist()
 
 
 def _text_values(text: Preprocessor, shown: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -121,12 +121,21 @@ def _compared(bundle, path: Path, tolerance: float | None) -> float:
     import onnxruntime
 
     from export.device_graph import features_of, sample_rows
-    from export.ids import input_names, output_name
+    from export.ids import ids_function, input_names, output_name
+    from export.tagger_check import tagged_difference
+    from kmha.features import WORD_MASK
+    from kmha.manifest import TAG
 
     rows = sample_rows(bundle, SAMPLE_ROWS)
     features = features_of(bundle, rows)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    (found,) = session.run([output_name(bundle)], {name: features[name] for name in input_names(bundle)})
+    inputs = {name: features[name] for name in input_names(bundle)}
+    if bundle.task == TAG:
+        names = [output.name for output in session.get_outputs()]
+        found = dict(zip(names, map(np.asarray, session.run(names, inputs)), strict=True))
+        expected = {name: each.numpy() for name, each in ids_function(bundle)(*inputs.values()).items()}
+        return tagged_difference(found, expected, inputs[WORD_MASK], exact=tolerance is not None)
+    (found,) = session.run([output_name(bundle)], inputs)
     difference = float(np.abs(found - bundle.probabilities(rows)).max())
     if not np.isfinite(difference):
         raise CheckError("the file answers NaN; nothing was written")

@@ -17,11 +17,12 @@ import tf2onnx
 
 from export.device_graph import device_function
 from export.ids import ATTENTION, ids_specs, output_name
+from export.tagger_ids import OUTPUTS
 from kmha.bundle import Bundle
 from kmha.bundle_files import parts_of
 from kmha.errors import InputError
-from kmha.features import TOKEN_IDS
-from kmha.manifest import CLASSIFY
+from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
+from kmha.manifest import CLASSIFY, TAG
 
 TABLE_VALUES = 1 << 18
 
@@ -37,7 +38,8 @@ def convert(bundle: Bundle, opset: int, attention: bool = False) -> onnx.ModelPr
     Returns:
         A checked model: token_ids and padding_mask int32 [batch, length] to probabilities float32 [batch, C] and
         perhaps attention float32 [batch, L, N, length, length]. Of pairs token_ids_a, padding_mask_a, token_ids_b and
-        padding_mask_b to scores float32 [batch, 1], the names and sizes as in `export.ids`.
+        padding_mask_b to scores float32 [batch, 1], the names and sizes as in `export.ids`; of taggers those of
+        `export.tagger_ids`.
 
     Raises:
         InputError: An op of the model has no counterpart in ONNX (it is named).
@@ -107,13 +109,17 @@ def _store_tables(model: onnx.ModelProto, tables: list[Any]) -> None:
 
 def _order_and_name(model: onnx.ModelProto, bundle: Bundle) -> None:
     """Names the sizes that may vary; puts the answer first, and the inputs in the order of the bundle's."""
-    first = output_name(bundle)
-    outputs = sorted(model.graph.output, key=lambda value: value.name != first)
+    order = {output_name(bundle): -1}
+    if bundle.task == TAG:
+        order = {name: index - len(OUTPUTS) for index, name in enumerate(OUTPUTS)}
+    outputs = sorted(model.graph.output, key=lambda value: order.get(value.name, 0))
     del model.graph.output[:]
     model.graph.output.extend(outputs)
     names = {}
     for given in bundle.preprocessor.inputs:
         names |= dict.fromkeys((given.ids, given.mask), ("batch", given.ids.replace(TOKEN_IDS, "length")))
+    if bundle.task == TAG:
+        names |= dict.fromkeys((WORD_STARTS, WORD_MASK, CHARACTER_IDS, *OUTPUTS), ("batch", "words"))
     for value in (*model.graph.input, *model.graph.output):
         sizes = names.get(value.name, ("batch", *_attention_sizes(value.name)))
         for dimension, name in zip(value.type.tensor_type.shape.dim, sizes, strict=False):
@@ -140,6 +146,8 @@ def _add_metadata(model: onnx.ModelProto, bundle: Bundle) -> None:
     values = {"labels": bundle.labels}
     if bundle.task == CLASSIFY:
         values |= {"multi_label": bundle.multi_label, "thresholds": bundle.thresholds, **sizes[""]}
+    elif bundle.task == TAG:
+        values |= {"task": bundle.task, "scheme": bundle.model.scheme, **sizes[""]}
     else:
         threshold = bundle.thresholds[0] if bundle.thresholds else None
         values |= {"task": bundle.task, "target": bundle.model.target, "threshold": threshold}

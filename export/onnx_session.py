@@ -12,14 +12,14 @@ ONE_TEXT = ((TOKEN_IDS, PADDING_MASK),)
 
 
 def open_session(
-    path: Path, threads: int | None = None, names: Sequence[tuple[str, str]] = ONE_TEXT
+    path: Path, threads: int | None = None, names: Sequence[tuple[str, ...]] = ONE_TEXT
 ) -> onnxruntime.InferenceSession:
     """A session whose first output is the probabilities or the scores.
 
     Args:
         path: The .onnx file.
         threads: Of the runtime; None leaves it the choice.
-        names: Of the token ids and masks that it must take.
+        names: Of the token ids, masks and what else it must take.
 
     Raises:
         InputError: It is not a model that `export.onnx` wrote.
@@ -35,7 +35,7 @@ def open_session(
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{path}: wanted an ONNX file, given another ({reason})") from error
     inputs = sorted(given.name for given in session.get_inputs())
-    wanted = [name for pair in names for name in pair]
+    wanted = [name for group in names for name in group]
     if inputs != sorted(wanted) or session.get_outputs()[0].name not in (PROBABILITIES, SCORES):
         raise InputError(
             f"{path}: wanted a model of {' and '.join(wanted)}, given one of {', '.join(inputs)}"

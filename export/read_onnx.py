@@ -10,9 +10,11 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from export.device.sentences import SentenceTokenizer
 from export.onnx_session import open_session
+from export.sentence_batches import Outputs, Part, cut_sentence, tagged, window_inputs
 from export.token_batches import (
-    TextRow,
+    TextTokenizer,
     batches,
     encoded,
     fed,
@@ -32,6 +34,7 @@ class OnnxPredictor:
         self._path = path
         self._tokenizer = read_tokenizer(path)
         self.num_texts = num_texts(self._tokenizer)
+        self.sentences = isinstance(self._tokenizer, SentenceTokenizer)
         self._session = open_session(path, names=input_names(self._tokenizer))
         answer = self._session.get_outputs()[0]
         self._answer, self._classes = answer.name, answer.shape[-1]
@@ -47,20 +50,24 @@ class OnnxPredictor:
             "labels": json.loads(metadata["labels"]) if "labels" in metadata else None,
         }
 
-    def token_ids(self, texts: Sequence[TextRow]) -> list[Any]:
-        """See the protocol; of a pair a list of ids for each of the model's inputs."""
-        return shown_ids(self._encoded(texts))
+    def token_ids(self, texts: Sequence[Any]) -> list[Any]:
+        """See the protocol; of a pair a list of ids for each of the model's inputs, of a sentence for each window."""
+        if isinstance(self._tokenizer, SentenceTokenizer):
+            return [[window.ids for window, _ in parts] for parts in _cut(self._tokenizer, texts)]
+        return shown_ids(_encoded(self._tokenizer, texts))
 
-    def probabilities(self, texts: Sequence[TextRow]) -> np.ndarray:
+    def probabilities(self, texts: Sequence[Any]) -> np.ndarray:
         """See the protocol."""
-        ids = self._encoded(texts)
+        if isinstance(self._tokenizer, SentenceTokenizer):
+            return tagged(self._tokenizer, _cut(self._tokenizer, texts), batches, self._run_windows)
+        ids = _encoded(self._tokenizer, texts)
         result = np.zeros((len(texts), self._classes), np.float32)
         for rows in batches(ids):
             inputs = fed(self._tokenizer, [ids[row] for row in rows])
             (result[rows],) = self._session.run([self._answer], inputs)
         return result
 
-    def tensors(self, texts: Sequence[TextRow]) -> Iterator[np.ndarray]:
+    def tensors(self, texts: Sequence[Any]) -> Iterator[np.ndarray]:
         """See the protocol."""
         model = _model(self._path)
         shown = {output.name for output in model.graph.output}
@@ -73,11 +80,20 @@ class OnnxPredictor:
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        values = session.run(None, fed(self._tokenizer, self._encoded(texts)))
+        values = session.run(None, self._inputs(texts))
         yield from (np.asarray(value) for value in values)
 
-    def _encoded(self, texts: Sequence[TextRow]) -> list[list[list[int]]]:
-        return [encoded(self._tokenizer, text) for text in texts]
+    def _inputs(self, texts: Sequence[Any]) -> dict[str, np.ndarray]:
+        if isinstance(self._tokenizer, SentenceTokenizer):
+            parts = [part for sentence in _cut(self._tokenizer, texts) for part in sentence]
+            return window_inputs(self._tokenizer, parts)
+        return fed(self._tokenizer, _encoded(self._tokenizer, texts))
+
+    def _run_windows(self, parts: list[Part]) -> Outputs:
+        assert isinstance(self._tokenizer, SentenceTokenizer)
+        names = [output.name for output in self._session.get_outputs()]
+        values = self._session.run(names, window_inputs(self._tokenizer, parts))
+        return dict(zip(names, map(np.asarray, values), strict=True))
 
 
 def read(path: Path) -> OnnxPredictor:
@@ -87,6 +103,14 @@ def read(path: Path) -> OnnxPredictor:
         InputError: It is not a model that `export.onnx` wrote, or the tokenizer is missing.
     """
     return OnnxPredictor(path)
+
+
+def _encoded(tokenizer: TextTokenizer, texts: Sequence[Any]) -> list[list[list[int]]]:
+    return [encoded(tokenizer, text) for text in texts]
+
+
+def _cut(tokenizer: SentenceTokenizer, rows: Sequence[Any]) -> list[list[Part]]:
+    return [cut_sentence(tokenizer, row, number=number) for number, row in enumerate(rows, 1)]
 
 
 def _model(path: Path) -> onnx.ModelProto:

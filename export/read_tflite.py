@@ -8,28 +8,39 @@ from typing import Any
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-from export.tflite_runner import load_tflite
-from export.tflite_signatures import read_signatures
-from export.token_batches import TextRow, encoded, fed, input_names, num_texts, read_tokenizer, shown_ids
+from export.device.sentences import SentenceTokenizer
+from export.sentence_batches import Part, cut_sentence
+from export.tflite_runner import fitting, load_tflite, signature_inputs
+from export.tflite_signatures import Signature, read_signatures
+from export.token_batches import (
+    TextTokenizer,
+    encoded,
+    fed,
+    input_names,
+    num_texts,
+    read_tokenizer,
+    shown_ids,
+)
 
 _PRODUCTS = ("FULLY_CONNECTED", "BATCH_MATMUL")
 
 
 class TflitePredictor:
-    """See `export.predictors.Predictor`; a text goes to the shortest signature that it fits."""
+    """See `export.predictors.Predictor`; a text, or a window of a sentence, goes to the shortest signature it fits."""
 
     def __init__(self, path: Path):
         self._path = path
         self._answer = load_tflite(path)
         self._tokenizer = read_tokenizer(path)
         self.num_texts = num_texts(self._tokenizer)
+        self.sentences = isinstance(self._tokenizer, SentenceTokenizer)
         # Delegates would hide the file's own operators and tensors behind theirs.
         self._observed = Interpreter(
             str(path),
             experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
             experimental_preserve_all_tensors=True,
         )
-        names = [name for name, _ in input_names(self._tokenizer)]
+        names = [name for name, *_ in input_names(self._tokenizer)]
         self._signatures = read_signatures(self._observed, path, names)
 
     def facts(self) -> dict[str, Any]:
@@ -43,32 +54,53 @@ class TflitePredictor:
             "labels": self._tokenizer.labels,
         }
 
-    def token_ids(self, texts: Sequence[TextRow]) -> list[Any]:
-        """See the protocol; of a pair a list of ids for each of the model's inputs."""
-        return shown_ids(self._encoded(texts))
+    def token_ids(self, texts: Sequence[Any]) -> list[Any]:
+        """See the protocol; of a pair a list of ids for each of the model's inputs, of a sentence for each window."""
+        if isinstance(self._tokenizer, SentenceTokenizer):
+            return [[window.ids for window, _ in parts] for parts in self._cut(self._tokenizer, texts)]
+        return shown_ids(self._encoded(self._tokenizer, texts))
 
-    def probabilities(self, texts: Sequence[TextRow]) -> np.ndarray:
+    def probabilities(self, texts: Sequence[Any]) -> np.ndarray:
         """See the protocol."""
         return self._answer(texts)
 
-    def tensors(self, texts: Sequence[TextRow]) -> Iterator[np.ndarray]:
+    def tensors(self, texts: Sequence[Any]) -> Iterator[np.ndarray]:
         """See the protocol."""
-        rows = self._encoded(texts)
-        longest = np.max([[len(ids) for ids in row] for row in rows], axis=0).tolist()
-        signature = next(each for each in self._signatures if each.holds(longest))
+        signature, rows = self._inputs(texts)
         graph = signature.runner._subgraph_index
         values: dict[int, list[np.ndarray]] = {}
-        for row in rows:
-            signature.run(fed(self._tokenizer, [row], signature.fitted(longest)))
+        for inputs in rows:
+            signature.run(inputs)
             for tensor in self._observed.get_tensor_details(graph):
                 value = _value(self._observed, tensor, graph)
                 if value is not None:
                     values.setdefault(tensor["index"], []).append(value)
         yield from (np.stack(rows) for rows in values.values() if len({row.shape for row in rows}) == 1)
 
-    def _encoded(self, texts: Sequence[TextRow]) -> list[list[list[int]]]:
-        longest = max(self._signatures[-1].lengths) or None
-        return [encoded(self._tokenizer, text, longest) for text in texts]
+    @property
+    def _longest(self) -> int | None:
+        return max(self._signatures[-1].lengths) or None
+
+    def _inputs(self, texts: Sequence[Any]) -> tuple[Signature, list[dict[str, np.ndarray]]]:
+        """The signature that holds all rows, and its inputs of each row or window."""
+        if isinstance(self._tokenizer, SentenceTokenizer):
+            parts = [part for sentence in self._cut(self._tokenizer, texts) for part in sentence]
+            signature = fitting(self._signatures, [max(len(window.ids) for window, _ in parts)])
+            whole = signature_inputs(self._tokenizer, signature, parts)
+            names = list(whole)
+            rows = (zip(names, row, strict=True) for row in zip(*whole.values(), strict=True))
+            return signature, [{name: values[None] for name, values in row} for row in rows]
+        encoded_rows = self._encoded(self._tokenizer, texts)
+        longest = np.max([[len(ids) for ids in row] for row in encoded_rows], axis=0).tolist()
+        signature = fitting(self._signatures, longest)
+        lengths = signature.fitted(longest)
+        return signature, [fed(self._tokenizer, [row], lengths) for row in encoded_rows]
+
+    def _encoded(self, tokenizer: TextTokenizer, texts: Sequence[Any]) -> list[list[list[int]]]:
+        return [encoded(tokenizer, text, self._longest) for text in texts]
+
+    def _cut(self, tokenizer: SentenceTokenizer, rows: Sequence[Any]) -> list[list[Part]]:
+        return [cut_sentence(tokenizer, row, self._longest, number) for number, row in enumerate(rows, 1)]
 
 
 def read(path: Path) -> TflitePredictor:

@@ -1,13 +1,15 @@
 """The part of a tagger that every format carries: ids of words and tokens in, tags and how sure they are out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from kmha.bundle import Bundle
 from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.layers.crf_decoding import decode
+from kmha.text.ragged import Ragged
 from kmha.text.sentence_limits import LONGEST_SPELLING
 
 PROBABILITIES, TAG_IDS, PATH_PROBABILITIES = "probabilities", "tag_ids", "path_probabilities"
@@ -59,3 +61,35 @@ def tagger_specs(bundle: Bundle, batch: int | None = None, length: int | None = 
     sizes = {TOKEN_IDS: (length,), PADDING_MASK: (length,), CHARACTER_IDS: (words, LONGEST_SPELLING)}
     names = tagger_input_names(bundle)
     return [tf.TensorSpec((batch, *sizes.get(name, (words,))), tf.int32, name) for name in names]
+
+
+def window_features(
+    bundle: Bundle, sentences: Sequence[Sequence[str]], length: int | None = None
+) -> dict[str, np.ndarray]:
+    """A tagger's inputs of the windows of sentences, V of them.
+
+    Args:
+        bundle: A trained tagger.
+        sentences: Lists of words.
+        length: T of every window, with room for T - 2 words; None pads to the longest.
+
+    Returns:
+        int32 [V, T], [V, W] and [V, W, 20] by name.
+    """
+    texts = bundle.preprocessor
+    flat = [word.encode("utf-8", "replace") for words in sentences for word in words]
+    words = Ragged.from_row_lengths(tf.constant(flat, tf.string), [len(words) for words in sentences])
+    sizes = (None, None) if length is None else (length, length - SPECIAL_TOKENS)
+    made = texts.pad(texts.cut(words, length), sizes)
+    return {name: made[name].numpy() for name in tagger_input_names(bundle)}
+
+
+def one_window(features: dict[str, np.ndarray], window: int) -> dict[str, np.ndarray]:
+    """The inputs of one window of many, without padding."""
+    inputs = {name: values[window : window + 1] for name, values in features.items()}
+    tokens = int(inputs[PADDING_MASK].sum())
+    words = max(1, int((inputs[WORD_STARTS] > 0).sum()))
+    return {
+        name: values[:, : tokens if name in (TOKEN_IDS, PADDING_MASK) else words]
+        for name, values in inputs.items()
+    }

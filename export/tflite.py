@@ -32,7 +32,7 @@ class TfliteConfig:
     """How weights, and with int8 values too, are rounded."""
     length: tuple[int, ...] = ()
     """Tokens a text may have, special ones included; several make several signatures that share the weights.
-    Default: the 99th percentile of the training texts, rounded up to a multiple of 8."""
+    Default: the 99th percentile of the training texts, rounded up to a multiple of 8; of a tagger the run's longest."""
     dynamic_length: bool = False
     """One signature for any length up to the run's longest, instead of fixed ones."""
     attention: bool = False
@@ -95,18 +95,25 @@ def chosen_lengths(bundle, wanted: Sequence[int] = ()) -> list[int]:
 
     Args:
         bundle: A trained bundle.
-        wanted: Lengths asked for; none asks for the 99th percentile of the training texts, rounded up.
+        wanted: Lengths asked for; none asks for the 99th percentile of the training texts, rounded up, or for a
+            tagger's longest: a sentence in shorter windows is tagged, but not as by the run.
 
     Raises:
-        InputError: A length below 3 or past the run's longest.
+        InputError: A length below 3, of a tagger below 8, or past the run's longest.
     """
+    from kmha.manifest import TAG
+    from kmha.text.sentence_limits import SHORTEST as SHORTEST_WINDOW
+
+    shortest = SHORTEST_WINDOW if bundle.task == TAG else SHORTEST
     longest = max(given.part.max_length for given in bundle.preprocessor.inputs)
+    if not wanted and bundle.task == TAG:
+        return [longest]
     if not wanted:
         usual = bundle.details.get("lengths", {}).get("p99", longest)
         return [max(SHORTEST, min(longest, -(-usual // STEP) * STEP))]
     for length in wanted:
-        if not SHORTEST <= length <= longest:
-            raise InputError(f"--length: wanted {SHORTEST} to the run's {longest}, given {length}")
+        if not shortest <= length <= longest:
+            raise InputError(f"--length: wanted {shortest} to the run's {longest}, given {length}")
     return sorted(set(wanted))
 
 

@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 
 from export.device_graph import features_of, sample_rows
-from export.ids import output_name
+from export.ids import ids_function, ids_specs, input_names, output_name
 from export.outcomes import CheckError
+from export.tagger_check import tagged_difference
 from export.tflite_convert import longest_length, one_row, signature_names
 from kmha.bundle import Bundle
 from kmha.errors import InputError
+from kmha.features import WORD_MASK
+from kmha.manifest import TAG
 
 # Handles of variables: a file that has them has no weights, and answers nonsense.
 FORBIDDEN = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CUSTOM", "DELEGATE")
@@ -70,6 +73,9 @@ def check_answers(content: bytes, bundle: Bundle, lengths, exact: bool) -> float
     for name, length in zip(signature_names(lengths), lengths, strict=True):
         runner: Any = interpreter.get_signature_runner(name)
         features = features_of(bundle, rows, length or longest_length(bundle))
+        if bundle.task == TAG:
+            largest = max(largest, _tags_difference(runner, bundle, features, not length, exact, name))
+            continue
         expected = bundle.probabilities_of_features(features)
         for row in range(len(rows)):
             inputs = one_row(bundle, features, row, cut=not length)
@@ -81,6 +87,18 @@ def check_answers(content: bytes, bundle: Bundle, lengths, exact: bool) -> float
         raise CheckError(
             f"wanted the run's answers within {TOLERANCE:g}, given a difference of {largest:.2g}"
         )
+    return largest
+
+
+def _tags_difference(runner: Any, bundle: Bundle, features, cut: bool, exact: bool, name: str) -> float:
+    """The largest difference of one signature's answers to windows of any number."""
+    answer, largest = ids_function(bundle).get_concrete_function(*ids_specs(bundle)), 0.0
+    for window in range(len(features[WORD_MASK])):
+        inputs = one_row(bundle, features, window, cut)
+        expected = {key: each.numpy() for key, each in answer(*map(inputs.get, input_names(bundle))).items()}
+        place = f"signature {name}: "
+        found = runner(**inputs)
+        largest = max(largest, tagged_difference(found, expected, inputs[WORD_MASK], exact, place))
     return largest
 
 

@@ -11,14 +11,15 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.lite.python.convert import ConverterError, mlir_quantize
 
-from export.device_graph import device_function, features_of
-from export.ids import input_names
+from export.device_graph import device_function, features_of, sample_rows
+from export.ids import ids_specs, input_names
 from export.outcomes import CheckError
+from export.tagger_ids import one_window
 from kmha.bundle import Bundle
 from kmha.errors import InputError
 from kmha.features import SEGMENT_IDS
 from kmha.layers.attention import masked_score
-from kmha.manifest import CLASSIFY
+from kmha.manifest import CLASSIFY, TAG
 
 Quantize = Literal["none", "float16", "dynamic", "int8"]
 ONLY_SIGNATURE = "serving_default"
@@ -59,12 +60,16 @@ def convert(
         A flatbuffer whose signatures take token_ids, padding_mask and segment_ids, int32 [1, T], and give
         "probabilities" float32 [1, C] and, if asked, "attention" float32 [1, L, N, T, T]. segment_ids are ignored:
         they are there because BERT's clients send them. Of pairs the inputs are those of `export.ids`, all of the
-        length or of the longest that their way to cut texts allows, and "scores" float32 [1, 1] the answer.
+        length or of the longest that their way to cut texts allows, and "scores" float32 [1, 1] the answer. What
+        those of taggers take and give is in `export.tagger_ids`.
 
     Raises:
-        InputError: int8 without a sample.
+        InputError: int8 without a sample, or of a tagger.
         CheckError: The model needs an op that is not built in; names it.
     """
+    if quantize == "int8" and bundle.task == TAG:
+        # The converter's calibration crashes on a loop, and the best path is found in one.
+        raise InputError("--quantize: wanted none, float16 or dynamic for a tagger, given int8")
     if quantize == "int8" and not bundle.sample:
         raise InputError(
             "--quantize int8: wanted a run with a sample of its training texts, given one without"
@@ -153,6 +158,8 @@ def _signature(bundle: Bundle, length: int | None, with_attention: bool) -> Any:
         for given in bundle.preprocessor.inputs
         for name in (given.ids, given.mask)
     ]
+    if bundle.task == TAG:
+        specs = ids_specs(bundle, 1, length)
     if bundle.task == CLASSIFY:
         specs.append(tf.TensorSpec([1, length], tf.int32, SEGMENT_IDS))
     # Arguments by the names of the inputs: those become the signature's.
@@ -162,8 +169,8 @@ def _signature(bundle: Bundle, length: int | None, with_attention: bool) -> Any:
 
 def _calibration(bundle: Bundle, names: dict[str, int | None]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, length in names.items():
-        features = features_of(bundle, bundle.sample, length or longest_length(bundle))
-        for row in range(len(bundle.sample)):
+        features = features_of(bundle, sample_rows(bundle), length or longest_length(bundle))
+        for row in range(len(next(iter(features.values())))):
             yield name, one_row(bundle, features, row, cut=length is None)
 
 
@@ -174,6 +181,8 @@ def longest_length(bundle: Bundle) -> int:
 
 def one_row(bundle: Bundle, features: dict[str, Any], row: int, cut: bool) -> dict[str, Any]:
     """A signature's inputs int32 [1, T] of one row of features [B, T]; `cut` leaves the padding out."""
+    if cut and bundle.task == TAG:
+        return one_window(features, row)
     inputs = {name: values[row : row + 1] for name, values in features.items()}
     if not cut:
         return inputs

@@ -17,7 +17,7 @@ from export.tflite_check import SAMPLE_TEXTS, TOLERANCE, op_counts
 from export.tflite_convert import run_converter
 from kmha.bundle import Bundle
 from kmha.errors import InputError
-from kmha.manifest import CLASSIFY
+from kmha.manifest import CLASSIFY, TAG
 from kmha.text.special_tokens import END, PADDING, START
 from kmha.text.tokenizers import tokenizer
 
@@ -28,7 +28,8 @@ STRANGE_TEXTS = (b"", b"\0", b"\xff\xfe", "🚢 é".encode())
 def check_convertible(bundle: Bundle, quantize: str) -> None:
     """Refuses what cannot become a model of strings; raises InputError."""
     if bundle.task != CLASSIFY:
-        raise InputError("--with-tokenizer: wanted a run of single texts, given one of pairs")
+        given = "sentences" if bundle.task == TAG else "pairs"
+        raise InputError(f"--with-tokenizer: wanted a run of single texts, given one of {given}")
     if bundle.preprocessor.tokenization == "char":
         raise InputError("--with-tokenizer: wanted a wordpiece or word run, given one of characters")
     if quantize == "int8":

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from export.device.sentences import SentenceTokenizer
 from export.device.tokenizer import PairTokenizer, Tokenizer
 from kmha.errors import InputError
 
@@ -19,7 +20,9 @@ MOST_ROWS = 64
 Text = str | bytes
 # What a model answers: a text, or a pair of texts.
 TextRow = Text | Sequence[Text]
-AnyTokenizer = Tokenizer | PairTokenizer
+TextTokenizer = Tokenizer | PairTokenizer
+AnyTokenizer = TextTokenizer | SentenceTokenizer
+_TOKENIZERS = {"match": PairTokenizer, "tag": SentenceTokenizer}
 
 
 def read_tokenizer(model: Path) -> AnyTokenizer:
@@ -31,7 +34,7 @@ def read_tokenizer(model: Path) -> AnyTokenizer:
     path = model.with_suffix(TOKENIZER)
     try:
         values = json.loads(path.read_text("utf-8"))
-        return PairTokenizer(values) if values.get("task") == "match" else Tokenizer(values)
+        return _TOKENIZERS.get(values.get("task"), Tokenizer)(values)
     except OSError as error:
         raise InputError(
             f"{path}: wanted the tokenizer of {model.name}, {error.strerror or error}"
@@ -45,8 +48,18 @@ def read_tokenizer(model: Path) -> AnyTokenizer:
         ) from error
 
 
-def input_names(tokenizer: AnyTokenizer) -> list[tuple[str, str]]:
-    """Names of a model's token ids and of their masks, in its order."""
+def read_text_tokenizer(model: Path) -> TextTokenizer:
+    """As `read_tokenizer`, but not of a tagger; raises InputError there too."""
+    tokenizer = read_tokenizer(model)
+    if isinstance(tokenizer, SentenceTokenizer):
+        raise InputError(f"{model}: wanted a model of texts, given a tagger")
+    return tokenizer
+
+
+def input_names(tokenizer: AnyTokenizer) -> list[tuple[str, ...]]:
+    """Names of a model's token ids and of what belongs to them, first of all their masks, in its order."""
+    if isinstance(tokenizer, SentenceTokenizer):
+        return [tuple(tokenizer.input_names)]
     if isinstance(tokenizer, Tokenizer):
         return [(TOKEN_IDS, PADDING_MASK)]
     return [(ids_name, mask_name) for ids_name, mask_name, _, _ in tokenizer.sides]
@@ -54,10 +67,10 @@ def input_names(tokenizer: AnyTokenizer) -> list[tuple[str, str]]:
 
 def num_texts(tokenizer: AnyTokenizer) -> int:
     """Texts in a row: 1, or 2 where the model takes pairs."""
-    return 1 if isinstance(tokenizer, Tokenizer) else 2
+    return 2 if isinstance(tokenizer, PairTokenizer) else 1
 
 
-def encoded(tokenizer: AnyTokenizer, row: TextRow, length: int | None = None) -> list[list[int]]:
+def encoded(tokenizer: TextTokenizer, row: TextRow, length: int | None = None) -> list[list[int]]:
     """Token ids of a text, or of a pair: a list for each of `input_names`.
 
     Args:
@@ -84,7 +97,7 @@ def shown_ids(rows: Sequence[list[list[int]]]) -> list[Any]:
 
 
 def fed(
-    tokenizer: AnyTokenizer, rows: Sequence[list[list[int]]], lengths: Sequence[int] | None = None
+    tokenizer: TextTokenizer, rows: Sequence[list[list[int]]], lengths: Sequence[int] | None = None
 ) -> dict[str, np.ndarray]:
     """A model's inputs.
 
@@ -97,7 +110,7 @@ def fed(
         Token ids and masks int32 [b, T] by name.
     """
     inputs = {}
-    for index, (ids_name, mask_name) in enumerate(input_names(tokenizer)):
+    for index, (ids_name, mask_name, *_) in enumerate(input_names(tokenizer)):
         part = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.sides[index][3]
         length = None if lengths is None else lengths[index]
         inputs[ids_name], inputs[mask_name] = padded(part, [row[index] for row in rows], length)

@@ -2,7 +2,7 @@
 
 It reads the tokenizer.json that an export wrote and gives the ids that the trained model was given, for any bytes,
 whatever version of Unicode the device knows. `Tokenizer` is for models of single texts, `PairTokenizer` for those of
-pairs.
+pairs; `sentences.py` beside it is for those of sentences.
 """
 
 import json
@@ -22,7 +22,7 @@ class Tokenizer:
     """
 
     def __init__(self, values):
-        _check(values, "classify")
+        check(values, "classify")
         self.labels = values["labels"]
         self.multi_label = values["multi_label"]
         self.thresholds = values["thresholds"]
@@ -140,7 +140,7 @@ class PairTokenizer:
     """
 
     def __init__(self, values):
-        _check(values, "match")
+        check(values, "match")
         self.target = values["target"]
         self.labels = values["labels"]
         self.threshold = values["threshold"]
@@ -208,7 +208,8 @@ class PairTokenizer:
         return answer
 
 
-def _check(values, wanted):
+def check(values, wanted):
+    """Raises ValueError where tokenizer.json is newer than this file, or of a model that does something else."""
     if values["format"] > FORMAT:
         raise ValueError(f"tokenizer.json: wanted format {FORMAT} or older, given {values['format']}")
     given = values.get("task", "classify")

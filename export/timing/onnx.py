@@ -8,7 +8,7 @@ import numpy as np
 
 from export.onnx_session import PADDING_MASK, PROBABILITIES, TOKEN_IDS, open_session
 from export.timing.timed import Timed
-from export.token_batches import encoded, fed, read_tokenizer
+from export.token_batches import encoded, fed, read_text_tokenizer
 
 
 def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
@@ -23,7 +23,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
         InputError: It is not a model that `export.onnx` wrote, or the tokenizer is missing.
     """
     session = open_session(Path(path), threads)
-    tokenizer = read_tokenizer(Path(path))
+    tokenizer = read_text_tokenizer(Path(path))
 
     def from_ids(token_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         (answer,) = session.run([PROBABILITIES], {TOKEN_IDS: token_ids, PADDING_MASK: mask})

@@ -9,7 +9,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from export.tflite_signatures import read_signatures
 from export.timing.timed import Timed
-from export.token_batches import PADDING_MASK, TOKEN_IDS, encoded, fed, read_tokenizer
+from export.token_batches import PADDING_MASK, TOKEN_IDS, encoded, fed, read_text_tokenizer
 from kmha.errors import InputError
 
 
@@ -30,7 +30,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{path}: wanted a TFLite model, {reason}") from error
     signatures = read_signatures(interpreter, path)
-    tokenizer = read_tokenizer(Path(path))
+    tokenizer = read_text_tokenizer(Path(path))
     longest = signatures[-1].lengths[0] or tokenizer.max_length
 
     def from_ids(token_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -78,11 +78,16 @@ class SentencePreprocessor(tf.Module):
             tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace"), self.split
         )
 
-    def cut(self, words) -> Cut:
-        """Windows of sentences given as words, ragged string [B, None]; invalid UTF-8 is replaced."""
+    def cut(self, words, length: int | None = None) -> Cut:
+        """Windows of sentences.
+
+        Args:
+            words: Ragged string [B, None]; invalid UTF-8 is replaced.
+            length: Most tokens of a window, at least 8; None takes max_length.
+        """
         flat = tf.strings.unicode_transcode(words.flat_values, "UTF-8", "UTF-8", errors="replace")
         pieces = self.part.tokenize(flat, valid_utf8=True)
-        most = self.max_length - 2
+        most = min(length or self.max_length, self.max_length) - 2
         pieces = pieces[:, : longest_word(most)]
         # Every word has a token, so that it can have a tag.
         nothing = tf.fill([pieces.nrows(), 1], self.unknown_id)

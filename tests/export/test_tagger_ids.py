@@ -7,25 +7,24 @@ import tensorflow as tf
 from export.ids import ids_function, ids_specs, input_names, output_name
 from export.tagger_ids import OUTPUTS
 from kmha.text.ragged import Ragged
-from tests.bundles import NASTY_SENTENCES, SENTENCES, make_tagger_bundle, tagger_bundle
+from tests.bundles import TAGGERS, tagger_bundle
+from tests.export.tagger_bundles import NASTY_WORDS, WORDS
 
 # Each in one window, even where every character is a token.
-ROWS = [*SENTENCES[1:5], *NASTY_SENTENCES[:5]]
+ROWS = [*WORDS[2:4], *NASTY_WORDS[:5]]
 
 
 def features_of_words(bundle, rows, length=None):
-    flat = [word.encode() for row in rows for word in row]
+    flat = [word.encode("utf-8", "replace") for row in rows for word in row]
     words = Ragged.from_row_lengths(tf.constant(flat, tf.string), [len(row) for row in rows])
     lengths = (None, None) if length is None else (length, length - 2)
     return bundle.preprocessor.pad(bundle.preprocessor.cut(words), lengths)
 
 
-@pytest.mark.parametrize(
-    "make", [tagger_bundle, lambda: make_tagger_bundle(("N", "V"), "none", "char", False)]
-)
+@pytest.mark.parametrize("kind", TAGGERS)
 @pytest.mark.parametrize("length", [None, 24])
-def test_ids_of_sentences_are_answered_as_the_sentences(make, length):
-    bundle = make()
+def test_ids_of_sentences_are_answered_as_the_sentences(kind, length):
+    bundle = tagger_bundle(kind)
     names = input_names(bundle)
     assert output_name(bundle) == "probabilities"
     features = features_of_words(bundle, ROWS, length)
@@ -43,7 +42,8 @@ def test_ids_of_sentences_are_answered_as_the_sentences(make, length):
     np.testing.assert_allclose(found[mask], expected.path_probabilities, atol=1e-5)
     assert not found[~mask].any() and not answers["scores"].numpy()[~mask].any()
     steps = features["token_ids"].shape[1]
-    assert answers["attention"].shape == (len(ROWS), 1, 2, steps, steps)
+    layers = bundle.model.encoder_config.num_layers
+    assert answers["attention"].shape == (len(ROWS), layers, 2, steps, steps)
 
 
 def test_scores_are_those_that_sentences_are_decoded_by():

@@ -1,0 +1,194 @@
+"""Sentences to a tagger's inputs with nothing but Python's standard library: copy this file and tokenizer.py beside it.
+
+It reads the tokenizer.json that an export of a tagger wrote. Long sentences become several windows, half a window
+apart; `tags.py` finds the tags of such a sentence.
+"""
+
+import bisect
+import json
+
+try:
+    from export.device.tokenizer import Tokenizer, check
+except ImportError:  # Copied to a device, the files stand side by side.
+    from tokenizer import Tokenizer, check
+
+# Classes of characters, by their numbers in tokenizer.json.
+SPACE, SINGLE, LETTER, DIGIT, MARK, APOSTROPHE, POINT = range(7)
+SPECIAL_TOKENS = 2
+
+
+class Window:
+    """A part of a sentence that a model reads at once.
+
+    Attributes:
+        ids: Token ids, special ones included.
+        starts: Place of each word's first token among them; words to tag come first.
+        words: Number of each of these words in the sentence.
+        count: How many of them to tag. Every word of a sentence is tagged in exactly one window.
+    """
+
+    def __init__(self, ids, starts, words, count):
+        self.ids, self.starts, self.words, self.count = ids, starts, words, count
+
+
+class SentenceTokenizer:
+    """Cuts sentences as a tagger's own preprocessor does.
+
+    Args:
+        values: What tokenizer.json holds.
+
+    Raises:
+        ValueError: They are in a newer format than this file can read, or those of another kind of model.
+    """
+
+    def __init__(self, values):
+        check(values, "tag")
+        self.labels = values["labels"]
+        self.scheme = values["scheme"]
+        self.transitions, self.start, self.end = values["transitions"], values["start"], values["end"]
+        self.split_by = values["split"]
+        self.most_words = values["most_words"]
+        # Of the table of characters; 0 where spelling is not read.
+        self.characters = values["characters"]
+        self.spelling_length = values["spelling_length"]
+        shown = {"labels": self.labels, "multi_label": False, "thresholds": None}
+        self.part = Tokenizer({"format": values["format"], **shown, **values["text"]})
+        self.max_length = self.part.max_length
+        bounds = values["character_classes"]
+        self._class_begins, self._classes = bounds[::2], bounds[1::2]
+
+    @classmethod
+    def read(cls, path):
+        """The tokenizer of a tokenizer.json."""
+        with open(path, encoding="utf-8") as file:
+            return cls(json.load(file))
+
+    @property
+    def input_names(self):
+        """Names of the model's inputs."""
+        names = ["token_ids", "padding_mask", "word_starts", "word_mask"]
+        return [*names, "character_ids"] if self.characters else names
+
+    def split(self, text):
+        """Where the words of a raw text are.
+
+        Args:
+            text: str, or bytes of any kind.
+
+        Returns:
+            A list of (first character, character after the last), in the text as `as_text` gives it.
+        """
+        text = as_text(text)
+        kinds = [*map(self._class_of, text), SPACE]
+        bounds = []
+        before = SPACE
+        goes_on = False
+        for place, kind in enumerate(kinds[:-1]):
+            inside = goes_on and _is_joined(before, kind, kinds[place + 1]) and self.split_by == "words"
+            if kind != SPACE and (inside or (kind == MARK and before != SPACE)):
+                bounds[-1][1] = place + 1
+            elif kind != SPACE:
+                bounds.append([place, place + 1])
+            goes_on = _is_joined(before, kind, kinds[place + 1])
+            before = kind
+        return [tuple(each) for each in bounds]
+
+    def words(self, sentence):
+        """The words of a sentence, as str.
+
+        Args:
+            sentence: A raw text, or a list of words; str or bytes of any kind.
+
+        Raises:
+            ValueError: It has more words than a tagger answers.
+        """
+        if isinstance(sentence, (str, bytes)):  # noqa: UP038  (what older Pythons know)
+            text = as_text(sentence)
+            words = [text[first:end] for first, end in self.split(text)]
+        else:
+            words = [as_text(word) for word in sentence]
+        if len(words) > self.most_words:
+            raise ValueError(f"wanted at most {self.most_words} words a sentence, given {len(words)}")
+        return words
+
+    def windows(self, words, length=None):
+        """The windows of a sentence.
+
+        Args:
+            words: A list of str, as `words` gives it.
+            length: Most tokens of a window, special ones included; None takes the longest the model can read.
+
+        Returns:
+            A list of `Window`, at least one.
+        """
+        tokens = min(length or self.max_length, self.max_length) - SPECIAL_TOKENS
+        step = tokens // 2
+        pieces = [self.part.tokenize(word)[:step] or [self.part.special_ids["unknown"]] for word in words]
+        ends, size = [], 0
+        for each in pieces:
+            size += len(each)
+            ends.append(size)
+        begins = [0, *ends[:-1]] if ends else []
+        count = max(size - tokens + step - 1, 0) // step + 1
+        # A word is tagged in the window whose middle is the nearest to its own.
+        homes = [min(max((b + e - step) // (2 * step), 0), count - 1) for b, e in zip(begins, ends)]  # noqa: B905
+        windows = []
+        for number in range(count):
+            first = bisect.bisect_left(begins, step * number)
+            last = max(bisect.bisect_right(ends, step * number + tokens), first)
+            core, core_end = bisect.bisect_left(homes, number), bisect.bisect_right(homes, number)
+            chosen = [*range(core, core_end), *range(first, core), *range(core_end, last)]
+            begin = begins[first] if first < len(begins) else size
+            inner = [token for each in pieces[first:last] for token in each]
+            ids = [self.part.special_ids["start"], *inner, self.part.special_ids["end"]]
+            starts = [begins[word] - begin + 1 for word in chosen]
+            windows.append(Window(ids, starts, chosen, core_end - core))
+        return windows
+
+    def spelling(self, word):
+        """Character ids of a word, as many as the model reads, 0 = none; of a long word its two ends."""
+        half = self.spelling_length // 2
+        kept = word if len(word) <= self.spelling_length else word[:half] + word[-half:]
+        ids = [1 + ord(character) % (self.characters - 1) for character in kept]
+        return [*ids, *[0] * (self.spelling_length - len(ids))]
+
+    def pad(self, window, words, length=None, num_words=None):
+        """A model's inputs of one window: lists of int by the inputs' names.
+
+        Args:
+            window: One of `windows`.
+            words: Of its sentence.
+            length: Of the lists of tokens; None: as long as they are.
+            num_words: Of those of words; None likewise, but at least 1.
+        """
+        most = max(len(window.starts), 1) if num_words is None else num_words
+        ids, mask = self.part.pad(window.ids, len(window.ids) if length is None else length)
+        inputs = {
+            "token_ids": ids,
+            "padding_mask": mask,
+            "word_starts": [*window.starts, *[0] * (most - len(window.starts))],
+            "word_mask": [*[1] * window.count, *[0] * (most - window.count)],
+        }
+        if self.characters:
+            spelt = [self.spelling(words[word]) for word in window.words]
+            nothing = [[0] * self.spelling_length for _ in range(most - len(spelt))]
+            inputs["character_ids"] = spelt + nothing
+        return inputs
+
+    def _class_of(self, character):
+        return self._classes[bisect.bisect_right(self._class_begins, ord(character)) - 1]
+
+
+def as_text(text):
+    """A text or a word as it is read: what UTF-8 cannot hold is replaced."""
+    raw = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+    return raw.decode("utf-8", "replace")
+
+
+def _is_joined(before, kind, after):
+    """Whether a character stands in a run of letters and digits."""
+    if kind == APOSTROPHE:
+        return before in (LETTER, MARK) and after == LETTER
+    if kind == POINT:
+        return before == DIGIT and after == DIGIT
+    return kind in (LETTER, DIGIT, MARK)
