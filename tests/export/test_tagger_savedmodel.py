@@ -1,0 +1,161 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+
+from export import batch_model, benchmark
+from export.answer import read_texts, write_texts
+from export.expected_sentences import as_array
+from export.read_savedmodel import read
+from export.savedmodel import load_savedmodel, write_savedmodel
+from export.server_files import COMPOSE, add_missing, server_files
+from export.warmup import BATCH_SIZES
+from kmha.errors import InputError
+from tests.bundles import NASTY, SENTENCES, tagger_bundle
+from tests.command_runs import call, clean_environment
+from tests.export.test_savedmodel_ops import check
+from tests.export.test_warmup import inputs_of, logs
+
+ROWS = [
+    *(sentence.encode().split() for sentence in SENTENCES),
+    *(sentence.encode() for sentence in SENTENCES),
+    [],
+    NASTY[:10],
+    b"",
+    *NASTY[:12],
+]
+# What a server does: it knows nothing of this project, only the tokenizer's ops.
+SERVER = """
+import json, sys
+sys.modules["kmha"] = sys.modules["training"] = sys.modules["export"] = None
+import tensorflow as tf, tensorflow_text
+loaded = tf.saved_model.load(sys.argv[1])
+answers = []
+for name, inputs in json.load(sys.stdin):
+    outputs = loaded.signatures[name](**{key: tf.constant(value) for key, value in inputs.items()})
+    answers.append({key: values.numpy().tolist() for key, values in outputs.items()})
+print(json.dumps(answers, default=bytes.decode))
+"""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    return write_savedmodel(tagger_bundle(), tmp_path_factory.mktemp("tagger") / "served", xla=True)
+
+
+def expected(rows) -> np.ndarray:
+    tagger = tagger_bundle().tagger
+    return as_array(tagger.tag(tagger.split(rows).words))
+
+
+def test_a_fresh_process_answers_as_the_bundle(served):
+    words = SENTENCES[0].split()
+    asked = [
+        ("serving_default", {"text": SENTENCES}),
+        ("predict_words", {"words": [[*words, ""]], "num_words": [len(words)]}),
+    ]
+    result = subprocess.run(
+        [sys.executable, "-c", SERVER, str(served)],
+        input=json.dumps(asked),
+        env={**clean_environment(), "PYTHONPATH": ""},
+        cwd=served.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    texts, of_words = json.loads(result.stdout)
+    for row, answer in enumerate(tagger_bundle().predict(SENTENCES)):
+        count = texts["num_words"][row]
+        for name in ("words", "tags", "starts", "ends"):
+            assert texts[name][row][:count] == answer[name]
+        best = np.max(texts["probabilities"][row][:count], axis=1)
+        assert (best >= np.array(answer["probabilities"]) - 1e-5).all()
+    (answer,) = tagger_bundle().predict([words])
+    assert of_words["tags"][0] == [*answer["tags"], ""]
+
+
+def test_it_is_read_as_the_bundle_answers(served):
+    predictor = read(served)
+    assert predictor.sentences and predictor.num_texts == 1
+    assert predictor.facts()["labels"] == tagger_bundle().labels
+    found = predictor.probabilities(ROWS)
+    assert found.dtype == np.float32 and predictor.token_ids(ROWS) is None
+    np.testing.assert_allclose(found, expected(ROWS), atol=1e-5)
+    assert predictor.probabilities([]).shape == (0, len(tagger_bundle().labels) + 2)
+
+
+def test_the_command_answers_sentences_with_spaces_between_words(served, tmp_path):
+    program = [sys.executable, "-m", "export.answer", str(served)]
+    result = subprocess.run(program, input="\n".join(SENTENCES).encode(), capture_output=True)
+    assert result.returncode == 0, result.stderr
+    (tmp_path / "found.npy").write_bytes(result.stdout)
+    found = np.load(tmp_path / "found.npy")
+    np.testing.assert_allclose(found, expected([text.split() for text in SENTENCES]), atol=1e-5)
+
+
+def test_sentences_and_texts_of_any_bytes_travel(tmp_path):
+    write_texts(tmp_path / "texts.jsonl", ROWS)
+    assert read_texts(tmp_path / "texts.jsonl", as_sentences=True) == ROWS
+
+
+def test_every_request_of_the_warm_up_is_answered_by_its_signature(served):
+    loaded = tf.saved_model.load(str(served))
+    found = [inputs_of(log) for log in logs(served)]
+    assert {name for name, _ in found} == set(loaded.signatures)
+    sizes: dict[str, set] = {}
+    for name, inputs in found:
+        # A server that joins requests wants as many rows of each input and output, and fails to start otherwise.
+        (size,) = {len(values) for values in inputs.values()}
+        sizes.setdefault(name, set()).add(size)
+        # Compiling for every shape would take a minute.
+        if name == "predict_ids_xla" and inputs["token_ids"].shape != (1, 16):
+            continue
+        answers = loaded.signatures[name](**{key: tf.constant(value) for key, value in inputs.items()})
+        assert {len(value) for value in answers.values()} == {size}
+    compiled = {inputs["token_ids"].shape for name, inputs in found if name == "predict_ids_xla"}
+    assert compiled == {(n, t) for n in (1, 2, 4, 8, 16, 32, 64) for t in (16, 24)}
+    assert sizes.pop("predict_ids_xla") and all(each == set(BATCH_SIZES) for each in sizes.values())
+
+
+def test_a_stock_server_has_every_op(served):
+    check(served)
+
+
+def test_each_weight_is_written_once(served):
+    shapes = dict(tf.train.list_variables(str(served / "variables" / "variables")))
+    weights = [tuple(shape) for name, shape in shapes.items() if "OBJECT_GRAPH" not in name]
+    assert sorted(weights) == sorted(tuple(variable.shape) for variable in tagger_bundle().model.variables)
+
+
+def test_a_server_that_joins_no_requests_is_set_up_for_explanations(served, tmp_path, capsys):
+    services = yaml.safe_load((served.parent / COMPOSE).read_text())["services"]
+    assert set(services) == {"serving", "explaining"}
+    assert not any("batching" in flag for flag in services["explaining"]["command"])
+    add_missing(tmp_path, server_files("s", xla=False))
+    from export.savedmodel import _add_server_files
+
+    _add_server_files(tmp_path, False, "explaining")
+    assert "add a server without batching, without it the signature explain fails" in capsys.readouterr().err
+
+
+def test_a_signature_is_loaded_by_name(served):
+    predict = load_savedmodel(served, "predict_words")
+    answers = predict(words=[["old", "harbour"]], num_words=[2])
+    np.testing.assert_allclose(answers["probabilities"][0], expected([["old", "harbour"]])[:, :-2], atol=1e-5)
+
+
+def test_commands_of_single_texts_refuse_a_tagger_in_one_line(served, tmp_path):
+    tagger_bundle().save(tmp_path / "run")
+    wanted = "wanted a classifier, since {} asks single texts, given a tagger"
+    outcome = call(benchmark.main, tmp_path / "run")
+    assert outcome.status == 2 and not outcome.out
+    assert outcome.err == f"error: {tmp_path / 'run'}: {wanted.format('export.benchmark')}\n"
+    for place in (tmp_path / "run", served):
+        with pytest.raises(InputError, match=wanted.format("export.batch")) as error:
+            with batch_model.text_model(str(place)):
+                pass
+        assert "\n" not in str(error.value)

@@ -1,0 +1,254 @@
+"""Honest copies of taggers pass, broken ones fail and the part that is wrong is named."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export import report_card
+from export.artefacts import ONNX, SAVEDMODEL, Artefact
+from export.differences import as_json, failures
+from export.expected_sentences import ExpectedSentences
+from export.nasty import nasty_sentences
+from export.processes import Answers
+from export.report_card import Examiner, table
+from export.savedmodel import write_savedmodel
+from export.verify import main
+from export.verify_rows import read_rows
+from kmha.text.preprocessor import Preprocessor
+from kmha.text.sentence_limits import MOST_WORDS
+from kmha.text.sentence_preprocessor import SentencePreprocessor
+from kmha.text.vocabulary import Vocabulary
+from tests.bundles import SENTENCES, TAGGERS, make_tagger_bundle, tagger_bundle
+from tests.command_runs import call
+from training.judge import GivenColumns
+
+FACTS = {"quantization": "none", "ops": {"MatMul": 3}, "lengths": None, "labels": None}
+
+
+def rows_file(bundle, path: Path) -> Path:
+    """Sentences tagged by the bundle itself, the last word wrongly."""
+    answers = bundle.predict([sentence.split() for sentence in SENTENCES])
+    last = answers[-1]["tags"]
+    last[-1] = next(label for label in bundle.labels if label != last[-1] and label[0] not in "IEM")
+    blocks = [
+        "".join(f"{word}\t{tag}\n" for word, tag in zip(each["words"], each["tags"], strict=True))
+        for each in answers
+    ]
+    path.write_text("\n".join(blocks), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Of the spelt tagger."""
+    folder = tmp_path_factory.mktemp("rows")
+    path = rows_file(tagger_bundle(), folder / "rows.conll")
+    return read_rows(tagger_bundle(), path, GivenColumns(), 4, folder / "scratch")
+
+
+@pytest.fixture(scope="module")
+def expected(rows) -> ExpectedSentences:
+    return ExpectedSentences(tagger_bundle(), rows)
+
+
+def test_sentences_are_read_as_words_and_named(rows):
+    assert rows.real == 4 and rows.texts[3] == SENTENCES[4].encode().split()
+    assert rows.place(0).endswith("rows.conll:1")
+    assert rows.place(4) == "nasty sentence: no words"
+    assert rows.place(len(rows.texts) - 1).startswith("nasty text: ")
+
+
+@pytest.mark.parametrize("kind", TAGGERS)
+def test_nasty_sentences_are_answered_by_the_run_and_what_they_are_called(kind):
+    bundle = tagger_bundle(kind)
+    nasty = nasty_sentences(bundle)
+    kinds = [isinstance(row, bytes) for row in nasty.values()]
+    assert kinds == sorted(kinds) and 10 < sum(kinds) < len(kinds)
+    assert len(nasty["1,500 words"]) == 1500 and len(nasty["2,048 words"]) == MOST_WORDS
+    assert nasty["NUL, as a word"] == [b"\0"] and nasty["empty, raw"] == b""
+    words = bundle.tagger.split(list(nasty.values())).words
+    assert max(map(len, words)) == MOST_WORDS
+
+
+def answered(expected: ExpectedSentences, change=lambda answers: None, **facts) -> Answers:
+    answers = expected.answers.copy()
+    change(answers)
+    return Answers(answers, None, {**FACTS, **facts})
+
+
+def asked(monkeypatch, rows, answers: Answers, format: str = SAVEDMODEL, tmp_path=Path()) -> dict:
+    monkeypatch.setattr(report_card, "ask", lambda *_: answers)
+    monkeypatch.setattr(report_card, "ask_layers", lambda artefact, texts, layers: dict.fromkeys(layers, 0.0))
+    (tmp_path / "model").write_bytes(b"12")
+    return Examiner(tagger_bundle(), rows).report(Artefact(tmp_path / "model", format))
+
+
+def test_answers_of_the_run_itself_pass(monkeypatch, rows, expected, tmp_path):
+    report = asked(
+        monkeypatch, rows, answered(expected, labels=list(tagger_bundle().labels)), tmp_path=tmp_path
+    )
+    assert report["passed"] and report["max_difference"] == 0 and report["sentences_with_other_paths"] == 0
+    assert report["span_f1_change"] == 0 and 0.5 < report["span_f1"] < 1
+
+
+def test_raw_texts_are_asked_of_savedmodels_only(monkeypatch, rows, expected, tmp_path):
+    part = expected.of(ONNX)
+    assert expected.of(SAVEDMODEL) is expected
+    assert rows.real < len(part.texts) < len(rows.texts)
+    assert not any(isinstance(text, bytes) for text in part.texts)
+    report = asked(monkeypatch, rows, answered(part), ONNX, tmp_path)
+    assert report["passed"] and report["nasty_rows"] == len(part.texts) - rows.real
+
+
+def other_tag(answers: np.ndarray) -> None:
+    """The first word is tagged in another way, which the scheme allows; its probabilities stay."""
+    labels = tagger_bundle().labels
+    answers[0, -1] = labels.index("B-LOC" if labels[int(answers[0, -1])] != "B-LOC" else "B-PER")
+
+
+def test_another_path_fails_though_all_probabilities_are_the_same(monkeypatch, rows, expected, tmp_path):
+    report = asked(monkeypatch, rows, answered(expected, other_tag), tmp_path=tmp_path)
+    assert report["max_difference"] == 0 and report["sentences_with_other_paths"] == 1
+    assert report["failures"] == ["1 sentences have other tags, which fit worse"]
+    assert report["label_agreement"] < 1
+
+
+def test_a_tag_that_does_not_exist_is_another_path(expected):
+    found = expected.answers.copy()
+    found[0, -1] = 99
+    assert expected.compared(expected.answers, found)[0].other_paths == 1
+
+
+def test_a_path_that_is_as_good_passes(rows, monkeypatch):
+    """Where all weights are zero each path is as good as the others."""
+    bundle = make_tagger_bundle(("X", "Y"), scheme="none")
+    for weights in bundle.model.trainable_variables:
+        weights.assign(0 * weights)
+    monkeypatch.setattr(ExpectedSentences, "_metric", lambda *_: 1.0)
+    tied = ExpectedSentences(bundle, dataclasses.replace(rows, task=rows.task))
+    found = tied.answers.copy()
+    found[:, -1] = 1 - found[:, -1]
+    result, *_ = tied.compared(tied.answers, found)
+    assert result.other_paths == 0 and result.label_agreement == 0
+    assert failures("none", result, 0.0, None, True) == []
+
+
+def test_a_number_that_is_none_is_told_by_words(expected):
+    found = expected.answers.copy()
+    found[7, 2] = np.nan
+    result, metric, change = expected.compared(expected.answers, found)
+    assert metric is change is None and as_json(result)["max_difference"] is None
+    assert failures("none", result, change, None, True)[0] == "1 words answered with NaN or infinity"
+    assert expected.row_of(result.worst_row) == 0
+
+
+def test_the_sentence_of_a_word_skips_those_without(expected):
+    ends = np.cumsum([len(words) for words in expected._words])
+    for word in (0, ends[0] - 1, ends[0], ends[-1] - 1):
+        row = expected.row_of(int(word))
+        assert (ends[row - 1] if row else 0) <= word < ends[row]
+
+
+def test_shorter_windows_are_compared_with_shorter_windows_of_the_run(monkeypatch, rows, expected, tmp_path):
+    part = expected.of(ONNX)
+    within, longer = part.within(16)
+    assert longer.any() and not longer.all() and part.within(24)[0] is part.answers
+    assert within.shape == part.answers.shape and (within != part.answers).any()
+    report = asked(monkeypatch, rows, Answers(within, None, {**FACTS, "lengths": [8, 16]}), ONNX, tmp_path)
+    assert report["passed"] and report["rows_longer"] == longer.sum()
+    assert "sentences need windows of more than its 16 tokens" in table([report], 1.0)[-1]
+    ids = [[list(window) for window in row] for row in part._ids]
+    assert part.rows_with_other_ids(ids, None) == []
+    assert part.rows_with_other_ids(ids, 16) == np.flatnonzero(longer).tolist()
+
+
+def test_layers_have_the_sizes_of_a_file_of_fixed_lengths(expected):
+    layers = expected.of(ONNX).layers(expected.texts[:2], [16, 20], own_tokenizer=True)
+    assert "tokenizer" not in layers and layers["scores"].shape[1] in (14, 18)
+    assert layers["decoding"].shape == layers["scores"].shape
+    assert list(layers)[:2] == ["embedding", "spelling"]
+
+
+def other_block(bundle):
+    kernel = bundle.model.encoder.blocks[0].feed_forward.trainable_variables[0]
+    kernel.assign(kernel * 1.1)
+    return bundle
+
+
+def other_spelling(bundle):
+    kernel = bundle.model.spelling.projection.kernel
+    kernel.assign(kernel * 1.1)
+    return bundle
+
+
+def other_words(bundle):
+    part = bundle.preprocessor.part
+    tokens = list(part.vocabulary.tokens)
+    tokens[5:] = np.random.default_rng(1).permutation(np.array(tokens[5:], object)).tolist()
+    other = Preprocessor(Vocabulary(tokens), **part.get_config())
+    return dataclasses.replace(bundle, preprocessor=SentencePreprocessor(other, "words", True))
+
+
+def other_transitions(bundle):
+    weights = bundle.model.crf.transitions
+    weights.assign(weights.numpy().T)
+    return bundle
+
+
+def other_head(bundle):
+    bundle.model.head.kernel.assign(bundle.model.head.kernel * 1.1)
+    return bundle
+
+
+BREAKS = {
+    "transitions": (other_transitions, "decoding"),
+    "vocabulary": (other_words, "tokenizer"),
+    "block": (other_block, "block_0"),
+    "spelling": (other_spelling, "spelling"),
+    "head": (other_head, "scores"),
+}
+
+
+def test_an_honest_copy_passes_and_one_of_other_transitions_fails(tmp_path):
+    bundle = tagger_bundle()
+    bundle.save(tmp_path / "run")
+    data = rows_file(bundle, tmp_path / "rows.conll")
+    other = other_transitions(make_tagger_bundle(**TAGGERS["spelt"]))
+    paths = [write_savedmodel(each, tmp_path / name) for name, each in (("a", bundle), ("b", other))]
+    outcome = call(main, tmp_path / "run", *paths, "--data", data)
+    assert outcome.status == 1, outcome.err
+    honest, broken = outcome.json["artefacts"]
+    assert honest["passed"] and honest["max_difference"] < 1e-5 and honest["label_agreement"] == 1
+    assert honest["rows"] == len(SENTENCES) and honest["nasty_rows"] > 50
+    assert f"{len(SENTENCES)} rows of {data} and {honest['nasty_rows']} nasty sentences" in outcome.err
+    assert outcome.json["span_f1"] == honest["span_f1"] < 1 and honest["span_f1_change"] == 0
+    assert not broken["passed"] and broken["first_divergent_layer"] == "decoding"
+    assert broken["sentences_with_other_paths"] > 0
+    assert "differs first in decoding" in outcome.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", list(BREAKS)[1:])
+def test_a_broken_copy_fails_and_its_part_is_named(tmp_path, how):
+    honest = tagger_bundle()
+    honest.save(tmp_path / "run")
+    change, layer = BREAKS[how]
+    path = write_savedmodel(change(make_tagger_bundle(**TAGGERS["spelt"])), tmp_path / "served")
+    data = rows_file(honest, tmp_path / "rows.conll")
+    outcome = call(main, tmp_path / "run", path, "--data", data)
+    assert outcome.status == 1, outcome.err
+    (report,) = outcome.json["artefacts"]
+    assert report["failures"] and report["first_divergent_layer"] == layer, report["layers"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["no scheme", "characters"])
+def test_honest_copies_of_other_taggers_pass(tmp_path, kind):
+    bundle = tagger_bundle(kind)
+    bundle.save(tmp_path / "run")
+    path = write_savedmodel(bundle, tmp_path / "served")
+    outcome = call(main, tmp_path / "run", path, "--data", rows_file(bundle, tmp_path / "rows.conll"))
+    assert outcome.status == 0, outcome.err
+    assert outcome.json["token_accuracy" if kind == "no scheme" else "span_f1"] < 1
