@@ -168,9 +168,10 @@ class TagTask:
         return model
 
     def prepare(self, model: "keras.Model", source: Any) -> None:
-        """Starts the head at each tag's share of the training words."""
-        counts = np.bincount(source.targets[source.targets >= 0], minlength=model.num_labels)
-        model.head.bias.assign(np.log((counts + 0.5) / (counts.sum() + 1.0)).astype(np.float32))
+        """Starts from how often tags stand, and stand side by side, in the training rows."""
+        from training.tag_start import start_from_counts
+
+        start_from_counts(model, source.targets, source.word_counts)
 
     def forward(self, model: "keras.Model", features: Any) -> Any:
         """What the CRF makes of the scores."""

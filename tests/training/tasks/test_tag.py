@@ -1,7 +1,6 @@
 """What a tagger adds to the encoder."""
 
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -102,6 +101,11 @@ def test_settings_that_do_not_fit_the_tags_are_refused(tmp_path, sequences, opti
     assert words in str(error.value)
 
 
+class Rows(NamedTuple):
+    targets: np.ndarray
+    word_counts: np.ndarray
+
+
 def test_a_model_forbids_what_its_scheme_does_and_starts_at_the_shares(tmp_path):
     task, part = settled(tmp_path, BIO)
     labels = task.outputs([], part)
@@ -110,9 +114,13 @@ def test_a_model_forbids_what_its_scheme_does_and_starts_at_the_shares(tmp_path)
     )
     assert model.crf.allowed[labels.index("O")][labels.index("I-PER")] == 0
     assert model.crf.allowed_start[labels.index("I-PER")] == 0
-    targets = task.targets(part, labels)
-    task.prepare(model, dataclasses.make_dataclass("Rows", ["targets"])(targets))
+    task.prepare(model, Rows(task.targets(part, labels), np.array([3, 2])))
     shares = np.exp(model.head.bias.numpy())
     np.testing.assert_allclose(
         shares[labels.index("B-LOC")] / shares[labels.index("O")], 2.5 / 1.5, rtol=1e-5
     )
+    # As if the rows had each pair half a time more: B-PER stands before I-PER, and before nothing else.
+    pairs = np.exp(model.crf.transitions.numpy()[labels.index("B-PER")]) * shares
+    np.testing.assert_allclose(pairs, np.where(np.array(labels) == "I-PER", 1.5, 0.5) / 3, rtol=1e-5)
+    starts = np.exp(model.crf.start.numpy()) * shares
+    np.testing.assert_allclose(starts, np.isin(labels, ["O", "B-LOC"]) / 4 + 0.125, rtol=1e-5)
