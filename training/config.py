@@ -83,12 +83,12 @@ class EncoderSection:
     """Where layer normalisation stands; post is the form of 2017 and of BERT."""
     activation: Activation = "gelu"
     """Of the feed-forward network; gelu is the exact one."""
-    dropout: float = 0.3
-    """Probability of dropping a value."""
+    dropout: float | None = None
+    """Probability of dropping a value; None: 0.3, for tags 0.1."""
     attention_dropout: float = 0.1
     """Probability of dropping an attention weight."""
     token_dropout: float | None = None
-    """Probability of replacing a token by [UNK] in training; None: 0.3 for texts of under 32 tokens, else 0.4."""
+    """Probability of replacing a token by [UNK] in training; None: 0.3 for texts of under 32 tokens, else 0.4, for tags 0.1."""
     ngram_buckets: int = 131_071
     """Rows of each hashed n-gram table, best a prime; 0: none. N-grams decide on small data."""
     ngram_dim: int = 64
@@ -106,7 +106,7 @@ class OptimizerSection:
     learning_rate: Annotated[float | None, Range(above=0)] = None
     """The highest rate; None: 0.001, for fewer than 5,000 training pairs 0.0003."""
     embedding_rate: Annotated[float | None, Range(above=0)] = None
-    """Rate of the embedding tables over that of the rest; None: 1 with one label a row, 4 with several."""
+    """Rate of the embedding tables over that of the rest; None: 4 with several labels a row, else 1."""
     weight_decay: NotNegative = 0.01
     """Share of a weight lost each step, times the rate; biases and norms lose none."""
     warmup_fraction: Annotated[float, Range(at_least=0, at_most=1)] = 0.1

@@ -45,7 +45,7 @@ class TagTask:
     """Whether to read how words are spelt; None: but where words are single characters."""
     character_dim: Annotated[int, Range(at_least=1)] = 64
     """Size of the vector of a word's spelling."""
-    context_width: Annotated[int, Range(at_least=0)] = 5
+    context_width: Annotated[int, Range(at_least=0)] = 3
     """Neighbouring tokens that each one sees before the encoder, itself in the middle, an odd number; 0: none."""
     split: Literal["auto", "words", "characters"] = "auto"
     """How raw texts are split when asked; auto: as most words of the rows are."""
