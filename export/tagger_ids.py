@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from kmha.bundle import Bundle
 from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_MASK, WORD_STARTS
+from kmha.layers.crf import Potentials
 from kmha.layers.crf_decoding import decode
 from kmha.text.ragged import Ragged
 from kmha.text.sentence_limits import LONGEST_SPELLING
@@ -43,7 +44,7 @@ def tagger_function(bundle: Bundle, with_attention: bool = False) -> Callable[..
     def answer(*inputs):
         features = dict(zip(names, inputs, strict=True))
         scores, weights = model(features, return_attention_weights=True, training=False)
-        found = decode(model.potentials(scores, features[WORD_MASK]))
+        found = decode(_not_weights(model.potentials(scores, features[WORD_MASK])))
         answers = {
             PROBABILITIES: found.marginals,
             TAG_IDS: found.tag_ids,
@@ -53,6 +54,16 @@ def tagger_function(bundle: Bundle, with_attention: bool = False) -> Callable[..
         return answers | {ATTENTION: tf.stack(weights, axis=1)} if with_attention else answers
 
     return answer
+
+
+def _not_weights(potentials: Potentials) -> Potentials:
+    """The same, with transitions that converters cannot take for a table of weights.
+
+    In 8 bits between -1e4 and the largest they would all be alike. So 0 is added, in a way that nothing folds away.
+    """
+    mask = potentials.word_mask
+    nothing = tf.cast(tf.minimum(tf.reduce_max(mask * mask), 0), tf.float32)
+    return potentials._replace(transitions=potentials.transitions + nothing)
 
 
 def tagger_specs(bundle: Bundle, batch: int | None = None, length: int | None = None) -> list[tf.TensorSpec]:

@@ -4,6 +4,11 @@ import functools
 
 import numpy as np
 
+from export.device.sentences import SentenceTokenizer
+from export.device.tags import TagDecoder
+from export.sentence_batches import cut_sentence, window_inputs
+from export.token_batches import read_tokenizer
+from kmha.bundle import Bundle
 from tests.bundles import SENTENCES, TAGGERS, tagger_bundle
 
 WORDS = [sentence.split() for sentence in SENTENCES]
@@ -21,14 +26,54 @@ NASTY_WORDS = [
 ]
 ROWS = [*WORDS, *NASTY_WORDS]
 KINDS = tuple(TAGGERS)
+TEXTS = ["The old ferry, isn't it?", "渡轮七点离开旧港口。", "", "New Bread Street " * 20, b"caf\xe9 \xff"]
 
 
 @functools.cache
 def answers_of(kind: str) -> np.ndarray:
     """The bundle's own answers to ROWS, float32 [N, K + 2], as a predictor gives them."""
-    return as_rows(tagger_bundle(kind).tagger.tag(ROWS))
+    return answered(tagger_bundle(kind), ROWS)
+
+
+def answered(bundle: Bundle, rows) -> np.ndarray:
+    """A bundle's own answers to sentences, raw texts or lists of words, as a predictor gives them."""
+    assert bundle.tagger is not None
+    return as_rows(bundle.tagger.tag(bundle.tagger.split(rows).words))
 
 
 def as_rows(tagged) -> np.ndarray:
     """The columns of a predictor's answers."""
     return np.column_stack([tagged.probabilities, tagged.path_probabilities, tagged.tag_ids])
+
+
+def check_nearly(found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-4) -> None:
+    """Whether a predictor's answers are those expected: the same tags, and probabilities within the tolerance."""
+    assert found.dtype == np.float32 and found.shape == expected.shape
+    np.testing.assert_array_equal(found[:, -1], expected[:, -1])
+    np.testing.assert_allclose(found, expected, atol=tolerance)
+
+
+def many_tags() -> tuple[str, ...]:
+    """So many that converters take the table of transitions for one that pays to be rounded."""
+    return tuple(sorted(["O", *(f"{letter}-{kind}" for kind in range(20) for letter in "BI")]))
+
+
+def check_decoding(path, run, tolerance: float = 1e-5) -> None:
+    """Whether a file's tags are the best ones by its own scores, however those were rounded.
+
+    Args:
+        path: The file, with its tokenizer.json beside it.
+        run: Gives its outputs by name for the inputs of one window of 24 tokens.
+        tolerance: Of probabilities.
+    """
+    tokenizer = read_tokenizer(path)
+    assert isinstance(tokenizer, SentenceTokenizer)
+    decode = TagDecoder(tokenizer.transitions, tokenizer.start, tokenizer.end)
+    for words in WORDS:
+        for part in cut_sentence(tokenizer, words, 24):
+            outputs, count = run(window_inputs(tokenizer, [part], 24, 22)), part.window.count
+            probabilities, tag_ids, path_probabilities = decode(outputs["scores"][0, :count])
+            np.testing.assert_array_equal(outputs["tag_ids"][0, :count], tag_ids)
+            np.testing.assert_allclose(outputs["probabilities"][0, :count], probabilities, atol=tolerance)
+            found = outputs["path_probabilities"][0, :count]
+            np.testing.assert_allclose(found, path_probabilities, atol=tolerance)

@@ -1,0 +1,244 @@
+"""Taggers as TFLite files."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from export.device.sentences import SentenceTokenizer
+from export.outcomes import CheckError
+from export.read_tflite import read
+from export.sentence_batches import cut_sentence, window_inputs
+from export.tagger_check import tagged_difference
+from export.tagger_ids import window_features
+from export.tflite import chosen_lengths, main, write_tflite
+from export.tflite_check import check_ops, new_interpreter
+from export.tflite_runner import load_tflite
+from kmha.errors import InputError
+from kmha.tagging import Decoder
+from tests.bundles import BIO, make_tagger_bundle, tagger_bundle
+from tests.command_runs import call, clean_environment
+from tests.export.tagger_bundles import (
+    KINDS,
+    ROWS,
+    TEXTS,
+    WORDS,
+    answered,
+    answers_of,
+    as_rows,
+    check_decoding,
+    check_nearly,
+    many_tags,
+)
+
+DEVICE = """
+import json, sys
+sys.modules["tensorflow"] = sys.modules["keras"] = None
+from export.tflite_runner import load_tflite
+print(json.dumps(load_tflite(sys.argv[1])([["bread"] * 40, "old ferry"]).tolist()))
+"""
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A file of each tagger of the run's longest length, with attention, as the command writes it."""
+    folder, paths = tmp_path_factory.mktemp("taggers"), {}
+    for index, kind in enumerate(KINDS):
+        tagger_bundle(kind).save(folder / f"run_{index}")
+        paths[kind] = folder / f"{index}.tflite"
+        outcome = call(main, folder / f"run_{index}", paths[kind], "--attention")
+        assert (outcome.status, outcome.out) == (0, f"{paths[kind]}\n"), outcome.err
+    return paths
+
+
+def runner_of(path, name="serving_default"):
+    return new_interpreter(path.read_bytes()).get_signature_runner(name)
+
+
+@every_kind
+def test_sentences_are_answered_as_by_the_run(files, kind):
+    answer = load_tflite(files[kind])
+    check_nearly(answer(ROWS), answers_of(kind))
+    assert answer([]).shape == answer([[]]).shape == (0, len(tagger_bundle(kind).labels) + 2)
+    check_ops(files[kind].read_bytes())
+
+
+@every_kind
+def test_raw_texts_are_split_as_by_the_run(files, kind):
+    check_nearly(load_tflite(files[kind])(TEXTS), answered(tagger_bundle(kind), TEXTS))
+
+
+@every_kind
+def test_the_interface_has_the_names_of_the_features(files, kind):
+    runner, tags = runner_of(files[kind]), len(tagger_bundle(kind).labels)
+    inputs = {name: (d["dtype"], d["shape"].tolist()) for name, d in runner.get_input_details().items()}
+    wanted = {"token_ids": [1, 24], "padding_mask": [1, 24], "word_starts": [1, 22], "word_mask": [1, 22]}
+    if kind == "spelt":
+        wanted["character_ids"] = [1, 22, 20]
+    assert inputs == {name: (np.int32, shape) for name, shape in wanted.items()}
+    outputs = {name: (d["dtype"], d["shape"].tolist()) for name, d in runner.get_output_details().items()}
+    layers = tagger_bundle(kind).model.encoder_config.num_layers
+    assert outputs == {
+        "probabilities": (np.float32, [1, 22, tags]),
+        "tag_ids": (np.int32, [1, 22]),
+        "path_probabilities": (np.float32, [1, 22]),
+        "scores": (np.float32, [1, 22, tags]),
+        "attention": (np.float32, [1, layers, 2, 24, 24]),
+    }
+
+
+def test_scores_and_attention_are_those_of_the_model(files):
+    bundle = tagger_bundle("spelt")
+    features = window_features(bundle, WORDS[:1], 24)
+    found = runner_of(files["spelt"])(**features)
+    scores, weights = bundle.model(features, return_attention_weights=True, training=False)
+    np.testing.assert_allclose(found["scores"], scores, atol=1e-4)
+    np.testing.assert_allclose(found["attention"], np.stack(weights, axis=1), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["spelt", "no scheme"])
+def test_any_length(kind, tmp_path):
+    write_tflite(tagger_bundle(kind), tmp_path / "any.tflite", [None])
+    check_nearly(load_tflite(tmp_path / "any.tflite")(ROWS), answers_of(kind))
+    assert read(tmp_path / "any.tflite").facts()["lengths"] is None
+
+
+def test_several_lengths(tmp_path):
+    write_tflite(tagger_bundle("spelt"), tmp_path / "m.tflite", [8, 24])
+    predictor = read(tmp_path / "m.tflite")
+    check_nearly(predictor.probabilities(ROWS), answers_of("spelt"))
+    facts = predictor.facts()
+    assert (facts["lengths"], facts["quantization"]) == ([8, 24], "none")
+    assert facts["labels"] == tagger_bundle("spelt").labels
+    assert predictor.sentences and predictor.num_texts == 1
+
+
+def test_a_short_length_alone_reads_shorter_windows(tmp_path):
+    bundle = tagger_bundle("spelt")
+    write_tflite(bundle, tmp_path / "m.tflite", [9])
+    predictor, features = read(tmp_path / "m.tflite"), window_features(bundle, WORDS, 9)
+    windows = [ids for row in predictor.token_ids(WORDS) for ids in row]
+    pairs = zip(features["token_ids"], features["padding_mask"], strict=True)
+    expected = [ids[: mask.sum()].tolist() for ids, mask in pairs]
+    assert windows == expected and len(windows) > 10
+    # The scores of its windows laid end to end.
+    scores = bundle.model(features, training=False).numpy()
+    counts = features["word_mask"].sum(axis=1)
+    flat = np.concatenate([each[:count] for each, count in zip(scores, counts, strict=True)])
+    tagged = Decoder(bundle.model)(flat, np.array([len(words) for words in WORDS]))
+    check_nearly(predictor.probabilities(WORDS), as_rows(tagged))
+
+
+@every_kind
+def test_the_reader_says_what_it_made_of_sentences(files, kind):
+    predictor, bundle = read(files[kind]), tagger_bundle(kind)
+    features = window_features(bundle, ROWS)
+    windows = [ids for row in predictor.token_ids(ROWS) for ids in row]
+    for window, ids in enumerate(windows):
+        assert ids == features["token_ids"][window, : features["padding_mask"][window].sum()].tolist()
+    assert len(windows) == len(features["token_ids"])
+    values = list(predictor.tensors(WORDS[:2]))
+    assert len(values) > 100
+
+
+@pytest.mark.parametrize(
+    ("quantize", "tolerance", "labels"), [("float16", 0.01, BIO), ("dynamic", 0.15, many_tags())]
+)
+def test_quantized_files_answer_nearly_alike_and_decode_exactly(quantize, tolerance, labels, tmp_path):
+    bundle = make_tagger_bundle(labels, characters=True)
+    path = tmp_path / "m.tflite"
+    assert write_tflite(bundle, path, [24], quantize) < tolerance
+    assert read(path).facts()["quantization"] == quantize
+    found, expected = load_tflite(path)(ROWS), answered(bundle, ROWS)
+    assert 0 < np.abs(found - expected)[:, :-2].max() < tolerance
+    assert (found[:, -1] == expected[:, -1]).mean() > 0.9
+    # In float16 the transitions are rounded, each by itself.
+    check_decoding(path, lambda inputs: runner_of(path)(**inputs), 1e-5 if quantize == "dynamic" else 1e-3)
+
+
+def test_a_file_without_tensorflow(files):
+    result = subprocess.run(
+        [sys.executable, "-c", DEVICE, str(files["spelt"])],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    expected = answered(tagger_bundle("spelt"), [["bread"] * 40, ["old", "ferry"]])
+    check_nearly(np.array(json.loads(result.stdout), np.float32), expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--quantize=int8",), "--quantize: wanted none, float16 or dynamic for a tagger, given int8"),
+        (("--with-tokenizer",), "--with-tokenizer: wanted a run of single texts, given one of sentences"),
+        (("--length", "7"), "--length: wanted 8 to the run's 24, given 7"),
+    ],
+)
+def test_what_a_tagger_cannot_be_is_refused_in_one_line(files, flags, message, tmp_path):
+    outcome = call(main, files["spelt"].with_name("run_0"), tmp_path / "m.tflite", *flags)
+    assert (outcome.status, outcome.out, outcome.err) == (2, "", f"error: {message}\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_default_length_is_the_longest():
+    assert chosen_lengths(tagger_bundle("spelt")) == [24]
+    assert chosen_lengths(tagger_bundle("spelt"), (20, 8)) == [8, 20]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([["a"], 7], "sentence 2: wanted a text or a list of words, given int"),
+        ([["a", None]], "sentence 1: wanted a text or a list of words, given list"),
+        ([["a"] * 2049], "sentence 1: wanted at most 2048 words a sentence, given 2049"),
+    ],
+)
+def test_rows_that_are_no_sentences_are_refused(files, rows, message):
+    with pytest.raises(InputError, match=message):
+        load_tflite(files["spelt"])(rows)
+
+
+def test_windows_together_are_padded_to_the_longest(files):
+    tokenizer = SentenceTokenizer.read(files["spelt"].with_suffix(".tokenizer.json"))
+    parts = [
+        part for words in (["bread"], ["old", "new", "bread"]) for part in cut_sentence(tokenizer, words)
+    ]
+    shapes = {name: values.shape for name, values in window_inputs(tokenizer, parts).items()}
+    assert shapes["word_starts"] == (2, 3) and shapes["character_ids"] == (2, 3, 20)
+    assert window_inputs(tokenizer, cut_sentence(tokenizer, []))["word_mask"].tolist() == [[0]]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ("probabilities", "wanted the run's tags"),
+        ("path_probabilities", "wanted the run's tags"),
+        (None, None),
+    ],
+)
+def test_other_answers_are_found(changed, message):
+    mask = np.array([[1, 1, 0]], np.int32)
+    expected = {
+        "probabilities": np.full((1, 3, 2), 0.5, np.float32),
+        "path_probabilities": np.array([[0.5, 0.5, 0]], np.float32),
+    }
+    found = {name: values.copy() for name, values in expected.items()}
+    if changed is None:
+        assert tagged_difference(found, expected, mask, exact=True) == 0
+        found["scores"] = np.full((1, 3, 2), np.nan, np.float32)
+        with pytest.raises(CheckError, match="wanted numbers, given nan in scores"):
+            tagged_difference(found, expected, mask, exact=False)
+        return
+    found[changed][0, 2] += 0.1
+    assert tagged_difference(found, expected, mask, exact=True) == 0
+    found[changed][0, 1] += 0.1
+    with pytest.raises(CheckError, match=message):
+        tagged_difference(found, expected, mask, exact=True)
+    assert tagged_difference(found, expected, mask, exact=False) == pytest.approx(
+        0.1 if changed == "probabilities" else 0, abs=1e-6
+    )
