@@ -24,7 +24,7 @@ ROWS = [
     *(sentence.encode().split() for sentence in SENTENCES),
     *(sentence.encode() for sentence in SENTENCES),
     [],
-    NASTY[:10],
+    list(NASTY[:10]),
     b"",
     *NASTY[:12],
 ]
