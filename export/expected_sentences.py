@@ -33,7 +33,6 @@ class ExpectedSentences:
     def __init__(self, bundle: Bundle, rows: Rows):
         self._bundle, self._rows = bundle, rows
         self.texts: list[Row] = rows.texts
-        assert bundle.tagger is not None
         self._words = bundle.tagger.split(rows.texts).words
         self._ends = np.cumsum([len(words) for words in self._words])
         self.answers = as_array(bundle.tagger.tag(self._words))
@@ -131,7 +130,6 @@ class ExpectedSentences:
     def _tagger(self, longest: int | None) -> Tagger:
         bundle, most = self._bundle, self._bundle.preprocessor.max_length
         if longest is None or longest >= most:
-            assert bundle.tagger is not None
             return bundle.tagger
         return Tagger(bundle.model, bundle.preprocessor, longest)
 

@@ -68,7 +68,7 @@ class Bundle:
             self.thresholds = [0.5] * len(self.labels)
         self._check()
         # It tags sentences; all other models give probabilities to rows.
-        self.tagger = Tagger(self.model, self.preprocessor) if self.task == TAG else None
+        self.tagger: Any = Tagger(self.model, self.preprocessor) if self.task == TAG else None
         if self.tagger is not None:
             return
         self._logits = tf.function(self._forward, reduce_retracing=True)

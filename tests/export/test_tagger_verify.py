@@ -44,7 +44,7 @@ def rows_file(bundle, path: Path) -> Path:
 
 def some_nasty_sentences(bundle) -> dict:
     """Enough of them where it is not about the sentences."""
-    names = ("no words", "words without tokens", "NUL among others", "25 words of one token")
+    names = ("no words", "words without tokens", "NUL, as a word among others", "23 words of one token")
     nasty = nasty_sentences(bundle)
     return {name: nasty[name] for name in (*names, "empty, raw", "right to left, raw", "longest length, raw")}
 
