@@ -31,10 +31,6 @@ class ExpectedRows:
         self._ids = sequences(bundle, rows.texts)
         self.metric = self._metric(self.answers)
 
-    def of(self, format: str) -> "ExpectedRows":
-        """What a format can be asked: all rows."""
-        return self
-
     def within(self, longest: int | None) -> tuple[np.ndarray, np.ndarray]:
         """What the bundle answers when it may read `longest` tokens a text, and which rows have a longer one."""
         longer = np.array([longest is not None and max(map(len, row)) > longest for row in self._ids])
@@ -49,12 +45,15 @@ class ExpectedRows:
             expected[chosen] = self._bundle.probabilities_of_features(features)
         return expected, longer
 
-    def compared(self, expected: np.ndarray, found: np.ndarray) -> tuple[Differences, Any, Any]:
+    def compared(
+        self, expected: np.ndarray, found: np.ndarray, longest: int | None = None
+    ) -> tuple[Differences, Any, Any]:
         """The differences, the metric of what was found, and its change; None where it is not defined.
 
         Args:
             expected: As `within` gives it.
             found: The copy's, of the same shape.
+            longest: As `within` was given it.
         """
         bundle = self._bundle
         graded = bundle.task == MATCH and bundle.model.target == "graded"

@@ -1,13 +1,11 @@
 """What a tagger's copies must answer: the bundle's tags of some sentences, word by word."""
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from export.artefacts import SAVEDMODEL
 from export.differences import Differences
 from export.layer_outputs import TOKENIZER
 from export.predictors import Row
@@ -35,42 +33,29 @@ class ExpectedSentences:
     def __init__(self, bundle: Bundle, rows: Rows):
         self._bundle, self._rows = bundle, rows
         self.texts: list[Row] = rows.texts
-        assert bundle.tagger is not None
         self._words = bundle.tagger.split(rows.texts).words
         self._ends = np.cumsum([len(words) for words in self._words])
-        self._scores = bundle.tagger.scores(self._words)
         self.answers = as_array(bundle.tagger.tag(self._words))
         self._ids = window_ids(bundle.tagger, self._words)
         self.metric = self._metric(self.answers)
 
-    def of(self, format: str) -> "ExpectedSentences":
-        """What a format can be asked: a SavedModel all rows, the others those whose words are given."""
-        if format == SAVEDMODEL:
-            return self
-        count = sum(not isinstance(text, bytes) for text in self.texts)
-        words = int(self._ends[count - 1]) if count else 0
-        part = copy.copy(self)
-        part.texts, part._words, part._ids = self.texts[:count], self._words[:count], self._ids[:count]
-        part._ends, part.answers, part._scores = (
-            self._ends[:count],
-            self.answers[:words],
-            self._scores[:words],
-        )
-        return part
-
     def within(self, longest: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """What the bundle answers when its windows have at most `longest` tokens, and which rows need a longer one."""
-        longer = np.array([longest is not None and max(map(len, row)) > longest for row in self._ids])
-        if longest is None or not longer.any():
+        """What the bundle answers when its windows have at most `longest` tokens, and which rows that changes."""
+        tagger, longer = self._tagger(longest), np.zeros(len(self.texts), bool)
+        if tagger is self._bundle.tagger:
             return self.answers, longer
-        return as_array(self._tagger(longest).tag(self._words)), longer
+        longer[self.rows_with_other_ids(window_ids(tagger, self._words, longest), None)] = True
+        return as_array(tagger.tag(self._words)), longer
 
-    def compared(self, expected: np.ndarray, found: np.ndarray) -> tuple[Differences, Any, Any]:
+    def compared(
+        self, expected: np.ndarray, found: np.ndarray, longest: int | None = None
+    ) -> tuple[Differences, Any, Any]:
         """The differences over all words, the metric of what was found, and its change; None where it is not defined.
 
         Args:
             expected: As `within` gives it.
             found: The copy's, of the same shape.
+            longest: As `within` was given it.
         """
         by_word = np.abs(found[:, :-1].astype(np.float64) - expected[:, :-1]).max(axis=1, initial=0.0)
         broken = ~np.isfinite(found).all(axis=1)
@@ -82,7 +67,7 @@ class ExpectedSentences:
             label_agreement=float(same[:real].mean()),
             set_agreement=None,
             not_finite=int(broken.sum()),
-            other_paths=self._other_paths(expected[:, -1], found[:, -1]) if not broken.any() else 0,
+            other_paths=0 if broken.any() else self._other_paths(expected[:, -1], found[:, -1], longest),
         )
         if result.not_finite:
             return result, None, None
@@ -95,7 +80,7 @@ class ExpectedSentences:
 
     def rows_with_other_ids(self, ids: list[Any], longest: int | None) -> list[int]:
         """Sentences of which a copy's tokenizer makes other windows than the bundle's."""
-        wanted = self._ids if longest is None else window_ids(self._tagger(longest), self._words)
+        wanted = self._ids if longest is None else window_ids(self._tagger(None), self._words, longest)
         return [row for row, pair in enumerate(zip(ids, wanted, strict=True)) if pair[0] != pair[1]]
 
     def probe(self, worst: int) -> list[Row]:
@@ -121,7 +106,7 @@ class ExpectedSentences:
         """
         tagger = self._tagger(lengths[-1] if lengths else None)
         words = tagger.split(texts).words
-        cut = _cut(tagger, words)
+        cut = _cut(tagger, words, lengths[-1] if lengths else None)
         longest = int(cut.windows.sequences.row_lengths().numpy().max())
         length = None if not lengths else next(each for each in lengths if each >= longest)
         features = tagger.preprocessor.pad(cut, (length, length and length - 2))
@@ -143,17 +128,17 @@ class ExpectedSentences:
         }
 
     def _tagger(self, longest: int | None) -> Tagger:
-        bundle = self._bundle
-        texts = bundle.preprocessor
-        return Tagger(
-            bundle.model, texts if longest is None else texts.shortened(min(longest, texts.max_length))
-        )
+        bundle, most = self._bundle, self._bundle.preprocessor.max_length
+        if longest is None or longest >= most:
+            return bundle.tagger
+        return Tagger(bundle.model, bundle.preprocessor, longest)
 
-    def _other_paths(self, expected: np.ndarray, found: np.ndarray) -> int:
+    def _other_paths(self, expected: np.ndarray, found: np.ndarray, longest: int | None) -> int:
         """Sentences whose path scores less than the bundle's, by the bundle."""
-        parts = self._bundle.model.potentials(
-            np.zeros((1, 1, self._scores.shape[1]), np.float32), np.ones((1, 1))
-        )
+        if (expected == found).all():
+            return 0
+        scores = self._tagger(longest).scores(self._words)
+        parts = self._bundle.model.potentials(np.zeros((1, 1, scores.shape[1]), np.float32), np.ones((1, 1)))
         transitions, start, end = (
             np.asarray(part, np.float64) for part in (parts.transitions, parts.start, parts.end)
         )
@@ -167,7 +152,7 @@ class ExpectedSentences:
                 count += 1
                 continue
             best, other = (
-                self._scores[words][np.arange(len(tags)), tags].sum(dtype=np.float64)
+                scores[words][np.arange(len(tags)), tags].sum(dtype=np.float64)
                 + transitions[tags[:-1], tags[1:]].sum()
                 + start[tags[0]]
                 + end[tags[-1]]
@@ -190,16 +175,18 @@ def as_array(tagged: Tagged) -> np.ndarray:
     return np.concatenate([tagged.probabilities, *(column[:, None] for column in columns)], axis=1)
 
 
-def window_ids(tagger: Tagger, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-    """Of each sentence the token ids of each of its windows."""
-    windows = _cut(tagger, sentences).windows
+def window_ids(
+    tagger: Tagger, sentences: Sequence[Sequence[str]], length: int | None = None
+) -> list[list[list[int]]]:
+    """Of each sentence the token ids of each of its windows of at most so many tokens."""
+    windows = _cut(tagger, sentences, length).windows
     found: list[list[list[int]]] = [[] for _ in sentences]
     for ids, sentence in zip(windows.sequences.to_list(), windows.sentences.numpy(), strict=True):
         found[sentence].append(ids)
     return found
 
 
-def _cut(tagger: Tagger, sentences: Sequence[Sequence[str]]) -> Any:
+def _cut(tagger: Tagger, sentences: Sequence[Sequence[str]], length: int | None) -> Any:
     flat = [word.encode("utf-8", "replace") for words in sentences for word in words]
     lengths = np.array([len(words) for words in sentences], np.int64)
-    return tagger.preprocessor.cut(Ragged.from_row_lengths(tf.constant(flat, tf.string), lengths))
+    return tagger.preprocessor.cut(Ragged.from_row_lengths(tf.constant(flat, tf.string), lengths), length)

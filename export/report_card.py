@@ -16,8 +16,6 @@ from export.verify_rows import Rows
 from kmha.bundle import Bundle
 from kmha.manifest import TAG
 
-Expected = ExpectedRows | ExpectedSentences
-
 
 class Examiner:
     """Compares artefacts with one bundle on the same rows.
@@ -39,21 +37,20 @@ class Examiner:
             InputError: It cannot be read or its runtime is not installed.
         """
         known = {"artefact": str(artefact.path), "format": artefact.format, "bytes": artefact.bytes}
-        expected = self._expected.of(artefact.format)
         try:
-            answers = ask(artefact, expected.texts)
-            wrong = _wrong_shape(answers.probabilities, expected.answers)
+            answers = ask(artefact, self._rows.texts)
+            wrong = _wrong_shape(answers.probabilities, self._expected.answers)
         except Crashed as error:
             wrong, answers = str(error), None
         if answers is None or wrong is not None:
             return {**known, "passed": False, "failures": [wrong]}
-        return {**known, **self._judged(artefact, answers, expected)}
+        return {**known, **self._judged(artefact, answers)}
 
-    def _judged(self, artefact: Artefact, answers: Answers, expected: Expected) -> dict[str, Any]:
-        facts = answers.facts
+    def _judged(self, artefact: Artefact, answers: Answers) -> dict[str, Any]:
+        facts, expected = answers.facts, self._expected
         longest = facts["lengths"][-1] if facts["lengths"] else None
         wanted, longer = expected.within(longest)
-        found, metric, change = expected.compared(wanted, answers.probabilities)
+        found, metric, change = expected.compared(wanted, answers.probabilities, longest)
         others = None if answers.ids is None else expected.rows_with_other_ids(answers.ids, longest)
         same_labels = facts["labels"] in (None, self._bundle.labels)
         reasons = failures(
@@ -63,7 +60,7 @@ class Examiner:
         report = {
             "quantization": facts["quantization"],
             "rows": self._rows.real,
-            "nasty_rows": len(expected.texts) - self._rows.real,
+            "nasty_rows": len(self._rows.nasty),
             "lengths": facts["lengths"],
             "rows_longer": int(longer.sum()),
             "rows_with_other_ids": None if others is None else len(others),
@@ -81,12 +78,12 @@ class Examiner:
                 "first_divergent_layer": TOKENIZER,
                 "differs_first": self._rows.place(others[0]),
             }
-        return {**report, **self._where(artefact, answers, expected, worst)} if reasons else report
+        return {**report, **self._where(artefact, answers, worst)} if reasons else report
 
-    def _where(self, artefact: Artefact, answers: Answers, expected: Expected, worst: int) -> dict[str, Any]:
+    def _where(self, artefact: Artefact, answers: Answers, worst: int) -> dict[str, Any]:
         """The first layer that diverges, and how far each is from the nearest tensor."""
-        texts = expected.probe(worst)
-        layers = expected.layers(texts, answers.facts["lengths"], answers.ids is not None)
+        texts = self._expected.probe(worst)
+        layers = self._expected.layers(texts, answers.facts["lengths"], answers.ids is not None)
         try:
             errors = ask_layers(artefact, texts, layers)
         except Crashed as error:

@@ -50,10 +50,10 @@ def sentence_requests(
                 yield name, {TEXT: [text.encode() for text in itertools.islice(texts, size)]}
 
 
-def _cut(texts: SentencePreprocessor, sentences: Sequence[Sequence[str]]) -> Any:
+def _cut(texts: SentencePreprocessor, sentences: Sequence[Sequence[str]], length: int | None = None) -> Any:
     flat = [word.encode("utf-8", "replace") for words in sentences for word in words]
     lengths = np.array([len(words) for words in sentences], np.int64)
-    return texts.cut(Ragged.from_row_lengths(tf.constant(flat, tf.string), lengths))
+    return texts.cut(Ragged.from_row_lengths(tf.constant(flat, tf.string), lengths), length)
 
 
 def _first_windows(sentences) -> np.ndarray:
@@ -87,8 +87,8 @@ def _columns(sentences: Sequence[Sequence[str]]) -> dict[str, Any]:
 
 def _ids(bundle: Bundle, sentences: Sequence[Sequence[str]], length: int | None = None) -> dict[str, Any]:
     """Inputs of ids of the first window of each sentence; with a length, T is that."""
-    texts = bundle.preprocessor if length is None else bundle.preprocessor.shortened(length)
-    cut = _cut(texts, sentences)
+    texts = bundle.preprocessor
+    cut = _cut(texts, sentences, length)
     first = texts.chosen(cut, _first_windows(cut.windows.sentences))
     features = texts.pad(first, (length, None))
     return {name: features[name].numpy() for name in input_names(bundle)}

@@ -106,16 +106,17 @@ class Tagger:
     Args:
         model: A built `SequenceTagger`.
         preprocessor: The one it was trained with.
+        length: Most tokens of a window; None takes as many as in training.
     """
 
-    def __init__(self, model: keras.Model, preprocessor: SentencePreprocessor):
+    def __init__(self, model: keras.Model, preprocessor: SentencePreprocessor, length: int | None = None):
         self.model, self.preprocessor = model, preprocessor
         self.scheme = model.scheme
         self._num_tags = model.num_labels
         self._decoder = Decoder(model)
         self._words = tf.function(preprocessor.words, input_signature=[tf.TensorSpec([None], tf.string)])
         self._cut = tf.function(
-            lambda words, lengths: preprocessor.cut(Ragged.from_row_lengths(words, lengths)),
+            lambda words, lengths: preprocessor.cut(Ragged.from_row_lengths(words, lengths), length),
             input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)],
         )
         ids, characters = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None, None], tf.int32)

@@ -131,11 +131,6 @@ class SentencePreprocessor(tf.Module):
             features[CHARACTER_IDS] = tf.pad(spelt, tf.stack([[0, 0], [0, missing], [0, 0]]))
         return features
 
-    def shortened(self, max_length: int) -> "SentencePreprocessor":
-        """The same, but for windows of at most so many tokens; raises InputError below 8."""
-        part = Preprocessor(self.vocabulary, **{**self.part.get_config(), "max_length": max_length})
-        return SentencePreprocessor(part, self.split, self.characters)
-
     def get_config(self) -> dict:
         """The constructor's arguments, those of the part but the vocabulary among them, as JSON values."""
         return {**self.part.get_config(), "split": self.split, "characters": self.characters}
