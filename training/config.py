@@ -88,7 +88,7 @@ class EncoderSection:
     attention_dropout: float = 0.1
     """Probability of dropping an attention weight."""
     token_dropout: float | None = None
-    """Probability of replacing a token by [UNK] in training; None: 0.3 for texts of under 32 tokens, else 0.4, for tags 0.1."""
+    """Probability of replacing a token by [UNK] in training; None: 0.3 to 32 tokens a text, else 0.4, for tags 0.1."""
     ngram_buckets: int = 131_071
     """Rows of each hashed n-gram table, best a prime; 0: none. N-grams decide on small data."""
     ngram_dim: int = 64
