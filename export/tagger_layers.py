@@ -2,11 +2,8 @@
 
 from typing import Any
 
-import tensorflow as tf
-
 from export.pair_layers import encoder_layers
-from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_STARTS
-from kmha.layers.words import first_token_weights
+from kmha.features import PADDING_MASK, TOKEN_IDS
 
 
 def tagger_layers(model, features: dict[str, Any]) -> dict[str, Any]:
@@ -17,15 +14,15 @@ def tagger_layers(model, features: dict[str, Any]) -> dict[str, Any]:
         features: Its inputs by name.
 
     Returns:
-        "embedding" float [V, T, D]; where spelling is read "spelling" [V, W, C]; the blocks as in `encoder_layers`;
-        "scores" [V, W, K].
+        "embedding" float [V, T, D]; where spelling is read "spelling" [V, W, C]; where neighbours are seen "context" [V, T,
+        D]; the blocks as in `encoder_layers`; "scores" [V, W, K].
     """
     ids, encoder = features[TOKEN_IDS], model.encoder
     found = {"embedding": encoder.embedding(ids, None, training=False)}
-    x = encoder.embed(ids, None, training=False)
-    if model.spelling is not None:
-        spelling = found["spelling"] = model.spelling(features[CHARACTER_IDS], training=False)
-        firsts = tf.cast(first_token_weights(features[WORD_STARTS], tf.shape(ids)[1]), x.dtype)
-        x += tf.matmul(firsts, model.spelling_in(spelling), transpose_a=True)
+    x, spelling = model.embed(features, training=False)
+    if spelling is not None:
+        found["spelling"] = spelling
+    if model.context is not None:
+        x = found["context"] = model.context(x, features[PADDING_MASK], training=False)
     layers, _ = encoder_layers(encoder, x, features[PADDING_MASK])
     return {**found, **layers, "scores": model(features, training=False)}

@@ -123,24 +123,37 @@ class SequenceTagger(keras.Model):
     def call(self, features, return_attention_weights=False, training=None):
         """See the class."""
         starts, mask = features[WORD_STARTS], features[PADDING_MASK]
-        x = self.encoder.embed(features[TOKEN_IDS], features.get(SEGMENT_IDS), training=training)
-        firsts = ops.cast(first_token_weights(starts, ops.shape(mask)[1]), x.dtype)  # [B, W, T]
-        spelling = None
-        if self.spelling is not None and self.spelling_in is not None:
-            spelling = self.spelling(features[CHARACTER_IDS], training=training)
-            x += ops.matmul(ops.transpose(firsts, (0, 2, 1)), self.spelling_in(spelling))
+        x, spelling = self.embed(features, training=training)
         if self.context is not None:
             x = self.context(x, mask, training=training)
         x, weights = self.encoder.attend(x, mask, training=training)
-        tokens = firsts
-        if self.word_pooling == "mean":
-            tokens = ops.cast(mean_token_weights(starts, mask), x.dtype)
-        words = ops.matmul(tokens, x)  # [B, W, D]
+        mean = self.word_pooling == "mean"
+        tokens = mean_token_weights(starts, mask) if mean else first_token_weights(starts, ops.shape(mask)[1])
+        words = ops.matmul(ops.cast(tokens, x.dtype), x)  # [B, W, D]
         if spelling is not None:
             words = ops.concatenate([words, ops.cast(spelling, words.dtype)], axis=-1)
         scores = self.head(self.word_dropout(words, training=training))
         scores *= ops.cast(ops.expand_dims(features[WORD_MASK], -1), scores.dtype)
         return (scores, weights) if return_attention_weights else scores
+
+    def embed(self, features, training=None):
+        """What enters the encoder, before neighbours are seen.
+
+        Args:
+            features: See the class.
+            training: Whether to drop tokens and values.
+
+        Returns:
+            float [B, T, D], the spelling of each word added to its first token; and the spellings float [B, W, C], None
+            where they are not read.
+        """
+        x = self.encoder.embed(features[TOKEN_IDS], features.get(SEGMENT_IDS), training=training)
+        if self.spelling is None or self.spelling_in is None:
+            return x, None
+        spelling = self.spelling(features[CHARACTER_IDS], training=training)
+        firsts = first_token_weights(features[WORD_STARTS], ops.shape(x)[1])  # [B, W, T]
+        placed = ops.matmul(ops.transpose(ops.cast(firsts, x.dtype), (0, 2, 1)), self.spelling_in(spelling))
+        return x + placed, spelling
 
     def potentials(self, scores, word_mask) -> Potentials:
         """What the CRF makes of the scores float32 [B, W, K] of words, int32 [B, W], 1 = a word to tag."""

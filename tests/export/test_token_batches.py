@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -61,4 +63,5 @@ def test_inputs_by_name():
 def test_rows_of_another_kind_are_refused(tmp_path, make, row, message):
     write_tokenizer(make(), tmp_path / "m.tokenizer.json")
     with pytest.raises(InputError, match=message):
-        encoded(read_tokenizer(tmp_path / "m.onnx"), row)
+        tokenizer: Any = read_tokenizer(tmp_path / "m.onnx")
+        encoded(tokenizer, row)
