@@ -14,8 +14,8 @@ def tagger_layers(model, features: dict[str, Any]) -> dict[str, Any]:
         features: Its inputs by name.
 
     Returns:
-        "embedding" float [V, T, D]; where spelling is read "spelling" [V, W, C]; where neighbours are seen "context" [V, T,
-        D]; the blocks as in `encoder_layers`; "scores" [V, W, K].
+        "embedding" float [V, T, D]; where spelling is read "spelling" [V, W, C]; where neighbours are seen "context"
+        [V, T, D]; the blocks as in `encoder_layers`; "scores" [V, W, K].
     """
     ids, encoder = features[TOKEN_IDS], model.encoder
     found = {"embedding": encoder.embedding(ids, None, training=False)}
