@@ -134,6 +134,7 @@ def encoder_config(config: FitConfig, vocabulary_size: int, unknown_id: int) -> 
     del section["vectors"]
     # Not yet filled in when settings are checked before the rows are read.
     section["token_dropout"] = section["token_dropout"] or 0.0
+    section["dropout"] = section["dropout"] or 0.0
     return EncoderConfig(
         vocabulary_size=vocabulary_size, max_length=config.text.max_length, unknown_id=unknown_id, **section
     )

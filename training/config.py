@@ -84,11 +84,11 @@ class EncoderSection:
     activation: Activation = "gelu"
     """Of the feed-forward network; gelu is the exact one."""
     dropout: float | None = None
-    """Probability of dropping a value; None: 0.3, for tags 0.1."""
+    """Probability of dropping a value; None: 0.3, for tags of single characters 0.05."""
     attention_dropout: float = 0.1
     """Probability of dropping an attention weight."""
     token_dropout: float | None = None
-    """Probability of replacing a token by [UNK] in training; None: 0.3 to 32 tokens a text, else 0.4, for tags 0.1."""
+    """Probability of replacing a token by [UNK] in training; None: 0.3 or 0.4, for tags 0.2 or 0.05."""
     ngram_buckets: int = 131_071
     """Rows of each hashed n-gram table, best a prime; 0: none. N-grams decide on small data."""
     ngram_dim: int = 64

@@ -100,7 +100,7 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, fo
     lengths = source.buckets([validation], config.train.buckets)
     plans = epoch_plans(source, lengths, config.train, 0)
     pairs = len(source.rows) if data.task.num_texts == 2 else 0
-    config = with_usual(config, source.text_lengths, len(plans), data.task.several_labels, pairs)
+    config = with_usual(config, data.task, source.text_lengths, len(plans), pairs)
     with strategy.scope():
         model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
         step, average = _step_and_average(config, data.task, model, strategy, len(plans))

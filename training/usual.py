@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from training.config import FitConfig
+from training.tasks.task import Task
 
 # Past this many batches the validation scores of every data set in docs/results.md fell again.
 USUAL_BATCHES = 1200
@@ -12,51 +13,42 @@ FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 # Of a short text each token is needed; a long one says everything several times.
 SHORT_TOKENS = 32
 SHORT_TOKEN_DROPOUT, LONG_TOKEN_DROPOUT = 0.3, 0.4
-# Every word of a sentence is asked for, not one thing of the whole: to drop much of it costs more than it saves.
-DROPOUT, DROPOUT_OF_TAGS, TOKEN_DROPOUT_OF_TAGS = 0.3, 0.1, 0.1
-# Rare labels hang on rare words, and those meet the optimizer too seldom to learn at the rate of the rest.
-EMBEDDING_RATE, EMBEDDING_RATE_OF_SEVERAL = 1.0, 4.0
 # A few thousand pairs are learnt by heart at the usual rate before the texts have been compared.
 LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 
 
 def with_usual_of_task(config: FitConfig) -> FitConfig:
     """The settings with those filled in that were left to the task."""
-    text, encoder, optimizer = config.text, config.encoder, config.optimizer
+    text, encoder = config.text, config.encoder
     tags = config.task == "tag"
     if text.lower_case is None:
         text = dataclasses.replace(text, lower_case=not tags)
     if encoder.positions is None:
         encoder = dataclasses.replace(encoder, positions="rotary" if tags else "learned")
-    if encoder.dropout is None:
-        encoder = dataclasses.replace(encoder, dropout=DROPOUT_OF_TAGS if tags else DROPOUT)
-    if encoder.token_dropout is None and tags:
-        encoder = dataclasses.replace(encoder, token_dropout=TOKEN_DROPOUT_OF_TAGS)
-    if optimizer.embedding_rate is None and tags:
-        optimizer = dataclasses.replace(optimizer, embedding_rate=EMBEDDING_RATE)
-    return dataclasses.replace(config, text=text, encoder=encoder, optimizer=optimizer)
+    return dataclasses.replace(config, text=text, encoder=encoder)
 
 
-def with_usual(
-    config: FitConfig, lengths: np.ndarray, batches: int, several_labels: bool, pairs: int = 0
-) -> FitConfig:
+def with_usual(config: FitConfig, task: Task, lengths: np.ndarray, batches: int, pairs: int = 0) -> FitConfig:
     """The settings with those filled in that were left to the data.
 
     Args:
         config: All settings.
+        task: Knows what it usually takes.
         lengths: Tokens of each training text, integers [R].
         batches: Of one epoch.
-        several_labels: Whether a row may have more than one label.
         pairs: Training rows, where they are pairs; else 0.
     """
     train, encoder, optimizer = config.train, config.encoder, config.optimizer
     if not train.epochs:
         train = dataclasses.replace(train, epochs=usual_epochs(batches))
+    usual = task.usual
+    if encoder.dropout is None:
+        encoder = dataclasses.replace(encoder, dropout=usual.dropout)
     if encoder.token_dropout is None:
-        encoder = dataclasses.replace(encoder, token_dropout=usual_token_dropout(lengths))
+        rate = usual_token_dropout(lengths) if usual.token_dropout is None else usual.token_dropout
+        encoder = dataclasses.replace(encoder, token_dropout=rate)
     if optimizer.embedding_rate is None:
-        rate = EMBEDDING_RATE_OF_SEVERAL if several_labels else EMBEDDING_RATE
-        optimizer = dataclasses.replace(optimizer, embedding_rate=rate)
+        optimizer = dataclasses.replace(optimizer, embedding_rate=usual.embedding_rate)
     if optimizer.learning_rate is None:
         rate = LEARNING_RATE_OF_FEW_PAIRS if 0 < pairs < FEW_PAIRS else LEARNING_RATE
         optimizer = dataclasses.replace(optimizer, learning_rate=rate)

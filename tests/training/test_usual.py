@@ -2,8 +2,11 @@ import numpy as np
 import pytest
 
 from training.config import EncoderSection, FitConfig, OptimizerSection, TrainSection
-from training.usual import usual_epochs, usual_token_dropout, with_usual
+from training.tasks.classify import ClassifyTask
+from training.tasks.tag import TagTask
+from training.usual import usual_epochs, usual_token_dropout, with_usual, with_usual_of_task
 
+ONE, SEVERAL = ClassifyTask(), ClassifyTask(multi_label=True)
 SHORT, LONG = np.full(5, 12), np.array([4, 90, 60])
 
 
@@ -19,30 +22,42 @@ def test_tokens_of_short_texts_are_dropped_less():
 
 
 def test_what_was_left_open_is_filled_in():
-    filled = with_usual(FitConfig(), SHORT, 100, several_labels=False)
+    filled = with_usual(FitConfig(), ONE, SHORT, 100)
     assert filled.train.epochs == usual_epochs(100)
     assert filled.encoder.token_dropout == usual_token_dropout(SHORT)
     assert (filled.optimizer.embedding_rate, filled.optimizer.learning_rate) == (1, 1e-3)
-    assert with_usual(filled, LONG, 5, several_labels=True) == filled
+    assert with_usual(filled, SEVERAL, LONG, 5) == filled
 
 
 def test_tables_learn_faster_where_labels_may_be_rare():
-    assert (with_usual(FitConfig(), SHORT, 100, several_labels=True).optimizer.embedding_rate or 0) > 1
+    assert (with_usual(FitConfig(), SEVERAL, SHORT, 100).optimizer.embedding_rate or 0) > 1
 
 
 def test_what_was_given_stays_even_where_it_is_nothing():
     given = FitConfig(
         train=TrainSection(epochs=7),
-        encoder=EncoderSection(token_dropout=0.0),
+        encoder=EncoderSection(dropout=0.0, token_dropout=0.0),
         optimizer=OptimizerSection(embedding_rate=0.5, learning_rate=0.002),
     )
-    assert with_usual(given, LONG, 100, several_labels=True, pairs=10) == given
-    assert with_usual(given, LONG, 100, several_labels=True) == given
+    assert with_usual(given, SEVERAL, LONG, 100, pairs=10) == given
+    assert with_usual(given, SEVERAL, LONG, 100) == given
 
 
 def test_few_pairs_are_learnt_slowly():
     rates = [
-        with_usual(FitConfig(), LONG, 5, False, pairs).optimizer.learning_rate or 0
-        for pairs in (0, 4999, 5000)
+        with_usual(FitConfig(), ONE, LONG, 5, pairs).optimizer.learning_rate or 0 for pairs in (0, 4999, 5000)
     ]
     assert rates[1] < rates[0] == rates[2]
+
+
+def test_tags_are_read_in_order_and_with_their_case_and_little_of_them_is_dropped():
+    config = with_usual_of_task(FitConfig(task="tag"))
+    assert (config.encoder.positions, config.text.lower_case) == ("rotary", False)
+    others = with_usual_of_task(FitConfig())
+    assert (others.encoder.positions, others.text.lower_case) == ("learned", True)
+    spelt, single = (
+        with_usual(config, TagTask(characters=characters), SHORT, 100).encoder for characters in (True, False)
+    )
+    classified = with_usual(others, ONE, SHORT, 100).encoder
+    assert (single.dropout or 1) < (spelt.dropout or 1) <= (classified.dropout or 0)
+    assert (single.token_dropout or 1) < (spelt.token_dropout or 1) < (classified.token_dropout or 0)

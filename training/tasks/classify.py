@@ -16,7 +16,7 @@ from training.examples import Example, ExampleSet, label_ids, label_matrix
 from training.ranges import Probability, Range
 from training.records import Row
 from training.row_answers import random_probabilities, row_probabilities
-from training.tasks.task import Columns, Lesson, Part
+from training.tasks.task import Columns, Lesson, Part, Usual
 
 if TYPE_CHECKING:
     import keras
@@ -56,6 +56,11 @@ class ClassifyTask:
         return "macro_f1" if self.multi_label else "accuracy"
 
     @property
+    def usual(self) -> Usual:
+        """Rare labels hang on rare words, which meet the optimizer too seldom to learn at the rate of the rest."""
+        return Usual(embedding_rate=4.0) if self.several_labels else Usual()
+
+    @property
     def kept(self) -> dict[str, Any]:
         """The metric."""
         return {"metric": self.metric}
@@ -67,11 +72,7 @@ class ClassifyTask:
 
     @property
     def smoothing(self) -> float:
-        """The label smoothing given, or the usual one.
-
-        With several labels none: a rare label's share of the rows is far below any smoothed target, and what it
-        teaches would drown.
-        """
+        """The label smoothing given, or the usual one: none where a rare label's share is below any smoothed target."""
         if self.label_smoothing is not None:
             return self.label_smoothing
         return 0.0 if self.multi_label else USUAL_SMOOTHING

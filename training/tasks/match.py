@@ -30,7 +30,7 @@ from training.tasks.match_settings import (
     target_of,
 )
 from training.tasks.pair_rows import number, pair_columns, pair_examples
-from training.tasks.task import Columns, Lesson, Part
+from training.tasks.task import Columns, Lesson, Part, Usual
 
 if TYPE_CHECKING:
     import keras
@@ -77,6 +77,7 @@ class MatchTask:
     """Score that picks the best weights; auto: map where rows have queries, else accuracy, of numbers spearman."""
 
     # See `Task`.
+    usual = Usual()
     baseline_name = "baseline"
     num_texts = 2
     several_labels = False

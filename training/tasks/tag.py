@@ -18,7 +18,7 @@ from training.examples import Example, ExampleSet
 from training.ranges import Probability, Range
 from training.records import Row
 from training.tasks.tag_rows import sentence_example, tag_columns
-from training.tasks.task import Columns, Lesson, Part
+from training.tasks.task import Columns, Lesson, Part, Usual
 
 if TYPE_CHECKING:
     import keras
@@ -45,11 +45,11 @@ class TagTask:
     """Whether to read how words are spelt; None: but where words are single characters."""
     character_dim: Annotated[int, Range(at_least=1)] = 64
     """Size of the vector of a word's spelling."""
-    context_width: Annotated[int, Range(at_least=0)] = 3
+    context_width: Annotated[int, Range(at_least=0)] = 5
     """Neighbouring tokens that each one sees before the encoder, itself in the middle, an odd number; 0: none."""
     split: Literal["auto", "words", "characters"] = "auto"
     """How raw texts are split when asked; auto: as most words of the rows are."""
-    dropout: Probability = 0.3
+    dropout: Probability = 0.5
     """Probability of dropping a value of a word's vector."""
     best_by: Literal["auto", "span_f1", "token_accuracy"] = "auto"
     """Score that picks the best weights; auto: span_f1, without spans token_accuracy."""
@@ -69,6 +69,11 @@ class TagTask:
     def metric(self) -> str:
         """Name of the score that picks the best weights."""
         return self.best_by
+
+    @property
+    def usual(self) -> Usual:
+        """Little is dropped, since every word is asked for; but spelling is learnt from words that are dropped."""
+        return Usual(0.3, 0.2) if self.characters else Usual(0.05, 0.05)
 
     @property
     def kept(self) -> dict[str, Any]:

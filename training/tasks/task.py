@@ -52,6 +52,21 @@ class Columns:
 
 
 @dataclasses.dataclass(frozen=True)
+class Usual:
+    """What settings are where nobody gave them.
+
+    Attributes:
+        dropout: Probability of dropping a value.
+        token_dropout: Probability of replacing a token in training; None: by the length of the texts.
+        embedding_rate: Rate of the embedding tables over that of the rest.
+    """
+
+    dropout: float = 0.3
+    token_dropout: float | None = None
+    embedding_rate: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
 class Lesson:
     """What a model trains on.
 
@@ -96,6 +111,11 @@ class Task(Protocol):
     @property
     def baseline_name(self) -> str:
         """What the baseline is called."""
+        ...
+
+    @property
+    def usual(self) -> Usual:
+        """Settings that follow from the task."""
         ...
 
     @property
