@@ -248,7 +248,7 @@ def test_a_broken_copy_fails_and_its_part_is_named(tmp_path, how):
     honest = tagger_bundle()
     honest.save(tmp_path / "run")
     change, layer = BREAKS[how]
-    path = write_savedmodel(change(make_tagger_bundle(**TAGGERS["spelt"])), tmp_path / "served")
+    path = quick_savedmodel(change(make_tagger_bundle(**TAGGERS["spelt"])), tmp_path / "served")
     data = rows_file(honest, tmp_path / "rows.conll")
     outcome = call(main, tmp_path / "run", path, "--data", data)
     assert outcome.status == 1, outcome.err
