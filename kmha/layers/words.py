@@ -5,6 +5,7 @@ from keras import ops
 
 MODES = ("first", "mean")
 FILTER_WIDTHS = (2, 3, 4)
+LONGEST_AFFIX, AFFIX_BUCKETS = 4, 32_749
 LOWEST = -60_000.0  # finite in float16 too
 
 
@@ -38,9 +39,38 @@ def mean_token_weights(word_starts, padding_mask):
     return weights / ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1.0)
 
 
+def affix_buckets(character_ids, buckets: int):
+    """Buckets of how words begin and end: of their first and last 1 to 4 characters.
+
+    Args:
+        character_ids: int32 [N, L], L at least 4; 0 = no character, only behind the word.
+        buckets: At most 2^16, so that int32 cannot overflow.
+
+    Returns:
+        int32 [N, 8] in [0, buckets).
+    """
+    length = ops.shape(character_ids)[1]
+    count = ops.sum(ops.cast(character_ids > 0, "int32"), axis=1, keepdims=True)  # [N, 1]
+    places = ops.expand_dims(ops.arange(length, dtype="int32"), 0)
+    found = []
+    for step in (1, -1):
+        hashed = ops.zeros_like(count[:, 0])
+        for number in range(LONGEST_AFFIX):
+            place = number if step > 0 else count - 1 - number
+            # A place before the word holds no character.
+            taken = ops.sum(ops.where(places == place, character_ids, 0), axis=1)
+            hashed = (hashed * 8191 + taken + 1) % buckets
+            # So that "a" as a beginning is not "a" as an end.
+            found.append((hashed * 8191 + step + 1) % buckets)
+    return ops.stack(found, axis=1)
+
+
 @keras.saving.register_keras_serializable(package="kmha")
 class SpellingEncoder(keras.layers.Layer):
-    """Encodes how words are spelt: convolutions over their characters and the largest value of each filter.
+    """Encodes how words are spelt: convolutions over their characters, and vectors of how they begin and end.
+
+    Of each filter the largest value counts. Beginnings and ends of up to four characters have vectors of their own by a
+    hash, since few words suffice to learn that one ends in "-ing".
 
     Args:
         num_characters: Rows of the table of characters; 0 stands for none.
@@ -70,6 +100,9 @@ class SpellingEncoder(keras.layers.Layer):
             keras.layers.Conv1D(dim, width, padding="same", name=f"width_{width}", dtype=self.dtype_policy)
             for width in FILTER_WIDTHS
         ]
+        self.affixes = keras.layers.Embedding(
+            AFFIX_BUCKETS, dim, embeddings_initializer="zeros", name="affixes", dtype=self.dtype_policy
+        )
         self.projection = keras.layers.Dense(dim, name="projection", dtype=self.dtype_policy)
 
     def build(self, ids_shape):
@@ -79,6 +112,7 @@ class SpellingEncoder(keras.layers.Layer):
         self.character_dropout.build(inner)
         for each in self.filters:
             each.build(inner)
+        self.affixes.build((None, None))
         self.projection.build((None, None, self.dim * len(self.filters)))
 
     def call(self, character_ids, training=None):
@@ -92,7 +126,8 @@ class SpellingEncoder(keras.layers.Layer):
         found = [ops.max(each(x) * there + floor, axis=1) for each in self.filters]
         any_there = ops.max(there, axis=1)
         x = ops.gelu(ops.concatenate(found, axis=-1) * any_there)
-        return ops.reshape(self.projection(x) * any_there, (-1, width, self.dim))
+        affixes = ops.sum(self.affixes(affix_buckets(ids, AFFIX_BUCKETS)), axis=1)
+        return ops.reshape((self.projection(x) + affixes) * any_there, (-1, width, self.dim))
 
     def get_config(self):
         """The constructor's arguments."""

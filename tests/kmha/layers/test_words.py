@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from kmha.layers.local_context import LocalContext
-from kmha.layers.words import SpellingEncoder, first_token_weights, mean_token_weights
+from kmha.layers.words import SpellingEncoder, affix_buckets, first_token_weights, mean_token_weights
 
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]], "int32")
 # Words of two, one and one tokens; the last is listed first. Then one word, and room for two more.
@@ -40,6 +40,24 @@ def test_a_words_vector_depends_on_its_characters_alone():
     other = ids.copy()
     other[0, 0, 1] = 9
     assert np.abs(ops.convert_to_numpy(layer(other))[0, 0] - found[0, 0]).max() > 1e-4
+
+
+def test_affixes_are_told_by_their_characters_and_their_side():
+    words = ["going", "ring", "goat", "a", "", "gnio"]
+    ids = np.zeros((len(words), 8), "int32")
+    for row, word in enumerate(words):
+        ids[row, : len(word)] = [ord(character) for character in word]
+    found = ops.convert_to_numpy(affix_buckets(ids, 32_749))
+    assert found.shape == (6, 8) and found.min() >= 0 and found.max() < 32_749
+    begin, end = found[:, :4], found[:, 4:]
+    same = [[int((one == other).sum()) for other in (begin[0], begin[2])] for one in begin]
+    # "going" and "goat" share "g" and "go", "going" and "gnio" the "g" alone.
+    assert (same[2][0], same[1][0], same[5][0]) == (2, 0, 1)
+    # "going" ends as "ring" does but for the fourth character.
+    assert [int((each == end[0]).sum()) for each in end] == [4, 3, 0, 0, 0, 0]
+    assert not set(begin[3]) & set(end[3])
+    wider = ops.convert_to_numpy(affix_buckets(np.pad(ids, ((0, 0), (0, 5))), 32_749))
+    np.testing.assert_array_equal(wider, found)
 
 
 @pytest.mark.parametrize("width", [1, 3, 5])
