@@ -1,6 +1,7 @@
 """Bundles that no one trained: tiny models with random weights and a vocabulary learnt from a few texts."""
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -154,12 +155,12 @@ TAGGERS: dict[str, dict] = {
 
 def make_tagger_bundle(
     labels=BIO,
-    scheme="bio",
+    scheme: Any = "bio",
     tokenization: Tokenization = "wordpiece",
-    split="words",
+    split: Any = "words",
     characters=False,
-    head="crf",
-    word_pooling="first",
+    head: Any = "crf",
+    word_pooling: Any = "first",
     **encoder,
 ):
     """A tagger's bundle whose weights are random but the same every time; more arguments of `EncoderConfig`."""
