@@ -237,8 +237,12 @@ def test_ids_that_cannot_be_used_are_refused_by_name(name, change, message):
     features, _ = ids_of(tagger_bundle(), [SENTENCES[0].encode().split(), [b"ferry"]])
     assert features["token_ids"].shape[1] == 19
     features[name] = change(features[name])
+    # Of any shape, as a server asks.
+    specs = {key: tf.TensorSpec([None] * values.ndim, tf.int32) for key, values in features.items()}
+    texts = tagger_bundle().preprocessor
+    checked = tf.function(lambda given: checked_sentences(texts, given), input_signature=[specs])
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        checked_sentences(tagger_bundle().preprocessor, {k: tf.constant(v) for k, v in features.items()})
+        checked({name: tf.constant(values, tf.int32) for name, values in features.items()})
 
 
 def test_a_signature_refuses_them_too():
