@@ -34,7 +34,7 @@ def test_files_are_the_parts_they_are_named_for(tmp_path):
         (DataSection(train=Path("a.csv"), tfds="b"), "--data.train and --data.tfds: wanted one source"),
         (DataSection(test=Path("{tmp}/a.csv")), "--data.train: wanted training rows beside --data.test"),
         (DataSection(train=Path("{tmp}/none.csv")), "a file wanted, no such file found"),
-        (DataSection(train=Path("{tmp}/a.xls")), ".csv, .tsv, .jsonl or .json"),
+        (DataSection(train=Path("{tmp}/a.xls")), ".csv, .tsv, .jsonl, .json, .conll"),
     ],
 )  # fmt: skip
 def test_files_that_are_missing_or_contradict_each_other(tmp_path, data, message):
