@@ -42,7 +42,7 @@ class Source:
 
 
 def file_source(path: Path) -> Source:
-    """The rows of a CSV, TSV or JSONL file; raises InputError if it cannot be one."""
+    """The rows of a CSV, TSV, JSONL or CoNLL file; raises InputError if it cannot be one."""
     return Source(str(path), column_names(path), lambda columns: read_rows(path, columns), path)
 
 
