@@ -24,7 +24,7 @@ class EvaluateConfig:
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
     data: Path
-    """Rows: .csv, .tsv or .jsonl, also .gz."""
+    """Rows: .csv, .tsv, .jsonl, or CoNLL of sentences, also .gz."""
     text_column: str = ""
     """Column of the text, or of the first of a pair; empty: as in training."""
     text_b_column: str = ""

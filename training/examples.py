@@ -219,25 +219,6 @@ def label_ids(examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]) -> 
     return _lookup(examples, extended)[ids], extended
 
 
-def sequence_label_ids(
-    examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Numbers the labels of rows that have one for each word.
-
-    Args:
-        examples: The set, ordered.
-        rows: Row numbers, integers [R].
-        labels: The names that a model knows, in the order of its outputs.
-
-    Returns:
-        The places of all labels in the list, row after row, int32 [sum(counts)]; how many each row has, int32 [R];
-        and that list: `labels`, then those in this set that `labels` lacks, sorted.
-    """
-    extended = [*labels, *sorted(set(examples.label_names).difference(labels))]
-    ids, counts = examples.local_labels(rows)
-    return _lookup(examples, extended)[ids], counts, extended
-
-
 def label_matrix(examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]) -> tuple[np.ndarray, int]:
     """Marks the labels of rows that have any number of labels.
 

@@ -9,10 +9,11 @@ from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, text_shapes
 from kmha.layers.pooling import Pooling
 from kmha.models.encoder import TransformerEncoder
+from kmha.models.one_encoder import OneEncoder
 
 
 @keras.saving.register_keras_serializable(package="kmha")
-class TextClassifier(keras.Model):
+class TextClassifier(OneEncoder, keras.Model):
     """Encodes a text, pools it to one vector and scores each label.
 
     Args:
@@ -55,19 +56,6 @@ class TextClassifier(keras.Model):
         self.pooled_dropout = keras.layers.Dropout(dropout, name="pooled_dropout", dtype=self.dtype_policy)
         # float32 whatever the policy: probabilities are compared across formats to 1e-4.
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
-
-    @property
-    def encoder_configs(self) -> dict[str, EncoderConfig]:
-        """The shape of the only encoder."""
-        return {"": self.encoder_config}
-
-    def encoders_of(self, granularity: int) -> list[TransformerEncoder]:
-        """The encoders of a granularity: the only one."""
-        return [self.encoder]
-
-    def most_tokens(self, text_length: int) -> int:
-        """The longest sequence that the encoder meets when a text has at most so many tokens."""
-        return text_length
 
     def build(self, features_shape=None):
         """Builds each part; the shapes of the features are known."""

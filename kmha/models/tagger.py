@@ -12,6 +12,7 @@ from kmha.layers.crf import CRF, Potentials
 from kmha.layers.local_context import LocalContext
 from kmha.layers.words import MODES, SpellingEncoder, first_token_weights, mean_token_weights
 from kmha.models.encoder import TransformerEncoder
+from kmha.models.one_encoder import OneEncoder
 from kmha.tag_schemes import Scheme
 
 Head = Literal["crf", "softmax"]
@@ -19,7 +20,7 @@ WordPooling = Literal["first", "mean"]
 
 
 @keras.saving.register_keras_serializable(package="kmha")
-class SequenceTagger(keras.Model):
+class SequenceTagger(OneEncoder, keras.Model):
     """Encodes a sentence and scores each tag for each word; a CRF weighs what follows what.
 
     Args:
@@ -91,19 +92,6 @@ class SequenceTagger(keras.Model):
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
         self.crf = CRF(num_labels, allowed, allowed_start, allowed_end, name="crf")
         self.crf.trainable = head == "crf"
-
-    @property
-    def encoder_configs(self) -> dict[str, EncoderConfig]:
-        """The shape of the only encoder."""
-        return {"": self.encoder_config}
-
-    def encoders_of(self, granularity: int) -> list[TransformerEncoder]:
-        """The encoders of a granularity: the only one."""
-        return [self.encoder]
-
-    def most_tokens(self, text_length: int) -> int:
-        """The longest sequence that the encoder meets when a window has at most so many tokens."""
-        return text_length
 
     def build(self, features_shape=None):
         """Builds each part; the shapes of the features are known."""

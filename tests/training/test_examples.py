@@ -11,7 +11,6 @@ from training.examples import (
     label_ids,
     label_matrix,
     mixed,
-    sequence_label_ids,
     write_examples,
 )
 
@@ -75,10 +74,6 @@ def test_the_labels_of_words_keep_their_order(tmp_path_factory, rows):
     ids, counts = written.local_labels(chosen)
     flat = [label for row in chosen for label in rows[row]]
     assert [written.label_names[each] for each in ids] == flat
-    ids, counts, names = sequence_label_ids(written, chosen, ["b", "z"])
-    assert names[:2] == ["b", "z"] and names[2:] == sorted(names[2:])
-    assert ids.dtype == counts.dtype == np.int32
-    assert [names[each] for each in ids] == flat and counts.tolist() == [len(rows[row]) for row in chosen]
 
 
 @given(rows=sequences)

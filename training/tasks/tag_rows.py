@@ -86,7 +86,7 @@ def sentence_example(row: Row, columns: Columns, split: Split) -> Example:
         what = f"a list of {'tags' if isinstance(text, list) else 'spans'} (CoNLL or JSONL)"
         raise InputError(f"{row.place}: {columns.label} must be {what}, given one text")
     if isinstance(text, str):
-        words, tags, _ = _cut(text, _spans(text, labels, row.place, columns), split, row.place, columns)
+        words, tags = _cut(text, _spans(text, labels, row.place, columns), split, row.place, columns)
     else:
         words, tags = text, [tag.strip() for tag in labels]
     if not words:
@@ -103,18 +103,6 @@ def sentence_example(row: Row, columns: Columns, split: Split) -> Example:
                 f"{row.place}: tag {number} in {columns.label} must be a text, given an empty one"
             )
     return Example(("\n".join(words),), tuple(tags), row.place, ordered=True)
-
-
-def count_cut_words(row: Row, columns: Columns, split: Split) -> int:
-    """Counts the words of a row's text in which a span begins or ends; raw text is never cut there when answered.
-
-    Raises:
-        InputError: The spans cannot be used.
-    """
-    text, labels = row.values[columns.text], row.values[columns.label]
-    if isinstance(text, list) or isinstance(labels, str):
-        return 0
-    return _cut(text, _spans(text, labels, row.place, columns), split, row.place, columns)[2]
 
 
 def _numbered(available: Sequence[str]) -> bool:
@@ -168,10 +156,10 @@ def _span(item: str, place: str, columns: Columns) -> _Given:
 
 def _cut(
     text: str, spans: Sequence[_Given], split: Split, place: str, columns: Columns
-) -> tuple[list[str], list[str], int]:
-    """Words and tags of a text, and how many words were cut."""
+) -> tuple[list[str], list[str]]:
+    """Words and tags of a text."""
     ends = sorted({end for span in spans for end in (span.first, span.end)})
-    pieces, num_cut, seen = [], 0, 0
+    pieces, seen = [], 0
     for first, end in split(text):
         while seen < len(ends) and ends[seen] <= first:
             seen += 1
@@ -179,7 +167,6 @@ def _cut(
         while stop < len(ends) and ends[stop] < end:
             stop += 1
         marks = [first, *ends[seen:stop], end]
-        num_cut += stop > seen
         pieces += zip(marks, marks[1:], strict=False)
     found, at = [], 0
     for span in spans:
@@ -192,4 +179,4 @@ def _cut(
             shown = f"{span.first} to {span.end} ({span.label})"
             raise InputError(f"{place}: {columns.label} must be spans that hold a word, given {shown}")
         found.append(Span(begin, at, span.label))
-    return [text[first:end] for first, end in pieces], tags_of(found, len(pieces), "bio"), num_cut
+    return [text[first:end] for first, end in pieces], tags_of(found, len(pieces), "bio")

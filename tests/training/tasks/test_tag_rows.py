@@ -9,7 +9,7 @@ from kmha.errors import InputError
 from kmha.tag_schemes import spans_of
 from training.examples import Example
 from training.records import Row, read_rows
-from training.tasks.tag_rows import count_cut_words, sentence_example, tag_columns
+from training.tasks.tag_rows import sentence_example, tag_columns
 from training.tasks.task import Columns
 
 LISTS = Columns("words", "tags")
@@ -138,9 +138,6 @@ def test_words_are_cut_where_spans_end():
     example = sentence_example(row, TEXTS, split)
     assert example.texts == ("a\nbc\nde\nf\ng\nh",)
     assert example.labels == ("O", "B-x", "B-x", "B-y", "I-y", "O")
-    assert count_cut_words(row, TEXTS, split) == 2
-    assert count_cut_words(text_row("abcdef gh", [(0, 6, "x"), (6, 9, "y")]), TEXTS, split) == 0
-    assert count_cut_words(Row({"words": ["a"], "tags": ["O"]}, ""), LISTS, split) == 0
 
 
 def test_characters_are_code_points():
