@@ -188,9 +188,21 @@ class Tagger:
         for chosen in length_batches(windows.sequences.row_lengths().numpy(), BATCH_TOKENS):
             part = self.preprocessor.chosen(cut, chosen)
             found: Any = self._scores(self.preprocessor.pad(part)).numpy()
-            for row, window in enumerate(chosen):
-                scores[begins[window] : begins[window] + counts[window]] = found[row, : counts[window]]
+            put_scores(scores, found, begins[chosen], counts[chosen])
         return scores
+
+
+def put_scores(scores: np.ndarray, found: np.ndarray, begins: np.ndarray, counts: np.ndarray) -> None:
+    """Puts the scores of windows where their words to tag lie among all words.
+
+    Args:
+        scores: float32 [N, K], of all words; changed.
+        found: float32 [V or more, W, K], of the words of V windows.
+        begins: Where each window's words to tag begin among all, integers [V].
+        counts: How many these are, integers [V].
+    """
+    for window, begin, count in zip(found, begins, counts, strict=False):
+        scores[begin : begin + count] = window[:count]
 
 
 def sentence_answer(

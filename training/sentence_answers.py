@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kmha.tagging import Decoder, Tagged
+from kmha.tagging import Decoder, Tagged, put_scores
 from training.sentences import SentenceSource
 
 
@@ -19,8 +19,5 @@ def tagged_sentences(decoder: Decoder, source: SentenceSource, outputs: Iterable
     """
     scores = np.zeros((int(source.counts.sum()), decoder.num_tags), np.float32)
     for plan, found in outputs:
-        found = np.asarray(found)
-        for row, window in enumerate(plan.rows):
-            begin, count = source.begins[window], source.counts[window]
-            scores[begin : begin + count] = found[row, :count]
+        put_scores(scores, np.asarray(found), source.begins[plan.rows], source.counts[plan.rows])
     return decoder(scores, source.word_counts)
