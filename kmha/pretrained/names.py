@@ -1,0 +1,136 @@
+"""What published checkpoints call the weights of an encoder: a table for each family, read in both directions."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+
+# A kernel of theirs is [out, in], one of ours [in, out]; several of theirs may be parts of one of ours.
+Kind = Literal["table", "kernel", "vector"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One weight of our encoder and the tensors of a checkpoint that hold it.
+
+    Attributes:
+        ours: Path of the variable below the encoder.
+        theirs: Names of the tensors, in the order in which they make up ours.
+        kind: "table" is taken as it is, a "kernel" transposed, a "vector" reshaped; several are joined.
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+    kind: Kind
+
+    def theirs_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of each of their tensors, from that of ours."""
+        if self.kind == "table":
+            return tuple(shape)
+        if self.kind == "kernel":
+            return shape[1] // len(self.theirs), shape[0]
+        return (int(np.prod(shape)) // len(self.theirs),)
+
+    def to_ours(self, tensors: Sequence[np.ndarray], shape: Sequence[int]) -> np.ndarray:
+        """Our weight of that shape, from their tensors."""
+        if self.kind == "table":
+            (table,) = tensors
+            return table
+        if self.kind == "kernel":
+            return np.concatenate([tensor.T for tensor in tensors], axis=1)
+        return np.concatenate(list(tensors)).reshape(shape)
+
+    def to_theirs(self, weight: np.ndarray) -> list[np.ndarray]:
+        """Their tensors, from our weight."""
+        if self.kind == "table":
+            return [weight]
+        if self.kind == "kernel":
+            return [part.T for part in np.split(weight, len(self.theirs), axis=1)]
+        return np.split(weight.reshape(-1), len(self.theirs))
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """How a family of checkpoints names its tensors.
+
+    Attributes:
+        prefixes: What may stand before every name, where the encoder is part of a larger model.
+        entries: The table, from the number of blocks and whether there are segments.
+    """
+
+    prefixes: tuple[str, ...]
+    entries: Callable[[int, bool], Iterator[Entry]]
+
+
+def _norm(ours: str, theirs: str) -> Iterator[Entry]:
+    yield Entry(f"{ours}/gamma", (f"{theirs}.weight",), "vector")
+    yield Entry(f"{ours}/beta", (f"{theirs}.bias",), "vector")
+
+
+def _dense(ours_kernel: str, ours_bias: str, theirs: Sequence[str]) -> Iterator[Entry]:
+    yield Entry(ours_kernel, tuple(f"{name}.weight" for name in theirs), "kernel")
+    yield Entry(ours_bias, tuple(f"{name}.bias" for name in theirs), "vector")
+
+
+def _embeddings(segments: bool) -> Iterator[Entry]:
+    yield Entry("embedding/tokens/embeddings", ("embeddings.word_embeddings.weight",), "table")
+    yield Entry("embedding/position/table", ("embeddings.position_embeddings.weight",), "table")
+    if segments:
+        yield Entry("embedding/segments/embeddings", ("embeddings.token_type_embeddings.weight",), "table")
+    yield from _norm("norm", "embeddings.LayerNorm")
+
+
+def _block(ours: str, theirs: str, parts: Sequence[str]) -> Iterator[Entry]:
+    """A block: their names of query, key, value, output, its norm, inner, outer, its norm."""
+    query, key, value, output, norm, inner, outer, last_norm = (f"{theirs}.{part}" for part in parts)
+    attention, feed_forward = f"{ours}/attention", f"{ours}/feed_forward"
+    yield from _dense(
+        f"{attention}/query_key_value_kernel", f"{attention}/query_key_value_bias", (query, key, value)
+    )
+    yield from _dense(f"{attention}/output_kernel", f"{attention}/output_bias", (output,))
+    yield from _norm(f"{ours}/attention_norm", norm)
+    yield from _dense(f"{feed_forward}/expand/kernel", f"{feed_forward}/expand/bias", (inner,))
+    yield from _dense(f"{feed_forward}/contract/kernel", f"{feed_forward}/contract/bias", (outer,))
+    yield from _norm(f"{ours}/feed_forward_norm", last_norm)
+
+
+_BERT_PARTS = (
+    "attention.self.query",
+    "attention.self.key",
+    "attention.self.value",
+    "attention.output.dense",
+    "attention.output.LayerNorm",
+    "intermediate.dense",
+    "output.dense",
+    "output.LayerNorm",
+)
+_DISTILBERT_PARTS = (
+    "attention.q_lin",
+    "attention.k_lin",
+    "attention.v_lin",
+    "attention.out_lin",
+    "sa_layer_norm",
+    "ffn.lin1",
+    "ffn.lin2",
+    "output_layer_norm",
+)
+
+
+def _bert(num_layers: int, segments: bool) -> Iterator[Entry]:
+    yield from _embeddings(segments)
+    for i in range(num_layers):
+        yield from _block(f"block_{i}", f"encoder.layer.{i}", _BERT_PARTS)
+
+
+def _distilbert(num_layers: int, segments: bool) -> Iterator[Entry]:
+    yield from _embeddings(segments)
+    for i in range(num_layers):
+        yield from _block(f"block_{i}", f"transformer.layer.{i}", _DISTILBERT_PARTS)
+
+
+FAMILIES = {
+    "bert": Family(("", "bert."), _bert),
+    "electra": Family(("", "electra."), _bert),
+    "distilbert": Family(("", "distilbert."), _distilbert),
+}

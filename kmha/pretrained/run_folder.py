@@ -1,0 +1,55 @@
+"""A run folder of ours as a checkpoint: what one training learnt, another may start from."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kmha.config import EncoderConfig
+from kmha.errors import InputError
+from kmha.manifest import MODEL, VOCABULARY, check_files, read_manifest
+from kmha.pretrained.checkpoint import Checkpoint
+from kmha.text.vocabulary import Vocabulary
+
+
+def read_run(folder: Path) -> Checkpoint:
+    """Reads the encoder of a run, of any task; of a matcher that cuts texts in several ways the first.
+
+    Raises:
+        InputError: No bundle stands there, or its files are not those it names.
+    """
+    manifest = read_manifest(folder)
+    check_files(folder, manifest)
+    config = _encoder_config(folder / MODEL)
+    text = manifest["text"]
+    # Of pairs and sentences the settings of the texts stand one level deeper.
+    text = text if "tokenization" in text else next(iter(text.values()))
+    return Checkpoint(
+        str(folder),
+        config,
+        Vocabulary.read(folder / VOCABULARY),
+        text["tokenization"],
+        text["lower_case"],
+        lambda: _weights(folder),
+    )
+
+
+def _encoder_config(path: Path) -> EncoderConfig:
+    """The shape of the encoder, read without Keras from the settings in the model's file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            values = json.loads(archive.read("config.json"))["config"]
+        encoder: dict[str, Any] = values.get("encoder") or next(iter(values["encoders"].values()))
+        return EncoderConfig(**encoder)
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError, StopIteration) as error:
+        raise InputError(f"{path}: no encoder can be read from it: {error}") from error
+
+
+def _weights(folder: Path) -> dict[str, np.ndarray]:
+    from kmha.bundle import Bundle
+    from kmha.pretrained.weights import encoder_variables
+
+    encoder = Bundle.load(folder).model.encoders_of(0)[0]
+    return {path: np.asarray(variable) for path, variable in encoder_variables(encoder).items()}
