@@ -43,7 +43,7 @@ def main() -> int:
 
     from kmha.config import EncoderConfig
     from kmha.models.classifier import TextClassifier
-    from training.config import EncoderSection
+    from training.encoder_shape import USUAL_SHAPE
     from training.losses import softmax_cross_entropy
     from training.optimizer import AdamW
     from training.replicas import TrainingStep
@@ -55,12 +55,11 @@ def main() -> int:
             gradients, total, weight = super()._gradients(batch, scale)
             return [tf.convert_to_tensor(gradient) for gradient in gradients], total, weight
 
-    section = EncoderSection()
     encoder = EncoderConfig(
         vocabulary_size=arguments.vocabulary_size,
-        dropout=section.dropout,
-        ngram_buckets=section.ngram_buckets,
-        ngram_dim=section.ngram_dim,
+        dropout=0.3,
+        ngram_buckets=USUAL_SHAPE["ngram_buckets"],
+        ngram_dim=USUAL_SHAPE["ngram_dim"],
     )
     steps = {}
     for name, kind in (("row_wise", TrainingStep), ("dense", DenseStep)):

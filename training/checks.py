@@ -7,14 +7,17 @@ from pathlib import Path
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.manifest import A_MODEL, CLASSIFY, MATCH, TAG, read_manifest
+from kmha.pretrained.checkpoint import Checkpoint
 from kmha.text.sentence_limits import SHORTEST
 from kmha.text.special_tokens import SPECIAL_TOKENS
 from kmha.text.vocabulary import Vocabulary
 from training.config import FitConfig
+from training.encoder_shape import checkpoint_of, encoder_config
 from training.ranges import check_ranges
 from training.tasks.classify import TEXT
 from training.tasks.match_settings import BM25, NONE
 from training.tasks.pair_rows import LABEL, TEXT_A, TEXT_B
+from training.tasks.task import Task
 from training.usual import with_usual_of_task
 
 
@@ -26,6 +29,7 @@ def check_settings(config: FitConfig) -> None:
             the message names the flag.
     """
     check_ranges(config)
+    config = with_usual_of_task(config)
     if not config.data.label_separator:
         raise InputError("--data.label-separator: wanted a character or more, given none")
     _check_columns(config)
@@ -36,9 +40,10 @@ def check_settings(config: FitConfig) -> None:
             f" {config.text.vocabulary}"
         )
     # The largest vocabulary that may be learnt stands for the one that will be.
-    given = config.text.vocabulary
-    size = config.text.vocabulary_size if given is None else len(Vocabulary.read(given))
-    if size <= len(SPECIAL_TOKENS) and given is None:
+    given, checkpoint = config.text.vocabulary, checkpoint_of(config)
+    known = checkpoint.vocabulary if checkpoint else None if given is None else Vocabulary.read(given)
+    size = config.text.vocabulary_size if known is None else len(known)
+    if size <= len(SPECIAL_TOKENS) and known is None:
         raise InputError(f"--text.vocabulary-size: wanted more than {len(SPECIAL_TOKENS)}, given {size}")
     try:
         encoder = encoder_config(config, size, unknown_id=1)
@@ -48,10 +53,25 @@ def check_settings(config: FitConfig) -> None:
         raise InputError(
             "--encoder.positions: wanted learned, sinusoidal or none for the joint form, given rotary"
         )
+    if checkpoint is not None:
+        _check_beside_checkpoint(config, encoder, checkpoint)
     vectors = config.encoder.vectors
     if vectors is not None and not vectors.is_file():
         given_kind = "a folder" if vectors.is_dir() else "no such file"
         raise InputError(f"--encoder.vectors {vectors}: wanted a file of word vectors, given {given_kind}")
+
+
+def _check_beside_checkpoint(config: FitConfig, encoder: EncoderConfig, checkpoint: Checkpoint) -> None:
+    """Refuses what an encoder that starts from a checkpoint cannot do."""
+    if len(tokenizations(config)) > 1:
+        raise InputError("--match.granularities: wanted one beside --encoder.pretrained, given several")
+    task: Task = getattr(config, config.task)
+    longest, positions = task.encoder(encoder).max_length, checkpoint.config.max_length
+    if checkpoint.config.positions == "learned" and longest > positions:
+        raise InputError(
+            f"--text.max-length: wanted room for both texts in the {positions} positions of --encoder.pretrained,"
+            f" given {config.text.max_length}, {longest} for both"
+        )
 
 
 def _check_task(config: FitConfig) -> None:
@@ -117,27 +137,6 @@ def _check_columns(config: FitConfig) -> None:
         raise InputError(
             f"--data.query-column: wanted another column than {named[query]}, given {query!r} twice"
         )
-
-
-def encoder_config(config: FitConfig, vocabulary_size: int, unknown_id: int) -> EncoderConfig:
-    """The encoder that the settings describe.
-
-    Args:
-        config: All settings.
-        vocabulary_size: Tokens of the vocabulary.
-        unknown_id: Id of its [UNK].
-
-    Raises:
-        InputError: A value is out of its range, or the heads do not divide the hidden size.
-    """
-    section = dataclasses.asdict(with_usual_of_task(config).encoder)
-    del section["vectors"]
-    # Not yet filled in when settings are checked before the rows are read.
-    section["token_dropout"] = section["token_dropout"] or 0.0
-    section["dropout"] = section["dropout"] or 0.0
-    return EncoderConfig(
-        vocabulary_size=vocabulary_size, max_length=config.text.max_length, unknown_id=unknown_id, **section
-    )
 
 
 def _with_flags(message: str) -> str:

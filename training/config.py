@@ -12,6 +12,8 @@ from training.tasks.classify import ClassifyTask
 from training.tasks.match import MatchTask
 from training.tasks.tag import TagTask
 
+BATCH_ROWS = 64
+
 
 @dataclass(frozen=True)
 class DataSection:
@@ -49,8 +51,8 @@ class DataSection:
 class TextSection:
     """How strings become tokens."""
 
-    tokenization: Tokenization = "wordpiece"
-    """wordpiece splits Chinese characters and rare words; char and word do what they say."""
+    tokenization: Tokenization | None = None
+    """wordpiece splits Chinese characters and rare words; char and word do what they say; None: wordpiece."""
     vocabulary: Path | None = None
     """A vocab.txt to use instead of learning one from the training rows."""
     vocabulary_size: int = 16_000
@@ -65,38 +67,54 @@ class TextSection:
 
 @dataclass(frozen=True)
 class EncoderSection:
-    """Shape of the encoder; see kmha.config.EncoderConfig."""
+    """Shape of the encoder, see kmha.config.EncoderConfig, and what it starts from, whose shape None then means."""
 
-    hidden_dim: int = 128
-    """Size of every token's vector."""
-    num_layers: int = 2
-    """Encoder blocks."""
-    num_heads: int = 4
-    """Attention heads of a block."""
+    pretrained: str = ""
+    """Where it starts from: minilm (extra: minilm), a published BERT's folder or name, or a run folder; empty: anew."""
+    hidden_dim: int | None = None
+    """Size of every token's vector; None: 128."""
+    num_layers: int | None = None
+    """Encoder blocks; None: 2. With fewer than the checkpoint has, some of its blocks are taken."""
+    num_heads: int | None = None
+    """Attention heads of a block; None: 4."""
     head_dim: int | None = None
     """Size of a head; None: hidden_dim / num_heads."""
-    intermediate_dim: int = 512
-    """Inner size of the feed-forward network."""
+    intermediate_dim: int | None = None
+    """Inner size of the feed-forward network; None: 512."""
     positions: Positions | None = None
     """How order enters; None: learned, for tags rotary."""
-    norm: Norm = "pre"
-    """Where layer normalisation stands; post is the form of 2017 and of BERT."""
-    activation: Activation = "gelu"
-    """Of the feed-forward network; gelu is the exact one."""
+    norm: Norm | None = None
+    """Where layer normalisation stands, None: pre; post is the form of 2017 and of BERT."""
+    activation: Activation | None = None
+    """Of the feed-forward network; None: gelu, the exact one."""
     dropout: float | None = None
-    """Probability of dropping a value; None: 0.3, for tags of single characters 0.05."""
+    """Probability of dropping a value; None: 0.3, for tags of single characters 0.05, of a checkpoint 0.1."""
     attention_dropout: float = 0.1
     """Probability of dropping an attention weight."""
     token_dropout: float | None = None
     """Probability of replacing a token by [UNK] in training; None: 0.3 or 0.4, for tags 0.2 or 0.05."""
-    ngram_buckets: int = 131_071
-    """Rows of each hashed n-gram table, best a prime; 0: none. N-grams decide on small data."""
-    ngram_dim: int = 64
-    """Size of an n-gram's vector."""
-    ngram_orders: tuple[int, ...] = (2, 3)
-    """The n of each n-gram table."""
+    ngram_buckets: int | None = None
+    """Rows of each hashed n-gram table, best a prime; 0: none; None: 131071. N-grams decide on small data."""
+    ngram_dim: int | None = None
+    """Size of an n-gram's vector; None: 64."""
+    ngram_orders: tuple[int, ...] | None = None
+    """The n of each n-gram table; None: 2 and 3."""
     vectors: Path | None = None
     """Word vectors (word2vec or GloVe text form) that start the token embedding."""
+
+
+@dataclass(frozen=True)
+class FinetuneSection:
+    """How an encoder that knows something already is trained on; counted from the embedding up."""
+
+    layer_decay: Annotated[float | None, Range(above=0, at_most=1)] = None
+    """Rate of a block over that of the block above it; None: 1, of a checkpoint 0.9."""
+    frozen_layers: Annotated[int, Range(at_least=0)] = 0
+    """Lowest blocks that stay as they are, the embedding with them."""
+    head_fraction: Probability = 0.0
+    """Share of all steps in which only what is above the encoder moves."""
+    unfreeze_fraction: Probability = 0.0
+    """Share of all steps over which the blocks begin to move one by one, the highest first; 0: all at once."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +149,8 @@ class TrainSection:
     """Epochs without a better validation metric before training ends."""
     batch_tokens: Count = 2048
     """Padded tokens of a batch at most."""
-    batch_rows: Count = 64
-    """Rows of a batch at most."""
+    batch_rows: Annotated[int | None, Range(at_least=1)] = None
+    """Rows of a batch at most; None: 64, of an encoder that starts from a checkpoint 32."""
     buckets: Count = 8
     """Padded lengths to compute at most."""
     jit: Literal["auto", "on", "off"] = "auto"
@@ -174,6 +192,7 @@ class FitConfig:
     classify: ClassifyTask = field(default_factory=ClassifyTask)
     match: MatchTask = field(default_factory=MatchTask)
     tag: TagTask = field(default_factory=TagTask)
+    finetune: FinetuneSection = field(default_factory=FinetuneSection)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
     train: TrainSection = field(default_factory=TrainSection)
 

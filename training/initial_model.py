@@ -1,16 +1,19 @@
 """The model as training finds it: built for the data, its n-grams known, its word vectors read."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kmha.bundle_files import parts_of
 from kmha.config import EncoderConfig
+from kmha.pretrained.checkpoint import Checkpoint
+from kmha.pretrained.weights import put_weights
 from kmha.text.vectors import put_vectors, read_vectors
 from kmha.text.vocabulary import Vocabulary
-from training.checks import encoder_config
 from training.cli import say
 from training.config import FitConfig
+from training.encoder_shape import checkpoint_of, encoder_config
 from training.inputs import Source
 from training.tasks.task import Task
 
@@ -36,11 +39,14 @@ def initial_model(
         for name, part in parts.items()
     }
     model = task.build(encoders, labels)
+    checkpoint = checkpoint_of(config)
+    if checkpoint is not None:
+        _put_checkpoint(model, checkpoint)
     task.prepare(model, source)
     for index, (name, part) in enumerate(parts.items()):
         of_name = f" ({name})" if len(parts) > 1 else ""
         for encoder in model.encoders_of(index):
-            if encoder.embedding.ngrams is not None:
+            if encoder.embedding.ngrams is not None and checkpoint is None:
                 _learn_ngrams(encoder.embedding.ngrams, encoders[name], source.different_ids(index), of_name)
             if config.encoder.vectors is not None:
                 table = encoder.embedding.tokens.embeddings
@@ -48,6 +54,14 @@ def initial_model(
                     table, config.encoder.vectors, part.vocabulary, encoders[name], part.lower_case, of_name
                 )
     return model
+
+
+def _put_checkpoint(model: Any, checkpoint: Checkpoint) -> None:
+    started = time.monotonic()
+    weights = checkpoint.read_weights()
+    for encoder in model.encoders_of(0):
+        put_weights(encoder, weights, checkpoint.config.num_layers)
+    say(f"starts from {checkpoint.origin}, read in {time.monotonic() - started:.1f} s")
 
 
 def _learn_ngrams(ngrams: Any, encoder: EncoderConfig, batches: Any, of_name: str) -> None:

@@ -116,7 +116,13 @@ class Inputs:
         return PairSource(given, tokens, lesson.rows, lesson.targets, lesson.weights, lesson.lists, **options)
 
 
-def make_inputs(text: TextSection, parts: dict[str, Part], folder: Path, task: Task) -> Inputs:
+def make_inputs(
+    text: TextSection,
+    parts: dict[str, Part],
+    folder: Path,
+    task: Task,
+    vocabulary: Vocabulary | None = None,
+) -> Inputs:
     """Reads or learns the vocabularies, then tokenizes every part.
 
     Args:
@@ -124,13 +130,18 @@ def make_inputs(text: TextSection, parts: dict[str, Part], folder: Path, task: T
         parts: "train" and others by name; the vocabularies are learnt from "train" alone.
         folder: Where the token ids go.
         task: Says how texts are cut.
+        vocabulary: Used where it is given, in place of a learnt one.
 
     Raises:
         InputError: The vocabulary file cannot be used.
     """
     num_texts = len(parts["train"].examples.texts)
-    granularities = task.tokenizations(text.tokenization)
-    made = {each: _preprocessor(text, each, parts["train"], num_texts) for each in granularities}
+    if vocabulary is None and text.vocabulary is not None:
+        vocabulary = Vocabulary.read(text.vocabulary)
+    made = {
+        each: _preprocessor(text, each, vocabulary, parts["train"], num_texts)
+        for each in task.tokenizations(text.tokenization or "wordpiece")
+    }
     preprocessor = task.preprocessor(made)
     tokens: dict[str, Any] = {}
     counts: dict[str, Any] = {}
@@ -151,10 +162,10 @@ def make_inputs(text: TextSection, parts: dict[str, Part], folder: Path, task: T
     return Inputs(preprocessor, parts, tokens, counts)
 
 
-def _preprocessor(text: TextSection, tokenization: Any, train: Part, num_texts: int) -> Preprocessor:
-    if text.vocabulary is not None:
-        vocabulary = Vocabulary.read(text.vocabulary)
-    else:
+def _preprocessor(
+    text: TextSection, tokenization: Any, vocabulary: Vocabulary | None, train: Part, num_texts: int
+) -> Preprocessor:
+    if vocabulary is None:
         texts = _Texts(train, num_texts)
         vocabulary = learn_vocabulary(
             texts, tokenization, text.vocabulary_size, text.min_frequency, bool(text.lower_case)

@@ -18,6 +18,8 @@ from training.callbacks import Progress
 from training.cli import say
 from training.config import FitConfig
 from training.data import Data
+from training.encoder_shape import checkpoint_of
+from training.fine_tuning import freeze, rate_courses
 from training.initial_model import initial_model
 from training.inputs import Inputs, Source, make_inputs
 from training.judge import Judge
@@ -54,7 +56,9 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
         Diverged: The loss left the numbers.
     """
     keras.utils.set_random_seed(config.train.seed)
-    inputs = make_inputs(config.text, data.parts, scratch, data.task)
+    checkpoint = checkpoint_of(config)
+    vocabulary = checkpoint.vocabulary if checkpoint else None
+    inputs = make_inputs(config.text, data.parts, scratch, data.task, vocabulary)
     for name, counts in inputs.counts.items():
         say(counts.describe(name))
     with _dtype_policy(POLICIES[config.precision]):
@@ -103,6 +107,7 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, fo
     config = with_usual(config, data.task, source.text_lengths, len(plans), pairs)
     with strategy.scope():
         model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
+        freeze(model, config.finetune.frozen_layers)
         step, average = _step_and_average(config, data.task, model, strategy, len(plans))
     judge = Judge(model, data.task, data.labels, lengths)
     judge.check(data.validation)
@@ -157,7 +162,13 @@ def _step_and_average(
     step = TrainingStep(
         model,
         task.row_losses,
-        AdamW(weights, rate, optimizer.weight_decay, row_rate=optimizer.embedding_rate or 1.0),
+        AdamW(
+            weights,
+            rate,
+            optimizer.weight_decay,
+            row_rate=optimizer.embedding_rate or 1.0,
+            courses=rate_courses(model, config.finetune, steps),
+        ),
         strategy,
         jit_compile=_compiled(config.train.jit),
         clip_norm=optimizer.clip_norm or None,

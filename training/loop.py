@@ -17,7 +17,7 @@ import tensorflow as tf
 from training.averaging import WeightAverage
 from training.callbacks import readable_optimizer
 from training.checkpoint import read_checkpoint, write_checkpoint
-from training.config import TrainSection
+from training.config import BATCH_ROWS, TrainSection
 from training.inputs import Source
 from training.outcomes import Diverged, Stopped
 from training.replicas import TrainingStep
@@ -68,7 +68,7 @@ class Standing:
 def epoch_plans(source: Source, lengths: Sequence[Any], settings: TrainSection, epoch: int) -> list[Any]:
     """The batches of an epoch; a function of seed and epoch only, so that a resumed run finds them again."""
     rng = np.random.default_rng([settings.seed, epoch])
-    return source.plans(lengths, settings.batch_tokens, settings.batch_rows, rng)
+    return source.plans(lengths, settings.batch_tokens, settings.batch_rows or BATCH_ROWS, rng)
 
 
 @dataclasses.dataclass

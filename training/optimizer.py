@@ -4,6 +4,7 @@ Dense variables take TensorFlow's fused kernel. Embedding tables move only in th
 summed before squaring (`docs/decisions/002-row-wise-embedding-update.md`).
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -13,6 +14,19 @@ Decay = Literal["linear", "cosine", "constant"]
 Gradient = tf.Tensor | tf.IndexedSlices
 # Vectors and scalars (biases, norms) are not decayed; neither are they ever worth it.
 SMALLEST_DECAYED_RANK = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """How a variable's learning rate differs from that of all.
+
+    Attributes:
+        factor: Its rate over that of all.
+        first_step: The step from which it moves; 0 = the first.
+    """
+
+    factor: float = 1.0
+    first_step: int = 0
 
 
 def warmup_then_decay(
@@ -56,6 +70,7 @@ class AdamW(tf.Module):
         beta_2: Decay of the mean of squared gradients.
         epsilon: Added to the root of the mean square.
         row_rate: Learning rate of tables that move by rows, over that of the rest.
+        courses: Of each variable, its rate over that of all; None: 1 from the first step.
 
     Source: Loshchilov and Hutter 2019, arXiv:1711.05101.
     """
@@ -69,6 +84,7 @@ class AdamW(tf.Module):
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         row_rate: float = 1.0,
+        courses: Sequence[Course] | None = None,
     ):
         super().__init__(name="adamw")
         self.variables_ = list(variables)
@@ -76,6 +92,7 @@ class AdamW(tf.Module):
         self.weight_decay = weight_decay
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.row_rate = row_rate
+        self.courses = [Course()] * len(self.variables_) if courses is None else list(courses)
         self.iterations = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="iterations")
         self.means = [_slot(v, "mean") for v in self.variables_]
         self.squares = [_slot(v, "square") for v in self.variables_]
@@ -103,9 +120,14 @@ class AdamW(tf.Module):
 
         def move():
             step = tf.cast(self.iterations + 1, tf.float32)
-            numbers = self.learning_rate, tf.pow(self.beta_1, step), tf.pow(self.beta_2, step)
-            for variable, *others in zip(self.variables_, self.means, self.squares, gradients, strict=True):
-                strategy.extended.update(variable, self._update, args=(*others, *numbers), group=False)
+            powers = tf.pow(self.beta_1, step), tf.pow(self.beta_2, step)
+            for variable, course, *others in zip(
+                self.variables_, self.courses, self.means, self.squares, gradients, strict=True
+            ):
+                rate = course.factor * self.learning_rate
+                if course.first_step:
+                    rate = tf.where(self.iterations < course.first_step, 0.0, rate)
+                strategy.extended.update(variable, self._update, args=(*others, rate, *powers), group=False)
             strategy.extended.update(self.iterations, lambda steps: steps.assign_add(1), group=False)
             return True
 

@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from training.config import FitConfig
+from training.config import BATCH_ROWS, FitConfig
+from training.encoder_shape import with_shape
 from training.tasks.task import Task
 
 # Past this many batches the validation scores of every data set in docs/results.md fell again.
@@ -14,13 +15,22 @@ FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 SHORT_TOKENS = 32
 SHORT_TOKEN_DROPOUT, LONG_TOKEN_DROPOUT = 0.3, 0.4
 # A few thousand pairs are learnt by heart at the usual rate before the texts have been compared.
+# An encoder that starts from a checkpoint ("on") knows much already, and forgets it at the usual rate.
+BATCH_ROWS_ON, USUAL_BATCHES_ON, FEWEST_EPOCHS_ON, MOST_EPOCHS_ON = 32, 800, 2, 6
+LEARNING_RATE_ON, LAYER_DECAY = 5e-5, 0.9
 LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 
 
 def with_usual_of_task(config: FitConfig) -> FitConfig:
     """The settings with those filled in that were left to the task."""
+    config = with_shape(config)
     text, encoder = config.text, config.encoder
     tags = config.task == "tag"
+    if config.train.batch_rows is None:
+        rows = BATCH_ROWS_ON if encoder.pretrained else BATCH_ROWS
+        config = dataclasses.replace(config, train=dataclasses.replace(config.train, batch_rows=rows))
+    if text.tokenization is None:
+        text = dataclasses.replace(text, tokenization="wordpiece")
     if text.lower_case is None:
         text = dataclasses.replace(text, lower_case=not tags)
     if encoder.positions is None:
@@ -38,6 +48,8 @@ def with_usual(config: FitConfig, task: Task, lengths: np.ndarray, batches: int,
         batches: Of one epoch.
         pairs: Training rows, where they are pairs; else 0.
     """
+    if config.encoder.pretrained:
+        config = _with_usual_of_checkpoint(config, batches)
     train, encoder, optimizer = config.train, config.encoder, config.optimizer
     if not train.epochs:
         train = dataclasses.replace(train, epochs=usual_epochs(batches))
@@ -53,6 +65,26 @@ def with_usual(config: FitConfig, task: Task, lengths: np.ndarray, batches: int,
         rate = LEARNING_RATE_OF_FEW_PAIRS if 0 < pairs < FEW_PAIRS else LEARNING_RATE
         optimizer = dataclasses.replace(optimizer, learning_rate=rate)
     return dataclasses.replace(config, train=train, encoder=encoder, optimizer=optimizer)
+
+
+def _with_usual_of_checkpoint(config: FitConfig, batches: int) -> FitConfig:
+    """The settings under which what an encoder knows is kept while it learns more."""
+
+    def filled(section, **values):
+        missing = {name: value for name, value in values.items() if getattr(section, name) is None}
+        return dataclasses.replace(section, **missing)
+
+    train = config.train
+    if not train.epochs:
+        epochs = min(MOST_EPOCHS_ON, max(FEWEST_EPOCHS_ON, -(-USUAL_BATCHES_ON // batches)))
+        train = dataclasses.replace(train, epochs=epochs)
+    return dataclasses.replace(
+        config,
+        train=train,
+        encoder=filled(config.encoder, dropout=0.1, token_dropout=0.0),
+        optimizer=filled(config.optimizer, learning_rate=LEARNING_RATE_ON, embedding_rate=1.0),
+        finetune=filled(config.finetune, layer_decay=LAYER_DECAY),
+    )
 
 
 def usual_epochs(batches: int) -> int:
