@@ -109,6 +109,8 @@ class FinetuneSection:
 
     layer_decay: Annotated[float | None, Range(above=0, at_most=1)] = None
     """Rate of a block over that of the block above it; None: 1, of a checkpoint 0.9."""
+    head_factor: Annotated[float | None, Range(above=0)] = None
+    """Rate of what is not of the encoder over the encoder's; None: 1, of a checkpoint 10."""
     frozen_layers: Annotated[int, Range(at_least=0)] = 0
     """Lowest blocks that stay as they are, the embedding with them."""
     head_fraction: Probability = 0.0

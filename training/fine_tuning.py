@@ -50,7 +50,8 @@ def rate_courses(model: Any, section: FinetuneSection, steps: int) -> list[Cours
             first_step = head_steps + all_steps * depth // max(1, len(levels) - 1)
             course = Course(decay**depth, first_step)
             courses |= {id(variable): course for part in parts for variable in part.trainable_variables}
-    return [courses.get(id(variable), Course()) for variable in model.trainable_variables]
+    outside = Course(section.head_factor or 1.0)
+    return [courses.get(id(variable), outside) for variable in model.trainable_variables]
 
 
 def _encoders(model: Any) -> list[Any]:

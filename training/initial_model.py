@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kmha.bundle_files import parts_of
 from kmha.config import EncoderConfig
 from kmha.pretrained.checkpoint import Checkpoint
@@ -61,6 +63,9 @@ def _put_checkpoint(model: Any, checkpoint: Checkpoint) -> None:
     weights = checkpoint.read_weights()
     for encoder in model.encoders_of(0):
         put_weights(encoder, weights, checkpoint.config.num_layers)
+    for kernel in model.additions:
+        # What an encoder knows holds for the inputs that it knows.
+        kernel.assign(np.zeros(kernel.shape, np.float32))
     say(f"starts from {checkpoint.origin}, read in {time.monotonic() - started:.1f} s")
 
 

@@ -17,7 +17,7 @@ SHORT_TOKEN_DROPOUT, LONG_TOKEN_DROPOUT = 0.3, 0.4
 # A few thousand pairs are learnt by heart at the usual rate before the texts have been compared.
 # An encoder that starts from a checkpoint ("on") knows much already, and forgets it at the usual rate.
 BATCH_ROWS_ON, USUAL_BATCHES_ON, FEWEST_EPOCHS_ON, MOST_EPOCHS_ON = 32, 800, 2, 6
-LEARNING_RATE_ON, LAYER_DECAY = 5e-5, 0.9
+LEARNING_RATE_ON, LAYER_DECAY, HEAD_FACTOR = 5e-5, 0.9, 10.0
 LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 
 
@@ -29,6 +29,8 @@ def with_usual_of_task(config: FitConfig) -> FitConfig:
     if config.train.batch_rows is None:
         rows = BATCH_ROWS_ON if encoder.pretrained else BATCH_ROWS
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, batch_rows=rows))
+    if config.match.form is None and encoder.pretrained:
+        config = dataclasses.replace(config, match=dataclasses.replace(config.match, form="joint"))
     if text.tokenization is None:
         text = dataclasses.replace(text, tokenization="wordpiece")
     if text.lower_case is None:
@@ -83,7 +85,7 @@ def _with_usual_of_checkpoint(config: FitConfig, batches: int) -> FitConfig:
         train=train,
         encoder=filled(config.encoder, dropout=0.1, token_dropout=0.0),
         optimizer=filled(config.optimizer, learning_rate=LEARNING_RATE_ON, embedding_rate=1.0),
-        finetune=filled(config.finetune, layer_decay=LAYER_DECAY),
+        finetune=filled(config.finetune, layer_decay=LAYER_DECAY, head_factor=HEAD_FACTOR),
     )
 
 

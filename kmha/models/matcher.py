@@ -109,6 +109,11 @@ class TextMatcher(keras.Model):
         return self.pairs[granularity].encoders
 
     @property
+    def additions(self) -> list:
+        """Kernels of what a model adds to what leaves its encoders; zero, they add nothing."""
+        return [pair.mark.kernel for pair in self.pairs if pair.overlap]
+
+    @property
     def vector_dim(self) -> int:
         """Size of a text's vector in the bi form."""
         return sum(config.hidden_dim for config in self.encoder_configs.values())
@@ -144,8 +149,7 @@ class TextMatcher(keras.Model):
         """See the class."""
         logits, weights = self._scored(features, training)
         if self.symmetric and self.form == "joint":
-            other, _ = self._scored(swapped(features), training)
-            logits = (logits + other) / 2
+            logits = (logits + self._scored(swapped(features), training)[0]) / 2
         return (logits, weights) if return_attention_weights else logits
 
     def _scored(self, features, training):

@@ -15,6 +15,11 @@ class OneEncoder:
         """The shape of the only encoder."""
         return {"": self.encoder_config}
 
+    @property
+    def additions(self) -> list:
+        """Kernels of what a model adds to what enters or leaves the blocks of an encoder; zero, they add nothing."""
+        return []
+
     def encoders_of(self, granularity: int) -> list[TransformerEncoder]:
         """The encoders of a granularity: the only one."""
         return [self.encoder]

@@ -147,6 +147,12 @@ class SequenceTagger(OneEncoder, keras.Model):
         """What the CRF makes of the scores float32 [B, W, K] of words, int32 [B, W], 1 = a word to tag."""
         return self.crf(scores, word_mask)
 
+    @property
+    def additions(self) -> list:
+        """Kernels of spelling and of neighbours."""
+        kernels = [] if self.spelling_in is None else [self.spelling_in.kernel]
+        return kernels if self.context is None else [*kernels, self.context.convolution.kernel]
+
     def get_config(self):
         """The constructor's arguments."""
         return {

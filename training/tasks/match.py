@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kmha.config import EncoderConfig
 
 SCORE = "score"
+USUAL_FORM = "cross"
 Tokenization = Literal["wordpiece", "char", "word"]
 
 
@@ -47,8 +48,9 @@ class MatchTask:
 
     target: Literal["auto"] | Target = "auto"
     """What labels are: 0 or 1, names of classes, or numbers; auto: what they look like."""
-    form: Literal["cross", "bi", "joint"] = "cross"
-    """Each text alone and then both looking at each other; each alone with the cosine; or both as one sequence."""
+    form: Literal["cross", "bi", "joint"] | None = None
+    """cross: each text alone, then both looking at each other; bi: each alone, with the cosine; joint: both as one
+    sequence; None: cross, of a checkpoint joint."""
     granularities: tuple[Tokenization, ...] = ()
     """Ways to cut texts, each with an encoder of its own; none: as --text.tokenization says."""
     rounds: Annotated[int, Range(at_least=1, at_most=4)] = 1
@@ -115,12 +117,12 @@ class MatchTask:
     def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["MatchTask", Columns]:
         """Finds the columns; refuses settings that contradict each other."""
         columns = pair_columns(available, columns)
-        task = self
+        task = dataclasses.replace(self, form=self.form or USUAL_FORM)
         if columns.wrong:
             if self.target not in ("auto", "binary"):
                 raise InputError(f"--match.target: wanted binary for triplets, given {self.target}")
             loss = "triplet" if self.loss == "auto" else self.loss
-            task = dataclasses.replace(self, target="binary", loss=loss)
+            task = dataclasses.replace(task, target="binary", loss=loss)
         check_together(task)
         return dataclasses.replace(
             task, overlap=task.form != "bi" if task.overlap is None else task.overlap
@@ -167,7 +169,7 @@ class MatchTask:
             encoders,
             len(labels),
             target=self.target,  # pyright: ignore  (settled by now)
-            form=self.form,
+            form=self.form or USUAL_FORM,
             rounds=self.rounds,
             pooling=self.pooling,
             symmetric=self.symmetric,
