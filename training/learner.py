@@ -75,6 +75,7 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
         "columns": data.columns.named,
         "data": data.origins,
         "lengths": length_percentiles(inputs.text_lengths("train")),
+        **({"pretrained": config.encoder.pretrained} if checkpoint else {}),
         **data.task.kept,
     }
     sample = sample_texts(data.train, config.train.seed)

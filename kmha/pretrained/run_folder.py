@@ -52,4 +52,4 @@ def _weights(folder: Path) -> dict[str, np.ndarray]:
     from kmha.pretrained.weights import encoder_variables
 
     encoder = Bundle.load(folder).model.encoders_of(0)[0]
-    return {path: np.asarray(variable) for path, variable in encoder_variables(encoder).items()}
+    return {path: variable.numpy() for path, variable in encoder_variables(encoder).items()}

@@ -60,3 +60,10 @@ def test_the_average_starts_at_the_weights_and_does_not_follow_the_variable():
     average = WeightAverage([weight], ONE)
     weight.assign([5.0])
     assert float(average.averages[0][0]) == 4.0
+
+
+def test_a_short_fit_too_leaves_its_start():
+    weight = variable([1.0])
+    average = WeightAverage([weight], ONE, 0.999)
+    follow(average, weight, [[0.0]] * 2)
+    assert float(average.averages[0][0]) < 0.1
