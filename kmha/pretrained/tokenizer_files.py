@@ -59,12 +59,12 @@ def read_lower_case(folder: Path) -> bool:
             given = shown(normalizer.get("type"))
             raise InputError(f"{folder / TOKENIZER}: the normalizer must be BertNormalizer, given {given}")
     # What the settings say goes before what the tokenizer says, as by the reference.
-    lower = settings.get("do_lower_case", normalizer.get("lowercase", True))
-    accents = settings.get("strip_accents", normalizer.get("strip_accents"))
-    chinese = settings.get("tokenize_chinese_chars", normalizer.get("handle_chinese_chars", True))
+    lower = _first(settings.get("do_lower_case"), normalizer.get("lowercase"), True)
+    accents = _first(settings.get("strip_accents"), normalizer.get("strip_accents"), lower)
+    chinese = _first(settings.get("tokenize_chinese_chars"), normalizer.get("handle_chinese_chars"), True)
     if not isinstance(lower, bool):
         raise InputError(f"{path}: do_lower_case must be true or false, given {shown(lower)}")
-    if accents is not None and accents is not lower:
+    if accents is not lower:
         raise InputError(f"{path}: strip_accents must be as do_lower_case, {lower}, given {shown(accents)}")
     if chinese is not True:
         raise InputError(f"{path}: tokenize_chinese_chars must be true, given {shown(chinese)}")
@@ -75,3 +75,7 @@ def _object(path: Path, values: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(values.get(name), dict):
         raise InputError(f"{path}: {name} must be an object, given {shown(values.get(name))}")
     return values[name]
+
+
+def _first(*values: Any) -> Any:
+    return next(value for value in values if value is not None)
