@@ -7,6 +7,7 @@ import numpy as np
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
+from kmha.pretrained.json_file import shown
 from kmha.pretrained.names import Entry, Family
 
 
@@ -59,7 +60,9 @@ def find_parts(where: str, tensors: Mapping[str, Tensor], family: Family, config
     next_block = f"{prefix}{family.blocks}{config.num_layers}."
     more = next((name for name in tensors if name.startswith(next_block)), None)
     if more is not None:
-        raise InputError(f"{tensors[more].where}: wanted {config.num_layers} blocks, given a tensor {more}")
+        raise InputError(
+            f"{tensors[more].where}: wanted {config.num_layers} blocks, given a tensor {shown(more)}"
+        )
     return parts
 
 
@@ -85,7 +88,7 @@ def _prefix(where: str, prefixes: tuple[str, ...], tensors: Mapping[str, Tensor]
     for prefix in prefixes:
         if prefix + first in tensors:
             return prefix
-    some = ", ".join(repr(name[:60]) for name in sorted(tensors)[:3])
+    some = ", ".join(shown(name) for name in sorted(tensors)[:3])
     raise InputError(f"{where}: wanted a tensor {first}, given {f'{some}, …' if some else 'none'}")
 
 
