@@ -53,12 +53,12 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     try:
         reader = tf.train.load_checkpoint(str(path))
         shapes = reader.get_variable_to_shape_map()
-    # TensorFlow answers damaged files with errors of its own, of the system and of Python.
-    except (tf.errors.OpError, RuntimeError, ValueError, OSError) as error:
+    # TensorFlow answers damaged files with errors of any kind, here and where it reads a tensor.
+    except Exception as error:
         raise InputError(f"{path}: damaged or cut off: {_first_line(error)}") from error
     tensors = {}
     for name, shape in shapes.items():
-        read = functools.partial(_read, str(path), reader, name, tf.errors.OpError)
+        read = functools.partial(_read, str(path), reader, name)
         tensors[_new_name(name)] = Tensor(str(path), tuple(shape[::-1] if _is_kernel(name) else shape), read)
     return tensors
 
@@ -76,10 +76,10 @@ def _new_name(name: str) -> str:
     return re.sub(r"\blayer_(\d+)\b", r"layer.\1", name.replace("/", "."))
 
 
-def _read(path: str, reader, name: str, op_error: type[Exception]) -> np.ndarray:
+def _read(path: str, reader, name: str) -> np.ndarray:
     try:
         tensor = np.asarray(reader.get_tensor(name))
-    except (op_error, RuntimeError, ValueError, OSError) as error:
+    except Exception as error:
         raise InputError(f"{path}: tensor {name} cannot be read: {_first_line(error)}") from error
     if tensor.dtype.kind != "f":
         raise InputError(f"{path}: tensor {name} must hold floats, given {tensor.dtype}")
