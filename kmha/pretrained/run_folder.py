@@ -9,9 +9,10 @@ import numpy as np
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.manifest import MODEL, VOCABULARY, check_files, read_manifest
+from kmha.manifest import MANIFEST, MODEL, VOCABULARY, check_files, read_manifest
 from kmha.pretrained.checkpoint import Checkpoint
-from kmha.text.vocabulary import Vocabulary
+from kmha.pretrained.json_file import shown
+from kmha.text.vocabulary import TOKENIZATIONS, Tokenization, Vocabulary
 
 
 def read_run(folder: Path) -> Checkpoint:
@@ -23,17 +24,23 @@ def read_run(folder: Path) -> Checkpoint:
     manifest = read_manifest(folder)
     check_files(folder, manifest)
     config = _encoder_config(folder / MODEL)
-    text = manifest["text"]
-    # Of pairs and sentences the settings of the texts stand one level deeper.
-    text = text if "tokenization" in text else next(iter(text.values()))
-    return Checkpoint(
-        str(folder),
-        config,
-        Vocabulary.read(folder / VOCABULARY),
-        text["tokenization"],
-        text["lower_case"],
-        lambda: _weights(folder),
-    )
+    vocabulary = Vocabulary.read(folder / VOCABULARY)
+    if len(vocabulary) > config.vocabulary_size:
+        raise InputError(
+            f"{folder / VOCABULARY}: wanted at most the model's {config.vocabulary_size} tokens,"
+            f" given {len(vocabulary)}"
+        )
+    tokenization, lower_case = _text_settings(folder / MANIFEST, manifest["text"])
+    return Checkpoint(str(folder), config, vocabulary, tokenization, lower_case, lambda: _weights(folder))
+
+
+def _text_settings(path: Path, text: dict[str, Any]) -> tuple[Tokenization, bool]:
+    # Of pairs the settings of the texts stand one level deeper.
+    text = text if "tokenization" in text else next(iter(text.values()), {})
+    found = (text.get("tokenization"), text.get("lower_case")) if isinstance(text, dict) else (None, None)
+    if found[0] not in TOKENIZATIONS or not isinstance(found[1], bool):
+        raise InputError(f"{path}: text must tell tokenization and lower_case, given {shown(text)}")
+    return found  # pyright: ignore[reportReturnType]
 
 
 def _encoder_config(path: Path) -> EncoderConfig:
@@ -43,7 +50,8 @@ def _encoder_config(path: Path) -> EncoderConfig:
             values = json.loads(archive.read("config.json"))["config"]
         encoder: dict[str, Any] = values.get("encoder") or next(iter(values["encoders"].values()))
         return EncoderConfig(**encoder)
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError, StopIteration) as error:
+    # The archive may be damaged, or hold JSON of any shape.
+    except Exception as error:
         raise InputError(f"{path}: no encoder can be read from it: {error}") from error
 
 

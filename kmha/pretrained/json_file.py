@@ -1,0 +1,30 @@
+"""JSON files of a checkpoint, read with distrust."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kmha.errors import InputError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        InputError: The file is missing, is no valid JSON or holds something else than an object.
+    """
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: wanted a checkpoint's {path.name}, {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: must be a JSON object, given {type(values).__name__}")
+    return values
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: on one line, and not longer than that."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,191 @@
+"""Presets of KerasHub: config.json with a class, model.weights.h5, assets/tokenizer/vocabulary.txt.
+
+KerasHub itself puts the weights into its own encoder, for the layout of its files is its own matter; ours takes them
+from there. The activation is the one its encoder has, whatever the weights were trained with: the tanh form of GELU
+in BertBackbone, the exact one in DistilBertBackbone. So ours gives the hidden states that KerasHub gives.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kmha.config import EncoderConfig
+from kmha.errors import InputError
+from kmha.pretrained.checkpoint import Checkpoint
+from kmha.pretrained.json_file import read_json, shown
+from kmha.text.special_tokens import UNKNOWN
+from kmha.text.vocabulary import Vocabulary
+
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.weights.h5", "tokenizer.json"
+VOCABULARY = "assets/tokenizer/vocabulary.txt"
+INSTALL = "wanted the installed package keras-hub, given none; pip install 'kmha[pretrained]'"
+_ACTIVATIONS = {"BertBackbone": "gelu_tanh", "DistilBertBackbone": "gelu"}
+_FIELDS = {
+    "hidden_dim": "hidden_dim",
+    "num_layers": "num_layers",
+    "num_heads": "num_heads",
+    "intermediate_dim": "intermediate_dim",
+    "max_length": "max_sequence_length",
+    "num_segments": "num_segments",
+}
+
+
+def is_keras_hub(values: dict[str, Any]) -> bool:
+    """Whether a config.json is one of KerasHub."""
+    return "class_name" in values
+
+
+def class_of(path: Path, values: dict[str, Any]) -> str:
+    """The class that config.json names; raises InputError where the encoder cannot be it."""
+    name = values["class_name"]
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
+        raise InputError(f"{path}: class_name must be one of {', '.join(_ACTIVATIONS)}, given {shown(name)}")
+    return name
+
+
+def read_keras_hub(folder: Path) -> Checkpoint:
+    """Reads the folder of a preset.
+
+    Raises:
+        InputError: A file is missing or damaged, the class is not known, or the parts do not fit each other.
+    """
+    path = folder / CONFIG
+    values = read_json(path)
+    name = class_of(path, values)
+    given = values.get("config")
+    if not isinstance(given, dict):
+        raise InputError(f"{path}: config must be an object, given {shown(given)}")
+    vocabulary = Vocabulary.read(folder / VOCABULARY)
+    if given.get("vocabulary_size") != len(vocabulary):
+        raise InputError(
+            f"{path}: vocabulary_size must be that of the vocabulary, {len(vocabulary)},"
+            f" given {shown(given.get('vocabulary_size'))}"
+        )
+    fields = {}
+    for ours, theirs in _FIELDS.items():
+        # DistilBERT has no segments.
+        value = given.get(theirs, 0 if theirs == "num_segments" and "Distil" in name else None)
+        if type(value) is not int:
+            raise InputError(f"{path}: wanted {theirs}, given {shown(value)}")
+        fields[ours] = value
+    try:
+        config = EncoderConfig(
+            len(vocabulary),
+            **fields,
+            norm="post",
+            norm_epsilon=1e-12,
+            positions="learned",
+            activation=_ACTIVATIONS[name],  # pyright: ignore[reportArgumentType]
+            unknown_id=vocabulary.id_of(UNKNOWN),
+        )
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    _check_size(folder / WEIGHTS, config)
+    lower_case = _lower_case(folder / TOKENIZER)
+    return Checkpoint(
+        str(folder), config, vocabulary, "wordpiece", lower_case, lambda: _weights(folder, name, config)
+    )
+
+
+def _check_size(path: Path, config: EncoderConfig) -> None:
+    """Whether the file can hold the weights, before an encoder as large as config.json says is built."""
+    if not path.is_file():
+        raise InputError(f"{path.parent}: wanted {path.name}, given none")
+    hidden, inner = config.hidden_dim, config.intermediate_dim
+    of_block = hidden * (4 * hidden + 2 * inner)
+    numbers = hidden * (config.vocabulary_size + config.max_length) + config.num_layers * of_block
+    if path.stat().st_size < 2 * numbers:
+        size = path.stat().st_size
+        raise InputError(f"{path}: cut off: wanted {numbers} numbers as {CONFIG} says, given {size} bytes")
+
+
+def _lower_case(path: Path) -> bool:
+    settings = read_json(path).get("config")
+    lower = settings.get("lowercase") if isinstance(settings, dict) else None
+    if not isinstance(lower, bool):
+        raise InputError(f"{path}: lowercase must be true or false, given {shown(lower)}")
+    return lower
+
+
+def _weights(folder: Path, name: str, config: EncoderConfig) -> dict[str, np.ndarray]:
+    try:
+        import keras_hub
+    except ImportError as error:
+        raise InputError(f"{folder}: {INSTALL}") from error
+    segments = {"num_segments": config.num_segments} if config.num_segments else {}
+    backbone = getattr(keras_hub.models, name)(
+        vocabulary_size=config.vocabulary_size,
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        hidden_dim=config.hidden_dim,
+        intermediate_dim=config.intermediate_dim,
+        max_sequence_length=config.max_length,
+        dtype="float32",
+        **segments,
+    )
+    try:
+        backbone.load_weights(folder / WEIGHTS)
+    # Keras and h5py answer damaged files with errors of any kind.
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{folder / WEIGHTS}: wanted the weights of a {name}, {reason}") from error
+    weights = {path: np.asarray(variable, np.float32) for path, variable in _variables(backbone, name)}
+    for path, weight in weights.items():
+        if not np.isfinite(weight).all():
+            raise InputError(f"{folder / WEIGHTS}: {path} has numbers that are not finite")
+    return weights
+
+
+def _variables(backbone, name: str) -> Iterator[tuple[str, Any]]:
+    """Path below our encoder and the weight, of our shape, for each."""
+    if name == "BertBackbone":
+        yield "embedding/tokens/embeddings", backbone.get_layer("token_embedding").embeddings
+        yield "embedding/position/table", backbone.get_layer("position_embedding").position_embeddings
+        yield "embedding/segments/embeddings", backbone.get_layer("segment_embedding").embeddings
+    else:
+        both = backbone.get_layer("token_and_position_embedding")
+        yield "embedding/tokens/embeddings", both.token_embedding.embeddings
+        yield "embedding/position/table", both.position_embedding.position_embeddings
+    yield from _pair("norm", backbone.get_layer("embeddings_layer_norm"), "gamma", "beta")
+    for index, layer in enumerate(backbone.transformer_layers):
+        block, attention = f"block_{index}", layer._self_attention_layer
+        inputs = [attention.query_dense, attention.key_dense, attention.value_dense]
+        kernels = [np.asarray(dense.kernel).reshape(dense.kernel.shape[0], -1) for dense in inputs]
+        output = np.asarray(attention.output_dense.kernel)
+        yield f"{block}/attention/query_key_value_kernel", np.concatenate(kernels, axis=1)
+        yield (
+            f"{block}/attention/query_key_value_bias",
+            np.stack([np.asarray(dense.bias) for dense in inputs]),
+        )
+        yield f"{block}/attention/output_kernel", output.reshape(-1, output.shape[-1])
+        yield f"{block}/attention/output_bias", attention.output_dense.bias
+        yield from _pair(f"{block}/attention_norm", layer._self_attention_layer_norm, "gamma", "beta")
+        expand, contract = layer._feedforward_intermediate_dense, layer._feedforward_output_dense
+        yield from _pair(f"{block}/feed_forward/expand", expand, "kernel", "bias")
+        yield from _pair(f"{block}/feed_forward/contract", contract, "kernel", "bias")
+        yield from _pair(f"{block}/feed_forward_norm", layer._feedforward_layer_norm, "gamma", "beta")
+
+
+def _pair(path: str, layer, *names: str) -> Iterator[tuple[str, Any]]:
+    for name in names:
+        yield f"{path}/{name}", getattr(layer, name)
+
+
+def preset_handle(name: str) -> str | None:
+    """Where KerasHub has the preset of that name; None if it has none, or is not installed."""
+    if not re.fullmatch(r"[a-z0-9_.]+", name):
+        return None
+    from kmha.quiet import import_tensorflow
+
+    import_tensorflow()
+    try:
+        import keras_hub
+    except ImportError:
+        return None
+    presets = {}
+    for each in _ACTIVATIONS:
+        presets |= getattr(keras_hub.models, each).presets
+    return presets[name]["kaggle_handle"] if name in presets else None

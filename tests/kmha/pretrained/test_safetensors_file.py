@@ -1,0 +1,219 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kmha.errors import InputError
+from kmha.pretrained.safetensors_file import INDEX, WEIGHTS, read_safetensors, read_tensors, write_safetensors
+from tests.kmha.pretrained.folders import GOLDEN, copied
+
+VALUES = {
+    "a.weight": np.arange(6, dtype="float32").reshape(2, 3),
+    "empty": np.zeros((0, 4), "float32"),
+    "b": np.array([1.5, -2, 1e-30], "float32"),
+}
+
+
+def stored(path: Path, header: object, data: bytes = b"", length: int | None = None) -> Path:
+    encoded = header if isinstance(header, bytes) else json.dumps(header).encode()
+    length = len(encoded) if length is None else length
+    path.write_bytes(length.to_bytes(8, "little") + encoded + data)
+    return path
+
+
+def entry(dtype: str = "F32", shape: object = (2,), begin: object = 0, end: object = 8) -> dict:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        for tensor in read_safetensors(path).values():
+            tensor.read()
+    message = str(caught.value)
+    assert message.startswith(str(path)) and "\n" not in message
+    return message.removeprefix(str(path))
+
+
+def test_what_is_written_is_read(tmp_path):
+    write_safetensors(tmp_path / "x.safetensors", VALUES)
+    found = read_safetensors(tmp_path / "x.safetensors")
+    assert list(found) == list(VALUES)
+    for name, value in VALUES.items():
+        assert found[name].shape == value.shape
+        np.testing.assert_array_equal(found[name].read(), value)
+
+
+def test_the_library_reads_what_is_written(tmp_path):
+    library = pytest.importorskip("safetensors")
+    write_safetensors(tmp_path / "x.safetensors", VALUES)
+    with library.safe_open(tmp_path / "x.safetensors", "np") as file:
+        assert file.metadata() == {"format": "pt"}
+        for name, value in VALUES.items():
+            np.testing.assert_array_equal(file.get_tensor(name), value)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_what_the_library_writes_is_read_as_float32(tmp_path, dtype):
+    library = pytest.importorskip("safetensors.numpy")
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    value = np.random.default_rng(0).normal(size=(3, 5)).astype(kind)
+    library.save_file({"x": value}, tmp_path / "x.safetensors")
+    found = read_safetensors(tmp_path / "x.safetensors")["x"].read()
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, value.astype("float32"))
+
+
+def test_types_that_no_encoder_has_may_stand_beside(tmp_path):
+    header = {
+        "ids": entry("I64", [2], 0, 16),
+        "odd": entry("F8_E4M3", [4], 16, 20),
+        "x": entry(begin=20, end=28),
+    }
+    path = stored(tmp_path / "x.safetensors", header, bytes(20) + np.array([1, 2], "<f4").tobytes())
+    found = read_safetensors(path)
+    np.testing.assert_array_equal(found["x"].read(), [1, 2])
+    for name in ("ids", "odd"):
+        with pytest.raises(InputError, match=f"tensor {name} must be one of F64, F32, F16, BF16, given"):
+            found[name].read()
+
+
+@pytest.mark.parametrize(
+    ("header", "data", "length", "said"),
+    [
+        ({}, b"", 2**63, "damaged or cut off: 10 bytes, a header of 9223372036854775808"),
+        ({}, b"", 3, "damaged or cut off"),
+        (b"{", b"", None, "the header is not valid JSON"),
+        (b"\xff{}", b"", None, "the header is not valid JSON"),
+        (b"[" * 100_000, b"", None, "the header is not valid JSON"),
+        (b'{"x": ' + b"9" * 5000 + b"}", b"", None, "the header is not valid JSON"),
+        (b'{"x": 1, "x": 1}', b"", None, "a name stands twice"),
+        ([], b"", None, "the header must be a JSON object, given list"),
+        ({"x": 1}, b"", None, "tensor 'x' needs dtype, shape and data_offsets"),
+        ({"x": entry(dtype=[])}, b"", None, "tensor 'x' needs dtype"),  # pyright: ignore[reportArgumentType]
+        ({"x": entry(shape="2")}, bytes(8), None, "tensor 'x' needs dtype"),
+        ({"x": entry(shape=[-2])}, bytes(8), None, "tensor 'x' needs dtype"),
+        ({"x": entry(shape=[True, 2])}, bytes(8), None, "tensor 'x' needs dtype"),
+        ({"x": entry(begin=8, end=0)}, bytes(8), None, "tensor 'x' needs dtype"),
+        ({"x": entry(begin=-8)}, bytes(8), None, "tensor 'x' needs dtype"),
+        ({"x": entry(shape=[3])}, bytes(8), None, "tensor 'x', F32 of shape [3], cannot have 8 bytes"),
+        ({"x": entry(shape=[2**40, 2**40])}, bytes(8), None, "cannot have 8 bytes"),
+        ({"x": entry(begin=4, end=12)}, bytes(12), None, "tensor 'x' must begin at 0, given 4"),
+        ({"x": entry(), "y": entry(begin=4, end=12)}, bytes(12), None, "tensor 'y' must begin at 8, given 4"),
+        ({"x": entry()}, bytes(7), None, "damaged or cut off: wanted"),
+        ({"x": entry()}, bytes(9), None, "damaged or cut off: wanted"),
+    ],
+)
+def test_a_damaged_header_is_refused(tmp_path, header, data, length, said):
+    assert said in refusal(stored(tmp_path / "x.safetensors", header, data, length))
+
+
+@pytest.mark.parametrize("content", [b"", b"1234567"])
+def test_a_file_without_a_header_is_refused(tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    assert "damaged or cut off" in refusal(tmp_path / "x")
+
+
+def test_a_directory_is_refused(tmp_path):
+    assert "wanted a safetensors file, Is a directory" in refusal(tmp_path)
+
+
+def test_a_file_that_was_cut_after_its_header_was_read_is_refused(tmp_path):
+    path = stored(tmp_path / "x", {"x": entry()}, bytes(8))
+    tensor = read_safetensors(path)["x"]
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(InputError, match="cut off: tensor x wants 2 numbers, given 1"):
+        tensor.read()
+    path.unlink()
+    with pytest.raises(InputError, match="wanted a safetensors file, No such file"):
+        tensor.read()
+
+
+def test_numbers_too_large_for_float32_are_infinite_without_a_warning(tmp_path):
+    path = stored(tmp_path / "x", {"x": entry("F64", [1])}, np.array([1e300]).tobytes())
+    assert np.isinf(read_safetensors(path)["x"].read()).all()
+
+
+def test_old_names_have_new_ones_at_their_end_only(tmp_path):
+    names = ("LayerNorm.gamma", "LayerNorm.beta", "x.gamma.weight", "y.betamax", "z.bias")
+    write_safetensors(tmp_path / WEIGHTS, {name: np.zeros(1, "float32") for name in names})
+    assert set(read_tensors(tmp_path)) == {
+        "LayerNorm.weight",
+        "LayerNorm.bias",
+        "x.gamma.weight",
+        "y.betamax",
+        "z.bias",
+    }
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json", "model.pkl"])
+def test_a_pickle_is_named_and_not_opened(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\x80\x04}.")
+    with pytest.raises(InputError) as caught:
+        read_tensors(tmp_path)
+    assert str(caught.value) == f"{tmp_path}: wanted {WEIGHTS}, given {name}, a pickle, which is never opened"
+
+
+def test_no_weights_are_refused(tmp_path):
+    with pytest.raises(InputError, match=f"wanted {WEIGHTS}, given none"):
+        read_tensors(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        ({}, "weight_map must tell the file of each tensor, given None"),
+        ({"weight_map": []}, "weight_map must tell the file of each tensor, given []"),
+        ({"weight_map": {"a": "../x"}}, "weight_map must name plain files, given '../x'"),
+        ({"weight_map": {"a": "/etc/passwd"}}, "weight_map must name plain files, given '/etc/passwd'"),
+        ({"weight_map": {"a": ".."}}, "weight_map must name plain files, given '..'"),
+        ({"weight_map": {"a": "x\0"}}, "weight_map must name plain files"),
+        ({"weight_map": {"a": ["x"]}}, "as model.safetensors.index.json says, given none"),
+        (
+            {"weight_map": {"a": "gone.safetensors"}},
+            "wanted gone.safetensors as model.safetensors.index.json says",
+        ),
+        (
+            {"weight_map": {"a": "model-00001-of-00002.safetensors"}},
+            "model-00001-of-00002.safetensors: wanted a tensor 'a' as model.safetensors.index.json says",
+        ),
+    ],
+)
+def test_a_damaged_index_is_refused(tmp_path, index, said):
+    folder = copied("distilbert", tmp_path)
+    (folder / INDEX).write_text(json.dumps(index))
+    with pytest.raises(InputError) as caught:
+        read_tensors(folder)
+    assert said in str(caught.value)
+
+
+WHOLE = (GOLDEN / "electra" / WEIGHTS).read_bytes()
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_whatever_is_changed_it_is_read_or_refused(tmp_path_factory, data):
+    """The header is a fifth of the file; half of the changes are made there."""
+    header = 8 + int.from_bytes(WHOLE[:8], "little")
+    last = data.draw(st.sampled_from([header, len(WHOLE) - 1]))
+    place = data.draw(st.integers(0, last))
+    kind = data.draw(st.sampled_from(["flip", "cut", "insert", "drop"]))
+    some = data.draw(st.binary(min_size=1, max_size=9))
+    changed = {
+        "flip": WHOLE[:place] + bytes([WHOLE[place] ^ some[0]]) + WHOLE[place + 1 :],
+        "cut": WHOLE[:place],
+        "insert": WHOLE[:place] + some + WHOLE[place:],
+        "drop": WHOLE[:place] + WHOLE[place + len(some) :],
+    }[kind]
+    path = tmp_path_factory.mktemp("fuzz") / "x.safetensors"
+    path.write_bytes(changed)
+    try:
+        for tensor in read_safetensors(path).values():
+            assert tensor.read().shape == tensor.shape
+    except InputError as error:
+        assert str(error).startswith(str(path)) and "\n" not in str(error)
+    else:
+        assert kind == "flip", "another length must be noticed"

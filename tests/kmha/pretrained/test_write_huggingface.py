@@ -1,0 +1,88 @@
+import json
+
+import numpy as np
+import pytest
+
+from kmha.config import EncoderConfig
+from kmha.errors import InputError
+from kmha.models.encoder import TransformerEncoder
+from kmha.pretrained.huggingface import read_huggingface
+from kmha.pretrained.sources import find_checkpoint
+from kmha.pretrained.write_huggingface import check_bert, write_huggingface
+from kmha.text.special_tokens import SPECIAL_TOKENS
+from kmha.text.vocabulary import Vocabulary
+from tests.kmha.pretrained.folders import GOLDEN, TINY, features, filled
+
+VOCABULARY = Vocabulary([*SPECIAL_TOKENS, *"abcdefg"])
+BERT = EncoderConfig.bert(12, 16, 1, num_heads=2, max_length=10)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_what_is_written_is_read_with_the_same_states(tmp_path, name):
+    """Of a DistilBERT too, which has no segments: as a BERT whose segments add nothing."""
+    checkpoint = find_checkpoint(str(GOLDEN / name))
+    encoder = filled(checkpoint)
+    write_huggingface(tmp_path / "out", encoder, checkpoint.vocabulary, lower_case=name == "bert")
+    again = read_huggingface(tmp_path / "out")
+    assert again.vocabulary.tokens == checkpoint.vocabulary.tokens and again.lower_case == (name == "bert")
+    with np.load(GOLDEN / name / "states.npz", allow_pickle=False) as golden:
+        given = features(golden)
+    np.testing.assert_allclose(filled(again)(given), encoder(given), atol=1e-6)
+    weights = again.read_weights()
+    for path, weight in checkpoint.read_weights().items():
+        np.testing.assert_array_equal(weights[path], weight)
+
+
+def test_the_folder_is_what_the_reference_expects(tmp_path):
+    checkpoint = find_checkpoint(str(GOLDEN / "bert"))
+    write_huggingface(tmp_path, filled(checkpoint), checkpoint.vocabulary, lower_case=False)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer_config.json",
+        "vocab.txt",
+    }
+    written, published = (
+        json.loads((folder / "config.json").read_text()) for folder in (tmp_path, GOLDEN / "bert")
+    )
+    # What the reference wrote of the same encoder.
+    assert {key: published[key] for key in published.keys() & written.keys()} == {
+        key: written[key] for key in published.keys() & written.keys()
+    }
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["do_lower_case"] is False
+    assert (tmp_path / "vocab.txt").read_bytes() == (GOLDEN / "bert" / "vocab.txt").read_bytes()
+
+
+def test_rows_without_a_token_are_left_out(tmp_path):
+    encoder = TransformerEncoder(EncoderConfig.bert(20, 16, 1, num_heads=2, max_length=10))
+    encoder.build({"token_ids": (None, None)})
+    write_huggingface(tmp_path, encoder, VOCABULARY)
+    table = read_huggingface(tmp_path).read_weights()["embedding/tokens/embeddings"]
+    np.testing.assert_array_equal(table, encoder.embedding.tokens.embeddings[:12])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"norm": "pre"}, "norm must be post, given pre"),
+        ({"positions": "rotary"}, "positions must be learned, given rotary"),
+        ({"positions": "none"}, "positions must be learned, given none"),
+        ({"ngram_buckets": 11}, "ngram_buckets must be 0, given 11"),
+        ({"head_dim": 4}, "head_dim must be hidden_dim / num_heads, given 4"),
+    ],
+)
+def test_an_encoder_that_bert_cannot_be_is_refused_and_nothing_is_written(tmp_path, changes, said):
+    encoder = TransformerEncoder(
+        EncoderConfig.bert(12, 16, 1, **{"num_heads": 2, "max_length": 10, **changes})
+    )
+    encoder.build({"token_ids": (None, None)})
+    with pytest.raises(InputError, match=f"^BERT cannot hold this encoder: {said}$"):
+        write_huggingface(tmp_path / "out", encoder, VOCABULARY)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("tokenization", ["char", "word"])
+def test_other_tokens_than_word_pieces_are_refused(tokenization):
+    check_bert(BERT, "wordpiece")
+    with pytest.raises(InputError, match=f"tokenization must be wordpiece, given {tokenization}"):
+        check_bert(BERT, tokenization)
