@@ -6,11 +6,11 @@ from pathlib import Path
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.manifest import A_MODEL, CLASSIFY, MATCH, TAG, read_manifest
+from kmha.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG, read_manifest
 from kmha.text.sentence_limits import SHORTEST
 from kmha.text.special_tokens import SPECIAL_TOKENS
 from kmha.text.vocabulary import Vocabulary
-from training.config import FitConfig
+from training.config import FitConfig, task_section
 from training.ranges import check_ranges
 from training.tasks.classify import TEXT
 from training.tasks.match_settings import BM25, NONE
@@ -75,6 +75,10 @@ def _check_task(config: FitConfig) -> None:
         raise InputError(
             f"--text.max-length: wanted {SHORTEST} or more for sentences, given {config.text.max_length}"
         )
+    if config.task == MASKED_LM and config.data.label_column:
+        raise InputError(
+            f"--data.label-column: wanted none for --task masked-lm, given {config.data.label_column}"
+        )
     for flag, name in (
         ("text-b-column", config.data.text_b_column),
         ("query-column", config.data.query_column),
@@ -95,7 +99,7 @@ def _check_miner(run: Path) -> None:
 
 def tokenizations(config: FitConfig) -> tuple[str, ...]:
     """The ways in which the task of the settings cuts texts."""
-    return getattr(config, config.task).tokenizations(config.text.tokenization)
+    return task_section(config).tokenizations(config.text.tokenization)
 
 
 def _check_columns(config: FitConfig) -> None:
@@ -104,6 +108,7 @@ def _check_columns(config: FitConfig) -> None:
         CLASSIFY: {"text_column": TEXT},
         MATCH: {"text_column": TEXT_A, "text_b_column": TEXT_B, "label_column": LABEL},
         TAG: {},
+        MASKED_LM: {"text_column": TEXT},
     }
     named: dict[str, str] = {}
     for flag in ("text_column", "text_b_column", "label_column"):

@@ -5,10 +5,8 @@ import dataclasses
 import numpy as np
 
 from training.config import FitConfig
-from training.tasks.task import Task
+from training.tasks.task import Task, Usual
 
-# Past this many batches the validation scores of every data set in docs/results.md fell again.
-USUAL_BATCHES = 1200
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 # Of a short text each token is needed; a long one says everything several times.
 SHORT_TOKENS = 32
@@ -40,7 +38,7 @@ def with_usual(config: FitConfig, task: Task, lengths: np.ndarray, batches: int,
     """
     train, encoder, optimizer = config.train, config.encoder, config.optimizer
     if not train.epochs:
-        train = dataclasses.replace(train, epochs=usual_epochs(batches))
+        train = dataclasses.replace(train, epochs=usual_epochs(batches, task.usual.batches))
     usual = task.usual
     if encoder.dropout is None:
         encoder = dataclasses.replace(encoder, dropout=usual.dropout)
@@ -55,13 +53,14 @@ def with_usual(config: FitConfig, task: Task, lengths: np.ndarray, batches: int,
     return dataclasses.replace(config, train=train, encoder=encoder, optimizer=optimizer)
 
 
-def usual_epochs(batches: int) -> int:
+def usual_epochs(batches: int, wanted: int = Usual.batches) -> int:
     """How often to see all rows: a small set more often, so that it is learnt at all.
 
     Args:
         batches: Of one epoch.
+        wanted: Of all epochs.
     """
-    return min(MOST_EPOCHS, max(FEWEST_EPOCHS, -(-USUAL_BATCHES // batches)))
+    return min(MOST_EPOCHS, max(FEWEST_EPOCHS, -(-wanted // batches)))
 
 
 def usual_token_dropout(lengths: np.ndarray) -> float:
