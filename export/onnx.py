@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from export.exportable import check_exportable
 from export.outcomes import CheckError
 from kmha.errors import InputError
 from training.cli import FAILED, parse, run, say
@@ -48,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _export(config: OnnxConfig) -> int:
     check_settings(config.out, config.opset)
+    check_exportable(config.run)
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import tyro
 
+from export.exportable import check_exportable
 from kmha.errors import InputError
 from training.cli import parse, run, say
 
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _export(config: SavedModelConfig) -> int:
+    check_exportable(config.run)
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from export.exportable import check_exportable
 from kmha.errors import InputError
 from training.cli import FAILED, parse, run, say
 
@@ -51,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _export(config: TfliteConfig) -> int:
     if config.dynamic_length and config.length:
         raise InputError("--dynamic-length: wanted it or --length, given both")
+    check_exportable(config.run)
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()

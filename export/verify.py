@@ -15,6 +15,7 @@ from typing import Annotated
 import tyro
 
 from export.artefacts import recognise
+from export.exportable import check_exportable
 from kmha.errors import InputError
 from kmha.manifest import CLASSIFY, MATCH, TAG
 from training.cli import FAILED, parse, run, say
@@ -54,6 +55,7 @@ def _verify(config: VerifyConfig) -> int:
         raise InputError("ARTEFACT: wanted one or more exported models, given none")
     artefacts = [recognise(path) for path in config.artefacts]
     file_source(config.data)
+    check_exportable(config.run)
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()

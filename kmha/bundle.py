@@ -12,12 +12,15 @@ from kmha import answers
 from kmha.bundle_files import parts_of, read_model, read_preprocessor, read_sample, task_of, write_files
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, TOKEN_IDS, checked_ids
+from kmha.filling import MaskFiller
 from kmha.length_batches import length_batches
 from kmha.manifest import (
+    A_MODEL,
     CLASSIFY,
     FORMAT,
     KINDS,
     MANIFEST,
+    MASKED_LM,
     MATCH,
     MODEL,
     SAMPLE,
@@ -39,10 +42,10 @@ class Bundle:
     """A trained model with everything it needs to answer strings.
 
     Args:
-        model: A built `TextClassifier`, `TextMatcher` or `SequenceTagger`.
+        model: A built `TextClassifier`, `TextMatcher`, `SequenceTagger` or `MaskedLanguageModel`.
         preprocessor: The one it was trained with: a `Preprocessor`, for a matcher a `PairPreprocessor`, for a tagger a
             `SentencePreprocessor`.
-        labels: Names in the order of the model's outputs.
+        labels: Names in the order of the model's outputs; none of a masked language model.
         thresholds: With several labels, the probability from which each is given (None: 0.5); of a binary matcher, the
             one from which a pair matches; else None.
         details: More JSON values for bundle.json: columns, data hashes, lengths of the training rows in tokens.
@@ -65,7 +68,9 @@ class Bundle:
         self._check()
         # It tags sentences; all other models give probabilities to rows.
         self.tagger: Any = Tagger(self.model, self.preprocessor) if self.task == TAG else None
-        if self.tagger is not None:
+        # It fills in texts.
+        self.filler: Any = MaskFiller(self.model, self.preprocessor) if self.task == MASKED_LM else None
+        if not self._gives_probabilities:
             return
         self._logits = tf.function(self._forward, reduce_retracing=True)
         # In a graph: for a single text, eager ragged ops would cost several times what the model does.
@@ -81,7 +86,9 @@ class Bundle:
                 f"wanted as many labels as the model with {outputs} outputs, given {len(self.labels)} labels"
             )
         if self.thresholds is not None and not self.decides_by_threshold:
-            kind = "one label" if self.task == CLASSIFY else f"a {self.model.target} target"
+            kind = A_MODEL[self.task]
+            if self.task in (CLASSIFY, MATCH):
+                kind = "one label" if self.task == CLASSIFY else f"a {self.model.target} target"
             raise InputError(f"thresholds belong to a model of several labels, given one of {kind}")
         if self.thresholds is not None and len(self.thresholds) != outputs:
             raise InputError(f"wanted {outputs} thresholds, one a label, given {len(self.thresholds)}")
@@ -103,8 +110,12 @@ class Bundle:
 
     @property
     def task(self) -> str:
-        """What the model does: "classify", "match" or "tag"."""
+        """What the model does: "classify", "match", "tag" or "masked-lm"."""
         return task_of(self.model)
+
+    @property
+    def _gives_probabilities(self) -> bool:
+        return self.task in (CLASSIFY, MATCH)
 
     @property
     def multi_label(self) -> bool:
@@ -162,8 +173,8 @@ class Bundle:
         Raises:
             InputError: They are no sequence of texts, or of pairs where the model compares.
         """
-        if self.tagger is not None:
-            raise InputError("wanted a classifier or a matcher, given a tagger")
+        if not self._gives_probabilities:
+            raise InputError(f"wanted a classifier or a matcher, given {A_MODEL[self.task]}")
         if isinstance(texts, str | bytes):
             raise InputError("texts must be a list of strings, given one string")
         parts = [self._chunk(texts[i : i + CHUNK_ROWS]) for i in range(0, len(texts), CHUNK_ROWS)]
@@ -229,10 +240,13 @@ class Bundle:
             For each text {"label": its best label, "probability": of that label, "probabilities": {label: p}};
             with several labels {"labels": those given, best first, "probabilities": {label: p}}; for each pair
             {"score": …, "match": whether it reaches the threshold}, of graded ones the score alone, of classes as for a
-            text; for each sentence what `kmha.tagging.sentence_answer` tells.
+            text; for each sentence what `kmha.tagging.sentence_answer` tells; for each text with a [MASK] what
+            `kmha.filling.MaskFiller` does.
         """
         if self.tagger is not None:
             return self.tagger.answers(texts, self.labels, number)
+        if self.filler is not None:
+            return self.filler.answers(texts)
         return [self.answer(row) for row in self.probabilities(texts)]
 
     def answers(self, texts: Iterator[TextRow]) -> Iterator[dict[str, Any]]:

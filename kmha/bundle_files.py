@@ -9,8 +9,9 @@ from typing import Any
 import keras
 
 from kmha.errors import InputError
-from kmha.manifest import CLASSIFY, MATCH, MODEL, SAMPLE, TAG, vocabulary_file, write_manifest
+from kmha.manifest import CLASSIFY, MASKED_LM, MATCH, MODEL, SAMPLE, TAG, vocabulary_file, write_manifest
 from kmha.models.classifier import TextClassifier
+from kmha.models.masked_lm import MaskedLanguageModel
 from kmha.models.matcher import TextMatcher
 from kmha.models.tagger import SequenceTagger
 from kmha.text.pair_preprocessor import PairPreprocessor
@@ -18,7 +19,12 @@ from kmha.text.preprocessor import Preprocessor
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary
 
-MODELS = {CLASSIFY: TextClassifier, MATCH: TextMatcher, TAG: SequenceTagger}
+MODELS = {
+    CLASSIFY: TextClassifier,
+    MATCH: TextMatcher,
+    TAG: SequenceTagger,
+    MASKED_LM: MaskedLanguageModel,
+}
 AnyPreprocessor = Preprocessor | PairPreprocessor | SentencePreprocessor
 
 
@@ -81,7 +87,7 @@ def read_preprocessor(folder: Path, manifest: dict[str, Any]) -> AnyPreprocessor
         TypeError: The settings have other names or types.
     """
     text = dict(manifest["text"])
-    if manifest["task"] == CLASSIFY:
+    if manifest["task"] in (CLASSIFY, MASKED_LM):
         return Preprocessor(Vocabulary.read(folder / vocabulary_file(0)), **text)
     if manifest["task"] == TAG:
         sentences = {name: text.pop(name) for name in ("split", "characters") if name in text}

@@ -13,6 +13,8 @@ PADDING_MASK = "padding_mask"
 WORD_STARTS = "word_starts"
 WORD_MASK = "word_mask"
 CHARACTER_IDS = "character_ids"
+# Where the tokens to find are, filled up with 0.
+MASK_POSITIONS = "mask_positions"
 # int32 throughout: a bool feature crashes under MirroredStrategy, whose AddN has no bool kernel.
 DTYPE = "int32"
 TEXT_FEATURES = (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK)

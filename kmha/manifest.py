@@ -17,11 +17,16 @@ FORMAT = 1
 MANIFEST, MODEL, VOCABULARY = "bundle.json", "model.keras", "vocab.txt"
 # A sample of the training texts, one JSON string a line; a bundle may lack it.
 SAMPLE = "sample.jsonl"
-CLASSIFY, MATCH, TAG = "classify", "match", "tag"
-TASKS = (CLASSIFY, MATCH, TAG)
-A_MODEL = {CLASSIFY: "a classifier", MATCH: "a matcher", TAG: "a tagger"}
+CLASSIFY, MATCH, TAG, MASKED_LM = "classify", "match", "tag", "masked-lm"
+TASKS = (CLASSIFY, MATCH, TAG, MASKED_LM)
+A_MODEL = {
+    CLASSIFY: "a classifier",
+    MATCH: "a matcher",
+    TAG: "a tagger",
+    MASKED_LM: "a masked language model",
+}
 # What each task says of its model beside its labels.
-KINDS = {CLASSIFY: "multi_label", MATCH: "target", TAG: "scheme"}
+KINDS = {CLASSIFY: "multi_label", MATCH: "target", TAG: "scheme", MASKED_LM: "vocabulary_size"}
 
 
 def vocabulary_file(index: int, granularity: str = "") -> str:
@@ -42,7 +47,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Returns:
         All entries; "task" (one of `TASKS`), "labels" (distinct strings), "thresholds" (as many numbers as labels, or
         None), "text" (dict), "files" (SHA-256 by plain file name), of a classifier "multi_label" (bool), of a matcher
-        "target" (str) and of a tagger "scheme" (str) have these types.
+        "target" (str), of a tagger "scheme" (str) and of a masked language model "vocabulary_size" (int) have these
+        types. A masked language model has no labels.
 
     Raises:
         InputError: It is missing or damaged, its format is newer than this code, or an entry is not as above.
@@ -136,4 +142,8 @@ _OF_TASK: dict[str, dict[str, tuple[str, Callable[[Any], bool]]]] = {
     CLASSIFY: {KINDS[CLASSIFY]: ("true or false", lambda value: isinstance(value, bool))},
     MATCH: {KINDS[MATCH]: (f"one of {', '.join(_TARGETS)}", lambda value: value in _TARGETS)},
     TAG: {KINDS[TAG]: (f"one of {', '.join(SCHEMES)}", lambda value: value in SCHEMES)},
+    MASKED_LM: {
+        KINDS[MASKED_LM]: ("a number of tokens", lambda value: type(value) is int and value > 0),
+        "labels": ("an empty list", lambda value: value == []),
+    },
 }

@@ -6,18 +6,17 @@ from pathlib import Path
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.manifest import A_MODEL, CLASSIFY, MATCH, TAG, read_manifest
+from kmha.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG, read_manifest
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.text.sentence_limits import SHORTEST
 from kmha.text.special_tokens import SPECIAL_TOKENS
 from kmha.text.vocabulary import Vocabulary
-from training.config import FitConfig
+from training.config import FitConfig, task_section
 from training.encoder_shape import checkpoint_of, encoder_config
 from training.ranges import check_ranges
 from training.tasks.classify import TEXT
 from training.tasks.match_settings import BM25, NONE
 from training.tasks.pair_rows import LABEL, TEXT_A, TEXT_B
-from training.tasks.task import Task
 from training.usual import with_usual_of_task
 
 
@@ -65,8 +64,7 @@ def _check_beside_checkpoint(config: FitConfig, encoder: EncoderConfig, checkpoi
     """Refuses what an encoder that starts from a checkpoint cannot do."""
     if len(tokenizations(config)) > 1:
         raise InputError("--match.granularities: wanted one beside --encoder.pretrained, given several")
-    task: Task = getattr(config, config.task)
-    longest, positions = task.encoder(encoder).max_length, checkpoint.config.max_length
+    longest, positions = task_section(config).encoder(encoder).max_length, checkpoint.config.max_length
     if checkpoint.config.positions == "learned" and longest > positions:
         raise InputError(
             f"--text.max-length: wanted room for both texts in the {positions} positions of --encoder.pretrained,"
@@ -95,6 +93,10 @@ def _check_task(config: FitConfig) -> None:
         raise InputError(
             f"--text.max-length: wanted {SHORTEST} or more for sentences, given {config.text.max_length}"
         )
+    if config.task == MASKED_LM and config.data.label_column:
+        raise InputError(
+            f"--data.label-column: wanted none for --task masked-lm, given {config.data.label_column}"
+        )
     for flag, name in (
         ("text-b-column", config.data.text_b_column),
         ("query-column", config.data.query_column),
@@ -115,7 +117,7 @@ def _check_miner(run: Path) -> None:
 
 def tokenizations(config: FitConfig) -> tuple[str, ...]:
     """The ways in which the task of the settings cuts texts."""
-    return getattr(config, config.task).tokenizations(config.text.tokenization)
+    return task_section(config).tokenizations(config.text.tokenization or "wordpiece")
 
 
 def _check_columns(config: FitConfig) -> None:
@@ -124,6 +126,7 @@ def _check_columns(config: FitConfig) -> None:
         CLASSIFY: {"text_column": TEXT},
         MATCH: {"text_column": TEXT_A, "text_b_column": TEXT_B, "label_column": LABEL},
         TAG: {},
+        MASKED_LM: {"text_column": TEXT},
     }
     named: dict[str, str] = {}
     for flag in ("text_column", "text_b_column", "label_column"):

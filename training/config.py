@@ -9,8 +9,10 @@ from kmha.config import Activation, Norm, Positions
 from kmha.text.vocabulary import Tokenization
 from training.ranges import Count, NotNegative, OpenShare, Probability, Range
 from training.tasks.classify import ClassifyTask
+from training.tasks.masked_lm import MaskedLmTask
 from training.tasks.match import MatchTask
 from training.tasks.tag import TagTask
+from training.tasks.task import Task
 
 BATCH_ROWS = 64
 
@@ -20,7 +22,7 @@ class DataSection:
     """Where the rows come from. Without train and tfds: the sample that an installed package carries."""
 
     train: Path | None = None
-    """Training rows: .csv, .tsv, .jsonl, of sentences .conll, .conllu, .bio or .iob, also .gz."""
+    """Training rows: .csv, .tsv, .jsonl, of sentences .conll, .conllu, .bio or .iob, of texts alone .txt; also .gz."""
     validation: Path | None = None
     """Validation rows; without it a share of the training rows is held out."""
     test: Path | None = None
@@ -172,8 +174,8 @@ class FitConfig:
 
     config: Path | None = None
     """TOML file of settings, in sections as below."""
-    task: Literal["classify", "match", "tag"] = "classify"
-    """What to learn: the labels of texts, the scores of pairs of texts, or the tags of words."""
+    task: Literal["classify", "match", "tag", "masked-lm"] = "classify"
+    """What to learn: the labels of texts, the scores of pairs, the tags of words, or texts alone (masked-lm)."""
     out: Path | None = None
     """Run folder to write; default: runs/ and the name of the data."""
     overwrite: bool = False
@@ -194,6 +196,7 @@ class FitConfig:
     classify: ClassifyTask = field(default_factory=ClassifyTask)
     match: MatchTask = field(default_factory=MatchTask)
     tag: TagTask = field(default_factory=TagTask)
+    masked_lm: MaskedLmTask = field(default_factory=MaskedLmTask)
     finetune: FinetuneSection = field(default_factory=FinetuneSection)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
     train: TrainSection = field(default_factory=TrainSection)
@@ -207,6 +210,11 @@ class FitConfig:
         else:
             name = self.data.tfds.split("/")[0].split(":")[0] or sample_name(self)
         return Path("runs") / name
+
+
+def task_section(config: FitConfig) -> Task:
+    """The section of the task that is to be learnt."""
+    return getattr(config, config.task.replace("-", "_"))
 
 
 def sample_name(config: FitConfig) -> str:

@@ -77,7 +77,8 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         classes=task.has_classes,
         whole_queries=task.holds_out_queries,
         # Held out of right rows alone, validation rows could not tell a good model from a bad one.
-        one_label=task.makes_wrong_rows and "validation" in sets,
+        # Texts whose tokens are hidden have no labels at all.
+        one_label=task.masking is not None or (task.makes_wrong_rows and "validation" in sets),
     )
     _check_validation(parts.summary, sources["train"].name)
     train = Part(sets["train"], parts.train_rows)
@@ -117,7 +118,7 @@ def describe(data: Data) -> list[str]:
         (s.dropped_in_validation, "training rows dropped: their text stands in the validation file"),
         (s.repeated_train_rows, "training rows repeat an earlier text"),
         (s.conflicting_train_rows, "training rows have a text that also has another label"),
-        (s.empty_texts, "rows have an empty text (kept)"),
+        (s.empty_texts, f"rows have an empty text ({'skipped' if data.task.masking else 'kept'})"),
     ]
     lines += [f"{count:,} {what}" for count, what in notes if count]
     for part, labels in (("validation", s.labels_only_in_validation), ("test", s.labels_only_in_test)):

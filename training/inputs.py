@@ -7,20 +7,23 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from kmha.bundle_files import parts_of
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary, learn_vocabulary
 from training.config import TextSection
+from training.masked_batches import MaskedSource
+from training.packing import cut_pieces
 from training.pair_batches import PairSource
 from training.pipeline import BatchSource, tokenize_examples
 from training.sentences import SentenceSource, cut_sentences
-from training.tasks.task import Lesson, Part, Task
+from training.tasks.task import Lesson, Masking, Part, Task
 
 CHUNK_ROWS = 4096
 
 
 class Source(Protocol):
-    """Batches of rows: `BatchSource` of texts, `PairSource` of pairs, `SentenceSource` of sentences."""
+    """Batches of rows: `BatchSource` of texts, `PairSource` of pairs, `SentenceSource`, `MaskedSource`."""
 
     targets: np.ndarray
     weights: np.ndarray
@@ -67,17 +70,28 @@ class Inputs:
         preprocessor: Made the token ids: a `Preprocessor`, or for pairs a `PairPreprocessor`.
         parts: The parts.
         tokens: For each of the preprocessor's inputs, a `Spool` of the token ids of all rows of each part's set; of
-            sentences `SentenceTokens`. Parts of one set share them.
+            sentences `SentenceTokens`, of texts to hide tokens of `PieceTokens`. Parts of one set share them.
         counts: What tokenizing met, once a set and input.
+        masking: How tokens are hidden, where the model must find them.
     """
 
     preprocessor: Any
     parts: dict[str, Part]
     tokens: dict[str, Any]
     counts: dict[str, Any]
+    masking: Masking | None = None
+
+    def part(self, name: str) -> Part:
+        """A part as a baseline reads it: with its tokens, where it counts tokens."""
+        part = self.parts[name]
+        if self.masking is None:
+            return part
+        return dataclasses.replace(part, source=self.judged(name, np.zeros(len(part.rows), np.int32)))
 
     def text_lengths(self, name: str) -> np.ndarray:
         """Tokens of each text of a part as the first granularity cuts it, int32; of pairs all first texts first."""
+        if self.masking is not None:
+            return self.part(name).source.text_lengths
         if isinstance(self.preprocessor, SentencePreprocessor):
             tokens = self.tokens[name]
             firsts, ends = (tokens.first_windows[self.parts[name].rows + end] for end in (0, 1))
@@ -101,6 +115,8 @@ class Inputs:
             **options: More arguments of `BatchSource` or `PairSource`.
         """
         tokens, given = self.tokens[name], self.preprocessor.inputs
+        if self.masking is not None:
+            return MaskedSource(tokens, lesson.rows, self.masking, **options)
         if isinstance(self.preprocessor, SentencePreprocessor):
             return SentenceSource(
                 tokens,
@@ -150,6 +166,10 @@ def make_inputs(
         if same is not None:
             tokens[name] = tokens[same]
             continue
+        if task.masking is not None:
+            path = folder / f"tokens-{name}"
+            tokens[name], counts[name] = cut_pieces(part.examples, parts_of(preprocessor)[""], path)
+            continue
         if isinstance(preprocessor, SentencePreprocessor):
             tokens[name], counts[name] = cut_sentences(part.examples, preprocessor, folder / f"tokens-{name}")
             continue
@@ -159,7 +179,7 @@ def make_inputs(
             spool, met = tokenize_examples(part.examples, given.part, path, given.text)
             tokens[name].append(spool)
             counts[name if num_texts == 1 else f"{name} {given.ids}"] = met
-    return Inputs(preprocessor, parts, tokens, counts)
+    return Inputs(preprocessor, parts, tokens, counts, task.masking)
 
 
 def _preprocessor(

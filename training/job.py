@@ -9,7 +9,7 @@ from typing import Any
 from kmha.quiet import import_tensorflow
 from training.checks import check_settings
 from training.cli import say
-from training.config import FitConfig
+from training.config import FitConfig, task_section
 from training.data import describe, load_data
 from training.run_folder import METRICS, check_same_data, run_folder
 from training.usual import with_usual_of_task
@@ -33,7 +33,7 @@ def fit(config: FitConfig) -> dict[str, Any]:
     check_settings(config)
     with run_folder(config) as folder, tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         started = time.monotonic()
-        data = load_data(config, getattr(config, config.task), Path(scratch))
+        data = load_data(config, task_section(config), Path(scratch))
         check_same_data(folder, data.origins, config.resume)
         for line in describe(data):
             say(line)

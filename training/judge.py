@@ -11,12 +11,15 @@ import tensorflow as tf
 
 from kmha.bundle import Bundle
 from kmha.errors import InputError
-from kmha.manifest import A_MODEL, CLASSIFY, MATCH, TAG
+from kmha.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG
 from training.examples import ExampleSet
 from training.inputs import Source
+from training.masked_batches import MaskedSource
+from training.packing import cut_pieces
 from training.sentences import read_sentences
 from training.sources import file_source, read_examples
 from training.tasks.classify import ClassifyTask
+from training.tasks.masked_lm import MaskedLmTask, kept_task
 from training.tasks.match import MatchTask
 from training.tasks.pair_rows import QUERY, USUAL_PAIRS, USUAL_TRIPLETS
 from training.tasks.tag import TagTask
@@ -25,6 +28,7 @@ from training.tasks.task import Columns, Part, Task
 
 BATCH_TOKENS = 8192
 MOST_ROWS = 512
+MOST_BUCKETS = 8
 CHUNK_ROWS = 4096
 
 
@@ -105,6 +109,10 @@ def judged_task(bundle: Bundle, given: GivenColumns, available: Sequence[str]) -
                 raise InputError(
                     f"{flag}: wanted a run that matches pairs beside it, given {A_MODEL[bundle.task]}"
                 )
+    if bundle.task == MASKED_LM:
+        if given.label:
+            raise InputError(f"--label-column: wanted a run that learnt labels, given {A_MODEL[bundle.task]}")
+        return kept_task(bundle.details), Columns(given.text or _known(trained.text, available) or "text")
     if bundle.task == TAG:
         task = TagTask(
             scheme=bundle.model.scheme,
@@ -156,6 +164,10 @@ def _columns_of_sentences(trained: Columns, given: GivenColumns, available: Sequ
     return tag_columns(available, Columns(text, label))
 
 
+def _known(name: str, available: Sequence[str]) -> str:
+    return name if name in available else ""
+
+
 def rows_of(examples: ExampleSet, rows: np.ndarray) -> list[Any]:
     """What a bundle answers of some rows: texts, or pairs of texts."""
     columns = [examples.read_texts(rows, field) for field in range(len(examples.texts))]
@@ -184,6 +196,11 @@ def bundle_scores(
     if bundle.tagger is not None:
         tagged = bundle.tagger.tag(read_sentences(examples, part.rows))
         return task.scores(part, bundle.labels, tagged, {}, intervals)
+    if isinstance(task, MaskedLmTask):
+        tokens, _ = cut_pieces(examples, bundle.preprocessor, folder / "tokens")
+        source = MaskedSource(tokens, part.rows, task.masking)
+        judge = Judge(bundle.model, task, bundle.labels, source.buckets([], MOST_BUCKETS))
+        return task.scores(part, bundle.labels, judge.answers(source), {}, intervals)
     chunks = [part.rows[i : i + CHUNK_ROWS] for i in range(0, len(part.rows), CHUNK_ROWS)]
     probabilities = np.concatenate([bundle.probabilities(rows_of(examples, chunk)) for chunk in chunks])
     return task.scores(part, bundle.labels, probabilities, {"thresholds": bundle.thresholds}, intervals)

@@ -214,7 +214,7 @@ def _judged(
     say(f"{name}: {task.metric} {'is undefined for these rows' if value is None else f'{value:.4f}'}")
     if config.baseline:
         description, result = task.baseline(
-            data.train, data.validation, data.judged, labels, config.train.seed
+            inputs.part("train"), inputs.part("validation"), inputs.part(name), labels, config.train.seed
         )
         metrics["baseline"] = {"description": description, **result}
         say(f"{task.baseline_name}: {description}")

@@ -44,6 +44,21 @@ def sigmoid_cross_entropy(targets, logits, smoothing: float = 0.0):
     return ops.sum(keras.activations.softplus(logits) - logits * wanted, axis=-1)
 
 
+def masked_token_loss(targets, logits):
+    """Minus the log-probability of the true tokens, a masked token.
+
+    Args:
+        targets: int32 [B, M], token ids; -1 where there is no masked token.
+        logits: float32 [B, M, V].
+
+    Returns:
+        float32 [B], in nats a token; 0 for a row of none.
+    """
+    there = ops.cast(targets >= 0, "float32")
+    losses = ops.sparse_categorical_crossentropy(ops.maximum(targets, 0), logits, from_logits=True)
+    return ops.sum(losses * there, axis=1) / ops.maximum(ops.sum(there, axis=1), 1.0)
+
+
 def tag_sequence_loss(targets, potentials: Potentials):
     """Minus the log-probability of the right tags of a sentence, a word.
 

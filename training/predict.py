@@ -2,7 +2,8 @@
 
 Answers texts, one a line on stdin, with one JSON object a line on stdout. A matcher answers pairs, text_a and text_b
 with a tab between them; with --rank FILE it ranks the lines of the file for each text on stdin. A tagger splits texts
-into words; with --words they are split already, a space between two words.
+into words; with --words they are split already, a space between two words. A masked language model fills in each
+[MASK].
 """  # noqa: D415
 
 import json
@@ -17,7 +18,7 @@ from typing import Annotated, Any, BinaryIO
 import tyro
 
 from kmha.errors import InputError
-from kmha.manifest import A_MODEL, MATCH, TAG, read_manifest
+from kmha.manifest import A_MODEL, MASKED_LM, MATCH, TAG, read_manifest
 from training.cli import parse, run
 from training.ranges import Range
 
@@ -29,7 +30,7 @@ class PredictConfig:
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
     top: Annotated[int, Range(at_least=0)] = 0
-    """Show only this many of the most probable labels, or of the best candidates; 0: all."""
+    """Show only this many of the most probable labels, or of the best candidates; 0: all, of tokens for [MASK] five."""
     rank: Path | None = None
     """Candidates, one a line, that a matcher ranks for each text on stdin."""
     vectors: Path | None = None
@@ -83,10 +84,14 @@ def _predict(config: PredictConfig) -> int:
 
     import_tensorflow()
     from kmha.bundle import Bundle
+    from kmha.filling import SHOWN_TOKENS
 
     bundle = Bundle.load(config.run)
+    answers: Iterator[dict[str, Any]]
     if candidates is not None:
         answers = _rankings(bundle, candidates, vectors, config.top)
+    elif task == MASKED_LM:
+        answers = bundle.filler.stream(lines(sys.stdin.buffer), config.top or SHOWN_TOKENS)
     else:
         read = pairs if task == MATCH else sentences if config.words else lines
         rows: Iterator[Any] = read(sys.stdin.buffer)

@@ -1,4 +1,4 @@
-"""Tables of examples (CSV, TSV, JSONL, CoNLL, each also gzipped) as a stream of checked rows.
+"""Tables of examples (CSV, TSV, JSONL, CoNLL, plain text, each also gzipped) as a stream of checked rows.
 
 One row is held in memory at a time. Whatever is wrong with a file is an `InputError` of one line that
 names the file and the physical line, counted by line feeds from 1 as editors and `sed` count.
@@ -21,6 +21,8 @@ MAX_FIELD_CHARS = 1 << 24
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON_SUFFIXES = (".jsonl", ".json")
+_TEXT_SUFFIXES = (".txt",)
+TEXT = "text"
 _CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".conllu")
 _JSON_KINDS = {dict: "an object", list: "a list", bool: "true or false", type(None): "null", str: "a string"}
 
@@ -41,14 +43,15 @@ class Row:
 
 
 def read_rows(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Row]:
-    """Streams the rows of a CSV, TSV, JSONL or CoNLL file, plain or gzipped.
+    """Streams the rows of a CSV, TSV, JSONL, CoNLL or text file, plain or gzipped.
 
     The suffix names the format: `.csv`, `.tsv` (quoting as in CSV), `.jsonl` or `.json` (one object a
     line), `.conll`, `.bio`, `.iob` or `.conllu` (see `training.conll`), each with `.gz` after it or not. Text
     is UTF-8, with or without a byte order mark. Blank lines are skipped in tables and JSONL. In JSONL a number
     becomes the text it was written as; a list is one of texts and numbers, or one of spans: objects with a
     start and an end, or lists of three. A row of a CoNLL file is a sentence; its columns are called "1", "2"
-    and so on, and each value is the list of what stands there, word for word.
+    and so on, and each value is the list of what stands there, word for word. A row of a `.txt` file is a line, also a
+    blank one; its only column is called "text".
 
     Args:
         path: The file; messages and places name it as given.
@@ -67,6 +70,8 @@ def read_rows(path: Path, required: Sequence[str], optional: Sequence[str] = ())
         return _csv_rows(path, _DELIMITERS[suffix], required, optional)
     if suffix in _CONLL_SUFFIXES:
         return _conll_rows(path, required, optional)
+    if suffix in _TEXT_SUFFIXES:
+        return _text_rows(path, required)
     return _json_rows(path, required, optional)
 
 
@@ -79,6 +84,9 @@ def column_names(path: Path) -> list[str]:
     suffix = _format_suffix(path)
     if suffix in _CONLL_SUFFIXES:
         return [str(number) for number in range(1, count_columns(path) + 1)]
+    if suffix in _TEXT_SUFFIXES:
+        with open_lines(path):
+            return [TEXT]
     with open_lines(path) as lines:
         if suffix in _DELIMITERS:
             return _header(path, csv.reader(lines, delimiter=_DELIMITERS[suffix], strict=True))
@@ -91,8 +99,8 @@ def column_names(path: Path) -> list[str]:
 def _format_suffix(path: Path) -> str:
     name = path.name.lower().removesuffix(".gz")
     suffix = name[name.rfind(".") :] if "." in name else ""
-    if suffix not in (*_DELIMITERS, *_JSON_SUFFIXES, *_CONLL_SUFFIXES):
-        wanted = ".csv, .tsv, .jsonl, .json, .conll, .bio, .iob or .conllu (each also with .gz)"
+    if suffix not in (*_DELIMITERS, *_JSON_SUFFIXES, *_CONLL_SUFFIXES, *_TEXT_SUFFIXES):
+        wanted = ".csv, .tsv, .jsonl, .json, .conll, .bio, .iob, .conllu or .txt (each also with .gz)"
         raise InputError(f"{path}: a name that ends in {wanted} wanted, {suffix or 'no suffix'} given")
     return suffix
 
@@ -168,6 +176,26 @@ def _conll_rows(path: Path, required: Sequence[str], optional: Sequence[str]) ->
     kept = [name for name in dict.fromkeys((*required, *optional)) if name in names]
     for line, columns in read_sentences(path, [names.index(name) for name in kept]):
         yield Row(dict(zip(kept, columns, strict=True)), f"{path}:{line}")
+
+
+def _text_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
+    for name in required:
+        if name != TEXT:
+            _raise_missing(str(path), name, (TEXT,))
+    found, number = False, 0
+    with open_lines(path) as lines:
+        # Not line by line: a file without a line end would be read into memory whole.
+        while line := lines.readline(MAX_FIELD_CHARS + 1):
+            number += 1
+            if len(line) > MAX_FIELD_CHARS:
+                raise InputError(
+                    f"{path}:{number}: a line of at most {MAX_FIELD_CHARS:,} characters wanted, more given"
+                )
+            found = found or not line.isspace()
+            yield Row({TEXT: line.rstrip("\r\n")}, f"{path}:{number}")
+    if not found:
+        given = "only empty lines" if number else "an empty file"
+        raise InputError(f"{path}: a text a line wanted, {given} given")
 
 
 def _json_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:

@@ -96,9 +96,18 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
     # Where the names are not known before reading, a column that was named must be there.
     optional = (name for name in columns.optional if source.columns is None or name in source.columns)
     rows = source.rows((*columns.required, *optional))
-    examples = write_examples(
-        (example for row in rows for example in task.examples(row, columns)), folder, task.num_texts
-    )
+    skipped = 0
+
+    def checked():
+        nonlocal skipped
+        for row in rows:
+            found = task.examples(row, columns)
+            # Only a row without a text has no example.
+            skipped += not found
+            yield from found
+
+    examples = write_examples(checked(), folder, task.num_texts)
+    examples.empty_texts += skipped
     if not len(examples):
         raise InputError(f"{source.name}: rows wanted, none given")
     return examples

@@ -6,17 +6,15 @@ import numpy as np
 
 from training.config import BATCH_ROWS, FitConfig
 from training.encoder_shape import with_shape
-from training.tasks.task import Task
+from training.tasks.task import Task, Usual
 
-# Past this many batches the validation scores of every data set in docs/results.md fell again.
-USUAL_BATCHES = 1200
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 # Of a short text each token is needed; a long one says everything several times.
 SHORT_TOKENS = 32
 SHORT_TOKEN_DROPOUT, LONG_TOKEN_DROPOUT = 0.3, 0.4
 # A few thousand pairs are learnt by heart at the usual rate before the texts have been compared.
 # An encoder that starts from a checkpoint ("on") knows much already, and forgets it at the usual rate.
-BATCH_ROWS_ON, USUAL_BATCHES_ON, FEWEST_EPOCHS_ON, MOST_EPOCHS_ON = 32, 800, 2, 6
+BATCH_ROWS_ON, FEWEST_EPOCHS_ON, MOST_EPOCHS_ON = 32, 2, 6
 LEARNING_RATE_ON, LAYER_DECAY, HEAD_FACTOR = 5e-5, 0.9, 10.0
 LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 
@@ -51,10 +49,10 @@ def with_usual(config: FitConfig, task: Task, lengths: np.ndarray, batches: int,
         pairs: Training rows, where they are pairs; else 0.
     """
     if config.encoder.pretrained:
-        config = _with_usual_of_checkpoint(config, batches)
+        config = _with_usual_of_checkpoint(config, task.usual, batches)
     train, encoder, optimizer = config.train, config.encoder, config.optimizer
     if not train.epochs:
-        train = dataclasses.replace(train, epochs=usual_epochs(batches))
+        train = dataclasses.replace(train, epochs=usual_epochs(batches, task.usual.batches))
     usual = task.usual
     if encoder.dropout is None:
         encoder = dataclasses.replace(encoder, dropout=usual.dropout)
@@ -69,7 +67,7 @@ def with_usual(config: FitConfig, task: Task, lengths: np.ndarray, batches: int,
     return dataclasses.replace(config, train=train, encoder=encoder, optimizer=optimizer)
 
 
-def _with_usual_of_checkpoint(config: FitConfig, batches: int) -> FitConfig:
+def _with_usual_of_checkpoint(config: FitConfig, usual: Usual, batches: int) -> FitConfig:
     """The settings under which what an encoder knows is kept while it learns more."""
 
     def filled(section, **values):
@@ -78,7 +76,7 @@ def _with_usual_of_checkpoint(config: FitConfig, batches: int) -> FitConfig:
 
     train = config.train
     if not train.epochs:
-        epochs = min(MOST_EPOCHS_ON, max(FEWEST_EPOCHS_ON, -(-USUAL_BATCHES_ON // batches)))
+        epochs = min(MOST_EPOCHS_ON, max(FEWEST_EPOCHS_ON, -(-usual.batches_on // batches)))
         train = dataclasses.replace(train, epochs=epochs)
     return dataclasses.replace(
         config,
@@ -89,13 +87,14 @@ def _with_usual_of_checkpoint(config: FitConfig, batches: int) -> FitConfig:
     )
 
 
-def usual_epochs(batches: int) -> int:
+def usual_epochs(batches: int, wanted: int = Usual.batches) -> int:
     """How often to see all rows: a small set more often, so that it is learnt at all.
 
     Args:
         batches: Of one epoch.
+        wanted: Of all epochs.
     """
-    return min(MOST_EPOCHS, max(FEWEST_EPOCHS, -(-USUAL_BATCHES // batches)))
+    return min(MOST_EPOCHS, max(FEWEST_EPOCHS, -(-wanted // batches)))
 
 
 def usual_token_dropout(lengths: np.ndarray) -> float:

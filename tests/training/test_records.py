@@ -133,7 +133,7 @@ TABLES = [
     ("a.jsonl", '{"text": [[0, 5, "\\ud800"]]}\n', "{path}:1: whole characters wanted for 'text'"),
     ("a.jsonl", '{"text": "\\ud800"}\n', "{path}:1: whole characters wanted for 'text'"),
     ("a.jsonl", b'{"text": "x"}\n\n{"text": "\xff"}\n', "{path}:3: UTF-8"),
-    ("a.xlsx", "", ".iob or .conllu (each also with .gz) wanted, .xlsx given"),
+    ("a.xlsx", "", ".iob, .conllu or .txt (each also with .gz) wanted, .xlsx given"),
     ("names", "", "no suffix given"),
 ]
 

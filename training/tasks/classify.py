@@ -48,6 +48,7 @@ class ClassifyTask:
     has_classes = True
     holds_out_queries = False
     whole_batches = False
+    masking = None
     makes_wrong_rows = False
 
     @property

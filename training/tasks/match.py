@@ -79,6 +79,7 @@ class MatchTask:
     """Score that picks the best weights; auto: map where rows have queries, else accuracy, of numbers spearman."""
 
     # See `Task`.
+    masking = None
     usual = Usual()
     baseline_name = "baseline"
     num_texts = 2

@@ -63,6 +63,7 @@ class TagTask:
     has_classes = True
     holds_out_queries = False
     whole_batches = False
+    masking = None
     makes_wrong_rows = False
 
     @property

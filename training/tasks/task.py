@@ -59,11 +59,31 @@ class Usual:
         dropout: Probability of dropping a value.
         token_dropout: Probability of replacing a token in training; None: by the length of the texts.
         embedding_rate: Rate of the embedding tables over that of the rest.
+        batches: To train on in all, in from 3 to 20 epochs; past 1,200 the validation scores of every data set in
+            docs/results.md that has labels fell again.
+        batches_on: Of an encoder that starts from a checkpoint, in from 2 to 6 epochs.
     """
 
     dropout: float = 0.3
     token_dropout: float | None = None
     embedding_rate: float = 1.0
+    batches: int = 1200
+    batches_on: int = 800
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking:
+    """How tokens are hidden, where finding them is what a model learns.
+
+    Attributes:
+        share: Of the tokens, in (0, 1).
+        whole_word: Whether all tokens of a word are hidden together.
+        packed: Whether short texts share a row.
+    """
+
+    share: float = 0.15
+    whole_word: bool = False
+    packed: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +105,17 @@ class Lesson:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Some rows of a set: those to train on, to validate on, or to test on."""
+    """Some rows of a set: those to train on, to validate on, or to test on.
+
+    Attributes:
+        examples: The set.
+        rows: Row numbers, integers [R].
+        source: Their tokens in batches, where it is tokens that a baseline counts; else None.
+    """
 
     examples: ExampleSet
     rows: np.ndarray
+    source: Any = None
 
     def texts(self, field: int = 0) -> list[str]:
         """The texts of all rows; of pairs the first or the second."""
@@ -146,6 +173,11 @@ class Task(Protocol):
     @property
     def makes_wrong_rows(self) -> bool:
         """Whether training finds wrong rows by itself, so that right ones alone can be learnt from."""
+        ...
+
+    @property
+    def masking(self) -> Masking | None:
+        """How tokens are hidden that the model must find; None where rows say by themselves what is wanted."""
         ...
 
     def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["Task", Columns]:

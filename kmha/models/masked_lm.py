@@ -1,0 +1,110 @@
+"""Masked language modelling: which token stands where one was hidden."""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from kmha.config import EncoderConfig
+from kmha.features import MASK_POSITIONS, text_shapes
+from kmha.layers.feed_forward import ACTIVATIONS
+from kmha.models.encoder import TransformerEncoder
+from kmha.models.one_encoder import OneEncoder
+
+
+@keras.saving.register_keras_serializable(package="kmha")
+class MaskedLanguageModel(OneEncoder, keras.Model):
+    """Encodes a text and scores every token of the vocabulary at the masked positions, and only there.
+
+    logits = norm(activation(h W + b)) Eᵀ + c, where h is the encoder's vector at a masked position and E its token
+    embedding: input and output share their weights.
+
+    Args:
+        encoder: Shape and regularisation of the encoder.
+
+    Call:
+        features: token_ids, padding_mask and perhaps segment_ids, each int32 [B, T]; mask_positions int32 [B, M], each
+            in [0, T).
+        Returns float32 [B, M, V], the logits.
+
+    Source: Devlin et al. 2019, §3.1, arXiv:1810.04805; tied weights: Press and Wolf 2017, arXiv:1608.05859.
+    """
+
+    # Its outputs are the tokens of the vocabulary, none of which is a label.
+    num_labels = 0
+
+    def __init__(self, encoder: EncoderConfig, **kwargs):
+        super().__init__(**kwargs)
+        self.encoder_config = encoder
+        self.encoder = TransformerEncoder(encoder, final_norm=False, name="encoder", dtype=self.dtype_policy)
+        # What leaves a pre-norm encoder is normalised here, where few positions are left, and as in a classifier.
+        self.masked_norm = self._norm("masked_norm") if encoder.norm == "pre" else None
+        self.transform = keras.layers.Dense(encoder.hidden_dim, name="transform", dtype=self.dtype_policy)
+        self.transform_norm = self._norm("transform_norm")
+
+    def _norm(self, name: str):
+        epsilon = self.encoder_config.norm_epsilon
+        return keras.layers.LayerNormalization(epsilon=epsilon, name=name, dtype=self.dtype_policy)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V."""
+        return self.encoder_config.vocabulary_size
+
+    def build(self, features_shape=None):
+        """Builds each part; the shapes of the features are known."""
+        shapes = text_shapes() if features_shape is None else features_shape
+        gathered_shape = (None, None, self.encoder_config.hidden_dim)
+        self.encoder.build(shapes)
+        for part in (self.masked_norm, self.transform, self.transform_norm):
+            if part is not None:
+                part.build(gathered_shape)
+        # float32 whatever the policy, as the logits.
+        self.bias = self.add_weight(
+            name="bias",
+            shape=(self.vocabulary_size,),
+            dtype="float32",
+            initializer="zeros",
+            autocast=False,
+        )
+
+    def call(self, features, training=None):
+        """See the class."""
+        hidden = gathered(self.encoder(features, training=training), features[MASK_POSITIONS])
+        hidden = hidden if self.masked_norm is None else self.masked_norm(hidden)
+        hidden = ACTIVATIONS[self.encoder_config.activation](self.transform(hidden))
+        table = ops.cast(self.encoder.embedding.tokens.embeddings, self.compute_dtype)
+        logits = ops.matmul(self.transform_norm(hidden), ops.transpose(table))
+        return ops.cast(logits, "float32") + self.bias
+
+    def probabilities(self, logits):
+        """float32 [B, M, V] from logits [B, M, V]."""
+        return ops.softmax(logits, axis=-1)
+
+    def decode(self, logits):
+        """The most probable token at each position, int32 [B, M], from logits [B, M, V], in the graph."""
+        return ops.cast(ops.argmax(logits, axis=-1), "int32")
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {**super().get_config(), "encoder": dataclasses.asdict(self.encoder_config)}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """The model that `get_config` describes."""
+        return cls(**{**config, "encoder": EncoderConfig(**config["encoder"])})
+
+
+def gathered(vectors, positions):
+    """The vectors at some positions of each row.
+
+    Args:
+        vectors: float [B, T, D].
+        positions: int32 [B, M], in [0, T).
+
+    Returns:
+        float [B, M, D].
+    """
+    rows, length, width = ops.shape(vectors)[0], ops.shape(vectors)[1], vectors.shape[-1]
+    first = ops.expand_dims(ops.arange(rows, dtype="int32") * length, 1)
+    return ops.take(ops.reshape(vectors, (-1, width)), positions + first, axis=0)

@@ -1,0 +1,185 @@
+"""Learn a language from texts without labels: find the tokens that were hidden.
+
+What it learns is of use as the encoder that another task starts from (`--encoder.pretrained`).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kmha.errors import InputError
+from training.examples import Example, ExampleSet
+from training.ranges import OpenShare, check_ranges
+from training.records import Row
+from training.tasks.task import Columns, Lesson, Masking, Part, Usual
+
+if TYPE_CHECKING:
+    import keras
+
+    from kmha.config import EncoderConfig
+    from training.masked_scores import MaskedAnswers
+
+TEXT = "text"
+METRIC = "masked_accuracy"
+
+
+def kept_task(details: Mapping[str, Any]) -> "MaskedLmTask":
+    """The task that a bundle's details describe; raises InputError where they describe none."""
+    kept = details.get("masking", {})
+    try:
+        task = MaskedLmTask(**kept)
+        check_ranges(task)
+    except (TypeError, InputError) as error:
+        raise InputError(f"masking: wanted share, whole_word and packed, given {kept!r} ({error})") from error
+    return task
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLmTask:
+    """What a masked language model hides."""
+
+    share: OpenShare = 0.15
+    """Share of the tokens to find; of these 80 % are hidden, 10 % replaced and 10 % left as they are."""
+    whole_word: bool = False
+    """Hide all pieces of a word together, so that none gives the others away."""
+    packed: bool = True
+    """Lay short texts end to end into rows of --text.max-length tokens; otherwise each has a row of its own."""
+
+    # See `Task`.
+    baseline_name = "unigram baseline"
+    num_texts = 1
+    several_labels = True
+    has_classes = False
+    holds_out_queries = False
+    whole_batches = False
+    makes_wrong_rows = False
+    metric = METRIC
+
+    @property
+    def masking(self) -> Masking:
+        """The settings."""
+        return Masking(self.share, self.whole_word, self.packed)
+
+    @property
+    def usual(self) -> Usual:
+        """Hidden tokens are noise enough; and each batch teaches little, so it takes many."""
+        return Usual(dropout=0.1, token_dropout=0.0, batches=6000, batches_on=6000)
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The metric and the settings."""
+        return {"metric": METRIC, "masking": dataclasses.asdict(self.masking)}
+
+    def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["MaskedLmTask", Columns]:
+        """The column of the text."""
+        return self, Columns(columns.text or TEXT)
+
+    def examples(self, row: Row, columns: Columns) -> Sequence[Example]:
+        """The text of a row; none of a row without one."""
+        text = row.values[columns.text]
+        if not isinstance(text, str):
+            raise InputError(f"{row.place}: {columns.text} must be one text, given a list")
+        return (Example((text,), (), row.place),) if text.strip() else ()
+
+    def settled(self, sets: Mapping[str, ExampleSet]) -> "MaskedLmTask":
+        """Itself."""
+        return self
+
+    def outputs(self, labels: Sequence[str], train: Part) -> list[str]:
+        """None: the outputs are tokens."""
+        return []
+
+    def tokenizations(self, usual: str) -> tuple[str, ...]:
+        """The usual one."""
+        return (usual,)
+
+    def preprocessor(self, parts: Mapping[str, Any]) -> Any:
+        """The only part."""
+        (part,) = parts.values()
+        return part
+
+    def encoder(self, config: "EncoderConfig") -> "EncoderConfig":
+        """As the settings describe it."""
+        return config
+
+    def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
+        """A built masked language model."""
+        from kmha.models.masked_lm import MaskedLanguageModel
+
+        (encoder,) = encoders.values()
+        model = MaskedLanguageModel(encoder, name="masked_lm")
+        model.build()
+        return model
+
+    def forward(self, model: "keras.Model", features: Any) -> Any:
+        """The logits."""
+        return model(features, training=True)
+
+    def lesson(self, part: Part, labels: Sequence[str], seed: int) -> Lesson:
+        """The rows of the part."""
+        return Lesson(part.rows, self.targets(part, labels), np.ones(len(part.rows), np.float32))
+
+    def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
+        """Zeros [R]: what is wanted of a row is made with it."""
+        return np.zeros(len(part.rows), np.int32)
+
+    def prepare(self, model: "keras.Model", source: Any) -> None:
+        """Starts the output at how often each token stands in the training texts."""
+        from training.masked_scores import unigram_probabilities
+
+        counts = np.zeros(model.vocabulary_size, np.int64)
+        found = source.token_counts()
+        counts[: len(found)] = found
+        model.bias.assign(np.log(unigram_probabilities(counts)).astype(np.float32))
+
+    def row_losses(self, targets: Any, outputs: Any) -> Any:
+        """Mean cross-entropy of each row's masked tokens, float32 [B]; the row's weight is their number."""
+        from training.losses import masked_token_loss
+
+        return masked_token_loss(targets, outputs)
+
+    def reader(self, model: "keras.Model") -> "Callable[[Any, Any], MaskedAnswers]":
+        """Gives how well the tokens of each row were found."""
+        from training.masked_scores import masked_answers
+
+        return functools.partial(masked_answers, model.vocabulary_size)
+
+    def guesses(self, model: "keras.Model", part: Part) -> "MaskedAnswers":
+        """One token that was not found."""
+        from training.masked_scores import MaskedAnswers
+
+        return MaskedAnswers(
+            np.ones(1, np.int32), np.full(1, np.log(model.vocabulary_size)), np.zeros(1, np.int32)
+        )
+
+    def decision(self, part: Part, labels: Sequence[str], answers: Any, /) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def scores(
+        self,
+        part: Part,
+        labels: Sequence[str],
+        answers: "MaskedAnswers",
+        decision: dict,
+        /,
+        intervals: bool = False,
+    ) -> dict[str, Any]:
+        """Loss, perplexity and accuracy over the masked tokens."""
+        from training.masked_scores import masked_scores
+
+        return {"rows": len(part.rows), **masked_scores(answers, intervals)}
+
+    def baseline(
+        self, train: Part, validation: Part, judged: Part, labels: Sequence[str], seed: int
+    ) -> tuple[str, dict[str, Any]]:
+        """How often each token stands in the training texts, asked for the same masked tokens."""
+        from training.masked_scores import masked_scores, unigram_answers
+
+        counts = train.source.token_counts()
+        answers = unigram_answers(counts, judged.source)
+        description = f"frequencies of {int(counts.sum()):,} training tokens"
+        return description, {"rows": len(judged.rows), **masked_scores(answers, intervals=True)}
