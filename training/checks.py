@@ -15,6 +15,7 @@ from training.ranges import check_ranges
 from training.tasks.classify import TEXT
 from training.tasks.match_settings import BM25, NONE
 from training.tasks.pair_rows import LABEL, TEXT_A, TEXT_B
+from training.teacher import check_teacher
 from training.usual import with_usual_of_task
 
 
@@ -30,6 +31,7 @@ def check_settings(config: FitConfig) -> None:
         raise InputError("--data.label-separator: wanted a character or more, given none")
     _check_columns(config)
     _check_task(config)
+    check_teacher(config)
     if config.text.vocabulary is not None and len(tokenizations(config)) > 1:
         raise InputError(
             "--text.vocabulary: wanted none beside several --match.granularities, each of which learns its own, given"
@@ -131,7 +133,7 @@ def encoder_config(config: FitConfig, vocabulary_size: int, unknown_id: int) -> 
         InputError: A value is out of its range, or the heads do not divide the hidden size.
     """
     section = dataclasses.asdict(with_usual_of_task(config).encoder)
-    del section["vectors"]
+    del section["vectors"], section["size"]
     # Not yet filled in when settings are checked before the rows are read.
     section["token_dropout"] = section["token_dropout"] or 0.0
     section["dropout"] = section["dropout"] or 0.0

@@ -1,7 +1,8 @@
 """What a model reads of the data: the preprocessor, token ids of every row on disk, and batches of them."""
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from kmha.text.preprocessor import Preprocessor
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary, learn_vocabulary
 from training.config import TextSection
+from training.joined_tokens import joined_tokens
 from training.pair_batches import PairSource
 from training.pipeline import BatchSource, tokenize_examples
 from training.sentences import SentenceSource, cut_sentences
@@ -86,6 +88,22 @@ class Inputs:
         spools = self.tokens[name][: self.preprocessor.num_texts]
         return np.concatenate([spool.lengths[self.parts[name].rows] for spool in spools])
 
+    def with_texts(self, rows: np.ndarray) -> tuple["Inputs", np.ndarray]:
+        """The same with the texts without labels in the set of the training rows, behind what it has.
+
+        Args:
+            rows: Rows of that set, int64 [R], of pairs int64 [R, 2].
+
+        Returns:
+            The inputs, and the rows with those of the texts after them; both as they are where there are no texts.
+        """
+        if "texts" not in self.parts:
+            return self, rows
+        more = self.parts["texts"].rows + len(self.parts["train"].examples)
+        more = more if rows.ndim == 1 else np.stack([more, more], axis=1)
+        joined = joined_tokens(self.tokens["train"], self.tokens["texts"])
+        return dataclasses.replace(self, tokens=self.tokens | {"train": joined}), np.concatenate([rows, more])
+
     def judged(self, name: str, targets: np.ndarray) -> Source:
         """Batches of a part to judge a model on; targets [R, …] aligned with its rows."""
         rows = self.parts[name].rows
@@ -121,7 +139,8 @@ def make_inputs(text: TextSection, parts: dict[str, Part], folder: Path, task: T
 
     Args:
         text: How strings become tokens.
-        parts: "train" and others by name; the vocabularies are learnt from "train" alone.
+        parts: "train" and others by name; the vocabularies are learnt from "train", and where there are texts without
+            labels from "texts", alone.
         folder: Where the token ids go.
         task: Says how texts are cut.
 
@@ -130,8 +149,20 @@ def make_inputs(text: TextSection, parts: dict[str, Part], folder: Path, task: T
     """
     num_texts = len(parts["train"].examples.texts)
     granularities = task.tokenizations(text.tokenization)
-    made = {each: _preprocessor(text, each, parts["train"], num_texts) for each in granularities}
-    preprocessor = task.preprocessor(made)
+    learnt_from = [parts[name] for name in ("train", "texts") if name in parts]
+    made = {each: _preprocessor(text, each, learnt_from, num_texts) for each in granularities}
+    return cut_parts(task.preprocessor(made), parts, folder)
+
+
+def cut_parts(preprocessor: Any, parts: dict[str, Part], folder: Path) -> Inputs:
+    """Tokenizes every part with a preprocessor that is there already.
+
+    Args:
+        preprocessor: Of a task.
+        parts: The parts.
+        folder: Where the token ids go.
+    """
+    num_texts = preprocessor.num_texts
     tokens: dict[str, Any] = {}
     counts: dict[str, Any] = {}
     for name, part in parts.items():
@@ -151,11 +182,13 @@ def make_inputs(text: TextSection, parts: dict[str, Part], folder: Path, task: T
     return Inputs(preprocessor, parts, tokens, counts)
 
 
-def _preprocessor(text: TextSection, tokenization: Any, train: Part, num_texts: int) -> Preprocessor:
+def _preprocessor(
+    text: TextSection, tokenization: Any, parts: Sequence[Part], num_texts: int
+) -> Preprocessor:
+    texts = _Texts(parts, num_texts)
     if text.vocabulary is not None:
         vocabulary = Vocabulary.read(text.vocabulary)
     else:
-        texts = _Texts(train, num_texts)
         vocabulary = learn_vocabulary(
             texts, tokenization, text.vocabulary_size, text.min_frequency, bool(text.lower_case)
         )
@@ -163,12 +196,12 @@ def _preprocessor(text: TextSection, tokenization: Any, train: Part, num_texts: 
 
 
 class _Texts:
-    """The texts of a part, read from disk each time they are iterated over."""
+    """The texts of some parts, read from disk each time they are iterated over."""
 
-    def __init__(self, part: Part, num_texts: int):
-        self.part, self.num_texts = part, num_texts
+    def __init__(self, parts: Sequence[Part], num_texts: int):
+        self.parts, self.num_texts = parts, num_texts
 
     def __iter__(self) -> Iterator[str]:
-        for field in range(self.num_texts):
-            for first in range(0, len(self.part.rows), CHUNK_ROWS):
-                yield from self.part.examples.read_texts(self.part.rows[first : first + CHUNK_ROWS], field)
+        for field, part in itertools.product(range(self.num_texts), self.parts):
+            for first in range(0, len(part.rows), CHUNK_ROWS):
+                yield from part.examples.read_texts(part.rows[first : first + CHUNK_ROWS], field)

@@ -18,6 +18,7 @@ from training.callbacks import Progress
 from training.cli import say
 from training.config import FitConfig
 from training.data import Data
+from training.distill import TaughtTask, with_teacher
 from training.initial_model import initial_model
 from training.inputs import Inputs, Source, make_inputs
 from training.judge import Judge
@@ -57,10 +58,15 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
     inputs = make_inputs(config.text, data.parts, scratch, data.task)
     for name, counts in inputs.counts.items():
         say(counts.describe(name))
+    data, inputs = with_teacher(config, data, inputs, scratch)
     with _dtype_policy(POLICIES[config.precision]):
         validation = inputs.judged("validation", data.task.targets(data.validation, data.labels))
         model, judge, progress = _train(config, data, inputs, validation, folder)
         decision, metrics = _judged(config, data, inputs, judge, validation)
+    if isinstance(data.task, TaughtTask):
+        metrics["teacher"] = data.task.judged_beside(
+            metrics[data.judged_name], data.judged, data.labels, scratch
+        )
     metrics |= {
         "best_epoch": progress.best_epoch,
         "history": progress.history,

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from training.config import FitConfig
+from training.encoder_sizes import with_size
 from training.tasks.task import Task
 
 # Past this many batches the validation scores of every data set in docs/results.md fell again.
@@ -18,8 +19,12 @@ LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 
 
 def with_usual_of_task(config: FitConfig) -> FitConfig:
-    """The settings with those filled in that were left to the task."""
-    text, encoder = config.text, config.encoder
+    """The settings with those filled in that were left to the task, or to the size's name.
+
+    Raises:
+        InputError: A number contradicts the size.
+    """
+    text, encoder = config.text, with_size(config.encoder)
     tags = config.task == "tag"
     if text.lower_case is None:
         text = dataclasses.replace(text, lower_case=not tags)
