@@ -15,7 +15,7 @@ from training.ranges import check_ranges
 from training.tasks.classify import TEXT
 from training.tasks.match_settings import BM25, NONE
 from training.tasks.pair_rows import LABEL, TEXT_A, TEXT_B
-from training.teacher import check_teacher
+from training.teacher_checks import check_teacher
 from training.usual import with_usual_of_task
 
 
@@ -37,6 +37,8 @@ def check_settings(config: FitConfig) -> None:
             "--text.vocabulary: wanted none beside several --match.granularities, each of which learns its own, given"
             f" {config.text.vocabulary}"
         )
+    if config.text.prune and config.text.vocabulary is None:
+        raise InputError("--text.prune: wanted --text.vocabulary beside it, given none")
     # The largest vocabulary that may be learnt stands for the one that will be.
     given = config.text.vocabulary
     size = config.text.vocabulary_size if given is None else len(Vocabulary.read(given))

@@ -9,7 +9,7 @@ from training.config import FitConfig, sample_name
 from training.sources import find_sources, read_examples
 from training.split import DataSummary, split
 from training.tasks.task import Columns, Part, Task
-from training.teacher import teacher_origins
+from training.teacher_checks import teacher_origins
 from training.unlabelled import read_unlabelled, unseen
 
 

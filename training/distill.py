@@ -6,83 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from keras import ops
 
-from kmha.bundle import Bundle
-from kmha.errors import InputError
-from kmha.layers.crf import Potentials
-from kmha.manifest import CLASSIFY, MANIFEST, MATCH, TAG, sha256
-from kmha.tagging import Tagged
+from kmha.bundle_files import read_model
+from kmha.manifest import CLASSIFY, MATCH, MODEL, TAG
+from kmha.models.traces import traced
 from training import distill_losses
 from training.baseline import compare
 from training.cli import say
 from training.config import DistillSection, FitConfig
 from training.data import Data
+from training.inner_states import Trainee, check_same_features, check_same_passes
 from training.inputs import Inputs, cut_parts
-from training.judge import Judge
 from training.sentences import SentenceTokens
 from training.tasks.task import Lesson, Part, Task
 from training.taught_targets import TaughtTargets
+from training.teacher import Teacher
 from training.teacher_answers import answer_rows, kept_answers, write_answers
 
-# Of the judged rows, as of `Judge`.
-JUDGED_LENGTHS = 8
 NO_QUERY = -1
-
-
-@dataclasses.dataclass(frozen=True)
-class Teacher:
-    """A trained model, asked in the order of its student's labels.
-
-    Args:
-        bundle: The model.
-        order: Of each label of the student its place among the teacher's, integers [C].
-        sha256: Of its bundle.json, which holds the hashes of its files.
-    """
-
-    bundle: Bundle
-    order: np.ndarray
-    sha256: str
-
-    @classmethod
-    def load(cls, run: Path, labels: list[str]) -> "Teacher":
-        """Reads a run folder; raises InputError where it cannot be used."""
-        try:
-            bundle = Bundle.load(run)
-        except InputError as error:
-            raise InputError(f"--distill.teacher {run}: {error}") from error
-        order = np.array([bundle.labels.index(label) for label in labels], np.int64)
-        return cls(bundle, order, sha256(run / MANIFEST))
-
-    def potentials(self, emissions, word_mask) -> Potentials:
-        """Of a tagger, the potentials of emissions float32 [B, W, K] in the student's order."""
-        found = self.bundle.model.potentials(emissions, word_mask)
-        start, end = (ops.take(each, self.order, axis=-1) for each in (found.start, found.end))
-        pairs = ops.take(ops.take(found.transitions, self.order, axis=0), self.order, axis=1)
-        return found._replace(transitions=pairs, start=start, end=end)
-
-    def scores(self, task: Any, part: Part, labels: list[str], folder: Path) -> dict[str, Any]:
-        """What `task.scores` says of the teacher's own answers to the rows of a part.
-
-        Args:
-            task: The student's.
-            part: The rows.
-            labels: The student's.
-            folder: Where token ids are kept meanwhile.
-        """
-        inputs = cut_parts(self.bundle.preprocessor, {"judged": part}, folder)
-        source = inputs.judged("judged", task.targets(part, labels))
-        judge = Judge(self.bundle.model, task, labels, source.buckets([], JUDGED_LENGTHS))
-        answers, thresholds = judge.answers(source), self.bundle.thresholds
-        if isinstance(answers, Tagged):
-            places = np.argsort(self.order).astype(np.int32)
-            answers = answers._replace(
-                tag_ids=places[answers.tag_ids], probabilities=answers.probabilities[:, self.order]
-            )
-        else:
-            answers = answers[:, self.order]
-        decision = {} if thresholds is None else {"thresholds": [thresholds[place] for place in self.order]}
-        return task.scores(part, labels, answers, decision, intervals=True)
 
 
 class TaughtTask:
@@ -117,10 +60,35 @@ class TaughtTask:
         """As the task does by the rows that have labels."""
         self._task.prepare(model, self._labelled)
 
-    def row_losses(self, targets: Any, outputs: Any) -> Any:
-        """Loss of each row, float32 [B]: the teacher's share, and where the row has labels theirs."""
+    def trained(self, model: Any) -> Any:
+        """The model, with what is learnt beside it where it is to be like its teacher inside; for `forward`.
+
+        Raises:
+            InputError: The teacher's model has another form.
+        """
+        distill = self._distill
+        if not (distill.hidden_states or distill.attention) or distill.teacher is None:
+            return model
+        check_same_passes(_inner_flag(distill), self.teacher.bundle.model, model)
+        teacher = self.teacher.bundle.model
+        if tf.distribute.has_strategy():
+            # Weights that are read on every replica have to be made there.
+            teacher = read_model(distill.teacher / MODEL, self._name)
+        return Trainee(model, teacher, distill.hidden_states, distill.attention)
+
+    def forward(self, trained: Any, features: Any) -> Any:
+        """What the loss reads of the model, and how far it is from its teacher inside, float32 [B] or 0."""
+        if not isinstance(trained, Trainee):
+            return self._task.forward(trained, features), 0.0
+        with traced() as traces:
+            outputs = self._task.forward(trained.model, features)
+        return outputs, trained.distances(traces, features)
+
+    def row_losses(self, targets: Any, given: Any) -> Any:
+        """Loss of each row, float32 [B]: the teacher's share, where the row has labels theirs, and what is inside."""
+        outputs, distance = given
         labels, labelled, answers = self._targets.parts(targets)
-        loss = self._distill.weight * self._teacher_losses(answers, outputs)
+        loss = self._distill.weight * self._teacher_losses(answers, outputs) + distance
         if self._distill.weight == 1:
             return loss
         # Of a sentence that has tags, each word has.
@@ -162,6 +130,15 @@ class TaughtTask:
         return {"binary": "sigmoid", "classes": "softmax", "graded": "none"}[self._task.target]  # pyright: ignore
 
 
+def trained_beside(task: Any, model: Any) -> Any:
+    """What the training step moves: the model, or of a `TaughtTask` perhaps more; call it in the strategy's scope."""
+    return task.trained(model) if isinstance(task, TaughtTask) else model
+
+
+def _inner_flag(distill: DistillSection) -> str:
+    return f"--distill.{'hidden-states' if distill.hidden_states else 'attention'}"
+
+
 def with_teacher(config: FitConfig, data: Data, inputs: Inputs, folder: Path) -> tuple[Data, Inputs]:
     """Asks the teacher, if there is one, about all training rows and texts without labels.
 
@@ -181,6 +158,8 @@ def with_teacher(config: FitConfig, data: Data, inputs: Inputs, folder: Path) ->
     if run is None:
         return data, inputs
     teacher = Teacher.load(run, data.labels)
+    if distill.hidden_states or distill.attention:
+        check_same_features(_inner_flag(distill), teacher.bundle, inputs.preprocessor)
     own = data.task.lesson(data.train, data.labels, config.train.seed)
     labelled = inputs.source("train", own)
     inputs, rows = inputs.with_texts(own.rows)

@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from kmha.text.preprocessor import Preprocessor
+from kmha.text.pruning import prune_vocabulary
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary, learn_vocabulary
+from training.cli import say
 from training.config import TextSection
 from training.joined_tokens import joined_tokens
 from training.pair_batches import PairSource
@@ -188,6 +190,10 @@ def _preprocessor(
     texts = _Texts(parts, num_texts)
     if text.vocabulary is not None:
         vocabulary = Vocabulary.read(text.vocabulary)
+        if text.prune:
+            whole = len(vocabulary)
+            vocabulary = prune_vocabulary(vocabulary, texts, tokenization, bool(text.lower_case)).vocabulary
+            say(f"{len(vocabulary):,} of {whole:,} tokens of the vocabulary kept")
     else:
         vocabulary = learn_vocabulary(
             texts, tokenization, text.vocabulary_size, text.min_frequency, bool(text.lower_case)

@@ -12,7 +12,7 @@ from training.cli import say
 from training.config import FitConfig
 from training.data import describe, load_data
 from training.run_folder import METRICS, check_same_data, run_folder
-from training.teacher import check_same_answers
+from training.teacher_checks import check_same_answers
 from training.usual import with_usual_of_task
 
 

@@ -18,7 +18,7 @@ from training.callbacks import Progress
 from training.cli import say
 from training.config import FitConfig
 from training.data import Data
-from training.distill import TaughtTask, with_teacher
+from training.distill import TaughtTask, trained_beside, with_teacher
 from training.initial_model import initial_model
 from training.inputs import Inputs, Source, make_inputs
 from training.judge import Judge
@@ -109,7 +109,8 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, fo
     config = with_usual(config, data.task, source.text_lengths, len(plans), pairs)
     with strategy.scope():
         model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
-        step, average = _step_and_average(config, data.task, model, strategy, len(plans))
+        trained = trained_beside(data.task, model)
+        step, average = _step_and_average(config, data.task, trained, strategy, len(plans))
     judge = Judge(model, data.task, data.labels, lengths)
     judge.check(data.validation)
     loop = Loop(

@@ -1,107 +1,74 @@
-"""What can be known to be wrong with a teacher before TensorFlow is loaded, and what is noted of it."""
+"""A trained model as a teacher: asked in the order of its student's labels, judged beside it."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from keras import ops
+
+from kmha.bundle import Bundle
 from kmha.errors import InputError
-from kmha.manifest import A_MODEL, KINDS, MANIFEST, MATCH, read_manifest, sha256
-from training.config import DistillSection, FitConfig
-from training.tasks.task import Task
+from kmha.layers.crf import Potentials
+from kmha.manifest import MANIFEST, sha256
+from kmha.tagging import Tagged
+from training.inputs import cut_parts
+from training.judge import Judge
+from training.tasks.task import Part
 
-# Of each task, a model in the words of what it must have in common with its student.
-_KIND_WORDS = {
-    "multi_label": lambda value: f"{'several labels' if value else 'one label'} a row",
-    "target": lambda value: f"a {value} target",
-    "scheme": lambda value: f"tags spelt {value}" if value != "none" else "tags that spell no spans",
-}
-_SHOWN_LABELS = 12
+JUDGED_LENGTHS = 8
 
 
-def check_teacher(config: FitConfig) -> None:
-    """Refuses what is no run of the same task, settings that need a teacher where there is none, and the reverse.
-
-    Raises:
-        InputError: Names the flag.
-    """
-    distill = config.distill
-    if distill.teacher is None:
-        for flag, given in (
-            ("hidden-states", distill.hidden_states),
-            ("attention", distill.attention),
-            ("texts", distill.texts),
-            ("cache", distill.cache),
-        ):
-            if given:
-                raise InputError(f"--distill.{flag}: wanted --distill.teacher beside it, given none")
-        return
-    try:
-        task = read_manifest(distill.teacher)["task"]
-        if task != config.task:
-            raise InputError(f"wanted {A_MODEL[config.task]} for --task {config.task}, given {A_MODEL[task]}")
-    except InputError as error:
-        raise InputError(f"--distill.teacher {distill.teacher}: {error}") from error
-    if config.task == MATCH and config.match.loss == "contrastive":
-        raise InputError(
-            "--match.loss: wanted one that scores each pair by itself beside --distill.teacher, given contrastive"
-        )
-    if distill.cache is not None and distill.cache.exists() and not distill.cache.is_dir():
-        raise InputError(f"--distill.cache {distill.cache}: wanted a folder, given a file")
-
-
-def check_same_answers(config: FitConfig, task: Task, labels: list[str], origin: str) -> None:
-    """Refuses a teacher that answers with other labels than the rows have.
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A trained model, asked in the order of its student's labels.
 
     Args:
-        config: All settings.
-        task: Settled by the rows.
-        labels: Names of the outputs that will be learnt.
-        origin: Where they come from, for messages.
-
-    Raises:
-        InputError: Names the flag and the labels of both.
+        bundle: The model.
+        order: Of each label of the student its place among the teacher's, integers [C].
+        sha256: Of its bundle.json, which holds the hashes of its files.
     """
-    run = config.distill.teacher
-    if run is None:
-        return
-    manifest = read_manifest(run)
-    kind = KINDS[config.task]
-    wanted = {"multi_label": task.several_labels}.get(kind, getattr(task, kind, None))
-    if manifest[kind] != wanted:
-        words = _KIND_WORDS[kind]
-        raise InputError(
-            f"--distill.teacher {run}: wanted a model of {words(wanted)} as in {origin}, given one of"
-            f" {words(manifest[kind])}"
-        )
-    if set(manifest["labels"]) != set(labels):
-        raise InputError(
-            f"--distill.teacher {run}: wanted a model of the labels of {origin},"
-            f" {_differences(labels, manifest['labels'])}"
-        )
 
+    bundle: Bundle
+    order: np.ndarray
+    sha256: str
 
-def _differences(wanted: list[str], given: list[str]) -> str:
-    """Both lists; where they are long, what only one of them has."""
-    if max(len(wanted), len(given)) > _SHOWN_LABELS:
-        lists = (_few(sorted(set(one) - set(other))) for one, other in ((wanted, given), (given, wanted)))
-        return "given one that lacks {} and has {}".format(*lists)
-    return f"{', '.join(wanted)}, given {', '.join(given)}"
+    @classmethod
+    def load(cls, run: Path, labels: list[str]) -> "Teacher":
+        """Reads a run folder; raises InputError where it cannot be used."""
+        try:
+            bundle = Bundle.load(run)
+        except InputError as error:
+            raise InputError(f"--distill.teacher {run}: {error}") from error
+        order = np.array([bundle.labels.index(label) for label in labels], np.int64)
+        return cls(bundle, order, sha256(run / MANIFEST))
 
+    def potentials(self, emissions, word_mask) -> Potentials:
+        """Of a tagger, the potentials of emissions float32 [B, W, K] in the student's order."""
+        found = self.bundle.model.potentials(emissions, word_mask)
+        start, end = (ops.take(each, self.order, axis=-1) for each in (found.start, found.end))
+        pairs = ops.take(ops.take(found.transitions, self.order, axis=0), self.order, axis=1)
+        return found._replace(transitions=pairs, start=start, end=end)
 
-def _few(names: list[str]) -> str:
-    return (
-        ", ".join(names[:_SHOWN_LABELS]) + ", …" * (len(names) > _SHOWN_LABELS) if names else "nothing else"
-    )
+    def scores(self, task: Any, part: Part, labels: list[str], folder: Path) -> dict[str, Any]:
+        """What `task.scores` says of the teacher's own answers to the rows of a part.
 
-
-def teacher_origins(distill: DistillSection) -> dict[str, dict[str, Any]]:
-    """What a run notes of its teacher and of the texts without labels: {"name", "sha256"} of each."""
-    files = {
-        "texts": (distill.texts, distill.texts),
-        # It holds the hashes of all others.
-        "teacher": (distill.teacher, (distill.teacher or Path()) / MANIFEST),
-    }
-    return {
-        name: {"name": str(shown), "sha256": sha256(file)}
-        for name, (shown, file) in files.items()
-        if shown is not None and file is not None
-    }
+        Args:
+            task: The student's.
+            part: The rows.
+            labels: The student's.
+            folder: Where token ids are kept meanwhile.
+        """
+        inputs = cut_parts(self.bundle.preprocessor, {"judged": part}, folder)
+        source = inputs.judged("judged", task.targets(part, labels))
+        judge = Judge(self.bundle.model, task, labels, source.buckets([], JUDGED_LENGTHS))
+        answers, thresholds = judge.answers(source), self.bundle.thresholds
+        if isinstance(answers, Tagged):
+            places = np.argsort(self.order).astype(np.int32)
+            answers = answers._replace(
+                tag_ids=places[answers.tag_ids], probabilities=answers.probabilities[:, self.order]
+            )
+        else:
+            answers = answers[:, self.order]
+        decision = {} if thresholds is None else {"thresholds": [thresholds[place] for place in self.order]}
+        return task.scores(part, labels, answers, decision, intervals=True)
