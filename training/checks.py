@@ -17,6 +17,7 @@ from training.ranges import check_ranges
 from training.tasks.classify import TEXT
 from training.tasks.match_settings import BM25, NONE
 from training.tasks.pair_rows import LABEL, TEXT_A, TEXT_B
+from training.teacher_checks import check_teacher
 from training.usual import with_usual_of_task
 
 
@@ -33,10 +34,15 @@ def check_settings(config: FitConfig) -> None:
         raise InputError("--data.label-separator: wanted a character or more, given none")
     _check_columns(config)
     _check_task(config)
+    check_teacher(config)
     if config.text.vocabulary is not None and len(tokenizations(config)) > 1:
         raise InputError(
             "--text.vocabulary: wanted none beside several --match.granularities, each of which learns its own, given"
             f" {config.text.vocabulary}"
+        )
+    if config.text.prune and config.text.vocabulary is None and not config.encoder.pretrained:
+        raise InputError(
+            "--text.prune: wanted --text.vocabulary or --encoder.pretrained beside it, given none"
         )
     # The largest vocabulary that may be learnt stands for the one that will be.
     given, checkpoint = config.text.vocabulary, checkpoint_of(config)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from kmha.config import Activation, Norm, Positions
 from kmha.text.vocabulary import Tokenization
-from training.ranges import Count, NotNegative, OpenShare, Probability, Range
+from training.ranges import Count, NotNegative, OpenShare, Positive, Probability, Range
 from training.tasks.classify import ClassifyTask
 from training.tasks.masked_lm import MaskedLmTask
 from training.tasks.match import MatchTask
@@ -57,6 +57,8 @@ class TextSection:
     """wordpiece splits Chinese characters and rare words; char and word do what they say; None: wordpiece."""
     vocabulary: Path | None = None
     """A vocab.txt to use instead of learning one from the training rows."""
+    prune: bool = False
+    """Leave out what of the vocabulary the training texts lack; their characters stay."""
     vocabulary_size: int = 16_000
     """Most tokens of a learnt vocabulary."""
     min_frequency: Count = 2
@@ -73,6 +75,8 @@ class EncoderSection:
 
     pretrained: str = ""
     """Where it starts from: minilm (extra: minilm), a published BERT's folder or name, or a run folder; empty: anew."""
+    size: Literal["", "tiny", "mini", "small"] = ""
+    """Named shape: tiny 2 layers of 128, mini 4 of 256, small 4 of 512; heads of 64; empty: the numbers below."""
     hidden_dim: int | None = None
     """Size of every token's vector; None: 128."""
     num_layers: int | None = None
@@ -166,6 +170,26 @@ class TrainSection:
 
 
 @dataclass(frozen=True)
+class DistillSection:
+    """Learning from the answers of another run beside the labels; see docs/distill.md."""
+
+    teacher: Path | None = None
+    """Run folder of a model of the same task and labels, from whose answers to learn."""
+    temperature: Positive = 2.0
+    """Softens both models' answers before they are compared, so that what the teacher rules out says something too."""
+    weight: Annotated[float, Range(at_least=0, at_most=1)] = 0.9
+    """Share of the loss that is the teacher's; the rest is that of the labels."""
+    hidden_states: NotNegative = 0.0
+    """Weight of the distance to the teacher's vectors of tokens; needs texts cut as by the teacher."""
+    attention: NotNegative = 0.0
+    """Weight of the distance to the teacher's attention weights; needs texts cut as by the teacher."""
+    texts: Path | None = None
+    """More texts without labels: .txt, one a line (of pairs a tab between), or a table as the training rows."""
+    cache: Path | None = None
+    """Folder that keeps the teacher's answers for other runs with the same teacher and texts."""
+
+
+@dataclass(frozen=True)
 class FitConfig:
     """Trains a model from a file of examples and writes it, with its scores, to a run folder.
 
@@ -200,6 +224,7 @@ class FitConfig:
     finetune: FinetuneSection = field(default_factory=FinetuneSection)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
     train: TrainSection = field(default_factory=TrainSection)
+    distill: DistillSection = field(default_factory=DistillSection)
 
     def out_folder(self) -> Path:
         """The run folder, given or derived from the data's name."""

@@ -9,6 +9,8 @@ from training.config import FitConfig, sample_name
 from training.sources import find_sources, read_examples
 from training.split import DataSummary, split
 from training.tasks.task import Columns, Part, Task
+from training.teacher_checks import teacher_origins
+from training.unlabelled import read_unlabelled, unseen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +25,13 @@ class Data:
     test: Part | None
     summary: DataSummary
     origins: dict[str, dict[str, Any]]  # part to {"name", "sha256" (None: no single file)}
+    texts: Part | None = None  # without labels, for a teacher to answer
 
     @property
     def parts(self) -> dict[str, Part]:
-        """The parts by name, without the test part where there is none."""
-        parts = {"train": self.train, "validation": self.validation}
-        return parts if self.test is None else parts | {"test": self.test}
+        """The parts by name, without those that there are none of."""
+        parts = {"train": self.train, "validation": self.validation, "test": self.test, "texts": self.texts}
+        return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def judged(self) -> Part:
@@ -82,15 +85,22 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     )
     _check_validation(parts.summary, sources["train"].name)
     train = Part(sets["train"], parts.train_rows)
+    validation = Part(sets.get("validation", sets["train"]), parts.validation_rows)
+    test = Part(sets["test"], parts.test_rows) if "test" in sets else None
+    texts = None
+    if config.distill.texts is not None:
+        unlabelled = read_unlabelled(config.distill.texts, config.task, columns, folder / "texts")
+        texts = Part(unlabelled, unseen(unlabelled, [validation] if test is None else [validation, test]))
     return Data(
         task=task,
         columns=columns,
         labels=task.outputs(parts.labels, train),
         train=train,
-        validation=Part(sets.get("validation", sets["train"]), parts.validation_rows),
-        test=Part(sets["test"], parts.test_rows) if "test" in sets else None,
+        validation=validation,
+        test=test,
         summary=parts.summary,
-        origins=origins,
+        origins=origins | teacher_origins(config.distill),
+        texts=texts,
     )
 
 
@@ -120,6 +130,14 @@ def describe(data: Data) -> list[str]:
         (s.conflicting_train_rows, "training rows have a text that also has another label"),
         (s.empty_texts, f"rows have an empty text ({'skipped' if data.task.masking else 'kept'})"),
     ]
+    if data.texts is not None:
+        lines.append(f"{len(data.texts.rows):,} texts without labels")
+        notes.append(
+            (
+                len(data.texts.examples) - len(data.texts.rows),
+                "texts without labels dropped: they stand in the validation or test rows",
+            )
+        )
     lines += [f"{count:,} {what}" for count, what in notes if count]
     for part, labels in (("validation", s.labels_only_in_validation), ("test", s.labels_only_in_test)):
         if labels:

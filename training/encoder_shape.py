@@ -69,7 +69,7 @@ def encoder_config(config: FitConfig, vocabulary_size: int, unknown_id: int) -> 
         InputError: A value is out of its range, or the heads do not divide the hidden size.
     """
     section = dataclasses.asdict(config.encoder)
-    del section["vectors"], section["pretrained"]
+    del section["vectors"], section["pretrained"], section["size"]
     # Not yet filled in when settings are checked before the rows are read.
     section["token_dropout"] = section["token_dropout"] or 0.0
     section["dropout"] = section["dropout"] or 0.0

@@ -43,7 +43,7 @@ def initial_model(
     model = task.build(encoders, labels)
     checkpoint = checkpoint_of(config)
     if checkpoint is not None:
-        _put_checkpoint(model, checkpoint)
+        _put_checkpoint(model, checkpoint, next(iter(parts.values())).vocabulary)
     task.prepare(model, source)
     for index, (name, part) in enumerate(parts.items()):
         of_name = f" ({name})" if len(parts) > 1 else ""
@@ -58,11 +58,13 @@ def initial_model(
     return model
 
 
-def _put_checkpoint(model: Any, checkpoint: Checkpoint) -> None:
+def _put_checkpoint(model: Any, checkpoint: Checkpoint, vocabulary: Vocabulary) -> None:
     started = time.monotonic()
     weights = checkpoint.read_weights()
+    # A pruned vocabulary has some of the checkpoint's tokens.
+    rows = [checkpoint.vocabulary.id_of(token) for token in vocabulary.tokens]
     for encoder in model.encoders_of(0):
-        put_weights(encoder, weights, checkpoint.config.num_layers)
+        put_weights(encoder, weights, checkpoint.config.num_layers, rows)
     for kernel in model.additions:
         # What an encoder knows holds for the inputs that it knows.
         kernel.assign(np.zeros(kernel.shape, np.float32))

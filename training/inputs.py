@@ -1,7 +1,8 @@
 """What a model reads of the data: the preprocessor, token ids of every row on disk, and batches of them."""
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,9 +10,12 @@ import numpy as np
 
 from kmha.bundle_files import parts_of
 from kmha.text.preprocessor import Preprocessor
+from kmha.text.pruning import prune_vocabulary
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary, learn_vocabulary
+from training.cli import say
 from training.config import TextSection
+from training.joined_tokens import joined_tokens
 from training.masked_batches import MaskedSource
 from training.packing import cut_pieces
 from training.pair_batches import PairSource
@@ -100,6 +104,22 @@ class Inputs:
         spools = self.tokens[name][: self.preprocessor.num_texts]
         return np.concatenate([spool.lengths[self.parts[name].rows] for spool in spools])
 
+    def with_texts(self, rows: np.ndarray) -> tuple["Inputs", np.ndarray]:
+        """The same with the texts without labels in the set of the training rows, behind what it has.
+
+        Args:
+            rows: Rows of that set, int64 [R], of pairs int64 [R, 2].
+
+        Returns:
+            The inputs, and the rows with those of the texts after them; both as they are where there are no texts.
+        """
+        if "texts" not in self.parts:
+            return self, rows
+        more = self.parts["texts"].rows + len(self.parts["train"].examples)
+        more = more if rows.ndim == 1 else np.stack([more, more], axis=1)
+        joined = joined_tokens(self.tokens["train"], self.tokens["texts"])
+        return dataclasses.replace(self, tokens=self.tokens | {"train": joined}), np.concatenate([rows, more])
+
     def judged(self, name: str, targets: np.ndarray) -> Source:
         """Batches of a part to judge a model on; targets [R, …] aligned with its rows."""
         rows = self.parts[name].rows
@@ -143,7 +163,8 @@ def make_inputs(
 
     Args:
         text: How strings become tokens.
-        parts: "train" and others by name; the vocabularies are learnt from "train" alone.
+        parts: "train" and others by name; the vocabularies are learnt from "train", and where there are texts without
+            labels from "texts", alone.
         folder: Where the token ids go.
         task: Says how texts are cut.
         vocabulary: Used where it is given, in place of a learnt one.
@@ -154,11 +175,26 @@ def make_inputs(
     num_texts = len(parts["train"].examples.texts)
     if vocabulary is None and text.vocabulary is not None:
         vocabulary = Vocabulary.read(text.vocabulary)
+    learnt_from = _Texts([parts[name] for name in ("train", "texts") if name in parts], num_texts)
     made = {
-        each: _preprocessor(text, each, vocabulary, parts["train"], num_texts)
+        each: _preprocessor(text, each, vocabulary, learnt_from)
         for each in task.tokenizations(text.tokenization or "wordpiece")
     }
-    preprocessor = task.preprocessor(made)
+    return cut_parts(task.preprocessor(made), parts, folder, task.masking)
+
+
+def cut_parts(
+    preprocessor: Any, parts: dict[str, Part], folder: Path, masking: Masking | None = None
+) -> Inputs:
+    """Tokenizes every part with a preprocessor that is there already.
+
+    Args:
+        preprocessor: Of a task.
+        parts: The parts.
+        folder: Where the token ids go.
+        masking: How tokens are hidden, where the model must find them.
+    """
+    num_texts = preprocessor.num_texts
     tokens: dict[str, Any] = {}
     counts: dict[str, Any] = {}
     for name, part in parts.items():
@@ -166,7 +202,7 @@ def make_inputs(
         if same is not None:
             tokens[name] = tokens[same]
             continue
-        if task.masking is not None:
+        if masking is not None:
             path = folder / f"tokens-{name}"
             tokens[name], counts[name] = cut_pieces(part.examples, parts_of(preprocessor)[""], path)
             continue
@@ -179,27 +215,31 @@ def make_inputs(
             spool, met = tokenize_examples(part.examples, given.part, path, given.text)
             tokens[name].append(spool)
             counts[name if num_texts == 1 else f"{name} {given.ids}"] = met
-    return Inputs(preprocessor, parts, tokens, counts, task.masking)
+    return Inputs(preprocessor, parts, tokens, counts, masking)
 
 
 def _preprocessor(
-    text: TextSection, tokenization: Any, vocabulary: Vocabulary | None, train: Part, num_texts: int
+    text: TextSection, tokenization: Any, vocabulary: Vocabulary | None, texts: Iterable[str]
 ) -> Preprocessor:
+    lower_case = bool(text.lower_case)
+    if vocabulary is not None and text.prune:
+        whole = len(vocabulary)
+        vocabulary = prune_vocabulary(vocabulary, texts, tokenization, lower_case).vocabulary
+        say(f"{len(vocabulary):,} of {whole:,} tokens of the vocabulary kept")
     if vocabulary is None:
-        texts = _Texts(train, num_texts)
         vocabulary = learn_vocabulary(
-            texts, tokenization, text.vocabulary_size, text.min_frequency, bool(text.lower_case)
+            texts, tokenization, text.vocabulary_size, text.min_frequency, lower_case
         )
-    return Preprocessor(vocabulary, tokenization, bool(text.lower_case), text.max_length)
+    return Preprocessor(vocabulary, tokenization, lower_case, text.max_length)
 
 
 class _Texts:
-    """The texts of a part, read from disk each time they are iterated over."""
+    """The texts of some parts, read from disk each time they are iterated over."""
 
-    def __init__(self, part: Part, num_texts: int):
-        self.part, self.num_texts = part, num_texts
+    def __init__(self, parts: Sequence[Part], num_texts: int):
+        self.parts, self.num_texts = parts, num_texts
 
     def __iter__(self) -> Iterator[str]:
-        for field in range(self.num_texts):
-            for first in range(0, len(self.part.rows), CHUNK_ROWS):
-                yield from self.part.examples.read_texts(self.part.rows[first : first + CHUNK_ROWS], field)
+        for field, part in itertools.product(range(self.num_texts), self.parts):
+            for first in range(0, len(part.rows), CHUNK_ROWS):
+                yield from part.examples.read_texts(part.rows[first : first + CHUNK_ROWS], field)

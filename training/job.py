@@ -12,6 +12,7 @@ from training.cli import say
 from training.config import FitConfig, task_section
 from training.data import describe, load_data
 from training.run_folder import METRICS, check_same_data, run_folder
+from training.teacher_checks import check_same_answers
 from training.usual import with_usual_of_task
 
 
@@ -35,6 +36,7 @@ def fit(config: FitConfig) -> dict[str, Any]:
         started = time.monotonic()
         data = load_data(config, task_section(config), Path(scratch))
         check_same_data(folder, data.origins, config.resume)
+        check_same_answers(config, data.task, data.labels, data.origins["train"]["name"])
         for line in describe(data):
             say(line)
         import_tensorflow()

@@ -18,6 +18,7 @@ from training.callbacks import Progress
 from training.cli import say
 from training.config import FitConfig
 from training.data import Data
+from training.distill import TaughtTask, trained_beside, with_teacher
 from training.encoder_shape import checkpoint_of
 from training.fine_tuning import freeze, rate_courses
 from training.initial_model import initial_model
@@ -61,10 +62,15 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
     inputs = make_inputs(config.text, data.parts, scratch, data.task, vocabulary)
     for name, counts in inputs.counts.items():
         say(counts.describe(name))
+    data, inputs = with_teacher(config, data, inputs, scratch)
     with _dtype_policy(POLICIES[config.precision]):
         validation = inputs.judged("validation", data.task.targets(data.validation, data.labels))
         model, judge, progress = _train(config, data, inputs, validation, folder)
         decision, metrics = _judged(config, data, inputs, judge, validation)
+    if isinstance(data.task, TaughtTask):
+        metrics["teacher"] = data.task.judged_beside(
+            metrics[data.judged_name], data.judged, data.labels, scratch
+        )
     metrics |= {
         "best_epoch": progress.best_epoch,
         "history": progress.history,
@@ -109,7 +115,8 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, fo
     with strategy.scope():
         model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
         freeze(model, config.finetune.frozen_layers)
-        step, average = _step_and_average(config, data.task, model, strategy, len(plans))
+        trained = trained_beside(data.task, model)
+        step, average = _step_and_average(config, data.task, trained, strategy, len(plans))
     judge = Judge(model, data.task, data.labels, lengths)
     judge.check(data.validation)
     loop = Loop(

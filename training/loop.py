@@ -33,6 +33,8 @@ class RunState(tf.Module):
         self.loss_scale = step.loss_scale
         self.average = average
         self.weights = [variable.value for variable in model.trainable_variables]
+        # Of a taught model more than its own weights.
+        self.step_weights = step.variables_
         self.best = [tf.Variable(weight, trainable=False) for weight in self.weights]
 
     def keep_best(self) -> None:

@@ -37,7 +37,7 @@ class PairSource:
         inputs: What a model reads of each text.
         tokens: Token ids of all rows of a set, for each input.
         rows: int64 [R, 2], which row of the set the first and the second text of each pair are from.
-        targets: float32 [R, 2]: value, and number of the query.
+        targets: float32 [R, 2 or more]: value, number of the query, and what else the loss compares with.
         weights: float32 [R].
         lists: Integers [R]; rows with the same number stay in one batch. None: each row on its own.
         full_shapes: Whether every batch has its bucket's full shape: XLA compiles once a shape. Else batches are
@@ -173,7 +173,7 @@ class PairSource:
         feature = tf.TensorSpec([None, None], tf.int32)
         signature = {
             "features": {name: feature for given in self.inputs for name in (given.ids, given.mask)},
-            "targets": tf.TensorSpec([None, 2], tf.float32),
+            "targets": tf.TensorSpec([None, *self.targets.shape[1:]], tf.float32),
             "weights": tf.TensorSpec([None], tf.float32),
         }
         batches = tf.data.Dataset.from_generator(

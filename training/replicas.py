@@ -37,7 +37,7 @@ class TrainingStep(tf.Module):
     """Moves a model's weights by one batch, or by several accumulated ones.
 
     Args:
-        model: A built Keras model, made in the strategy's scope.
+        model: A built Keras model, made in the strategy's scope, or what else has trainable variables.
         loss: From targets and the model's output to float32 [B], the loss of each example.
         optimizer: Made in the strategy's scope over the model's trainable variables.
         strategy: Where to compute.

@@ -140,7 +140,7 @@ class SentenceSource:
     Args:
         tokens: The windows of all sentences of a set.
         rows: int64 [R], the sentences of this part.
-        targets: int32 [N], a tag id of each word of these sentences, one sentence after another.
+        targets: [N, …], of each word of these sentences, one sentence after another: int32 [N], its tag id, or more.
         weights: float32 [R], aligned with `rows`; a window counts that much a word.
         padding_id: Fills up short windows.
         full_shapes: As of `BatchSource`.
@@ -203,7 +203,7 @@ class SentenceSource:
         return self._tokens.different_ids(granularity)
 
     def batch(self, plan: BatchPlan) -> dict:
-        """One batch as NumPy arrays: "features", "targets" int32 [B, W], "weights"."""
+        """One batch as NumPy arrays: "features", "targets" [B, W, …], "weights"."""
         batch = self._tokens.batch(plan)
         rows, windows = len(batch["weights"]), self.windows[plan.rows]
         flat, lengths = self.tokens.starts.gather(windows)
@@ -213,7 +213,7 @@ class SentenceSource:
         starts = np.zeros((rows, width), np.int32)
         starts[there] = flat
         tagged = _prefixes(self.counts[plan.rows], rows, width)
-        targets = np.full((rows, width), NO_TAG, np.int32)
+        targets = np.full((rows, width, *self.targets.shape[1:]), NO_TAG, self.targets.dtype)
         targets[tagged] = np.concatenate(
             [self.targets[self.begins[w] : self.begins[w] + self.counts[w]] for w in plan.rows]
             + [self.targets[:0]]
@@ -232,7 +232,8 @@ class SentenceSource:
         features: dict[str, Any] = dict.fromkeys((*self._tokens.feature_names, WORD_STARTS, WORD_MASK), table)
         if self.tokens.spellings is not None:
             features[CHARACTER_IDS] = tf.TensorSpec([None, None, LONGEST_SPELLING], tf.int32)
-        signature = {"features": features, "targets": table, "weights": tf.TensorSpec([None], tf.float32)}
+        targets = tf.TensorSpec([None, None, *self.targets.shape[1:]], self.targets.dtype)
+        signature = {"features": features, "targets": targets, "weights": tf.TensorSpec([None], tf.float32)}
         batches = tf.data.Dataset.from_generator(
             lambda: (self.batch(plan) for plan in plans), output_signature=signature
         )

@@ -6,6 +6,7 @@ import numpy as np
 
 from training.config import BATCH_ROWS, FitConfig
 from training.encoder_shape import with_shape
+from training.encoder_sizes import with_size
 from training.tasks.task import Task, Usual
 
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
@@ -20,8 +21,12 @@ LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 
 
 def with_usual_of_task(config: FitConfig) -> FitConfig:
-    """The settings with those filled in that were left to the task."""
-    config = with_shape(config)
+    """The settings with those filled in that were left to the task, or to the size's name.
+
+    Raises:
+        InputError: A number contradicts the size.
+    """
+    config = with_shape(dataclasses.replace(config, encoder=with_size(config.encoder)))
     text, encoder = config.text, config.encoder
     tags = config.task == "tag"
     if config.train.batch_rows is None:

@@ -44,20 +44,28 @@ def log_partition(potentials: Potentials):
     emissions, mask = folded(potentials)
     transitions = ops.cast(potentials.transitions, "float32")
     constant = Potentials(*(ops.stop_gradient(ops.convert_to_tensor(part)) for part in potentials))
-    total, tags, pairs = map(ops.stop_gradient, _expected(constant))
+    total, tags, pairs = map(ops.stop_gradient, expected(constant))
     # Linear in the potentials, with the gradients of the sum; of the value nothing is taken.
     linear = ops.sum(tags * emissions, axis=(1, 2)) + ops.sum(pairs * transitions, axis=(1, 2))
     return total + (linear - ops.stop_gradient(linear))
 
 
-def _expected(potentials: Potentials):
-    """The log-partition [B], the expected tags [B, W, K] and the expected number of each pair [B, K, K]."""
+def expected(potentials: Potentials):
+    """What is to be expected of a sentence whose tags are drawn by their probability.
+
+    Args:
+        potentials: Of B sentences.
+
+    Returns:
+        The log-partition float32 [B]; how often each tag stands at each word, that is its probability, float32
+        [B, W, K]; and how often each tag follows each other one, float32 [B, K, K], from the row to the column.
+    """
     safe, total, tags, pairs = _by_products(potentials)
     return ops.cond(safe, lambda: (total, tags, pairs), lambda: _by_logarithms(potentials))
 
 
 def _by_products(potentials: Potentials):
-    """Whether the rest can be trusted, and what `_expected` gives, from plain products of numbers in [0, 1].
+    """Whether the rest can be trusted, and what `expected` gives, from plain products of numbers in [0, 1].
 
     Both directions run in one loop, as two halves of one row: many small products cost more than a larger one.
     """
@@ -133,7 +141,7 @@ def _column(mask):
 
 
 def _by_logarithms(potentials: Potentials):
-    """What `_expected` gives, for any potentials: slower, and with a [K, K] matrix for each word in memory."""
+    """What `expected` gives, for any potentials: slower, and with a [K, K] matrix for each word in memory."""
     emissions, mask = folded(potentials)
     after, before = (ops.transpose(x, (1, 0, 2)) for x in run_chains(sums(potentials)))
     scores = after + before - emissions

@@ -10,6 +10,7 @@ from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.layers.embedding import TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import EncoderBlock
+from kmha.models.traces import Trace, note
 
 # [UNK] [CLS] [SEP] [MASK] follow one another; ids from there on are words.
 SPECIAL_FROM_UNKNOWN = 4
@@ -139,12 +140,14 @@ class TransformerEncoder(keras.layers.Layer):
             float [B, T, D], zeros where the mask is 0, and the attention weights of every block, a list of float32
             [B, N, T, T].
         """
-        all_weights = []
+        states, all_weights = [x], []
         for block in self.blocks:
             x, weights = block(
                 x, attention_mask=padding_mask, return_attention_weights=True, training=training
             )
+            states.append(x)
             all_weights.append(weights)
+        note(Trace(self, states, all_weights, padding_mask))
         x = self.norm(x) if self.config.norm == "pre" and self.norm is not None else x
         return x * ops.cast(ops.expand_dims(padding_mask, -1), x.dtype), all_weights
 

@@ -105,7 +105,7 @@ def test_while_the_head_learns_alone_nothing_else_moves():
 
 
 def test_the_factor_is_what_the_rate_is_multiplied_by():
-    weights = [tf.Variable([1.0, 2.0]) for _ in range(2)]
+    weights = [tf.Variable(tf.constant([1.0, 2.0])) for _ in range(2)]
     courses = [Course(), Course(0.25)]
     optimizer = AdamW(weights, lambda step: tf.constant(0.1), weight_decay=0.0, courses=courses)
     optimizer.apply(tf.distribute.get_strategy(), [tf.constant([1.0, -1.0])] * 2, tf.constant(True))
