@@ -26,11 +26,11 @@ def checkpoint(tmp_path_factory):
     return folder
 
 
-def write_rows(path, task):
+def write_rows(path, task, seed=0):
     if task == "tag":
-        return write_conll(path.with_suffix(".conll"), tagged_sentences(40, seed=0))
+        return write_conll(path.with_suffix(".conll"), tagged_sentences(40, seed))
     header = ("text_a", "text_b", "label") if task == "match" else ("text", "label")
-    rows = paraphrase_rows(40, seed=0)
+    rows = paraphrase_rows(40, seed)
     with open(path.with_suffix(".csv"), "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([header, *(rows if task == "match" else [row[1:] for row in rows])])
     return path.with_suffix(".csv")
@@ -86,3 +86,14 @@ def test_the_written_settings_rerun_the_job(checkpoint, tmp_path):
     assert outcome.status == 0, outcome.err
     first, again = weights_of(tmp_path / "run"), weights_of(tmp_path / "again")
     assert all(np.array_equal(first[path], again[path]) for path in first)
+
+
+@pytest.mark.parametrize("task", ["classify", "match", "tag"])
+def test_what_bfloat16_taught_is_kept_and_judged_in_float32(checkpoint, tmp_path, task):
+    (tmp_path / "test").mkdir()
+    test = write_rows(tmp_path / "test" / "rows", task, seed=1)
+    _, outcome = fitted(checkpoint, tmp_path, task, "--precision=bfloat16", f"--data.test={test}")
+    bundle = Bundle.load(tmp_path / "run")
+    assert bundle.model.compute_dtype == bundle.model.encoders_of(0)[0].compute_dtype == "float32"
+    scores = call(evaluate, tmp_path / "run", "--data", test).json
+    assert scores["loss"] == pytest.approx(outcome.json["loss"], abs=1e-5)

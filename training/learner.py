@@ -27,7 +27,7 @@ from training.judge import Judge
 from training.kept import length_percentiles, sample_texts
 from training.loop import Loop, epoch_plans
 from training.optimizer import AdamW, warmup_then_decay
-from training.precision import POLICIES, LossScale
+from training.precision import POLICIES, LossScale, in_float32
 from training.replicas import TrainingStep, make_strategy
 from training.run_folder import CHECKPOINT, RUN_LOG
 from training.tasks.task import Task
@@ -66,6 +66,9 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
     with _dtype_policy(POLICIES[config.precision]):
         validation = inputs.judged("validation", data.task.targets(data.validation, data.labels))
         model, judge, progress = _train(config, data, inputs, validation, folder)
+    with _dtype_policy(POLICIES["float32"]):
+        model = in_float32(model)
+        judge = dataclasses.replace(judge, model=model)
         decision, metrics = _judged(config, data, inputs, judge, validation)
     if isinstance(data.task, TaughtTask):
         metrics["teacher"] = data.task.judged_beside(

@@ -1,11 +1,27 @@
 """Number formats of training: Keras' dtype policies, and the loss scaling that float16 needs."""
 
-from typing import Literal
+from typing import Any, Literal
 
+import keras
 import tensorflow as tf
 
 Precision = Literal["float32", "bfloat16", "float16"]
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
+
+def in_float32(model: Any) -> Any:
+    """The model as it is kept and judged: the same weights, computed in float32, as every export does.
+
+    Args:
+        model: A built model; one that computes in float32 already is given back.
+    """
+    if model.compute_dtype == "float32":
+        return model
+    same = type(model).from_config({**model.get_config(), "dtype": "float32"})
+    same.build()
+    for to, given in zip(same.weights, model.weights, strict=True):
+        to.assign(keras.ops.convert_to_numpy(given))
+    return same
 
 
 def all_finite(value: tf.Tensor) -> tf.Tensor:
