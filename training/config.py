@@ -116,7 +116,7 @@ class FinetuneSection:
     layer_decay: Annotated[float | None, Range(above=0, at_most=1)] = None
     """Rate of a block over that of the block above it; None: 1, of a checkpoint 0.9."""
     head_factor: Annotated[float | None, Range(above=0)] = None
-    """Rate of what is not of the encoder over the encoder's; None: 1, of a checkpoint 10."""
+    """Rate of what is not of the encoder over the encoder's; None: 1, of a checkpoint 5."""
     frozen_layers: Annotated[int, Range(at_least=0)] = 0
     """Lowest blocks that stay as they are, the embedding with them."""
     head_fraction: Probability = 0.0
@@ -130,7 +130,7 @@ class OptimizerSection:
     """AdamW, its learning rate's course, and what happens to gradients and weights around it."""
 
     learning_rate: Annotated[float | None, Range(above=0)] = None
-    """The highest rate; None: 0.001, for fewer than 5,000 training pairs 0.0003."""
+    """The highest rate; None: 0.001, for fewer than 5,000 training pairs 0.0003; of a checkpoint 0.0002, pairs 0.00008."""
     embedding_rate: Annotated[float | None, Range(above=0)] = None
     """Rate of the embedding tables over that of the rest; None: 4 with several labels a row, else 1."""
     weight_decay: NotNegative = 0.01

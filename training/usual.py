@@ -16,7 +16,9 @@ SHORT_TOKEN_DROPOUT, LONG_TOKEN_DROPOUT = 0.3, 0.4
 # A few thousand pairs are learnt by heart at the usual rate before the texts have been compared.
 # An encoder that starts from a checkpoint ("on") knows much already, and forgets it at the usual rate.
 BATCH_ROWS_ON, FEWEST_EPOCHS_ON, MOST_EPOCHS_ON = 32, 2, 6
-LEARNING_RATE_ON, LAYER_DECAY, HEAD_FACTOR = 5e-5, 0.9, 10.0
+# Pairs as one sequence lose what they know at more; of single texts less is too slow.
+LEARNING_RATE_ON, LEARNING_RATE_OF_PAIRS_ON = 2e-4, 8e-5
+LAYER_DECAY, HEAD_FACTOR = 0.9, 5.0
 LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 
 
@@ -80,6 +82,7 @@ def _with_usual_of_checkpoint(config: FitConfig, usual: Usual, batches: int) -> 
         return dataclasses.replace(section, **missing)
 
     train = config.train
+    learning_rate = LEARNING_RATE_OF_PAIRS_ON if config.task == "match" else LEARNING_RATE_ON
     if not train.epochs:
         epochs = min(MOST_EPOCHS_ON, max(FEWEST_EPOCHS_ON, -(-usual.batches_on // batches)))
         train = dataclasses.replace(train, epochs=epochs)
@@ -87,7 +90,7 @@ def _with_usual_of_checkpoint(config: FitConfig, usual: Usual, batches: int) -> 
         config,
         train=train,
         encoder=filled(config.encoder, dropout=0.1, token_dropout=0.0),
-        optimizer=filled(config.optimizer, learning_rate=LEARNING_RATE_ON, embedding_rate=1.0),
+        optimizer=filled(config.optimizer, learning_rate=learning_rate, embedding_rate=1.0),
         finetune=filled(config.finetune, layer_decay=LAYER_DECAY, head_factor=HEAD_FACTOR),
     )
 
