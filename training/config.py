@@ -130,7 +130,7 @@ class OptimizerSection:
     """AdamW, its learning rate's course, and what happens to gradients and weights around it."""
 
     learning_rate: Annotated[float | None, Range(above=0)] = None
-    """The highest rate; None: 0.001, for fewer than 5,000 training pairs 0.0003; of a checkpoint 0.0002, pairs 0.00008."""
+    """The highest rate; None: 0.001, for fewer than 5,000 training pairs 0.0003; of a checkpoint 0.0002 or 0.00008."""
     embedding_rate: Annotated[float | None, Range(above=0)] = None
     """Rate of the embedding tables over that of the rest; None: 4 with several labels a row, else 1."""
     weight_decay: NotNegative = 0.01
