@@ -54,7 +54,9 @@ def test_tags_too_keep_the_positions_and_the_case_of_the_checkpoint(run, task):
 
 def test_pairs_are_read_as_one_sequence_unless_told_otherwise(run):
     config = dataclasses.replace(starting_from(run), task="match")
-    assert with_usual_of_task(config).match.form == "joint"
+    match = with_usual_of_task(config).match
+    assert (match.form, match.overlap) == ("joint", False)
+    assert with_usual_of_task(dataclasses.replace(config, match=MatchTask(overlap=True))).match.overlap
     assert with_usual_of_task(dataclasses.replace(config, match=MatchTask(form="bi"))).match.form == "bi"
     assert with_usual_of_task(FitConfig(task="match")).match.form is None
 

@@ -60,7 +60,7 @@ class MatchTask:
     symmetric: bool = False
     """Whether the order of the two texts changes nothing."""
     overlap: bool | None = None
-    """Whether tokens that stand in both texts are marked; None: but in the bi form."""
+    """Whether tokens that stand in both texts are marked; None: but in the bi form and of a checkpoint."""
     share_weights: bool = True
     """Whether both texts go through the same encoder."""
     dropout: Probability = 0.3
