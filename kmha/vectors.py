@@ -73,12 +73,14 @@ class SentenceReader:
 
     def __init__(self, bundle: Reads):
         self._preprocessor: SentencePreprocessor = bundle.preprocessor
-        self.most_bytes = bundle.preprocessor.max_bytes
+        # Of a text only what one window may need.
+        self.most_bytes = self._preprocessor.part.max_bytes
         self._cut = tf.function(self.cut_in_graph, input_signature=[tf.TensorSpec([None], tf.string)])
 
     def cut_in_graph(self, texts: Any) -> Cut:
         """One window of each text, string [R]."""
-        cut = self._preprocessor.cut(self._preprocessor.words(texts).words)
+        words = self._preprocessor.words(texts).words[:, : self._preprocessor.max_length]
+        cut = self._preprocessor.cut(words)
         return self._preprocessor.chosen(cut, first_windows(cut.windows))
 
     def cut(self, texts: Sequence[Text]) -> Cut:
@@ -113,7 +115,8 @@ class TextVectors:
         model = bundle.model
         check_has_vectors(model)
         sentences = isinstance(bundle.preprocessor, SentencePreprocessor)
-        self._reader = reader = SentenceReader(bundle) if sentences else TextReader(bundle, side)
+        reader: Any = SentenceReader(bundle) if sentences else TextReader(bundle, side)
+        self._reader = reader
         self.dim: int = model.vector_dim
         sides = {"side": side} if bundle.preprocessor.num_texts == 2 else {}
         self._vectors = tf.function(lambda features: model.vectors(features, **sides), reduce_retracing=True)
@@ -136,7 +139,7 @@ class TextVectors:
     def _chunk(self, texts: Sequence[Text]) -> np.ndarray:
         if len(texts) == 1:
             return self._vector(tf.constant(checked_texts(texts, self._reader.most_bytes), tf.string)).numpy()
-        cut: Any = self._reader.cut(texts)
+        cut = self._reader.cut(texts)
         result = np.zeros((len(texts), self.dim), np.float32)
         for rows in length_batches(self._reader.lengths(cut), BATCH_TOKENS):
             result[rows] = self._vectors(self._reader.features(cut, rows)).numpy()
