@@ -21,6 +21,7 @@ from training.predict import lines, pairs, sentences
 
 TEXTS, LAYERS = "texts.jsonl", "layers.npz"
 PROBABILITIES, IDS, FACTS, ERRORS = "probabilities.npy", "token_ids.json", "facts.json", "errors.json"
+VECTORS = "vectors.npz"
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ def _write_answers(predictor, folder: Path) -> None:
     np.save(folder / PROBABILITIES, predictor.probabilities(texts), allow_pickle=False)
     (folder / IDS).write_text(json.dumps(predictor.token_ids(texts)))
     (folder / FACTS).write_text(json.dumps(predictor.facts()))
+    if hasattr(predictor, "vectors"):
+        np.savez(folder / VECTORS, **predictor.vectors(texts))
 
 
 def _write_errors(predictor, folder: Path) -> None:

@@ -6,17 +6,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from export.embedding import VECTORS, vectors_function
 from export.ids import ids_function, input_names
 from export.tagger_ids import window_features
 from kmha.bundle import Bundle
 from kmha.features import SIDES
-from kmha.manifest import MATCH, TAG
+from kmha.manifest import CLASSIFY, MATCH, TAG
 
 # Answered where a run has no sample.
 PLAIN_TEXTS = ("", "a", "one two three", "一二三")
 
 
-def device_function(bundle: Bundle, with_attention: bool = False) -> Any:
+def device_function(bundle: Bundle, with_attention: bool = False, with_vectors: bool = False) -> Any:
     """As `ids_function`; a matcher of the bi form also gives the vectors that it compares.
 
     With the vectors of documents kept, a score is one product: scale * (vector_a · vector_b) + bias.
@@ -24,21 +25,25 @@ def device_function(bundle: Bundle, with_attention: bool = False) -> Any:
     Args:
         bundle: A trained bundle.
         with_attention: Whether to answer the attention weights too.
+        with_vectors: Whether a classifier gives the vectors of its texts too.
 
     Returns:
-        A plain function of the `input_names` in their order, int32 [B, T] each, that gives what `ids_function` does and
-        in the bi form "vectors_a" and "vectors_b", float32 [B, D] of length 1.
+        A plain function of the `input_names` in their order, int32 [B, T] each, that gives what `ids_function` does;
+        in the bi form "vectors_a" and "vectors_b", of a classifier, if asked, "vectors": float32 [B, D] of length 1.
     """
     answer = ids_function(bundle, with_attention).python_function
+    names = input_names(bundle)
+    if with_vectors and bundle.task == CLASSIFY:
+        vectors = vectors_function(bundle, 0).python_function
+        return lambda *inputs: answer(*inputs) | {VECTORS: vectors(*inputs)}
     if bundle.task != MATCH or bundle.model.form != "bi":
         return answer
-    names = input_names(bundle)
 
-    def with_vectors(*inputs):
+    def with_both(*inputs):
         features = dict(zip(names, inputs, strict=True))
         return answer(*inputs) | {vectors_name(side): bundle.model.vectors(features, side) for side in SIDES}
 
-    return with_vectors
+    return with_both
 
 
 def vectors_name(side: str) -> str:

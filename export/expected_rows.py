@@ -4,13 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from export.differences import Differences, differences
+from export.embedding import embedding_names, vectors_function
 from export.layer_outputs import TOKENIZER, layer_outputs, padded, sequences
 from export.predictors import Row
 from export.verify_rows import Rows
 from kmha.bundle import Bundle
+from kmha.features import SIDES
 from kmha.manifest import MATCH
+from kmha.vectors import TextVectors
 
 CHUNK_ROWS = 64
 
@@ -62,6 +66,22 @@ class ExpectedRows:
             return result, None, None
         metric, before = self._metric(found), self._metric(expected)
         return result, metric, None if metric is None or before is None else metric - before
+
+    def vectors(self, number: int, longest: int | None) -> np.ndarray:
+        """The vectors float32 [R, D] of one text of each row, when the bundle may read `longest` tokens a text."""
+        columns = [[row] if isinstance(row, bytes) else row for row in self.texts]
+        side = SIDES[number] if self._bundle.preprocessor.num_texts == 2 else SIDES[-1]
+        found = TextVectors(self._bundle, side)([row[number] for row in columns])
+        longer = np.flatnonzero(self.within(longest)[1])
+        if not len(longer):
+            return found
+        cut, embed = sequences(self._bundle, self.texts, longest), vectors_function(self._bundle, number)
+        for first in range(0, len(longer), CHUNK_ROWS):
+            chosen = longer[first : first + CHUNK_ROWS]
+            features = padded(self._bundle, [cut[row] for row in chosen], longest)
+            given = (features[name] for name in embedding_names(self._bundle, number))
+            found[chosen] = embed(*map(tf.constant, given)).numpy()
+        return found
 
     def row_of(self, worst: int) -> int:
         """The row of `Differences.worst_row`."""

@@ -6,6 +6,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from export.embedding import (
+    EMBED,
+    EMBED_IDS,
+    VECTORS,
+    embedding_names,
+    embeddings,
+    text_inputs,
+    vectors_function,
+)
 from export.ids import PROBABILITIES, ids_function, ids_specs, input_names, output_name
 from export.served_ids import at_compiled_length, checked_inputs
 from export.text_features import TextCutter
@@ -15,7 +24,7 @@ from kmha.features import TOKEN_IDS
 SERVING_DEFAULT, PREDICT_TEXT, CLASSIFY, EXPLAIN = "serving_default", "predict_text", "classify", "explain"
 PREDICT_IDS, PREDICT_IDS_XLA = "predict_ids", "predict_ids_xla"
 
-TOKENS, LABEL, LABELS = "tokens", "label", "labels"
+TEXT, TOKENS, LABEL, LABELS = "text", "tokens", "label", "labels"
 # The names that TensorFlow Serving's classify method looks for.
 INPUTS, CLASSES, SCORES = "inputs", "classes", "scores"
 
@@ -41,6 +50,7 @@ class IdsEndpoints(tf.Module):
         self._output = output_name(bundle)
         self._specs = ids_specs(bundle)
         answer, cutter = ids_function(bundle), TextCutter(bundle)
+        texts = range(bundle.preprocessor.num_texts) if embeddings(bundle) else ()
         # Functions, so that tokenizer and model stand in the graph once for all signatures; in a plain object, since
         # those that a tf.Module holds itself are written once more.
         self._parts = types.SimpleNamespace(
@@ -49,7 +59,15 @@ class IdsEndpoints(tf.Module):
             answer=answer,
             explain=ids_function(bundle, with_attention=True),
             compiled=tf.function(answer.python_function, autograph=False, jit_compile=True),
+            vectors={text: vectors_function(bundle, text) for text in texts},
+            inputs={text: text_inputs(bundle, text) for text in texts},
+            embeddings=embeddings(bundle),
         )
+        self._text_specs = {
+            text: {name: spec for name, spec in zip(self._names, self._specs, strict=True) if name in names}
+            for text in texts
+            for names in [embedding_names(bundle, text)]
+        }
 
     def predict_ids(self, **inputs):
         """Answers token ids between [CLS] and [SEP], such as the preprocessor makes.
@@ -67,11 +85,42 @@ class IdsEndpoints(tf.Module):
         """What `predict_ids` answers, from a model compiled by XLA for each batch size and length it meets."""
         return self._parts.compiled(*at_compiled_length(self._parts.cutter.inputs, self._checked(inputs)))
 
+    def embed(self, text):
+        """Unit vectors float32 [B, D] of texts, string [B], of pairs of texts B: {"vectors": …}."""
+        return self._embedded(EMBED, text)
+
+    def embed_ids(self, **inputs):
+        """As `embed`, of token ids and masks; as `predict_ids` takes them, but of one text."""
+        return self._embedded_ids(EMBED, inputs)
+
+    def embed_signatures(self) -> dict[str, Any]:
+        """The concrete functions of vectors by signature name; none where the model gives a text none."""
+        if EMBED not in self._parts.embeddings:
+            return {}
+        return {
+            EMBED: traced(self.embed, tf.TensorSpec([None], tf.string, TEXT)),
+            EMBED_IDS: traced(self.embed_ids, **self._text_specs[self._parts.embeddings[EMBED]]),
+        }
+
     def ids_signatures(self) -> dict[str, Any]:
         """The concrete functions of token ids by signature name, each for batches of any size."""
         specs = dict(zip(self._names, self._specs, strict=True))
         compiled = {PREDICT_IDS_XLA: traced(self.predict_ids_xla, **specs)} if self._xla else {}
         return {PREDICT_IDS: traced(self.predict_ids, **specs), **compiled}
+
+    def _embedded(self, name: str, text):
+        return {VECTORS: self._vectors(self._parts.embeddings[name], text)}
+
+    def _vectors(self, number: int, text):
+        """Unit vectors float32 [B, D] of texts, string [B], as the one of that number in a row."""
+        return self._parts.vectors[number](*self._parts.cutter.features({number: text}).values())
+
+    def _embedded_ids(self, name: str, inputs):
+        number = self._parts.embeddings[name]
+        given = checked_inputs(
+            self._parts.inputs[number], [inputs[each] for each in self._text_specs[number]]
+        )
+        return {VECTORS: self._parts.vectors[number](*given)}
 
     def _checked(self, inputs):
         return checked_inputs(self._parts.cutter.inputs, [inputs[name] for name in self._names])

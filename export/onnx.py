@@ -1,4 +1,4 @@
-"""python -m export.onnx RUN OUT.onnx [--quantize dynamic] [--opset 17] [--attention] [--overwrite]
+"""python -m export.onnx RUN OUT.onnx [--quantize dynamic] [--opset 17] [--attention] [--embed] [--overwrite]
 
 Writes a run as an ONNX file: token ids and mask in, probabilities out; tokenizer, labels and vocabulary as files
 beside it.
@@ -38,6 +38,8 @@ class OnnxConfig:
     """Version of ONNX' operators, 13 to 18."""
     attention: bool = False
     """Answer the attention weights of every layer and head too."""
+    embed: bool = False
+    """Answer the vector of the text too, as training.embed gives it."""
     overwrite: bool = False
     """Replace a file that stands there."""
 
@@ -58,7 +60,13 @@ def _export(config: OnnxConfig) -> int:
     bundle = Bundle.load(config.run)
     try:
         worst = write_onnx(
-            bundle, config.out, config.quantize, config.opset, config.attention, config.overwrite
+            bundle,
+            config.out,
+            config.quantize,
+            config.opset,
+            config.attention,
+            config.overwrite,
+            config.embed,
         )
     except CheckError as error:
         say(f"error: {error}")
@@ -87,6 +95,7 @@ def write_onnx(
     opset: int = 17,
     attention: bool = False,
     overwrite: bool = False,
+    embed: bool = False,
 ) -> float:
     """Writes the file and what a device needs beside it, once its answers are those of the bundle.
 
@@ -97,9 +106,10 @@ def write_onnx(
         opset: 13 to 18.
         attention: Whether it answers the attention weights too.
         overwrite: Whether to replace a file that stands there.
+        embed: Whether it answers the vectors of texts too; a matcher of the bi form does so anyway.
 
     Returns:
-        The largest difference of a probability on the bundle's sample.
+        The largest difference of a probability, in float32 of a vector's numbers too, on the bundle's sample.
 
     Raises:
         InputError: A setting cannot be, a package is missing, or nobody can write there.
@@ -109,10 +119,13 @@ def write_onnx(
     import onnx
 
     from export.device_files import written_for_devices
+    from export.embedding import check_embeds
     from export.onnx_graph import convert, quantized
 
+    if embed:
+        check_embeds(bundle)
     with written_for_devices(bundle, out, overwrite) as path:
-        model = convert(bundle, opset, attention)
+        model = convert(bundle, opset, attention, embed)
         onnx.save_model(quantized(model) if quantize == "dynamic" else model, str(path))
         return _compared(bundle, path, None if quantize == "dynamic" else FLOAT_TOLERANCE)
 
@@ -123,10 +136,12 @@ def _compared(bundle, path: Path, tolerance: float | None) -> float:
     import onnxruntime
 
     from export.device_graph import features_of, sample_rows
+    from export.embedding import VECTORS
     from export.ids import ids_function, input_names, output_name
     from export.tagger_check import tagged_difference
     from kmha.features import WORD_MASK
     from kmha.manifest import TAG
+    from kmha.vectors import TextVectors
 
     rows = sample_rows(bundle, SAMPLE_ROWS)
     features = features_of(bundle, rows)
@@ -139,6 +154,12 @@ def _compared(bundle, path: Path, tolerance: float | None) -> float:
         return tagged_difference(found, expected, inputs[WORD_MASK], exact=tolerance is not None)
     (found,) = session.run([output_name(bundle)], inputs)
     difference = float(np.abs(found - bundle.probabilities(rows)).max())
+    if VECTORS in [output.name for output in session.get_outputs()]:
+        (vectors,) = session.run([VECTORS], inputs)
+        apart = float(np.abs(vectors - TextVectors(bundle)(rows)).max())
+        # Rounded weights move a vector's numbers more than they do probabilities: only NaN is wrong by itself.
+        counts = tolerance is not None or not np.isfinite(apart)
+        difference = apart if counts and not apart <= difference else difference
     if not np.isfinite(difference):
         raise CheckError("the file answers NaN; nothing was written")
     if tolerance is not None and difference > tolerance:

@@ -27,19 +27,20 @@ from kmha.manifest import CLASSIFY, TAG
 TABLE_VALUES = 1 << 18
 
 
-def convert(bundle: Bundle, opset: int, attention: bool = False) -> onnx.ModelProto:
+def convert(bundle: Bundle, opset: int, attention: bool = False, vectors: bool = False) -> onnx.ModelProto:
     """The model of `device_function`, with labels and versions in its metadata.
 
     Args:
         bundle: A trained bundle.
         opset: 13 to 18.
         attention: Whether it answers the attention weights too.
+        vectors: Whether a classifier gives the vectors of its texts too.
 
     Returns:
         A checked model: token_ids and padding_mask int32 [batch, length] to probabilities float32 [batch, C] and
-        perhaps attention float32 [batch, L, N, length, length]. Of pairs token_ids_a, padding_mask_a, token_ids_b and
-        padding_mask_b to scores float32 [batch, 1], the names and sizes as in `export.ids`; of taggers those of
-        `export.tagger_ids`.
+        perhaps attention float32 [batch, L, N, length, length] and vectors float32 [batch, D]. Of pairs token_ids_a,
+        padding_mask_a, token_ids_b and padding_mask_b to scores float32 [batch, 1], the names and sizes as in
+        `export.ids`; of taggers those of `export.tagger_ids`.
 
     Raises:
         InputError: An op of the model has no counterpart in ONNX (it is named).
@@ -47,7 +48,7 @@ def convert(bundle: Bundle, opset: int, attention: bool = False) -> onnx.ModelPr
     tables = _large_variables(bundle)
     with quiet_logging():
         model, _ = tf2onnx.convert.from_function(
-            tf.function(_with_tables(bundle, tables, attention), autograph=False),
+            tf.function(_with_tables(bundle, tables, attention, vectors), autograph=False),
             input_signature=[*ids_specs(bundle), *map(_table_spec, tables, range(len(tables)))],
             opset=opset,
             custom_op_handlers={"Erfc": (_erfc, [])},
@@ -81,12 +82,12 @@ def _table_spec(variable, index: int) -> tf.TensorSpec:
     return tf.TensorSpec(variable.shape, variable.dtype, f"table_{index}")
 
 
-def _with_tables(bundle: Bundle, tables: list[Any], attention: bool):
+def _with_tables(bundle: Bundle, tables: list[Any], attention: bool, vectors: bool):
     """The graph function with large variables as arguments.
 
     tf2onnx copies every constant at each of its passes: with the tables inside it takes fifteen times as long.
     """
-    answer = device_function(bundle, attention)
+    answer = device_function(bundle, attention, vectors)
 
     def with_tables(*inputs):
         given, values = inputs[: len(inputs) - len(tables)], inputs[len(inputs) - len(tables) :]

@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from export.embedding import EMBED, EMBED_QUERY, EMBED_QUERY_IDS, VECTORS
 from export.ids_endpoints import (
     CLASSIFY,
     EXPLAIN,
@@ -11,16 +12,17 @@ from export.ids_endpoints import (
     PREDICT_TEXT,
     SCORES,
     SERVING_DEFAULT,
+    TEXT,
     IdsEndpoints,
     traced,
 )
-from export.ranking import scores_function, vector_scores_function, vectors_function
+from export.ranking import scores_function, vector_scores_function
 from kmha.bundle import Bundle
 
-RANK, RANK_VECTORS, EMBED, EMBED_QUERY = "rank", "rank_vectors", "embed", "embed_query"
+RANK, RANK_VECTORS = "rank", "rank_vectors"
 
-TEXT_A, TEXT_B, TEXT = "text_a", "text_b", "text"
-QUERY, CANDIDATES, VECTORS = "query", "candidates", "vectors"
+TEXT_A, TEXT_B = "text_a", "text_b"
+QUERY, CANDIDATES = "query", "candidates"
 SCORE, MATCH, ORDER = "score", "match", "order"
 
 
@@ -36,11 +38,8 @@ class PairEndpoints(IdsEndpoints):
         super().__init__(bundle, xla)
         model = bundle.model
         self._target, self._form = model.target, model.form
-        self._own_weights = not model.pairs[0].share_weights
-        cutter = self._parts.cutter
-        self._parts.scores = scores_function(bundle, cutter)
+        self._parts.scores = scores_function(bundle, self._parts.cutter)
         if self._form == "bi":
-            self._parts.vectors = {side: vectors_function(bundle, cutter, side) for side in "ab"}
             self._parts.vector_scores = vector_scores_function(bundle)
 
     def predict_text(self, text_a, text_b):
@@ -110,15 +109,15 @@ class PairEndpoints(IdsEndpoints):
         Returns:
             As `rank`.
         """
-        return _ranked(self._parts.vector_scores(self._parts.vectors["a"](_one(query)), vectors))
-
-    def embed(self, text):
-        """Unit vectors float32 [B, D] of candidates, string [B], to keep and rank later: {"vectors": …}."""
-        return {VECTORS: self._parts.vectors["b"](text)}
+        return _ranked(self._parts.vector_scores(self._vectors(0, _one(query)), vectors))
 
     def embed_query(self, text):
         """Unit vectors float32 [B, D] of queries, string [B], where they have an encoder of their own."""
-        return {VECTORS: self._parts.vectors["a"](text)}
+        return self._embedded(EMBED_QUERY, text)
+
+    def embed_query_ids(self, **inputs):
+        """As `embed_query`, of token ids and masks."""
+        return self._embedded_ids(EMBED_QUERY, inputs)
 
     def signatures(self) -> dict[str, Any]:
         """The concrete functions by signature name: those that the form and the target of the matcher have."""
@@ -135,13 +134,15 @@ class PairEndpoints(IdsEndpoints):
         found[RANK] = traced(self.rank, _strings(QUERY), _strings(CANDIDATES))
         if self._form != "bi":
             return found
-        embed = traced(self.embed, _strings(TEXT))
-        dim = embed.structured_outputs[VECTORS].shape[-1]
+        found |= self.embed_signatures()
+        dim = found[EMBED].structured_outputs[VECTORS].shape[-1]
         vectors = tf.TensorSpec([None, dim], tf.float32, VECTORS)
-        found |= {EMBED: embed, RANK_VECTORS: traced(self.rank_vectors, _strings(QUERY), vectors)}
-        return (
-            {**found, EMBED_QUERY: traced(self.embed_query, _strings(TEXT))} if self._own_weights else found
-        )
+        found[RANK_VECTORS] = traced(self.rank_vectors, _strings(QUERY), vectors)
+        if EMBED_QUERY in self._parts.embeddings:
+            specs = self._text_specs[self._parts.embeddings[EMBED_QUERY]]
+            found[EMBED_QUERY] = traced(self.embed_query, _strings(TEXT))
+            found[EMBED_QUERY_IDS] = traced(self.embed_query_ids, **specs)
+        return found
 
 
 def _strings(name: str) -> tf.TensorSpec:

@@ -58,6 +58,14 @@ class Predictor(Protocol):
         """
         ...
 
+    def vectors(self, texts: Sequence[Row]) -> dict[str, np.ndarray]:
+        """The vectors of texts that it gives beside its answers, float32 [R, D] each; none where it gives none.
+
+        By name: "vectors" or "embed" of texts, of pairs texts B; "vectors_a" and "vectors_b" of both texts of a pair;
+        "embed_query" of texts A. Predictors of sentences need not have it.
+        """
+        ...
+
     def tensors(self, texts: Sequence[Row]) -> Iterator[np.ndarray]:
         """All numbers that it computes on the way to the answers of a few rows, each text padded to one length."""
         ...

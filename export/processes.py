@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,13 @@ class Answers:
         probabilities: float32 [R, C].
         ids: Token ids of each row as its tokenizer made them; see `export.predictors.Predictor.token_ids`.
         facts: As `export.predictors.Predictor.facts`.
+        vectors: As `export.predictors.Predictor.vectors`.
     """
 
     probabilities: np.ndarray
     ids: list[Any] | None
     facts: dict[str, Any]
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def ask(artefact: Artefact, texts: Sequence[Row]) -> Answers:
@@ -55,6 +57,7 @@ def ask(artefact: Artefact, texts: Sequence[Row]) -> Answers:
             np.load(folder / answer.PROBABILITIES, allow_pickle=False),
             json.loads((folder / answer.IDS).read_text()),
             json.loads((folder / answer.FACTS).read_text()),
+            _arrays(folder / answer.VECTORS),
         )
 
 
@@ -79,6 +82,13 @@ def ask_layers(
         np.savez(folder / answer.LAYERS, **arrays)
         _run(artefact, folder)
         return json.loads((folder / answer.ERRORS).read_text())
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    if not path.exists():
+        return {}
+    with np.load(path, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
 
 
 def _run(artefact: Artefact, folder: Path) -> None:

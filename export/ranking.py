@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from export.text_features import TextCutter, padded
 from kmha.bundle import Bundle
-from kmha.features import SIDES
 from kmha.ranker import beside_each, compared_with_each
 
 CHUNK_ROWS = 128
@@ -18,22 +17,6 @@ CHUNK_WEIGHTS = CHUNK_ROWS * 128 * 128
 def chunk_rows(max_length: int) -> int:
     """Candidates that are compared together, so that memory has an end whatever their number and length."""
     return max(1, min(CHUNK_ROWS, CHUNK_WEIGHTS // max_length**2))
-
-
-def vectors_function(bundle: Bundle, cutter: TextCutter, side: str) -> Any:
-    """A graph function of texts, string [B], that gives their unit vectors float32 [B, D].
-
-    Args:
-        bundle: Of a matcher in the bi form.
-        cutter: Of that bundle.
-        side: Which text of a pair they are, "a" or "b".
-    """
-    model, number = bundle.model, SIDES.index(side)
-
-    def vectors(texts):
-        return model.vectors(cutter.features({number: texts}), side, training=False)
-
-    return tf.function(vectors, autograph=False)
 
 
 def scores_function(bundle: Bundle, cutter: TextCutter) -> Any:

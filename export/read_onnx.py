@@ -24,6 +24,7 @@ from export.token_batches import (
     shown_ids,
 )
 
+VECTORS = "vectors"
 _DYNAMIC = {"MatMulInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"}
 
 
@@ -60,11 +61,25 @@ class OnnxPredictor:
         """See the protocol."""
         if isinstance(self._tokenizer, SentenceTokenizer):
             return tagged(self._tokenizer, _cut(self._tokenizer, texts), batches, self._run_windows)
-        ids = _encoded(self._tokenizer, texts)
-        result = np.zeros((len(texts), self._classes), np.float32)
+        return self._answers(self._tokenizer, texts, {self._answer: self._classes})[self._answer]
+
+    def vectors(self, texts: Sequence[Any]) -> dict[str, np.ndarray]:
+        """See the protocol."""
+        sizes = {out.name: out.shape[-1] for out in self._session.get_outputs() if VECTORS in out.name}
+        if isinstance(self._tokenizer, SentenceTokenizer) or not sizes:
+            return {}
+        return self._answers(self._tokenizer, texts, sizes)
+
+    def _answers(
+        self, tokenizer: TextTokenizer, texts: Sequence[Any], sizes: dict[str, int]
+    ) -> dict[str, np.ndarray]:
+        """Outputs float32 [R, size] by name."""
+        ids = _encoded(tokenizer, texts)
+        result = {name: np.zeros((len(texts), size), np.float32) for name, size in sizes.items()}
         for rows in batches(ids):
-            inputs = fed(self._tokenizer, [ids[row] for row in rows])
-            (result[rows],) = self._session.run([self._answer], inputs)
+            values = self._session.run(list(sizes), fed(tokenizer, [ids[row] for row in rows]))
+            for name, value in zip(sizes, values, strict=True):
+                result[name][rows] = value
         return result
 
     def tensors(self, texts: Sequence[Any]) -> Iterator[np.ndarray]:

@@ -14,6 +14,7 @@ from kmha.quiet import import_tensorflow
 
 SIGNATURE, TEXT, TEXT_A, TEXT_B = "serving_default", "text", "text_a", "text_b"
 PROBABILITIES, LABELS, SCORE = "probabilities", "labels", "score"
+EMBED, EMBED_QUERY, VECTORS = "embed", "embed_query", "vectors"
 BATCH_ROWS = 32
 
 
@@ -48,6 +49,18 @@ class SavedModelPredictor:
     def _answers(self, rows: Sequence[Row]) -> np.ndarray:
         answers = self._signature(**self._columns(rows))
         return answers[SCORE].numpy()[:, None] if SCORE in answers else answers[PROBABILITIES].numpy()
+
+    def vectors(self, texts: Sequence[Row]) -> dict[str, np.ndarray]:
+        """See the protocol."""
+        found = {}
+        for name in (EMBED, EMBED_QUERY):
+            if name not in self._loaded.signatures:
+                continue
+            column = [row if isinstance(row, bytes) else row[-1 if name == EMBED else 0] for row in texts]
+            parts = (column[first : first + BATCH_ROWS] for first in range(0, len(column), BATCH_ROWS))
+            embed = self._loaded.signatures[name]
+            found[name] = np.concatenate([embed(text=_strings(part))[VECTORS].numpy() for part in parts])
+        return found
 
     def tensors(self, texts: Sequence[Row]) -> Iterator[np.ndarray]:
         """See the protocol."""

@@ -11,7 +11,7 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 from export.device.sentences import SentenceTokenizer
 from export.sentence_batches import Part, cut_sentence
 from export.tflite_runner import fitting, load_tflite, signature_inputs
-from export.tflite_signatures import Signature, read_signatures
+from export.tflite_signatures import VECTORS, Signature, read_embeddings, read_signatures
 from export.token_batches import (
     TextTokenizer,
     encoded,
@@ -63,6 +63,38 @@ class TflitePredictor:
     def probabilities(self, texts: Sequence[Any]) -> np.ndarray:
         """See the protocol."""
         return self._answer(texts)
+
+    def vectors(self, texts: Sequence[Any]) -> dict[str, np.ndarray]:
+        """See the protocol."""
+        if isinstance(self._tokenizer, SentenceTokenizer):
+            return {}
+        rows = self._encoded(self._tokenizer, texts)
+        given = [name for name in self._signatures[0].outputs if name.startswith(VECTORS)]
+        found = {name: self._outputs(self._signatures, name, rows) for name in given}
+        for name, signatures in read_embeddings(self._observed).items():
+            found[name] = self._outputs(signatures, VECTORS, rows)
+        return found
+
+    def _outputs(
+        self, signatures: Sequence[Signature], output: str, rows: Sequence[list[list[int]]]
+    ) -> np.ndarray:
+        """An output [R, D] of all rows of ids, each by the shortest of the signatures that holds what it reads."""
+        assert not isinstance(self._tokenizer, SentenceTokenizer)
+        places = [
+            place
+            for place, (ids_name, *_) in enumerate(input_names(self._tokenizer))
+            if ids_name in signatures[0].inputs
+        ]
+        found = []
+        for row in rows:
+            lengths = [len(row[place]) for place in places]
+            signature = fitting(signatures, lengths)
+            fitted = dict(zip(places, signature.fitted(lengths), strict=True))
+            inputs = fed(
+                self._tokenizer, [row], [fitted.get(place, len(ids)) for place, ids in enumerate(row)]
+            )
+            found.append(signature.run(inputs)[output][0].copy())
+        return np.stack(found)
 
     def tensors(self, texts: Sequence[Any]) -> Iterator[np.ndarray]:
         """See the protocol."""

@@ -1,17 +1,20 @@
 """Examines exported models: what each answered, how far that is from the bundle, and where it went wrong."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from export.artefacts import Artefact
 from export.differences import as_json, failures
+from export.embedding import embeddings
 from export.expected_rows import ExpectedRows
 from export.expected_sentences import ExpectedSentences
 from export.layer_outputs import TOKENIZER
 from export.nearest import first_divergent
 from export.processes import Answers, Crashed, ask, ask_layers
+from export.vector_differences import text_number, vector_differences, vector_failures
 from export.verify_rows import Rows
 from kmha.bundle import Bundle
 from kmha.manifest import TAG
@@ -27,7 +30,7 @@ class Examiner:
 
     def __init__(self, bundle: Bundle, rows: Rows):
         self._bundle, self._rows = bundle, rows
-        self._expected = (ExpectedSentences if bundle.task == TAG else ExpectedRows)(bundle, rows)
+        self._expected: Any = (ExpectedSentences if bundle.task == TAG else ExpectedRows)(bundle, rows)
         self.metric = self._expected.metric
 
     def report(self, artefact: Artefact) -> dict[str, Any]:
@@ -56,6 +59,8 @@ class Examiner:
         reasons = failures(
             facts["quantization"], found, change, None if others is None else len(others), same_labels
         )
+        vectors, wrong_vectors = self._compared_vectors(answers, longest)
+        reasons += wrong_vectors
         worst = expected.row_of(found.worst_row)
         report = {
             "quantization": facts["quantization"],
@@ -68,6 +73,7 @@ class Examiner:
             "worst_row": self._rows.place(worst),
             self._rows.task.metric: metric,
             f"{self._rows.task.metric}_change": change,
+            **({"vectors": vectors} if vectors else {}),
             "ops": facts["ops"],
             "passed": not reasons,
             "failures": reasons,
@@ -79,6 +85,23 @@ class Examiner:
                 "differs_first": self._rows.place(others[0]),
             }
         return {**report, **self._where(artefact, answers, worst)} if reasons else report
+
+    def _compared_vectors(self, answers: Answers, longest: int | None) -> tuple[dict[str, Any], list[str]]:
+        """What is to be told of the vectors, by name, and why they fail."""
+        found, reasons, quantization = {}, [], answers.facts["quantization"]
+        if answers.vectors and not embeddings(self._bundle):
+            return {}, [f"wanted no vectors, given {', '.join(answers.vectors)}"]
+        for name, given in answers.vectors.items():
+            wanted = self._expected.vectors(text_number(name, self._bundle.preprocessor.num_texts), longest)
+            if given.shape != wanted.shape:
+                reasons.append(
+                    f"{name}: wanted vectors of shape {list(wanted.shape)}, given {list(given.shape)}"
+                )
+                continue
+            compared = vector_differences(wanted, given, self._rows.real)
+            found[name] = {**asdict(compared), "worst_row": self._rows.place(compared.worst_row)}
+            reasons += vector_failures(quantization, name, compared)
+        return found, reasons
 
     def _where(self, artefact: Artefact, answers: Answers, worst: int) -> dict[str, Any]:
         """The first layer that diverges, and how far each is from the nearest tensor."""
@@ -120,6 +143,8 @@ def table(reports: Sequence[dict[str, Any]], metric: float | None) -> list[str]:
         for row in (header, *body)
     ]
     for report in reports:
+        for name, found in report.get("vectors", {}).items():
+            lines.append(_vectors(report["artefact"], name, found))
         for reason in report["failures"]:
             lines.append(f"{report['artefact']}: {reason}")
         if report.get("first_divergent_layer"):
@@ -127,6 +152,13 @@ def table(reports: Sequence[dict[str, Any]], metric: float | None) -> list[str]:
         if report.get("rows_longer"):
             lines.append(_longer(report))
     return lines
+
+
+def _vectors(artefact: str, name: str, found: dict[str, Any]) -> str:
+    """How near the vectors are."""
+    most = "NaN" if found["max_difference"] is None else f"{found['max_difference']:.1e}"
+    cosines = f"cosine {found['mean_cosine']:.6f} on average, {found['least_cosine']:.6f} at the least"
+    return f"{artefact}: {name}: vectors differ by at most {most}, {cosines}"
 
 
 def _longer(report: dict[str, Any]) -> str:

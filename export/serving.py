@@ -12,6 +12,7 @@ from export.ids_endpoints import (
     LABELS,
     PREDICT_TEXT,
     SERVING_DEFAULT,
+    TEXT,
     IdsEndpoints,
     traced,
 )
@@ -19,7 +20,7 @@ from kmha.bundle import Bundle
 from kmha.manifest import CLASSIFY as CLASSIFY_TASK
 from kmha.manifest import MATCH, TAG
 
-TEXT, GIVEN = "text", "given"
+GIVEN = "given"
 
 
 class Endpoints(IdsEndpoints):
@@ -82,6 +83,7 @@ class Endpoints(IdsEndpoints):
             **self.ids_signatures(),
             CLASSIFY: traced(self.classify, serialized),
             EXPLAIN: traced(self.explain, text),
+            **self.embed_signatures(),
         }
 
 

@@ -38,6 +38,8 @@ class TfliteConfig:
     """One signature for any length up to the run's longest, instead of fixed ones."""
     attention: bool = False
     """Answers the attention weights too."""
+    embed: bool = False
+    """Adds a signature embed that gives the vector of a text, as training.embed does; it shares the weights."""
     with_tokenizer: bool = False
     """Also writes OUT.text.tflite, which takes strings; it needs a runtime with tensorflow-text's ops."""
     overwrite: bool = False
@@ -64,7 +66,7 @@ def _export(config: TfliteConfig) -> int:
     try:
         with _text_model(config, bundle, lengths[-1]):
             difference = write_tflite(
-                bundle, config.out, lengths, config.quantize, config.attention, config.overwrite
+                bundle, config.out, lengths, config.quantize, config.attention, config.overwrite, config.embed
             )
     except CheckError as error:
         say(f"error: {config.out}: {error}")
@@ -126,6 +128,7 @@ def write_tflite(
     quantize: Literal["none", "float16", "dynamic", "int8"] = "none",
     with_attention: bool = False,
     overwrite: bool = False,
+    with_vectors: bool = False,
 ) -> float:
     """Writes a bundle as a TFLite model and what a device needs beside it.
 
@@ -136,9 +139,10 @@ def write_tflite(
         quantize: As in `tflite_convert.convert`.
         with_attention: Whether to answer the attention weights too.
         overwrite: Whether files that stand there are replaced.
+        with_vectors: Whether to add signatures of vectors.
 
     Returns:
-        The largest difference of a probability from the bundle's, on sample texts.
+        The largest difference of a probability, in float32 of a vector's numbers too, from the bundle's, on its sample.
 
     Raises:
         InputError: The place is taken or cannot be written to, or int8 lacks a sample.
@@ -146,20 +150,24 @@ def write_tflite(
     """
     from export import tflite_metadata
     from export.device_files import LABELS, VOCABULARY, device_files, written_for_devices
+    from export.embedding import check_embeds
     from export.tflite_check import check_answers, check_ops
     from export.tflite_convert import convert
 
+    if with_vectors:
+        check_embeds(bundle)
     with written_for_devices(bundle, final, overwrite) as path:
-        content = convert(bundle, lengths, quantize, with_attention)
+        content = convert(bundle, lengths, quantize, with_attention, with_vectors)
         check_ops(content)
-        if tflite_metadata.has_metadata(bundle, len(lengths), with_attention):
+        # MediaPipe is told of models of one signature only.
+        if tflite_metadata.has_metadata(bundle, len(lengths) + with_vectors, with_attention):
             beside = device_files(bundle)
             named = {
                 tflite_metadata.LABELS: beside[LABELS],
                 tflite_metadata.VOCABULARY: beside[VOCABULARY],
             }
             content = tflite_metadata.with_metadata(content, bundle, named)
-        difference = check_answers(content, bundle, lengths, exact=quantize == "none")
+        difference = check_answers(content, bundle, lengths, quantize == "none", with_vectors)
         path.write_bytes(content)
     return difference
 

@@ -6,10 +6,17 @@ from typing import Any
 import numpy as np
 
 from export.device_graph import features_of, sample_rows
+from export.embedding import VECTORS, embedding_names, vectors_function
 from export.ids import ids_function, ids_specs, input_names, output_name
 from export.outcomes import CheckError
 from export.tagger_check import tagged_difference
-from export.tflite_convert import longest_length, one_row, signature_names
+from export.tflite_convert import (
+    embedding_row,
+    embedding_signatures,
+    longest_length,
+    one_row,
+    signature_names,
+)
 from kmha.bundle import Bundle
 from kmha.errors import InputError
 from kmha.features import WORD_MASK
@@ -52,7 +59,7 @@ def check_ops(content: bytes) -> None:
             raise CheckError(f"wanted built-in ops without variables, given {name}")
 
 
-def check_answers(content: bytes, bundle: Bundle, lengths, exact: bool) -> float:
+def check_answers(content: bytes, bundle: Bundle, lengths, exact: bool, with_vectors: bool = False) -> float:
     """Compares a model's answers to sample texts with its bundle's.
 
     Args:
@@ -60,9 +67,10 @@ def check_answers(content: bytes, bundle: Bundle, lengths, exact: bool) -> float
         bundle: The bundle it was made of.
         lengths: Tokens each signature takes; None for any number.
         exact: Whether the answers must be the bundle's within 1e-4 (float32).
+        with_vectors: Whether it has signatures of vectors, to be compared too.
 
     Returns:
-        The largest difference of a probability.
+        The largest difference of a probability; of an exact model of a vector's numbers too.
 
     Raises:
         CheckError: An answer is not a number, or they differ.
@@ -83,11 +91,28 @@ def check_answers(content: bytes, bundle: Bundle, lengths, exact: bool) -> float
             if not np.isfinite(found).all():
                 raise CheckError(f"signature {name}: wanted numbers, given {found[~np.isfinite(found)][0]}")
             largest = max(largest, float(np.abs(found - expected[row]).max()))
+    embedded = embedding_signatures(bundle, lengths) if with_vectors else {}
+    for name, (number, length) in embedded.items():
+        features = features_of(bundle, rows, length or longest_length(bundle))
+        apart = _vectors_difference(interpreter.get_signature_runner(name), bundle, number, features, length)
+        if not np.isfinite(apart):
+            raise CheckError(f"signature {name}: wanted numbers, given {apart}")
+        largest = max(largest, apart) if exact else largest
     if exact and largest > TOLERANCE:
         raise CheckError(
             f"wanted the run's answers within {TOLERANCE:g}, given a difference of {largest:.2g}"
         )
     return largest
+
+
+def _vectors_difference(runner: Any, bundle: Bundle, number: int, features, length: int | None) -> float:
+    """The largest difference of a number of the vectors of one text of each row."""
+    inputs = [
+        one_row(bundle, features, row, cut=not length) for row in range(len(next(iter(features.values()))))
+    ]
+    given = [embedding_row(bundle, number, each) for each in inputs]
+    wanted = vectors_function(bundle, number)(*(features[name] for name in embedding_names(bundle, number)))
+    return float(np.abs(np.concatenate([runner(**each)[VECTORS] for each in given]) - wanted.numpy()).max())
 
 
 def _tags_difference(runner: Any, bundle: Bundle, features, cut: bool, exact: bool, name: str) -> float:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.lite.python.convert import ConverterError, mlir_quantize
 
 from export.device_graph import device_function, features_of, sample_rows
+from export.embedding import VECTORS, embeddings, text_inputs, vectors_function
 from export.ids import ids_specs, input_names
 from export.outcomes import CheckError
 from export.tagger_ids import one_window
@@ -44,8 +45,22 @@ def signature_names(lengths: Sequence[int | None]) -> list[str]:
     return [ONLY_SIGNATURE] if len(lengths) == 1 else [f"length_{length}" for length in lengths]
 
 
+def embedding_signatures(bundle: Bundle, lengths: Sequence[int | None]) -> dict[str, tuple[int, int | None]]:
+    """Which text of a row, and how many tokens of it, each signature of vectors takes, by name."""
+    ends = [""] if len(lengths) == 1 else [f"_{name}" for name in signature_names(lengths)]
+    return {
+        f"{name}{end}": (number, length)
+        for name, number in embeddings(bundle).items()
+        for end, length in zip(ends, lengths, strict=True)
+    }
+
+
 def convert(
-    bundle: Bundle, lengths: Sequence[int | None], quantize: Quantize = "none", with_attention: bool = False
+    bundle: Bundle,
+    lengths: Sequence[int | None],
+    quantize: Quantize = "none",
+    with_attention: bool = False,
+    with_vectors: bool = False,
 ) -> bytes:
     """The TFLite model of a bundle.
 
@@ -55,6 +70,8 @@ def convert(
         quantize: "none" keeps float32; "float16" halves the weights; "dynamic" keeps weights as 8-bit integers and
             computes in them where that pays; "int8" fixes the scales of values beforehand, but for FLOAT_OPS.
         with_attention: Whether to answer the attention weights too.
+        with_vectors: Whether to add the signatures of `embedding_signatures`, which share the weights: token ids, mask
+            and of a classifier segment_ids of one text, int32 [1, T], to "vectors" float32 [1, D].
 
     Returns:
         A flatbuffer whose signatures take token_ids, padding_mask and segment_ids, int32 [1, T], and give
@@ -75,23 +92,25 @@ def convert(
             "--quantize int8: wanted a run with a sample of its training texts, given one without"
         )
     names = dict(zip(signature_names(lengths), lengths, strict=True))
+    embedded = embedding_signatures(bundle, lengths) if with_vectors else {}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         if quantize == "int8":
             stack.enter_context(masked_score(MASKED_SCORE_INT8))
         signatures = {name: _signature(bundle, length, with_attention) for name, length in names.items()}
+        signatures |= {name: _embedding(bundle, *each) for name, each in embedded.items()}
         module: Any = tf.Module()
         module.weights = [variable.value for variable in bundle.model.variables]
         tf.saved_model.save(module, folder, signatures=signatures)
         # From the saved model: the other ways leave the weights out, or use ops that are not built in.
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(names))
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(signatures))
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         if quantize != "none":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if quantize == "float16":
             converter.target_spec.supported_types = [tf.float16]
         if quantize == "int8":
-            converter.representative_dataset = lambda: _calibration(bundle, names)
+            converter.representative_dataset = lambda: _calibration(bundle, names, embedded)
             # The converter's own second step, which can only here be told what to leave alone.
             converter._experimental_calibrate_only = True
             return _quantized(bundle, run_converter(converter))
@@ -167,11 +186,37 @@ def _signature(bundle: Bundle, length: int | None, with_attention: bool) -> Any:
     return function.get_concrete_function(*specs)
 
 
-def _calibration(bundle: Bundle, names: dict[str, int | None]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _embedding(bundle: Bundle, number: int, length: int | None) -> Any:
+    answer, given = vectors_function(bundle, number), text_inputs(bundle, number)
+    specs = [
+        tf.TensorSpec([1, length and min(length, each.part.max_length)], tf.int32, name)
+        for each in given
+        for name in (each.ids, each.mask)
+    ]
+    count = len(specs)
+    if bundle.task == CLASSIFY:
+        specs.append(tf.TensorSpec([1, length], tf.int32, SEGMENT_IDS))
+    function: Any = tf.function(lambda *inputs: {VECTORS: answer(*inputs[:count])}, autograph=False)
+    return function.get_concrete_function(*specs)
+
+
+def embedding_row(bundle: Bundle, number: int, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Of a signature's inputs, as `one_row` gives them, what a signature of one text's vectors takes."""
+    others = {name for given in bundle.preprocessor.inputs if given.text != number for name in given[:2]}
+    return {name: value for name, value in inputs.items() if name not in others}
+
+
+def _calibration(
+    bundle: Bundle, names: dict[str, int | None], embedded: dict[str, tuple[int, int | None]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, length in names.items():
         features = features_of(bundle, sample_rows(bundle), length or longest_length(bundle))
         for row in range(len(next(iter(features.values())))):
-            yield name, one_row(bundle, features, row, cut=length is None)
+            inputs = one_row(bundle, features, row, cut=length is None)
+            yield name, inputs
+            for other, (number, wanted) in embedded.items():
+                if wanted == length:
+                    yield other, embedding_row(bundle, number, inputs)
 
 
 def longest_length(bundle: Bundle) -> int:

@@ -9,7 +9,9 @@ import numpy as np
 
 from kmha.errors import InputError
 
-TOKEN_IDS, PROBABILITIES, SCORES = "token_ids", "probabilities", "scores"
+TOKEN_IDS, PROBABILITIES, SCORES, VECTORS = "token_ids", "probabilities", "scores", "vectors"
+# What the signatures of vectors are called, or their names begin with, where there is one for each of several lengths.
+EMBED, EMBED_QUERY = "embed", "embed_query"
 
 
 @dataclass(frozen=True)
@@ -20,13 +22,15 @@ class Signature:
         runner: LiteRT's.
         inputs: Names of all inputs.
         lengths: Of each of the token ids asked for, in their order, the T that it takes; 0 for any.
-        answer: Name of the output that answers: probabilities or scores.
+        answer: Name of the output that answers: probabilities, scores or vectors.
+        outputs: Names of all outputs.
     """
 
     runner: Any
     inputs: tuple[str, ...]
     lengths: tuple[int, ...]
     answer: str
+    outputs: tuple[str, ...]
 
     def holds(self, lengths: Iterable[int]) -> bool:
         """Whether token ids of such lengths fit."""
@@ -57,6 +61,8 @@ def read_signatures(
     """
     found = []
     for key in interpreter.get_signature_list():
+        if key.startswith(EMBED):
+            continue
         runner = interpreter.get_signature_runner(key)
         inputs, outputs = runner.get_input_details(), runner.get_output_details()
         given = {name for name in inputs if TOKEN_IDS in name}
@@ -65,7 +71,28 @@ def read_signatures(
             wanted = f"{', '.join(names)} and {PROBABILITIES} or {SCORES}"
             raise InputError(f"{path}: wanted a TFLite model of {wanted}, given one of {', '.join(inputs)}")
         lengths = (int(inputs[name]["shape_signature"][1]) for name in names)
-        found.append(Signature(runner, tuple(inputs), tuple(max(each, 0) for each in lengths), answer))
+        found.append(
+            Signature(runner, tuple(inputs), tuple(max(each, 0) for each in lengths), answer, tuple(outputs))
+        )
     if not found:
         raise InputError(f"{path}: wanted a TFLite model with a signature, given one without")
-    return sorted(found, key=lambda signature: (not all(signature.lengths), signature.lengths))
+    return _shortest_first(found)
+
+
+def read_embeddings(interpreter: Any) -> dict[str, list[Signature]]:
+    """The signatures of vectors by what they embed, "embed" and "embed_query", as `read_signatures` orders them."""
+    found: dict[str, list[Signature]] = {}
+    for key in interpreter.get_signature_list():
+        if not key.startswith(EMBED):
+            continue
+        runner = interpreter.get_signature_runner(key)
+        inputs = runner.get_input_details()
+        shapes = [inputs[name]["shape_signature"] for name in inputs if TOKEN_IDS in name]
+        lengths = tuple(max(int(shape[1]), 0) for shape in shapes)
+        signature = Signature(runner, tuple(inputs), lengths, VECTORS, (VECTORS,))
+        found.setdefault(EMBED_QUERY if key.startswith(EMBED_QUERY) else EMBED, []).append(signature)
+    return {name: _shortest_first(signatures) for name, signatures in found.items()}
+
+
+def _shortest_first(signatures: Iterable[Signature]) -> list[Signature]:
+    return sorted(signatures, key=lambda signature: (not all(signature.lengths), signature.lengths))

@@ -11,8 +11,8 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from export.ids import PROBABILITIES, ids_function
+from export.ids_endpoints import TEXT
 from export.outcomes import CheckError
-from export.serving import TEXT
 from export.tflite_check import SAMPLE_TEXTS, TOLERANCE, op_counts
 from export.tflite_convert import run_converter
 from kmha.bundle import Bundle

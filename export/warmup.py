@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from export.embedding import EMBED_IDS, EMBED_QUERY, EMBED_QUERY_IDS, VECTORS
 from export.ids import input_names
-from export.ids_endpoints import CLASSIFY, PREDICT_IDS, PREDICT_IDS_XLA
-from export.pair_serving import CANDIDATES, EMBED_QUERY, QUERY, RANK, RANK_VECTORS, TEXT_A, TEXT_B, VECTORS
+from export.ids_endpoints import CLASSIFY, PREDICT_IDS, PREDICT_IDS_XLA, TEXT
+from export.pair_serving import CANDIDATES, QUERY, RANK, RANK_VECTORS, TEXT_A, TEXT_B
 from export.sentence_warmup import sentence_requests
 from export.served_ids import compiled_shapes
-from export.serving import TEXT
 from kmha.bundle import Bundle
 from kmha.manifest import TAG
 
 WARMUP_REQUESTS = Path("assets.extra") / "tf_serving_warmup_requests"
 BATCH_SIZES = (1, 8, 32)
+OF_IDS = (PREDICT_IDS, PREDICT_IDS_XLA, EMBED_IDS, EMBED_QUERY_IDS)
 
 Row = tuple[bytes, ...]
 
@@ -66,9 +67,10 @@ def _requests(
             rows = list(itertools.islice(sample, size))
             if name == CLASSIFY:
                 yield classify_log(name, [serialized_example(*row) for row in rows])
-            elif name in (PREDICT_IDS, PREDICT_IDS_XLA):
+            elif name in OF_IDS:
                 for lengths in compiled_shapes(bundle.preprocessor.inputs) if is_compiled else [None]:
-                    yield predict_log(name, _ids(bundle, rows, lengths))
+                    given = _ids(bundle, rows, lengths)
+                    yield predict_log(name, {key: given[key] for key in given if key in _takes(function)})
             else:
                 yield predict_log(name, _texts(name, function, rows))
 

@@ -11,7 +11,7 @@ from kmha.errors import InputError
 from kmha.length_batches import length_batches
 from kmha.manifest import MATCH
 from kmha.rows import checked_texts
-from kmha.vectors import SideReader, TextVectors, total_lengths
+from kmha.vectors import TextReader, TextVectors
 
 
 class Ranked(NamedTuple):
@@ -86,7 +86,7 @@ class Ranker:
                 f"ranking: wanted a matcher of the bi form for vectors, given the {self.form} form"
             )
         elif self.form == "cross":
-            self._queries, self._readers = SideReader(bundle, "a"), SideReader(bundle, "b")
+            self._queries, self._readers = TextReader(bundle, "a"), TextReader(bundle, "b")
             self._cut = self._readers.cut(self.candidates)
             self._encode = tf.function(
                 lambda features: bundle.model.encode(features, "a"), reduce_retracing=True
@@ -124,7 +124,7 @@ class Ranker:
         features = self._queries.features(self._queries.cut([query]))
         encoded = self._encode(features)
         # Beside each candidate stands the query once more, for the rounds.
-        lengths = total_lengths(self._cut) + sum(each.shape[1] for each in encoded)
+        lengths = self._readers.lengths(self._cut) + sum(each.shape[1] for each in encoded)
         result = np.zeros(len(lengths), np.float32)
         for rows in length_batches(lengths, BATCH_TOKENS):
             result[rows] = self._compare(features, encoded, self._readers.features(self._cut, rows)).numpy()

@@ -1,7 +1,7 @@
 """Rows of texts as a bundle is asked them: checked, in columns, some at a time."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from kmha.errors import InputError
 
@@ -10,11 +10,12 @@ CHUNK_ROWS = 1024
 Text = str | bytes
 # What a model answers: a text, a pair of texts, or the words of a sentence.
 TextRow = Text | Sequence[Text]
+Row = TypeVar("Row")
 
 
-def chunks(texts: Iterator[TextRow], size: int) -> Iterator[list[TextRow]]:
+def chunks(texts: Iterator[Row], size: int) -> Iterator[list[Row]]:
     """The rows of a stream, so many at a time; those before an InputError come before it."""
-    chunk: list[TextRow] = []
+    chunk: list[Row] = []
     wrong = None
     try:
         for text in texts:

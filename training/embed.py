@@ -1,30 +1,47 @@
 """python -m training.embed RUN < texts.txt > vectors.npy
 
-Writes the vectors of texts, one a line on stdin, that a matcher of the bi form compares: float32 [rows, D] in NumPy's
-format. `training.predict RUN --rank texts.txt --vectors vectors.npy` then ranks them without reading them again.
+Writes the vectors of texts, one a line on stdin: float32 [rows, D], each of length 1, in NumPy's format, or with
+--format jsonl one JSON object a line. RUN is a run of any task (a matcher of the joint form has no such vectors), or a
+published checkpoint by name or folder. Of a matcher of the bi form `training.predict RUN --rank texts.txt --vectors
+vectors.npy` then ranks the texts without reading them again.
 """  # noqa: D415
 
+import json
+import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import tyro
 
-from kmha.manifest import read_manifest
-from training.cli import parse, run
+from kmha.errors import InputError
+from kmha.manifest import A_MODEL, MANIFEST, MATCH, read_manifest
+from training.cli import parse, run, say
 from training.predict import lines
+from training.ranges import Range
+
+PROGRESS_SECONDS = 10.0
+SHORTEST = 3
+# What the models of sentence-transformers that share MiniLM's architecture read.
+USUAL_LENGTH = 256
 
 
 @dataclass(frozen=True)
 class EmbedConfig:
-    """Writes the vectors of texts, one a line on stdin, in NumPy's format on stdout."""
+    """Writes the vectors of texts, one a line on stdin, on stdout."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Run folder that training.fit wrote, of a matcher of the bi form."""
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder that training.fit wrote, or a published checkpoint: minilm, or a Hugging Face folder."""
+    format: Literal["npy", "jsonl"] = "npy"
+    """npy: one float32 array in NumPy's format; jsonl: {"text": …, "vector": […]} a line, written as it goes."""
     side: Literal["a", "b"] = "b"
-    """a for queries, b for documents; it matters where each has weights of its own."""
+    """Of a matcher, a for queries, b for documents; it matters where each has weights of its own."""
+    max_length: Annotated[int, Range(at_least=0)] = 0
+    """Of a checkpoint, tokens read of a text, special ones included; 0: 256, or its positions where they are fewer."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,18 +50,97 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _embed(config: EmbedConfig) -> int:
-    read_manifest(config.run)
+    load = _found(config)
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    import numpy as np
-
-    from kmha.bundle import Bundle
     from kmha.vectors import TextVectors
 
-    vectors = TextVectors(Bundle.load(config.run), config.side)(list(lines(sys.stdin.buffer)))
-    np.save(sys.stdout.buffer, vectors, allow_pickle=False)
+    vectors = TextVectors(load(), config.side)
+    chunks = _told(vectors.stream(lines(sys.stdin.buffer)))
+    if config.format == "jsonl":
+        _write_jsonl(chunks)
+    else:
+        _write_npy(chunks, vectors.dim, sys.stdout.buffer)
     return 0
+
+
+def _found(config: EmbedConfig) -> Any:
+    """What loads the model, once its name and the flags are known to be right; no TensorFlow yet."""
+    folder = Path(config.run)
+    if not (folder / MANIFEST).is_file():
+        return _found_checkpoint(config)
+    task = read_manifest(folder)["task"]
+    if config.side != "b" and task != MATCH:
+        raise InputError(f"--side: wanted a matcher, given {A_MODEL[task]}")
+    if config.max_length:
+        raise InputError(
+            f"--max-length: wanted a published checkpoint, given {A_MODEL[task]} of its own length"
+        )
+
+    def load() -> Any:
+        from kmha.bundle import Bundle
+
+        return Bundle.load(folder)
+
+    return load
+
+
+def _found_checkpoint(config: EmbedConfig) -> Any:
+    from kmha.pretrained.sources import find_checkpoint
+
+    checkpoint = find_checkpoint(config.run)
+    if config.side != "b":
+        raise InputError("--side: wanted a matcher, given a published checkpoint")
+    positions, length = checkpoint.config.max_length, config.max_length
+    if length and not SHORTEST <= length <= positions:
+        raise InputError(
+            f"--max-length: wanted {SHORTEST} to the {positions} positions of {config.run}, given {length}"
+        )
+
+    def load() -> Any:
+        from kmha.pretrained.text_encoder import text_encoder
+
+        return text_encoder(checkpoint, length or min(USUAL_LENGTH, positions))
+
+    return load
+
+
+def _told(chunks: Iterator[tuple[list[Any], Any]]) -> Iterator[tuple[list[Any], Any]]:
+    """The same chunks; says now and then, and at the end, how many texts have been read."""
+    done, started = 0, time.monotonic()
+    said = started
+    for texts, vectors in chunks:
+        yield texts, vectors
+        done += len(texts)
+        if time.monotonic() - said >= PROGRESS_SECONDS:
+            said = time.monotonic()
+            say(f"{done:,} texts, {done / (said - started):,.0f} a second")
+    seconds = max(time.monotonic() - started, 1e-9)
+    say(f"{done:,} texts in {seconds:.1f} s, {done / seconds:,.0f} a second")
+
+
+def _write_jsonl(chunks: Iterator[tuple[list[Any], Any]]) -> None:
+    """Writes each number with as few digits as tell it from every other float32."""
+    for texts, vectors in chunks:
+        for text, vector in zip(texts, vectors, strict=True):
+            shown = json.dumps(text.decode("utf-8", "replace"), ensure_ascii=False)
+            print(f'{{"text": {shown}, "vector": [{", ".join(vector.astype(str))}]}}')
+
+
+def _write_npy(chunks: Iterator[tuple[list[Any], Any]], dim: int, out: BinaryIO) -> None:
+    """Writes the array; its header tells the number of rows, so they wait in a temporary file for the last one."""
+    import numpy as np
+
+    rows = 0
+    with tempfile.TemporaryFile(prefix="kmha-") as file:
+        for texts, vectors in chunks:
+            file.write(np.ascontiguousarray(vectors, "<f4").data)
+            rows += len(texts)
+        header = {"descr": "<f4", "fortran_order": False, "shape": (rows, dim)}
+        np.lib.format.write_array_header_1_0(out, header)
+        file.seek(0)
+        shutil.copyfileobj(file, out, 1 << 20)
 
 
 if __name__ == "__main__":

@@ -71,10 +71,13 @@ class TextClassifier(OneEncoder, keras.Model):
     def call(self, features, return_attention_weights=False, training=None):
         """See the class."""
         x, weights = self.encoder(features, return_attention_weights=True, training=training)
-        pooled = self.pooling(x, padding_mask=features[PADDING_MASK])
-        pooled = pooled if self.pooled_norm is None else self.pooled_norm(pooled)
-        logits = self.head(self.pooled_dropout(pooled, training=training))
+        logits = self.head(self.pooled_dropout(self.pooled(x, features), training=training))
         return (logits, weights) if return_attention_weights else logits
+
+    def pooled(self, x, features):
+        """The vector float [B, D] that the head reads, of a text's tokens, float [B, T, D]."""
+        pooled = self.pooling(x, padding_mask=features[PADDING_MASK])
+        return pooled if self.pooled_norm is None else self.pooled_norm(pooled)
 
     def probabilities(self, logits):
         """float32 [B, C] from logits [B, C]: softmax for one label, a sigmoid each for several."""

@@ -115,7 +115,7 @@ class TextMatcher(keras.Model):
 
     @property
     def vector_dim(self) -> int:
-        """Size of a text's vector in the bi form."""
+        """Size of a text's vector, in the cross and bi forms."""
         return sum(config.hidden_dim for config in self.encoder_configs.values())
 
     def most_tokens(self, text_length: int) -> int:
@@ -193,7 +193,7 @@ class TextMatcher(keras.Model):
         return self._logits(parts, False)
 
     def vectors(self, features, side: str, training=None):
-        """Unit vectors of texts, in the bi form: float32 [B, D of all granularities].
+        """Unit vectors float32 [B, D of all granularities] of texts; in the cross form before they look at each other.
 
         Args:
             features: The names of `side` only, int32 [B, T].
@@ -201,9 +201,9 @@ class TextMatcher(keras.Model):
             training: Whether to drop tokens and values.
 
         Raises:
-            InputError: In another form.
+            InputError: In the joint form.
         """
-        self._require(("bi",), "to compare vectors")
+        self._require(("cross", "bi"), "to give texts vectors of their own")
         pooled = []
         for name, pair in zip(self.granularities, self.pairs, strict=True):
             ids, mask = (features[n] for n in self._names(side, name))
@@ -213,8 +213,7 @@ class TextMatcher(keras.Model):
     def score_vectors(self, vectors_a, vectors_b):
         """Logits float32 [A, B] of every pair of unit vectors, float32 [A, D] and [B, D], in the bi form."""
         self._require(("bi",), "to compare vectors")
-        cosines = ops.matmul(vectors_a, ops.transpose(vectors_b))
-        return self.cosine_scale * cosines + self.cosine_bias
+        return self.cosine_scale * ops.matmul(vectors_a, ops.transpose(vectors_b)) + self.cosine_bias
 
     def all_pairs(self, features, training=None):
         """Logits float32 [B, B] of every A with every B of a batch, in the bi form."""

@@ -1,6 +1,9 @@
 """What models with a single encoder tell of it."""
 
 from kmha.config import EncoderConfig
+from kmha.features import PADDING_MASK
+from kmha.layers.comparison import unit
+from kmha.layers.pooling import mean_pool
 from kmha.models.encoder import TransformerEncoder
 
 
@@ -27,3 +30,27 @@ class OneEncoder:
     def most_tokens(self, text_length: int) -> int:
         """The longest sequence that the encoder meets when a text has at most so many tokens."""
         return text_length
+
+    @property
+    def vector_dim(self) -> int:
+        """Size of a text's vector."""
+        return self.encoder_config.hidden_dim
+
+    def encoded(self, features):
+        """The vectors of tokens, float [B, T, D], as the model's head reads them."""
+        return self.encoder(features, training=False)
+
+    def pooled(self, x, features):
+        """The vector float [B, D] of a text's tokens, float [B, T, D]: their mean, where a model has no own way."""
+        return mean_pool(x, features[PADDING_MASK])
+
+    def vectors(self, features):
+        """Unit vectors of texts, whose products are cosines.
+
+        Args:
+            features: As of the model's call, int32.
+
+        Returns:
+            float32 [B, D]; zeros of a row without tokens, unless the model makes something else of none.
+        """
+        return unit([self.pooled(self.encoded(features), features)])

@@ -78,3 +78,9 @@ def cut_windows(pieces, word_splits, tokens: int, start_id: int, end_id: int) ->
         core,
         sentences,
     )
+
+
+def first_windows(windows: Windows) -> Any:
+    """The number of each sentence's first window, int64 [B], of all their windows in order."""
+    ones = tf.ones_like(windows.sentences[:1], tf.bool)
+    return tf.where(tf.concat([ones, windows.sentences[1:] != windows.sentences[:-1]], axis=0))[:, 0]

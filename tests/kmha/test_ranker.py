@@ -113,11 +113,7 @@ def test_stored_vectors_rank_as_their_texts_do(bi_bundle):
 
 
 @pytest.mark.parametrize("form", ["cross", "joint"])
-def test_only_the_bi_form_has_vectors(form):
+def test_only_the_bi_form_ranks_by_vectors(form):
     bundle = make_pair_bundle(form=form)
-    with pytest.raises(InputError, match=f"wanted a matcher of the bi form, .* given one of the {form} form"):
-        TextVectors(bundle)
     with pytest.raises(InputError, match="bi form"):
         Ranker(bundle, TEXTS, np.zeros((len(TEXTS), 16), np.float32))
-    with pytest.raises(InputError, match="given a classifier"):
-        TextVectors(one_label_bundle())

@@ -1,14 +1,20 @@
 import io
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kmha import vectors
+from kmha.bundle import Bundle
+from kmha.pretrained.sources import find_checkpoint
+from kmha.pretrained.text_encoder import text_encoder
 from kmha.vectors import TextVectors
-from tests.bundles import TEXTS, make_pair_bundle
+from tests.bundles import TEXTS, make_pair_bundle, tagger_bundle
 from tests.command_runs import call, refused
+from tests.kmha.pretrained.tiny_folders import write_tiny_bert
 from training.embed import main as embed
 from training.predict import main as predict
 
@@ -23,18 +29,93 @@ def run(tmp_path_factory) -> Path:
     return folder
 
 
-def embedded(run: Path, capsysbinary, monkeypatch, *flags: str) -> bytes:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\n".join(LINES) + b"\n")))
+def embedded(run: Path, capsysbinary, monkeypatch, *flags: str, texts: Sequence[bytes] = LINES) -> bytes:
+    stdin = b"".join(text + b"\n" for text in texts)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
     assert embed([str(run), *flags]) == 0
     return capsysbinary.readouterr().out
+
+
+def array(content: bytes) -> np.ndarray:
+    return np.load(io.BytesIO(content), allow_pickle=False)
 
 
 def test_vectors_are_written_in_the_order_of_the_lines(run, capsysbinary, monkeypatch):
     bundle = make_pair_bundle(form="bi", share_weights=False)
     for flags, side in (((), "b"), (("--side", "b"), "b"), (("--side", "a"), "a")):
-        found = np.load(io.BytesIO(embedded(run, capsysbinary, monkeypatch, *flags)), allow_pickle=False)
+        found = array(embedded(run, capsysbinary, monkeypatch, *flags))
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, TextVectors(bundle, side)(LINES), atol=1e-6)
+
+
+def test_every_kind_of_run_has_vectors(news_run, tmp_path, capsysbinary, monkeypatch):
+    make_pair_bundle().save(tmp_path / "cross")
+    tagger_bundle().save(tmp_path / "tagger")
+    for folder in (news_run.folder, tmp_path / "cross", tmp_path / "tagger"):
+        found = array(embedded(folder, capsysbinary, monkeypatch))
+        np.testing.assert_allclose(found, TextVectors(Bundle.load(folder))(LINES), atol=1e-6)
+        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
+
+
+def test_a_checkpoint_is_embedded_by_the_mean_of_its_tokens(tmp_path, capsysbinary, monkeypatch):
+    folder = write_tiny_bert(tmp_path / "tiny")
+    checkpoint = find_checkpoint(str(folder))
+    for flags, length in (((), 12), (("--max-length", "5"), 5)):
+        found = array(embedded(folder, capsysbinary, monkeypatch, *flags))
+        np.testing.assert_allclose(found, TextVectors(text_encoder(checkpoint, length))(LINES), atol=1e-6)
+
+
+def test_both_formats_hold_the_same_numbers(run, capsysbinary, monkeypatch):
+    texts = [*LINES, b'a "quoted" line\\', b"a\rb\x85c\xe2\x80\xa8d"]
+    wanted = array(embedded(run, capsysbinary, monkeypatch, texts=texts))
+    written = embedded(run, capsysbinary, monkeypatch, "--format", "jsonl", texts=texts)
+    rows = [json.loads(line) for line in written.decode("utf-8").split("\n")[:-1]]
+    assert [set(row) for row in rows] == [{"text", "vector"}] * len(texts)
+    assert [row["text"] for row in rows] == [text.decode("utf-8", "replace") for text in texts]
+    # Every number comes back as it was, to the last bit.
+    np.testing.assert_array_equal(np.array([row["vector"] for row in rows], np.float32), wanted)
+
+
+def test_nothing_to_read_gives_an_empty_array(run, capsysbinary, monkeypatch):
+    found = array(embedded(run, capsysbinary, monkeypatch, texts=()))
+    assert found.shape == (0, 16) and found.dtype == np.float32
+    assert embedded(run, capsysbinary, monkeypatch, "--format", "jsonl", texts=()) == b""
+
+
+def test_texts_are_not_held(run, monkeypatch, capsysbinary):
+    """Of a stream of JSON lines the first are written before the last are read; and it is told how far it is."""
+    monkeypatch.setattr(vectors, "CHUNK_ROWS", 4)
+    monkeypatch.setattr("training.embed.PROGRESS_SECONDS", 0)
+    written = []
+
+    class Stream:
+        def __iter__(self):
+            for number in range(40):
+                # What waits is at most the chunk that is being read.
+                sys.stdout.flush()
+                written.append(capsysbinary.readouterr())
+                assert sum(each.out.count(b"\n") for each in written) == number // 4 * 4
+                yield b"bread %d\n" % number
+
+    class Stdin:
+        buffer = Stream()
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    assert embed([str(run), "--format", "jsonl"]) == 0
+    said = b"".join(each.err for each in [*written, capsysbinary.readouterr()]).decode().splitlines()
+    assert said[0].startswith("4 texts, ") and said[-1].startswith("40 texts in ")
+
+
+def test_an_interrupted_array_is_not_half_written(run, monkeypatch, capsysbinary):
+    class Stdin:
+        @property
+        def buffer(self):
+            yield b"bread\n"
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdin", Stdin())
+    assert embed([str(run)]) == 130
+    assert capsysbinary.readouterr().out == b""
 
 
 def test_stored_vectors_rank_as_the_texts_do(run, tmp_path, capsysbinary, monkeypatch):
@@ -52,6 +133,7 @@ def test_stored_vectors_rank_as_the_texts_do(run, tmp_path, capsysbinary, monkey
 def test_what_cannot_be_embedded_or_ranked(run, tmp_path, news_run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_pair_bundle().save(tmp_path / "cross")
+    make_pair_bundle(form="joint").save(tmp_path / "joint")
     (tmp_path / "texts.txt").write_bytes(b"\n".join(LINES) + b"\n")
     (tmp_path / "empty.npy").touch()
     (tmp_path / "zip.npy").write_bytes(b"PK\x03\x04 and no more")
@@ -60,10 +142,21 @@ def test_what_cannot_be_embedded_or_ranked(run, tmp_path, news_run, monkeypatch)
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     np.savez(tmp_path / "several.npz", np.zeros((9, 16), np.float32))
     rank = ["--rank", "texts.txt", "--vectors"]
-    wanted = "wanted a matcher of the bi form, whose texts have vectors of their own, given"
-    assert refused(tmp_path, embed, "cross") == f"{wanted} one of the cross form"
-    assert refused(tmp_path, embed, str(news_run.folder)) == f"{wanted} a classifier"
-    assert refused(tmp_path, embed, "nowhere").startswith("nowhere: wanted a run folder")
+    assert "given a matcher of the joint form" in refused(tmp_path, embed, "joint")
+    assert refused(tmp_path, embed, "nowhere").startswith("nowhere: wanted ")
+    news = str(news_run.folder)
+    assert refused(tmp_path, embed, news, "--side", "a") == "--side: wanted a matcher, given a classifier"
+    message = "--max-length: wanted a published checkpoint, given a classifier of its own length"
+    assert refused(tmp_path, embed, news, "--max-length", "9") == message
+    assert refused(tmp_path, embed, news, "--format", "csv").startswith("--format: wanted one of")
+    write_tiny_bert(tmp_path / "tiny")
+    for length in ("2", "13"):
+        message = f"--max-length: wanted 3 to the 12 positions of tiny, given {length}"
+        assert refused(tmp_path, embed, "tiny", "--max-length", length) == message
+    message = "--side: wanted a matcher, given a published checkpoint"
+    assert refused(tmp_path, embed, "tiny", "--side", "a") == message
+    (tmp_path / "tiny" / "model.safetensors").write_bytes(b"cut off")
+    assert "model.safetensors" in refused(tmp_path, embed, "tiny")
     assert refused(tmp_path, embed, str(run), "--side", "c").startswith("--side: wanted one of 'a', 'b'")
     assert refused(tmp_path, predict, str(run), "--vectors", "few.npy").startswith("--vectors: wanted --rank")
     for name in ("none.npy", "empty.npy", "zip.npy", "objects.npy", "nowhere.npy", "several.npz"):
