@@ -7,8 +7,8 @@ import numpy as np
 import safetensors.numpy
 
 from kmha.config import EncoderConfig
-from kmha.pretrained.huggingface import weight_shape
 from kmha.pretrained.names import FAMILIES
+from kmha.pretrained.tensors import weight_shape
 from tests.bundles import preprocessor
 
 SIZES = {
