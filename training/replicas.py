@@ -170,11 +170,11 @@ class TrainingStep(tf.Module):
         total, weight = context.all_reduce(SUM, [total, weight])
         gradients = [_all_reduce(context, gradient) for gradient in gradients]
         factor = 1.0 / (tf.maximum(weight, 1e-12) * self._scale())
-        gradients = [scaled(gradient, factor) for gradient in gradients]
-        norm = global_norm(gradients)
+        norm = global_norm(gradients) * factor
         if self.clip_norm is not None:
-            shrink = self.clip_norm / tf.maximum(norm, self.clip_norm)
-            gradients = [scaled(gradient, shrink) for gradient in gradients]
+            factor *= self.clip_norm / tf.maximum(norm, self.clip_norm)
+        # Once for both: of a large model each pass over all gradients shows in the time of a step.
+        gradients = [scaled(gradient, factor) for gradient in gradients]
         context.merge_call(self._apply, args=(gradients, all_finite(norm), weight > 0))
         return total, weight
 
