@@ -264,6 +264,15 @@ def test_whole_queries_stay_on_one_side(tmp_path_factory, sizes, fraction, seed)
     np.testing.assert_array_equal(again.validation_rows, parts.validation_rows)
 
 
+def test_one_query_is_held_out_even_where_each_is_more_than_the_share(tmp_path):
+    rows = [
+        (f"q{query}", f"{query} {i}", str(int(i == 0))) for query in range(4) for i in range(2 + query % 2)
+    ]
+    options: dict = {"validation_fraction": 0.125, "seed": 1, "multi_label": False, "whole_queries": True}
+    parts = split(pairs(tmp_path, rows), None, None, **options)
+    assert {rows[row][0] for row in parts.validation_rows} in ({"q0"}, {"q2"})
+
+
 def test_numbers_need_not_be_seen_twice(tmp_path):
     rows = [(str(number), f"text {number}", f"{number / 7:.3f}") for number in range(40)]
     examples = pairs(tmp_path, rows)
