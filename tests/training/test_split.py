@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kmha.errors import InputError
@@ -235,6 +235,7 @@ def pairs(folder: Path, rows: list[tuple[str, str, str]]) -> ExampleSet:
     return write_examples(examples, folder, num_texts=2)
 
 
+@example(sizes=[2, 3, 2, 3], fraction=0.125, seed=1)
 @given(
     sizes=st.lists(st.integers(2, 7), min_size=4, max_size=15),
     fraction=st.floats(0.1, 0.5),
@@ -262,15 +263,6 @@ def test_whole_queries_stay_on_one_side(tmp_path_factory, sizes, fraction, seed)
     assert all(sides)
     again = split(examples, None, None, **options)
     np.testing.assert_array_equal(again.validation_rows, parts.validation_rows)
-
-
-def test_one_query_is_held_out_even_where_each_is_more_than_the_share(tmp_path):
-    rows = [
-        (f"q{query}", f"{query} {i}", str(int(i == 0))) for query in range(4) for i in range(2 + query % 2)
-    ]
-    options: dict = {"validation_fraction": 0.125, "seed": 1, "multi_label": False, "whole_queries": True}
-    parts = split(pairs(tmp_path, rows), None, None, **options)
-    assert {rows[row][0] for row in parts.validation_rows} in ({"q0"}, {"q2"})
 
 
 def test_numbers_need_not_be_seen_twice(tmp_path):
