@@ -241,6 +241,13 @@ def test_vectors_are_kept_and_ranked():
     assert np.abs(as_query - vectors).max() > 0.01
     cosines = tf.reduce_sum(given["embed_query"](text=query)["vectors"] * vectors, axis=1)
     assert cosines.numpy().argmax() == stored["order"].numpy()[0]
+    # Ids of one side alone give what its texts do.
+    made = ids(bundle_of("bi"), [(QUERY, candidate) for candidate in CANDIDATES])
+    query_vectors = tf.repeat(given["embed_query"](text=query)["vectors"], len(CANDIDATES), axis=0)
+    for name, side, wanted in (("embed_ids", "b", vectors), ("embed_query_ids", "a", query_vectors)):
+        of_side = {key: tf.constant(value) for key, value in made.items() if key.endswith(f"_{side}")}
+        assert set(of_side) == {f"token_ids_{side}", f"padding_mask_{side}"}
+        near(given[name](**of_side)["vectors"], wanted)
     none = given["rank_vectors"](query=strings(["a"]), vectors=tf.zeros([0, 16]))
     assert none["order"].shape == none["scores"].shape == (0,)
 
@@ -288,12 +295,15 @@ def test_the_names_of_the_interface():
     assert list(signatures("symmetric")) == list(signatures("joint")) == [*every, "rank"]
     assert list(signatures("cross")) == [*every[:3], "predict_ids_xla", "explain", "rank"]
     assert list(signatures("classes")) == [*every, "classify"]
-    assert list(signatures("bi")) == [*every, "rank", "embed", "rank_vectors", "embed_query"]
+    assert list(signatures("bi")) == [
+        *(*every, "rank", "embed", "embed_ids"),
+        *("rank_vectors", "embed_query", "embed_query_ids"),
+    ]
 
 
 def test_one_encoder_embeds_queries_and_candidates_alike():
     shared = PairEndpoints(make_pair_bundle(form="bi")).signatures()
-    assert list(shared)[-3:] == ["rank", "embed", "rank_vectors"]
+    assert list(shared)[-4:] == ["rank", "embed", "embed_ids", "rank_vectors"]
 
 
 def test_a_bundle_gets_the_endpoints_of_its_task():

@@ -106,6 +106,7 @@ def test_the_signatures_are_stable(served, kind):
     of_ids = ({"token_ids": ids, "padding_mask": ids}, {"probabilities": (tf.float32, classes)})
     attention = (tf.float32, [None, 1, 2, None, None])
     explanation = {"tokens": (tf.string, [None, None]), "attention": attention, **of_ids[1]}
+    vectors = {"vectors": (tf.float32, [None, 16])}
     expected = {
         "serving_default": of_text,
         "predict_text": of_text,
@@ -113,6 +114,8 @@ def test_the_signatures_are_stable(served, kind):
         "predict_ids_xla": of_ids,
         "classify": ({"inputs": text}, {"classes": (tf.string, classes), "scores": (tf.float32, classes)}),
         "explain": ({"text": text}, explanation),
+        "embed": ({"text": text}, vectors),
+        "embed_ids": (of_ids[0], vectors),
     }
     assert set(loaded.signatures) == set(expected)
     for name, signature in loaded.signatures.items():
@@ -124,7 +127,8 @@ def test_the_signatures_are_stable(served, kind):
 def test_the_compiled_signature_is_there_only_if_asked_for(tmp_path):
     folder = write_savedmodel(one_label_bundle(), tmp_path / "served")
     loaded = tf.saved_model.load(str(folder))
-    assert set(loaded.signatures) == {"serving_default", "predict_text", "predict_ids", "classify", "explain"}
+    names = {"serving_default", "predict_text", "predict_ids", "classify", "explain", "embed", "embed_ids"}
+    assert set(loaded.signatures) == names
 
 
 @every_bundle

@@ -10,6 +10,7 @@ import export.ids_endpoints as names
 from export.serving import Endpoints
 from export.warmup import serialized_example
 from kmha.text.special_tokens import PADDING, START
+from kmha.vectors import TextVectors
 from tests.bundles import NASTY, SEVERAL, TEXTS, make_bundle, one_label_bundle, several_label_bundle
 
 ALL = [*TEXTS, *NASTY]
@@ -73,6 +74,26 @@ def test_examples_are_answered_as_their_texts(make):
     assert set(answers) == {"classes", "scores"}
     np.testing.assert_allclose(answers["scores"], bundle.probabilities(texts), atol=1e-5)
     assert (answers["classes"].numpy() == np.array([label.encode() for label in bundle.labels])).all()
+
+
+@both
+def test_texts_and_ids_are_embedded_as_by_the_bundle(make, ids_of_texts):
+    expected = TextVectors(make())(ALL)
+    found = signatures(make)["embed"](tf.constant(ALL, tf.string))
+    assert set(found) == {"vectors"} and found["vectors"].dtype == tf.float32
+    np.testing.assert_allclose(found["vectors"], expected, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(found["vectors"], axis=1), 1, rtol=1e-5)
+    given = {name: tf.constant(value) for name, value in ids_of_texts(make(), ALL).items()}
+    of_ids = signatures(make)["embed_ids"]
+    np.testing.assert_allclose(of_ids(**given)["vectors"], expected, atol=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="token_ids must be in"):
+        of_ids(**{**given, "token_ids": given["token_ids"] - 1})
+    # What a server that joins requests fills up with changes nothing.
+    short = ids_of_texts(make(), TEXTS[2:4])
+    filled = {name: np.concatenate([value, *[value[:, :1]] * 3], axis=1) for name, value in short.items()}
+    filled = {name: tf.constant(value) for name, value in filled.items()}
+    expected = expected[2:4]
+    np.testing.assert_allclose(of_ids(**filled)["vectors"], expected, atol=1e-5)
 
 
 def test_an_example_without_text_is_refused_by_name():

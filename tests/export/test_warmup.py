@@ -7,6 +7,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from export.savedmodel import write_savedmodel
 from export.warmup import BATCH_SIZES, WARMUP_REQUESTS, classify_log, predict_log, serialized_example
+from kmha.vectors import TextVectors
 from tests.bundles import one_label_bundle
 from tests.export.conftest import BUNDLES
 
@@ -44,7 +45,12 @@ def test_every_request_is_answered_by_its_signature(served, kind):
         assert len(sizes) == 1
         if "text" in inputs:
             assert set(inputs["text"]) <= set(texts)
-            expected = BUNDLES[kind]().probabilities(inputs["text"].tolist())
+            given = inputs["text"].tolist()
+            if name == "embed":
+                expected = TextVectors(BUNDLES[kind]())(given)
+                np.testing.assert_allclose(answer["vectors"], expected, atol=1e-5)
+                continue
+            expected = BUNDLES[kind]().probabilities(given)
             np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
 
 
@@ -53,7 +59,15 @@ def test_there_are_several_batch_sizes_and_all_compiled_shapes(served):
     shapes: dict[str, set] = {}
     for name, inputs in found:
         shapes.setdefault(name, set()).add(next(iter(inputs.values())).shape)
-    for name in ("serving_default", "predict_text", "predict_ids", "classify", "explain"):
+    for name in (
+        "serving_default",
+        "predict_text",
+        "predict_ids",
+        "classify",
+        "explain",
+        "embed",
+        "embed_ids",
+    ):
         assert {shape[0] for shape in shapes[name]} == set(BATCH_SIZES)
     assert shapes["predict_ids_xla"] == {(n, t) for n in (1, 2, 4, 8, 16, 32, 64) for t in (16, 24)}
 
