@@ -84,6 +84,26 @@ def several_label_bundle():
     return make_bundle(SEVERAL, multi_label=True, thresholds=[0.3, 0.5, 0.7, 0.9])
 
 
+@functools.cache
+def masked_bundle():
+    """A masked language model with random weights. Do not change what it returns: all tests share it."""
+    from kmha.bundle import Bundle
+    from kmha.config import EncoderConfig
+    from kmha.models.masked_lm import MaskedLanguageModel
+
+    texts = preprocessor()
+    # Wider than the vocabulary, as a table may be that was padded for speed.
+    config = EncoderConfig(
+        len(texts.vocabulary) + 3, 16, 1, 2, intermediate_dim=24, max_length=texts.max_length
+    )
+    model = MaskedLanguageModel(config)
+    model.build()
+    generator = np.random.default_rng(7)
+    for weights in model.trainable_variables:
+        weights.assign(0.5 * generator.normal(size=weights.shape))
+    return Bundle(model, texts, [], None, {}, list(TEXTS))
+
+
 PAIRS = tuple(zip(TEXTS, (*TEXTS[1:], TEXTS[0]), strict=True))
 
 

@@ -37,6 +37,20 @@ def test_what_was_written_is_read(folder):
     check_files(folder, manifest)
 
 
+def test_a_masked_language_model_has_no_labels(folder):
+    values = {**VALUES, "task": "masked-lm", "labels": [], "vocabulary_size": 9}
+    write_manifest(folder, values, FILES)
+    assert read_manifest(folder)["labels"] == []
+    for wrong, message in (
+        ({"labels": ["a"]}, "labels must be an empty list"),
+        ({"vocabulary_size": 0}, "vocabulary_size must be a number of tokens, given 0"),
+        ({"vocabulary_size": True}, "vocabulary_size must be a number of tokens, given true"),
+    ):
+        write_manifest(folder, values | wrong, FILES)
+        with pytest.raises(InputError, match=message):
+            read_manifest(folder)
+
+
 def test_no_value_takes_the_place_of_format_or_hashes(folder):
     write_manifest(folder, VALUES | {"format": 99, "files": {}}, FILES)
     check_files(folder, read_manifest(folder))

@@ -1,4 +1,6 @@
-"""Trains a small matcher listwise, or a tagger, on one device and on two replicas; prints how far they are apart.
+"""Trains a small matcher listwise, a tagger or a masked language model on one device and on two replicas.
+
+Prints how far they are apart.
 
 A process of its own, as for `replica_worker`. From the root of the repository:
 
@@ -28,6 +30,7 @@ from training.examples import Example, write_examples  # noqa: E402
 from training.inputs import Inputs, make_inputs  # noqa: E402
 from training.optimizer import AdamW  # noqa: E402
 from training.replicas import TrainingStep, make_strategy  # noqa: E402
+from training.tasks.masked_lm import MaskedLmTask  # noqa: E402
 from training.tasks.match import MatchTask  # noqa: E402
 from training.tasks.tag import TagTask  # noqa: E402
 from training.tasks.task import Part  # noqa: E402
@@ -43,6 +46,21 @@ TAG = TagTask(
     character_dim=8,
     dropout=0.0,
 )
+
+MASKED_LM = MaskedLmTask(share=0.3)
+
+
+def read_texts(folder: Path) -> Inputs:
+    """Texts of which several make a row, not all rows with as many masked tokens."""
+    examples = write_examples(
+        (
+            Example((" ".join(words[: 1 + number % 9]),), (), "a")
+            for number, (words, _) in enumerate(tagged_sentences(66, seed=0))
+        ),
+        folder,
+    )
+    parts = {"train": Part(examples, np.arange(len(examples)))}
+    return make_inputs(TextSection(max_length=LENGTH, vocabulary_size=200), parts, folder, MASKED_LM)
 
 
 def read_sentences(folder: Path) -> Inputs:
@@ -128,7 +146,11 @@ def main() -> None:
     cpus = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
     with tempfile.TemporaryDirectory() as folder:
-        task, read = {"match": (MATCH, read_lists), "tag": (TAG, read_sentences)}[case["task"]]
+        task, read = {
+            "match": (MATCH, read_lists),
+            "tag": (TAG, read_sentences),
+            "masked-lm": (MASKED_LM, read_texts),
+        }[case["task"]]
         inputs, xla = read(Path(folder)), case.get("xla", False)
         one, two = (train(task, inputs, make_strategy(name), xla) for name in ("one", "mirrored"))
     apart = distance(one.pop("after"), two.pop("after"))

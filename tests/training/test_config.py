@@ -11,7 +11,7 @@ from training.cli import parse
 from training.config import DataSection, EncoderSection, FitConfig, OptimizerSection, TrainSection, settings
 from training.tasks.classify import ClassifyTask
 
-TASKS = ("classify", "match", "tag")
+TASKS = ("classify", "match", "tag", "masked_lm")
 MOST_SHARED_FIELDS, MOST_TASK_FIELDS = 60, 16
 
 

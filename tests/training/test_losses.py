@@ -5,7 +5,12 @@ from scipy.special import log_softmax, xlogy
 
 from kmha.layers.crf import CRF
 from kmha.layers.crf_likelihood import log_likelihood
-from training.losses import sigmoid_cross_entropy, softmax_cross_entropy, tag_sequence_loss
+from training.losses import (
+    masked_token_loss,
+    sigmoid_cross_entropy,
+    softmax_cross_entropy,
+    tag_sequence_loss,
+)
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(scale=3, size=(7, 5)).astype(np.float32)
@@ -90,3 +95,15 @@ def test_a_window_may_begin_inside_a_span():
     np.testing.assert_allclose(found[0], expected, atol=1e-5)
     # Nothing is freed elsewhere.
     assert found[1] == keras.ops.convert_to_numpy(tag_sequence_loss(outside, potentials))[1]
+
+
+def test_masked_tokens_against_scipy():
+    logits = RNG.normal(scale=3, size=(3, 4, 6)).astype(np.float32)
+    targets = np.array([[5, 0, 2, 3], [1, -1, -1, -1], [-1] * 4], np.int32)
+    losses = -log_softmax(logits.astype(np.float64), axis=-1)
+    expected = [
+        np.mean([losses[0, slot, token] for slot, token in enumerate(targets[0])]),
+        losses[1, 0, 1],
+        0,
+    ]
+    np.testing.assert_allclose(masked_token_loss(targets, logits), expected, rtol=1e-5)

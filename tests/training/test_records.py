@@ -214,3 +214,21 @@ def test_what_was_written_is_what_is_read_and_places_point_at_it(tmp_path_factor
     assert [(row.values["a"], row.values["b"]) for row in rows] == table
     starts = [1 + "\n".join([*lines[:index], ""]).count("\n") for index in range(len(lines))]
     assert [row.place for row in rows] == [f"{path}:{start}" for start in starts[-len(table) :]]
+
+
+def test_lines_of_text_are_rows(tmp_path):
+    path = write(tmp_path / "a.txt", '\ufeffone, "two"\r\n\n  three\u2028four\nlast')
+    assert column_names(path) == ["text"]
+    assert [(row.values["text"], row.place) for row in read_rows(path, ["text"])] == [
+        ('one, "two"', f"{path}:1"),
+        ("", f"{path}:2"),
+        ("  three\u2028four", f"{path}:3"),
+        ("last", f"{path}:4"),
+    ]
+
+
+def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("training.records.MAX_FIELD_CHARS", 9)
+    path = write(tmp_path / "a.txt", "12345678\n1234567890\n")
+    with pytest.raises(InputError, match="a.txt:2: a line of at most 9 characters wanted, more given"):
+        list(read_rows(path, ["text"]))

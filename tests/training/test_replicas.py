@@ -69,6 +69,16 @@ def test_taggers_reach_the_same_weights_on_one_and_two_replicas(xla):
     assert result["one"]["sums"] == pytest.approx(result["two"]["sums"], rel=1e-5)
 
 
+@pytest.mark.parametrize("xla", [False, True])
+def test_masked_language_models_reach_the_same_weights_on_one_and_two_replicas(xla):
+    """The table of tokens learns from both ends; replicas have different numbers of masked tokens."""
+    result = run_worker("task_replica_worker", task="masked-lm", xla=xla)
+    assert result["apart"] < 1e-5 < 1e-2 < result["one"]["moved"]
+    assert result["one"]["steps"] == result["two"]["steps"] > 6
+    assert result["one"]["sums"] == pytest.approx(result["two"]["sums"], rel=1e-5)
+    assert xla or result["one"]["fillers"] == 0 < result["two"]["fillers"]
+
+
 def weights_after(batches, **options) -> list[np.ndarray]:
     keras.utils.set_random_seed(3)
     model = tiny_model()

@@ -1,10 +1,12 @@
 """Every model through the shared checks of layers."""
 
+import numpy as np
 import pytest
 
 from kmha.models.classifier import TextClassifier
 from kmha.models.encoder import TransformerEncoder
-from tests.kmha.models.tiny_features import CONFIGS, SIZES, random_features
+from kmha.models.masked_lm import MaskedLanguageModel
+from tests.kmha.models.tiny_features import CONFIGS, SIZES, V, random_features
 from tests.kmha.models.tiny_pairs import A, B, new_matcher, pair_features
 from tests.layer_checks import CHECKS, LayerCase
 
@@ -43,7 +45,17 @@ PAIRS = {
     )
     for name in ("cross", "bi", "joint")
 }
-CASES = ENCODERS | CLASSIFIERS | PAIRS
+MASKED = {
+    "masked language model": LayerCase(
+        lambda **given: MaskedLanguageModel(CONFIGS["from scratch"], **given),
+        {"features": FEATURES | {"mask_positions": np.array([[1, 5], [0, 0], [0, 0]], np.int32)}},
+        (3, 2, V),
+        mask="padding_mask",
+        output_dtype="float32",
+        hides=("token_ids", "segment_ids"),
+    )
+}
+CASES = ENCODERS | CLASSIFIERS | PAIRS | MASKED
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -1,0 +1,221 @@
+"""From a file of texts to a masked language model, its scores and its answers, through the commands."""
+
+import gzip
+import json
+import random
+import signal
+import types
+
+import numpy as np
+import pytest
+
+from kmha.bundle import Bundle
+from tests.command_runs import TINY, call, refused, write_csv
+from training.evaluate import main as evaluate
+from training.fit import main as fit
+from training.loop import Loop
+from training.predict import main as predict
+
+FLAGS = [*TINY, "--task=masked-lm", "--text.min-frequency=1", "--encoder.attention-dropout=0"]
+ANIMALS, PLACES = ["cat", "dog", "cow", "hen"], ["house", "yard", "field", "roof"]
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    """Where each animal is follows from the animal."""
+    rng = random.Random(seed)
+    places = dict(zip(ANIMALS, PLACES, strict=True))
+    animals = [rng.choice(ANIMALS) for _ in range(count)]
+    return [f"today the {animal} sleeps in the {places[animal]} again" for animal in animals]
+
+
+def write_lines(path, lines):
+    data = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    lines = [f"{number}: {text}" for number, text in enumerate(sentences(120, 0))]
+    train = write_lines(folder / "train.txt.gz", ["", *lines[:50], "  ", *lines[50:]])
+    test = write_lines(folder / "test.txt", [f"{n}: {text}" for n, text in enumerate(sentences(40, 1), 500)])
+    flags = [
+        *FLAGS,
+        f"--data.train={train}",
+        f"--data.test={test}",
+        "--train.epochs=10",
+        "--optimizer.ema-decay=0.8",
+    ]
+    outcome = call(fit, *flags, "--out", folder / "run")
+    return types.SimpleNamespace(outcome=outcome, folder=folder / "run", train=train, test=test)
+
+
+def test_a_fit_says_how_good_it_is(run):
+    assert run.outcome.status == 0, run.outcome.err
+    assert "2 rows have an empty text (skipped)" in run.outcome.err
+    line = run.outcome.json
+    assert (line["judged_on"], line["rows"]) == ("test", 40)
+    assert line["perplexity"] == pytest.approx(np.exp(line["loss"]))
+    assert line["masked_tokens"] == line["baseline"]["masked_tokens"] > 40
+    assert line["masked_accuracy"] > 2 * line["baseline"]["masked_accuracy"]
+    assert line["loss"] < line["baseline"]["loss"]
+    metrics = json.loads((run.folder / "metrics.json").read_text("utf-8"))
+    low, high = metrics["test"]["intervals"]["masked_accuracy"]
+    assert low <= line["masked_accuracy"] <= high
+    assert metrics["data"]["empty_texts"] == 2 and metrics["data"]["train_rows"] == 108
+    bundle = Bundle.load(run.folder)
+    assert (bundle.task, bundle.labels) == ("masked-lm", [])
+    assert bundle.details["masking"] == {"share": 0.15, "whole_word": False, "packed": True}
+
+
+def test_evaluate_gives_the_scores_of_the_fit(run, tmp_path):
+    scores = call(evaluate, run.folder, "--data", run.test).json
+    for name in ("rows", "masked_tokens", "masked_accuracy"):
+        assert scores[name] == run.outcome.json[name]
+    assert scores["perplexity"] == pytest.approx(run.outcome.json["perplexity"], rel=1e-4)
+    # A table's labels are no concern of it.
+    rows = [(line, "x") for line in run.test.read_text("utf-8").splitlines()]
+    table = write_csv(tmp_path / "test.csv", rows)
+    assert call(evaluate, run.folder, "--data", table).json == scores
+
+
+def test_predict_fills_in(run):
+    texts = b"7: today the [MASK] sleeps in the yard again\nnothing\n[MASK] [MASK]\n"
+    outcome = call(predict, run.folder, "--top", 3, stdin=texts)
+    assert outcome.status == 0, outcome.err
+    first, second, third = map(json.loads, outcome.out.splitlines())
+    assert len(first["masks"]) == 1 and len(first["masks"][0]["probabilities"]) == 3
+    assert first["masks"][0]["token"] in ANIMALS
+    assert second == {"masks": [], "note": "no [MASK] in this text"}
+    assert len(third["masks"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "vocabulary"),
+    [
+        (["--masked-lm.whole-word", "--no-masked-lm.packed"], "wordpiece"),
+        (["--text.tokenization=char", "--text.max-length=12", "--train.jit=on"], "char"),
+    ],
+)
+def test_other_ways_to_hide(tmp_path, flags, vocabulary):
+    rows = [(text, str(n % 2)) for n, text in enumerate(sentences(24, 2))]
+    train = write_csv(tmp_path / "a.tsv", [(f"{n} {text}", label) for n, (text, label) in enumerate(rows)])
+    flags = [*FLAGS, f"--data.train={train}", "--train.epochs=1", *flags]
+    outcome = call(fit, *flags, "--out", tmp_path / "run")
+    assert outcome.status == 0, outcome.err
+    bundle = Bundle.load(tmp_path / "run")
+    assert bundle.preprocessor.tokenization == vocabulary
+    assert 0 <= call(evaluate, tmp_path / "run", "--data", train).json["masked_accuracy"] <= 1
+
+
+def test_sixteen_texts_are_learnt_by_heart(tmp_path):
+    """Other texts to the eye, the same to the lower-casing model: what it knows by heart is what is judged."""
+    rng = random.Random(0)
+    words = [*ANIMALS, *PLACES, "red", "new", "old", "big"]
+    lines = [f"{' '.join(rng.sample(words, 6))}" for _ in range(16)]
+    train = write_lines(tmp_path / "train.txt", lines)
+    validation = write_lines(tmp_path / "validation.txt", [line.upper() for line in lines])
+    outcome = call(
+        fit,
+        *FLAGS,
+        f"--data.train={train}",
+        f"--data.validation={validation}",
+        "--no-masked-lm.packed",
+        "--no-baseline",
+        "--encoder.dropout=0",
+        "--encoder.hidden-dim=32",
+        "--encoder.num-layers=2",
+        "--train.epochs=250",
+        "--train.patience=250",
+        "--train.batch-rows=8",
+        "--optimizer.ema-decay=0",
+        "--out",
+        tmp_path / "run",
+    )
+    assert outcome.status == 0, outcome.err
+    assert outcome.json["rows"] == 16
+    assert outcome.json["masked_accuracy"] > 0.85
+
+
+def test_a_stopped_run_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
+    train = write_lines(tmp_path / "a.txt", [f"{n} {text}" for n, text in enumerate(sentences(60, 3))])
+    flags = [*FLAGS, f"--data.train={train}", "--encoder.dropout=0", "--train.batch-rows=4", "--no-baseline"]
+    whole = call(fit, *flags, "--out", tmp_path / "whole")
+    assert whole.status == 0, whole.err
+    go_on = Loop._batch
+
+    def stopped(self, standing, batch, last):
+        go_on(self, standing, batch, last)
+        if standing.batches_done == 7:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Loop, "_batch", stopped)
+    assert call(fit, *flags, "--out", tmp_path / "run").status == 130
+    monkeypatch.setattr(Loop, "_batch", go_on)
+    resumed = call(fit, *flags, "--out", tmp_path / "run", "--resume")
+    assert resumed.status == 0, resumed.err
+    for name in ("loss", "masked_accuracy", "masked_tokens"):
+        assert resumed.json[name] == pytest.approx(whole.json[name], abs=1e-6)
+
+
+BAD_FILES = {
+    "empty.txt": (b"", "empty.txt: a text a line wanted, an empty file given"),
+    "blank.txt": (b"\n \n\t\n", "blank.txt: a text a line wanted, only empty lines given"),
+    "latin.txt": (
+        b"good\nb\xe9\n",
+        "latin.txt:2: UTF-8 text wanted, byte 0xe9 at position 2 of the line given",
+    ),
+    "zip.txt.gz": (b"no gzip", "zip.txt.gz: gzip data wanted"),
+    "one.txt": (b"lonely\n", "one.txt: wanted rows to hold out for validation, none can be spared"),
+    "none.csv": (b"label\nx\n", "none.csv: column 'text' wanted, columns label given"),
+    "list.jsonl": (b'{"text": ["a", "b"]}\n', "list.jsonl:1: text must be one text, given a list"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    data, message = BAD_FILES[name]
+    (tmp_path / name).write_bytes(data)
+    assert refused(tmp_path, fit, *FLAGS, "--data.train", name).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--data.label-column=label"], "--data.label-column: wanted none for --task masked-lm, given label"),
+        (
+            ["--data.text-b-column=b"],
+            "--data.text-b-column: wanted --task match beside it, given --task masked-lm",
+        ),
+        (["--data.text-column=b"], "good.txt: column 'b' wanted, columns text given"),
+        (["--masked-lm.share=1"], "--masked-lm.share: wanted above 0 and below 1, given 1.0"),
+        (["--task=classify"], "--data.label-column: wanted a column label or labels, given text"),
+    ],
+)
+def test_what_is_wrong_with_settings_is_said_in_one_line(tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "good.txt", sentences(9, 0))
+    assert refused(tmp_path, fit, *FLAGS, "--data.train=good.txt", *flags).startswith(message)
+
+
+def test_texts_without_a_token_say_so(tmp_path):
+    train = write_lines(tmp_path / "a.txt", ["\u200b", "\x01\x02", "\x03"])
+    outcome = call(fit, *FLAGS, f"--data.train={train}", "--out", tmp_path / "run")
+    assert outcome.status == 2
+    assert "wanted a text with a token, given none" in outcome.err.splitlines()[-1]
+
+
+def test_evaluate_refuses_what_it_cannot_use(run, tmp_path):
+    outcome = call(evaluate, run.folder, "--data", run.test, "--label-column", "x")
+    assert (outcome.status, outcome.err) == (
+        2,
+        "error: --label-column: wanted a run that learnt labels, given a masked language model\n",
+    )
+    broken = tmp_path / "run"
+    bundle = Bundle.load(run.folder)
+    bundle.details["masking"] = {"share": 2}
+    bundle.save(broken)
+    outcome = call(evaluate, broken, "--data", run.test)
+    assert outcome.status == 2 and "masking: wanted share, whole_word and packed" in outcome.err
