@@ -126,6 +126,13 @@ def is_long(line: str, module: str, arguments: list[str]) -> bool:
     return bool(LONG.search(line.partition("#")[2])) or (needs_rows and not has_rows)
 
 
+def tiny_flags(arguments: list[str]) -> list[str]:
+    """Flags that make a fit short; an encoder that starts from a checkpoint has the checkpoint's sizes."""
+    if any(word.startswith("--encoder.pretrained") for word in arguments):
+        return [flag for flag in TINY if not flag.startswith(("--encoder.", "--text.vocabulary"))]
+    return TINY
+
+
 def run_line(line: str) -> None:
     data = b""
     for stage in stages(line):
@@ -152,7 +159,7 @@ def run_line(line: str) -> None:
             )
             parse(config, arguments, module)  # pyright: ignore
             continue
-        tiny = TINY if module == "training.fit" and "--help" not in arguments else []
+        tiny = tiny_flags(arguments) if module == "training.fit" and "--help" not in arguments else []
         if stage.stdout is not None and stage.stdout.endswith(".npy"):
             data = _bytes_of(stage, data)
         else:
