@@ -39,7 +39,7 @@ _REWORDED = (
     (r"Error parsing (--\S+): Could not find valid parse for .*: (.*)", r"\1: wanted other values, given \2"),
     (r"Missing value for argument '(--[^'/ ]+).*", r"\1: wanted a value, given none"),
     (
-        r"[Ii]nvalid choice '(.*)' for argument '(--[^'/ ]+).*Expected one of \((.*)\)\.",
+        r"[Ii]nvalid choice '(.*)' for argument '(--[^'/ ]+).*Expected one of \((.*)\) ?\.",
         r"\2: wanted one of \3, given '\1'",
     ),
     (r"Unrecognized options: (.*)", r"unexpected argument \1"),

@@ -226,7 +226,8 @@ def test_it_holds_every_variable_once():
 
 def test_the_names_of_the_interface():
     plain, compiled = Endpoints(one_label_bundle()).signatures(), signatures(one_label_bundle)
-    assert list(plain) == ["serving_default", "predict_text", "predict_ids", "classify", "explain"]
+    every = ["serving_default", "predict_text", "predict_ids", "classify", "explain", "embed", "embed_ids"]
+    assert list(plain) == every
     assert set(compiled) - set(plain) == {"predict_ids_xla"}
     assert (names.INPUTS, names.CLASSES, names.SCORES) == (
         tf.compat.v1.saved_model.CLASSIFY_INPUTS,
