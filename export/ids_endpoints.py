@@ -51,6 +51,7 @@ class IdsEndpoints(tf.Module):
         self._specs = ids_specs(bundle)
         answer, cutter = ids_function(bundle), TextCutter(bundle)
         texts = range(bundle.preprocessor.num_texts) if embeddings(bundle) else ()
+        named = dict(zip(self._names, self._specs, strict=True))
         # Functions, so that tokenizer and model stand in the graph once for all signatures; in a plain object, since
         # those that a tf.Module holds itself are written once more.
         self._parts = types.SimpleNamespace(
@@ -62,12 +63,8 @@ class IdsEndpoints(tf.Module):
             vectors={text: vectors_function(bundle, text) for text in texts},
             inputs={text: text_inputs(bundle, text) for text in texts},
             embeddings=embeddings(bundle),
+            specs={text: {name: named[name] for name in embedding_names(bundle, text)} for text in texts},
         )
-        self._text_specs = {
-            text: {name: spec for name, spec in zip(self._names, self._specs, strict=True) if name in names}
-            for text in texts
-            for names in [embedding_names(bundle, text)]
-        }
 
     def predict_ids(self, **inputs):
         """Answers token ids between [CLS] and [SEP], such as the preprocessor makes.
@@ -99,7 +96,7 @@ class IdsEndpoints(tf.Module):
             return {}
         return {
             EMBED: traced(self.embed, tf.TensorSpec([None], tf.string, TEXT)),
-            EMBED_IDS: traced(self.embed_ids, **self._text_specs[self._parts.embeddings[EMBED]]),
+            EMBED_IDS: traced(self.embed_ids, **self._parts.specs[self._parts.embeddings[EMBED]]),
         }
 
     def ids_signatures(self) -> dict[str, Any]:
@@ -118,7 +115,7 @@ class IdsEndpoints(tf.Module):
     def _embedded_ids(self, name: str, inputs):
         number = self._parts.embeddings[name]
         given = checked_inputs(
-            self._parts.inputs[number], [inputs[each] for each in self._text_specs[number]]
+            self._parts.inputs[number], [inputs[each] for each in self._parts.specs[number]]
         )
         return {VECTORS: self._parts.vectors[number](*given)}
 

@@ -139,7 +139,7 @@ class PairEndpoints(IdsEndpoints):
         vectors = tf.TensorSpec([None, dim], tf.float32, VECTORS)
         found[RANK_VECTORS] = traced(self.rank_vectors, _strings(QUERY), vectors)
         if EMBED_QUERY in self._parts.embeddings:
-            specs = self._text_specs[self._parts.embeddings[EMBED_QUERY]]
+            specs = self._parts.specs[self._parts.embeddings[EMBED_QUERY]]
             found[EMBED_QUERY] = traced(self.embed_query, _strings(TEXT))
             found[EMBED_QUERY_IDS] = traced(self.embed_query_ids, **specs)
         return found
