@@ -1,4 +1,4 @@
-"""Trains a small matcher listwise, a tagger or a masked language model on one device and on two replicas.
+"""Trains a small model on one device and on two replicas: each task's that is no classifier, and a student of a tagger.
 
 Prints how far they are apart.
 
@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,13 @@ import tensorflow as tf  # noqa: E402
 
 from kmha.bundle_files import parts_of  # noqa: E402
 from kmha.config import EncoderConfig  # noqa: E402
+from tests.bundles import make_tagger_bundle  # noqa: E402
 from tests.pair_rows import ranking_rows  # noqa: E402
 from tests.tagged_sentences import tagged_sentences  # noqa: E402
 from tests.training.tiny_runs import distance, trainable  # noqa: E402
-from training.config import TextSection  # noqa: E402
+from training.config import DistillSection, FitConfig, TextSection  # noqa: E402
+from training.data import Data  # noqa: E402
+from training.distill import trained_beside, with_teacher  # noqa: E402
 from training.examples import Example, write_examples  # noqa: E402
 from training.inputs import Inputs, make_inputs  # noqa: E402
 from training.optimizer import AdamW  # noqa: E402
@@ -33,7 +37,7 @@ from training.replicas import TrainingStep, make_strategy  # noqa: E402
 from training.tasks.masked_lm import MaskedLmTask  # noqa: E402
 from training.tasks.match import MatchTask  # noqa: E402
 from training.tasks.tag import TagTask  # noqa: E402
-from training.tasks.task import Part  # noqa: E402
+from training.tasks.task import Columns, Part  # noqa: E402
 
 EPOCHS, LENGTH = 3, 16
 MATCH = MatchTask(target="binary", loss="listwise", best_by="map", overlap=True, dropout=0.0)
@@ -89,6 +93,34 @@ def read_lists(folder: Path) -> Inputs:
     return make_inputs(TextSection(max_length=LENGTH, vocabulary_size=200), parts, folder, MATCH)
 
 
+def read_taught(folder: Path) -> tuple[Any, Inputs]:
+    """Sentences with tags and without, for the student of a larger tagger."""
+    teacher = make_tagger_bundle(("B-LOC", "O", "B-PER", "I-PER"), hidden_dim=24)
+    teacher.save(folder / "run")
+    text = TextSection(max_length=LENGTH, vocabulary=folder / "run" / "vocab.txt", lower_case=True)
+    sets = [
+        write_examples(
+            (
+                Example(("\n".join(words),), tuple(tags) if tagged else (), "a", ordered=True)
+                for words, tags in tagged_sentences(count, seed)
+            ),
+            folder / str(seed),
+        )
+        for count, seed, tagged in ((20, 0, True), (13, 1, False))
+    ]
+    train, texts = (Part(examples, np.arange(len(examples))) for examples in sets)
+    distill = DistillSection(teacher=folder / "run", hidden_states=0.5, attention=0.5)
+    labels = TAG.outputs([], train)
+    data: Any = Data(TAG, Columns(""), labels, train, train, None, None, {}, texts)  # pyright: ignore
+    data, inputs = with_teacher(
+        FitConfig(task="tag", text=text, distill=distill),
+        data,
+        make_inputs(text, data.parts, folder, TAG),
+        folder,
+    )
+    return data.task, inputs
+
+
 def train(task: Any, inputs: Inputs, strategy: tf.distribute.Strategy, xla: bool) -> dict:
     """Trains for some epochs, whose batches are the same rows whatever the strategy is."""
     keras.utils.set_random_seed(1)
@@ -114,23 +146,24 @@ def train(task: Any, inputs: Inputs, strategy: tf.distribute.Strategy, xla: bool
         )
         model = task.build({"": encoder}, labels)
         task.prepare(model, source)
+        trained = trained_beside(task, model)
         step = TrainingStep(
-            model,
+            trained,
             task.row_losses,
             # The loss does not feel the head's bias, whose gradient is rounding alone: it must not be scaled up.
-            AdamW(trainable(model), lambda step: tf.constant(3e-2), epsilon=1e-2),
+            AdamW(trainable(trained), lambda step: tf.constant(3e-2), epsilon=1e-2),
             strategy,
             jit_compile=xla,
-            forward=lambda features: task.forward(model, features),
+            forward=lambda features: task.forward(trained, features),
         )
-    before = [variable.numpy() for variable in trainable(model)]
+    before = [variable.numpy() for variable in trainable(trained)]
     fillers, sums = 0, {}
     for epoch in range(EPOCHS):
         for plan in source.plans(source.buckets([], 2), 400, 16, np.random.default_rng(epoch)):
             batch = source.batch(plan)
             fillers += len(batch["weights"]) - len(plan.rows)
             sums = step(batch)
-    after = [variable.numpy() for variable in trainable(model)]
+    after = [variable.numpy() for variable in trainable(trained)]
     return {
         "after": after,
         "moved": distance(after, before),
@@ -143,15 +176,22 @@ def train(task: Any, inputs: Inputs, strategy: tf.distribute.Strategy, xla: bool
 def main() -> None:
     """Prints one JSON object."""
     case = json.loads(sys.argv[1])
+    # Of Keras where it reads variables with NumPy 2, as in pyproject.toml.
+    warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning, "keras")
     cpus = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
     with tempfile.TemporaryDirectory() as folder:
-        task, read = {
+        readers = {
             "match": (MATCH, read_lists),
             "tag": (TAG, read_sentences),
             "masked-lm": (MASKED_LM, read_texts),
-        }[case["task"]]
-        inputs, xla = read(Path(folder)), case.get("xla", False)
+        }
+        xla = case.get("xla", False)
+        if case["task"] == "taught":
+            task, inputs = read_taught(Path(folder))
+        else:
+            task, read = readers[case["task"]]
+            inputs = read(Path(folder))
         one, two = (train(task, inputs, make_strategy(name), xla) for name in ("one", "mirrored"))
     apart = distance(one.pop("after"), two.pop("after"))
     print(json.dumps({"apart": apart, "one": one, "two": two}))

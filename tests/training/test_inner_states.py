@@ -116,7 +116,7 @@ def changed(part: Preprocessor, **values) -> Preprocessor:
     ("values", "message"),
     [
         ({"tokenization": "word"}, "--text.tokenization wordpiece, given word"),
-        ({"lower_case": False}, "--text.lower-case true, given false"),
+        ({"lower_case": False}, "--text.lower-case True, given False"),
         ({"max_length": 25}, "--text.max-length at most 24, given 25"),
         (
             {"vocabulary": None},

@@ -79,6 +79,14 @@ def test_masked_language_models_reach_the_same_weights_on_one_and_two_replicas(x
     assert xla or result["one"]["fillers"] == 0 < result["two"]["fillers"]
 
 
+def test_students_reach_the_same_weights_on_one_and_two_replicas():
+    """Some sentences have no tags; the student is also to be like its teacher inside."""
+    result = run_worker("task_replica_worker", task="taught")
+    assert result["apart"] < 1e-5 < 1e-2 < result["one"]["moved"]
+    assert result["one"]["steps"] == result["two"]["steps"] > 6
+    assert result["one"]["sums"] == pytest.approx(result["two"]["sums"], rel=1e-5)
+
+
 def weights_after(batches, **options) -> list[np.ndarray]:
     keras.utils.set_random_seed(3)
     model = tiny_model()
