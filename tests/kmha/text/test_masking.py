@@ -140,7 +140,9 @@ def test_eager_graph_and_xla_agree(whole_word):
     slots = masker.slots(30)
     eager = masker(ids, mask, seeds, slots)
     for options in ({}, {"jit_compile": True}):
-        compiled = tf.function(lambda *given: masker(*given, slots), **options)(ids, mask, seeds)
+        compiled = tf.function(lambda ids, mask, seeds: masker(ids, mask, seeds, slots), **options)(
+            ids, mask, seeds
+        )
         tf.nest.map_structure(np.testing.assert_array_equal, compiled, eager)
     # In tf.data the number of slots is a tensor.
     dynamic = tf.function(masker)(ids, mask, seeds, tf.constant(slots))
