@@ -34,6 +34,9 @@ FLOAT_OPS = (
     *("SOFTMAX", "LOGISTIC", "MUL", "ADD"),
 )
 
+# Dense layers whose values lie so many times farther apart than those of the median one are left too: a BERT keeps
+# single values of a hundred and more among many below one, which 256 steps would all make the same.
+WIDEST_INT8 = 6.0
 # Of a matcher more: what compares the texts and joins the features. Shares and vectors have no scale in common, and
 # what two texts share decides; so the head, whose sum of both would be cut off where the sample's ends, is left too.
 PAIR_FLOAT_OPS = ("LOG", "REDUCE_MAX", "PAD", "PACK", "CONCATENATION", "SUB", "ABS")
@@ -119,22 +122,32 @@ def convert(
 
 def _quantized(bundle: Bundle, content: bytes) -> bytes:
     """A calibrated model in integers, but for what loses too much in them."""
-    if bundle.task == CLASSIFY:
-        return mlir_quantize(content, denylisted_ops=list(FLOAT_OPS))
     from ai_edge_litert import schema_py_generated as schema
 
+    pairs = bundle.task != CLASSIFY
     changed, kept = bytearray(content), set()
+    spans: dict[str, float] = {}
     model = schema.Model.GetRootAsModel(changed, 0)
     for graph in (model.Subgraphs(index) for index in range(model.SubgraphsLength())):
         for operator in (graph.Operators(index) for index in range(graph.OperatorsLength())):
             output = graph.Tensors(operator.Outputs(0))
-            if any(layer in output.Name().decode() for layer in PAIR_FLOAT_LAYERS):
-                kept.add(output.Name().decode())
-            elif model.OperatorCodes(operator.OpcodeIndex()).BuiltinCode() == schema.BuiltinOperator.GATHER:
+            code, name = model.OperatorCodes(operator.OpcodeIndex()).BuiltinCode(), output.Name().decode()
+            if pairs and any(layer in name for layer in PAIR_FLOAT_LAYERS):
+                kept.add(name)
+            elif pairs and code == schema.BuiltinOperator.GATHER:
                 _span_table(model, graph.Tensors(operator.Inputs(0)), output)
-    return mlir_quantize(
-        bytes(changed), denylisted_ops=[*FLOAT_OPS, *PAIR_FLOAT_OPS], denylisted_nodes=sorted(kept)
-    )
+            elif code == schema.BuiltinOperator.FULLY_CONNECTED:
+                spans[name] = _span(output)
+    widest = WIDEST_INT8 * float(np.median(list(spans.values())))
+    kept |= {name for name, span in spans.items() if span > widest}
+    float_ops = [*FLOAT_OPS, *(PAIR_FLOAT_OPS if pairs else ())]
+    return mlir_quantize(bytes(changed), denylisted_ops=float_ops, denylisted_nodes=sorted(kept))
+
+
+def _span(tensor: Any) -> float:
+    """How far apart the values are that the sample gave a tensor; 0 where it gave none."""
+    seen = tensor.Quantization()
+    return float(seen.Max(0) - seen.Min(0)) if seen is not None and seen.MinLength() else 0.0
 
 
 def _span_table(model: Any, table: Any, output: Any) -> None:

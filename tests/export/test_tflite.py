@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import export.tflite_convert
+from export import tflite_convert
 from export.device.tokenizer import Tokenizer
 from export.tflite import chosen_lengths, main, write_tflite
 from export.tflite_check import new_interpreter, op_counts
@@ -121,6 +121,22 @@ def test_int8_computes_products_in_integers():
     assert len(found) > 10 and set(found) == {schema.TensorType.INT8}
 
 
+def test_int8_leaves_values_that_lie_far_apart_as_they_are(tmp_path, monkeypatch):
+    """As the second layer of a BERT's feed-forward network has them: one output far out, and the others decide."""
+    bundle = make_bundle(hidden_dim=32, intermediate_dim=64, norm="post", ngram_buckets=0)
+    block, far = bundle.model.encoder.blocks[0], np.eye(32)[5]
+    block.feed_forward.contract.bias.assign(600.0 * far)
+    block.feed_forward_norm.gamma.assign(15.0 * (1 - far))
+    block.feed_forward_norm.beta.assign(0 * far)
+    bundle.model.head.kernel.assign(0.2 * bundle.model.head.kernel)
+    differences = {}
+    for name, widest in (("left", tflite_convert.WIDEST_INT8), ("rounded", np.inf)):
+        monkeypatch.setattr(tflite_convert, "WIDEST_INT8", widest)
+        write_tflite(bundle, tmp_path / name, [24], "int8")
+        differences[name] = np.abs(load_tflite(tmp_path / name)(TEXTS) - bundle.probabilities(TEXTS)).max()
+    assert 2 * differences["left"] < differences["rounded"], differences
+
+
 def test_int8_without_a_sample_is_refused(run_folder, tmp_path):
     bundle = make_bundle()
     bundle.sample = []
@@ -200,7 +216,7 @@ def test_what_is_wrong_fails_and_leaves_nothing(run_folder, tmp_path, monkeypatc
     def convert_wrongly(bundle, *arguments):
         return {"custom op": _with_flex_op, "variable": _with_variables}.get(fault, _of(wrong))()
 
-    monkeypatch.setattr(export.tflite_convert, "convert", convert_wrongly)
+    monkeypatch.setattr(tflite_convert, "convert", convert_wrongly)
     outcome = call(main, run_folder, tmp_path / "m.tflite")
     message = {
         "custom op": "wanted built-in ops without variables, given Betainc",
