@@ -44,11 +44,11 @@ def vector_differences(expected: np.ndarray, found: np.ndarray, real: int) -> Ve
         found: The copy's, of the same shape.
         real: The first so many rows count for the mean.
     """
-    finite = np.isfinite(found).all(axis=1)
+    finite = np.asarray(np.isfinite(found).all(axis=1))
     given = np.where(finite[:, None], found, 0.0).astype(np.float64)
     cosines = (given * expected).sum(axis=1) / np.maximum(np.linalg.norm(given, axis=1), 1e-12)
     # Zeros have no direction; the same zeros are the same vector.
-    cosines = np.where(np.all(np.equal(given, expected), axis=1) & finite, 1.0, cosines)
+    cosines = np.where(np.equal(given, expected).all(axis=1) & finite, 1.0, cosines)
     return VectorDifferences(
         max_difference=float(np.abs(given - expected).max(initial=0.0)) if finite.all() else None,
         mean_cosine=float(cosines[:real].mean()),
