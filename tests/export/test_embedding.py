@@ -170,7 +170,7 @@ def test_honest_vectors_pass_and_are_told(run, served):
         assert set(report["vectors"]) == {name}
         found = report["vectors"][name]
         rounded = report["quantization"] == "dynamic"
-        assert 0 < found["max_difference"] < (0.3 if rounded else 1e-5)
+        assert (1e-5 < found["max_difference"] < 0.3) if rounded else (found["max_difference"] < 1e-5)
         assert found["least_cosine"] > (0.98 if rounded else 0.99999) and found["not_finite"] == 0
         # Texts longer than the file takes are held against the run's vectors of what it reads.
         assert (report["rows_longer"] > 3) == (report["artefact"] == str(run / "m.tflite"))

@@ -61,7 +61,8 @@ def test_the_json_of_the_page_is_answered(loaded, body, method):
     answers = loaded.signatures[name](
         **{key: tf.constant(values, specs[key].dtype) for key, values in inputs.items()}
     )
-    scores = answers["scores" if method == "classify" else "probabilities"].numpy()
+    (output,) = {"scores", "probabilities", "vectors"} & set(answers)
+    scores = answers[output].numpy()
     assert len(scores) == len(next(iter(inputs.values()))) and np.isfinite(scores).all()
 
 
