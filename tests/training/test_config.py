@@ -11,8 +11,9 @@ from training.cli import parse
 from training.config import DataSection, EncoderSection, FitConfig, OptimizerSection, TrainSection, settings
 from training.tasks.classify import ClassifyTask
 
-TASKS = ("classify", "match", "tag")
-MOST_SHARED_FIELDS, MOST_TASK_FIELDS = 60, 16
+# What only some runs set: of a task, or of a student.
+TASKS = ("classify", "match", "tag", "distill")
+MOST_SHARED_FIELDS, MOST_TASK_FIELDS = 61, 16
 
 
 def fields(config) -> list[str]:
