@@ -1,4 +1,4 @@
-"""The commands that the README and the pages on pairs and on tags print are run, in order."""
+"""The commands that the README and the pages on pairs, on tags and on teachers print are run, in order."""
 
 import re
 
@@ -13,6 +13,7 @@ from tests.shown_commands import Stage, code_lines, commands_of, lines_of, run_l
     "page",
     [
         "README.md",
+        "docs/distill.md",
         *(pytest.param(f"docs/{each}.md", marks=pytest.mark.slow) for each in ("match", "tag", "finetune")),
     ],
 )

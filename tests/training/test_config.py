@@ -11,8 +11,9 @@ from training.cli import parse
 from training.config import DataSection, EncoderSection, FitConfig, OptimizerSection, TrainSection, settings
 from training.tasks.classify import ClassifyTask
 
-TASKS = ("classify", "match", "tag", "masked_lm")
-MOST_SHARED_FIELDS, MOST_TASK_FIELDS = 60, 16
+# What only some runs set: of a task, of a student, or of an encoder that knows something.
+TASKS = ("classify", "match", "tag", "masked_lm", "distill", "finetune")
+MOST_SHARED_FIELDS, MOST_TASK_FIELDS = 62, 16
 
 
 def fields(config) -> list[str]:
