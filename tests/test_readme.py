@@ -1,4 +1,4 @@
-"""The commands that the README and the pages on pairs and on tags print are run, in order."""
+"""The commands that the README and the pages on tasks print are run, in order."""
 
 import re
 
@@ -11,7 +11,10 @@ from tests.shown_commands import Stage, code_lines, commands_of, lines_of, run_l
 # The pages' fits and exports take minutes; the README has the main ones of them.
 @pytest.mark.parametrize(
     "page",
-    ["README.md", *(pytest.param(f"docs/{each}.md", marks=pytest.mark.slow) for each in ("match", "tag"))],
+    [
+        "README.md",
+        *(pytest.param(f"docs/{each}.md", marks=pytest.mark.slow) for each in ("match", "tag", "masked-lm")),
+    ],
 )
 def test_every_python_command_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
