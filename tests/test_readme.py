@@ -1,4 +1,4 @@
-"""The commands that the README and the pages on pairs, on tags and on teachers print are run, in order."""
+"""The commands that the README and the pages on tasks print are run, in order."""
 
 import re
 
@@ -14,7 +14,10 @@ from tests.shown_commands import Stage, code_lines, commands_of, lines_of, run_l
     [
         "README.md",
         "docs/distill.md",
-        *(pytest.param(f"docs/{each}.md", marks=pytest.mark.slow) for each in ("match", "tag", "finetune")),
+        *(
+            pytest.param(f"docs/{each}.md", marks=pytest.mark.slow)
+            for each in ("match", "tag", "finetune", "masked-lm")
+        ),
     ],
 )
 def test_every_python_command_runs(page, tmp_path, monkeypatch):

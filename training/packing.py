@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from kmha.errors import InputError
 from kmha.text.pieces import piece_lengths, whole_texts
 from kmha.text.preprocessor import Preprocessor
 from training.examples import ExampleSet
@@ -66,6 +67,9 @@ def cut_pieces(
         examples: Checked rows.
         preprocessor: Says how texts are cut, and how long a sequence may be.
         path: Where the token ids go.
+
+    Raises:
+        InputError: No text has a token.
     """
     reader = whole_texts(preprocessor)
     room = preprocessor.max_length - 2
@@ -89,6 +93,8 @@ def cut_pieces(
             tokens += len(flat)
             unknown += int((flat == preprocessor.unknown_id).sum())
         spool = writer.close()
+    if not len(spool):
+        raise InputError(f"{examples.origin}: wanted a text with a token, given none")
     counts = np.concatenate(per_row)
     made = PieceTokens(spool, np.cumsum(counts), preprocessor)
     counts = counts[1:]

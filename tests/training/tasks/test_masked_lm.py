@@ -1,0 +1,116 @@
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kmha.config import EncoderConfig
+from kmha.errors import InputError
+from tests.training.tiny_runs import trainable
+from training.config import TextSection
+from training.examples import Example, write_examples
+from training.inputs import make_inputs
+from training.masked_scores import unigram_probabilities
+from training.optimizer import AdamW, warmup_then_decay
+from training.records import Row
+from training.replicas import TrainingStep
+from training.tasks.masked_lm import MaskedLmTask, kept_task
+from training.tasks.task import Columns, Masking, Part
+
+WORDS = "red new old big cat dog cow hen house yard field roof".split()
+STEPS = 800
+TASK = MaskedLmTask(packed=False, share=0.2)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """Sixteen texts from which nothing follows."""
+    rng = random.Random(0)
+    texts = [" ".join(rng.sample(WORDS, 6)) for _ in range(16)]
+    folder = tmp_path_factory.mktemp("texts")
+    examples = write_examples((Example((text,), (), "a") for text in texts), folder / "rows")
+    parts = {"train": Part(examples, np.arange(16))}
+    return make_inputs(TextSection("word", min_frequency=1, max_length=16), parts, folder, TASK)
+
+
+def new_model(inputs, source):
+    size = len(inputs.preprocessor.vocabulary)
+    config = EncoderConfig(
+        size, 32, 2, 4, intermediate_dim=64, max_length=16, dropout=0.0, attention_dropout=0.0
+    )
+    model = TASK.build({"": config}, [])
+    TASK.prepare(model, source)
+    return model
+
+
+def scores_of(model, source, part) -> dict:
+    outputs = (
+        (plan, model(source.batch(plan)["features"], training=False))
+        for plan in source.plans([8], 999, 99, rng=None)
+    )
+    return TASK.scores(part, [], TASK.reader(model)(source, outputs), {})
+
+
+def test_sixteen_texts_are_learnt_by_heart(inputs):
+    part = inputs.part("train")
+    source = inputs.source("train", TASK.lesson(part, [], 0))
+    model = new_model(inputs, source)
+    before = scores_of(model, source, part)
+    optimizer = AdamW(trainable(model), warmup_then_decay(5e-3, STEPS, STEPS // 20))
+    step = TrainingStep(
+        model,
+        TASK.row_losses,
+        optimizer,
+        tf.distribute.get_strategy(),
+        forward=lambda features: TASK.forward(model, features),
+    )
+    rng = np.random.default_rng(0)
+    plans = [plan for _ in range(STEPS) for plan in source.plans([8], 999, 99, rng)]
+    for batch in source.dataset(plans):
+        step(batch)
+    after = scores_of(model, source, part)
+    assert before["masked_tokens"] == after["masked_tokens"] >= 16
+    assert before["masked_accuracy"] < 0.4 and after["masked_accuracy"] > 0.9
+    assert after["loss"] < 0.5 < before["loss"]
+
+
+def test_it_starts_at_the_baseline(inputs):
+    """What the first model says is what the frequencies say, as far as its small random weights let it."""
+    part = inputs.part("train")
+    source = inputs.source("train", TASK.lesson(part, [], 0))
+    model = new_model(inputs, source)
+    found = unigram_probabilities(source.token_counts())
+    np.testing.assert_allclose(np.exp(model.bias.numpy()), found, rtol=1e-5)
+    description, baseline = TASK.baseline(part, part, part, [], 0)
+    assert description == "frequencies of 96 training tokens"
+    scores = scores_of(model, source, part)
+    assert (scores["rows"], scores["masked_tokens"]) == (16, baseline["masked_tokens"])
+    assert scores["loss"] == pytest.approx(baseline["loss"], abs=0.3)
+
+
+def test_the_lesson_weighs_tokens_and_not_rows(inputs):
+    source = inputs.source("train", TASK.lesson(inputs.part("train"), [], 0))
+    (plan,) = source.plans([8], 999, 99, rng=None)
+    batch = source.batch(plan)
+    model = new_model(inputs, source)
+    logits = model(batch["features"], training=False)
+    losses = np.asarray(TASK.row_losses(batch["targets"], logits))
+    scores = scores_of(model, source, inputs.part("train"))
+    assert losses @ batch["weights"] / batch["weights"].sum() == pytest.approx(scores["loss"], rel=1e-5)
+
+
+def test_rows_without_a_text_have_no_example():
+    columns = Columns("text")
+    assert TASK.examples(Row({"text": " \t"}, "a:1"), columns) == ()
+    (example,) = TASK.examples(Row({"text": " b "}, "a:2"), columns)
+    assert (example.texts, example.labels) == ((" b ",), ())
+
+
+def test_the_bundle_tells_how_tokens_were_hidden():
+    task = MaskedLmTask(share=0.3, whole_word=True, packed=False)
+    assert kept_task(task.kept) == task
+    assert task.masking == Masking(0.3, True, False)
+    assert kept_task({}) == MaskedLmTask()
+    for wrong in ({"share": "a"}, {"share": 0}, {"depth": 1}, 5):
+        with pytest.raises(InputError, match="masking: wanted share, whole_word and packed"):
+            kept_task({"masking": wrong})
