@@ -174,7 +174,7 @@ def test_what_a_teacher_cannot_teach_is_refused(folder, monkeypatch):
         (["--data.train=train.csv", *teacher, "--distill.texts", "none.txt"], "none.txt: a file wanted"),
         (["--data.train=train.csv", "--distill.weight", "1.5"], "--distill.weight: wanted at least 0 and at most 1"),
         (["--data.train=train.csv", "--distill.temperature", "0"], "--distill.temperature: wanted above 0, given 0.0"),
-        (["--data.train=train.csv", "--text.prune"], "--text.prune: wanted --text.vocabulary beside it, given none"),
+        (["--data.train=train.csv", "--text.prune"], "--text.prune: wanted --text.vocabulary or"),
     ]  # fmt: skip
     for arguments, message in cases:
         assert refused(folder, fit, *arguments).startswith(message), arguments

@@ -1,5 +1,6 @@
 """How fast each part of a model learns: the lower it stands, the less of what it knows should be lost."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from kmha.errors import InputError
@@ -30,13 +31,16 @@ def freeze(model: Any, layers: int) -> None:
             block.trainable = False
 
 
-def rate_courses(model: Any, section: FinetuneSection, steps: int) -> list[Course]:
+def rate_courses(
+    model: Any, section: FinetuneSection, steps: int, variables: Sequence[Any] | None = None
+) -> list[Course]:
     """The course of each trainable variable's rate, in their order.
 
     Args:
         model: A built model.
         section: The settings.
         steps: Of the whole run.
+        variables: Those that are trained, where there are others beside the model's.
 
     Source: layer-wise decay and gradual unfreezing: Howard and Ruder 2018, arXiv:1801.06146.
     """
@@ -51,7 +55,8 @@ def rate_courses(model: Any, section: FinetuneSection, steps: int) -> list[Cours
             course = Course(decay**depth, first_step)
             courses |= {id(variable): course for part in parts for variable in part.trainable_variables}
     outside = Course(section.head_factor or 1.0)
-    return [courses.get(id(variable), outside) for variable in model.trainable_variables]
+    trained = model.trainable_variables if variables is None else variables
+    return [courses.get(id(variable), outside) for variable in trained]
 
 
 def _encoders(model: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from kmha.errors import InputError
+from kmha.manifest import A_MODEL, MATCH
 from training.cli import say
 from training.mining import bm25_negatives, vector_negatives
 from training.tasks.match_settings import BM25
@@ -51,6 +52,12 @@ def _vectors(run: Path, queries: list[str], candidates: list[str]) -> tuple[np.n
 
     try:
         bundle = Bundle.load(run)
+        if bundle.task != MATCH or bundle.model.form != "bi":
+            form = f" of the {bundle.model.form} form" if bundle.task == MATCH else ""
+            raise InputError(
+                "wanted a matcher of the bi form, whose vectors say what is like what, given"
+                f" {A_MODEL[bundle.task]}{form}"
+            )
         return _spread(TextVectors(bundle, "a"), queries), _spread(TextVectors(bundle, "b"), candidates)
     except InputError as error:
         raise InputError(f"--match.hard-negatives {run}: {error}") from error

@@ -119,7 +119,7 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, fo
         model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
         freeze(model, config.finetune.frozen_layers)
         trained = trained_beside(data.task, model)
-        step, average = _step_and_average(config, data.task, trained, strategy, len(plans))
+        step, average = _step_and_average(config, data.task, model, trained, strategy, len(plans))
     judge = Judge(model, data.task, data.labels, lengths)
     judge.check(data.validation)
     loop = Loop(
@@ -158,11 +158,15 @@ def _strategy(config: FitConfig, task: Task) -> tf.distribute.Strategy:
 
 
 def _step_and_average(
-    config: FitConfig, task: Task, model: Any, strategy: tf.distribute.Strategy, batches: int
+    config: FitConfig, task: Task, model: Any, trained: Any, strategy: tf.distribute.Strategy, batches: int
 ) -> tuple[TrainingStep, WeightAverage | None]:
-    """The training step of a run with so many batches an epoch; call it in the scope of the strategy."""
+    """The training step of a run with so many batches an epoch; call it in the scope of the strategy.
+
+    Trained are the variables of the model, or with a teacher of what learns beside it too.
+    """
     optimizer = config.optimizer
-    weights = [variable.value for variable in model.trainable_variables]
+    variables = trained.trainable_variables
+    weights = [variable.value for variable in variables]
     steps = -(-batches // optimizer.accumulation_steps) * config.train.epochs
     rate = warmup_then_decay(
         optimizer.learning_rate or LEARNING_RATE,
@@ -171,21 +175,21 @@ def _step_and_average(
         optimizer.decay,
     )
     step = TrainingStep(
-        model,
+        trained,
         task.row_losses,
         AdamW(
             weights,
             rate,
             optimizer.weight_decay,
             row_rate=optimizer.embedding_rate or 1.0,
-            courses=rate_courses(model, config.finetune, steps),
+            courses=rate_courses(model, config.finetune, steps, variables),
         ),
         strategy,
         jit_compile=_compiled(config.train.jit),
         clip_norm=optimizer.clip_norm or None,
         accumulation_steps=optimizer.accumulation_steps,
         loss_scale=LossScale() if config.precision == "float16" else None,
-        forward=lambda features: task.forward(model, features),
+        forward=lambda features: task.forward(trained, features),
     )
     average = WeightAverage(weights, strategy, optimizer.ema_decay) if optimizer.ema_decay else None
     return step, average

@@ -46,9 +46,10 @@ def held_out(
     before -= before[is_first][strata]
     is_last = np.append(is_first[1:], True)
     taken = (2 * before + sizes <= 2 * targets[strata]) & ~is_last
-    if not taken.any() and not is_last.all():
-        # Every text is larger than its label's share: better more rows than none.
-        taken[np.where(is_last, num_rows + 1, sizes).argmin()] = True
+    if not taken.any():
+        # Every text is larger than its label's share: better more rows than none, but not half of them.
+        spared = np.where(is_last | (3 * sizes > num_rows), num_rows + 1, sizes)
+        taken[spared.argmin()] = spared.min() <= num_rows
 
     texts = np.zeros(len(sizes), np.bool_)
     texts[by_stratum] = taken

@@ -2,9 +2,11 @@ import pytest
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from training.checks import check_settings, encoder_config
+from training.checks import check_settings
 from training.config import EncoderSection, FitConfig
+from training.encoder_shape import encoder_config
 from training.encoder_sizes import with_size
+from training.usual import with_usual_of_task
 
 
 @pytest.mark.parametrize(
@@ -13,7 +15,7 @@ from training.encoder_sizes import with_size
 def test_names_stand_for_published_shapes(size, shape):
     config = FitConfig(encoder=EncoderSection(size=size))
     check_settings(config)
-    encoder = encoder_config(config, 99, 1)
+    encoder = encoder_config(with_usual_of_task(config), 99, 1)
     assert isinstance(encoder, EncoderConfig)
     assert (encoder.hidden_dim, encoder.num_layers, encoder.num_heads, encoder.intermediate_dim) == shape
     # What a run records makes the same run.

@@ -106,8 +106,8 @@ def test_each_text_is_read_once(part, bi_folder, monkeypatch):
 @pytest.mark.parametrize(
     ("bundle", "given"),
     [
-        (pair_bundle, "one of the cross form"),
-        (functools.partial(make_pair_bundle, form="joint"), "one of the joint form"),
+        (pair_bundle, "a matcher of the cross form"),
+        (functools.partial(make_pair_bundle, form="joint"), "a matcher of the joint form"),
         (one_label_bundle, "a classifier"),
     ],
     ids=["cross", "joint", "classifier"],
@@ -118,7 +118,7 @@ def test_a_run_without_vectors_is_refused(part, tmp_path, bundle, given):
     with pytest.raises(InputError) as caught:
         mined(part, str(run))
     assert str(caught.value) == (
-        f"--match.hard-negatives {run}: wanted a matcher of the bi form, whose texts have vectors of their own,"
+        f"--match.hard-negatives {run}: wanted a matcher of the bi form, whose vectors say what is like what,"
         f" given {given}"
     )
 
