@@ -10,7 +10,8 @@ from kmha.config import EncoderConfig
 from kmha.features import CHARACTER_IDS, PADDING_MASK, SEGMENT_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.layers.crf import CRF, Potentials
 from kmha.layers.local_context import LocalContext
-from kmha.layers.words import MODES, SpellingEncoder, first_token_weights, mean_token_weights
+from kmha.layers.spelling import SpellingEncoder
+from kmha.layers.words import MODES, first_token_weights, mean_token_weights
 from kmha.models.encoder import TransformerEncoder
 from kmha.models.one_encoder import OneEncoder
 from kmha.tag_schemes import Scheme

@@ -19,7 +19,7 @@ from kmha.layers.ngrams import NgramEmbedding
 from kmha.layers.overlap import MARKS, SHARES, TokenOverlap
 from kmha.layers.pooling import Pooling
 from kmha.layers.positions import PositionEmbedding
-from kmha.layers.words import SpellingEncoder
+from kmha.layers.spelling import SpellingEncoder
 from tests.layer_checks import CHECKS, LayerCase
 
 B, T, S, D, E, V = 3, 5, 4, 8, 6, 20
