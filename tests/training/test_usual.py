@@ -1,8 +1,11 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from training.config import EncoderSection, FitConfig, OptimizerSection, TrainSection
 from training.tasks.classify import ClassifyTask
+from training.tasks.match import MatchTask
 from training.tasks.tag import TagTask
 from training.usual import usual_epochs, usual_token_dropout, with_usual, with_usual_of_task
 
@@ -61,3 +64,11 @@ def test_tags_are_read_in_order_and_with_their_case_and_little_of_them_is_droppe
     classified = with_usual(others, ONE, SHORT, 100).encoder
     assert (single.dropout or 1) < (spelt.dropout or 1) <= (classified.dropout or 0)
     assert (single.token_dropout or 1) < (spelt.token_dropout or 1) < (classified.token_dropout or 0)
+
+
+@pytest.mark.parametrize(("batches", "epochs"), [(10, 6), (125, 4), (275, 2), (5000, 2)])
+def test_pairs_from_a_checkpoint_are_seen_less_often_than_texts(batches, epochs):
+    config = FitConfig(task="match", encoder=EncoderSection(pretrained="some"))
+    pairs = with_usual(config, MatchTask(), LONG, batches, pairs=99).train.epochs
+    texts = with_usual(dataclasses.replace(config, task="classify"), ONE, LONG, batches).train.epochs
+    assert pairs == epochs <= texts

@@ -80,7 +80,8 @@ class MatchTask:
 
     # See `Task`.
     masking = None
-    usual = Usual()
+    # Pairs are learnt by heart sooner: the best epoch of mrpc is the third of 125 batches, of wikiqa the second of 275.
+    usual = Usual(batches_on=500)
     baseline_name = "baseline"
     num_texts = 2
     several_labels = False
