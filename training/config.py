@@ -100,7 +100,8 @@ class EncoderSection:
     token_dropout: float | None = None
     """Probability of replacing a token by [UNK] in training; None: 0.3 or 0.4, for tags 0.2 or 0.05."""
     ngram_buckets: int | None = None
-    """Rows of each hashed n-gram table, best a prime; 0: none; None: 131071. N-grams decide on small data."""
+    """Rows of each hashed n-gram table, best a prime; 0: none; None: 131071, of a checkpoint its own. N-grams decide
+    on small data; a checkpoint that has none may get some."""
     ngram_dim: int | None = None
     """Size of an n-gram's vector; None: 64."""
     ngram_orders: tuple[int, ...] | None = None

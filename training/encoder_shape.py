@@ -21,8 +21,9 @@ USUAL_SHAPE: dict[str, Any] = {
     "ngram_dim": 64,
     "ngram_orders": (2, 3),
 }
-# Of a checkpoint all of these are taken over; it may lose blocks, and whatever is not given.
+# Of a checkpoint all of these are taken over; it may lose blocks, and have n-grams of its own where it had none.
 _OF_CHECKPOINT = (*USUAL_SHAPE, "head_dim", "positions")
+_OF_NGRAMS = ("ngram_buckets", "ngram_dim", "ngram_orders")
 
 
 def checkpoint_of(config: FitConfig) -> Checkpoint | None:
@@ -34,6 +35,14 @@ def checkpoint_of(config: FitConfig) -> Checkpoint | None:
         return find_checkpoint(name)
     except InputError as error:
         raise InputError(f"--encoder.pretrained {error}") from None
+
+
+def has_new_ngrams(config: FitConfig) -> bool:
+    """Whether n-grams, of settings whose shape is filled in, start from nothing beside a checkpoint without."""
+    checkpoint = checkpoint_of(config)
+    return (
+        checkpoint is not None and not checkpoint.config.ngram_buckets and bool(config.encoder.ngram_buckets)
+    )
 
 
 def with_shape(config: FitConfig) -> FitConfig:
@@ -52,6 +61,8 @@ def with_shape(config: FitConfig) -> FitConfig:
         if given is not None:
             raise InputError(f"--{flag}: wanted none beside --encoder.pretrained, given {given}")
     shape = {name: getattr(checkpoint.config, name) for name in _OF_CHECKPOINT}
+    if not checkpoint.config.ngram_buckets and config.encoder.ngram_buckets:
+        shape |= {name: getattr(config.encoder, name) or USUAL_SHAPE[name] for name in _OF_NGRAMS}
     _check_shape(config.encoder, shape)
     text = _text(config.text, checkpoint)
     return dataclasses.replace(config, encoder=_filled(config.encoder, shape), text=text)

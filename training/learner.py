@@ -19,7 +19,7 @@ from training.cli import say
 from training.config import FitConfig
 from training.data import Data
 from training.distill import TaughtTask, trained_beside, with_teacher
-from training.encoder_shape import checkpoint_of
+from training.encoder_shape import checkpoint_of, has_new_ngrams
 from training.fine_tuning import freeze, rate_courses
 from training.initial_model import initial_model
 from training.inputs import Inputs, Source, make_inputs
@@ -117,7 +117,7 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, fo
     config = with_usual(config, data.task, source.text_lengths, len(plans), pairs)
     with strategy.scope():
         model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
-        freeze(model, config.finetune.frozen_layers)
+        freeze(model, config.finetune.frozen_layers, has_new_ngrams(config))
         trained = trained_beside(data.task, model)
         step, average = _step_and_average(config, data.task, model, trained, strategy, len(plans))
     judge = Judge(model, data.task, data.labels, lengths)
@@ -182,7 +182,7 @@ def _step_and_average(
             rate,
             optimizer.weight_decay,
             row_rate=optimizer.embedding_rate or 1.0,
-            courses=rate_courses(model, config.finetune, steps, variables),
+            courses=rate_courses(model, config.finetune, steps, variables, has_new_ngrams(config)),
         ),
         strategy,
         jit_compile=_compiled(config.train.jit),

@@ -6,7 +6,7 @@ from kmha.errors import InputError
 from tests.bundles import make_bundle
 from training.checks import check_settings
 from training.config import EncoderSection, FitConfig, TextSection
-from training.encoder_shape import USUAL_SHAPE, checkpoint_of, encoder_config, with_shape
+from training.encoder_shape import USUAL_SHAPE, checkpoint_of, encoder_config, has_new_ngrams, with_shape
 from training.tasks.match import MatchTask
 from training.usual import with_usual_of_task
 
@@ -63,6 +63,24 @@ def test_pairs_are_read_as_one_sequence_unless_told_otherwise(run):
 
 def test_an_encoder_may_have_fewer_blocks(run):
     assert with_shape(starting_from(run, num_layers=1)).encoder.num_layers == 1
+
+
+def test_an_encoder_may_have_ngrams_that_the_checkpoint_lacks(run):
+    config = with_usual_of_task(starting_from(run, ngram_buckets=101))
+    section = config.encoder
+    assert (section.ngram_buckets, section.ngram_dim, section.ngram_orders) == (101, 64, (2, 3))
+    assert has_new_ngrams(config) and not has_new_ngrams(with_usual_of_task(starting_from(run)))
+    assert with_usual_of_task(config) == config
+    assert not has_new_ngrams(with_usual_of_task(FitConfig()))
+
+
+def test_ngrams_of_the_checkpoint_stay_as_they_are(tmp_path):
+    make_bundle(ngram_buckets=11).save(tmp_path / "run")
+    assert not has_new_ngrams(with_usual_of_task(starting_from(tmp_path / "run")))
+    with pytest.raises(
+        InputError, match="--encoder.ngram-buckets: wanted the 11 of --encoder.pretrained, given 13"
+    ):
+        with_shape(starting_from(tmp_path / "run", ngram_buckets=13))
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,35 @@ def test_the_last_norm_of_a_pre_norm_model_is_no_part_of_its_embedding():
     assert courses["embedding"] == Course(0.125) and courses["pooled_norm"] == Course()
 
 
+def with_ngrams():
+    encoder = EncoderConfig(9, num_layers=3, ngram_buckets=11, ngram_dim=4, **SIZES)
+    model = TextClassifier(encoder, 2, dropout=0.0)
+    model.build()
+    return model
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_ngrams_that_the_checkpoint_lacks_learn_as_the_head_does(new):
+    model = with_ngrams()
+    courses = rate_courses(
+        model, FinetuneSection(layer_decay=0.5, head_factor=10.0, head_fraction=0.1), 100, new_ngrams=new
+    )
+    found = {
+        course
+        for variable, course in zip(model.trainable_variables, courses, strict=True)
+        if "ngrams" in variable.path
+    }
+    assert found == {Course(10.0) if new else Course(0.125, 10)}
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_ngrams_that_the_checkpoint_lacks_are_not_frozen(new):
+    model = with_ngrams()
+    freeze(model, 1, new_ngrams=new)
+    trained = {variable.path.split("/")[-2] for variable in model.encoder.embedding.trainable_variables}
+    assert trained == ({"table_2", "table_3", "projection"} if new else set())
+
+
 def test_nothing_asked_for_changes_nothing():
     assert set(courses_by_part(classifier()).values()) == {Course()}
 
