@@ -147,8 +147,8 @@ def spellings(words):
     """
     characters = tf.strings.unicode_decode(words, "UTF-8")
     half = LONGEST_SPELLING // 2
-    place = tf.ragged.range(characters.row_lengths()).flat_values
-    behind = tf.gather(characters.row_lengths(), characters.value_rowids()) - place
-    kept = tf.ragged.boolean_mask(characters, characters.with_flat_values((place < half) | (behind <= half)))
-    ids = kept.with_flat_values(1 + kept.flat_values % (CHARACTERS - 1))
+    lengths = characters.row_lengths()
+    place, behind = tf.ragged.range(lengths).flat_values, tf.ragged.range(lengths, 0, -1).flat_values
+    kept = tf.boolean_mask(characters.flat_values, (place < half) | (behind <= half))
+    ids = Ragged.from_row_lengths(1 + kept % (CHARACTERS - 1), tf.minimum(lengths, 2 * half), validate=False)
     return ids.to_tensor(0, shape=(None, LONGEST_SPELLING))

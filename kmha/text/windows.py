@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from kmha.text.ragged import rows_of_values
+
 
 class Windows(NamedTuple):
     """Sentences cut into windows, [V] of them, in the order of the sentences.
@@ -44,14 +46,14 @@ def cut_windows(pieces, word_splits, tokens: int, start_id: int, end_id: int) ->
     bounds = tf.gather(pieces.row_splits, word_splits)
     sizes = bounds[1:] - bounds[:-1]
     counts = tf.maximum(sizes - tokens + step - 1, 0) // step + 1
-    sentences = tf.repeat(tf.range(tf.size(counts, tf.int64)), counts)
+    sentences = rows_of_values(tf.pad(tf.cumsum(counts), [[1, 0]]))
     first_token = tf.gather(bounds, sentences) + step * tf.ragged.range(counts).flat_values
     last_word = tf.gather(word_splits, sentences + 1)
     first = tf.minimum(tf.searchsorted(begins, first_token, out_type=tf.int64), last_word)
     last = tf.searchsorted(ends, first_token + tokens, side="right", out_type=tf.int64)
     last = tf.maximum(tf.minimum(last, last_word), first)
     # A word is tagged in the window whose middle is the nearest to its own.
-    word_sentences = tf.repeat(tf.range(tf.size(counts, tf.int64)), word_splits[1:] - word_splits[:-1])
+    word_sentences = rows_of_values(word_splits)
     middle = begins + ends - 2 * tf.gather(bounds, word_sentences) - step
     home = tf.clip_by_value(middle // (2 * step), 0, tf.gather(counts, word_sentences) - 1)
     home += tf.gather(tf.cumsum(counts, exclusive=True), word_sentences)
@@ -70,7 +72,9 @@ def cut_windows(pieces, word_splits, tokens: int, start_id: int, end_id: int) ->
     inner = tf.ragged.range(token_begin, tf.gather(pieces.row_splits, last))
     inner = inner.with_flat_values(tf.gather(pieces.flat_values, inner.flat_values))
     ones = tf.ones([tf.size(sentences), 1], tf.int32)
-    starts = tf.gather(begins, words.flat_values) - tf.gather(token_begin, words.value_rowids()) + 1
+    starts = (
+        tf.gather(begins, words.flat_values) - tf.gather(token_begin, rows_of_values(words.row_splits)) + 1
+    )
     return Windows(
         tf.concat([start_id * ones, inner, end_id * ones], axis=1),
         words,

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from kmha.text.ragged import Ragged
+from kmha.text.ragged import Ragged, rows_of_values
 
 Split = Literal["words", "characters"]
 
@@ -80,7 +80,7 @@ def split_words(texts, split: Split = "words") -> Words:
         split: "words", or "characters" where each visible character is a word.
     """
     characters = tf.strings.unicode_decode(texts, "UTF-8")
-    code_points, rows = characters.flat_values, characters.value_rowids()
+    code_points, rows = characters.flat_values, rows_of_values(characters.row_splits)
     classes = tf.gather(character_classes(), tf.minimum(code_points, TABLE_SIZE))
     # A space after each text keeps texts that lie side by side apart.
     place = tf.range(tf.size(classes, tf.int64)) + rows
