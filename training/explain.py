@@ -1,8 +1,9 @@
 """python -m training.explain RUN TEXT [TEXT_B] --out page.html
 
-Shows what a model looked at, as one HTML file: every head's attention, attention rollout and gradient × input side by
-side, and a deletion test that measures them: how far the answer falls without the words they hold for important, and
-without as many random ones. One JSON object on stdout. With --data FILE in place of a text the test is run on many rows.
+Shows what a model looked at, as one HTML file: every head's attention, attention rollout and gradient × input side
+by side, and a deletion test that measures them: how far the answer falls without the words they hold for important,
+and without as many random ones. One JSON object on stdout. With --data FILE in place of a text the test is run on
+many rows.
 """  # noqa: D415
 
 import json
@@ -111,7 +112,7 @@ def _one(config: ExplainConfig, model: Any) -> dict[str, Any]:
         question = tag_question(model, model.words(config.text[0]), config.label, config.word)
     else:
         question = text_question(model, config.text, config.label)
-    return told(question, config.out, config.draws, config.seed, str(config.run))
+    return told(question, config.out, config.draws, config.seed, config.run.resolve().name)
 
 
 def told(question: Any, out: Path | None, draws: int, seed: int, where: str) -> dict[str, Any]:

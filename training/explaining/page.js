@@ -32,6 +32,8 @@ const change = (value) => {
   const digits = data.unit === "score" ? value.toFixed(3) : (100 * value).toFixed(1);
   return `${Number(digits) > 0 ? "+" : Number(digits) < 0 ? "−" : ""}${digits.replace("-", "")}`;
 };
+// Not Math.max(...): a long text has more weights than a call may have arguments.
+const largest = (values) => values.reduce((most, value) => Math.max(most, value), 0);
 const small = (value) => value.toPrecision(2);
 const quoted = (text) => `“${text}”`;
 
@@ -115,11 +117,11 @@ function showPressed() {
 function showHeader() {
   element("where").textContent = data.where;
   element("explained").replaceChildren(`${data.explained} `, made("span", { textContent: amount(data.value) }));
-  const largest = Math.max(...data.answers.map(([, value]) => Math.abs(value)), data.unit === "score" ? 0 : 1);
+  const most = data.unit === "score" ? largest(data.answers.map(([, value]) => Math.abs(value))) || 1 : 1;
   element("answers").replaceChildren(
     ...data.answers.map(([name, value]) => {
       const bar = made("span", { className: "bar" });
-      bar.style.setProperty("--share", Math.abs(value) / (largest || 1));
+      bar.style.setProperty("--share", Math.abs(value) / most);
       const row = made("li", {}, made("span", { textContent: name }), bar, made("span", { textContent: amount(value) }));
       row.classList.toggle("best", name === data.best);
       return row;
@@ -134,7 +136,7 @@ function showPanels() {
     ...data.methods.map(({ key, name, hint, signed }) => {
       const panel = made("div", { className: "panel" }, made("h3", { textContent: name }), made("p", { className: "hint", textContent: hint }));
       const all = data.sequences.flatMap((sequence) => sequence[key]);
-      const most = Math.max(...all.map(Math.abs), 1e-12);
+      const most = largest(all.map(Math.abs)) || 1e-12;
       data.sequences.forEach((sequence, number) => {
         if (data.sequences.length > 1) panel.append(made("h4", { textContent: sequence.name }));
         const strip = attributes(made("div", { className: "strip" }), { role: "group", "aria-label": `${name}, ${sequence.name}` });
@@ -196,7 +198,7 @@ function colour(name) {
 }
 
 function paint(canvas, values, height, width) {
-  const [low, high, most] = [colour("--track"), colour("--accent"), Math.max(...values) || 1];
+  const [low, high, most] = [colour("--track"), colour("--accent"), largest(values) || 1];
   Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
@@ -261,7 +263,7 @@ function showPicture() {
   const values = matrix(map, state.layer, state.head);
   element("lines").hidden = state.view !== "lines";
   element("heat").hidden = state.view !== "heat";
-  const most = Math.max(...values);
+  const most = largest(values);
   element("scale").replaceChildren("0", made("i", { className: "full" }), `${percent(most)} of a token's attention`);
   if (state.view === "lines") showLines(map, values);
   else showHeat(map, values);
@@ -287,7 +289,7 @@ function showLines(map, values) {
   };
   for (const [id, sequence, count, share] of [["from", map.rows, height, rowShare], ["to", map.columns, width, columnShare]]) {
     const shares = Array.from({ length: count }, (_, index) => share(index));
-    const most = Math.max(...shares) || 1;
+    const most = largest(shares) || 1;
     const buttons = shares.map((value, index) => {
       const button = tokenButton(sequence, index, value ? percent(value) : "");
       button.style.setProperty("--share", value / most);
@@ -322,15 +324,16 @@ function drawLines(values, height, width, row, column) {
   const context = canvas.getContext("2d");
   context.scale(scale, scale);
   const [red, green, blue] = colour("--accent");
+  const most = largest(values) || 1;
   for (let r = 0; r < height; r++) {
     if (row !== null && r !== row) continue;
     const own = Array.from({ length: width }, (_, c) => [values[r * width + c], c]);
     const kept = row === null && column === null ? own.sort((a, b) => b[0] - a[0]).slice(0, LINE_LIMIT) : own;
     for (const [value, c] of kept) {
-      if (value < 0.005 || (column !== null && c !== column)) continue;
+      if (value < most / 50 || (column !== null && c !== column)) continue;
       const [from, to] = [(r + 0.5) * step, (c + 0.5) * step];
-      context.strokeStyle = `rgba(${red}, ${green}, ${blue}, ${Math.min(1, 0.08 + 0.92 * value)})`;
-      context.lineWidth = 1 + 2 * value;
+      context.strokeStyle = `rgba(${red}, ${green}, ${blue}, ${0.06 + 0.94 * (value / most)})`;
+      context.lineWidth = 1 + 2 * (value / most);
       context.beginPath();
       context.moveTo(3, from);
       context.bezierCurveTo(across * 0.45, from, across * 0.55, to, across - 3, to);

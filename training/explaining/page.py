@@ -14,7 +14,7 @@ import numpy as np
 
 from kmha.errors import InputError
 from training.explaining.deletion import ATTENTION, GRADIENT, LEFT_OUT, RANDOM
-from training.explaining.questions import Question
+from training.explaining.questions import SCORE, Question
 from training.explaining.words import NO_WORD
 
 SUFFIXES = (".html", ".htm")
@@ -24,8 +24,8 @@ MOST_ANSWERS = 6
 # The share of words that the sentence about the deletion test is about.
 TOLD_SHARE = 0.25
 CAUTION = (
-    "Attention shows where each head reads from, not why the model decided: a word can be attended to and not matter, or"
-    " matter and hardly be attended to. The deletion test below measures how far the two agree."
+    "Attention shows where each head reads from, not why the model decided; the deletion test measures how far the two"
+    " agree."
 )
 _METHODS = {
     "rollout": (
@@ -137,7 +137,7 @@ def _deletion_hint(question: Question, deletion: dict[str, Any] | None) -> str:
         return "Wanted two words or more that can be dropped; there are none here."
     unit = (
         "The change of the score"
-        if question.unit == "score"
+        if question.unit == SCORE
         else "The change of the probability, in percentage points,"
     )
     return (
@@ -151,11 +151,11 @@ def verdict(question: Question, deletion: dict[str, Any] | None) -> str:
     if deletion is None:
         return ""
     step = min(deletion["steps"], key=lambda each: abs(each["dropped"] - TOLD_SHARE * deletion["words"]))
-    shown = (
-        (lambda fall: f"{-fall:+.3f}")
-        if question.unit == "score"
-        else (lambda fall: f"{-100 * fall:+.1f} points")
-    )
+
+    def shown(fall: float) -> str:
+        change = f"{-fall:+.3f}" if question.unit == SCORE else f"{-100 * fall:+.1f} points"
+        return change.replace("-", "−")
+
     words = "the most attended word" if step["dropped"] == 1 else f"the {step['dropped']} most attended words"
     chance = "a random one" if step["dropped"] == 1 else f"{step['dropped']} random ones"
     return (

@@ -1,4 +1,4 @@
-"""One row asked of a model: which answer is explained, what the model looked at, and what it says without some words."""
+"""One row asked of a model: the answer explained, what the model looked at, what it says without some words."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field

@@ -53,13 +53,20 @@ class _Gradients:
             named = weights if isinstance(weights, dict) else {ATTENTION: weights}
             return {name: tf.stack(each, axis=1)[0] for name, each in named.items()}, products
 
-        self._forward: Any = tf.function(forward, reduce_retracing=True, autograph=False)
+        self._forward: Any = tf.function(forward, autograph=False)
+        self._traced: Any = None
 
     def __call__(
         self, features: dict[str, Any], first: int, second: int
     ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
         """Attention float32 [L, N, T, S] by name, and gradient × input float32 [T] of each pass through an encoder."""
-        weights, products = self._forward(features, tf.constant(first), tf.constant(second))
+        if self._traced is None:
+            # Once, for sequences of any length.
+            specs = {
+                name: tf.TensorSpec([None] * len(each.shape), each.dtype) for name, each in features.items()
+            }
+            self._traced = self._forward.get_concrete_function(specs, *[tf.TensorSpec([], tf.int32)] * 2)
+        weights, products = self._traced(features, tf.constant(first), tf.constant(second))
         return {name: each.numpy() for name, each in weights.items()}, [each.numpy() for each in products]
 
 
@@ -91,7 +98,7 @@ class RunTexts:
         self.scores = is_pair and model.target == "graded"
         decides = is_pair and bundle.decides_by_threshold and bundle.thresholds is not None
         self.threshold = bundle.thresholds[0] if decides and bundle.thresholds else None
-        self._pairs = model.pairs if is_pair else []
+        self._pairs: list[Any] = model.pairs if is_pair else []
         self.pooling = self._pairs[0].pooling.mode if is_pair else model.pooling.mode
         self.notes: list[str] = []
         if is_pair and model.form == "bi":
