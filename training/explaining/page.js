@@ -332,8 +332,8 @@ function drawLines(values, height, width, row, column) {
     for (const [value, c] of kept) {
       if (value < most / 50 || (column !== null && c !== column)) continue;
       const [from, to] = [(r + 0.5) * step, (c + 0.5) * step];
-      context.strokeStyle = `rgba(${red}, ${green}, ${blue}, ${0.06 + 0.94 * (value / most)})`;
-      context.lineWidth = 1 + 2 * (value / most);
+      context.strokeStyle = `rgba(${red}, ${green}, ${blue}, ${0.05 + 0.95 * (value / Math.sqrt(most))})`;
+      context.lineWidth = 1 + 2 * (value / Math.sqrt(most));
       context.beginPath();
       context.moveTo(3, from);
       context.bezierCurveTo(across * 0.45, from, across * 0.55, to, across - 3, to);

@@ -53,20 +53,24 @@ class TextModel(Protocol):
 
     Attributes:
         labels: Names of its outputs.
-        threshold: Of a binary matcher, from which score a pair matches; else None.
+        decides: Whether its only output is the probability of a match.
         scores: Whether its only output is a score and no probability.
         pooling: How tokens become the vector that is judged.
         notes: What a reader should know of any row.
     """
 
     labels: list[str]
-    threshold: float | None
+    decides: bool
     scores: bool
     pooling: str
     notes: list[str]
 
     def probabilities(self, rows: Sequence[tuple[str, ...]]) -> np.ndarray:
         """float32 [R, C] of rows of one text or two."""
+        ...
+
+    def matches(self, row: tuple[str, ...]) -> bool:
+        """Whether a pair matches, where the model decides that."""
         ...
 
     def bounds(self, text: str) -> list[tuple[int, int]]:
@@ -94,7 +98,7 @@ def text_question(model: TextModel, row: tuple[str, ...], label: str = "") -> Qu
         InputError: There is no such label, or the texts have no tokens.
     """
     found = model.probabilities([row])[0]
-    chosen, explained = _chosen(model, found, label)
+    chosen, explained = _chosen(model, row, found, label)
     looked = model.look(row, chosen)
     if all(len(tokens) <= 2 for tokens in looked.tokens.values()):
         raise InputError(f"TEXT: wanted a text with tokens, given {' and '.join(map(repr, row))}")
@@ -125,16 +129,15 @@ def text_question(model: TextModel, row: tuple[str, ...], label: str = "") -> Qu
     )
 
 
-def _chosen(model: TextModel, found: np.ndarray, label: str) -> tuple[Chosen, str]:
-    if model.scores or model.threshold is not None:
+def _chosen(model: TextModel, row: tuple[str, ...], found: np.ndarray, label: str) -> tuple[Chosen, str]:
+    if model.scores or model.decides:
         if label:
             raise InputError(
                 f"--label: wanted a run with labels, given one with a single score and {label!r}"
             )
-        if model.scores or model.threshold is None:
+        if model.scores:
             return Chosen(0), SCORE
-        matches = found[0] >= np.float32(model.threshold)
-        return (Chosen(0), MATCH) if matches else (Chosen(0, -1), NO_MATCH)
+        return (Chosen(0), MATCH) if model.matches(row) else (Chosen(0, -1), NO_MATCH)
     if label and label not in model.labels:
         raise InputError(f"--label: wanted one of {', '.join(model.labels)}, given {label!r}")
     output = model.labels.index(label) if label else int(found.argmax())

@@ -96,8 +96,7 @@ class RunTexts:
         self.labels = bundle.labels
         is_pair = bundle.task == MATCH
         self.scores = is_pair and model.target == "graded"
-        decides = is_pair and bundle.decides_by_threshold and bundle.thresholds is not None
-        self.threshold = bundle.thresholds[0] if decides and bundle.thresholds else None
+        self.decides = is_pair and bundle.decides_by_threshold
         self._pairs: list[Any] = model.pairs if is_pair else []
         self.pooling = self._pairs[0].pooling.mode if is_pair else model.pooling.mode
         self.notes: list[str] = []
@@ -120,6 +119,10 @@ class RunTexts:
     def probabilities(self, rows: Sequence[tuple[str, ...]]) -> np.ndarray:
         """See the protocol."""
         return self._bundle.probabilities([row if len(row) > 1 else row[0] for row in rows])
+
+    def matches(self, row: tuple[str, ...]) -> bool:
+        """See the protocol."""
+        return self._bundle.predict([row])[0]["match"]
 
     def bounds(self, text: str) -> list[tuple[int, int]]:
         """See the protocol."""
