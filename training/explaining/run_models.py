@@ -118,7 +118,8 @@ class RunTexts:
 
     def probabilities(self, rows: Sequence[tuple[str, ...]]) -> np.ndarray:
         """See the protocol."""
-        return self._bundle.probabilities([row if len(row) > 1 else row[0] for row in rows])
+        single = self._preprocessor.num_texts == 1
+        return self._bundle.probabilities([row[0] for row in rows] if single else list(rows))
 
     def matches(self, row: tuple[str, ...]) -> bool:
         """See the protocol."""
