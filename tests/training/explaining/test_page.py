@@ -12,6 +12,7 @@ import pytest
 
 from clients import chromium
 from kmha.errors import InputError
+from tests.command_runs import ROOT
 from tests.training.explaining.questions import pair_question, question
 from training.explaining.deletion import deletion, word_scores
 from training.explaining.page import check_out, embedded, page, verdict, write_page
@@ -161,3 +162,10 @@ def _check_page(tab: chromium.Tab, asked) -> None:
         sizes = asked.look.maps[2].weights.shape
         assert count("document.querySelectorAll('[role=gridcell]').length") == sizes[0] * (sizes[1] + 1)
     count("[...document.querySelectorAll('#views button')][0].click()")
+
+
+def test_the_picture_in_the_docs_is_there_and_small():
+    text = (ROOT / "docs" / "explain.md").read_text("utf-8")
+    (name,) = re.findall(r"!\[[^\]]+\]\((.+?)\)", text)
+    picture = (ROOT / "docs" / name).read_bytes()
+    assert picture.startswith(b"\x89PNG") and len(picture) < 150_000
