@@ -324,7 +324,9 @@ function drawLines(values, height, width, row, column) {
   const context = canvas.getContext("2d");
   context.scale(scale, scale);
   const [red, green, blue] = colour("--accent");
-  const most = largest(values) || 1;
+  // Of a chosen token the strongest of its own lines.
+  const counts = (_, place) => (row === null || Math.floor(place / width) === row) && (column === null || place % width === column);
+  const most = largest(values.filter(counts)) || 1;
   for (let r = 0; r < height; r++) {
     if (row !== null && r !== row) continue;
     const own = Array.from({ length: width }, (_, c) => [values[r * width + c], c]);
