@@ -135,7 +135,8 @@ function showPanels() {
   element("panels").replaceChildren(
     ...data.methods.map(({ key, name, hint, signed }) => {
       const panel = made("div", { className: "panel" }, made("h3", { textContent: name }), made("p", { className: "hint", textContent: hint }));
-      const all = data.sequences.flatMap((sequence) => sequence[key]);
+      // In the scale of the words: much of a rollout may lie on [CLS].
+      const all = data.sequences.flatMap(({ words, [key]: values }) => values.filter((_, index) => words[index] >= 0));
       const most = largest(all.map(Math.abs)) || 1e-12;
       data.sequences.forEach((sequence, number) => {
         if (data.sequences.length > 1) panel.append(made("h4", { textContent: sequence.name }));
@@ -143,7 +144,7 @@ function showPanels() {
         const buttons = sequence.tokens.map((_, index) => {
           const value = sequence[key][index];
           const button = tokenButton(number, index, key === "rollout" ? percent(value) : key === "left_out" ? change(value) : small(value));
-          button.style.setProperty("--share", Math.abs(value) / most);
+          button.style.setProperty("--share", Math.min(1, Math.abs(value) / most));
           button.classList.toggle("against", signed && value < 0);
           return button;
         });
@@ -151,15 +152,15 @@ function showPanels() {
         roving(strip, buttons, 0);
         panel.append(strip);
       });
-      panel.append(legend(key, signed, most));
+      panel.append(legend(key, signed, most, data.sequences.some((sequence) => sequence[key].some((value) => Math.abs(value) > most))));
       return panel;
     }),
   );
 }
 
-function legend(key, signed, most) {
+function legend(key, signed, most, isMore) {
   const top = key === "rollout" ? percent(most) : key === "left_out" ? change(most) : small(most);
-  const parts = ["0", made("i"), top];
+  const parts = ["0", made("i"), isMore ? `${top} and more` : top];
   if (signed) parts.push(" · against: ", made("i", { className: "under" }));
   return made("div", { className: "legend" }, ...parts);
 }
@@ -243,6 +244,7 @@ function showGrid() {
   });
   // A fresh grid, so that the keys of the map before are not heard any more.
   const grid = attributes(made("div", { className: "grid", id: "grid" }, header, ...rows), { role: "grid", "aria-label": "Layers and heads" });
+  grid.classList.toggle("many", map.heads > 8);
   element("grid").replaceWith(grid);
   roving(grid, cells, map.heads + 1, chooseHead);
   chooseHead(cells[state.layer * (map.heads + 1) + state.head]);
@@ -253,6 +255,9 @@ function chooseHead(cell) {
   state.head = Number(cell.dataset.head);
   for (const each of cells) each.setAttribute("aria-selected", String(each === cell));
   stop(cells, cell);
+  const box = element("grid").parentElement;
+  const [own, frame] = [cell.getBoundingClientRect(), box.getBoundingClientRect()];
+  if (own.left < frame.left || own.right > frame.right) box.scrollLeft += own.right - frame.right + 4;
   const map = maps[state.map];
   element("chosen").textContent = `${map.name}: ${layerName(map, state.layer)}, ${headName(map, state.head)}`;
   showPicture();
