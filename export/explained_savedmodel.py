@@ -122,36 +122,44 @@ class ServedWords:
         return [(part[:, -1].astype(int).tolist(), part[:, :-2]) for part in np.split(found, ends)]
 
     def look(self, words: Sequence[str], word: int, tag: int) -> tuple[Looked, list[int], list[int]]:
-        """See the protocol; of the windows that hold the word the one in which it has the most words around it."""
+        """See the protocol."""
         encoded = list(map(_bytes, words))
         alone = self._tagger.ask(EXPLAIN_WORDS, [[each] for each in encoded])[TOKENS]
         pieces = [_real(tokens)[1:-1] for tokens in alone]
         answers = self._tagger.ask(EXPLAIN_WORDS, [encoded])
-        best: tuple[int, int, list[str], list[int]] | None = None
-        first = 0
-        for window, each in enumerate(answers[TOKENS]):
-            tokens = _real(each)
-            first, inner = _place(tokens[1:-1], pieces, first)
-            around = min(word - first, max(inner, default=0) - word)
-            if word in inner and (best is None or around > best[0]):
-                best = around, window, tokens, [NO_WORD, *inner, NO_WORD]
-        if best is None:
+        windows = [_real(tokens) for tokens in answers[TOKENS]]
+        step, places = _places([tokens[1:-1] for tokens in windows], pieces)
+        begin = sum(map(len, pieces[:word]))
+        # A word is tagged in the window whose middle is the nearest to its own.
+        middle = 2 * begin + len(pieces[word]) - step
+        window = min(max(middle // (2 * step), 0), len(windows) - 1) if len(windows) > 1 else 0
+        tokens, of_tokens = windows[window], [NO_WORD, *places[window], NO_WORD]
+        if word not in of_tokens:
             raise InputError(
                 f"TEXT: wanted a word that the model shows among its tokens, given {words[word]!r}"
             )
-        _, window, tokens, of_tokens = best
         size = len(tokens)
         attention = answers["attention"][window][:, :, :size, :size]
         return Looked({TOKENS: tokens}, {"attention": attention}, None), of_tokens, [of_tokens.index(word)]
 
 
-def _place(tokens: list[str], pieces: list[list[str]], least: int) -> tuple[int, list[int]]:
-    """The word that a window begins with, and which word each of its tokens stands for; none where it fits nowhere."""
-    for first in range(least, len(pieces)):
-        inner = aligned(tokens, pieces[first:], [False] * (len(pieces) - first))
-        if inner is not None:
-            return first, [first + each for each in inner]
-    return least, []
+def _places(windows: list[list[str]], pieces: list[list[str]]) -> tuple[int, list[list[int]]]:
+    """How many tokens windows are apart, and which word each of their tokens stands for; none where they fit nowhere.
+
+    Windows hold so many tokens at most and are half of that apart, as `kmha.text.windows` cuts them. How many is not
+    told: at least those of the first one, and not so many that one more word would have fitted.
+    """
+    begins = np.cumsum([0, *map(len, pieces)])[:-1]
+    for most in range(len(windows[0]), len(windows[0]) + max(map(len, pieces)) + 1):
+        step = max(most // 2, 1)
+        firsts = np.searchsorted(begins, step * np.arange(len(windows)))
+        found = []
+        for tokens, first in zip(windows, firsts.tolist(), strict=True):
+            inner = aligned(tokens, pieces[first:], [False] * (len(pieces) - first))
+            found.append(None if inner is None else [first + each for each in inner])
+        if None not in found:
+            return step, found
+    return 1, [[NO_WORD] * len(tokens) for tokens in windows]
 
 
 def _real(tokens: np.ndarray) -> list[str]:
