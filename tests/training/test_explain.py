@@ -100,8 +100,8 @@ def test_a_matcher_is_explained(runs, tmp_path, kind):
     assert outcome.status == 0, outcome.err
     found, data = outcome.json, shown(tmp_path / "page.html")
     answer = bundles[kind].predict([(A, B)])[0]
-    expected = answer.get("probability", answer.get("score"))
-    value = found.get("probability", found.get("score"))
+    expected = answer["probability"] if "probability" in answer else answer["score"]
+    value = found["probability"] if "probability" in found else found["score"]
     np.testing.assert_allclose(value, 1 - expected if answer.get("match") is False else expected, atol=1e-4)
     names = [each["name"] for each in data["maps"]]
     across = [name for name in names if "looks at" in name]

@@ -62,17 +62,17 @@ def test_only_its_own_script_and_style_may_run():
 
 
 def test_elements_that_the_script_names_are_on_the_page():
-    class Ids(html.parser.HTMLParser):
-        found: list[str] = []
+    ids: list[str] = []
 
+    class Ids(html.parser.HTMLParser):
         def handle_starttag(self, tag, attrs):
-            self.found += [value for name, value in attrs if name == "id"]
+            ids.extend(str(value) for name, value in attrs if name == "id")
 
     content = page_of(question())
     reader = Ids()
     reader.feed(content)
-    assert len(reader.found) == len(set(reader.found))
-    assert set(re.findall(r'\belement\("([\w-]+)"\)', content)) <= set(reader.found)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'\belement\("([\w-]+)"\)', content)) <= set(ids)
 
 
 def test_the_verdict_tells_both_changes():
