@@ -31,7 +31,7 @@ class ServedTagger:
 
     def facts(self) -> dict[str, Any]:
         """See the protocol."""
-        names = self._ask(PREDICT_TEXT, [b""])["labels"][0]
+        names = self.ask(PREDICT_TEXT, [b""])["labels"][0]
         return {
             "quantization": "none",
             "ops": ops_of(self._path),
@@ -51,10 +51,10 @@ class ServedTagger:
             rows.sort(key=lambda row: len(texts[row]))
             for first in range(0, len(rows), BATCH_ROWS):
                 chosen = rows[first : first + BATCH_ROWS]
-                answers = self._ask(name, [texts[row] for row in chosen])
+                answers = self.ask(name, [texts[row] for row in chosen])
                 for index, row in enumerate(chosen):
                     found[row] = _of_words(answers, index)
-        classes = len(self._ask(PREDICT_TEXT, [b""])["labels"][0])
+        classes = len(self.ask(PREDICT_TEXT, [b""])["labels"][0])
         return np.concatenate([np.zeros((0, classes + 2), np.float32), *found])
 
     def tensors(self, texts: Sequence[Row]) -> Iterator[np.ndarray]:
@@ -62,7 +62,8 @@ class ServedTagger:
         raw = isinstance(texts[0], bytes)
         yield from tensors_of(self._loaded.signatures[EXPLAIN if raw else EXPLAIN_WORDS], _inputs(texts))
 
-    def _ask(self, signature: str, texts: Sequence[Any]) -> dict[str, np.ndarray]:
+    def ask(self, signature: str, texts: Sequence[Any]) -> dict[str, np.ndarray]:
+        """What a signature gives of raw texts or of lists of words, with the number of words of each."""
         inputs = _inputs(texts)
         answers = self._loaded.signatures[signature](**inputs)
         counts = {NUM_WORDS: inputs[NUM_WORDS]} if NUM_WORDS in inputs else {}

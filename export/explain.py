@@ -1,0 +1,77 @@
+"""python -m export.explain SAVEDMODEL TEXT [TEXT_B] --out page.html
+
+Shows what a served model looked at, from its `explain` signature and nothing of the run: the page of training.explain,
+without gradients. One JSON object on stdout.
+"""  # noqa: D415
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from export.artefacts import SAVEDMODEL, recognise
+from kmha.errors import InputError
+from training.cli import parse, run
+from training.explain import told
+from training.ranges import Count, Range
+
+
+@dataclass(frozen=True)
+class ServedExplainConfig:
+    """Shows what a served model looked at."""
+
+    artefact: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SAVEDMODEL")]
+    """A SavedModel or a folder of its versions."""
+    text: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")]
+    """The text; of a matcher both texts."""
+    out: Path | None = None
+    """The page to write, a file that ends in .html; one that stands there is replaced."""
+    label: str = ""
+    """The label or tag to explain; empty: the model's answer."""
+    word: Annotated[int, Range(at_least=0)] = 0
+    """Of a tagger, the word to explain, from 1; 0: the first one with a tag other than O."""
+    draws: Count = 10
+    """How often as many random words are dropped."""
+    seed: Annotated[int, Range(at_least=0)] = 0
+    """Draws the random words."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    return run(lambda: _explain(parse(ServedExplainConfig, argv, "python -m export.explain")))
+
+
+def _explain(config: ServedExplainConfig) -> int:
+    from training.explaining.page import check_out
+
+    artefact = recognise(config.artefact)
+    if artefact.format != SAVEDMODEL:
+        raise InputError(f"{artefact.path}: wanted a SavedModel, given another kind of export")
+    if not any(text.strip() for text in config.text):
+        raise InputError("TEXT: wanted a text with words, given none or an empty one")
+    if config.out is not None:
+        check_out(config.out)
+    from export.explained_savedmodel import ServedWords, served_model
+    from training.explaining.questions import tag_question, text_question
+
+    model = served_model(artefact.path)
+    if len(config.text) != model.num_texts:
+        wanted = "two texts, A and B" if model.num_texts == 2 else "one text"
+        raise InputError(f"TEXT: wanted {wanted}, given {len(config.text)}")
+    if isinstance(model, ServedWords):
+        question = tag_question(model, model.words(config.text[0]), config.label, config.word)
+    elif config.word:
+        raise InputError("--word: wanted a tagger, given another model")
+    else:
+        question = text_question(model, config.text, config.label)
+    where = config.artefact.resolve().name
+    print(json.dumps(told(question, config.out, config.draws, config.seed, where), ensure_ascii=False))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""A SavedModel explains itself as its run does, but for gradients."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from export.explain import main
+from export.savedmodel import write_savedmodel
+from tests.bundles import one_label_bundle, tagger_bundle
+from tests.command_runs import call, refused
+from tests.export.pair_bundles import bundle_of
+from training.explaining.page import GRADIENT
+from training.explaining.questions import tag_question, text_question
+from training.explaining.run_models import RunTagger, RunTexts
+
+TEXTS = {
+    "one": ("The old ferry, isn't it?",),
+    "cross": ("The old ferry, isn't it?", "渡轮七点 old ferries"),
+    "tags": ("The old ferry leaves Seven Harbour at seven. " * 4,),
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    bundles = {"one": one_label_bundle(), "cross": bundle_of("cross"), "tags": tagger_bundle("spelt")}
+    for name, bundle in bundles.items():
+        write_savedmodel(bundle, folder / name)
+    return folder, bundles
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_it_tells_what_the_run_tells(served, tmp_path, kind):
+    folder, bundles = served
+    word = ["--word", "20"] if kind == "tags" else []
+    outcome = call(main, folder / kind, *TEXTS[kind], "--out", tmp_path / "page.html", "--draws", "2", *word)
+    assert outcome.status == 0, outcome.err
+    bundle = bundles[kind]
+    if kind == "tags":
+        model = RunTagger(bundle)
+        question = tag_question(model, model.words(*TEXTS[kind]), number=20)
+    else:
+        question = text_question(RunTexts(bundle), TEXTS[kind])
+    found = outcome.json
+    assert (found["explained"], found["words"]) == (question.explained, question.words)
+    np.testing.assert_allclose(found["probability"], question.value, atol=1e-4)
+    assert GRADIENT not in found
+    scores = question.look.word_scores(len(question.words))["attention"]
+    np.testing.assert_allclose(found["attention"], scores, atol=1e-4)
+    content = (tmp_path / "page.html").read_text("utf-8")
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', content, re.DOTALL)[0])
+    for given, row in zip(data["sequences"], question.look.sequences, strict=True):
+        assert (given["tokens"], given["words"]) == (row.tokens, row.words)
+    assert [each["name"] for each in data["maps"]] == [each.name for each in question.look.maps]
+    assert any("carries no gradients" in note for note in data["notes"])
+
+
+def test_wrong_input_is_one_line(served, tmp_path):
+    folder, _ = served
+    (tmp_path / "model.onnx").write_bytes(b"")
+    for arguments, message in (
+        ([folder / "one", "a", "b"], "TEXT: wanted one text, given 2"),
+        ([folder / "cross", "a"], "TEXT: wanted two texts"),
+        ([folder / "one", "a", "--word", "1"], "--word: wanted a tagger"),
+        ([folder / "one", " "], "TEXT: wanted a text with words"),
+        ([tmp_path / "model.onnx", "a"], "wanted a SavedModel, given another kind"),
+        ([tmp_path / "none", "a"], "wanted an exported model"),
+    ):
+        assert message in refused(tmp_path, main, *map(str, arguments))

@@ -1,0 +1,190 @@
+"""The command on tiny runs of every task."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from tests.bundles import (
+    TEXTS,
+    make_pair_bundle,
+    masked_bundle,
+    one_label_bundle,
+    several_label_bundle,
+    tagger_bundle,
+)
+from tests.command_runs import call, refused, write_csv
+from tests.export.pair_bundles import KINDS as PAIR_KINDS
+from tests.export.pair_bundles import bundle_of
+from training.explain import main
+
+A, B = "The old ferry, isn't it?", "渡轮七点 old ferries"
+LONG = "The old ferry leaves Seven Harbour at seven. " * 4
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    bundles = {"one": one_label_bundle(), "several": several_label_bundle(), "masked": masked_bundle()}
+    bundles |= {kind: bundle_of(kind) for kind in PAIR_KINDS}
+    bundles |= {"tags": tagger_bundle("spelt")}
+    for name, bundle in bundles.items():
+        bundle.save(folder / name)
+    return folder, bundles
+
+
+def shown(path) -> dict:
+    found = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.DOTALL
+    )
+    return json.loads(found[0])
+
+
+@pytest.mark.parametrize("kind", ["one", "several"])
+def test_a_classifier_is_explained(runs, tmp_path, kind):
+    folder, bundles = runs
+    outcome = call(main, folder / kind, A, "--out", tmp_path / "page.html", "--draws", "3")
+    assert outcome.status == 0, outcome.err
+    found, bundle = outcome.json, bundles[kind]
+    probabilities = bundle.probabilities([A])[0]
+    assert found["explained"] == bundle.labels[probabilities.argmax()]
+    np.testing.assert_allclose(found["probability"], probabilities.max(), atol=1e-5)
+    assert found["words"] == ["The", "old", "ferry", ",", "isn't", "it", "?"]
+    without = bundle.probabilities([A.replace("ferry", "")])[0][probabilities.argmax()]
+    np.testing.assert_allclose(found["left_out"][2], probabilities.max() - without, atol=1e-4)
+    data = shown(tmp_path / "page.html")
+    (row,) = data["sequences"]
+    ids = bundle.preprocessor([A])["token_ids"][0].numpy()
+    assert row["tokens"] == [bundle.preprocessor.vocabulary.tokens[each] for each in ids]
+    np.testing.assert_allclose(sum(row["rollout"]), 1, atol=1e-6)
+    assert data["where"] == kind
+
+
+def test_gradients_are_those_of_small_steps(runs):
+    """Against finite differences: the logit along the way from unknown tokens to the text's."""
+    import tensorflow as tf
+
+    from training.explaining.questions import Chosen
+    from training.explaining.run_models import RunTexts
+
+    bundle = runs[1]["one"]
+    looked = RunTexts(bundle).look((A,), Chosen(1))
+    assert looked.gradients is not None
+    model, part = bundle.model, bundle.preprocessor
+    features = part([A])
+    ids = features["token_ids"]
+    special = (ids == part.start_id) | (ids == part.end_id)
+    there, unknown = (
+        model.encoder.embed(each, features["segment_ids"], training=False)
+        for each in (ids, tf.where(special, ids, part.unknown_id))
+    )
+
+    def logit(x):
+        encoded, _ = model.encoder.attend(x, features["padding_mask"], training=False)
+        return float(model.head(model.pooled(encoded, features))[0, 1])
+
+    step = 1e-2
+    for place in range(ids.shape[1]):
+        way = tf.one_hot([place], ids.shape[1])[..., None] * (there - unknown)
+        expected = (logit(there + step * way) - logit(there - step * way)) / (2 * step)
+        np.testing.assert_allclose(
+            looked.gradients["tokens"][place], expected, atol=2e-3 + 0.02 * abs(expected)
+        )
+
+
+@pytest.mark.parametrize("kind", PAIR_KINDS)
+def test_a_matcher_is_explained(runs, tmp_path, kind):
+    folder, bundles = runs
+    outcome = call(main, folder / kind, A, B, "--out", tmp_path / "page.html", "--draws", "3")
+    assert outcome.status == 0, outcome.err
+    found, data = outcome.json, shown(tmp_path / "page.html")
+    answer = bundles[kind].predict([(A, B)])[0]
+    expected = answer["probability"] if "probability" in answer else answer["score"]
+    value = found["probability"] if "probability" in found else found["score"]
+    np.testing.assert_allclose(value, 1 - expected if answer.get("match") is False else expected, atol=1e-4)
+    names = [each["name"] for each in data["maps"]]
+    across = [name for name in names if "looks at" in name]
+    assert len(across) == (0 if kind == "bi" else 4 if kind == "two ways" else 2)
+    granularities = len(bundles[kind].model.granularities)
+    assert len(data["sequences"]) == 2 * granularities
+    shares = sum(sum(row["rollout"]) for row in data["sequences"])
+    np.testing.assert_allclose(shares, granularities, atol=1e-6)
+    assert any("no cross-attention" in note for note in data["notes"]) == (kind == "bi")
+    assert set(found["words"]) >= {"The", "old", "渡"}
+
+
+def test_a_pair_that_is_read_both_ways_has_the_gradients_of_both():
+    """Swapping the texts of a symmetric model swaps what gradients say of them."""
+    from training.explaining.questions import Chosen
+    from training.explaining.run_models import RunTexts
+
+    model = RunTexts(make_pair_bundle(form="joint", symmetric=True))
+    one, other = (model.look(row, Chosen(0)).gradients for row in ((A, B), (B, A)))
+    assert one is not None and other is not None
+    np.testing.assert_allclose(one["tokens_a"][1:], other["tokens_b"], atol=1e-4)
+    np.testing.assert_allclose(one["tokens_b"], other["tokens_a"][1:], atol=1e-4)
+
+
+def test_a_tagger_is_explained_where_it_tags_the_word(runs, tmp_path):
+    folder, bundles = runs
+    outcome = call(
+        main, folder / "tags", LONG, "--word", "30", "--out", tmp_path / "page.html", "--draws", "2"
+    )
+    assert outcome.status == 0, outcome.err
+    found, data = outcome.json, shown(tmp_path / "page.html")
+    answer = bundles["tags"].predict([LONG])[0]
+    assert found["explained"] == f"{answer['words'][29]} → {answer['tags'][29]}"
+    np.testing.assert_allclose(found["probability"], answer["probabilities"][29], atol=1e-5)
+    (row,) = data["sequences"]
+    assert 29 in row["words"] and found["left_out"][29] == 0
+    assert 29 not in [place for place, fall in enumerate(found["left_out"]) if fall]
+    pieces = [token for token, word in zip(row["tokens"], row["words"], strict=True) if word == 29]
+    assert "".join(pieces).replace("##", "") == answer["words"][29].lower()
+    assert any("window" in note for note in data["notes"])
+
+
+@pytest.mark.parametrize("kind", ["one", "tags"])
+def test_many_rows_are_measured(runs, tmp_path, kind):
+    folder, _ = runs
+    if kind == "one":
+        data = write_csv(tmp_path / "rows.csv", [(text, "bread") for text in [*TEXTS, ""]])
+    else:
+        data = tmp_path / "rows.conll"
+        data.write_text("".join("old O\nferry B-LOC\nat O\nseven O\n\n" for _ in range(3)))
+    outcome = call(main, folder / kind, "--data", data, "--rows", "0", "--draws", "2")
+    assert outcome.status == 0, outcome.err
+    found = outcome.json
+    assert (found["rows"], found["skipped"]) == ((len(TEXTS), 1) if kind == "one" else (3, 0))
+    assert len(found["shares"]) == 4 and "attention − random" in outcome.err
+    # What leaving out one word at a time says is the best first word to drop.
+    first = found["shares"][0]
+    assert first["left_out"] >= max(first["attention"], first["gradient"], first["random"]) - 0.2
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "message"),
+    [
+        ("one", [], "TEXT: wanted one text"),
+        ("one", ["a", "b"], "TEXT: wanted one text, for a classifier, given 2"),
+        ("one", [" \t"], "given an empty one"),
+        ("one", ["\u200b\x01"], "wanted a text with tokens"),
+        ("cross", ["a"], "TEXT: wanted two texts"),
+        ("tags", ["\u200b\x01"], "wanted a text with words"),
+        ("tags", ["old ferry", "--word", "3"], "--word: wanted 1 to 2"),
+        ("tags", ["old ferry", "--label", "B-XYZ"], "--label: wanted one of B-LOC"),
+        ("one", ["a", "--label", "soup"], "--label: wanted one of harbour"),
+        ("cross", ["a", "b", "--label", "soup"], "--label: wanted a run with labels"),
+        ("one", ["a", "--word", "1"], "--word: wanted a text for a tagger, given a classifier"),
+        ("one", ["a", "--out", "page.txt"], "wanted a name that ends in .html"),
+        ("one", ["a", "--out", "none/page.html"], "wanted a folder that exists"),
+        ("one", ["a", "--data", "rows.csv"], "TEXT: wanted no text"),
+        ("one", ["a", "--text-column", "b"], "--text-column: wanted --data beside it"),
+        ("one", ["a", "--draws", "0"], "--draws: wanted at least 1"),
+        ("masked", ["old [MASK]"], "wanted a classifier, a matcher or a tagger"),
+        ("none", ["a"], "wanted a run folder"),
+    ],
+)
+def test_wrong_input_is_one_line(runs, tmp_path, monkeypatch, kind, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(tmp_path, main, str(runs[0] / kind), *arguments)

@@ -1,0 +1,191 @@
+"""python -m training.explain RUN TEXT [TEXT_B] --out page.html
+
+Shows what a model looked at, as one HTML file: every head's attention, attention rollout and gradient × input side
+by side, and a deletion test that measures them: how far the answer falls without the words they hold for important,
+and without as many random ones. One JSON object on stdout. With --data FILE in place of a text the test is run on
+many rows.
+"""  # noqa: D415
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from kmha.errors import InputError
+from kmha.manifest import A_MODEL, MASKED_LM, MATCH, TAG, read_manifest
+from training.cli import parse, run, say
+from training.ranges import Count, Range
+from training.sources import file_source
+
+
+@dataclass(frozen=True)
+class ExplainConfig:
+    """Shows what a model looked at, and measures what that is worth."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder that training.fit wrote: a classifier, a matcher or a tagger."""
+    text: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")] = ()
+    """The text; of a matcher both texts."""
+    out: Path | None = None
+    """The page to write, a file that ends in .html; one that stands there is replaced."""
+    label: str = ""
+    """The label or tag to explain; empty: the model's answer."""
+    word: Annotated[int, Range(at_least=0)] = 0
+    """Of a tagger, the word to explain, from 1; 0: the first one with a tag other than O."""
+    draws: Count = 10
+    """How often as many random words are dropped."""
+    seed: Annotated[int, Range(at_least=0)] = 0
+    """Draws the random words, and the rows of --data."""
+    data: Path | None = None
+    """Run the deletion test on rows of this file instead: .csv, .tsv, .jsonl or .conll, also .gz."""
+    rows: Annotated[int, Range(at_least=0)] = 200
+    """Rows of --data, drawn at random; 0: all."""
+    text_column: str = ""
+    """Column of the text, of the words, or of the first of a pair; empty: as in training."""
+    text_b_column: str = ""
+    """Column of the second text of a pair; empty: as in training."""
+    label_column: str = ""
+    """Column of the label or of the tags; empty: as in training."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    return run(lambda: _explain(parse(ExplainConfig, argv, "python -m training.explain")))
+
+
+def _explain(config: ExplainConfig) -> int:
+    _check(config, read_manifest(config.run)["task"])
+    from kmha.quiet import import_tensorflow
+
+    import_tensorflow()
+    from kmha.bundle import Bundle
+    from training.explaining.run_models import run_model
+
+    bundle = Bundle.load(config.run)
+    model = run_model(bundle)
+    if config.data is None:
+        result = _one(config, model)
+    else:
+        result = _many(config, bundle, model)
+    print(json.dumps(result, ensure_ascii=False))
+    return 0
+
+
+def _check(config: ExplainConfig, task: str) -> None:
+    """Refuses what contradicts itself, before TensorFlow is imported."""
+    from training.explaining.page import check_out
+
+    if task == MASKED_LM:
+        raise InputError(f"{config.run}: wanted a classifier, a matcher or a tagger, given {A_MODEL[task]}")
+    if config.word and (task != TAG or config.data is not None):
+        raise InputError(
+            f"--word: wanted a text for a tagger, given {'--data' if task == TAG else A_MODEL[task]}"
+        )
+    if config.data is not None:
+        for given, flag in ((config.text, "TEXT"), (config.out, "--out"), (config.label, "--label")):
+            if given:
+                raise InputError(f"{flag}: wanted no text, page or label beside --data, given one")
+        file_source(config.data)
+        return
+    for name in ("text_column", "text_b_column", "label_column"):
+        if getattr(config, name):
+            raise InputError(f"--{name.replace('_', '-')}: wanted --data beside it, given none")
+    wanted = 2 if task == MATCH else 1
+    if len(config.text) != wanted:
+        shown = "two texts, A and B" if wanted == 2 else "one text"
+        raise InputError(f"TEXT: wanted {shown}, for {A_MODEL[task]}, given {len(config.text) or 'none'}")
+    if not any(text.strip() for text in config.text):
+        raise InputError("TEXT: wanted a text with words, given an empty one")
+    if config.out is not None:
+        check_out(config.out)
+
+
+def _one(config: ExplainConfig, model: Any) -> dict[str, Any]:
+    from training.explaining.questions import tag_question, text_question
+
+    if hasattr(model, "tagged"):
+        question = tag_question(model, model.words(config.text[0]), config.label, config.word)
+    else:
+        question = text_question(model, config.text, config.label)
+    return told(question, config.out, config.draws, config.seed, config.run.resolve().name)
+
+
+def told(question: Any, out: Path | None, draws: int, seed: int, where: str) -> dict[str, Any]:
+    """What is said of one row: the page written, a table on stderr, and JSON values for stdout.
+
+    Args:
+        question: The row.
+        out: Where the page goes; None writes none.
+        draws: How often random words are drawn.
+        seed: Makes them repeatable.
+        where: What is written above the answer.
+    """
+    from training.explaining.deletion import deletion, word_scores
+    from training.explaining.page import CAUTION, page, verdict, write_page
+
+    scores = word_scores(question)
+    test = deletion(question, scores, draws, seed)
+    if out is not None:
+        write_page(out, page(question, scores, test, where))
+    say(f"{question.explained}: {question.value:.4f}")
+    for line in (*question.notes, CAUTION, verdict(question, test)):
+        say(line)
+    return {
+        "explained": question.explained,
+        question.unit: question.value,
+        "words": question.words,
+        **{name: [round(float(each), 6) for each in values] for name, values in scores.items()},
+        "deletion": test,
+        "page": None if out is None else str(out),
+    }
+
+
+def _many(config: ExplainConfig, bundle: Any, model: Any) -> dict[str, Any]:
+    from training.explaining.many_rows import measured, table
+    from training.explaining.questions import tag_question, text_question
+
+    def questions() -> Iterator[Any]:
+        with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
+            for row in _rows(config, bundle, Path(scratch)):
+                try:
+                    if bundle.tagger is not None:
+                        yield tag_question(model, row)
+                    else:
+                        yield text_question(model, (row,) if isinstance(row, str) else tuple(row))
+                except InputError:
+                    # A text without tokens or words.
+                    yield None
+
+    result = measured(questions(), config.draws, config.seed)
+    say(f"{result['rows']:,} rows of {config.data}; how far the model's own answer falls, on average")
+    for line in table(result):
+        say(line)
+    return {"data": str(config.data), **result}
+
+
+def _rows(config: ExplainConfig, bundle: Any, folder: Path) -> list[Any]:
+    """Some rows of the file: texts, pairs, or lists of words."""
+    import numpy as np
+
+    from training.judge import GivenColumns, judged_task, rows_of
+    from training.sentences import read_sentences
+    from training.sources import read_examples
+
+    assert config.data is not None
+    source = file_source(config.data)
+    given = GivenColumns(config.text_column, config.label_column, config.text_b_column)
+    task, columns = judged_task(bundle, given, source.columns or ())
+    examples = read_examples(source, task, columns, folder)
+    chosen = np.arange(len(examples))
+    if config.rows and config.rows < len(chosen):
+        chosen = np.sort(np.random.default_rng(config.seed).choice(chosen, config.rows, replace=False))
+    return read_sentences(examples, chosen) if bundle.tagger is not None else rows_of(examples, chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

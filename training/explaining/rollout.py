@@ -1,0 +1,63 @@
+"""Attention rollout: how much of each input token is mixed into each position by all layers together."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def rolled(weights: np.ndarray) -> np.ndarray:
+    """Rollout of self-attention.
+
+    Each layer is half its heads' mean and half the residual path, and the layers are multiplied.
+
+    Args:
+        weights: float [L, N, T, T], from a position (the last axis but one) to every other.
+
+    Returns:
+        float64 [T, T]; each row sums to 1.
+
+    Source: Abnar and Zuidema 2020, arXiv:2005.00928.
+    """
+    mixed = np.eye(weights.shape[-1])
+    for layer in weights.astype(np.float64).mean(axis=1):
+        mixed = _with_residual(layer) @ mixed
+    return mixed
+
+
+def pair_rolled(
+    weights_a: np.ndarray,
+    weights_b: np.ndarray,
+    a_to_b: np.ndarray | None = None,
+    b_to_a: np.ndarray | None = None,
+) -> np.ndarray:
+    """Rollout of two texts that are read alone and then look at each other.
+
+    The positions of both lie one after another; a round of cross-attention is a layer in which each text attends to the
+    other one only.
+
+    Args:
+        weights_a: float [L, N, T, T], of text A.
+        weights_b: float [L, N, S, S], of text B.
+        a_to_b: float [R, N, T, S], of every round; None: there are no rounds.
+        b_to_a: float [R, N, S, T].
+
+    Returns:
+        float64 [T + S, T + S]; each row sums to 1.
+    """
+    a, b = rolled(weights_a), rolled(weights_b)
+    length = len(a)
+    mixed = np.zeros((length + len(b),) * 2)
+    mixed[:length, :length], mixed[length:, length:] = a, b
+    rounds: Sequence = () if a_to_b is None or b_to_a is None else list(zip(a_to_b, b_to_a, strict=True))
+    for to_b, to_a in rounds:
+        layer = np.zeros_like(mixed)
+        layer[:length, length:] = to_b.astype(np.float64).mean(axis=0)
+        layer[length:, :length] = to_a.astype(np.float64).mean(axis=0)
+        mixed = _with_residual(layer) @ mixed
+    return mixed
+
+
+def _with_residual(layer: np.ndarray) -> np.ndarray:
+    """Half the attention [P, P], half the position itself; a row that attends to nothing is itself alone."""
+    mixed = layer + np.eye(len(layer))
+    return mixed / mixed.sum(axis=1, keepdims=True)
