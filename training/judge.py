@@ -16,6 +16,7 @@ from kmha.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG
 from training.examples import ExampleSet
 from training.inputs import Source
 from training.masked_batches import MaskedSource
+from training.model_calibration import one_answer
 from training.packing import cut_pieces
 from training.row_answers import row_outputs
 from training.sentence_answers import word_scores
@@ -214,4 +215,10 @@ def bundle_scores(
         return task.scores(part, bundle.labels, judge.answers(source), {}, intervals)
     chunks = [part.rows[i : i + CHUNK_ROWS] for i in range(0, len(part.rows), CHUNK_ROWS)]
     probabilities = np.concatenate([bundle.probabilities(rows_of(examples, chunk)) for chunk in chunks])
-    return task.scores(part, bundle.labels, probabilities, {"thresholds": bundle.thresholds}, intervals)
+    scores = task.scores(part, bundle.labels, probabilities, {"thresholds": bundle.thresholds}, intervals)
+    if bundle.abstain_below is not None:
+        from training.abstention import judged
+
+        answers = one_answer(task, part, bundle.labels, probabilities, bundle.thresholds)
+        scores["abstention"] = judged(bundle.abstain_below, *answers).values()
+    return scores

@@ -50,6 +50,30 @@ def fitted(model: Any, task: Any, part: Part, labels: Sequence[str], raw: np.nda
     return fit_temperature(raw[known], ids[known])
 
 
+def one_answer(
+    task: Any,
+    part: Part,
+    labels: Sequence[str],
+    probabilities: np.ndarray,
+    thresholds: Sequence[float] | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The probability of the only answer to each row, float32 [R], and whether it is right, bool [R].
+
+    Args:
+        task: Reads the rows.
+        part: The rows.
+        labels: Names of the outputs.
+        probabilities: float32 [R, C]; with a threshold [R, 1], of a match.
+        thresholds: None, or from which probability a pair matches.
+    """
+    if thresholds is None:
+        ids, _ = label_ids(part.examples, part.rows, labels)
+        return probabilities.max(axis=1), probabilities.argmax(axis=1) == ids
+    score = np.asarray(probabilities, np.float32)[:, 0]
+    match = score >= np.float32(thresholds[0])
+    return np.where(match, score, np.float32(1) - score), match == (task.targets(part, labels)[:, 0] > 0)
+
+
 def told(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     """Calibration error and loss of the same rows before and after, from their scores, as JSON values."""
     return {

@@ -13,15 +13,15 @@ from kmha.errors import InputError
 from kmha.manifest import TAG
 from kmha.tagging import Decoder
 from training.abstention import Abstention, most_answers
-from training.examples import label_ids
 from training.inputs import cut_parts
 from training.judge import GivenColumns, Judge, judged_task
-from training.model_calibration import fitted
+from training.model_calibration import fitted, one_answer
 from training.reliability import Reliability, reliability
 from training.sources import file_source, read_examples
 from training.tasks.task import Part, Task
 
 JUDGED_LENGTHS = 8
+SHOWN = ("accuracy", "span_f1", "token_accuracy", "macro_f1", "ece", "loss")
 UNCALIBRATED, RUN, FITTED = "uncalibrated", "run", "fitted"
 _TITLES = {UNCALIBRATED: "without calibration", RUN: "as the run is", FITTED: "fitted to these rows"}
 
@@ -92,22 +92,7 @@ class Rows:
             targets = self.task.targets(self.part, labels)
             true = targets if self.bundle.multi_label else targets[:, :1]
             return answers.ravel(), true.ravel() > 0
-        return self._one_label(answers)
-
-    def one_answer(
-        self, answers: np.ndarray, thresholds: list[float] | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The probability of each row's only answer, float32 [R], and whether it is right, bool [R]."""
-        if thresholds is None:
-            return self._one_label(answers)
-        score = answers[:, 0].astype(np.float32)
-        match = score >= np.float32(thresholds[0])
-        true = self.task.targets(self.part, self.bundle.labels)[:, 0] > 0
-        return np.where(match, score, np.float32(1) - score), match == true
-
-    def _one_label(self, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ids, _ = label_ids(self.part.examples, self.part.rows, self.bundle.labels)
-        return answers.max(axis=1), answers.argmax(axis=1) == ids
+        return one_answer(self.task, self.part, labels, answers, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +121,7 @@ class Recalibrated:
         shown: dict[str, Any] = {"rows": last["rows"]} if "rows" in last else {}
         shown |= self.total.values()
         for name, scores in self.scores.items():
-            shown[name] = {key: scores.get(key) for key in ("accuracy", "macro_f1", "ece", "loss")}
+            shown[name] = {key: scores.get(key) for key in SHOWN}
             shown[name] = {key: value for key, value in shown[name].items() if value is not None}
         if self.wanted is not None:
             found = {"abstain_below": None} if self.abstention is None else self.abstention.values()
@@ -185,7 +170,7 @@ def recalibrated(rows: Rows, refit: bool, precision: float | None) -> Recalibrat
         calibrate(bundle.model, state.undone())
         diagrams.append(reliability(_TITLES[name], *rows.sure_and_right(answers), scores[name]["ece"]))
         if precision is not None:
-            sure_and_right = rows.one_answer(answers, thresholds)
+            sure_and_right = one_answer(rows.task, rows.part, bundle.labels, answers, thresholds)
     abstention = None
     if precision is not None and sure_and_right is not None:
         abstention = most_answers(*sure_and_right, precision)

@@ -78,7 +78,7 @@ def draw(path: Path, models: Sequence[Reliability]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.2 * len(models), 5.8), layout="constrained")
+    figure = Figure(figsize=(4.8 * len(models), 6.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(2, len(models), squeeze=False, height_ratios=(4, 1), sharex=True)
     for column, model in enumerate(models):
@@ -86,7 +86,7 @@ def draw(path: Path, models: Sequence[Reliability]) -> None:
         _draw_rows(axes[1, column], model)
     axes[0, 0].set_ylabel("share of right answers")
     axes[1, 0].set_ylabel("answers")
-    axes[0, 0].legend(loc="upper left", frameon=False)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     handle, name = tempfile.mkstemp(suffix=path.suffix, prefix=f".{path.stem}.", dir=path.parent)
     os.close(handle)
     try:
@@ -117,7 +117,7 @@ def _draw_bins(axes: Any, model: Reliability) -> None:
     axes.plot([0, 1], [0, 1], color=_INK, linestyle="--", linewidth=1, label="what a probability promises")
     error = "no rows" if model.error is None else f"calibration error {model.error:.4f}"
     axes.set_title(f"{model.title}\n{error}")
-    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.grid(color=_QUIET, alpha=0.2)
 
 
