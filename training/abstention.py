@@ -77,7 +77,11 @@ def most_answers(sure: np.ndarray, right: np.ndarray, precision: float) -> Abste
     if not len(good):
         return None
     last = good[-1]
-    return judged(0.0 if last == len(ranked) - 1 else float(ranked[last]), sure, right)
+    if last == len(ranked) - 1:
+        return judged(0.0, sure, right)
+    # Midway between the last answer and the next row: what another copy rounds otherwise stays on its side.
+    cut = np.float32((float(ranked[last]) + float(ranked[last + 1])) / 2)
+    return judged(float(cut if cut > ranked[last + 1] else ranked[last]), sure, right)
 
 
 def _at_least(hits: np.ndarray, rows: np.ndarray) -> np.ndarray:
