@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from export.batch_rows import LABEL, LABELS, PROBABILITIES, PROBABILITY
+from export.ids_endpoints import ABSTAINED
 from kmha.errors import InputError
 
 GIVEN, TAGS = "given", "tags"
@@ -84,10 +85,12 @@ def _answers_of(outputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         return
     labels = [name.decode("utf-8") for name in outputs[LABELS].numpy()[0]]
     if GIVEN not in outputs:
-        for row, best in zip(probabilities, outputs[LABEL].numpy(), strict=True):
+        abstained = outputs[ABSTAINED].numpy() if ABSTAINED in outputs else None
+        for index, (row, best) in enumerate(zip(probabilities, outputs[LABEL].numpy(), strict=True)):
             yield {
                 LABEL: best.decode("utf-8"),
                 PROBABILITY: float(row.max()),
+                **({} if abstained is None else {ABSTAINED: bool(abstained[index])}),
                 PROBABILITIES: _named(labels, row),
             }
         return

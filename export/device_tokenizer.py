@@ -29,16 +29,18 @@ def tokenizer_values(bundle: Bundle) -> dict[str, Any]:
     Returns:
         "format" 1; "tokenization", "max_length" (tokens), "max_bytes" (read of a text), "max_word_bytes" (a longer
         word is unknown), "continuation" (marks pieces inside words), "special_ids", "labels", "multi_label",
-        "thresholds", "vocabulary" (tokens by id); "normalization", "white_space" and "isolated" as
-        `export.character_tables` explains them. Of a matcher "format", "task", "target", "labels", "threshold" and
-        "granularities", which holds the rest for each way to cut texts, in the order of the model's inputs. Of a tagger
-        "format", "task", what `_sentence_values` gives, and "text", which holds the rest.
+        "thresholds", where the run says so "abstain_below", "vocabulary" (tokens by id); "normalization", "white_space"
+        and "isolated" as `export.character_tables` explains them. Of a matcher "format", "task", "target", "labels",
+        "threshold", where the run says so "abstain_below", and "granularities", which holds the rest for each way to
+        cut texts, in the order of the model's inputs. Of a tagger "format", "task", what `_sentence_values` gives, and
+        "text", which holds the rest.
 
     Raises:
         InputError: A token of the vocabulary cannot be carried (it holds white space).
     """
     if bundle.task == CLASSIFY:
         shown = {"labels": bundle.labels, "multi_label": bundle.multi_label, "thresholds": bundle.thresholds}
+        shown |= _abstention(bundle)
         return {"format": FORMAT, **_text_values(bundle.preprocessor, shown)}
     if bundle.task == TAG:
         text = _text_values(bundle.preprocessor.part)
@@ -51,8 +53,14 @@ def tokenizer_values(bundle: Bundle) -> dict[str, Any]:
         "target": bundle.model.target,
         "labels": bundle.labels,
         "threshold": threshold,
+        **_abstention(bundle),
         "granularities": {name: _text_values(part) for name, part in parts_of(bundle.preprocessor).items()},
     }
+
+
+def _abstention(bundle: Bundle) -> dict[str, float]:
+    # As float32, which probabilities are: the device need not round it before it compares.
+    return {} if bundle.abstain_below is None else {"abstain_below": float(np.float32(bundle.abstain_below))}
 
 
 def _sentence_values(bundle: Bundle) -> dict[str, Any]:

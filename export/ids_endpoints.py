@@ -25,6 +25,7 @@ SERVING_DEFAULT, PREDICT_TEXT, CLASSIFY, EXPLAIN = "serving_default", "predict_t
 PREDICT_IDS, PREDICT_IDS_XLA = "predict_ids", "predict_ids_xla"
 
 TEXT, TOKENS, LABEL, LABELS = "text", "tokens", "label", "labels"
+ABSTAINED = "abstained"
 # The names that TensorFlow Serving's classify method looks for.
 INPUTS, CLASSES, SCORES = "inputs", "classes", "scores"
 
@@ -45,6 +46,7 @@ class IdsEndpoints(tf.Module):
         self.weights = [variable.value for variable in bundle.model.variables]
         self._labels = bundle.labels
         self._thresholds = bundle.thresholds
+        self._abstain_below = bundle.abstain_below
         self._xla = xla
         self._names = input_names(bundle)
         self._output = output_name(bundle)
@@ -133,7 +135,14 @@ class IdsEndpoints(tf.Module):
             LABEL: tf.gather(tf.constant(self._labels), tf.argmax(probabilities, axis=-1)),
             LABELS: self._names_beside(probabilities),
             PROBABILITIES: probabilities,
+            **self._abstained(tf.reduce_max(probabilities, axis=-1)),
         }
+
+    def _abstained(self, probabilities):
+        """Where the run says so, int32 [B], 1 where an answer of that probability is not to be relied on."""
+        if self._abstain_below is None:
+            return {}
+        return {ABSTAINED: tf.cast(probabilities < tf.constant(self._abstain_below), tf.int32)}
 
     def _classified(self, inputs, columns: Sequence[str]):
         """All names and probabilities [B, C] of serialized examples, string [B], that hold columns of bytes."""

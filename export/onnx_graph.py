@@ -153,6 +153,8 @@ def _add_metadata(model: onnx.ModelProto, bundle: Bundle) -> None:
         threshold = bundle.thresholds[0] if bundle.thresholds else None
         values |= {"task": bundle.task, "target": bundle.model.target, "threshold": threshold}
         values |= {"granularities": sizes}
+    if bundle.abstain_below is not None:
+        values |= {"abstain_below": bundle.abstain_below}
     values |= {"versions": {name: importlib.metadata.version(name) for name in packages}}
     properties = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
     onnx.helper.set_model_props(model, properties)

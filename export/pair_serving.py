@@ -51,7 +51,8 @@ class PairEndpoints(IdsEndpoints):
 
         Returns:
             "score" float32 [B], and where a threshold decides "match" int32 [B], 1 where the score reaches it. Of
-            classes "label" string [B], the best one, "labels" string [B, C] and "probabilities" float32 [B, C].
+            classes "label" string [B], the best one, "labels" string [B, C] and "probabilities" float32 [B, C]. With
+            a probability to abstain below also "abstained" int32 [B].
         """
         answers = self._answers(*_same_rows(text_a, text_b))
         if self._target == "classes":
@@ -59,7 +60,9 @@ class PairEndpoints(IdsEndpoints):
         score = answers[:, 0]
         if self._thresholds is None:
             return {SCORE: score}
-        return {SCORE: score, MATCH: tf.cast(score >= tf.constant(self._thresholds[0]), tf.int32)}
+        match = score >= tf.constant(self._thresholds[0])
+        sure = self._abstained(tf.where(match, score, 1.0 - score))
+        return {SCORE: score, MATCH: tf.cast(match, tf.int32), **sure}
 
     def classify(self, inputs):
         """Answers serialized examples, as TensorFlow Serving's Classify call sends them.

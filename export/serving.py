@@ -39,7 +39,8 @@ class Endpoints(IdsEndpoints):
 
         Returns:
             "labels" string [B, C] (all names, in the order of the probabilities), "probabilities" float32
-            [B, C], and "label" string [B], the best one; with several labels instead "given" int32 [B, C].
+            [B, C], and "label" string [B], the best one; with several labels instead "given" int32 [B, C]. With a
+            probability to abstain below also "abstained" int32 [B], 1 where that of the label is lower.
         """
         probabilities = self._answers(text)
         if self._thresholds is None:

@@ -9,7 +9,15 @@ import numpy as np
 import tensorflow as tf
 
 from kmha import answers
-from kmha.bundle_files import parts_of, read_model, read_preprocessor, read_sample, task_of, write_files
+from kmha.bundle_files import (
+    gives_one_answer,
+    parts_of,
+    read_model,
+    read_preprocessor,
+    read_sample,
+    task_of,
+    write_files,
+)
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, TOKEN_IDS, checked_ids
 from kmha.filling import MaskFiller
@@ -50,6 +58,8 @@ class Bundle:
             one from which a pair matches; else None.
         details: More JSON values for bundle.json: columns, data hashes, lengths of the training rows in tokens.
         sample: Some training texts, or pairs of them, on which an export calibrates itself and warms up.
+        abstain_below: Of a model with one answer a row, the probability of that answer below which it is not to be
+            relied on; None: it always is.
 
     Raises:
         InputError: The parts do not fit one another.
@@ -61,6 +71,7 @@ class Bundle:
     thresholds: list[float] | None = None
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
     sample: list[Any] = dataclasses.field(default_factory=list)
+    abstain_below: float | None = None
 
     def __post_init__(self):
         if self.decides_by_threshold and self.thresholds is None:
@@ -92,6 +103,10 @@ class Bundle:
             raise InputError(f"thresholds belong to a model of several labels, given one of {kind}")
         if self.thresholds is not None and len(self.thresholds) != outputs:
             raise InputError(f"wanted {outputs} thresholds, one a label, given {len(self.thresholds)}")
+        if self.abstain_below is not None and not self.gives_one_answer:
+            raise InputError(
+                "abstain_below belongs to a model that gives a row one answer and its probability"
+            )
         parts, encoders = parts_of(self.preprocessor), self.model.encoder_configs
         if list(parts) != list(encoders):
             raise InputError(
@@ -127,6 +142,11 @@ class Bundle:
         """Whether each output is a probability with a threshold of its own."""
         return self.multi_label or (self.task == MATCH and self.model.target == "binary")
 
+    @property
+    def gives_one_answer(self) -> bool:
+        """Whether a row gets one answer with a probability: a label, a class, or whether a pair matches."""
+        return gives_one_answer(self.model)
+
     def save(self, folder: Path) -> None:
         """Writes model.keras, the vocabularies, sample.jsonl and bundle.json with their hashes into a folder."""
         kind = KINDS[self.task]
@@ -135,6 +155,7 @@ class Bundle:
             kind: getattr(self.model, kind),
             "labels": self.labels,
             "thresholds": self.thresholds,
+            **({} if self.abstain_below is None else {"abstain_below": self.abstain_below}),
         }
         write_files(Path(folder), self.model, self.preprocessor, self.sample, values)
 
@@ -153,14 +174,15 @@ class Bundle:
         kind = KINDS[manifest["task"]]
         if getattr(model, kind) != manifest[kind]:
             raise InputError(f"{folder / MANIFEST}: {kind} must be {getattr(model, kind)} as in {MODEL}")
-        known = {"format", "task", kind, "labels", "thresholds", "text", "versions", "files"}
+        known = {"format", "task", kind, "labels", "thresholds", "abstain_below", "text", "versions", "files"}
         details = {key: value for key, value in manifest.items() if key not in known}
         try:
             preprocessor = read_preprocessor(folder, manifest)
             sample = []
             if SAMPLE in manifest["files"]:
                 sample = read_sample(folder / SAMPLE, preprocessor.num_texts)
-            return cls(model, preprocessor, manifest["labels"], manifest["thresholds"], details, sample)
+            decision = manifest["thresholds"], details, sample, manifest.get("abstain_below")
+            return cls(model, preprocessor, manifest["labels"], *decision)
         except (InputError, TypeError) as error:
             raise InputError(f"{folder / MANIFEST}: text or labels cannot be used: {error}") from error
 
@@ -240,8 +262,8 @@ class Bundle:
             For each text {"label": its best label, "probability": of that label, "probabilities": {label: p}};
             with several labels {"labels": those given, best first, "probabilities": {label: p}}; for each pair
             {"score": …, "match": whether it reaches the threshold}, of graded ones the score alone, of classes as for a
-            text; for each sentence what `kmha.tagging.sentence_answer` tells; for each text with a [MASK] what
-            `kmha.filling.MaskFiller` does.
+            text; with `abstain_below` also {"abstained": whether the answer is not to be relied on}; for each sentence
+            what `kmha.tagging.sentence_answer` tells; for each text with a [MASK] what `kmha.filling.MaskFiller` does.
         """
         if self.tagger is not None:
             return self.tagger.answers(texts, self.labels, number)
@@ -264,7 +286,8 @@ class Bundle:
     def answer(self, probabilities: np.ndarray) -> dict[str, Any]:
         """The answer that probabilities [C] amount to."""
         if self.task == MATCH and self.model.target != "classes":
-            return answers.pair(probabilities[0], self.thresholds[0] if self.thresholds else None)
+            threshold = self.thresholds[0] if self.thresholds else None
+            return answers.pair(probabilities[0], threshold, self.abstain_below)
         if self.thresholds is None:
-            return answers.one_label(probabilities, self.labels)
+            return answers.one_label(probabilities, self.labels, self.abstain_below)
         return answers.several_labels(probabilities, self.labels, self.thresholds)

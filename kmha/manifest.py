@@ -48,7 +48,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         All entries; "task" (one of `TASKS`), "labels" (distinct strings), "thresholds" (as many numbers as labels, or
         None), "text" (dict), "files" (SHA-256 by plain file name), of a classifier "multi_label" (bool), of a matcher
         "target" (str), of a tagger "scheme" (str) and of a masked language model "vocabulary_size" (int) have these
-        types. A masked language model has no labels.
+        types, and so has "abstain_below" (from 0 to 1), which may be missing. A masked language model has no labels.
 
     Raises:
         InputError: It is missing or damaged, its format is newer than this code, or an entry is not as above.
@@ -72,6 +72,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise InputError(f"{path}: {name} is missing")
         if not holds(manifest[name]):
             raise InputError(f"{path}: {name} must be {wanted}, given {_shown(manifest[name])}")
+    if not _is_probability(manifest.get("abstain_below", 0.0)):
+        given = _shown(manifest["abstain_below"])
+        raise InputError(f"{path}: abstain_below must be a number from 0 to 1, given {given}")
     labels, thresholds = manifest["labels"], manifest["thresholds"]
     if thresholds is not None and len(thresholds) != len(labels):
         raise InputError(f"{path}: wanted {len(labels)} thresholds, one a label, given {len(thresholds)}")
@@ -118,6 +121,10 @@ def _is_thresholds(value: Any) -> bool:
     if value is None:
         return True
     return isinstance(value, list) and all(type(p) in (int, float) and math.isfinite(p) for p in value)
+
+
+def _is_probability(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1
 
 
 def _is_hashes(value: Any) -> bool:

@@ -209,6 +209,8 @@ class FitConfig:
     """Go on with an interrupted run of the same settings."""
     baseline: bool = True
     """Also train the linear baseline on the same rows."""
+    calibrate: bool = True
+    """Divide the logits by a temperature found on validation rows, so that probabilities mean what they say."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of the computation; weights stay float32."""
     strategy: Literal["auto", "one", "mirrored"] = "auto"

@@ -74,7 +74,7 @@ def chain_divergence(teacher: Potentials, student: Potentials, temperature: floa
     Returns:
         float32 [B], in nats a word; 0 for a sentence of no words.
     """
-    teacher, student = (_softened(each, temperature) for each in (teacher, student))
+    teacher, student = (softened(each, temperature) for each in (teacher, student))
     total, tags, pairs = map(ops.stop_gradient, expected(teacher))
     wanted, mask = folded(teacher)
     given, _ = folded(student)
@@ -85,7 +85,7 @@ def chain_divergence(teacher: Potentials, student: Potentials, temperature: floa
     return temperature**2 * (lead - total + log_partition(student)) / words
 
 
-def _softened(potentials: Potentials, temperature: float) -> Potentials:
+def softened(potentials: Potentials, temperature: float) -> Potentials:
     """The potentials divided by the temperature; what is forbidden stays so."""
 
     def divided(values):

@@ -1,7 +1,7 @@
 """A model's probabilities over a part of the data, and the scores they get."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,16 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.bundle import Bundle
+from kmha.bundle_files import task_of
 from kmha.errors import InputError
 from kmha.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG
 from training.examples import ExampleSet
 from training.inputs import Source
 from training.masked_batches import MaskedSource
+from training.model_calibration import one_answer
 from training.packing import cut_pieces
+from training.row_answers import row_outputs
+from training.sentence_answers import word_scores
 from training.sentences import read_sentences
 from training.sources import file_source, read_examples
 from training.tasks.classify import ClassifyTask
@@ -56,10 +60,18 @@ class Judge:
 
     def answers(self, source: Source) -> Any:
         """What the task makes of the model's outputs, in the order of the source's rows."""
+        return self._read(source, self._outputs(source))
+
+    def raw(self, source: Source) -> np.ndarray:
+        """What comes before probabilities: of rows logits float32 [R, C], of a tagger's words scores float32 [N, K]."""
+        gather: Any = word_scores if task_of(self.model) == TAG else row_outputs
+        return gather(len(self.labels), source, self._outputs(source))
+
+    def _outputs(self, source: Source) -> Iterator[tuple[Any, Any]]:
+        """Of each batch its plan and what the model gives."""
         plans = source.plans(self.padded_lengths, BATCH_TOKENS, MOST_ROWS, rng=None)
-        batches = zip(plans, source.dataset(plans), strict=True)
-        outputs = ((plan, self._logits(batch["features"])) for plan, batch in batches)
-        return self._read(source, outputs)
+        for plan, batch in zip(plans, source.dataset(plans), strict=True):
+            yield plan, self._logits(batch["features"])
 
     def check(self, part: Part) -> None:
         """Refuses validation rows that the task's metric is undefined for, before anything is trained."""
@@ -203,4 +215,10 @@ def bundle_scores(
         return task.scores(part, bundle.labels, judge.answers(source), {}, intervals)
     chunks = [part.rows[i : i + CHUNK_ROWS] for i in range(0, len(part.rows), CHUNK_ROWS)]
     probabilities = np.concatenate([bundle.probabilities(rows_of(examples, chunk)) for chunk in chunks])
-    return task.scores(part, bundle.labels, probabilities, {"thresholds": bundle.thresholds}, intervals)
+    scores = task.scores(part, bundle.labels, probabilities, {"thresholds": bundle.thresholds}, intervals)
+    if bundle.abstain_below is not None:
+        from training.abstention import judged
+
+        answers = one_answer(task, part, bundle.labels, probabilities, bundle.thresholds)
+        scores["abstention"] = judged(bundle.abstain_below, *answers).values()
+    return scores

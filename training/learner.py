@@ -14,6 +14,7 @@ from kmha.errors import InputError
 from training import baseline
 from training.averaging import WeightAverage
 from training.buckets import computed_share
+from training.calibrated import BeforeCalibration, calibrated
 from training.callbacks import Progress
 from training.cli import say
 from training.config import FitConfig
@@ -26,6 +27,7 @@ from training.inputs import Inputs, Source, make_inputs
 from training.judge import Judge
 from training.kept import length_percentiles, sample_texts
 from training.loop import Loop, epoch_plans
+from training.model_calibration import described
 from training.optimizer import AdamW, warmup_then_decay
 from training.precision import POLICIES, LossScale, in_float32
 from training.replicas import TrainingStep, make_strategy
@@ -69,7 +71,8 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
     with _dtype_policy(POLICIES["float32"]):
         model = in_float32(model)
         judge = dataclasses.replace(judge, model=model)
-        decision, metrics = _judged(config, data, inputs, judge, validation)
+        before = calibrated(data, inputs, judge, validation) if config.calibrate else None
+        decision, metrics = _judged(config, data, inputs, judge, validation, before)
     if isinstance(data.task, TaughtTask):
         metrics["teacher"] = data.task.judged_beside(
             metrics[data.judged_name], data.judged, data.labels, scratch
@@ -85,6 +88,7 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
         "data": data.origins,
         "lengths": length_percentiles(inputs.text_lengths("train")),
         **({"pretrained": config.encoder.pretrained} if checkpoint else {}),
+        **({"calibration": before.calibration.values()} if before else {}),
         **data.task.kept,
     }
     sample = sample_texts(data.train, config.train.seed)
@@ -211,12 +215,17 @@ def _callbacks(config: FitConfig, metric: str, batches: int, folder: Path) -> li
 
 
 def _judged(
-    config: FitConfig, data: Data, inputs: Inputs, judge: Judge, validation: Source
+    config: FitConfig,
+    data: Data,
+    inputs: Inputs,
+    judge: Judge,
+    validation: Source,
+    before: BeforeCalibration | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The decision found on validation rows, and the scores of model and baseline."""
     task, labels, name = data.task, data.labels, data.judged_name
     answers = judge.answers(validation)
-    decision = task.decision(data.validation, labels, answers)
+    decision = before.decision if before else task.decision(data.validation, labels, answers)
     metrics: dict[str, Any] = {
         "judged_on": name,
         "validation": task.scores(data.validation, labels, answers, decision),
@@ -224,6 +233,9 @@ def _judged(
     if data.test is not None:
         answers = judge.answers(inputs.judged("test", task.targets(data.test, labels)))
     metrics[name] = scores = task.scores(data.judged, labels, answers, decision, intervals=True)
+    if before:
+        metrics["calibration"] = before.told(metrics)
+        say(f"{name}: {described(before.calibration, before.scores[name], scores)}")
     value = scores[task.metric]
     say(f"{name}: {task.metric} {'is undefined for these rows' if value is None else f'{value:.4f}'}")
     if config.baseline:

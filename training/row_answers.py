@@ -14,9 +14,21 @@ def row_probabilities(model: Any, source: Any, outputs: Iterable[tuple[Any, Any]
         source: The rows.
         outputs: Of each batch its plan and its logits, [B, C].
     """
-    result = np.zeros((len(source.rows), model.num_labels), np.float32)
-    for plan, logits in outputs:
-        result[plan.rows] = np.asarray(model.probabilities(logits))[: len(plan.rows)]
+    batches = ((plan, model.probabilities(logits)) for plan, logits in outputs)
+    return row_outputs(model.num_labels, source, batches)
+
+
+def row_outputs(width: int, source: Any, outputs: Iterable[tuple[Any, Any]]) -> np.ndarray:
+    """float32 [R, C], in the order of the source's rows.
+
+    Args:
+        width: C.
+        source: The rows.
+        outputs: Of each batch its plan and what it got, [B, C].
+    """
+    result = np.zeros((len(source.rows), width), np.float32)
+    for plan, found in outputs:
+        result[plan.rows] = np.asarray(found)[: len(plan.rows)]
     return result
 
 

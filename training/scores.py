@@ -199,9 +199,14 @@ def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float | Non
     """
     if not len(confidences):
         return None
-    bins = np.clip(np.ceil(confidences * CALIBRATION_BINS).astype(np.int64) - 1, 0, CALIBRATION_BINS - 1)
+    bins = calibration_bins(confidences)
     gaps = np.bincount(bins, weights=confidences - right, minlength=CALIBRATION_BINS)
     return float(np.abs(gaps).sum() / len(confidences))
+
+
+def calibration_bins(confidences: np.ndarray) -> np.ndarray:
+    """The bin of each confidence in [0, 1], int64 [N]: 15 of equal width, open below and closed above."""
+    return np.clip(np.ceil(confidences * CALIBRATION_BINS).astype(np.int64) - 1, 0, CALIBRATION_BINS - 1)
 
 
 def _checked(probabilities: np.ndarray, num_rows: int, num_labels: int) -> np.ndarray:

@@ -17,7 +17,18 @@ def tagged_sentences(decoder: Decoder, source: SentenceSource, outputs: Iterable
         source: The sentences.
         outputs: Of each batch its plan and its scores, float32 [B, W, K].
     """
-    scores = np.zeros((int(source.counts.sum()), decoder.num_tags), np.float32)
+    return decoder(word_scores(decoder.num_tags, source, outputs), source.word_counts)
+
+
+def word_scores(num_tags: int, source: SentenceSource, outputs: Iterable[tuple[Any, Any]]) -> np.ndarray:
+    """The scores of every word of a source, float32 [N, K], one sentence after another.
+
+    Args:
+        num_tags: K.
+        source: The sentences.
+        outputs: Of each batch its plan and its scores, float32 [B, W, K].
+    """
+    scores = np.zeros((int(source.counts.sum()), num_tags), np.float32)
     for plan, found in outputs:
         put_scores(scores, np.asarray(found), source.begins[plan.rows], source.counts[plan.rows])
-    return decoder(scores, source.word_counts)
+    return scores

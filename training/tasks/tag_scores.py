@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kmha.tagging import Tagged
+from training.scores import calibration_error
 from training.sentences import read_sentences
 from training.span_scores import tag_intervals, tag_scores
 from training.tag_errors import most_frequent_errors
@@ -32,6 +33,8 @@ def sentence_scores(
     scores["loss"] = (
         float(-np.log(np.maximum(probabilities, LEAST_PROBABILITY)).mean()) if len(wanted) else None
     )
+    sure = tagged.probabilities[np.arange(len(wanted)), tagged.tag_ids]
+    scores["ece"] = calibration_error(sure, tagged.tag_ids == wanted)
     if intervals:
         words = read_sentences(part.examples, part.rows)
         scores["errors"] = most_frequent_errors(words, gold, predicted, scheme)

@@ -1,0 +1,117 @@
+"""A calibrated run: every copy gives its probabilities, and tells below which one to abstain."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export.batch_answers import answers
+from export.device_tokenizer import tokenizer_values
+from export.onnx import write_onnx
+from export.pair_serving import PairEndpoints
+from export.serving import Endpoints
+from export.tagger_ids import tagger_function, tagger_input_names, window_features
+from export.tflite import write_tflite
+from export.verify import main
+from kmha.calibration import Calibration, calibrate
+from kmha.features import WORD_STARTS
+from tests.bundles import PAIRS, SENTENCES, TEXTS, make_bundle, make_pair_bundle, make_tagger_bundle
+from tests.command_runs import call, write_csv
+
+SOFTER = Calibration((2.5,), (0.0,))
+
+
+@pytest.fixture(scope="module")
+def bundle():
+    made = make_bundle()
+    before = made.probabilities(TEXTS)
+    calibrate(made.model, SOFTER)
+    after = made.probabilities(TEXTS)
+    assert (after.max(axis=1) < before.max(axis=1)).all()
+    made.abstain_below = float(np.median(after.max(axis=1)) + 1e-3)
+    return made
+
+
+def test_every_copy_passes_verify(bundle, tmp_path):
+    bundle.save(tmp_path / "run")
+    labels = [answer["label"] for answer in bundle.predict(TEXTS)]
+    rows = write_csv(tmp_path / "rows.csv", list(zip(TEXTS, labels, strict=True)))
+    write_tflite(bundle, tmp_path / "a.tflite", [16], "none")
+    write_onnx(bundle, tmp_path / "a.onnx")
+    copies = [tmp_path / "a.tflite", tmp_path / "a.onnx"]
+    outcome = call(main, tmp_path / "run", *copies, "--data", rows)
+    assert outcome.status == 0, outcome.err
+
+
+def test_eight_bits_lose_nothing_by_it(tmp_path):
+    """A temperature scales the last weights and their range alike: their 8 bits stay the same."""
+    from export.read_tflite import read
+
+    found = {}
+    for name, calibration in (("before", Calibration()), ("after", SOFTER)):
+        bundle = make_bundle()
+        calibrate(bundle.model, calibration)
+        write_tflite(bundle, tmp_path / f"{name}.tflite", [16], "dynamic")
+        texts = [text.encode() for text in TEXTS]
+        found[name] = read(tmp_path / f"{name}.tflite").probabilities(texts)
+    logits = np.log(found["before"].astype(np.float64)) / 2.5
+    wanted = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found["after"], wanted, atol=1e-5)
+
+
+def test_served_answers_abstain_as_the_run_does(bundle):
+    served = Endpoints(bundle).predict_text(tf.constant(TEXTS, tf.string))
+    said = bundle.predict(TEXTS)
+    abstained = [answer["abstained"] for answer in said]
+    assert served["abstained"].numpy().tolist() == abstained and 0 < sum(abstained) < len(TEXTS)
+    np.testing.assert_allclose(served["probabilities"].numpy(), bundle.probabilities(TEXTS), atol=1e-6)
+
+
+def test_answers_of_a_batch_abstain_too(bundle):
+    endpoints = Endpoints(bundle)
+    found = answers(list(TEXTS), lambda texts: endpoints.predict_text(tf.constant(texts, tf.string)))
+    assert [each["abstained"] for each in found] == [each["abstained"] for each in bundle.predict(TEXTS)]
+
+
+def test_served_pairs_abstain_by_the_probability_of_what_they_say():
+    bundle = make_pair_bundle(form="bi")
+    scores = bundle.probabilities(PAIRS)[:, 0]
+    bundle.thresholds = [float(np.median(scores))]
+    sure = np.where(scores >= np.median(scores), scores, 1 - scores)
+    # Midway between two, wherever they lie.
+    ranked = np.unique(sure)
+    bundle.abstain_below = float(ranked[len(ranked) // 2 - 1 :][:2].mean())
+    columns = [tf.constant(texts, tf.string) for texts in zip(*PAIRS, strict=True)]
+    served = PairEndpoints(bundle).predict_text(*columns)
+    said = [answer["abstained"] for answer in bundle.predict(PAIRS)]
+    assert served["abstained"].numpy().tolist() == said == (sure < bundle.abstain_below).tolist()
+    assert 0 < sum(said) < len(PAIRS)
+    assert tokenizer_values(bundle)["abstain_below"] == np.float32(bundle.abstain_below)
+
+
+def test_files_tell_below_what_to_abstain(bundle, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    assert tokenizer_values(bundle)["abstain_below"] == np.float32(bundle.abstain_below)
+    write_onnx(bundle, tmp_path / "b.onnx")
+    told = {entry.key: entry.value for entry in onnx.load(str(tmp_path / "b.onnx")).metadata_props}
+    assert json.loads(told["abstain_below"]) == bundle.abstain_below
+    never = make_bundle()
+    assert "abstain_below" not in tokenizer_values(never)
+    assert all("abstained" not in answer for answer in never.predict(TEXTS))
+    assert "abstained" not in Endpoints(never).predict_text(tf.constant(TEXTS, tf.string))
+
+
+def test_a_tagger_s_copy_decodes_the_calibrated_scores():
+    """Scores of words leave a copy to be decoded elsewhere: they must fit the neighbours' scores told beside them."""
+    bundle = make_tagger_bundle()
+    words = [sentence.split() for sentence in SENTENCES[:2]]
+    before = bundle.tagger.tag(words)
+    calibrate(bundle.model, SOFTER)
+    features = window_features(bundle, words)
+    found = tagger_function(bundle)(*(features[name] for name in tagger_input_names(bundle)))
+    real = features[WORD_STARTS] > 0
+    after = bundle.tagger.tag(words)
+    np.testing.assert_array_equal(found["tag_ids"].numpy()[real], before.tag_ids)
+    np.testing.assert_allclose(found["probabilities"].numpy()[real], after.probabilities, atol=1e-5)
+    assert after.probabilities.max(axis=1).mean() < before.probabilities.max(axis=1).mean()

@@ -1,0 +1,108 @@
+"""python -m training.calibrate RUN --data FILE [--precision 0.95] [--out diagram.png] [--write]
+
+Fits the temperature of a run to labelled rows that it was not trained on, and with --precision finds the probability
+below which it had better abstain: one JSON object on stdout. With --out it draws how often answers of each probability
+are right, before and after; with --write the run keeps what was found. docs/calibration.md tells more.
+"""  # noqa: D415
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from kmha.errors import InputError
+from kmha.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG, read_manifest
+from training.cli import parse, run, say
+from training.ranges import Range
+from training.sources import file_source
+
+
+@dataclass(frozen=True)
+class CalibrateConfig:
+    """Fits a run's temperature, and below what it abstains, to labelled rows; JSON on stdout."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder that training.fit wrote."""
+    data: Path
+    """Rows that the run was not trained on: .csv, .tsv, .jsonl, or CoNLL of sentences, also .gz."""
+    text_column: str = ""
+    """Column of the text, or of the first of a pair; empty: as in training."""
+    text_b_column: str = ""
+    """Column of the second text of a pair; empty: as in training."""
+    label_column: str = ""
+    """Column of the label; empty: as in training."""
+    query_column: str = ""
+    """Column of the query that a pair belongs to; empty: as in training."""
+    refit: bool = True
+    """Fit the temperature to these rows; otherwise it stays and is only judged on them."""
+    precision: Annotated[float | None, Range(above=0, below=1)] = None
+    """Share of the answers that is to be right; finds the probability below which to abstain."""
+    out: Path | None = None
+    """Picture to write, .png, .svg or .pdf; one that stands there is replaced (extra: report)."""
+    write: bool = False
+    """Change the run: it then has this temperature, and with --precision abstains."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    return run(lambda: _calibrate(parse(CalibrateConfig, argv, "python -m training.calibrate")))
+
+
+def _calibrate(config: CalibrateConfig) -> int:
+    _check(config)
+    from kmha.quiet import import_tensorflow
+
+    import_tensorflow()
+    from kmha.bundle import Bundle
+    from training.judge import GivenColumns
+    from training.recalibration import Rows, recalibrated
+
+    given = GivenColumns(config.text_column, config.label_column, config.text_b_column, config.query_column)
+    with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
+        rows = Rows.read(Bundle.load(config.run), config.data, given, Path(scratch))
+        found = recalibrated(rows, config.refit, config.precision)
+    shown = found.values()
+    if config.out is not None:
+        from training.reliability import draw
+
+        draw(config.out, found.diagrams)
+        say(f"{config.out}: drawn")
+    if config.write:
+        from training.rewritten import rewrite
+
+        bundle = Bundle.load(config.run)
+        for line in found.put(bundle, config.data.name):
+            say(line)
+        rewrite(config.run, bundle)
+        say(f"{config.run}: written")
+    print(json.dumps(shown, ensure_ascii=False))
+    return 0
+
+
+def _check(config: CalibrateConfig) -> None:
+    """Refuses what can be refused before TensorFlow loads."""
+    manifest = read_manifest(config.run)
+    file_source(config.data)
+    task = manifest["task"]
+    if task == MASKED_LM or manifest.get("target") == "graded":
+        kind = A_MODEL[task] if task == MASKED_LM else "one of a graded target"
+        raise InputError(f"{config.run}: wanted a model that gives probabilities of labels, given {kind}")
+    one = (task == CLASSIFY and not manifest["multi_label"]) or task == MATCH
+    if config.precision is not None and not one:
+        kind = A_MODEL[TAG] if task == TAG else "one of several labels"
+        raise InputError(f"--precision: wanted a model that gives a row one answer, given {kind}")
+    if config.write and not config.refit and config.precision is None:
+        raise InputError("--write: wanted something to change, --refit or --precision, given neither")
+    if config.out is not None:
+        from training.reliability import check_picture
+
+        check_picture(config.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""The last step of a training: probabilities that mean what they say."""
+
+import dataclasses
+from typing import Any
+
+from kmha.calibration import Calibration, calibrate
+from training.cli import say
+from training.data import Data
+from training.inputs import Inputs, Source
+from training.judge import Judge
+from training.model_calibration import fitted, gives_probabilities, told
+
+
+@dataclasses.dataclass(frozen=True)
+class BeforeCalibration:
+    """What a model that has been calibrated was before.
+
+    Attributes:
+        calibration: What has become of its logits.
+        decision: Found on validation rows before, for the probabilities as they are now.
+        scores: Of validation rows and, where there are any, test rows before.
+    """
+
+    calibration: Calibration
+    decision: dict[str, Any]
+    scores: dict[str, dict[str, Any]]
+
+    def told(self, after: dict[str, Any]) -> dict[str, Any]:
+        """What metrics.json says of it, beside the scores of the same rows now."""
+        parts = {name: told(scores, after[name]) for name, scores in self.scores.items()}
+        return self.calibration.values() | parts
+
+
+def calibrated(data: Data, inputs: Inputs, judge: Judge, validation: Source) -> BeforeCalibration | None:
+    """Calibrates a trained model on validation rows, in which it decides as before.
+
+    Args:
+        data: The rows.
+        inputs: The rows as the model reads them.
+        judge: Has the model, in float32, which is changed.
+        validation: The validation rows.
+
+    Returns:
+        None where the model stays as it is.
+    """
+    task, labels = data.task, data.labels
+    if not gives_probabilities(judge.model):
+        return None
+    raw = judge.raw(validation)
+    found = fitted(judge.model, task, data.validation, labels, raw)
+    if found is None:
+        say("not calibrated: too few validation rows, or no temperature makes them more probable")
+        return None
+    parts = {"validation": (data.validation, validation)}
+    if data.test is not None:
+        parts["test"] = data.test, inputs.judged("test", task.targets(data.test, labels))
+    answers = {name: judge.answers(source) for name, (_, source) in parts.items()}
+    decision = task.decision(data.validation, labels, answers["validation"])
+    scores = {name: task.scores(part, labels, answers[name], decision) for name, (part, _) in parts.items()}
+    calibrate(judge.model, found)
+    if "thresholds" in decision:
+        decision = {**decision, "thresholds": found.thresholds(decision["thresholds"])}
+    return BeforeCalibration(found, decision, scores)

@@ -1,0 +1,127 @@
+"""How often answers of each probability are right, as numbers and as a picture."""
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kmha.errors import InputError
+from training.scores import CALIBRATION_BINS, calibration_bins
+
+# What matplotlib can write without any other program.
+SUFFIXES = (".png", ".svg", ".pdf")
+_INK, _BAR, _GAP, _QUIET = "#1f2933", "#3b7dd8", "#e07b39", "#7b8794"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reliability:
+    """What rows say of probabilities in bins of equal width.
+
+    Attributes:
+        title: Of the model that gave them.
+        error: The expected calibration error; None without rows.
+        rows: How many probabilities are in each bin, int64 [15].
+        sure: Their mean, NaN where there are none, float64 [15].
+        right: The share of right ones, NaN where there are none, float64 [15].
+    """
+
+    title: str
+    error: float | None
+    rows: np.ndarray
+    sure: np.ndarray
+    right: np.ndarray
+
+
+def reliability(title: str, sure: np.ndarray, right: np.ndarray, error: float | None) -> Reliability:
+    """The bins of probabilities, those of `training.scores.calibration_error`.
+
+    Args:
+        title: Of the model that gave them.
+        sure: float [N], in [0, 1].
+        right: bool [N].
+        error: Their calibration error.
+    """
+    bins = calibration_bins(np.asarray(sure, np.float64))
+    rows = np.bincount(bins, minlength=CALIBRATION_BINS)
+    with np.errstate(invalid="ignore"):
+        means = (np.bincount(bins, weights, CALIBRATION_BINS) / rows for weights in (sure, right))
+        return Reliability(title, error, rows, *means)
+
+
+def check_picture(path: Path) -> None:
+    """Raises InputError where no picture can be written: a wrong ending, no folder, no matplotlib."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"--out {path}: wanted a file ending in {', '.join(SUFFIXES)}, given {path.suffix or 'none'}"
+        )
+    if not path.parent.is_dir():
+        raise InputError(f"--out {path}: wanted a folder that exists, given {path.parent}")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "--out: wanted matplotlib to draw with, given none; pip install 'kmha[report]'"
+        ) from None
+
+
+def draw(path: Path, models: Sequence[Reliability]) -> None:
+    """Draws models side by side; the file stands there when it is whole.
+
+    Args:
+        path: Where to write; its ending says what.
+        models: Of the same rows.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.8 * len(models), 6.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, len(models), squeeze=False, height_ratios=(4, 1), sharex=True)
+    for column, model in enumerate(models):
+        _draw_bins(axes[0, column], model)
+        _draw_rows(axes[1, column], model)
+    axes[0, 0].set_ylabel("share of right answers")
+    axes[1, 0].set_ylabel("answers")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    handle, name = tempfile.mkstemp(suffix=path.suffix, prefix=f".{path.stem}.", dir=path.parent)
+    os.close(handle)
+    try:
+        figure.savefig(name, dpi=120)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _draw_bins(axes: Any, model: Reliability) -> None:
+    edges = np.arange(CALIBRATION_BINS) / CALIBRATION_BINS
+    width, filled = 1 / CALIBRATION_BINS, model.rows > 0
+    right, sure = model.right[filled], model.sure[filled]
+    places = edges[filled] + width / 2
+    axes.bar(places, right, width * 0.9, color=_BAR, label="right answers")
+    axes.bar(
+        places,
+        np.abs(sure - right),
+        width * 0.9,
+        bottom=np.minimum(sure, right),
+        color="none",
+        edgecolor=_GAP,
+        hatch="////",
+        linewidth=0.8,
+        label="distance to the mean probability",
+    )
+    axes.plot([0, 1], [0, 1], color=_INK, linestyle="--", linewidth=1, label="what a probability promises")
+    error = "no rows" if model.error is None else f"calibration error {model.error:.4f}"
+    axes.set_title(f"{model.title}\n{error}")
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.grid(color=_QUIET, alpha=0.2)
+
+
+def _draw_rows(axes: Any, model: Reliability) -> None:
+    edges = np.arange(CALIBRATION_BINS) / CALIBRATION_BINS
+    axes.bar(edges, model.rows, 0.9 / CALIBRATION_BINS, align="edge", color=_QUIET)
+    axes.set(xlim=(0, 1), xlabel="probability of the answer")
