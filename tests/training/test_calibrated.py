@@ -45,7 +45,7 @@ def test_a_fit_calibrates_and_answers_as_it_would_have(tmp_path):
     }
     found = fits(tmp_path, [f"--data.{name}={path}" for name, path in files.items()])
     texts = [text for text, _ in news_rows(50, seed=9)]
-    check(*found, lambda bundle: [each["label"] for each in bundle.predict(texts)])
+    check(found[0], found[1], lambda bundle: [each["label"] for each in bundle.predict(texts)])
     assert "temperature" in found[0]["said"] and "calibration error" in found[0]["said"]
 
 
@@ -57,7 +57,7 @@ def test_several_labels_keep_their_labels(tmp_path):
         files[name] = write_csv(tmp_path / f"{name}.csv", made, header)
     found = fits(tmp_path, [f"--data.{name}={path}" for name, path in files.items()])
     texts = [text for text, _ in topic_rows(50, seed=9)]
-    check(*found, lambda bundle: [set(each["labels"]) for each in bundle.predict(texts)])
+    check(found[0], found[1], lambda bundle: [set(each["labels"]) for each in bundle.predict(texts)])
     assert len(found[0]["metrics"]["calibration"]["temperatures"]) == len(found[0]["bundle"].labels)
 
 
