@@ -91,8 +91,10 @@ def aligned(tokens: Sequence[str], pieces: Sequence[Sequence[str]], gaps: Sequen
                 found += [NO_WORD] * skipped + [word] * len(given)
                 break
         else:
-            return None
-    if len(found) == len(tokens) - 1 and gaps and gaps[-1]:
+            if not gap or len(found) + 1 < len(tokens):
+                return None
+            break
+    if len(found) == len(tokens) - 1 and any(gaps):
         # White space at which the text was cut off.
         found.append(NO_WORD)
     return found if len(found) == len(tokens) else None
