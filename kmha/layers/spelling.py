@@ -23,7 +23,7 @@ class SpellingEncoder(keras.layers.Layer):
         num_characters: Rows of the table of characters; 0 stands for none.
         dim: Size of a word's vector.
         character_dim: Size of a character's vector.
-        dropout: Probability of dropping a value of a character's vector.
+        dropout: Probability of dropping a value of a character's vector; above 0, features are dropped too.
 
     Call:
         character_ids: int32 [B, W, L], 1 + code point; 0 = no character, only behind the word.
@@ -51,7 +51,7 @@ class SpellingEncoder(keras.layers.Layer):
             FEATURE_BUCKETS, dim, embeddings_initializer="zeros", name="features", dtype=self.dtype_policy
         )
         self.feature_dropout = keras.layers.Dropout(
-            FEATURE_DROPOUT, name="feature_dropout", dtype=self.dtype_policy
+            FEATURE_DROPOUT if dropout else 0.0, name="feature_dropout", dtype=self.dtype_policy
         )
         self.projection = keras.layers.Dense(dim, name="projection", dtype=self.dtype_policy)
 

@@ -11,7 +11,7 @@ from export.tagger_serving import TaggerEndpoints
 from kmha.text.ragged import Ragged
 from kmha.text.sentence_limits import MOST_WORDS
 from kmha.text.special_tokens import PADDING, START
-from tests.bundles import NASTY, SENTENCES, TEXTS, tagger_bundle
+from tests.bundles import NASTY, SENTENCES, TEXTS, make_tagger_bundle, tagger_bundle
 
 SHORT = [text for text in NASTY if len(text) < 1000]
 RAW = [*(text.encode() for text in (*SENTENCES, *TEXTS)), *SHORT, b"", b"old harbour. " * 150]
@@ -45,11 +45,15 @@ def asked_text(texts, name: str = "predict_text", kind: str = "spelt") -> dict[s
 
 
 def asked_words(sentences, name: str = "predict_words", kind: str = "spelt", filling: bytes = b"") -> dict:
+    answers = signature(name, kind)(*padded_words(sentences, filling))
+    return {key: value.numpy() for key, value in answers.items()}
+
+
+def padded_words(sentences, filling: bytes = b""):
     width = max(map(len, sentences), default=0)
     padded = [[*words, *[filling] * (width - len(words))] for words in sentences]
     words = tf.reshape(tf.constant(padded, tf.string), [len(sentences), width])
-    answers = signature(name, kind)(words, tf.constant([len(words) for words in sentences], tf.int32))
-    return {key: value.numpy() for key, value in answers.items()}
+    return words, tf.constant([len(words) for words in sentences], tf.int32)
 
 
 def ids_of(bundle, sentences) -> tuple[dict, np.ndarray]:
@@ -164,8 +168,13 @@ def test_no_texts_and_texts_without_words_are_answered():
 
 
 def test_the_best_path_of_a_scheme_breaks_it_nowhere():
-    bundle = tagger_bundle()
-    tags = asked_words(WORDS)["tags"]
+    bundle = make_tagger_bundle(characters=True)
+    bias = bundle.model.head.bias
+    # Names of several words, wherever the scheme lets them be.
+    bias.assign(bias + np.array([3.0 * label.startswith("I-") for label in bundle.labels], np.float32))
+    specs = strings("words", 2), tf.TensorSpec([None], tf.int32)
+    answers = traced(TaggerEndpoints(bundle).predict_words, *specs)(*padded_words(WORDS))
+    tags = answers["tags"].numpy()
     for row in tags:
         for before, after in zip([b"O", *row], row, strict=False):
             if after.startswith(b"I-"):

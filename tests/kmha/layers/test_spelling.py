@@ -133,3 +133,11 @@ def test_in_training_features_are_dropped_and_outside_none():
     np.testing.assert_array_equal(first, again)
     taught = np.stack([ops.convert_to_numpy(layer(ids, training=True)) for _ in range(4)])
     assert np.abs(taught - taught[0]).max() > 0.1
+
+
+def test_without_dropout_training_drops_no_features_either():
+    layer = SpellingEncoder(2000, 6, dropout=0.0)
+    layer.build((None, None, None))
+    layer.features.embeddings.assign(np.random.default_rng(0).normal(size=layer.features.embeddings.shape))
+    ids = ids_of(["Anna", "going"])[None]
+    np.testing.assert_array_equal(layer(ids, training=True), layer(ids, training=False))
