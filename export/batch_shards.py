@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from export.beside import remove
 from kmha.errors import InputError
+from training.beside import remove
 
 SUFFIX, ERRORS = ".jsonl", ".errors"
 _NUMBER = r"-\d{5,}-of-\d{5,}"

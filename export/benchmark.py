@@ -129,7 +129,7 @@ def read_texts(path: Path, run: Path, column: str = "") -> list[str]:
 
 def write_result(path: Path, result: dict) -> None:
     """Writes the result as JSON; raises InputError where nobody can write."""
-    from export.beside import written_beside
+    from training.beside import written_beside
 
     with written_beside(path, overwrite=True) as beside:
         beside.write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", "utf-8")

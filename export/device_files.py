@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from export.beside import written_beside
 from export.device_tokenizer import tokenizer_json
 from kmha.bundle import Bundle
 from kmha.bundle_files import parts_of
 from kmha.manifest import vocabulary_file
+from training.beside import written_beside
 
 TOKENIZER, LABELS, VOCABULARY = ".tokenizer.json", ".labels.txt", ".vocab.txt"
 

@@ -87,11 +87,7 @@ class ServedTexts:
         )
 
     def _ask(self, signature: str, rows: Sequence[tuple[str, ...]]) -> dict[str, np.ndarray]:
-        import tensorflow as tf
-
-        names = ("text",) if self.num_texts == 1 else ("text_a", "text_b")
-        columns = zip(names, zip(*rows, strict=True), strict=True)
-        given = {name: tf.constant([_bytes(text) for text in texts]) for name, texts in columns}
+        given = self._predictor.columns([_encoded(row) for row in rows])
         return {name: each.numpy() for name, each in self._loaded.signatures[signature](**given).items()}
 
 

@@ -39,10 +39,10 @@ def _export(config: HuggingFaceConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from export.beside import written_beside
     from kmha.bundle import Bundle
     from kmha.bundle_files import parts_of
     from kmha.pretrained.write_huggingface import write_huggingface
+    from training.beside import written_beside
 
     bundle = Bundle.load(config.run)
     parts = list(parts_of(bundle.preprocessor).values())

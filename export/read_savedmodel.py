@@ -29,7 +29,7 @@ class SavedModelPredictor:
 
     def facts(self) -> dict[str, Any]:
         """See the protocol; a matcher with one score calls it so."""
-        answers = self._signature(**self._columns([(b"",) * self.num_texts]))
+        answers = self._signature(**self.columns([(b"",) * self.num_texts]))
         names = [b"score"] if SCORE in answers else answers[LABELS].numpy()[0]
         return {
             "quantization": "none",
@@ -47,7 +47,7 @@ class SavedModelPredictor:
         return np.concatenate([self._answers(part) for part in parts])
 
     def _answers(self, rows: Sequence[Row]) -> np.ndarray:
-        answers = self._signature(**self._columns(rows))
+        answers = self._signature(**self.columns(rows))
         return answers[SCORE].numpy()[:, None] if SCORE in answers else answers[PROBABILITIES].numpy()
 
     def vectors(self, texts: Sequence[Row]) -> dict[str, np.ndarray]:
@@ -64,9 +64,9 @@ class SavedModelPredictor:
 
     def tensors(self, texts: Sequence[Row]) -> Iterator[np.ndarray]:
         """See the protocol."""
-        yield from tensors_of(self._signature, self._columns(texts))
+        yield from tensors_of(self._signature, self.columns(texts))
 
-    def _columns(self, rows: Sequence[Any]) -> dict[str, Any]:
+    def columns(self, rows: Sequence[Any]) -> dict[str, Any]:
         """The rows as the signature's inputs by name, string [R] each."""
         rows = [(row,) if isinstance(row, bytes) else row for row in rows]
         return {name: _strings([row[index] for row in rows]) for index, name in enumerate(self._names)}

@@ -69,7 +69,7 @@ def write_savedmodel(bundle, folder: Path, xla: bool = False) -> Path:
     """
     import tensorflow as tf
 
-    from export.beside import written_beside
+    from training.beside import written_beside
 
     final = folder / str(next_version(folder))
     try:

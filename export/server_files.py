@@ -4,7 +4,7 @@ import contextlib
 import re
 from pathlib import Path
 
-from export.beside import written_beside
+from training.beside import written_beside
 
 MODELS, BATCHING, MONITORING, COMPOSE = (
     "models.config",

@@ -82,8 +82,8 @@ def _text_model(config: TfliteConfig, bundle, length: int | None) -> Iterator[No
     if not config.with_tokenizer:
         yield
         return
-    from export.beside import written_beside
     from export.tflite_text import check_convertible, write_text_tflite
+    from training.beside import written_beside
 
     check_convertible(bundle, config.quantize)
     quantize: Any = config.quantize

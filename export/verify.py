@@ -19,12 +19,13 @@ from export.exportable import check_exportable
 from kmha.errors import InputError
 from kmha.manifest import CLASSIFY, MATCH, TAG
 from training.cli import FAILED, parse, run, say
+from training.column_flags import ColumnFlags
 from training.ranges import Range
 from training.sources import file_source
 
 
-@dataclass(frozen=True)
-class VerifyConfig:
+@dataclass(frozen=True, kw_only=True)
+class VerifyConfig(ColumnFlags):
     """Checks that exported models answer like the run they came from."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -33,14 +34,6 @@ class VerifyConfig:
     """SavedModels or folders of their versions, .tflite and .onnx files."""
     data: Path
     """Labelled rows to answer: .csv, .tsv, .jsonl or .conll, also .gz."""
-    text_column: str = ""
-    """Column of the text, of the words, or of the first of a pair; empty: as in training."""
-    text_b_column: str = ""
-    """Column of the second text of a pair; empty: as in training."""
-    label_column: str = ""
-    """Column of the label or of the tags; empty: as in training."""
-    query_column: str = ""
-    """Column of the query that a pair belongs to; empty: as in training."""
     rows: Annotated[int, Range(at_least=0)] = 2000
     """Answer this many rows, spread over the file; 0: all."""
 
@@ -62,17 +55,10 @@ def _verify(config: VerifyConfig) -> int:
     from export.report_card import Examiner, table
     from export.verify_rows import read_rows
     from kmha.bundle import Bundle
-    from training.judge import GivenColumns
 
     bundle = Bundle.load(config.run)
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
-        given = GivenColumns(
-            text=config.text_column,
-            label=config.label_column,
-            text_b=config.text_b_column,
-            query=config.query_column,
-        )
-        rows = read_rows(bundle, config.data, given, config.rows, Path(scratch))
+        rows = read_rows(bundle, config.data, config.given(), config.rows, Path(scratch))
         kind = {CLASSIFY: "texts", MATCH: "pairs", TAG: "sentences"}[bundle.task]
         say(f"{rows.real:,} rows of {config.data} and {len(rows.nasty)} nasty {kind}")
         examiner = Examiner(bundle, rows)
@@ -97,7 +83,7 @@ def _verify(config: VerifyConfig) -> int:
 
 def write_report(path: Path, report: dict) -> None:
     """Writes one artefact's report as JSON; raises InputError where nobody can write."""
-    from export.beside import written_beside
+    from training.beside import written_beside
 
     with written_beside(path, overwrite=True) as beside:
         beside.write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", "utf-8")

@@ -9,15 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from kmha import answers
-from kmha.bundle_files import (
-    gives_one_answer,
-    parts_of,
-    read_model,
-    read_preprocessor,
-    read_sample,
-    task_of,
-    write_files,
-)
+from kmha.bundle_files import parts_of, read_model, read_preprocessor, read_sample, task_of, write_files
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, TOKEN_IDS, checked_ids
 from kmha.filling import MaskFiller
@@ -145,7 +137,9 @@ class Bundle:
     @property
     def gives_one_answer(self) -> bool:
         """Whether a row gets one answer with a probability: a label, a class, or whether a pair matches."""
-        return gives_one_answer(self.model)
+        return (self.task == CLASSIFY and not self.multi_label) or (
+            self.task == MATCH and self.model.target != "graded"
+        )
 
     def save(self, folder: Path) -> None:
         """Writes model.keras, the vocabularies, sample.jsonl and bundle.json with their hashes into a folder."""

@@ -33,12 +33,6 @@ def task_of(model: Any) -> str:
     return next(task for task, kind in MODELS.items() if isinstance(model, kind))
 
 
-def gives_one_answer(model: Any) -> bool:
-    """Whether a row gets one answer with a probability: a label, a class, or whether a pair matches."""
-    task = task_of(model)
-    return (task == CLASSIFY and not model.multi_label) or (task == MATCH and model.target != "graded")
-
-
 def parts_of(preprocessor: AnyPreprocessor) -> dict[str, Preprocessor]:
     """The preprocessors of single texts by granularity; a preprocessor of single texts is its only part, named ""."""
     if isinstance(preprocessor, Preprocessor):

@@ -69,23 +69,34 @@ class Decoder:
             lengths: Words of each sentence, integers [R]; their sum is N.
         """
         lengths = np.asarray(lengths, np.int64)
-        begins = np.cumsum(lengths) - lengths
         count = len(scores)
         tag_ids, path = np.zeros(count, np.int32), np.zeros(count, np.float32)
         probabilities = np.zeros((count, self.num_tags), np.float32)
-        for chosen in length_batches(lengths, BATCH_WORDS):
-            width = int(lengths[chosen].max(initial=0))
-            if not width:
-                continue
-            mask = np.arange(width) < lengths[chosen][:, None]
-            places = (begins[chosen][:, None] + np.arange(width))[mask]
-            padded = np.zeros((len(chosen), width, self.num_tags), np.float32)
+        for places, mask in word_batches(lengths):
+            padded = np.zeros((*mask.shape, self.num_tags), np.float32)
             padded[mask] = scores[places]
             found = self._decode(padded, mask.astype(np.int32))
             tag_ids[places] = found.tag_ids.numpy()[mask]
             probabilities[places] = found.marginals.numpy()[mask]
             path[places] = found.path_probabilities.numpy()[mask]
         return Tagged(lengths, tag_ids, probabilities, path)
+
+
+def word_batches(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Batches of sentences of similar lengths: which of all words stand in one, and where in its rows.
+
+    Args:
+        lengths: Words of each sentence, int64 [R]; sentences lie one after another.
+
+    Returns:
+        Of each batch the numbers of its words, int64 [n], and bool [B, W] with n true, in their order.
+    """
+    begins = np.cumsum(lengths) - lengths
+    for chosen in length_batches(lengths, BATCH_WORDS):
+        width = int(lengths[chosen].max(initial=0))
+        if width:
+            mask = np.arange(width) < lengths[chosen][:, None]
+            yield (begins[chosen][:, None] + np.arange(width))[mask], mask
 
 
 class Split(NamedTuple):

@@ -18,26 +18,19 @@ import tyro
 from kmha.errors import InputError
 from kmha.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG, read_manifest
 from training.cli import parse, run, say
+from training.column_flags import ColumnFlags
 from training.ranges import Range
 from training.sources import file_source
 
 
-@dataclass(frozen=True)
-class CalibrateConfig:
+@dataclass(frozen=True, kw_only=True)
+class CalibrateConfig(ColumnFlags):
     """Fits a run's temperature, and below what it abstains, to labelled rows; JSON on stdout."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
     data: Path
     """Rows that the run was not trained on: .csv, .tsv, .jsonl, or CoNLL of sentences, also .gz."""
-    text_column: str = ""
-    """Column of the text, or of the first of a pair; empty: as in training."""
-    text_b_column: str = ""
-    """Column of the second text of a pair; empty: as in training."""
-    label_column: str = ""
-    """Column of the label; empty: as in training."""
-    query_column: str = ""
-    """Column of the query that a pair belongs to; empty: as in training."""
     refit: bool = True
     """Fit the temperature to these rows; otherwise it stays and is only judged on them."""
     precision: Annotated[float | None, Range(above=0, below=1)] = None
@@ -59,12 +52,10 @@ def _calibrate(config: CalibrateConfig) -> int:
 
     import_tensorflow()
     from kmha.bundle import Bundle
-    from training.judge import GivenColumns
     from training.recalibration import Rows, recalibrated
 
-    given = GivenColumns(config.text_column, config.label_column, config.text_b_column, config.query_column)
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
-        rows = Rows.read(Bundle.load(config.run), config.data, given, Path(scratch))
+        rows = Rows.read(Bundle.load(config.run), config.data, config.given(), Path(scratch))
         found = recalibrated(rows, config.refit, config.precision)
     shown = found.values()
     if config.out is not None:

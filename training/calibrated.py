@@ -46,17 +46,16 @@ def calibrated(data: Data, inputs: Inputs, judge: Judge, validation: Source) -> 
     task, labels = data.task, data.labels
     if not gives_probabilities(judge.model):
         return None
-    raw = judge.raw(validation)
+    raw, answers = judge.raw_and_answers(validation)
     found = fitted(judge.model, task, data.validation, labels, raw)
     if found is None:
         say("not calibrated: too few validation rows, or no temperature makes them more probable")
         return None
-    parts = {"validation": (data.validation, validation)}
+    decision = task.decision(data.validation, labels, answers)
+    scores = {"validation": task.scores(data.validation, labels, answers, decision)}
     if data.test is not None:
-        parts["test"] = data.test, inputs.judged("test", task.targets(data.test, labels))
-    answers = {name: judge.answers(source) for name, (_, source) in parts.items()}
-    decision = task.decision(data.validation, labels, answers["validation"])
-    scores = {name: task.scores(part, labels, answers[name], decision) for name, (part, _) in parts.items()}
+        answers = judge.answers(inputs.judged("test", task.targets(data.test, labels)))
+        scores["test"] = task.scores(data.test, labels, answers, decision)
     calibrate(judge.model, found)
     if "thresholds" in decision:
         decision = {**decision, "thresholds": found.thresholds(decision["thresholds"])}

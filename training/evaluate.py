@@ -14,25 +14,18 @@ from typing import Annotated
 import tyro
 
 from training.cli import parse, run
+from training.column_flags import ColumnFlags
 from training.sources import file_source
 
 
-@dataclass(frozen=True)
-class EvaluateConfig:
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(ColumnFlags):
     """Scores a run on a file of labelled rows; JSON on stdout."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
     data: Path
     """Rows: .csv, .tsv, .jsonl, or CoNLL of sentences, also .gz."""
-    text_column: str = ""
-    """Column of the text, or of the first of a pair; empty: as in training."""
-    text_b_column: str = ""
-    """Column of the second text of a pair; empty: as in training."""
-    label_column: str = ""
-    """Column of the label; empty: as in training."""
-    query_column: str = ""
-    """Column of the query that a pair belongs to; empty: as in training."""
     intervals: bool = True
     """Add 95 % bootstrap intervals."""
 
@@ -48,12 +41,11 @@ def _evaluate(config: EvaluateConfig) -> int:
 
     import_tensorflow()
     from kmha.bundle import Bundle
-    from training.judge import GivenColumns, bundle_scores
+    from training.judge import bundle_scores
 
     bundle = Bundle.load(config.run)
-    given = GivenColumns(config.text_column, config.label_column, config.text_b_column, config.query_column)
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
-        scores = bundle_scores(bundle, config.data, given, config.intervals, Path(scratch))
+        scores = bundle_scores(bundle, config.data, config.given(), config.intervals, Path(scratch))
     print(json.dumps(scores, ensure_ascii=False))
     return 0
 

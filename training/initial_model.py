@@ -15,7 +15,7 @@ from kmha.text.vectors import put_vectors, read_vectors
 from kmha.text.vocabulary import Vocabulary
 from training.cli import say
 from training.config import FitConfig
-from training.encoder_shape import checkpoint_of, encoder_config, has_new_ngrams
+from training.encoder_shape import checkpoint_of, encoder_config
 from training.inputs import Source
 from training.tasks.task import Task
 
@@ -44,11 +44,12 @@ def initial_model(
     checkpoint = checkpoint_of(config)
     if checkpoint is not None:
         _put_checkpoint(model, checkpoint, next(iter(parts.values())).vocabulary)
+    knows_ngrams = checkpoint is not None and bool(checkpoint.config.ngram_buckets)
     task.prepare(model, source)
     for index, (name, part) in enumerate(parts.items()):
         of_name = f" ({name})" if len(parts) > 1 else ""
         for encoder in model.encoders_of(index):
-            if encoder.embedding.ngrams is not None and (checkpoint is None or has_new_ngrams(config)):
+            if encoder.embedding.ngrams is not None and not knows_ngrams:
                 _learn_ngrams(encoder.embedding.ngrams, encoders[name], source.different_ids(index), of_name)
             if config.encoder.vectors is not None:
                 table = encoder.embedding.tokens.embeddings

@@ -1,7 +1,7 @@
 """A model's probabilities over a part of the data, and the scores they get."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,16 @@ class Judge:
 
     def raw(self, source: Source) -> np.ndarray:
         """What comes before probabilities: of rows logits float32 [R, C], of a tagger's words scores float32 [N, K]."""
+        return self._gathered(source, self._outputs(source))
+
+    def raw_and_answers(self, source: Source) -> tuple[np.ndarray, Any]:
+        """What `raw` and `answers` give, by asking the model once."""
+        outputs = list(self._outputs(source))
+        return self._gathered(source, outputs), self._read(source, outputs)
+
+    def _gathered(self, source: Source, outputs: Iterable[tuple[Any, Any]]) -> np.ndarray:
         gather: Any = word_scores if task_of(self.model) == TAG else row_outputs
-        return gather(len(self.labels), source, self._outputs(source))
+        return gather(len(self.labels), source, outputs)
 
     def _outputs(self, source: Source) -> Iterator[tuple[Any, Any]]:
         """Of each batch its plan and what the model gives."""

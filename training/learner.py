@@ -121,9 +121,10 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, fo
     config = with_usual(config, data.task, source.text_lengths, len(plans), pairs)
     with strategy.scope():
         model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
-        freeze(model, config.finetune.frozen_layers, has_new_ngrams(config))
+        new_ngrams = has_new_ngrams(config)
+        freeze(model, config.finetune.frozen_layers, new_ngrams)
         trained = trained_beside(data.task, model)
-        step, average = _step_and_average(config, data.task, model, trained, strategy, len(plans))
+        step, average = _step_and_average(config, data.task, model, trained, strategy, len(plans), new_ngrams)
     judge = Judge(model, data.task, data.labels, lengths)
     judge.check(data.validation)
     loop = Loop(
@@ -162,7 +163,13 @@ def _strategy(config: FitConfig, task: Task) -> tf.distribute.Strategy:
 
 
 def _step_and_average(
-    config: FitConfig, task: Task, model: Any, trained: Any, strategy: tf.distribute.Strategy, batches: int
+    config: FitConfig,
+    task: Task,
+    model: Any,
+    trained: Any,
+    strategy: tf.distribute.Strategy,
+    batches: int,
+    new_ngrams: bool,
 ) -> tuple[TrainingStep, WeightAverage | None]:
     """The training step of a run with so many batches an epoch; call it in the scope of the strategy.
 
@@ -186,7 +193,7 @@ def _step_and_average(
             rate,
             optimizer.weight_decay,
             row_rate=optimizer.embedding_rate or 1.0,
-            courses=rate_courses(model, config.finetune, steps, variables, has_new_ngrams(config)),
+            courses=rate_courses(model, config.finetune, steps, variables, new_ngrams),
         ),
         strategy,
         jit_compile=_compiled(config.train.jit),

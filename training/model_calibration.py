@@ -9,14 +9,13 @@ import tensorflow as tf
 from kmha.bundle_files import task_of
 from kmha.calibration import Calibration
 from kmha.layers.crf_decoding import marginals
-from kmha.length_batches import length_batches
 from kmha.manifest import CLASSIFY, MATCH, TAG
+from kmha.tagging import word_batches
 from training.calibration import LEAST_ROWS, fit_each, fit_temperature, lowest_loss
 from training.distill_losses import softened
 from training.examples import label_ids
 from training.tasks.task import Part
 
-BATCH_WORDS = 8192
 _LEAST_PROBABILITY = 1e-30
 
 
@@ -133,14 +132,8 @@ def _tag_temperature(
 
 def _batches(scores: np.ndarray, ids: np.ndarray, counts: np.ndarray) -> Any:
     """Sentences of similar lengths: scores float32 [B, W, K] and tag ids int32 [B, W], -2 where there is no word."""
-    begins = np.cumsum(counts) - counts
-    for chosen in length_batches(counts, BATCH_WORDS):
-        width = int(counts[chosen].max(initial=0))
-        if not width:
-            continue
-        mask = np.arange(width) < counts[chosen][:, None]
-        places = (begins[chosen][:, None] + np.arange(width))[mask]
-        padded = np.zeros((len(chosen), width, scores.shape[1]), np.float32)
+    for places, mask in word_batches(counts):
+        padded = np.zeros((*mask.shape, scores.shape[1]), np.float32)
         wanted = np.full(mask.shape, -2, np.int32)
         padded[mask], wanted[mask] = scores[places], ids[places]
         yield padded, wanted

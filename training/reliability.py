@@ -1,8 +1,6 @@
 """How often answers of each probability are right, as numbers and as a picture."""
 
 import dataclasses
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kmha.errors import InputError
+from training.beside import written_beside
 from training.scores import CALIBRATION_BINS, calibration_bins
 
 # What matplotlib can write without any other program.
@@ -87,14 +86,8 @@ def draw(path: Path, models: Sequence[Reliability]) -> None:
     axes[0, 0].set_ylabel("share of right answers")
     axes[1, 0].set_ylabel("answers")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    handle, name = tempfile.mkstemp(suffix=path.suffix, prefix=f".{path.stem}.", dir=path.parent)
-    os.close(handle)
-    try:
-        figure.savefig(name, dpi=120)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with written_beside(path, overwrite=True, flag="--out") as beside:
+        figure.savefig(beside, dpi=120, format=path.suffix[1:].lower())
 
 
 def _draw_bins(axes: Any, model: Reliability) -> None:

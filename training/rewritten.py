@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
+from training.run_folder import take_place
 
 
 def rewrite(folder: Path, bundle: Any) -> None:
@@ -21,14 +22,8 @@ def rewrite(folder: Path, bundle: Any) -> None:
     final = folder.resolve()
     try:
         with tempfile.TemporaryDirectory(prefix=f".{final.name}.", dir=final.parent) as aside:
-            new, old = Path(aside) / "new", Path(aside) / "old"
-            shutil.copytree(final, new)
+            new = Path(shutil.copytree(final, Path(aside) / final.name))
             bundle.save(new)
-            final.rename(old)
-            try:
-                new.rename(final)
-            except BaseException:
-                old.rename(final)
-                raise
+            take_place(new, final)
     except OSError as error:
         raise InputError(f"{folder}: cannot write there, {error.strerror or error}") from error

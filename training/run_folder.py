@@ -183,13 +183,18 @@ def _put_in_place(beside: Path, final: Path) -> None:
     """Moves the finished run to its place; what stood there goes only when the new run stands."""
     shutil.rmtree(beside / CHECKPOINT, ignore_errors=True)
     (beside / SOURCES).unlink(missing_ok=True)
-    if not final.exists():
+    if final.exists():
+        take_place(beside, final)
+    else:
         beside.rename(final)
-        return
+
+
+def take_place(new: Path, final: Path) -> None:
+    """Moves a whole folder to where another one stands, which goes only when the new one is there."""
     with tempfile.TemporaryDirectory(prefix=f".{final.name}.", dir=final.parent) as aside:
         before = final.rename(Path(aside) / final.name)
         try:
-            beside.rename(final)
-        except OSError:
+            new.rename(final)
+        except BaseException:
             before.rename(final)
             raise

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kmha.errors import InputError
+from training.beside import written_beside
 from training.explaining.deletion import ATTENTION, GRADIENT, LEFT_OUT, RANDOM
 from training.explaining.questions import SCORE, Question
 from training.explaining.words import NO_WORD
@@ -176,13 +177,8 @@ def write_page(path: Path, content: str) -> None:
     Raises:
         InputError: Nobody can write there.
     """
-    beside = path.with_name(f"{path.name}.partial")
-    try:
+    with written_beside(path, overwrite=True, flag="--out") as beside:
         beside.write_bytes(content.encode("utf-8", "replace"))
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise InputError(f"--out {path}: cannot write there, {error.strerror or error}") from error
 
 
 def check_out(path: Path) -> None:

@@ -75,6 +75,8 @@ def aligned(tokens: Sequence[str], pieces: Sequence[Sequence[str]], gaps: Sequen
         text's. Words that were cut off have no token.
     """
     found: list[int] = []
+    # The last word may have no token of its own.
+    cut_at_gap = bool(gaps) and gaps[-1]
     for word, (own, gap) in enumerate(zip(pieces, gaps, strict=True)):
         if len(found) == len(tokens):
             break
@@ -91,10 +93,11 @@ def aligned(tokens: Sequence[str], pieces: Sequence[Sequence[str]], gaps: Sequen
                 found += [NO_WORD] * skipped + [word] * len(given)
                 break
         else:
-            if not gap or len(found) + 1 < len(tokens):
+            if not gap:
                 return None
+            cut_at_gap = True
             break
-    if len(found) == len(tokens) - 1 and any(gaps):
+    if len(found) == len(tokens) - 1 and cut_at_gap:
         # White space at which the text was cut off.
         found.append(NO_WORD)
     return found if len(found) == len(tokens) else None

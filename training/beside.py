@@ -9,12 +9,13 @@ from kmha.errors import InputError
 
 
 @contextlib.contextmanager
-def written_beside(final: Path, overwrite: bool = False) -> Iterator[Path]:
+def written_beside(final: Path, overwrite: bool = False, flag: str = "") -> Iterator[Path]:
     """A path to write a file or folder to; it becomes `final` when the block ends well, else nothing stays.
 
     Args:
         final: Where the artefact shall stand. Missing folders above are made, and removed again after an error.
         overwrite: Whether an artefact that stands there is replaced.
+        flag: What named the place, for the message that nobody can write there.
 
     Raises:
         InputError: Something stands there and must not be replaced, or nobody can write there.
@@ -32,7 +33,9 @@ def written_beside(final: Path, overwrite: bool = False) -> Iterator[Path]:
             remove(final)
         beside.replace(final)
     except OSError as error:
-        raise InputError(f"{final}: cannot write there, {error.strerror or error}") from error
+        raise InputError(
+            f"{f'{flag} {final}'.strip()}: cannot write there, {error.strerror or error}"
+        ) from error
     finally:
         remove(beside)
         with contextlib.suppress(OSError):

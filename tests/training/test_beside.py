@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from export.beside import written_beside
 from kmha.errors import InputError
+from training.beside import written_beside
 
 
 def write(path: Path, kind: str, word: str) -> None:
