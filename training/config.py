@@ -211,6 +211,8 @@ class FitConfig:
     """Also train the linear baseline on the same rows."""
     calibrate: bool = True
     """Divide the logits by a temperature found on validation rows, so that probabilities mean what they say."""
+    report: bool = True
+    """Write report.html and report.md into the run: scores, pictures, and rows to read with their texts."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of the computation; weights stay float32."""
     strategy: Literal["auto", "one", "mirrored"] = "auto"

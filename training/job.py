@@ -10,6 +10,7 @@ from kmha.quiet import import_tensorflow
 from training.checks import check_settings
 from training.cli import say
 from training.config import FitConfig, task_section
+from training.cost import Cost
 from training.data import describe, load_data
 from training.run_folder import METRICS, check_same_data, run_folder
 from training.teacher_checks import check_same_answers
@@ -33,8 +34,9 @@ def fit(config: FitConfig) -> dict[str, Any]:
     config = with_usual_of_task(config)
     check_settings(config)
     with run_folder(config) as folder, tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
-        started = time.monotonic()
-        data = load_data(config, task_section(config), Path(scratch))
+        started, cost = time.monotonic(), Cost()
+        with cost.of("data"):
+            data = load_data(config, task_section(config), Path(scratch))
         check_same_data(folder, data.origins, config.resume)
         check_same_answers(config, data.task, data.labels, data.origins["train"]["name"])
         for line in describe(data):
@@ -42,9 +44,13 @@ def fit(config: FitConfig) -> dict[str, Any]:
         import_tensorflow()
         from training.learner import learn
 
-        learnt = learn(config, data, Path(scratch), folder)
+        learnt = learn(config, data, Path(scratch), folder, cost)
         metrics = {**learnt.metrics, "seconds": round(time.monotonic() - started, 1)}
         (folder / METRICS).write_text(json.dumps(metrics, ensure_ascii=False, indent=2) + "\n", "utf-8")
         learnt.bundle.save(folder)
+        if config.report:
+            from training.reporting.of_fit import report_fit
+
+            report_fit(config, data, learnt, metrics, folder)
     say(f"written to {config.out_folder()}")
     return metrics

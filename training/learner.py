@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kmha.bundle import Bundle
@@ -18,6 +19,7 @@ from training.calibrated import BeforeCalibration, calibrated
 from training.callbacks import Progress
 from training.cli import say
 from training.config import FitConfig
+from training.cost import Cost
 from training.data import Data
 from training.distill import TaughtTask, trained_beside, with_teacher
 from training.encoder_shape import checkpoint_of, has_new_ngrams
@@ -31,6 +33,7 @@ from training.model_calibration import described
 from training.optimizer import AdamW, warmup_then_decay
 from training.precision import POLICIES, LossScale, in_float32
 from training.replicas import TrainingStep, make_strategy
+from training.reporting.material import Asked
 from training.run_folder import CHECKPOINT, RUN_LOG
 from training.tasks.task import Task
 from training.usual import LEARNING_RATE, with_usual
@@ -38,13 +41,22 @@ from training.usual import LEARNING_RATE, with_usual
 
 @dataclasses.dataclass(frozen=True)
 class Learnt:
-    """What a training leaves: the bundle to save and the scores to report."""
+    """What a training leaves: the bundle to save and the scores to report.
+
+    Attributes:
+        bundle: The trained model.
+        metrics: For metrics.json.
+        asked: The rows that it has not trained on, with its answers; those that are judged last.
+        lengths: Tokens of each text, integers, by part.
+    """
 
     bundle: Bundle
     metrics: dict[str, Any]
+    asked: list[Asked]
+    lengths: dict[str, np.ndarray]
 
 
-def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
+def learn(config: FitConfig, data: Data, scratch: Path, folder: Path, cost: Cost) -> Learnt:
     """Trains a model on checked data and judges it.
 
     Args:
@@ -52,6 +64,7 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
         data: The parts of the data.
         scratch: Where token ids are kept meanwhile.
         folder: The unfinished run, for its checkpoint and logs.
+        cost: Of the run so far; goes on.
 
     Raises:
         InputError: A vocabulary, vector or checkpoint file cannot be used.
@@ -61,39 +74,46 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
     keras.utils.set_random_seed(config.train.seed)
     checkpoint = checkpoint_of(config)
     vocabulary = checkpoint.vocabulary if checkpoint else None
-    inputs = make_inputs(config.text, data.parts, scratch, data.task, vocabulary)
+    with cost.of("tokens"):
+        inputs = make_inputs(config.text, data.parts, scratch, data.task, vocabulary)
     for name, counts in inputs.counts.items():
         say(counts.describe(name))
-    data, inputs = with_teacher(config, data, inputs, scratch)
-    with _dtype_policy(POLICIES[config.precision]):
+    with cost.of("teacher") if config.distill.teacher else contextlib.nullcontext():
+        data, inputs = with_teacher(config, data, inputs, scratch)
+    with cost.of("training"), _dtype_policy(POLICIES[config.precision]):
         validation = inputs.judged("validation", data.task.targets(data.validation, data.labels))
         model, judge, progress = _train(config, data, inputs, validation, folder)
-    with _dtype_policy(POLICIES["float32"]):
+    with cost.of("judging"), _dtype_policy(POLICIES["float32"]):
         model = in_float32(model)
         judge = dataclasses.replace(judge, model=model)
         before = calibrated(data, inputs, judge, validation) if config.calibrate else None
-        decision, metrics = _judged(config, data, inputs, judge, validation, before)
+        decision, metrics, asked = _judged(data, inputs, judge, validation, before)
+    if config.baseline:
+        with cost.of("baseline"):
+            metrics["baseline"] = _baseline(config, data, inputs, metrics[data.judged_name])
     if isinstance(data.task, TaughtTask):
         metrics["teacher"] = data.task.judged_beside(
             metrics[data.judged_name], data.judged, data.labels, scratch
         )
+    lengths = {name: inputs.text_lengths(name) for name in dict.fromkeys(("train", data.judged_name))}
     metrics |= {
         "best_epoch": progress.best_epoch,
         "history": progress.history,
         "data": dataclasses.asdict(data.summary),
         "tokens": {name: dataclasses.asdict(counts) for name, counts in inputs.counts.items()},
+        "cost": cost.values(_size(model)),
     }
     details = {
         "columns": data.columns.named,
         "data": data.origins,
-        "lengths": length_percentiles(inputs.text_lengths("train")),
+        "lengths": length_percentiles(lengths["train"]),
         **({"pretrained": config.encoder.pretrained} if checkpoint else {}),
         **({"calibration": before.calibration.values()} if before else {}),
         **data.task.kept,
     }
     sample = sample_texts(data.train, config.train.seed)
     bundle = Bundle(model, inputs.preprocessor, data.labels, decision.get("thresholds"), details, sample)
-    return Learnt(bundle, metrics)
+    return Learnt(bundle, metrics, asked, lengths)
 
 
 @contextlib.contextmanager
@@ -139,14 +159,17 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, fo
         checkpoint=folder / CHECKPOINT,
         callbacks=_callbacks(config, data.task.metric, len(plans), folder),
     )
-    size = sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
     # Of pairs there are many combinations, more than anybody would read.
     shown = ", ".join(map(str, lengths)) if inputs.preprocessor.num_texts == 1 else f"{len(lengths)} shapes"
     share = computed_share(plans, source.lengths)
-    say(
-        f"{size:,} weights, {len(plans):,} batches an epoch, padded to {shown}: {share:.2f} times the real tokens"
-    )
+    batches = f"{len(plans):,} batches an epoch, padded to {shown}: {share:.2f} times the real tokens"
+    say(f"{_size(model):,} weights, {batches}")
     return model, judge, loop.run(resume=config.resume)
+
+
+def _size(model: keras.Model) -> int:
+    """How many numbers are trained."""
+    return sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
 
 
 def _strategy(config: FitConfig, task: Task) -> tf.distribute.Strategy:
@@ -222,34 +245,34 @@ def _callbacks(config: FitConfig, metric: str, batches: int, folder: Path) -> li
 
 
 def _judged(
-    config: FitConfig,
-    data: Data,
-    inputs: Inputs,
-    judge: Judge,
-    validation: Source,
-    before: BeforeCalibration | None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The decision found on validation rows, and the scores of model and baseline."""
+    data: Data, inputs: Inputs, judge: Judge, validation: Source, before: BeforeCalibration | None
+) -> tuple[dict[str, Any], dict[str, Any], list[Asked]]:
+    """The decision found on validation rows, the scores, and the answers to the rows that were not trained on."""
     task, labels, name = data.task, data.labels, data.judged_name
     answers = judge.answers(validation)
     decision = before.decision if before else task.decision(data.validation, labels, answers)
+    asked = [Asked("validation", data.validation, answers)]
     metrics: dict[str, Any] = {
         "judged_on": name,
         "validation": task.scores(data.validation, labels, answers, decision),
     }
     if data.test is not None:
         answers = judge.answers(inputs.judged("test", task.targets(data.test, labels)))
+        asked.append(Asked("test", data.test, answers))
     metrics[name] = scores = task.scores(data.judged, labels, answers, decision, intervals=True)
     if before:
         metrics["calibration"] = before.told(metrics)
         say(f"{name}: {described(before.calibration, before.scores[name], scores)}")
     value = scores[task.metric]
     say(f"{name}: {task.metric} {'is undefined for these rows' if value is None else f'{value:.4f}'}")
-    if config.baseline:
-        description, result = task.baseline(
-            inputs.part("train"), inputs.part("validation"), inputs.part(name), labels, config.train.seed
-        )
-        metrics["baseline"] = {"description": description, **result}
-        say(f"{task.baseline_name}: {description}")
-        say(baseline.compare(scores, result, task.metric, task.baseline_name))
-    return decision, metrics
+    return decision, metrics, asked
+
+
+def _baseline(config: FitConfig, data: Data, inputs: Inputs, scores: dict[str, Any]) -> dict[str, Any]:
+    """What the baseline is and scores on the judged rows; says how that compares with the model's scores."""
+    task = data.task
+    parts = (inputs.part(name) for name in ("train", "validation", data.judged_name))
+    description, result = task.baseline(*parts, data.labels, config.train.seed)
+    say(f"{task.baseline_name}: {description}")
+    say(baseline.compare(scores, result, task.metric, task.baseline_name))
+    return {"description": description, **result}

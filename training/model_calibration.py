@@ -39,7 +39,7 @@ def fitted(model: Any, task: Any, part: Part, labels: Sequence[str], raw: np.nda
         None where the rows are too few, or where none would make them more probable.
     """
     if task_of(model) == TAG:
-        return _tag_temperature(model, raw, *_tag_ids(task, part, labels))
+        return _tag_temperature(model, raw, *tag_ids(task, part, labels))
     if task_of(model) == CLASSIFY and model.multi_label:
         return fit_each(raw, task.targets(part, labels))
     if task_of(model) == MATCH and model.target == "binary":
@@ -92,7 +92,7 @@ def described(calibration: Calibration, before: dict[str, Any], after: dict[str,
     return f"{shown}, calibration error {errors[0]:.4f} before, {errors[1]:.4f} after"
 
 
-def _tag_ids(task: Any, part: Part, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def tag_ids(task: Any, part: Part, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """The tag of each word, int32 [N], -1 where the model does not know it, and words of each sentence, int64 [R]."""
     places = {label: place for place, label in enumerate(labels)}
     sentences = [task.learnt(tags) for tags in task.given_tags(part)]

@@ -9,11 +9,11 @@ import numpy as np
 
 from kmha.errors import InputError
 from training.beside import written_beside
+from training.reporting.drawing import ACCENT, FILL, INK, QUIET
 from training.scores import CALIBRATION_BINS, calibration_bins
 
 # What matplotlib can write without any other program.
 SUFFIXES = (".png", ".svg", ".pdf")
-_INK, _BAR, _GAP, _QUIET = "#1f2933", "#3b7dd8", "#e07b39", "#7b8794"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +79,13 @@ def draw(path: Path, models: Sequence[Reliability]) -> None:
 
     figure = Figure(figsize=(4.8 * len(models), 6.4), layout="constrained")
     FigureCanvasAgg(figure)
+    draw_into(figure, models)
+    with written_beside(path, overwrite=True, flag="--out") as beside:
+        figure.savefig(beside, dpi=120, format=path.suffix[1:].lower())
+
+
+def draw_into(figure: Any, models: Sequence[Reliability]) -> None:
+    """Draws models side by side into a matplotlib figure; see `draw`."""
     axes = figure.subplots(2, len(models), squeeze=False, height_ratios=(4, 1), sharex=True)
     for column, model in enumerate(models):
         _draw_bins(axes[0, column], model)
@@ -86,8 +93,6 @@ def draw(path: Path, models: Sequence[Reliability]) -> None:
     axes[0, 0].set_ylabel("share of right answers")
     axes[1, 0].set_ylabel("answers")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    with written_beside(path, overwrite=True, flag="--out") as beside:
-        figure.savefig(beside, dpi=120, format=path.suffix[1:].lower())
 
 
 def _draw_bins(axes: Any, model: Reliability) -> None:
@@ -95,26 +100,26 @@ def _draw_bins(axes: Any, model: Reliability) -> None:
     width, filled = 1 / CALIBRATION_BINS, model.rows > 0
     right, sure = model.right[filled], model.sure[filled]
     places = edges[filled] + width / 2
-    axes.bar(places, right, width * 0.9, color=_BAR, label="right answers")
+    axes.bar(places, right, width * 0.9, color=FILL, label="right answers")
     axes.bar(
         places,
         np.abs(sure - right),
         width * 0.9,
         bottom=np.minimum(sure, right),
         color="none",
-        edgecolor=_GAP,
+        edgecolor=ACCENT,
         hatch="////",
         linewidth=0.8,
         label="distance to the mean probability",
     )
-    axes.plot([0, 1], [0, 1], color=_INK, linestyle="--", linewidth=1, label="what a probability promises")
+    axes.plot([0, 1], [0, 1], color=INK, linestyle="--", linewidth=1, label="what a probability promises")
     error = "no rows" if model.error is None else f"calibration error {model.error:.4f}"
     axes.set_title(f"{model.title}\n{error}")
     axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.grid(color=_QUIET, alpha=0.2)
+    axes.grid(color=QUIET, alpha=0.2)
 
 
 def _draw_rows(axes: Any, model: Reliability) -> None:
     edges = np.arange(CALIBRATION_BINS) / CALIBRATION_BINS
-    axes.bar(edges, model.rows, 0.9 / CALIBRATION_BINS, align="edge", color=_QUIET)
+    axes.bar(edges, model.rows, 0.9 / CALIBRATION_BINS, align="edge", color=QUIET)
     axes.set(xlim=(0, 1), xlabel="probability of the answer")

@@ -31,7 +31,21 @@ def toml_flags(path: Path, config_type: type) -> list[str]:
         raise InputError(f"{path}:{line}: UTF-8 text wanted, other bytes given") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: valid TOML wanted: {' '.join(str(error).split())}") from error
-    return _table_flags(values, config_type, str(path), "", _all_keys(config_type))
+    return table_flags(values, config_type, str(path))
+
+
+def table_flags(values: Mapping[str, Any], config_type: type, origin: str) -> list[str]:
+    """Spells settings as flags.
+
+    Args:
+        values: Nested as in a file.
+        config_type: As of `toml_flags`.
+        origin: Where they come from, for messages.
+
+    Raises:
+        InputError: A key that no field has, or a value of the wrong type.
+    """
+    return _table_flags(values, config_type, origin, "", _all_keys(config_type))
 
 
 def _table_flags(

@@ -1,0 +1,154 @@
+"""Rows to read: errors, close calls, and labels that are likely to be wrong, each with its text."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from kmha.manifest import TAG
+from training.reporting.answered import SHOWN, Answered, answered, confident_errors, uncertain
+from training.reporting.content import Block, Note, Table, score
+from training.reporting.label_errors import LEAST_ROWS, can_be_found, label_errors, several_label_errors
+from training.reporting.material import Material
+from training.reporting.several_labels import SeveralLabels, several_labels
+
+NO_LIBRARY = (
+    "Likely label errors were not looked for: cleanlab is not installed; pip install 'kmha[report]' and"
+    " python -m training.report."
+)
+
+
+def doubts(material: Material) -> Iterator[Block]:
+    """Errors and close calls of the judged rows, then likely label errors of all rows that were asked."""
+    if material.several_labels:
+        yield from _of_several(material)
+    elif found := answered(material, material.judged):
+        yield from _of_one(material, found)
+
+
+def unit(material: Material) -> str:
+    """What gets an answer."""
+    return "words" if material.kind == TAG else "pairs" if material.kind == "match" else "rows"
+
+
+def _of_one(material: Material, found: Answered) -> Iterator[Block]:
+    what, wrong = unit(material), int((~found.right).sum())
+    yield _table(
+        f"Most confident errors, of {wrong:,} among {len(found.true):,} {what}",
+        found,
+        confident_errors(found),
+    )
+    yield _table(
+        f"Most uncertain {what}: the two most probable labels are nearly level", found, uncertain(found)
+    )
+    if not can_be_found():
+        yield Note(NO_LIBRARY)
+        return
+    parts = [each for asked in material.asked if (each := answered(material, asked))]
+    known = [np.flatnonzero((0 <= part.true) & (part.true < part.probabilities.shape[1])) for part in parts]
+    true = np.concatenate([part.true[rows] for part, rows in zip(parts, known, strict=True)])
+    probabilities = np.concatenate(
+        [part.probabilities[rows] for part, rows in zip(parts, known, strict=True)]
+    )
+    ranked = label_errors(true, probabilities)
+    yield Note(_looked_at(material, len(true), len(ranked)))
+    numbers = np.repeat(np.arange(len(parts)), [len(rows) for rows in known])
+    places = np.concatenate(known)
+    shown = [(parts[numbers[each]], int(places[each])) for each in ranked[:SHOWN]]
+    yield (
+        Table(
+            "Likely label errors, the likeliest first",
+            (
+                *_text_columns(material),
+                "label",
+                "likelier",
+                "probability of the label",
+                "of the likelier",
+                "place",
+            ),
+            [row for part, place in shown for row in _likelier(part, place)],
+            frozenset(range(len(_text_columns(material)))),
+        )
+        if shown
+        else None
+    )
+
+
+def _likelier(part: Answered, place: int) -> Iterator[tuple[str, ...]]:
+    ((where, texts),) = part.shown([place])
+    probabilities, label = part.probabilities[place], int(part.true[place])
+    best = int(np.argmax(np.where(np.arange(len(probabilities)) == label, -1.0, probabilities)))
+    chances = score(float(probabilities[label])), score(float(probabilities[best]))
+    yield (*texts, part.label(label), part.label(best), *chances, where)
+
+
+def _of_several(material: Material) -> Iterator[Block]:
+    found = several_labels(material, material.judged)
+    wrong = found.true != found.given
+    yield _labels_table(
+        found,
+        f"Most confident errors, of {int(wrong.sum()):,} among the labels of {len(wrong):,} rows",
+        found.confident_errors(SHOWN),
+    )
+    yield _labels_table(found, "Closest to the threshold of a label", found.uncertain(SHOWN))
+    if not can_be_found():
+        yield Note(NO_LIBRARY)
+        return
+    parts = [several_labels(material, asked) for asked in material.asked]
+    known = len(material.labels)
+    ranked = several_label_errors(
+        np.concatenate([part.true[:, :known] for part in parts]),
+        np.concatenate([part.probabilities for part in parts]),
+    )
+    numbers = np.repeat(np.arange(len(parts)), [len(part.true) for part in parts])
+    places = np.concatenate([np.arange(len(part.true)) for part in parts])
+    yield Note(_looked_at(material, len(numbers), len(ranked)))
+    if len(ranked):
+        rows = [parts[numbers[each]].named(int(places[each])) for each in ranked[:SHOWN]]
+        yield Table(
+            "Likely label errors, the likeliest first",
+            ("text", "labels", "the model's", "place"),
+            rows,
+            frozenset((0,)),
+        )
+
+
+def _looked_at(material: Material, rows: int, found: int) -> str:
+    names = " and ".join(asked.name for asked in material.asked)
+    what = unit(material)
+    if rows < LEAST_ROWS:
+        return (
+            f"Likely label errors: {LEAST_ROWS} {what} or more are wanted to look for them, there are {rows}."
+        )
+    return (
+        f"Likely label errors: confident learning (cleanlab) looked at the {rows:,} {names} {what}, which the model has"
+        f" not trained on, and doubts {found:,} labels. The training rows were not looked at: a model believes what it"
+        " was taught. A doubt is a reason to read the row, no proof."
+    )
+
+
+def _table(caption: str, found: Answered, places: Sequence[int]) -> Table | None:
+    if not places:
+        return None
+    rows = []
+    for place, (where, texts) in zip(places, found.shown(places), strict=True):
+        names = (found.label(int(each[place])) for each in (found.true, found.given))
+        rows.append((*texts, *names, score(float(found.sure[place])), where))
+    texts = len(rows[0]) - 4
+    names = ("text",) if texts == 1 else ("text a", "text b")
+    columns = (*names, "label", "answer", "probability of the answer", "place")
+    return Table(caption, columns, rows, frozenset(range(texts)))
+
+
+def _labels_table(found: SeveralLabels, caption: str, cells: Sequence[tuple[int, int]]) -> Table | None:
+    if not cells:
+        return None
+    return Table(
+        caption,
+        ("text", "label", "wanted", "given", "probability", "threshold", "place"),
+        [found.decision(row, column) for row, column in cells],
+        frozenset((0,)),
+    )
+
+
+def _text_columns(material: Material) -> tuple[str, ...]:
+    return ("text a", "text b") if material.kind == "match" else ("text",)

@@ -1,0 +1,184 @@
+"""The first things to see: how good the model is, beside the baseline; how it got there; whether it can be trusted."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy.special import log_softmax, logit, softmax
+
+from training.baseline import compare
+from training.reliability import Reliability, reliability
+from training.reporting import pictures
+from training.reporting.answered import answered
+from training.reporting.content import Block, Figures, Note, Table, between, percent, score
+from training.reporting.drawing import can_draw
+from training.reporting.label_errors import LEAST_ROWS
+from training.reporting.material import Material
+from training.reporting.several_labels import several_labels
+
+NO_PICTURES = "Pictures were left out: matplotlib is not installed; pip install 'kmha[report]'."
+# Of all scores, those that are compared; others are in metrics.json.
+COMPARED = (
+    "accuracy",
+    "span_f1",
+    "token_accuracy",
+    "macro_f1",
+    "micro_f1",
+    "weighted_f1",
+    "f1",
+    "precision",
+    "recall",
+    "roc_auc",
+    "average_precision",
+    "map",
+    "mrr",
+    "ndcg_at_10",
+    "recall_at_1",
+    "pearson",
+    "spearman",
+    "mse",
+    "mae",
+    "masked_accuracy",
+    "perplexity",
+    "ece",
+    "loss",
+)
+_SMALLEST = 1e-12
+
+
+def overview(material: Material) -> Iterator[Block]:
+    """The main score with its interval, beside the baseline's, and all scores in a table."""
+    scores, base, metric = material.scores, material.baseline, material.metric
+    ends = scores.get("intervals", {}).get(metric)
+    rows = f"{scores['rows']:,} {material.judged.name} rows"
+    told = f"95 % of resamples: {between(ends)}" if ends else rows
+    items = [(metric, score(scores.get(metric)), told)]
+    if base:
+        name = material.task.baseline_name
+        items.append((f"{metric}, {name}", score(base.get(metric)), str(base.get("description", ""))))
+    if scores.get("ece") is not None:
+        before = material.metrics.get("calibration", {}).get(material.judged.name, {}).get("ece_before")
+        changed = f"without the fitted temperature {score(before)}" if before is not None else "0 is best"
+        items.append(("calibration error", score(scores["ece"]), changed))
+    items.append(("rows judged", f"{scores['rows']:,}", material.judged.name))
+    yield Figures(items)
+    if base:
+        yield Note(_sentence(compare(scores, base, metric, material.task.baseline_name)))
+    if not can_draw():
+        yield Note(NO_PICTURES)
+    yield _scores(material)
+    if others := base.get("baselines"):
+        shown = ", ".join(f"{name} {score(values[metric])}" for name, values in others.items())
+        yield Note(f"{metric} of every baseline: {shown}.")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _scores(material: Material) -> Table:
+    scores, base = material.scores, material.baseline
+    sides = [(scores, "model"), *([(base, material.task.baseline_name)] if base else [])]
+    columns = ["score", *(name for _, side in sides for name in (side, "95 %"))]
+    rows = [
+        (
+            name,
+            *(
+                c
+                for side, _ in sides
+                for c in (_value(side, name), between(side.get("intervals", {}).get(name)))
+            ),
+        )
+        for name in COMPARED
+        if isinstance(scores.get(name), int | float)
+    ]
+    return Table(f"Scores of the {material.judged.name} rows", columns, rows)
+
+
+def _value(scores: dict[str, Any], name: str) -> str:
+    value = scores.get(name)
+    return score(value) if isinstance(value, int | float) else ""
+
+
+def curves(material: Material) -> Iterator[Block]:
+    """How loss and score went over the epochs."""
+    history, metric = material.metrics.get("history", []), material.metric
+    if not history:
+        return
+    if can_draw():
+        yield pictures.learning_curves(history, metric, material.metrics.get("best_epoch"))
+    yield Table(
+        "Epochs",
+        ("epoch", "training loss", "validation loss", metric, "learning rate", "tokens a second"),
+        [
+            (
+                f"{each['epoch'] + 1}{' (kept)' if each['epoch'] == material.metrics.get('best_epoch') else ''}",
+                score(each["loss"]),
+                score(each["val_loss"]),
+                score(each[f"val_{metric}"]),
+                f"{each['learning_rate']:.2e}",
+                f"{each['tokens_per_second']:,.0f}",
+            )
+            for each in history
+        ],
+    )
+
+
+def trust(material: Material) -> Iterator[Block]:
+    """How often answers of each probability are right, and from which one on nearly all are."""
+    pairs = _sure_and_right(material)
+    if not pairs:
+        return
+    errors = [material.metrics.get("calibration", {}).get(material.judged.name, {}).get("ece_before")]
+    errors = [*errors[: len(pairs) - 1], material.scores.get("ece")]
+    titles = ("without calibration", "as the run answers")[-len(pairs) :]
+    models: list[Reliability] = [
+        reliability(title, *pair, error) for title, pair, error in zip(titles, pairs, errors, strict=True)
+    ]
+    if can_draw():
+        yield pictures.reliability_diagram(models)
+    # Of several labels most probabilities are near 0, and right.
+    if found := answered(material, material.judged):
+        yield _by_probability(found.sure, found.right)
+
+
+def _by_probability(sure: np.ndarray, right: np.ndarray) -> Table | None:
+    if len(sure) < LEAST_ROWS:
+        return None
+    rows = []
+    for least in (0.5, 0.7, 0.8, 0.9, 0.95, 0.99):
+        chosen = sure >= least
+        shown = score(float(right[chosen].mean())) if chosen.any() else "–"
+        rows.append((f"{least:.2f}", percent(float(chosen.mean())), shown))
+    return Table(
+        "Answers of at least a probability: training.calibrate --precision finds the one to abstain below",
+        ("at least", "answers", "right"),
+        rows,
+    )
+
+
+def _sure_and_right(material: Material) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Probabilities and whether they came true: uncalibrated, where that can be told, and calibrated."""
+    asked, undone = material.judged, material.calibration.undone()
+    calibrated = "calibration" in material.metrics or undone != type(undone)()
+    if material.several_labels or material.target == "binary":
+        found = np.asarray(asked.answers, np.float64)
+        if material.several_labels:
+            true = several_labels(material, asked).true[:, : found.shape[1]]
+        else:
+            true = material.task.targets(asked.part, material.labels)[:, :1] > 0
+        states = [found]
+        if calibrated:
+            logits = undone.applied(logit(np.clip(found, _SMALLEST, 1 - _SMALLEST)))
+            states.insert(0, 1 / (1 + np.exp(-logits)))
+        return [(each.ravel(), true.ravel()) for each in states]
+    one = answered(material, asked)
+    if one is None:
+        return []
+    states = [(one.sure, one.right)]
+    if calibrated and one.words is None:
+        # Softmax forgets what all logits have in common, so the logarithms serve as logits.
+        logits = log_softmax(np.log(np.maximum(one.probabilities, _SMALLEST)), axis=1)
+        before = softmax(undone.applied(logits), axis=1)
+        states.insert(0, (before[np.arange(len(before)), one.given], one.right))
+    return states

@@ -1,0 +1,130 @@
+"""What the rows are: how many, which labels, how long, which texts stand there several times, and their hashes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from training.reporting import pictures
+from training.reporting.answered import cut
+from training.reporting.content import Block, Note, Table, percent
+from training.reporting.drawing import can_draw
+from training.reporting.material import Material
+from training.tasks.task import Part
+
+MOST_LABELS, MOST_TEXTS = 60, 10
+_COUNTS = {
+    "train_rows": "training rows",
+    "validation_rows": "validation rows",
+    "test_rows": "test rows",
+    "dropped_in_test": "rows dropped: their text stands in the test rows",
+    "dropped_in_validation": "training rows dropped: their text stands in the validation rows",
+    "repeated_train_rows": "training rows that repeat an earlier text and its label",
+    "conflicting_train_rows": "training rows whose text also has another label",
+    "empty_texts": "rows with an empty text",
+}
+
+
+def rows_read(material: Material) -> Iterator[Block]:
+    """Counts, labels and hashes."""
+    summary: dict[str, Any] = material.metrics.get("data", {})
+    if summary:
+        counts = [(what, f"{summary[name]:,}") for name, what in _COUNTS.items() if name in summary]
+        yield Table("Rows", ("rows", "number"), counts)
+        classes = sorted(summary["class_counts"].items(), key=lambda item: -item[1])
+        total = sum(count for _, count in classes)
+        more = f"; the {MOST_LABELS} most frequent of {len(classes)}" if len(classes) > MOST_LABELS else ""
+        if classes:
+            shown = [(name, f"{count:,}", percent(count / total)) for name, count in classes[:MOST_LABELS]]
+            yield Table(f"Labels of the training rows{more}", ("label", "number", "share"), shown)
+        for part in ("validation", "test"):
+            if only := summary[f"labels_only_in_{part}"]:
+                names = ", ".join(f"{name} ({rows})" for name, rows in only.items())
+                yield Note(f"Labels that only {part} rows have, counted as errors: {names}.")
+    origins = material.details.get("data")
+    if isinstance(origins, dict):
+        yield Table(
+            "Where the rows come from",
+            ("part", "file", "SHA-256"),
+            [(part, str(each.get("name")), str(each.get("sha256") or "–")) for part, each in origins.items()],
+            frozenset((1, 2)),
+        )
+
+
+def lengths(material: Material) -> Iterator[Block]:
+    """How long texts are in tokens, and how many lost their ends."""
+    found = {name: each for name, each in material.lengths.items() if len(each)}
+    if found and can_draw():
+        windows = material.kind in ("tag", "masked-lm")
+        yield pictures.lengths(found, material.longest, "a window" if windows else "a text")
+    tokens: dict[str, Any] = material.metrics.get("tokens", {})
+    rows = []
+    for name, counts in tokens.items():
+        cut_short = next((k for k in ("truncated_rows", "windowed_rows", "cut_rows") if k in counts), None)
+        many = max(1, counts["rows"])
+        rows.append(
+            (
+                name,
+                f"{counts['rows']:,}",
+                f"{counts['tokens'] / many:.1f}",
+                percent(counts["unknown_tokens"] / max(1, counts["tokens"])),
+                "" if cut_short is None else f"{counts[cut_short]:,} ({percent(counts[cut_short] / many)})",
+            )
+        )
+    if rows:
+        ends = {"tag": "read in several windows", "masked-lm": "cut into pieces"}.get(
+            material.kind, "truncated"
+        )
+        columns = ("part", "texts", "tokens each", "unknown tokens", ends)
+        yield Table(f"Texts as tokens; at most {material.longest} are read at once", columns, rows)
+
+
+def duplicates(material: Material) -> Iterator[Block]:
+    """Training texts that stand there several times, first those with different labels."""
+    if material.train is None or material.kind == "masked-lm":
+        return
+    groups = _groups(material.train)
+    if not groups:
+        yield Note("No text stands twice among the training rows.")
+        return
+    digests = material.train.examples.label_digests()
+    conflicting = [rows for rows in groups if len(set(digests[rows].tolist())) > 1]
+    times = sum(map(len, groups))
+    yield Note(
+        f"{len(groups):,} texts stand {times:,} times among the training rows; {len(conflicting):,} of them have"
+        " different labels. White space around a text does not count, everything else does."
+    )
+    yield _repeated("Texts with different labels", conflicting, material.train)
+    same = [rows for rows in groups if len(set(digests[rows].tolist())) == 1]
+    yield _repeated("Texts that are repeated most", same, material.train)
+
+
+def _groups(train: Part) -> list[np.ndarray]:
+    """The rows of each text that stands more than once, the most frequent text first."""
+    digests = train.examples.digests[train.rows]
+    order = np.argsort(digests, kind="stable")
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(digests[order]) != 0])) if len(order) else []
+    groups = [train.rows[each] for each in np.split(order, starts[1:]) if len(each) > 1]
+    return sorted(groups, key=lambda rows: -len(rows))
+
+
+def _repeated(caption: str, groups: list[np.ndarray], train: Part) -> Table | None:
+    rows = []
+    for group in groups[:MOST_TEXTS]:
+        fields = range(len(train.examples.texts))
+        texts = " · ".join(cut(train.examples.read_texts(group[:1], field)[0]) for field in fields)
+        rows.append((texts, str(len(group)), _labels(train, group), train.examples.place(int(group[0]))))
+    more = f", {MOST_TEXTS} of {len(groups):,}" if len(groups) > MOST_TEXTS else ""
+    columns = ("text", "times", "labels", "first place")
+    return Table(f"{caption}{more}", columns, rows, frozenset((0, 2))) if rows else None
+
+
+def _labels(train: Part, rows: np.ndarray) -> str:
+    """The labels of rows of one text, with how many have them."""
+    ids, counts = train.examples.local_labels(rows)
+    ends = np.cumsum(counts)
+    sets: dict[str, int] = {}
+    for first, end in zip(ends - counts, ends, strict=True):
+        names = cut(" ".join(train.examples.label_names[each] for each in ids[first:end])) or "–"
+        sets[names] = sets.get(names, 0) + 1
+    return ", ".join(f"{name} ×{times}" if len(sets) > 1 else name for name, times in sets.items())

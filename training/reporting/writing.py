@@ -1,0 +1,101 @@
+"""A run's report put together and written: report.html, and report.md in the form of a model card."""
+
+from pathlib import Path
+from typing import Any
+
+from kmha.manifest import A_MODEL, MATCH
+from training.beside import written_beside
+from training.reporting.card import card
+from training.reporting.content import Report, section
+from training.reporting.doubts import doubts
+from training.reporting.labels import labels
+from training.reporting.making import making
+from training.reporting.material import Material
+from training.reporting.overview import curves, overview, trust
+from training.reporting.page import page
+from training.reporting.rankings import rankings
+from training.reporting.rows_read import duplicates, lengths, rows_read
+
+HTML, MARKDOWN = "report.html", "report.md"
+# Of the tasks, as model hubs call what a model does.
+_PIPELINES = {
+    "classify": ("text-classification", "Text classification"),
+    "tag": ("token-classification", "Token classification"),
+    "masked-lm": ("fill-mask", "Masked language modeling"),
+}
+
+
+def report(material: Material) -> Report:
+    """The report of a run."""
+    sections = (
+        section("Scores", overview(material)),
+        section("Learning curves", curves(material)),
+        section("Labels", labels(material)),
+        section("Pairs", rankings(material)),
+        section("Probabilities", trust(material)),
+        section("Rows to read", doubts(material)),
+        section("Lengths", lengths(material)),
+        section("Rows", rows_read(material)),
+        section("Duplicates", duplicates(material)),
+        section("Making", making(material)),
+    )
+    rows = f"{material.scores['rows']:,} {material.judged.name} rows"
+    told = f"{A_MODEL[material.kind].split(' ', 1)[1].capitalize()}, judged on {rows}"
+    return Report(material.name, told, [each for each in sections if each], _card(material))
+
+
+def write_report(made: Report, html: Path, markdown: Path) -> None:
+    """Writes a report twice, each file beside its place first.
+
+    Args:
+        made: The report.
+        html: Where the page goes; one that stands there is replaced.
+        markdown: Likewise of the model card.
+
+    Raises:
+        InputError: Nobody can write there.
+    """
+    for path, content in ((html, page(made)), (markdown, card(made))):
+        with written_beside(path, overwrite=True, flag="--out") as beside:
+            beside.write_bytes(content.encode("utf-8", "replace"))
+
+
+def _card(material: Material) -> dict[str, Any]:
+    """The front matter of a model card; what only the owner of the rows can know is left out."""
+    pipeline, task = _pipeline(material)
+    scores, metric = material.scores, material.metric
+    names = [
+        name
+        for name in dict.fromkeys((metric, "accuracy", "macro_f1", "f1", "loss"))
+        if isinstance(scores.get(name), int | float)
+    ]
+    origins = material.details.get("data")
+    origins = origins if isinstance(origins, dict) else {}
+    judged = origins.get(material.judged.name, origins.get("train", {}))
+    name = str(judged.get("name", material.judged.name))
+    results = [{"type": each, "name": each, "value": float(scores[each])} for each in names]
+    dataset = {"name": name, "type": name, "split": material.judged.name}
+    return {
+        "library_name": "keras",
+        "pipeline_tag": pipeline,
+        "tags": ["kmha", "keras", "tensorflow"],
+        "metrics": names,
+        "model-index": [
+            {
+                "name": material.name,
+                "results": [
+                    {"task": {"type": pipeline, "name": task}, "dataset": dataset, "metrics": results}
+                ],
+            }
+        ],
+    }
+
+
+def _pipeline(material: Material) -> tuple[str, str]:
+    if material.kind != MATCH:
+        return _PIPELINES[material.kind]
+    if material.judged.part.examples.named_queries:
+        return "text-ranking", "Text ranking"
+    if material.graded:
+        return "sentence-similarity", "Sentence similarity"
+    return "text-classification", "Classification of pairs of texts"
