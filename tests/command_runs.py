@@ -23,6 +23,8 @@ TINY = [
     "--train.buckets=1",
     "--train.batch-rows=16",
     "--optimizer.learning-rate=0.01",
+    # Drawing takes longer than such a training; tests/training/reporting asks for reports.
+    "--no-report",
 ]
 # Without chance: what a stopped run repeats comes out the same.
 NO_DROPOUT = [

@@ -209,24 +209,31 @@ def bundle_scores(
     Raises:
         InputError: The file or a row of it cannot be used.
     """
+    task, part, answers = asked_rows(bundle, path, given, folder)
+    decision = {"thresholds": bundle.thresholds}
+    scores = task.scores(part, bundle.labels, answers, decision, intervals)
+    if bundle.abstain_below is not None:
+        from training.abstention import judged
+
+        sure_and_right = one_answer(task, part, bundle.labels, answers, bundle.thresholds)
+        scores["abstention"] = judged(bundle.abstain_below, *sure_and_right).values()
+    return scores
+
+
+def asked_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> tuple[Task, Part, Any]:
+    """The task of a bundle, the rows of a file, and what the bundle answers to them; see `bundle_scores`."""
     source = file_source(path)
     task, columns = judged_task(bundle, given, source.columns or ())
     examples = read_examples(source, task, columns, folder)
     part = Part(examples, np.arange(len(examples)))
     if bundle.tagger is not None:
-        tagged = bundle.tagger.tag(read_sentences(examples, part.rows))
-        return task.scores(part, bundle.labels, tagged, {}, intervals)
+        return task, part, bundle.tagger.tag(read_sentences(examples, part.rows))
     if isinstance(task, MaskedLmTask):
         tokens, _ = cut_pieces(examples, bundle.preprocessor, folder / "tokens")
-        source = MaskedSource(tokens, part.rows, task.masking)
-        judge = Judge(bundle.model, task, bundle.labels, source.buckets([], MOST_BUCKETS))
-        return task.scores(part, bundle.labels, judge.answers(source), {}, intervals)
+        pieces = MaskedSource(tokens, part.rows, task.masking)
+        judge = Judge(bundle.model, task, bundle.labels, pieces.buckets([], MOST_BUCKETS))
+        return task, part, judge.answers(pieces)
     chunks = [part.rows[i : i + CHUNK_ROWS] for i in range(0, len(part.rows), CHUNK_ROWS)]
-    probabilities = np.concatenate([bundle.probabilities(rows_of(examples, chunk)) for chunk in chunks])
-    scores = task.scores(part, bundle.labels, probabilities, {"thresholds": bundle.thresholds}, intervals)
-    if bundle.abstain_below is not None:
-        from training.abstention import judged
-
-        answers = one_answer(task, part, bundle.labels, probabilities, bundle.thresholds)
-        scores["abstention"] = judged(bundle.abstain_below, *answers).values()
-    return scores
+    # An empty file has no chunk.
+    found = [bundle.probabilities(rows_of(examples, chunk)) for chunk in chunks or [part.rows]]
+    return task, part, np.concatenate(found)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import PurePath
 
 import numpy as np
 
@@ -62,21 +63,26 @@ class Answered:
             places: Which of the N.
 
         Returns:
-            Of each the file and line, and the text; of a pair both; of a word those around it, in brackets itself.
+            Of each the file's name and line, and the text; of a pair both; of a word, in brackets, those around it too.
         """
         rows = self.part.rows[self.rows[list(places)]]
         found = []
         if self.words is not None:
             sentences = read_sentences(self.part.examples, rows)
             for row, place, words in zip(rows, places, sentences, strict=True):
-                found.append((self.part.examples.place(int(row)), (_around(words, int(self.words[place])),)))
+                found.append((place_of(self.part, int(row)), (_around(words, int(self.words[place])),)))
             return found
         fields = (
             self.part.examples.read_texts(rows, field) for field in range(len(self.part.examples.texts))
         )
         for row, texts in zip(rows, zip(*fields, strict=True), strict=True):
-            found.append((self.part.examples.place(int(row)), tuple(cut(text) for text in texts)))
+            found.append((place_of(self.part, int(row)), tuple(cut(text) for text in texts)))
         return found
+
+
+def place_of(part: Part, row: int) -> str:
+    """Where a row of a part's set stands: the file's name and the line."""
+    return PurePath(part.examples.place(row)).name
 
 
 def cut(text: str) -> str:

@@ -9,6 +9,7 @@ from training.config import FitConfig, settings
 from training.reporting.content import Block, Code, Note, Table
 from training.reporting.material import Material
 from training.toml_flags import table_flags
+from training.usual import with_usual_of_task
 
 _STAGES = {
     "data": "reading and checking rows",
@@ -26,10 +27,12 @@ def rerun(config: FitConfig) -> str:
     Args:
         config: Its settings.
     """
-    told = _others(
-        settings(dataclasses.replace(config, out=None, overwrite=False, resume=False)), settings(FitConfig())
-    )
-    flags = table_flags(told, FitConfig, "settings")
+    config = dataclasses.replace(config, out=None, overwrite=False, resume=False)
+    usual = FitConfig(task=config.task)
+    # What an encoder starts from decides some settings: then all are named.
+    usual = usual if config.encoder.pretrained else with_usual_of_task(usual)
+    task = {} if config.task == FitConfig().task else {"task": config.task}
+    flags = table_flags(task | _others(settings(config), settings(usual)), FitConfig, "settings")
     return shlex.join(["python", "-m", "training.fit", *flags, "--out", "runs/again"])
 
 

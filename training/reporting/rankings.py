@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from training.ranking_scores import query_values
 from training.reporting import pictures
-from training.reporting.answered import SHOWN, cut
+from training.reporting.answered import SHOWN, cut, place_of
 from training.reporting.content import Block, Table, score
 from training.reporting.drawing import can_draw
 from training.reporting.material import Material
@@ -47,28 +46,26 @@ def _worst_guesses(material: Material, wanted: np.ndarray, found: np.ndarray) ->
 
 def _worst_queries(material: Material, targets: np.ndarray, found: np.ndarray) -> Table | None:
     """Of each query the candidate that comes first and the best of the right ones; the worst queries first."""
-    queries = targets[:, 1].astype(np.int64)
-    relevance = targets[:, 0].astype(np.float64)
-    judged = []
-    for query in np.unique(queries):
-        places = np.flatnonzero(queries == query)
-        if not (relevance[places] > 0).any():
-            continue
-        reciprocal = query_values(relevance[places], found[places], queries[places]).values["mrr"][0]
-        order = places[np.lexsort((relevance[places], -found[places]))]
-        right = next(place for place in order if relevance[place] > 0)
-        judged.append((reciprocal, len(judged), int(order[0]), int(right), len(places)))
-    wrong = [each for each in sorted(judged) if each[0] < 1][:SHOWN]
+    relevance, queries = targets[:, 0], targets[:, 1].astype(np.int64)
+    # Of equal scores the less relevant come first, as in the scores of rankings.
+    order = np.lexsort((relevance, -found, queries))
+    starts = np.flatnonzero(np.diff(queries[order], prepend=-1))
+    judged, wrong = 0, []
+    for places in np.split(order, starts[1:]):
+        right = np.flatnonzero(relevance[places] > 0)
+        judged += len(right) > 0
+        if len(right) and right[0]:
+            wrong.append((int(right[0]), places))
+    # A long list is easier to stand last in.
+    wrong.sort(key=lambda each: (-each[0] / len(each[1]), -each[0]))
     rows = []
-    for reciprocal, _, first, right, candidates in wrong:
+    for rank, places in wrong[:SHOWN]:
+        first, right = int(places[0]), int(places[rank])
         query, answer = _texts(material, right)
-        rank = f"{round(1 / reciprocal)} of {candidates}"
-        other = _texts(material, first)[1]
-        rows.append(
-            (query, answer, other, rank, score(found[right]), score(found[first]), _place(material, right))
-        )
+        shown = query, answer, _texts(material, first)[1], f"{rank + 1} of {len(places)}"
+        rows.append((*shown, score(found[right]), score(found[first]), _place(material, right)))
     columns = ("query", "best right answer", "what comes first", "rank", "score", "of the first", "place")
-    caption = f"Queries whose right answers come last, of {len(judged):,}"
+    caption = f"Queries whose right answers come late: {len(wrong):,} of {judged:,} have a wrong one first"
     return Table(caption, columns, rows, frozenset((0, 1, 2))) if rows else None
 
 
@@ -80,4 +77,4 @@ def _texts(material: Material, place: int) -> tuple[str, ...]:
 
 def _place(material: Material, place: int) -> str:
     part = material.judged.part
-    return part.examples.place(int(part.rows[place]))
+    return place_of(part, int(part.rows[place]))

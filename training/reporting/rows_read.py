@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from training.reporting import pictures
-from training.reporting.answered import cut
+from training.reporting.answered import cut, place_of
 from training.reporting.content import Block, Note, Table, percent
 from training.reporting.drawing import can_draw
 from training.reporting.material import Material
@@ -103,9 +103,12 @@ def _groups(train: Part) -> list[np.ndarray]:
     """The rows of each text that stands more than once, the most frequent text first."""
     digests = train.examples.digests[train.rows]
     order = np.argsort(digests, kind="stable")
-    starts = np.flatnonzero(np.concatenate([[True], np.diff(digests[order]) != 0])) if len(order) else []
-    groups = [train.rows[each] for each in np.split(order, starts[1:]) if len(each) > 1]
-    return sorted(groups, key=lambda rows: -len(rows))
+    new = np.concatenate([[True], np.diff(digests[order]) != 0]) if len(order) else np.zeros(0, np.bool_)
+    starts = np.flatnonzero(new)
+    sizes = np.diff(starts, append=len(order))
+    several = np.flatnonzero(sizes > 1)
+    several = several[np.argsort(-sizes[several], kind="stable")]
+    return [train.rows[order[starts[each] : starts[each] + sizes[each]]] for each in several]
 
 
 def _repeated(caption: str, groups: list[np.ndarray], train: Part) -> Table | None:
@@ -113,7 +116,7 @@ def _repeated(caption: str, groups: list[np.ndarray], train: Part) -> Table | No
     for group in groups[:MOST_TEXTS]:
         fields = range(len(train.examples.texts))
         texts = " · ".join(cut(train.examples.read_texts(group[:1], field)[0]) for field in fields)
-        rows.append((texts, str(len(group)), _labels(train, group), train.examples.place(int(group[0]))))
+        rows.append((texts, str(len(group)), _labels(train, group), place_of(train, int(group[0]))))
     more = f", {MOST_TEXTS} of {len(groups):,}" if len(groups) > MOST_TEXTS else ""
     columns = ("text", "times", "labels", "first place")
     return Table(f"{caption}{more}", columns, rows, frozenset((0, 2))) if rows else None

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from training.examples import label_matrix
-from training.reporting.answered import cut
+from training.reporting.answered import cut, place_of
 from training.reporting.content import score
 from training.reporting.material import Asked, Material
 from training.tasks.task import Part
@@ -66,7 +66,7 @@ class SeveralLabels:
         return cut(self.part.examples.read_texts(self.part.rows[row : row + 1])[0])
 
     def _place(self, row: int) -> str:
-        return self.part.examples.place(int(self.part.rows[row]))
+        return place_of(self.part, int(self.part.rows[row]))
 
 
 def several_labels(material: Material, asked: Asked) -> SeveralLabels:

@@ -1,6 +1,6 @@
 """A run's report put together and written: report.html, and report.md in the form of a model card."""
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from kmha.manifest import A_MODEL, MATCH
@@ -22,6 +22,14 @@ _PIPELINES = {
     "classify": ("text-classification", "Text classification"),
     "tag": ("token-classification", "Token classification"),
     "masked-lm": ("fill-mask", "Masked language modeling"),
+}
+
+# Of scores that hubs know by another name.
+_HUB_METRICS = {
+    "macro_f1": "f1",
+    "span_f1": "f1",
+    "token_accuracy": "accuracy",
+    "masked_accuracy": "accuracy",
 }
 
 
@@ -63,23 +71,22 @@ def write_report(made: Report, html: Path, markdown: Path) -> None:
 def _card(material: Material) -> dict[str, Any]:
     """The front matter of a model card; what only the owner of the rows can know is left out."""
     pipeline, task = _pipeline(material)
-    scores, metric = material.scores, material.metric
-    names = [
-        name
-        for name in dict.fromkeys((metric, "accuracy", "macro_f1", "f1", "loss"))
-        if isinstance(scores.get(name), int | float)
-    ]
+    scores = material.scores
+    named = dict.fromkeys((material.metric, "accuracy", "macro_f1", "f1", "loss"))
+    found = [name for name in named if isinstance(scores.get(name), int | float)]
     origins = material.details.get("data")
     origins = origins if isinstance(origins, dict) else {}
     judged = origins.get(material.judged.name, origins.get("train", {}))
-    name = str(judged.get("name", material.judged.name))
-    results = [{"type": each, "name": each, "value": float(scores[each])} for each in names]
-    dataset = {"name": name, "type": name, "split": material.judged.name}
+    name = PurePath(str(judged.get("name", material.judged.name))).name
+    results = [
+        {"type": _HUB_METRICS.get(each, each), "name": each, "value": float(scores[each])} for each in found
+    ]
+    dataset = {"name": name, "type": name.partition(".")[0], "split": material.judged.name}
     return {
         "library_name": "keras",
         "pipeline_tag": pipeline,
         "tags": ["kmha", "keras", "tensorflow"],
-        "metrics": names,
+        "metrics": list(dict.fromkeys(each["type"] for each in results)),
         "model-index": [
             {
                 "name": material.name,

@@ -1,0 +1,256 @@
+"""The command, on tiny runs of every task that nobody trained: its figures are those of `training.evaluate`."""
+
+import json
+import random
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from tests.bundles import TEXTS, masked_bundle, one_label_bundle, several_label_bundle, tagger_bundle
+from tests.command_runs import call, refused, write_csv
+from tests.export.pair_bundles import bundle_of
+from tests.pair_rows import ranking_rows
+from training import evaluate
+from training.report import main
+
+HOSTILE = "<script>alert(1)</script> old | bread"
+ROWS = 120
+
+
+def texts(count: int = ROWS) -> list[str]:
+    rng, words = random.Random(3), " ".join(TEXTS).split()
+    return [" ".join(rng.choices(words, k=rng.randint(1, 9))) for _ in range(count - 1)] + [HOSTILE]
+
+
+def pair_table(path, labels, queries=False):
+    rows = ranking_rows(30, 4, 0)
+    shown = [(a, b, labels[number % len(labels)], query) for number, (a, b, _, query) in enumerate(rows)]
+    shown[-1] = (HOSTILE, *shown[-1][1:])
+    header = ("text_a", "text_b", "label", "query_id" if queries else "other")
+    return write_csv(path, shown, header)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs and rows for them, by name."""
+    folder, rng = tmp_path_factory.mktemp("report"), random.Random(1)
+    bundles = {
+        "one": one_label_bundle(),
+        "several": several_label_bundle(),
+        "pairs": bundle_of("cross"),
+        "classes": bundle_of("joint"),
+        "graded": bundle_of("two ways"),
+        "tags": tagger_bundle("spelt"),
+        "plain tags": tagger_bundle("no scheme"),
+        "masked": masked_bundle(),
+    }
+    data = {}
+    for name, bundle in bundles.items():
+        bundle.save(folder / name)
+        labels = list(bundle.labels)
+        path = folder / f"{name.replace(' ', '_')}_rows.csv"
+        if name == "one":
+            data[name] = write_csv(path, [(text, rng.choice([*labels, "<b>new</b>"])) for text in texts()])
+        elif name == "several":
+            rows = [(text, "|".join(rng.sample(labels, rng.randint(0, 2)))) for text in texts()]
+            data[name] = write_csv(path, rows, ("text", "labels"))
+        elif name == "masked":
+            data[name] = path.with_suffix(".txt")
+            data[name].write_text("\n".join(texts()), "utf-8")
+        elif "tags" in name:
+            data[name] = path.with_suffix(".conll")
+            tags = labels if name == "plain tags" else ["O", "B-LOC", "B-PER"]
+            sentences = (
+                "".join(f"{word} {rng.choice(tags)}\n" for word in text.split()) for text in texts(40)
+            )
+            data[name].write_text("\n".join(sentences), "utf-8")
+        else:
+            wanted = {"pairs": "01", "classes": labels, "graded": ["0", "2.5", "5"]}[name]
+            data[name] = pair_table(path, wanted, queries=name == "pairs")
+    return folder, data
+
+
+@pytest.fixture(scope="module")
+def made(runs):
+    """What the command says and writes of each run."""
+    folder, data = runs
+    outcomes = {}
+    for name, path in data.items():
+        page = folder / f"{name}.html"
+        outcome = call(main, folder / name, "--data", path, "--out", page)
+        assert outcome.status == 0, outcome.err
+        outcomes[name] = outcome.json, page.read_text("utf-8"), page.with_suffix(".md").read_text("utf-8")
+    return outcomes
+
+
+def rows_of(markdown: str, caption: str) -> list[list[str]]:
+    """The cells of the table whose caption begins so."""
+    body = markdown.split(f"\n{caption}", 1)[1].split("\n\n", 2)[1]
+    return [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in body.splitlines()[2:]]
+
+
+NAMES = ["one", "several", "pairs", "classes", "graded", "tags", "plain tags", "masked"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_figures_are_those_of_evaluate(runs, made, name):
+    folder, data = runs
+    line, html, markdown = made[name]
+    scores = call(evaluate.main, folder / name, "--data", data[name], "--no-intervals").json
+    table = {cells[0].replace("\\", ""): cells[1] for cells in rows_of(markdown, "Scores of the")}
+    assert line["rows"] == scores["rows"]
+    assert {"loss"} < table.keys()
+    for each, shown in table.items():
+        assert float(shown) == pytest.approx(scores[each], abs=6e-5)
+        assert f"<td>{each}</td><td>{shown}</td>" in html
+    per_label = scores.get("per_class") or scores.get("per_type") or {}
+    if per_label:
+        cells = rows_of(markdown, "Each ")
+        assert len(cells) == len(per_label)
+        for row, (label, wanted) in zip(cells, per_label.items(), strict=True):
+            assert int(row[1]) == wanted["support"], label
+            found = [float(row[place]) for place in (2, 4, 6)]
+            expected = [wanted[each] for each in ("f1", "precision", "recall")]
+            np.testing.assert_allclose(found, expected, atol=6e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_texts_and_labels_are_only_shown(made, name):
+    _, html, _ = made[name]
+    assert "<script" not in html and "<b>new" not in html
+    assert "default-src 'none'" in html
+
+
+def test_the_rows_to_read_are_the_right_ones(runs, made):
+    """The surest wrong answers, the least sure answers and the doubted labels, from the bundle's own probabilities."""
+    folder, data = runs
+    _, _, markdown = made["one"]
+    bundle = one_label_bundle()
+    found = bundle.probabilities(texts())
+    labels = [line.rpartition(",")[2].strip('"\n') for line in open(data["one"], encoding="utf-8")][1:]
+    # A comma and quotes stand in one of the labels.
+    right = np.array(
+        [
+            bundle.labels[place].replace('"', '""').endswith(label)
+            for place, label in zip(found.argmax(1), labels, strict=True)
+        ]
+    )
+    surest = sorted(found.max(1)[~right], reverse=True)[:15]
+    rows = rows_of(markdown, "Most confident errors")
+    np.testing.assert_allclose([float(row[3]) for row in rows], surest, atol=6e-5)
+    assert f"of {int((~right).sum())} among {ROWS}" in markdown
+    ranked = np.sort(found, axis=1)
+    closest = ranked[np.argsort(ranked[:, -1] - ranked[:, -2])[:15], -1]
+    rows = rows_of(markdown, "Most uncertain rows")
+    np.testing.assert_allclose([float(row[3]) for row in rows], closest, atol=6e-5)
+    assert all(re.fullmatch(r"one\\_rows.csv:[0-9]+", row[4]) for row in rows)
+    # Labels that the model does not know cannot be doubted.
+    assert f"looked at the {labels.count('<b>new</b>') * -1 + ROWS} one" in markdown
+
+
+def test_errors_of_several_labels_are_decisions(runs, made):
+    folder, _ = runs
+    rows = rows_of(made["several"][2], "Most confident errors")
+    for row in rows:
+        _, label, wanted, given, probability, threshold, _ = row
+        assert wanted != given and label in several_label_bundle().labels
+        assert (float(probability) >= float(threshold)) == (given == "yes")
+
+
+def test_queries_that_come_late_are_told(made):
+    markdown = made["pairs"][2]
+    for row in rows_of(markdown, "Queries whose right answers"):
+        rank, of = map(int, row[3].split(" of "))
+        assert 1 < rank <= of == 4
+        assert float(row[4]) <= float(row[5])
+
+
+def test_words_are_shown_in_their_sentences(made):
+    for row in rows_of(made["tags"][2], "Most confident errors"):
+        assert re.search(r"\\\[\S+\\\]", row[0]) and row[1] != row[2]
+
+
+def test_a_run_gets_its_report_in_place(runs):
+    folder, data = runs
+    before = {path.name for path in (folder / "one").iterdir()}
+    outcome = call(main, folder / "one", "--data", data["one"])
+    assert outcome.status == 0, outcome.err
+    assert {path.name for path in (folder / "one").iterdir()} - before == {"report.html", "report.md"}
+    assert outcome.json["page"] == str(folder / "one" / "report.html")
+
+
+def test_without_the_extra_there_are_tables(runs, tmp_path, monkeypatch):
+    folder, data = runs
+    for library in ("matplotlib", "cleanlab"):
+        monkeypatch.setitem(sys.modules, library, None)
+    outcome = call(main, folder / "one", "--data", data["one"], "--out", tmp_path / "page.html")
+    assert outcome.status == 0, outcome.err
+    html = (tmp_path / "page.html").read_text("utf-8")
+    assert "matplotlib is not installed" in html and "cleanlab is not installed" in html
+    assert "<img" not in html and "Most confident errors" in html
+
+
+def test_rows_that_were_learnt_from_are_refused(runs, tmp_path):
+    folder, data = runs
+    from kmha.bundle import Bundle
+    from kmha.manifest import sha256
+
+    bundle = Bundle.load(folder / "one")
+    bundle.details["data"] = {"train": {"name": "a.csv", "sha256": sha256(data["one"])}}
+    bundle.save(tmp_path / "run")
+    assert "wanted rows that the run has not trained on" in refused(
+        tmp_path, main, str(tmp_path / "run"), "--data", str(data["one"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none", "--data", "rows.csv"], "wanted a run folder"),
+        (["one", "--data", "none.csv"], "none.csv"),
+        (["one", "--data", "one_rows.csv", "--out", "page.txt"], "wanted a name that ends in .html"),
+        (["one", "--data", "one_rows.csv", "--out", "no/page.html"], "wanted a folder that exists"),
+        (["one", "--data", "one_rows.csv", "--label-column", "other"], "other"),
+    ],
+)
+def test_wrong_input_is_one_line(runs, monkeypatch, tmp_path, arguments, message):
+    folder, _ = runs
+    monkeypatch.chdir(folder)
+    assert message in refused(folder, main, *arguments)
+
+
+def test_metrics_of_the_fit_are_told_where_there_are_some(runs, tmp_path):
+    """Baseline and learning curves of the fit, where the rows are those that it was judged on."""
+    from kmha.bundle import Bundle
+    from kmha.manifest import sha256
+
+    folder, data = runs
+    bundle = Bundle.load(folder / "one")
+    bundle.details["data"] = {"test": {"name": "a.csv", "sha256": sha256(data["one"])}}
+    bundle.save(tmp_path / "run")
+    epoch = {
+        "epoch": 0,
+        "loss": 1.0,
+        "val_loss": 1.1,
+        "val_accuracy": 0.5,
+        "learning_rate": 0.1,
+        "tokens_per_second": 9,
+    }
+    base = {
+        "description": "a linear model",
+        "accuracy": 0.4,
+        "macro_f1": 0.3,
+        "rows": ROWS,
+        "intervals": {"accuracy": [0.3, 0.5]},
+    }
+    metrics = {"judged_on": "test", "history": [epoch], "best_epoch": 0, "baseline": base, "seconds": 3.0}
+    (tmp_path / "run" / "metrics.json").write_text(json.dumps(metrics))
+    outcome = call(main, tmp_path / "run", "--data", data["one"])
+    assert outcome.status == 0, outcome.err
+    markdown = (tmp_path / "run" / "report.md").read_text("utf-8")
+    assert "judged on 120 test rows" in markdown and "a linear model" in markdown
+    (row,) = (row for row in rows_of(markdown, "Scores of the") if row[0] == "accuracy")
+    assert row[3:] == ["0.4000", "0.300 – 0.500"]
+    assert rows_of(markdown, "Epochs")[0][:4] == ["1 (kept)", "1.0000", "1.1000", "0.5000"]

@@ -1,0 +1,68 @@
+"""python -m training.report RUN --data FILE [--out page.html]
+
+Writes the report of a run anew, on labelled rows of a file: report.html and report.md in the run, or a page and a
+model card elsewhere. Each fit writes one by itself; this is for other rows, and for runs made without one. One JSON
+object on stdout. docs/report.md tells more.
+"""  # noqa: D415
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from kmha.errors import InputError
+from kmha.manifest import read_manifest
+from training.cli import parse, run, say
+from training.column_flags import ColumnFlags
+from training.sources import file_source
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig(ColumnFlags):
+    """Writes the report of a run on labelled rows of a file."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder that training.fit wrote."""
+    data: Path
+    """Rows that the run was not trained on: .csv, .tsv, .jsonl, CoNLL of sentences or .txt of texts alone, also .gz."""
+    out: Path | None = None
+    """Page to write, a file that ends in .html, with the model card beside it; default: report.html in the run."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    return run(lambda: _report(parse(ReportConfig, argv, "python -m training.report")))
+
+
+def _report(config: ReportConfig) -> int:
+    read_manifest(config.run)
+    file_source(config.data)
+    page = config.run / "report.html" if config.out is None else config.out
+    from training.explaining.page import check_out
+
+    check_out(page)
+    card = page.with_suffix(".md")
+    if card.is_dir():
+        raise InputError(f"--out {page}: wanted a place for {card} too, given a folder")
+    from kmha.quiet import import_tensorflow
+
+    import_tensorflow()
+    from training.reporting.of_run import material_of
+    from training.reporting.writing import report, write_report
+
+    with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
+        material = material_of(config.run, config.data, config.given(), Path(scratch))
+        write_report(report(material), page, card)
+    say(f"{page} and {card.name}: written")
+    scores = {"rows": material.scores["rows"], material.metric: material.scores.get(material.metric)}
+    print(json.dumps({"page": str(page), "card": str(card), **scores}, ensure_ascii=False))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

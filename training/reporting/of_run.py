@@ -1,0 +1,95 @@
+"""The report of a run that is there already, on rows of a file."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from kmha.bundle import Bundle
+from kmha.calibration import Calibration
+from kmha.errors import InputError
+from kmha.manifest import MATCH, read_manifest, sha256
+from training.cli import parse
+from training.config import FitConfig
+from training.inputs import cut_parts
+from training.judge import GivenColumns, asked_rows
+from training.reporting.making import rerun
+from training.reporting.material import Asked, Material, file_sizes, most_tokens
+from training.run_folder import CONFIG, METRICS
+
+
+def material_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> Material:
+    """What a run says of the rows of a file, beside what its fit has left.
+
+    Args:
+        run: A run folder.
+        data: Labelled rows.
+        given: Names of columns that are others than in training.
+        folder: Where the rows are kept meanwhile.
+
+    Raises:
+        InputError: The file or a row of it cannot be used, it has none, or the run was trained on it.
+    """
+    bundle, manifest = Bundle.load(run), read_manifest(run)
+    name, origins = _name(bundle, data)
+    task, part, answers = asked_rows(bundle, data, given, folder)
+    if not len(part.rows):
+        raise InputError(f"--data {data}: wanted a row or more, given none")
+    scores = task.scores(part, bundle.labels, answers, {"thresholds": bundle.thresholds}, intervals=True)
+    metrics = _metrics(run)
+    read = cut_parts(bundle.preprocessor, {name: part}, folder / "cut", task.masking)
+    tokens = {each: dataclasses.asdict(counts) for each, counts in read.counts.items()}
+    return Material(
+        name=run.resolve().name,
+        kind=bundle.task,
+        task=task,
+        target=bundle.model.target if bundle.task == MATCH else "",
+        labels=bundle.labels,
+        thresholds=bundle.thresholds,
+        calibration=Calibration.of(bundle.details),
+        metric=bundle.details.get("metric") or task.metric,
+        asked=[Asked(name, part, answers)],
+        scores=scores,
+        metrics=metrics | {"tokens": metrics.get("tokens", {}) | tokens},
+        details=bundle.details | {"data": origins},
+        versions=manifest["versions"],
+        lengths={name: read.text_lengths(name)},
+        longest=most_tokens(bundle.preprocessor),
+        train=None,
+        command=_command(run),
+        files=file_sizes(run, manifest),
+    )
+
+
+def _name(bundle: Bundle, data: Path) -> tuple[str, dict[str, Any]]:
+    """What the rows are called, as by the fit or else as their file, and where all rows come from."""
+    kept = bundle.details.get("data")
+    kept = kept if isinstance(kept, dict) else {}
+    origins = {part: each for part, each in kept.items() if isinstance(each, dict)}
+    found = sha256(data)
+    same = [part for part, each in origins.items() if each.get("sha256") == found]
+    if "train" in same:
+        raise InputError(
+            f"--data {data}: wanted rows that the run has not trained on, given its training rows"
+        )
+    if same:
+        return same[0], origins
+    return data.name, origins | {data.name: {"name": str(data), "sha256": found}}
+
+
+def _metrics(run: Path) -> dict[str, Any]:
+    """metrics.json; empty where it is missing or damaged."""
+    try:
+        found = json.loads((run / METRICS).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _command(run: Path) -> str:
+    """The command that makes the run again; empty where its settings are not known."""
+    try:
+        config = parse(FitConfig, ["--config", str(run / CONFIG)], "python -m training.fit")
+    except (InputError, SystemExit):
+        return ""
+    return rerun(dataclasses.replace(config, config=None))
