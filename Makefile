@@ -67,7 +67,7 @@ $(VENV)/.made $(BEAM)/.made:
 
 $(VENV)/.ready-to-fit: pyproject.toml constraints.txt | $(VENV)/.made
 	@echo "Installing kmha into $(VENV) (a minute or two, once)" >&2
-	@$(PIP) --editable '.[samples,tensorboard]'
+	@$(PIP) --editable '.[samples,tensorboard,report]'
 	@touch $@
 
 # Everything, so that it also serves fit: no second installation after the tests. Of MiniLM the weights alone:

@@ -271,8 +271,8 @@ def _judged(
 def _baseline(config: FitConfig, data: Data, inputs: Inputs, scores: dict[str, Any]) -> dict[str, Any]:
     """What the baseline is and scores on the judged rows; says how that compares with the model's scores."""
     task = data.task
-    parts = (inputs.part(name) for name in ("train", "validation", data.judged_name))
-    description, result = task.baseline(*parts, data.labels, config.train.seed)
+    train, validation, judged = (inputs.part(name) for name in ("train", "validation", data.judged_name))
+    description, result = task.baseline(train, validation, judged, data.labels, config.train.seed)
     say(f"{task.baseline_name}: {description}")
     say(baseline.compare(scores, result, task.metric, task.baseline_name))
     return {"description": description, **result}

@@ -92,7 +92,9 @@ def draw_into(figure: Any, models: Sequence[Reliability]) -> None:
         _draw_rows(axes[1, column], model)
     axes[0, 0].set_ylabel("share of right answers")
     axes[1, 0].set_ylabel("answers")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    handles = axes[0, 0].get_legend_handles_labels()
+    columns = 3 if len(models) > 1 else 1
+    figure.legend(*handles, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _draw_bins(axes: Any, model: Reliability) -> None:

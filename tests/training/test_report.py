@@ -1,5 +1,6 @@
 """The command, on tiny runs of every task that nobody trained: its figures are those of `training.evaluate`."""
 
+import csv
 import json
 import random
 import re
@@ -12,10 +13,11 @@ from tests.bundles import TEXTS, masked_bundle, one_label_bundle, several_label_
 from tests.command_runs import call, refused, write_csv
 from tests.export.pair_bundles import bundle_of
 from tests.pair_rows import ranking_rows
-from training import evaluate
+from training.judge import GivenColumns, bundle_scores
 from training.report import main
 
 HOSTILE = "<script>alert(1)</script> old | bread"
+NEW = "<b>new</b>"
 ROWS = 120
 
 
@@ -40,7 +42,6 @@ def runs(tmp_path_factory):
         "one": one_label_bundle(),
         "several": several_label_bundle(),
         "pairs": bundle_of("cross"),
-        "classes": bundle_of("joint"),
         "graded": bundle_of("two ways"),
         "tags": tagger_bundle("spelt"),
         "plain tags": tagger_bundle("no scheme"),
@@ -52,7 +53,9 @@ def runs(tmp_path_factory):
         labels = list(bundle.labels)
         path = folder / f"{name.replace(' ', '_')}_rows.csv"
         if name == "one":
-            data[name] = write_csv(path, [(text, rng.choice([*labels, "<b>new</b>"])) for text in texts()])
+            data[name] = write_csv(
+                path, [(text, rng.choice([*labels, *labels, *labels, NEW])) for text in texts()]
+            )
         elif name == "several":
             rows = [(text, "|".join(rng.sample(labels, rng.randint(0, 2)))) for text in texts()]
             data[name] = write_csv(path, rows, ("text", "labels"))
@@ -67,19 +70,23 @@ def runs(tmp_path_factory):
             )
             data[name].write_text("\n".join(sentences), "utf-8")
         else:
-            wanted = {"pairs": "01", "classes": labels, "graded": ["0", "2.5", "5"]}[name]
+            wanted = {"pairs": "01", "graded": ["0", "2.5", "5"]}[name]
             data[name] = pair_table(path, wanted, queries=name == "pairs")
-    return folder, data
+    return folder, data, bundles
+
+
+def column(name: str) -> list[str]:
+    return ["--label-column", "labels"] if name == "several" else []
 
 
 @pytest.fixture(scope="module")
 def made(runs):
     """What the command says and writes of each run."""
-    folder, data = runs
+    folder, data, _ = runs
     outcomes = {}
     for name, path in data.items():
         page = folder / f"{name}.html"
-        outcome = call(main, folder / name, "--data", path, "--out", page)
+        outcome = call(main, folder / name, "--data", path, "--out", page, *column(name))
         assert outcome.status == 0, outcome.err
         outcomes[name] = outcome.json, page.read_text("utf-8"), page.with_suffix(".md").read_text("utf-8")
     return outcomes
@@ -91,14 +98,15 @@ def rows_of(markdown: str, caption: str) -> list[list[str]]:
     return [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in body.splitlines()[2:]]
 
 
-NAMES = ["one", "several", "pairs", "classes", "graded", "tags", "plain tags", "masked"]
+NAMES = ["one", "several", "pairs", "graded", "tags", "plain tags", "masked"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_figures_are_those_of_evaluate(runs, made, name):
-    folder, data = runs
+def test_the_figures_are_those_of_evaluate(runs, made, tmp_path, name):
+    folder, data, bundles = runs
     line, html, markdown = made[name]
-    scores = call(evaluate.main, folder / name, "--data", data[name], "--no-intervals").json
+    given = GivenColumns(label=column(name)[1] if column(name) else "")
+    scores = bundle_scores(bundles[name], data[name], given, False, tmp_path)
     table = {cells[0].replace("\\", ""): cells[1] for cells in rows_of(markdown, "Scores of the")}
     assert line["rows"] == scores["rows"]
     assert {"loss"} < table.keys()
@@ -125,18 +133,13 @@ def test_texts_and_labels_are_only_shown(made, name):
 
 def test_the_rows_to_read_are_the_right_ones(runs, made):
     """The surest wrong answers, the least sure answers and the doubted labels, from the bundle's own probabilities."""
-    folder, data = runs
+    folder, data, _ = runs
     _, _, markdown = made["one"]
     bundle = one_label_bundle()
     found = bundle.probabilities(texts())
-    labels = [line.rpartition(",")[2].strip('"\n') for line in open(data["one"], encoding="utf-8")][1:]
-    # A comma and quotes stand in one of the labels.
-    right = np.array(
-        [
-            bundle.labels[place].replace('"', '""').endswith(label)
-            for place, label in zip(found.argmax(1), labels, strict=True)
-        ]
-    )
+    with open(data["one"], newline="", encoding="utf-8") as file:
+        labels = [row["label"] for row in csv.DictReader(file)]
+    right = np.array([bundle.labels[place] for place in found.argmax(axis=1)]) == np.array(labels)
     surest = sorted(found.max(1)[~right], reverse=True)[:15]
     rows = rows_of(markdown, "Most confident errors")
     np.testing.assert_allclose([float(row[3]) for row in rows], surest, atol=6e-5)
@@ -147,11 +150,10 @@ def test_the_rows_to_read_are_the_right_ones(runs, made):
     np.testing.assert_allclose([float(row[3]) for row in rows], closest, atol=6e-5)
     assert all(re.fullmatch(r"one\\_rows.csv:[0-9]+", row[4]) for row in rows)
     # Labels that the model does not know cannot be doubted.
-    assert f"looked at the {labels.count('<b>new</b>') * -1 + ROWS} one" in markdown
+    assert f"looked at the {ROWS - labels.count(NEW)} one" in markdown
 
 
 def test_errors_of_several_labels_are_decisions(runs, made):
-    folder, _ = runs
     rows = rows_of(made["several"][2], "Most confident errors")
     for row in rows:
         _, label, wanted, given, probability, threshold, _ = row
@@ -169,11 +171,11 @@ def test_queries_that_come_late_are_told(made):
 
 def test_words_are_shown_in_their_sentences(made):
     for row in rows_of(made["tags"][2], "Most confident errors"):
-        assert re.search(r"\\\[\S+\\\]", row[0]) and row[1] != row[2]
+        assert re.search(r"«\S+»", row[0]) and row[1] != row[2]
 
 
 def test_a_run_gets_its_report_in_place(runs):
-    folder, data = runs
+    folder, data, _ = runs
     before = {path.name for path in (folder / "one").iterdir()}
     outcome = call(main, folder / "one", "--data", data["one"])
     assert outcome.status == 0, outcome.err
@@ -182,7 +184,7 @@ def test_a_run_gets_its_report_in_place(runs):
 
 
 def test_without_the_extra_there_are_tables(runs, tmp_path, monkeypatch):
-    folder, data = runs
+    folder, data, _ = runs
     for library in ("matplotlib", "cleanlab"):
         monkeypatch.setitem(sys.modules, library, None)
     outcome = call(main, folder / "one", "--data", data["one"], "--out", tmp_path / "page.html")
@@ -193,7 +195,7 @@ def test_without_the_extra_there_are_tables(runs, tmp_path, monkeypatch):
 
 
 def test_rows_that_were_learnt_from_are_refused(runs, tmp_path):
-    folder, data = runs
+    folder, data, _ = runs
     from kmha.bundle import Bundle
     from kmha.manifest import sha256
 
@@ -216,7 +218,7 @@ def test_rows_that_were_learnt_from_are_refused(runs, tmp_path):
     ],
 )
 def test_wrong_input_is_one_line(runs, monkeypatch, tmp_path, arguments, message):
-    folder, _ = runs
+    folder = runs[0]
     monkeypatch.chdir(folder)
     assert message in refused(folder, main, *arguments)
 
@@ -226,7 +228,7 @@ def test_metrics_of_the_fit_are_told_where_there_are_some(runs, tmp_path):
     from kmha.bundle import Bundle
     from kmha.manifest import sha256
 
-    folder, data = runs
+    folder, data, _ = runs
     bundle = Bundle.load(folder / "one")
     bundle.details["data"] = {"test": {"name": "a.csv", "sha256": sha256(data["one"])}}
     bundle.save(tmp_path / "run")

@@ -63,7 +63,7 @@ class Answered:
             places: Which of the N.
 
         Returns:
-            Of each the file's name and line, and the text; of a pair both; of a word, in brackets, those around it too.
+            Of each the file's name and line, and the text; of a pair both; of a word, in «», those around it too.
         """
         rows = self.part.rows[self.rows[list(places)]]
         found = []
@@ -131,7 +131,7 @@ def _around(words: Sequence[str], place: int) -> str:
     first, end = max(0, place - WORDS_AROUND), min(len(words), place + WORDS_AROUND + 1)
     sides = gap.join(words[first:place]), gap.join(words[place + 1 : end])
     before, after = f"{'… ' if first else ''}{sides[0]}", f"{sides[1]}{' …' if end < len(words) else ''}"
-    return cut(f"{before} [{words[place]}] {after}".strip())
+    return cut(f"{before} «{words[place]}» {after}".strip())
 
 
 def confident_errors(given: Answered, most: int = SHOWN) -> list[int]:

@@ -17,7 +17,7 @@ NO_LIBRARY = (
 )
 
 
-def doubts(material: Material) -> Iterator[Block]:
+def doubts(material: Material) -> Iterator[Block | None]:
     """Errors and close calls of the judged rows, then likely label errors of all rows that were asked."""
     if material.several_labels:
         yield from _of_several(material)
@@ -30,7 +30,7 @@ def unit(material: Material) -> str:
     return "words" if material.kind == TAG else "pairs" if material.kind == "match" else "rows"
 
 
-def _of_one(material: Material, found: Answered) -> Iterator[Block]:
+def _of_one(material: Material, found: Answered) -> Iterator[Block | None]:
     what, wrong = unit(material), int((~found.right).sum())
     yield _table(
         f"Most confident errors, of {wrong:,} among {len(found.true):,} {what}",
@@ -81,7 +81,7 @@ def _likelier(part: Answered, place: int) -> Iterator[tuple[str, ...]]:
     yield (*texts, part.label(label), part.label(best), *chances, where)
 
 
-def _of_several(material: Material) -> Iterator[Block]:
+def _of_several(material: Material) -> Iterator[Block | None]:
     found = several_labels(material, material.judged)
     wrong = found.true != found.given
     yield _labels_table(

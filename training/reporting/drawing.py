@@ -15,7 +15,7 @@ INK, QUIET, ACCENT, OTHER, FILL = "#1c1d21", "#5d6069", "#b4451f", "#2f6fb0", "#
 _DARK = {INK: "#e8e8e6", QUIET: "#a0a3ad", ACCENT: "#f09a6b", OTHER: "#7db4ea", FILL: "#5b87bd"}
 POINT = 9  # size of the letters, in CSS pixels of which 72 are drawn as an inch
 _LONGEST_NAME = 22
-_STYLE = {
+_STYLE: Any = {
     # Letters stay letters: the reader's own fonts draw them, whatever script a label is in.
     "svg.fonttype": "none",
     "svg.hashsalt": "kmha",

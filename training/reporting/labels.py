@@ -19,7 +19,7 @@ MOST_CONFUSIONS = 12
 _COLUMNS = {"F1": ("f1", f1), "precision": ("precision", precision), "recall": ("recall", recall)}
 
 
-def labels(material: Material) -> Iterator[Block]:
+def labels(material: Material) -> Iterator[Block | None]:
     """The table of labels or types of spans, and their confusion matrix."""
     scores = material.scores
     per_label = scores.get("per_class") or scores.get("per_type")
@@ -53,7 +53,7 @@ def _table(names: Sequence[str], counts: LabelCounts, what: str) -> Table:
     return Table(f"Each {what}, with Wilson intervals", columns, rows)
 
 
-def _confusion(matrix: np.ndarray, names: list[str]) -> Iterator[Block]:
+def _confusion(matrix: np.ndarray, names: list[str]) -> Iterator[Block | None]:
     if can_draw() and len(names) <= pictures.MOST_DRAWN:
         yield pictures.confusion(matrix, names, "label", "answer")
     elif can_draw():

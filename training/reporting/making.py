@@ -47,7 +47,7 @@ def _others(table: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def making(material: Material) -> Iterator[Block]:
+def making(material: Material) -> Iterator[Block | None]:
     """The command, what it cost, and the versions."""
     if material.command:
         yield Note("This makes the run again, with the same rows (compare the hashes above):")

@@ -17,6 +17,8 @@ from training.reporting.making import rerun
 from training.reporting.material import Asked, Material, file_sizes, most_tokens
 from training.run_folder import CONFIG, METRICS
 
+_ROWS = "rows"
+
 
 def material_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> Material:
     """What a run says of the rows of a file, beside what its fit has left.
@@ -37,8 +39,10 @@ def material_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> Mat
         raise InputError(f"--data {data}: wanted a row or more, given none")
     scores = task.scores(part, bundle.labels, answers, {"thresholds": bundle.thresholds}, intervals=True)
     metrics = _metrics(run)
-    read = cut_parts(bundle.preprocessor, {name: part}, folder / "cut", task.masking)
-    tokens = {each: dataclasses.asdict(counts) for each, counts in read.counts.items()}
+    (folder / "cut").mkdir()
+    # A part's name becomes the name of a file; this one's could be anything.
+    read = cut_parts(bundle.preprocessor, {_ROWS: part}, folder / "cut", task.masking)
+    tokens = {key.replace(_ROWS, name): dataclasses.asdict(met) for key, met in read.counts.items()}
     return Material(
         name=run.resolve().name,
         kind=bundle.task,
@@ -53,7 +57,7 @@ def material_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> Mat
         metrics=metrics | {"tokens": metrics.get("tokens", {}) | tokens},
         details=bundle.details | {"data": origins},
         versions=manifest["versions"],
-        lengths={name: read.text_lengths(name)},
+        lengths={name: read.text_lengths(_ROWS)},
         longest=most_tokens(bundle.preprocessor),
         train=None,
         command=_command(run),

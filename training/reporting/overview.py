@@ -46,7 +46,7 @@ COMPARED = (
 _SMALLEST = 1e-12
 
 
-def overview(material: Material) -> Iterator[Block]:
+def overview(material: Material) -> Iterator[Block | None]:
     """The main score with its interval, beside the baseline's, and all scores in a table."""
     scores, base, metric = material.scores, material.baseline, material.metric
     ends = scores.get("intervals", {}).get(metric)
@@ -100,7 +100,7 @@ def _value(scores: dict[str, Any], name: str) -> str:
     return score(value) if isinstance(value, int | float) else ""
 
 
-def curves(material: Material) -> Iterator[Block]:
+def curves(material: Material) -> Iterator[Block | None]:
     """How loss and score went over the epochs."""
     history, metric = material.metrics.get("history", []), material.metric
     if not history:
@@ -124,7 +124,7 @@ def curves(material: Material) -> Iterator[Block]:
     )
 
 
-def trust(material: Material) -> Iterator[Block]:
+def trust(material: Material) -> Iterator[Block | None]:
     """How often answers of each probability are right, and from which one on nearly all are."""
     pairs = _sure_and_right(material)
     if not pairs:
@@ -140,6 +140,8 @@ def trust(material: Material) -> Iterator[Block]:
     # Of several labels most probabilities are near 0, and right.
     if found := answered(material, material.judged):
         yield _by_probability(found.sure, found.right)
+        if found.words is None:
+            yield Note("training.calibrate --precision finds the probability below which to abstain.")
 
 
 def _by_probability(sure: np.ndarray, right: np.ndarray) -> Table | None:
@@ -151,7 +153,7 @@ def _by_probability(sure: np.ndarray, right: np.ndarray) -> Table | None:
         shown = score(float(right[chosen].mean())) if chosen.any() else "–"
         rows.append((f"{least:.2f}", percent(float(chosen.mean())), shown))
     return Table(
-        "Answers of at least a probability: training.calibrate --precision finds the one to abstain below",
+        "How many answers have at least a probability, and how many of these are right",
         ("at least", "answers", "right"),
         rows,
     )

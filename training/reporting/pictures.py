@@ -116,7 +116,7 @@ def reliability_diagram(models: Sequence[Reliability]) -> Picture:
     return picture(
         f"Reliability diagram; calibration error {errors}",
         4.1 * len(models) if len(models) > 1 else 4.6,
-        4.6,
+        4.6 if len(models) > 1 else 5.0,
         lambda figure: draw_into(figure, models),
     )
 

@@ -11,7 +11,7 @@ from training.reporting.drawing import can_draw
 from training.reporting.material import Material
 
 
-def rankings(material: Material) -> Iterator[Block]:
+def rankings(material: Material) -> Iterator[Block | None]:
     """Pictures and tables of scores; nothing of classes."""
     if material.target not in ("binary", "graded"):
         return

@@ -25,7 +25,7 @@ _COUNTS = {
 }
 
 
-def rows_read(material: Material) -> Iterator[Block]:
+def rows_read(material: Material) -> Iterator[Block | None]:
     """Counts, labels and hashes."""
     summary: dict[str, Any] = material.metrics.get("data", {})
     if summary:
@@ -51,7 +51,7 @@ def rows_read(material: Material) -> Iterator[Block]:
         )
 
 
-def lengths(material: Material) -> Iterator[Block]:
+def lengths(material: Material) -> Iterator[Block | None]:
     """How long texts are in tokens, and how many lost their ends."""
     found = {name: each for name, each in material.lengths.items() if len(each)}
     if found and can_draw():
@@ -79,7 +79,7 @@ def lengths(material: Material) -> Iterator[Block]:
         yield Table(f"Texts as tokens; at most {material.longest} are read at once", columns, rows)
 
 
-def duplicates(material: Material) -> Iterator[Block]:
+def duplicates(material: Material) -> Iterator[Block | None]:
     """Training texts that stand there several times, first those with different labels."""
     if material.train is None or material.kind == "masked-lm":
         return
