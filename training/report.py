@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -19,6 +19,8 @@ from kmha.errors import InputError
 from kmha.manifest import read_manifest
 from training.cli import parse, run, say
 from training.column_flags import ColumnFlags
+from training.reporting.origins import named_rows
+from training.run_folder import METRICS
 from training.sources import file_source
 
 
@@ -40,8 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(config: ReportConfig) -> int:
-    read_manifest(config.run)
+    manifest = read_manifest(config.run)
     file_source(config.data)
+    named_rows(manifest, config.data)
     page = config.run / "report.html" if config.out is None else config.out
     from training.explaining.page import check_out
 
@@ -57,11 +60,24 @@ def _report(config: ReportConfig) -> int:
 
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         material = material_of(config.run, config.data, config.given(), Path(scratch))
-        write_report(report(material), page, card)
+        write_report(_made(report, material, config.run), page, card)
     say(f"{page} and {card.name}: written")
     scores = {"rows": material.scores["rows"], material.metric: material.scores.get(material.metric)}
     print(json.dumps({"page": str(page), "card": str(card), **scores}, ensure_ascii=False))
     return 0
+
+
+def _made(report: Any, material: Any, run: Path) -> Any:
+    """The report; a run from elsewhere may hold anything in metrics.json."""
+    try:
+        return report(material)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        if not material.metrics:
+            raise
+        reason = f"{type(error).__name__} {error}"
+        raise InputError(
+            f"{run / METRICS}: wanted what training.fit writes, given something else ({reason})"
+        ) from error
 
 
 if __name__ == "__main__":

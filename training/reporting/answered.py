@@ -28,7 +28,7 @@ class Answered:
         names: Of labels: those that the model knows, then others that the rows have.
         true: Places in `names`, int64 [N]; -1 for tags that the model does not know.
         given: Likewise, of the answers.
-        probabilities: Of the labels that the model knows, float64 [N, C]; they add up to 1.
+        probabilities: Of the labels that the model knows, float32 [N, C]; they add up to 1.
         rows: Which row of the part each is or stands in, int64 [N].
         words: Which word of its sentence each is, int64 [N]; None of whole rows.
     """
@@ -44,7 +44,7 @@ class Answered:
 
     @property
     def sure(self) -> np.ndarray:
-        """The probability of each answer, float64 [N]."""
+        """The probability of each answer, float32 [N]."""
         return self.probabilities[np.arange(len(self.given)), self.given]
 
     @property
@@ -102,10 +102,10 @@ def answered(material: Material, asked: Asked) -> Answered | None:
         score = np.asarray(asked.answers, np.float32)[:, 0]
         true = (material.task.targets(part, material.labels)[:, 0] > 0).astype(np.int64)
         given = (score >= np.float32(material.thresholds[0])).astype(np.int64)
-        both = np.stack([1 - score.astype(np.float64), score], axis=1)
+        both = np.stack([1 - score, score], axis=1)
         return Answered(asked.name, part, ["0", "1"], true, given, both, rows)
     true, names = label_ids(part.examples, part.rows, material.labels)
-    probabilities = np.asarray(asked.answers, np.float64)
+    probabilities = np.asarray(asked.answers, np.float32)
     return Answered(asked.name, part, names, true, probabilities.argmax(axis=1), probabilities, rows)
 
 
@@ -120,7 +120,7 @@ def _words(material: Material, asked: Asked) -> Answered:
         list(material.labels),
         true.astype(np.int64),
         tagged.tag_ids.astype(np.int64),
-        tagged.probabilities.astype(np.float64),
+        tagged.probabilities,
         rows,
         words,
     )

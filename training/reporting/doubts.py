@@ -15,6 +15,9 @@ NO_LIBRARY = (
     "Likely label errors were not looked for: cleanlab is not installed; pip install 'kmha[report]' and"
     " python -m training.report."
 )
+DOUBTED = "Likely label errors, the likeliest first"
+# That are looked at for label errors: 400 MB of them.
+MOST_PROBABILITIES = 50_000_000
 
 
 def doubts(material: Material) -> Iterator[Block | None]:
@@ -44,41 +47,31 @@ def _of_one(material: Material, found: Answered) -> Iterator[Block | None]:
         yield Note(NO_LIBRARY)
         return
     parts = [each for asked in material.asked if (each := answered(material, asked))]
-    known = [np.flatnonzero((0 <= part.true) & (part.true < part.probabilities.shape[1])) for part in parts]
-    true = np.concatenate([part.true[rows] for part, rows in zip(parts, known, strict=True)])
-    probabilities = np.concatenate(
-        [part.probabilities[rows] for part, rows in zip(parts, known, strict=True)]
+    width = found.probabilities.shape[1]
+    pool = _pooled([np.flatnonzero((0 <= part.true) & (part.true < width)) for part in parts], width)
+    ranked = label_errors(
+        np.concatenate([part.true[places] for part, places in zip(parts, pool, strict=True)]),
+        np.concatenate([part.probabilities[places] for part, places in zip(parts, pool, strict=True)]),
     )
-    ranked = label_errors(true, probabilities)
-    yield Note(_looked_at(material, len(true), len(ranked)))
-    numbers = np.repeat(np.arange(len(parts)), [len(rows) for rows in known])
-    places = np.concatenate(known)
-    shown = [(parts[numbers[each]], int(places[each])) for each in ranked[:SHOWN]]
-    yield (
-        Table(
-            "Likely label errors, the likeliest first",
-            (
-                *_text_columns(material),
-                "label",
-                "likelier",
-                "probability of the label",
-                "of the likelier",
-                "place",
-            ),
-            [row for part, place in shown for row in _likelier(part, place)],
-            frozenset(range(len(_text_columns(material)))),
+    yield Note(_looked_at(material, pool, len(ranked)))
+    shown = _in_parts(pool, ranked[:SHOWN])
+    if shown:
+        columns = ("label", "likelier", "probability of the label", "of the likelier", "place")
+        texts = _text_columns(material)
+        yield Table(
+            DOUBTED,
+            (*texts, *columns),
+            [_likelier(parts[number], place) for number, place in shown],
+            frozenset(range(len(texts))),
         )
-        if shown
-        else None
-    )
 
 
-def _likelier(part: Answered, place: int) -> Iterator[tuple[str, ...]]:
+def _likelier(part: Answered, place: int) -> tuple[str, ...]:
     ((where, texts),) = part.shown([place])
     probabilities, label = part.probabilities[place], int(part.true[place])
     best = int(np.argmax(np.where(np.arange(len(probabilities)) == label, -1.0, probabilities)))
     chances = score(float(probabilities[label])), score(float(probabilities[best]))
-    yield (*texts, part.label(label), part.label(best), *chances, where)
+    return (*texts, part.label(label), part.label(best), *chances, where)
 
 
 def _of_several(material: Material) -> Iterator[Block | None]:
@@ -95,34 +88,48 @@ def _of_several(material: Material) -> Iterator[Block | None]:
         return
     parts = [several_labels(material, asked) for asked in material.asked]
     known = len(material.labels)
+    pool = _pooled([np.arange(len(part.true)) for part in parts], known)
     ranked = several_label_errors(
-        np.concatenate([part.true[:, :known] for part in parts]),
-        np.concatenate([part.probabilities for part in parts]),
+        np.concatenate([part.true[places, :known] for part, places in zip(parts, pool, strict=True)]),
+        np.concatenate([part.probabilities[places] for part, places in zip(parts, pool, strict=True)]),
     )
-    numbers = np.repeat(np.arange(len(parts)), [len(part.true) for part in parts])
-    places = np.concatenate([np.arange(len(part.true)) for part in parts])
-    yield Note(_looked_at(material, len(numbers), len(ranked)))
-    if len(ranked):
-        rows = [parts[numbers[each]].named(int(places[each])) for each in ranked[:SHOWN]]
-        yield Table(
-            "Likely label errors, the likeliest first",
-            ("text", "labels", "the model's", "place"),
-            rows,
-            frozenset((0,)),
-        )
+    yield Note(_looked_at(material, pool, len(ranked)))
+    rows = [parts[number].named(place) for number, place in _in_parts(pool, ranked[:SHOWN])]
+    if rows:
+        yield Table(DOUBTED, ("text", "labels", "the model's", "place"), rows, frozenset((0,)))
 
 
-def _looked_at(material: Material, rows: int, found: int) -> str:
-    names = " and ".join(asked.name for asked in material.asked)
-    what = unit(material)
+def _pooled(places: Sequence[np.ndarray], width: int) -> list[np.ndarray]:
+    """Of each part the rows to look at: those given, or where their probabilities fill the memory some at random."""
+    ends = np.cumsum([len(each) for each in places])
+    most = max(LEAST_ROWS, MOST_PROBABILITIES // width)
+    if ends[-1] <= most:
+        return list(places)
+    chosen = np.sort(np.random.default_rng(0).choice(ends[-1], most, replace=False))
+    return [
+        each[chosen[(end - len(each) <= chosen) & (chosen < end)] - (end - len(each))]
+        for each, end in zip(places, ends, strict=True)
+    ]
+
+
+def _in_parts(pool: Sequence[np.ndarray], ranked: np.ndarray) -> list[tuple[int, int]]:
+    """The part and the row in it of some rows of all parts together."""
+    numbers = np.repeat(np.arange(len(pool)), [len(each) for each in pool])
+    places = np.concatenate(pool)
+    return [(int(numbers[each]), int(places[each])) for each in ranked]
+
+
+def _looked_at(material: Material, pool: Sequence[np.ndarray], found: int) -> str:
+    names, what = " and ".join(asked.name for asked in material.asked), unit(material)
+    rows = sum(map(len, pool))
     if rows < LEAST_ROWS:
         return (
             f"Likely label errors: {LEAST_ROWS} {what} or more are wanted to look for them, there are {rows}."
         )
     return (
-        f"Likely label errors: confident learning (cleanlab) looked at the {rows:,} {names} {what}, which the model has"
-        f" not trained on, and doubts {found:,} labels. The training rows were not looked at: a model believes what it"
-        " was taught. A doubt is a reason to read the row, no proof."
+        f"Likely label errors: confident learning (cleanlab) looked at {rows:,} {names} {what}, which the model has not"
+        f" trained on, and doubts {found:,} labels. The training rows were not looked at: a model believes what it was"
+        " taught. A doubt is a reason to read the row, no proof."
     )
 
 

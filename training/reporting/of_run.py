@@ -8,13 +8,14 @@ from typing import Any
 from kmha.bundle import Bundle
 from kmha.calibration import Calibration
 from kmha.errors import InputError
-from kmha.manifest import MATCH, read_manifest, sha256
+from kmha.manifest import MATCH, read_manifest
 from training.cli import parse
 from training.config import FitConfig
 from training.inputs import cut_parts
 from training.judge import GivenColumns, asked_rows
 from training.reporting.making import rerun
 from training.reporting.material import Asked, Material, file_sizes, most_tokens
+from training.reporting.origins import named_rows
 from training.run_folder import CONFIG, METRICS
 
 _ROWS = "rows"
@@ -32,8 +33,9 @@ def material_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> Mat
     Raises:
         InputError: The file or a row of it cannot be used, it has none, or the run was trained on it.
     """
-    bundle, manifest = Bundle.load(run), read_manifest(run)
-    name, origins = _name(bundle, data)
+    manifest = read_manifest(run)
+    name, origins = named_rows(manifest, data)
+    bundle = Bundle.load(run)
     task, part, answers = asked_rows(bundle, data, given, folder)
     if not len(part.rows):
         raise InputError(f"--data {data}: wanted a row or more, given none")
@@ -63,22 +65,6 @@ def material_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> Mat
         command=_command(run),
         files=file_sizes(run, manifest),
     )
-
-
-def _name(bundle: Bundle, data: Path) -> tuple[str, dict[str, Any]]:
-    """What the rows are called, as by the fit or else as their file, and where all rows come from."""
-    kept = bundle.details.get("data")
-    kept = kept if isinstance(kept, dict) else {}
-    origins = {part: each for part, each in kept.items() if isinstance(each, dict)}
-    found = sha256(data)
-    same = [part for part, each in origins.items() if each.get("sha256") == found]
-    if "train" in same:
-        raise InputError(
-            f"--data {data}: wanted rows that the run has not trained on, given its training rows"
-        )
-    if same:
-        return same[0], origins
-    return data.name, origins | {data.name: {"name": str(data), "sha256": found}}
 
 
 def _metrics(run: Path) -> dict[str, Any]:

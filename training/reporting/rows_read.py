@@ -30,7 +30,7 @@ def rows_read(material: Material) -> Iterator[Block | None]:
     summary: dict[str, Any] = material.metrics.get("data", {})
     if summary:
         counts = [(what, f"{summary[name]:,}") for name, what in _COUNTS.items() if name in summary]
-        yield Table("Rows", ("rows", "number"), counts)
+        yield Table("Rows of the fit", ("rows", "number"), counts)
         classes = sorted(summary["class_counts"].items(), key=lambda item: -item[1])
         total = sum(count for _, count in classes)
         more = f"; the {MOST_LABELS} most frequent of {len(classes)}" if len(classes) > MOST_LABELS else ""
