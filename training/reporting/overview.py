@@ -63,17 +63,13 @@ def overview(material: Material) -> Iterator[Block | None]:
     items.append(("rows judged", f"{scores['rows']:,}", material.judged.name))
     yield Figures(items)
     if base:
-        yield Note(_sentence(compare(scores, base, metric, material.task.baseline_name)))
+        yield Note(f"{compare(scores, base, metric, material.task.baseline_name)}.")
     if not can_draw():
         yield Note(NO_PICTURES)
     yield _scores(material)
     if others := base.get("baselines"):
         shown = ", ".join(f"{name} {score(values[metric])}" for name, values in others.items())
         yield Note(f"{metric} of every baseline: {shown}.")
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _scores(material: Material) -> Table:
