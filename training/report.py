@@ -20,7 +20,7 @@ from kmha.manifest import read_manifest
 from training.cli import parse, run, say
 from training.column_flags import ColumnFlags
 from training.reporting.origins import named_rows
-from training.run_folder import METRICS
+from training.run_folder import METRICS, REPORT
 from training.sources import file_source
 
 
@@ -45,7 +45,7 @@ def _report(config: ReportConfig) -> int:
     manifest = read_manifest(config.run)
     file_source(config.data)
     named_rows(manifest, config.data)
-    page = config.run / "report.html" if config.out is None else config.out
+    page = config.run / REPORT if config.out is None else config.out
     from training.explaining.page import check_out
 
     check_out(page)

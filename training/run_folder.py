@@ -18,6 +18,7 @@ from kmha.manifest import MANIFEST
 from training.config import FitConfig, settings
 
 CHECKPOINT, RUN_LOG, METRICS, CONFIG = "checkpoint", "epochs.csv", "metrics.json", "config.toml"
+REPORT, CARD = "report.html", "report.md"
 # training.checkpoint.PROGRESS; importing it from there would import TensorFlow.
 PROGRESS = "progress.json"
 # What the rows were when the run began; only an unfinished run has it.

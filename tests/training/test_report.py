@@ -6,17 +6,19 @@ import random
 import re
 import shutil
 import sys
+import types
 
 import numpy as np
 import pytest
 
+from kmha.errors import InputError
 from kmha.manifest import sha256
 from tests.bundles import TEXTS, masked_bundle, one_label_bundle, several_label_bundle, tagger_bundle
 from tests.command_runs import call, refused, write_csv
 from tests.export.pair_bundles import bundle_of
 from tests.pair_rows import ranking_rows
 from training.judge import GivenColumns, bundle_scores
-from training.report import main
+from training.report import _made, main
 
 HOSTILE = "<script>alert(1)</script> old | bread"
 NEW = "<b>new</b>"
@@ -59,7 +61,7 @@ def runs(tmp_path_factory):
                 path, [(text, rng.choice([*labels, *labels, *labels, NEW])) for text in texts()]
             )
         elif name == "several":
-            rows = [(text, "|".join(rng.sample(labels, rng.randint(0, 2)))) for text in texts()]
+            rows = [(text, "|".join(rng.sample([*labels, NEW], rng.randint(0, 2)))) for text in texts()]
             data[name] = write_csv(path, rows, ("text", "labels"))
         elif name == "masked":
             data[name] = path.with_suffix(".txt")
@@ -211,6 +213,12 @@ def test_wrong_input_is_one_line(runs, monkeypatch, tmp_path, arguments, message
     folder = runs[0]
     monkeypatch.chdir(folder)
     assert message in refused(folder, main, *arguments)
+
+
+def test_a_damaged_metrics_file_is_one_line(tmp_path):
+    material = types.SimpleNamespace(metrics={"history": [1]})
+    with pytest.raises(InputError, match=r"metrics\.json: wanted what training\.fit writes"):
+        _made(lambda given: given.metrics["history"][0]["loss"], material, tmp_path)
 
 
 def test_metrics_of_the_fit_are_told_where_there_are_some(runs, tmp_path):

@@ -66,7 +66,7 @@ def _table(table: Table) -> list[str]:
 
 
 def _yaml(value: Any, indent: str = "") -> list[str]:
-    """Lines of YAML of dictionaries, lists, strings and numbers; strings are quoted, whatever they hold."""
+    """Lines of YAML of dictionaries, lists, strings and floats; strings are quoted, whatever they hold."""
     lines = []
     pairs = value.items() if isinstance(value, dict) else ((None, each) for each in value)
     for name, each in pairs:
@@ -80,7 +80,8 @@ def _yaml(value: Any, indent: str = "") -> list[str]:
                 lines += [start, *inner]
         else:
             gap = "" if name is None else " "
-            lines.append(f"{start}{gap}{_quoted(each) if isinstance(each, str) else each}")
+            # Without an exponent, which not every reader of YAML takes for a number.
+            lines.append(f"{start}{gap}{_quoted(each) if isinstance(each, str) else f'{each:.6f}'}")
     return lines
 
 

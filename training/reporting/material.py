@@ -90,8 +90,15 @@ class Material:
     @property
     def baseline(self) -> dict[str, Any]:
         """The baseline's scores of the judged rows; empty where there are none."""
-        found = self.metrics.get("baseline", {})
-        return found if self.metrics.get("judged_on") == self.judged.name else {}
+        return self._of_the_same_rows("baseline")
+
+    @property
+    def teacher(self) -> dict[str, Any]:
+        """The teacher's scores of the judged rows; empty where there are none."""
+        return self._of_the_same_rows("teacher")
+
+    def _of_the_same_rows(self, name: str) -> dict[str, Any]:
+        return self.metrics.get(name, {}) if self.metrics.get("judged_on") == self.judged.name else {}
 
 
 def most_tokens(preprocessor: Any) -> int:

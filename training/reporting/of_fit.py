@@ -11,7 +11,8 @@ from training.data import Data
 from training.learner import Learnt
 from training.reporting.making import rerun
 from training.reporting.material import Material, file_sizes, most_tokens
-from training.reporting.writing import HTML, MARKDOWN, report, write_report
+from training.reporting.writing import report, write_report
+from training.run_folder import CARD, REPORT
 
 
 def report_fit(config: FitConfig, data: Data, learnt: Learnt, metrics: dict[str, Any], folder: Path) -> None:
@@ -26,7 +27,7 @@ def report_fit(config: FitConfig, data: Data, learnt: Learnt, metrics: dict[str,
     """
     try:
         made = report(_material(config, data, learnt, metrics, folder))
-        write_report(made, folder / HTML, folder / MARKDOWN)
+        write_report(made, folder / REPORT, folder / CARD)
     # Whatever is wrong with a picture or a table, hours of training are not lost for it.
     except Exception as error:
         reason = next(iter(str(error).splitlines()), "")

@@ -41,6 +41,11 @@ def material_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> Mat
         raise InputError(f"--data {data}: wanted a row or more, given none")
     scores = task.scores(part, bundle.labels, answers, {"thresholds": bundle.thresholds}, intervals=True)
     metrics = _metrics(run)
+    if any(dataclasses.astuple(given)):
+        # Other columns of the same file are other rows.
+        metrics = {
+            key: value for key, value in metrics.items() if key not in ("baseline", "teacher", "calibration")
+        }
     (folder / "cut").mkdir()
     # A part's name becomes the name of a file; this one's could be anything.
     read = cut_parts(bundle.preprocessor, {_ROWS: part}, folder / "cut", task.masking)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.special import log_softmax, logit, softmax
 
+from kmha.calibration import Calibration
 from training.baseline import compare
 from training.reliability import Reliability, reliability
 from training.reporting import pictures
@@ -15,6 +16,7 @@ from training.reporting.drawing import can_draw
 from training.reporting.label_errors import LEAST_ROWS
 from training.reporting.material import Material
 from training.reporting.several_labels import several_labels
+from training.scores import calibration_error
 
 NO_PICTURES = "Pictures were left out: matplotlib is not installed; pip install 'kmha[report]'."
 # Of all scores, those that are compared; others are in metrics.json.
@@ -73,8 +75,9 @@ def overview(material: Material) -> Iterator[Block | None]:
 
 
 def _scores(material: Material) -> Table:
-    scores, base = material.scores, material.baseline
-    sides = [(scores, "model"), *([(base, material.task.baseline_name)] if base else [])]
+    scores = material.scores
+    others = (material.baseline, material.task.baseline_name), (material.teacher, "teacher")
+    sides = [(scores, "model"), *(other for other in others if other[0])]
     columns = ["score", *(name for _, side in sides for name in (side, "95 %"))]
     rows = [
         (
@@ -125,8 +128,7 @@ def trust(material: Material) -> Iterator[Block | None]:
     pairs = _sure_and_right(material)
     if not pairs:
         return
-    errors = [material.metrics.get("calibration", {}).get(material.judged.name, {}).get("ece_before")]
-    errors = [*errors[: len(pairs) - 1], material.scores.get("ece")]
+    errors = [*(calibration_error(*pair) for pair in pairs[:-1]), material.scores.get("ece")]
     titles = ("without calibration", "as the run answers")[-len(pairs) :]
     models: list[Reliability] = [
         reliability(title, *pair, error) for title, pair, error in zip(titles, pairs, errors, strict=True)
@@ -158,7 +160,7 @@ def _by_probability(sure: np.ndarray, right: np.ndarray) -> Table | None:
 def _sure_and_right(material: Material) -> list[tuple[np.ndarray, np.ndarray]]:
     """Probabilities and whether they came true: uncalibrated, where that can be told, and calibrated."""
     asked, undone = material.judged, material.calibration.undone()
-    calibrated = "calibration" in material.metrics or undone != type(undone)()
+    calibrated = undone != Calibration()
     if material.several_labels or material.target == "binary":
         found = np.asarray(asked.answers, np.float64)
         if material.several_labels:

@@ -17,7 +17,7 @@ class SeveralLabels:
 
     Attributes:
         part: The rows.
-        names: L labels: those that the model knows, then others that the rows have.
+        names: L labels: those that the model knows, then others that these rows have, sorted.
         true: Whether a row has a label, bool [R, L].
         given: Whether the model gives it, bool [R, L].
         probabilities: Of the labels that the model knows, float64 [R, C].
@@ -72,7 +72,9 @@ class SeveralLabels:
 def several_labels(material: Material, asked: Asked) -> SeveralLabels:
     """The rows that were asked, of a model of several labels."""
     part = asked.part
-    others = sorted(set(part.examples.label_names).difference(material.labels))
+    ids, _ = part.examples.local_labels(part.rows)
+    seen = {part.examples.label_names[place] for place in np.unique(ids)}
+    others = sorted(seen.difference(material.labels))
     names = [*material.labels, *others]
     true = label_matrix(part.examples, part.rows, names)[0] != 0
     thresholds = np.asarray(material.thresholds, np.float32)

@@ -16,7 +16,6 @@ from training.reporting.page import page
 from training.reporting.rankings import rankings
 from training.reporting.rows_read import duplicates, lengths, rows_read
 
-HTML, MARKDOWN = "report.html", "report.md"
 # Of the tasks, as model hubs call what a model does.
 _PIPELINES = {
     "classify": ("text-classification", "Text classification"),
