@@ -23,7 +23,7 @@ from training.distill import TaughtTask, trained_beside, with_teacher
 from training.encoder_shape import checkpoint_of, has_new_ngrams
 from training.fine_tuning import freeze, rate_courses
 from training.initial_model import initial_model
-from training.inputs import Inputs, Source, make_inputs
+from training.inputs import Inputs, Source, cut_parts, make_inputs
 from training.judge import Judge
 from training.kept import length_percentiles, sample_texts
 from training.loop import Loop, epoch_plans
@@ -32,6 +32,7 @@ from training.optimizer import AdamW, warmup_then_decay
 from training.precision import POLICIES, LossScale, in_float32
 from training.replicas import TrainingStep, make_strategy
 from training.run_folder import CHECKPOINT, RUN_LOG
+from training.start import Start
 from training.tasks.task import Task
 from training.usual import LEARNING_RATE, with_usual
 
@@ -44,7 +45,7 @@ class Learnt:
     metrics: dict[str, Any]
 
 
-def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
+def learn(config: FitConfig, data: Data, scratch: Path, folder: Path, start: Start | None = None) -> Learnt:
     """Trains a model on checked data and judges it.
 
     Args:
@@ -52,6 +53,7 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
         data: The parts of the data.
         scratch: Where token ids are kept meanwhile.
         folder: The unfinished run, for its checkpoint and logs.
+        start: The model to go on with, whose labels those of the data are; None begins with a new one.
 
     Raises:
         InputError: A vocabulary, vector or checkpoint file cannot be used.
@@ -60,14 +62,17 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
     """
     keras.utils.set_random_seed(config.train.seed)
     checkpoint = checkpoint_of(config)
-    vocabulary = checkpoint.vocabulary if checkpoint else None
-    inputs = make_inputs(config.text, data.parts, scratch, data.task, vocabulary)
+    if start is not None:
+        inputs = cut_parts(start.preprocessor, data.parts, scratch, data.task.masking)
+    else:
+        vocabulary = checkpoint.vocabulary if checkpoint else None
+        inputs = make_inputs(config.text, data.parts, scratch, data.task, vocabulary)
     for name, counts in inputs.counts.items():
         say(counts.describe(name))
     data, inputs = with_teacher(config, data, inputs, scratch)
     with _dtype_policy(POLICIES[config.precision]):
         validation = inputs.judged("validation", data.task.targets(data.validation, data.labels))
-        model, judge, progress = _train(config, data, inputs, validation, folder)
+        model, judge, progress = _train(config, data, inputs, validation, folder, start)
     with _dtype_policy(POLICIES["float32"]):
         model = in_float32(model)
         judge = dataclasses.replace(judge, model=model)
@@ -90,6 +95,7 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
         **({"pretrained": config.encoder.pretrained} if checkpoint else {}),
         **({"calibration": before.calibration.values()} if before else {}),
         **data.task.kept,
+        **(start.details if start else {}),
     }
     sample = sample_texts(data.train, config.train.seed)
     bundle = Bundle(model, inputs.preprocessor, data.labels, decision.get("thresholds"), details, sample)
@@ -106,7 +112,9 @@ def _dtype_policy(name: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, folder: Path):
+def _train(
+    config: FitConfig, data: Data, inputs: Inputs, validation: Source, folder: Path, start: Start | None
+):
     """The trained model with its best weights, its judge, and how the training went."""
     strategy = _strategy(config, data.task)
     source = inputs.source(
@@ -120,7 +128,10 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, fo
     pairs = len(source.rows) if data.task.num_texts == 2 else 0
     config = with_usual(config, data.task, source.text_lengths, len(plans), pairs)
     with strategy.scope():
-        model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
+        if start is not None:
+            model = start.build()
+        else:
+            model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
         new_ngrams = has_new_ngrams(config)
         freeze(model, config.finetune.frozen_layers, new_ngrams)
         trained = trained_beside(data.task, model)
