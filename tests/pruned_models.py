@@ -1,12 +1,14 @@
 """Bundles of every kind with blocks to prune, and what stays of them; and one whose blocks differ already."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from tests.bundles import TAGGERS, make_bundle, make_pair_bundle, make_tagger_bundle
+from kmha.manifest import MATCH, TAG
+from kmha.text.ragged import Ragged
+from tests.bundles import PAIRS, SENTENCES, TAGGERS, TEXTS, make_bundle, make_pair_bundle, make_tagger_bundle
 from training.pruning.blocks import groups_of
 
 TWO_BLOCKS: dict[str, Any] = {"num_layers": 2, "num_heads": 4}
@@ -16,14 +18,25 @@ SIZES = ((3, 9), (1, 24))
 
 # What makes a bundle of each kind; each call makes a new one.
 KINDS: dict[str, Callable[[], Any]] = {
-    "one label": lambda: make_bundle(**TWO_BLOCKS),
-    "rotary": lambda: make_bundle(**TWO_BLOCKS, positions="rotary", norm="post", head_dim=6),
+    "one label": lambda: make_bundle(**TWO_BLOCKS, positions="rotary", norm="post", head_dim=6),
     "own encoders": lambda: make_pair_bundle(share_weights=False, rounds=2),
     "two ways": lambda: make_pair_bundle(("wordpiece", "char"), symmetric=True, target="graded"),
-    "bi": lambda: make_pair_bundle(form="bi"),
     "joint": lambda: make_pair_bundle(form="joint", symmetric=True),
     "tags": lambda: make_tagger_bundle(**TAGGERS["spelt"], num_heads=4),
 }
+
+
+def features_of(bundle) -> dict[str, Any]:
+    """What the model reads of two rows."""
+    if bundle.task == MATCH:
+        columns = zip(*PAIRS[:2], strict=True)
+        return bundle.preprocessor.pad(bundle.preprocessor.cut(*map(list, columns)))
+    if bundle.task == TAG:
+        words = [sentence.split() for sentence in SENTENCES[:2]]
+        flat = [word for sentence in words for word in sentence]
+        cut = bundle.preprocessor.cut(Ragged.from_row_lengths(tf.constant(flat), list(map(len, words))))
+        return bundle.preprocessor.pad(bundle.preprocessor.chosen(cut, [0, 1]))
+    return bundle.preprocessor(list(TEXTS[:2]))
 
 
 def uneven_bundle(**encoder):
@@ -53,18 +66,11 @@ def some_kept(model, seed: int = 0) -> tuple[list, list]:
     return heads, rows
 
 
-def zeroed(bundle, heads, rows):
-    """The bundle, whose model has zeros in place of what does not stay."""
-    for group, of_heads, of_rows in zip(groups_of(bundle.model), heads, rows, strict=True):
+def zero(model, heads, rows) -> None:
+    """Puts zeros in place of what does not stay."""
+    for group, of_heads, of_rows in zip(groups_of(model), heads, rows, strict=True):
         for block, its_heads, its_rows in zip(group.blocks, of_heads, of_rows, strict=True):
-            kernel = block.output_kernel.numpy().reshape(block.heads, block.head_size, -1)
-            gates = np.isin(np.arange(block.heads), its_heads)
-            block.output_kernel.assign((kernel * gates[:, None, None]).reshape(block.output_kernel.shape))
-            inner = block.contract_kernel.numpy()
-            block.contract_kernel.assign(inner * np.isin(np.arange(block.rows), its_rows)[:, None])
-    return bundle
-
-
-def with_model(bundle, model):
-    """The same bundle with another model."""
-    return dataclasses.replace(bundle, model=model)
+            gates = np.repeat(np.isin(np.arange(block.heads), its_heads), block.head_size)
+            block.output_kernel.assign(block.output_kernel.numpy() * gates[:, None])
+            gates = np.isin(np.arange(block.rows), its_rows)
+            block.contract_kernel.assign(block.contract_kernel.numpy() * gates[:, None])

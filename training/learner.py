@@ -149,6 +149,7 @@ def _train(
         average=average,
         checkpoint=folder / CHECKPOINT,
         callbacks=_callbacks(config, data.task.metric, len(plans), folder),
+        judge_first=start is not None,
     )
     size = sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
     # Of pairs there are many combinations, more than anybody would read.

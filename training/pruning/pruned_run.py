@@ -55,6 +55,8 @@ def write_pruned(
     learnt = trained_on(config, start, folder, scratch)
     if bundle.abstain_below is not None:
         say("abstain_below went, it was chosen for another model; training.calibrate --precision finds one")
+    if learnt.metrics["best_epoch"] < 0:
+        say("training on has not helped on the validation rows: the model stays as it was cut")
     after: Bundle = learnt.bundle
     scores[AFTER] = rows.of(after).judged().scores()
     counts = [weight_counts(each.model) for each in (bundle, after)]

@@ -22,6 +22,7 @@ def test_the_weakest_of_all_blocks_go():
 def test_at_least_the_share_goes():
     assert sum(len(block) for (block,) in kept_parts(arrays([[1, 2, 3, 4]], [[5, 6, 7, 8]]), 0.3)) == 5
     assert sum(len(block) for (block,) in kept_parts(arrays([[1, 2, 3, 4]], [[5, 6, 7, 8]]), 0.25)) == 6
+    assert sum(len(block) for (block,) in kept_parts(arrays([range(10)]), 0.7)) == 3
 
 
 @pytest.mark.parametrize("share", [0.5, 0.75, 0.99])
@@ -33,10 +34,10 @@ def test_each_block_keeps_its_best_part(share):
 
 
 def test_blocks_that_share_a_size_lose_as_many_each_their_own():
-    kept = kept_parts(arrays([[1, 5, 9], [7, 8, 2]], [[4, 4.5, 6]]), 0.3)
+    kept = kept_parts(arrays([[1, 5, 9], [7, 8, 2]], [[4, 4.5, 6]]), 0.2)
     assert as_lists(kept) == [[[1, 2], [0, 1]], [[0, 1, 2]]]
     # Three of nine were wanted: the pair first, then the weakest of the rest.
-    kept = kept_parts(arrays([[1, 5, 9], [7, 8, 2]], [[4, 4.5, 6]]), 0.33)
+    kept = kept_parts(arrays([[1, 5, 9], [7, 8, 2]], [[4, 4.5, 6]]), 0.3)
     assert as_lists(kept) == [[[1, 2], [0, 1]], [[1, 2]]]
 
 
