@@ -11,7 +11,6 @@ from tests.command_runs import TINY, call, refused, write_csv
 from training import embed, evaluate, explain, fit, predict
 from training.heads import main
 
-
 WORDS_OF = {"rain": "weather", "soup": "food"}
 
 
@@ -34,7 +33,9 @@ def test_heads_are_measured_and_the_run_stays(news_run):
         assert {"loss_without", "accuracy_without", "distance"} < each.keys()
     (inner,) = found["feed_forward"]
     assert inner["rows"] == 16 and inner["quartiles"] == sorted(inner["quartiles"])
-    assert "block 1, head 2" in outcome.err and f"accuracy {found['accuracy']:.4f} with all heads" in outcome.err
+    assert (
+        "block 1, head 2" in outcome.err and f"accuracy {found['accuracy']:.4f} with all heads" in outcome.err
+    )
     after = sorted((path.name, path.read_bytes()) for path in news_run.folder.iterdir() if path.is_file())
     assert after == before
 

@@ -44,9 +44,11 @@ def test_each_block_is_said_to_have_its_own_attention(kind):
         kernel = block.layer.attention.query_key_value_kernel
         bias = block.layer.attention.query_key_value_bias
         before = kernel.numpy(), bias.numpy()
-        kernel.assign(0 * kernel), bias.assign(0 * bias)
+        for each in (kernel, bias):
+            each.assign(0 * each)
         found = looked()
-        kernel.assign(before[0]), bias.assign(before[1])
+        for each, value in zip((kernel, bias), before, strict=True):
+            each.assign(value)
         for place in block.maps:
             even = (found[place] > 0) / (found[place] > 0).sum(axis=-1, keepdims=True)
             np.testing.assert_allclose(found[place], even, atol=1e-6)
