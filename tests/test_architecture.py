@@ -17,6 +17,7 @@ COMMANDS = (
     "training.predict",
     "training.embed",
     "training.explain",
+    "training.heads",
     "export.savedmodel",
     "export.batch",
     "export.tflite",

@@ -62,7 +62,11 @@ def test_a_pruned_run_is_smaller_and_says_what_that_did(news_run, pruned):
     assert bundle.details["pruned"]["heads"] == told["heads"]
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["judged_on"] == "validation" and "test" not in metrics
-    config = tomllib.loads((folder / "config.toml").read_text())
+    written = (folder / "config.toml").read_text()
+    assert written.startswith(
+        "# How a model was trained on that training.heads --prune 0.3 had cut from run;"
+    )
+    config = tomllib.loads(written)
     assert config["train"]["epochs"] == 1 and config["out"] == str(folder)
 
 

@@ -33,4 +33,6 @@ def latencies_ms(models: Sequence[Any], features: Sequence[dict[str, np.ndarray]
 
 
 def _forward(model: Any) -> Any:
-    return tf.function(lambda features: model(features, training=False), reduce_retracing=True)
+    return tf.function(
+        lambda features: model(features, training=False), reduce_retracing=True, autograph=False
+    )

@@ -15,7 +15,7 @@ from training.pruning.cutting import Cut, weight_counts
 from training.pruning.fine_tuning import trained_on
 from training.pruning.latency import latencies_ms
 from training.pruning.measured_rows import MeasuredRows
-from training.run_folder import METRICS
+from training.run_folder import CONFIG, METRICS
 from training.start import Start
 
 TIMED_ROWS = 50
@@ -76,9 +76,19 @@ def write_pruned(
         for name, values in (("bytes", sizes), ("latency_ms", times))
     }
     told["scores"] = scores
+    _say_what_it_is(folder / CONFIG, run, share)
     metrics = learnt.metrics | {"pruned": told}
     (folder / METRICS).write_text(json.dumps(metrics, ensure_ascii=False, indent=2) + "\n", "utf-8")
     return told
+
+
+def _say_what_it_is(path: Path, run: Path, share: float) -> None:
+    """Writes above the settings that they alone make no such run."""
+    made = f"# How a model was trained on that training.heads --prune {share:g} had cut from {run.name};"
+    path.write_text(
+        f"{made}\n# training.fit with these settings begins with a whole one.\n{path.read_text('utf-8')}",
+        "utf-8",
+    )
 
 
 def _uncalibrated(build: Callable[[], Any], bundle: Bundle) -> Callable[[], Any]:
