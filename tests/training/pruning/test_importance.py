@@ -106,12 +106,3 @@ def test_leaving_out_a_head_changes_nothing_for_good(tmp_path):
     gone = loss_with(judged, block.output_kernel, 0, slice(2 * block.head_size, 3 * block.head_size))
     assert found[1][2]["loss"] == pytest.approx(gone, abs=1e-6)
     assert len({each["loss"] for part in found for each in part}) == 8
-
-
-def test_who_looks_at_another_text_is_nowhere_near(tmp_path):
-    bundle = KINDS["own encoders"]()
-    blocks = blocks_of(bundle.model)
-    found = importances(rows_of(bundle, tmp_path, 3), blocks)
-    for block, importance in zip(blocks, found, strict=True):
-        assert np.isnan(importance.distance).all() == block.across
-        assert (importance.heads > 0).all() and (importance.entropy > 0).all()
