@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from export.tagger_ids import tagger_function, tagger_input_names, tagger_specs
 from kmha.bundle import Bundle
+from kmha.layers.attention import stacked_heads
 from kmha.manifest import CLASSIFY, TAG
 
 PROBABILITIES, SCORES, ATTENTION = "probabilities", "scores", "attention"
@@ -47,7 +48,7 @@ def ids_function(bundle: Bundle, with_attention: bool = False) -> Any:
         if not with_attention:
             return answers
         named = weights if isinstance(weights, dict) else {ATTENTION: weights}
-        return answers | {name: tf.stack(each, axis=1) for name, each in named.items()}
+        return answers | {name: stacked_heads(each) for name, each in named.items()}
 
     # Without autograph: there is nothing to rewrite, and a graph of plain ops converts everywhere.
     return tf.function(answer, autograph=False)

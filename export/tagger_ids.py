@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from kmha.bundle import Bundle
 from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_MASK, WORD_STARTS
+from kmha.layers.attention import stacked_heads
 from kmha.layers.crf import Potentials
 from kmha.layers.crf_decoding import decode
 from kmha.text.ragged import Ragged
@@ -51,7 +52,7 @@ def tagger_function(bundle: Bundle, with_attention: bool = False) -> Callable[..
             PATH_PROBABILITIES: found.path_probabilities,
             SCORES: scores,
         }
-        return answers | {ATTENTION: tf.stack(weights, axis=1)} if with_attention else answers
+        return answers | {ATTENTION: stacked_heads(weights)} if with_attention else answers
 
     return answer
 

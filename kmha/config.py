@@ -38,6 +38,9 @@ class EncoderConfig:
         ngram_buckets: Rows of each hashed n-gram table; 0 leaves n-grams out.
         ngram_dim: Size of an n-gram's vector before it is projected to hidden_dim.
         ngram_orders: The n of each n-gram table.
+        layer_sizes: Heads and inner size of each block, where pruning has left other numbers than num_heads and
+            intermediate_dim; none: those. A head's size stays.
+        round_sizes: The same of each round of cross-attention, in a matcher that has rounds.
 
     Raises:
         InputError: A value is out of its range, or the heads do not divide the hidden size.
@@ -62,9 +65,21 @@ class EncoderConfig:
     ngram_buckets: int = 0
     ngram_dim: int = 64
     ngram_orders: tuple[int, ...] = (2, 3)
+    layer_sizes: tuple[tuple[int, int], ...] = ()
+    round_sizes: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "ngram_orders", tuple(self.ngram_orders))
+        for name in ("layer_sizes", "round_sizes"):
+            # From JSON they come as lists.
+            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+            _require_sizes(name, getattr(self, name))
+        _require(
+            len(self.layer_sizes) in (0, self.num_layers),
+            "layer_sizes",
+            f"of each of the {self.num_layers} blocks, or of none",
+            f"{len(self.layer_sizes)} sizes",
+        )
         for name in (
             "vocabulary_size",
             "hidden_dim",
@@ -87,9 +102,11 @@ class EncoderConfig:
                 f" {self.num_heads}; or give head_dim"
             )
         _require(self.head_dim is None or self.head_dim >= 1, "head_dim", "at least 1", self.head_dim)
-        head_dim = self.head_dim or self.hidden_dim // self.num_heads
         _require(
-            self.positions != "rotary" or head_dim % 2 == 0, "head_dim", "even for rotary positions", head_dim
+            self.positions != "rotary" or self.head_size % 2 == 0,
+            "head_dim",
+            "even for rotary positions",
+            self.head_size,
         )
         if self.ngram_buckets:
             _require(
@@ -107,6 +124,19 @@ class EncoderConfig:
             _require(
                 min(self.ngram_orders, default=0) >= 2, "ngram_orders", "2 or more each", self.ngram_orders
             )
+
+    @property
+    def head_size(self) -> int:
+        """Size of one head."""
+        return self.head_dim or self.hidden_dim // self.num_heads
+
+    def layer_size(self, index: int) -> tuple[int, int]:
+        """Heads and inner size of a block."""
+        return self.layer_sizes[index] if self.layer_sizes else (self.num_heads, self.intermediate_dim)
+
+    def round_size(self, index: int) -> tuple[int, int]:
+        """Heads and inner size of a round of cross-attention."""
+        return self.round_sizes[index] if self.round_sizes else (self.num_heads, self.intermediate_dim)
 
     @classmethod
     def bert(cls, vocabulary_size: int, hidden_dim: int, num_layers: int, **overrides) -> "EncoderConfig":
@@ -146,6 +176,12 @@ class EncoderConfig:
     def bert_base(cls, vocabulary_size: int = 30522, **overrides) -> "EncoderConfig":
         """12 layers of 768."""
         return cls.bert(vocabulary_size, 768, 12, **overrides)
+
+
+def _require_sizes(name: str, sizes: tuple) -> None:
+    for size in sizes:
+        fine = len(size) == 2 and all(isinstance(number, int) and number >= 1 for number in size)
+        _require(fine, name, "heads and inner size, at least 1 each", size)
 
 
 def _require(holds: bool, name: str, wanted: str, given: object) -> None:

@@ -107,8 +107,13 @@ def masked_bundle():
 PAIRS = tuple(zip(TEXTS, (*TEXTS[1:], TEXTS[0]), strict=True))
 
 
-def make_pair_bundle(granularities: tuple[Tokenization, ...] = ("wordpiece",), labels=None, **model):
-    """A matcher's bundle whose weights are random but the same every time; more arguments of `TextMatcher`."""
+def make_pair_bundle(
+    granularities: tuple[Tokenization, ...] = ("wordpiece",), labels=None, encoder=None, **model
+):
+    """A matcher's bundle whose weights are random but the same every time; more arguments of `TextMatcher`.
+
+    `encoder` has more arguments of `EncoderConfig`.
+    """
     from kmha.bundle import Bundle
     from kmha.config import EncoderConfig
     from kmha.models.matcher import TextMatcher
@@ -121,6 +126,7 @@ def make_pair_bundle(granularities: tuple[Tokenization, ...] = ("wordpiece",), l
             len(part.vocabulary),
             max_length=2 * part.max_length if joint else part.max_length,
             num_segments=2 if joint else 0,
+            **(encoder or {}),
             hidden_dim=16,
             num_layers=1,
             num_heads=2,

@@ -18,6 +18,7 @@ COMMANDS = (
     "training.embed",
     "training.explain",
     "training.report",
+    "training.heads",
     "export.savedmodel",
     "export.batch",
     "export.tflite",

@@ -49,8 +49,9 @@ def fit(config: FitConfig) -> dict[str, Any]:
         (folder / METRICS).write_text(json.dumps(metrics, ensure_ascii=False, indent=2) + "\n", "utf-8")
         learnt.bundle.save(folder)
         if config.report:
+            from training.reporting.making import rerun
             from training.reporting.of_fit import report_fit
 
-            report_fit(config, data, learnt, metrics, folder)
+            report_fit(config, data, learnt, metrics, folder, rerun(config))
     say(f"written to {config.out_folder()}")
     return metrics

@@ -55,7 +55,7 @@ class Judge:
     def __post_init__(self):
         self._read = self.task.reader(self.model)
         self._logits = tf.function(
-            lambda features: self.model(features, training=False), reduce_retracing=True
+            lambda features: self.model(features, training=False), reduce_retracing=True, autograph=False
         )
 
     def answers(self, source: Source) -> Any:

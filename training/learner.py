@@ -25,7 +25,7 @@ from training.distill import TaughtTask, trained_beside, with_teacher
 from training.encoder_shape import checkpoint_of, has_new_ngrams
 from training.fine_tuning import freeze, rate_courses
 from training.initial_model import initial_model
-from training.inputs import Inputs, Source, make_inputs
+from training.inputs import Inputs, Source, cut_parts, make_inputs
 from training.judge import Judge
 from training.kept import length_percentiles, sample_texts
 from training.loop import Loop, epoch_plans
@@ -35,6 +35,7 @@ from training.precision import POLICIES, LossScale, in_float32
 from training.replicas import TrainingStep, make_strategy
 from training.reporting.material import Asked
 from training.run_folder import CHECKPOINT, RUN_LOG
+from training.start import Start
 from training.tasks.task import Task
 from training.usual import LEARNING_RATE, with_usual
 
@@ -56,7 +57,9 @@ class Learnt:
     lengths: dict[str, np.ndarray]
 
 
-def learn(config: FitConfig, data: Data, scratch: Path, folder: Path, cost: Cost) -> Learnt:
+def learn(
+    config: FitConfig, data: Data, scratch: Path, folder: Path, cost: Cost, start: Start | None = None
+) -> Learnt:
     """Trains a model on checked data and judges it.
 
     Args:
@@ -65,6 +68,7 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path, cost: Cost
         scratch: Where token ids are kept meanwhile.
         folder: The unfinished run, for its checkpoint and logs.
         cost: Of the run so far; goes on.
+        start: The model to go on with, whose labels those of the data are; None begins with a new one.
 
     Raises:
         InputError: A vocabulary, vector or checkpoint file cannot be used.
@@ -75,14 +79,17 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path, cost: Cost
     checkpoint = checkpoint_of(config)
     vocabulary = checkpoint.vocabulary if checkpoint else None
     with cost.of("tokens"):
-        inputs = make_inputs(config.text, data.parts, scratch, data.task, vocabulary)
+        if start is not None:
+            inputs = cut_parts(start.preprocessor, data.parts, scratch, data.task.masking)
+        else:
+            inputs = make_inputs(config.text, data.parts, scratch, data.task, vocabulary)
     for name, counts in inputs.counts.items():
         say(counts.describe(name))
     with cost.of("teacher") if config.distill.teacher else contextlib.nullcontext():
         data, inputs = with_teacher(config, data, inputs, scratch)
     with cost.of("training"), _dtype_policy(POLICIES[config.precision]):
         validation = inputs.judged("validation", data.task.targets(data.validation, data.labels))
-        model, judge, progress = _train(config, data, inputs, validation, folder)
+        model, judge, progress = _train(config, data, inputs, validation, folder, start)
     with cost.of("judging"), _dtype_policy(POLICIES["float32"]):
         model = in_float32(model)
         judge = dataclasses.replace(judge, model=model)
@@ -110,6 +117,7 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path, cost: Cost
         **({"pretrained": config.encoder.pretrained} if checkpoint else {}),
         **({"calibration": before.calibration.values()} if before else {}),
         **data.task.kept,
+        **(start.details if start else {}),
     }
     sample = sample_texts(data.train, config.train.seed)
     bundle = Bundle(model, inputs.preprocessor, data.labels, decision.get("thresholds"), details, sample)
@@ -126,7 +134,9 @@ def _dtype_policy(name: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, folder: Path):
+def _train(
+    config: FitConfig, data: Data, inputs: Inputs, validation: Source, folder: Path, start: Start | None
+):
     """The trained model with its best weights, its judge, and how the training went."""
     strategy = _strategy(config, data.task)
     source = inputs.source(
@@ -140,7 +150,10 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, fo
     pairs = len(source.rows) if data.task.num_texts == 2 else 0
     config = with_usual(config, data.task, source.text_lengths, len(plans), pairs)
     with strategy.scope():
-        model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
+        if start is not None:
+            model = start.build()
+        else:
+            model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
         new_ngrams = has_new_ngrams(config)
         freeze(model, config.finetune.frozen_layers, new_ngrams)
         trained = trained_beside(data.task, model)
@@ -158,6 +171,7 @@ def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, fo
         average=average,
         checkpoint=folder / CHECKPOINT,
         callbacks=_callbacks(config, data.task.metric, len(plans), folder),
+        judge_first=start is not None,
     )
     # Of pairs there are many combinations, more than anybody would read.
     shown = ", ".join(map(str, lengths)) if inputs.preprocessor.num_texts == 1 else f"{len(lengths)} shapes"

@@ -88,6 +88,7 @@ class Loop:
         average: The moving average that is judged in place of the last weights, or None.
         checkpoint: Folder of the checkpoint.
         callbacks: More Keras callbacks.
+        judge_first: Whether the weights that training begins with stay where none are better; their epoch is -1.
     """
 
     model: keras.Model
@@ -100,6 +101,7 @@ class Loop:
     average: WeightAverage | None
     checkpoint: Path
     callbacks: Sequence[keras.callbacks.Callback] = ()
+    judge_first: bool = False
 
     def run(self, resume: bool = False) -> Standing:
         """Trains and leaves the best weights in the model.
@@ -115,6 +117,8 @@ class Loop:
         standing = Standing()
         if resume:
             standing = Standing(**read_checkpoint(self.checkpoint, state))
+        elif self.judge_first:
+            standing.best_metric = self.validate()[self.metric]
         callbacks = keras.callbacks.CallbackList(
             list(self.callbacks),
             model=self.model,

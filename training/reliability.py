@@ -51,19 +51,24 @@ def reliability(title: str, sure: np.ndarray, right: np.ndarray, error: float | 
         return Reliability(title, error, rows, *means)
 
 
-def check_picture(path: Path) -> None:
-    """Raises InputError where no picture can be written: a wrong ending, no folder, no matplotlib."""
+def check_picture(path: Path, flag: str = "--out") -> None:
+    """Raises InputError where no picture can be written: a wrong ending, no folder, no matplotlib.
+
+    Args:
+        path: Where it is to be.
+        flag: What named the place.
+    """
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(
-            f"--out {path}: wanted a file ending in {', '.join(SUFFIXES)}, given {path.suffix or 'none'}"
+            f"{flag} {path}: wanted a file ending in {', '.join(SUFFIXES)}, given {path.suffix or 'none'}"
         )
     if not path.parent.is_dir():
-        raise InputError(f"--out {path}: wanted a folder that exists, given {path.parent}")
+        raise InputError(f"{flag} {path}: wanted a folder that exists, given {path.parent}")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         raise InputError(
-            "--out: wanted matplotlib to draw with, given none; pip install 'kmha[report]'"
+            f"{flag}: wanted matplotlib to draw with, given none; pip install 'kmha[report]'"
         ) from None
 
 

@@ -68,7 +68,7 @@ def loader(kind: str, path: str) -> Callable[[str, int, dict[str, Any]], Timed]:
 
 
 def check_heads(path: str, sizes: dict[str, Any]) -> None:
-    """Whether an encoder's heads fill its hidden size, which the encoders of others take for granted.
+    """Whether an encoder's heads fill its hidden size in all blocks, which the encoders of others take for granted.
 
     Args:
         path: For messages.
@@ -77,6 +77,8 @@ def check_heads(path: str, sizes: dict[str, Any]) -> None:
     Raises:
         InputError: They do not.
     """
+    if sizes["layer_sizes"]:
+        raise InputError(f"{path}: wanted blocks that are all alike, given those of a pruned encoder")
     if sizes["head_dim"] is not None and sizes["head_dim"] * sizes["num_heads"] != sizes["hidden_dim"]:
         heads = f"{sizes['num_heads']} of {sizes['head_dim']} in {sizes['hidden_dim']}"
         raise InputError(f"{path}: wanted heads that fill the hidden size, given {heads}")

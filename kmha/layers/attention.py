@@ -5,7 +5,7 @@
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 from keras import ops
@@ -100,6 +100,25 @@ def open_rows(mask):
     """
     some = ops.any(ops.cast(mask, "bool"), axis=-1, keepdims=True)
     return ops.cast(ops.expand_dims(some, 1) if len(mask.shape) == 2 else some, "float32")
+
+
+def stacked_heads(weights: Sequence):
+    """The attention weights of all blocks as one tensor.
+
+    Args:
+        weights: Of each block float32 [B, N, T, S]; pruned ones have fewer heads than others.
+
+    Returns:
+        float32 [B, L, N, T, S], N the most heads that a block has; the heads that others lack are zeros, which no
+        head gives to a text.
+    """
+    most = max(each.shape[1] for each in weights)
+    missing = [most - each.shape[1] for each in weights]
+    filled = [
+        ops.pad(each, ((0, 0), (0, lack), (0, 0), (0, 0))) if lack else each
+        for each, lack in zip(weights, missing, strict=True)
+    ]
+    return ops.stack(filled, axis=1)
 
 
 def _softmax(scores):

@@ -16,11 +16,16 @@ from kmha.models.traces import Trace, note
 SPECIAL_FROM_UNKNOWN = 4
 
 
-def block_options(config: EncoderConfig) -> dict[str, Any]:
-    """The arguments of `AttentionBlock` that every block of a model with this configuration shares."""
-    names = ("num_heads", "intermediate_dim", "head_dim", "norm", "norm_epsilon")
-    names += ("activation", "dropout", "attention_dropout")
-    return {name: getattr(config, name) for name in names}
+def block_options(config: EncoderConfig, size: tuple[int, int]) -> dict[str, Any]:
+    """The arguments of `AttentionBlock` that blocks of a model with this configuration share, and a block's own size.
+
+    Args:
+        config: Of the model's encoder.
+        size: Heads and inner size.
+    """
+    names = ("norm", "norm_epsilon", "activation", "dropout", "attention_dropout")
+    own = {"num_heads": size[0], "intermediate_dim": size[1], "head_dim": config.head_size}
+    return own | {name: getattr(config, name) for name in names}
 
 
 @keras.saving.register_keras_serializable(package="kmha")
@@ -79,7 +84,7 @@ class TransformerEncoder(keras.layers.Layer):
     def _block(self, index: int) -> EncoderBlock:
         config = self.config
         return EncoderBlock(
-            **block_options(config),
+            **block_options(config, config.layer_size(index)),
             rotary=config.positions == "rotary",
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02)
             if config.norm == "post"

@@ -50,7 +50,7 @@ class PairEncoder(keras.layers.Layer):
     Raises:
         ValueError: The lengths are known and T + S - 1 is larger than config.max_length in the joint form.
         InputError: An unknown form or pooling, overlap in the bi form, or a joint form without segments or with
-            rotary positions or with weights of its own for each text.
+            rotary positions or with weights of its own for each text; or sizes of other rounds than there are.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class PairEncoder(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        _check(config, form, pooling, overlap, share_weights)
+        _check(config, form, rounds, pooling, overlap, share_weights)
         self.config = config
         self.form = form
         self.rounds = rounds
@@ -72,9 +72,9 @@ class PairEncoder(keras.layers.Layer):
         self.share_weights = share_weights
         self.encoder_a = self._encoder("encoder" if share_weights else "encoder_a")
         self.encoder_b = self.encoder_a if share_weights else self._encoder("encoder_b")
-        names = range(rounds if form == "cross" else 0)
-        self.rounds_a = [self._round(f"round_{i}" if share_weights else f"round_{i}_a") for i in names]
-        self.rounds_b = self.rounds_a if share_weights else [self._round(f"round_{i}_b") for i in names]
+        places = range(rounds if form == "cross" else 0)
+        self.rounds_a = [self._round(i, "" if share_weights else "_a") for i in places]
+        self.rounds_b = self.rounds_a if share_weights else [self._round(i, "_b") for i in places]
         # A pre-norm text is normalised once it has been pooled, so that telling tokens may weigh more.
         self.norm = (
             keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name="norm", dtype=self.dtype_policy)
@@ -96,8 +96,9 @@ class PairEncoder(keras.layers.Layer):
     def _encoder(self, name: str) -> TransformerEncoder:
         return TransformerEncoder(self.config, final_norm=False, name=name, dtype=self.dtype_policy)
 
-    def _round(self, name: str) -> CrossAttentionBlock:
-        return CrossAttentionBlock(**block_options(self.config), name=name, dtype=self.dtype_policy)
+    def _round(self, index: int, side: str) -> CrossAttentionBlock:
+        options = block_options(self.config, self.config.round_size(index))
+        return CrossAttentionBlock(**options, name=f"round_{index}{side}", dtype=self.dtype_policy)
 
     def build(self, ids_a_shape, mask_a_shape=None, ids_b_shape=None, mask_b_shape=None):
         """Builds each part for token ids [B, T]."""
@@ -222,10 +223,17 @@ class PairEncoder(keras.layers.Layer):
         return cls(**{**config, "config": EncoderConfig(**config["config"])})
 
 
-def _check(config: EncoderConfig, form: str, pooling: str, overlap: bool, share_weights: bool) -> None:
+def _check(
+    config: EncoderConfig, form: str, rounds: int, pooling: str, overlap: bool, share_weights: bool
+) -> None:
     for name, given, known in (("form", form, typing.get_args(Form)), ("pooling", pooling, MODES)):
         if given not in known:
             raise InputError(f"{name} must be one of {', '.join(known)}, given {given!r}")
+    sizes = len(config.round_sizes)
+    if sizes not in (0, rounds if form == "cross" else 0):
+        raise InputError(
+            f"round_sizes must be of each of the {rounds} rounds of the cross form, given {sizes}"
+        )
     if form == "bi" and overlap:
         raise InputError("overlap must be off in the bi form, whose texts do not see each other; given on")
     if form != "joint":

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kmha.config import EncoderConfig
+from kmha.errors import InputError
 from kmha.text.vocabulary import Tokenization, Vocabulary
 
 
@@ -29,3 +30,25 @@ class Checkpoint:
     tokenization: Tokenization
     lower_case: bool
     read_weights: Callable[[], dict[str, np.ndarray]]
+
+
+def kept_blocks(ours: int, theirs: int) -> list[int]:
+    """Which blocks of a checkpoint each of ours starts from: evenly spread, the last one always.
+
+    Raises:
+        InputError: The checkpoint has fewer.
+    """
+    if ours > theirs:
+        raise InputError(f"num_layers must be at most the checkpoint's {theirs}, given {ours}")
+    return [round((i + 1) * theirs / ours) - 1 for i in range(ours)]
+
+
+def shortened(config: EncoderConfig, num_layers: int) -> EncoderConfig:
+    """The shape of an encoder that starts from some blocks of a checkpoint, whose sizes may differ.
+
+    Raises:
+        InputError: The checkpoint has fewer blocks.
+    """
+    sizes = [config.layer_size(i) for i in kept_blocks(num_layers, config.num_layers)]
+    layer_sizes = tuple(sizes) if config.layer_sizes else ()
+    return dataclasses.replace(config, num_layers=num_layers, layer_sizes=layer_sizes)

@@ -49,7 +49,8 @@ def _encoder_config(path: Path) -> EncoderConfig:
         with zipfile.ZipFile(path) as archive:
             values = json.loads(archive.read("config.json"))["config"]
         encoder: dict[str, Any] = values.get("encoder") or next(iter(values["encoders"].values()))
-        return EncoderConfig(**encoder)
+        # Rounds of cross-attention are no part of the encoder.
+        return EncoderConfig(**{**encoder, "round_sizes": ()})
     # The archive may be damaged, or hold JSON of any shape.
     except Exception as error:
         raise InputError(f"{path}: no encoder can be read from it: {error}") from error

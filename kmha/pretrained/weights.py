@@ -6,6 +6,7 @@ import numpy as np
 
 from kmha.errors import InputError
 from kmha.models.encoder import TransformerEncoder
+from kmha.pretrained.checkpoint import kept_blocks
 
 _TOKENS, _POSITIONS = "embedding/tokens/embeddings", "embedding/position/table"
 
@@ -42,7 +43,7 @@ def put_weights(
     Raises:
         InputError: A weight has another shape.
     """
-    kept = _blocks(encoder.config.num_layers, num_layers)
+    kept = kept_blocks(encoder.config.num_layers, num_layers)
     untouched = []
     for path, variable in encoder_variables(encoder).items():
         value = weights.get(_source(path, kept))
@@ -57,13 +58,6 @@ def put_weights(
             raise InputError(f"{path} must have shape {list(variable.shape)}, given {list(value.shape)}")
         variable.assign(value)
     return untouched
-
-
-def _blocks(ours: int, theirs: int) -> list[int]:
-    """Which of their blocks each of ours starts from."""
-    if ours > theirs:
-        raise InputError(f"num_layers must be at most the checkpoint's {theirs}, given {ours}")
-    return [round((i + 1) * theirs / ours) - 1 for i in range(ours)]
 
 
 def _source(path: str, kept: Sequence[int]) -> str:

@@ -35,6 +35,15 @@ from kmha.models.encoder import TransformerEncoder
         ({"ngram_buckets": 9, "vocabulary_size": MAX_HASHED_ID}, "vocabulary_size must be below 262144"),
         ({"ngram_buckets": 9, "ngram_orders": (2, 1)}, "ngram_orders must be 2 or more each"),
         ({"ngram_buckets": 9, "ngram_orders": ()}, "ngram_orders must be 2 or more each"),
+        (
+            {"layer_sizes": [(4, 512)]},
+            "layer_sizes must be of each of the 2 blocks, or of none, given 1 sizes",
+        ),
+        (
+            {"layer_sizes": [(4, 512), (0, 9)]},
+            r"layer_sizes must be heads and inner size, at least 1 each, given",
+        ),
+        ({"round_sizes": [(1, 2, 3)]}, r"round_sizes must be heads and inner size, at least 1 each, given"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
@@ -48,13 +57,24 @@ def test_heads_need_not_divide_the_hidden_size_if_their_size_is_given():
     assert EncoderConfig(100, num_heads=3, head_dim=20).head_dim == 20
 
 
+def test_blocks_have_the_sizes_that_pruning_left():
+    config = EncoderConfig(100, layer_sizes=((3, 9), (1, 512)), round_sizes=((2, 7),))
+    assert (config.head_size, config.layer_size(1), config.round_size(0)) == (32, (1, 512), (2, 7))
+    encoder = TransformerEncoder(config)
+    encoder.build({"token_ids": (None, None)})
+    found = [(block.attention.num_heads, block.feed_forward.intermediate_dim) for block in encoder.blocks]
+    assert found == [(3, 9), (1, 512)]
+    assert encoder.blocks[0].attention.output_kernel.shape == (3 * 32, 128)
+
+
 def test_the_limit_of_ids_keeps_hashes_in_int32():
     largest = MAX_HASHED_ID - 1
     assert largest * MULTIPLIER + largest < 2**31
 
 
 def test_a_config_survives_json():
-    config = EncoderConfig(100, ngram_buckets=50, ngram_orders=(2, 4), positions="rotary")
+    sizes = {"layer_sizes": ((3, 9), (1, 512)), "round_sizes": ((2, 7),)}
+    config = EncoderConfig(100, ngram_buckets=50, ngram_orders=(2, 4), positions="rotary", **sizes)
     assert EncoderConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
 
 

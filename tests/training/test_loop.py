@@ -165,6 +165,15 @@ def test_the_least_patience_ends_with_the_first_epoch_that_is_not_better(tmp_pat
     assert (standing.epoch, standing.best_epoch) == (3, 1)
 
 
+def test_weights_to_start_from_stay_where_none_are_better(tmp_path):
+    loop = make_loop(tmp_path, validate=scripted([0.9, 0.4, 0.8]), settings=with_settings(epochs=2))
+    loop.judge_first = True
+    before = [weight.numpy() for weight in trainable(loop.model)]
+    standing = loop.run()
+    assert (standing.best_epoch, standing.best_metric, standing.epoch) == (-1, 0.9, 2)
+    assert distance([weight.numpy() for weight in trainable(loop.model)], before) == 0
+
+
 def test_the_average_is_judged_and_kept(tmp_path):
     loop = make_loop(tmp_path, settings=with_settings(epochs=1))
     judged = []

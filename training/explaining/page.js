@@ -171,8 +171,8 @@ function weight(map, layer, head, row, column) {
   const at = (n) => values[((layer * heads + n) * height + row) * width + column];
   if (head < heads) return at(head);
   let sum = 0;
-  for (let n = 0; n < heads; n++) sum += at(n);
-  return sum / heads;
+  for (let n = 0; n < map.there[layer]; n++) sum += at(n);
+  return sum / map.there[layer];
 }
 
 const size = (map) => [data.sequences[map.rows].tokens.length, data.sequences[map.columns].tokens.length];
@@ -211,6 +211,7 @@ function paint(canvas, values, height, width) {
 }
 
 const headName = (map, head) => (head < map.heads ? `head ${head + 1}` : "mean of heads");
+const isPruned = (map, layer, head) => head < map.heads && head >= map.there[layer];
 const layerName = (map, layer) => `${map.unit} ${layer + 1}`;
 let cells = [];
 
@@ -230,8 +231,8 @@ function showGrid() {
     row.append(attributes(made("span", { textContent: layerName(map, layer) }), { role: "rowheader" }));
     for (let head = 0; head <= map.heads; head++) {
       const cell = attributes(made("button", { type: "button", className: "cell" }), { role: "gridcell" });
-      cell.setAttribute("aria-label", `${layerName(map, layer)}, ${headName(map, head)}`);
-      cell.title = `${layerName(map, layer)}, ${headName(map, head)}`;
+      cell.title = `${layerName(map, layer)}, ${headName(map, head)}${isPruned(map, layer, head) ? ", pruned" : ""}`;
+      cell.setAttribute("aria-label", cell.title);
       Object.assign(cell.dataset, { layer, head });
       const canvas = made("canvas");
       paint(canvas, matrix(map, layer, head), height, width);

@@ -16,6 +16,7 @@ from kmha.errors import InputError
 from training.beside import written_beside
 from training.explaining.deletion import ATTENTION, GRADIENT, LEFT_OUT, RANDOM
 from training.explaining.questions import SCORE, Question
+from training.explaining.rollout import heads_there
 from training.explaining.words import NO_WORD
 
 SUFFIXES = (".html", ".htm")
@@ -127,6 +128,7 @@ def _map(given) -> dict[str, Any]:
         "unit": "Round" if given.round else "Layer",
         "layers": layers,
         "heads": heads,
+        "there": [heads_there(layer) for layer in given.weights],
         "rows": given.rows,
         "columns": given.columns,
         "weights": base64.b64encode(steps.tobytes()).decode("ascii"),

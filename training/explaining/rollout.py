@@ -19,8 +19,8 @@ def rolled(weights: np.ndarray) -> np.ndarray:
     Source: Abnar and Zuidema 2020, arXiv:2005.00928.
     """
     mixed = np.eye(weights.shape[-1])
-    for layer in weights.astype(np.float64).mean(axis=1):
-        mixed = _with_residual(layer) @ mixed
+    for layer in weights:
+        mixed = _with_residual(head_mean(layer)) @ mixed
     return mixed
 
 
@@ -51,10 +51,20 @@ def pair_rolled(
     rounds: Sequence = () if a_to_b is None or b_to_a is None else list(zip(a_to_b, b_to_a, strict=True))
     for to_b, to_a in rounds:
         layer = np.zeros_like(mixed)
-        layer[:length, length:] = to_b.astype(np.float64).mean(axis=0)
-        layer[length:, :length] = to_a.astype(np.float64).mean(axis=0)
+        layer[:length, length:] = head_mean(to_b)
+        layer[length:, :length] = head_mean(to_a)
         mixed = _with_residual(layer) @ mixed
     return mixed
+
+
+def heads_there(weights: np.ndarray) -> int:
+    """How many heads of a layer, float [N, T, S], there are; those that pruning has taken are zeros behind them."""
+    return int(np.flatnonzero(weights.any(axis=(1, 2))).max(initial=0)) + 1
+
+
+def head_mean(weights: np.ndarray) -> np.ndarray:
+    """The mean of a layer's heads, float [N, T, S], as float64 [T, S]."""
+    return weights[: heads_there(weights)].astype(np.float64).mean(axis=0)
 
 
 def _with_residual(layer: np.ndarray) -> np.ndarray:

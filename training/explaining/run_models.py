@@ -9,6 +9,7 @@ import tensorflow as tf
 from kmha.bundle import Bundle
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_STARTS
+from kmha.layers.attention import stacked_heads
 from kmha.manifest import A_MODEL, MASKED_LM, MATCH, TAG
 from kmha.models.traces import traced
 from kmha.text.ragged import Ragged
@@ -51,7 +52,7 @@ class _Gradients:
                 for gradient, state, start in zip(gradients, states, nothing, strict=True)
             ]
             named = weights if isinstance(weights, dict) else {ATTENTION: weights}
-            return {name: tf.stack(each, axis=1)[0] for name, each in named.items()}, products
+            return {name: stacked_heads(each)[0] for name, each in named.items()}, products
 
         self._forward: Any = tf.function(forward, autograph=False)
         self._traced: Any = None

@@ -9,13 +9,14 @@ from training.cli import say
 from training.config import FitConfig
 from training.data import Data
 from training.learner import Learnt
-from training.reporting.making import rerun
 from training.reporting.material import Material, file_sizes, most_tokens
 from training.reporting.writing import report, write_report
 from training.run_folder import CARD, REPORT
 
 
-def report_fit(config: FitConfig, data: Data, learnt: Learnt, metrics: dict[str, Any], folder: Path) -> None:
+def report_fit(
+    config: FitConfig, data: Data, learnt: Learnt, metrics: dict[str, Any], folder: Path, command: str
+) -> None:
     """Writes report.html and report.md into the folder of a run that has everything else.
 
     Args:
@@ -24,9 +25,10 @@ def report_fit(config: FitConfig, data: Data, learnt: Learnt, metrics: dict[str,
         learnt: The trained model and what it says of rows.
         metrics: What metrics.json holds.
         folder: Of the run.
+        command: What makes the run again.
     """
     try:
-        made = report(_material(config, data, learnt, metrics, folder))
+        made = report(_material(config, data, learnt, metrics, folder, command))
         write_report(made, folder / REPORT, folder / CARD)
     # Whatever is wrong with a picture or a table, hours of training are not lost for it.
     except Exception as error:
@@ -35,7 +37,7 @@ def report_fit(config: FitConfig, data: Data, learnt: Learnt, metrics: dict[str,
 
 
 def _material(
-    config: FitConfig, data: Data, learnt: Learnt, metrics: dict[str, Any], folder: Path
+    config: FitConfig, data: Data, learnt: Learnt, metrics: dict[str, Any], folder: Path, command: str
 ) -> Material:
     bundle, manifest = learnt.bundle, read_manifest(folder)
     return Material(
@@ -55,6 +57,6 @@ def _material(
         lengths=learnt.lengths,
         longest=most_tokens(bundle.preprocessor),
         train=data.train,
-        command=rerun(config),
+        command=command,
         files=file_sizes(folder, manifest),
     )

@@ -40,3 +40,11 @@ def test_peers_give_probabilities_that_padding_does_not_change(kind, norm):
 def test_heads_that_do_not_fill_the_hidden_size_are_refused(kind):
     with pytest.raises(InputError, match=f"^{kind}: wanted heads that fill .* given 2 of 5 in 16$"):
         load(kind, head_dim=5)
+
+
+@peers
+def test_pruned_encoders_have_no_peers(kind):
+    with pytest.raises(
+        InputError, match=f"^{kind}: wanted blocks that are all alike, given those of a pruned"
+    ):
+        load(kind, layer_sizes=((1, 24), (2, 9)))

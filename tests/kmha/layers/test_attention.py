@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kmha.layers.attention import attention_mask, open_rows, scaled_dot_product_attention
+from kmha.layers.attention import attention_mask, open_rows, scaled_dot_product_attention, stacked_heads
 from tests.kmha.layers.references import loop_attention
 from tests.layer_checks import compiled, gradients, run, to_numpy
 
@@ -124,3 +124,12 @@ def test_a_single_key_gets_all_the_weight_without_a_warning(mask):
     expected = np.ones((B, 1, 1, 1)) if mask is None else mask[:, :, None, None]
     np.testing.assert_array_equal(to_numpy(weights), np.broadcast_to(expected, (B, N, T, 1)))
     np.testing.assert_array_equal(to_numpy(output), VALUE[:, :, :1].repeat(T, axis=2) * expected)
+
+
+def test_blocks_of_fewer_heads_are_filled_up_with_zeros():
+    weights = [GENERATOR.random((B, heads, T, S)).astype("float32") for heads in (2, N, 1)]
+    found = to_numpy(run(stacked_heads, weights))
+    assert found.shape == (B, 3, N, T, S)
+    for layer, each in enumerate(weights):
+        np.testing.assert_array_equal(found[:, layer, : each.shape[1]], each)
+        assert not found[:, layer, each.shape[1] :].any()

@@ -4,12 +4,15 @@ import shutil
 import numpy as np
 import pytest
 
+from kmha.bundle import Bundle
 from kmha.errors import InputError
 from kmha.manifest import MANIFEST, write_manifest
 from kmha.models.encoder import TransformerEncoder
+from kmha.pretrained.checkpoint import shortened
 from kmha.pretrained.sources import find_checkpoint
 from kmha.pretrained.weights import put_weights
 from tests.bundles import one_label_bundle, pair_bundle, tagger_bundle
+from tests.pruned_models import SIZES, uneven_bundle, uneven_pair_bundle
 
 RUNS = {"classify": one_label_bundle, "match": pair_bundle, "tag": tagger_bundle}
 
@@ -92,3 +95,22 @@ def test_more_tokens_than_the_table_has_rows_are_refused(runs, tmp_path):
     write_manifest(folder, manifest, manifest.pop("files"))
     with pytest.raises(InputError, match=r"vocab.txt: wanted at most the model's \d+ tokens"):
         find_checkpoint(str(folder))
+
+
+def test_blocks_that_pruning_left_uneven_are_started_from_each_with_its_size(tmp_path):
+    uneven_bundle().save(tmp_path / "run")
+    checkpoint = find_checkpoint(str(tmp_path / "run"))
+    assert checkpoint.config.layer_sizes == SIZES
+    last = shortened(checkpoint.config, 1)
+    assert (last.num_layers, last.layer_sizes) == (1, SIZES[1:])
+    encoder = TransformerEncoder(last)
+    encoder.build({"token_ids": (None, None)})
+    assert put_weights(encoder, checkpoint.read_weights(), 2)[:1] == ["norm/gamma"]
+    found, wanted = encoder.blocks[0], Bundle.load(tmp_path / "run").model.encoder.blocks[1]
+    np.testing.assert_array_equal(found.attention.output_kernel, wanted.attention.output_kernel)
+
+
+def test_sizes_of_rounds_stay_with_their_matcher(tmp_path):
+    uneven_pair_bundle().save(tmp_path / "run")
+    config = find_checkpoint(str(tmp_path / "run")).config
+    assert (config.layer_sizes, config.round_sizes) == (((2, 9),), ())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.explaining.rollout import pair_rolled, rolled
+from training.explaining.rollout import heads_there, pair_rolled, rolled
 
 
 def weights(*shape: int, seed: int = 0) -> np.ndarray:
@@ -41,3 +41,13 @@ def test_a_round_mixes_the_other_text_in():
 
 def test_a_row_that_attends_to_nothing_is_itself():
     np.testing.assert_allclose(rolled(np.zeros((2, 2, 3, 3))), np.eye(3))
+
+
+def test_heads_that_pruning_has_taken_count_for_nothing():
+    given = weights(2, 3, 4, 4)
+    fewer = np.concatenate([given, np.zeros((2, 2, 4, 4), np.float32)], axis=1)
+    np.testing.assert_allclose(rolled(fewer), rolled(given))
+    assert [heads_there(layer) for layer in fewer] == [3, 3]
+    np.testing.assert_allclose(
+        pair_rolled(fewer, given, fewer, given), pair_rolled(given, given, given, given)
+    )

@@ -111,6 +111,6 @@ def test_the_page_in_a_browser(run):
 
 
 def test_a_report_that_cannot_be_made_costs_no_run(tmp_path, capsys):
-    report_fit(FitConfig(), None, None, {}, tmp_path)  # pyright: ignore
+    report_fit(FitConfig(), None, None, {}, tmp_path, "")  # pyright: ignore
     assert "no report was written, AttributeError" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,149 @@
+"""The command: what heads are worth, and a smaller run that does all that a run does."""
+
+import json
+import tomllib
+
+import pytest
+
+from kmha.bundle import Bundle
+from tests.bundles import PAIRS, make_pair_bundle, masked_bundle, tagger_bundle
+from tests.command_runs import TINY, call, refused, write_csv
+from training import embed, evaluate, explain, fit, predict
+from training.heads import main
+
+WORDS_OF = {"rain": "weather", "soup": "food"}
+
+
+@pytest.fixture(scope="module")
+def pruned(news_run, tmp_path_factory):
+    """The folder of the pruned run and how the command ended."""
+    folder = tmp_path_factory.mktemp("pruned")
+    flags = ["--prune", "0.3", "--out", folder / "run", "--learning-rate", "0.01"]
+    return folder / "run", call(main, news_run.folder, "--data", news_run.test, *flags)
+
+
+def test_heads_are_measured_and_the_run_stays(news_run):
+    before = sorted((path.name, path.read_bytes()) for path in news_run.folder.iterdir() if path.is_file())
+    outcome = call(main, news_run.folder, "--data", news_run.test, "--rows", "10")
+    assert outcome.status == 0, outcome.err
+    found = outcome.json
+    assert found["rows"] == 10 and [each["head"] for each in found["heads"]] == [1, 2]
+    for each in found["heads"]:
+        assert each["block"] == "block 1" and each["importance"] > 0 and each["entropy"] > 0
+        assert {"loss_without", "accuracy_without", "distance"} < each.keys()
+    (inner,) = found["feed_forward"]
+    assert inner["rows"] == 16 and inner["quartiles"] == sorted(inner["quartiles"])
+    assert (
+        "block 1, head 2" in outcome.err and f"accuracy {found['accuracy']:.4f} with all heads" in outcome.err
+    )
+    after = sorted((path.name, path.read_bytes()) for path in news_run.folder.iterdir() if path.is_file())
+    assert after == before
+
+
+def test_a_pruned_run_is_smaller_and_says_what_that_did(news_run, pruned):
+    folder, outcome = pruned
+    assert outcome.status == 0, outcome.err
+    told = outcome.json["pruned"]
+    assert told["heads"] == {"before": 2, "after": 1}
+    assert told["feed_forward_rows"] == {"before": 16, "after": 11}
+    lost = told["weights"]["before"] - told["weights"]["after"]
+    # A head of 8 in vectors of 16, with biases; five feed-forward rows.
+    assert lost == 8 * 4 * 16 + 3 * 8 + 5 * (2 * 16 + 1)
+    assert told["block_weights"]["before"] - told["block_weights"]["after"] == lost
+    assert told["bytes"]["after"] == (folder / "model.keras").stat().st_size
+    bundle, whole = Bundle.load(folder), Bundle.load(news_run.folder)
+    assert bundle.model.encoder_config.layer_sizes == ((1, 11),)
+    assert bundle.labels == whole.labels
+    assert bundle.preprocessor.vocabulary.tokens == whole.preprocessor.vocabulary.tokens
+    for run, state in ((news_run.folder, "before"), (folder, "after")):
+        scores = call(evaluate.main, run, "--data", news_run.test).json
+        for name in ("loss", "accuracy"):
+            assert told["scores"][state][name] == pytest.approx(scores[name], abs=1e-5)
+    assert bundle.details["pruned"]["heads"] == told["heads"]
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["judged_on"] == "validation" and "test" not in metrics
+    written = (folder / "config.toml").read_text()
+    assert written.startswith(
+        "# How a model was trained on that training.heads --prune 0.3 had cut from run;"
+    )
+    config = tomllib.loads(written)
+    assert config["train"]["epochs"] == 1 and config["out"] == str(folder)
+
+
+def test_a_pruned_run_does_what_a_run_does(news_run, pruned, tmp_path):
+    folder, _ = pruned
+    answers = call(predict.main, folder, stdin=b"soup and bread\n").out
+    assert json.loads(answers)["label"] in Bundle.load(folder).labels
+    page = tmp_path / "page.html"
+    outcome = call(explain.main, folder, "soup and bread", "--out", page, "--draws", "2")
+    assert outcome.status == 0, outcome.err
+    assert call(embed.main, folder, "--format", "jsonl", stdin=b"soup\n").status == 0
+    flags = [flag for flag in TINY if not flag.startswith(("--encoder.", "--text.vocabulary"))]
+    given = [f"--data.train={news_run.train}", f"--encoder.pretrained={folder}", "--no-baseline", *flags]
+    outcome = call(fit.main, *given, "--train.epochs=1", "--out", tmp_path / "again")
+    assert outcome.status == 0, outcome.err
+    config = Bundle.load(tmp_path / "again").model.encoder_config
+    assert config.layer_sizes == ((1, 11),)
+
+
+def test_matchers_and_taggers_are_measured(tmp_path):
+    make_pair_bundle(share_weights=False).save(tmp_path / "pairs")
+    rows = [(*pair, str(i % 2)) for i, pair in enumerate(PAIRS)]
+    data = write_csv(tmp_path / "pairs.csv", rows, ("text_a", "text_b", "label"))
+    found = call(main, tmp_path / "pairs", "--data", data).json
+    names = [each["block"] for each in found["heads"] if each["head"] == 1]
+    assert names == ["a block 1", "b block 1", "a round 1", "b round 1"]
+    assert [each["distance"] is None for each in found["heads"]] == 4 * [False] + 4 * [True]
+    tagger_bundle().save(tmp_path / "tags")
+    (tmp_path / "rows.conll").write_text("old O\nferry B-LOC\n\nSeven B-PER\nferries O\n\n")
+    found = call(main, tmp_path / "tags", "--data", tmp_path / "rows.conll").json
+    assert {"span_f1", "loss"} < found.keys() and len(found["heads"]) == 2
+
+
+def test_a_picture_is_drawn(news_run, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "heads.png"
+    outcome = call(main, news_run.folder, "--data", news_run.test, "--rows", "3", "--picture", path)
+    assert outcome.status == 0 and path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--prune", "0"], "--prune: wanted above 0 and below 1, given 0.0"),
+        (["--prune", "1"], "--prune: wanted above 0 and below 1, given 1.0"),
+        (["--prune", "0.3"], "--out: wanted a folder for the pruned run beside --prune, given none"),
+        (["--out", "smaller"], "--out: wanted --prune beside it, given none"),
+        (["--prune", "0.3", "--out", "taken"], "--out taken: wanted a new folder"),
+        (["--prune", "0.3", "--out", "new", "--train", "none.csv"], "none.csv"),
+        (["--picture", "a.gif"], "--picture a.gif: wanted a file ending in"),
+        (["--data", "none.csv"], "none.csv"),
+        (["--data", "no_label.csv"], "label"),
+        (["--data", "unknown.csv"], "wanted rows with labels of the run, given none"),
+    ],
+)
+def test_wrong_input_is_one_line(news_run, tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "no_label.csv", [("soup",)], ("text",))
+    write_csv(tmp_path / "unknown.csv", [("rain", "weather")])
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    given = flags if "--data" in flags else ["--data", str(news_run.test), *flags]
+    assert message in refused(tmp_path, main, str(news_run.folder), *given)
+
+
+def test_runs_that_cannot_be_pruned_are_refused(news_run, tmp_path):
+    masked_bundle().save(tmp_path / "language")
+    said = refused(tmp_path, main, str(tmp_path / "language"), "--data", str(news_run.test))
+    assert said.endswith("given a masked language model; prune a run that starts from it")
+    make_pair_bundle().save(tmp_path / "alone")
+    data = write_csv(tmp_path / "pairs.csv", [("a", "b", "1")], ("text_a", "text_b", "label"))
+    flags = ["--prune", "0.3", "--out", str(tmp_path / "new")]
+    said = refused(tmp_path, main, str(tmp_path / "alone"), "--data", str(data), *flags)
+    assert "alone: wanted config.toml, which tells what the run was trained on" in said
+    rows = [(f"{'old ' * count} {word}", label) for word, label in WORDS_OF.items() for count in range(20)]
+    other = write_csv(tmp_path / "other.csv", rows)
+    flags = ["--prune", "0.3", "--out", str(tmp_path / "new"), "--train", str(other)]
+    outcome = call(main, news_run.folder, "--data", news_run.test, *flags)
+    assert outcome.status == 2 and "wanted labels of the run, given also weather" in outcome.err
+    assert not (tmp_path / "new").exists() and not (tmp_path / "new.partial").exists()

@@ -1,0 +1,103 @@
+"""How a pruned model is trained on: as its run was, for a shorter while."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+from kmha.errors import InputError
+from training.cli import parse, say
+from training.config import FinetuneSection, FitConfig, task_section
+from training.run_folder import CHECKPOINT, CONFIG
+
+
+@dataclasses.dataclass(frozen=True)
+class Short:
+    """The while.
+
+    Attributes:
+        out: The folder of the pruned run.
+        overwrite: Whether a run that stands there goes.
+        train: Training rows; None: those of the run.
+        epochs: Passes over them.
+        learning_rate: The highest.
+    """
+
+    out: Path
+    overwrite: bool
+    train: Path | None
+    epochs: int
+    learning_rate: float
+
+
+def settings_of(run: Path, short: Short) -> FitConfig:
+    """The settings under which a run is trained on: its own, as far as they are not of its beginning.
+
+    Args:
+        run: A run folder.
+        short: What differs.
+
+    Raises:
+        InputError: The run does not tell its settings.
+    """
+    path = run / CONFIG
+    if not path.is_file():
+        raise InputError(f"{run}: wanted {CONFIG}, which tells what the run was trained on, given none")
+    config = parse(FitConfig, ["--config", str(path)], "python -m training.heads")
+    data = config.data
+    if short.train is not None:
+        data = dataclasses.replace(data, train=short.train, tfds="")
+    return dataclasses.replace(
+        config,
+        config=None,
+        out=short.out,
+        overwrite=short.overwrite,
+        resume=False,
+        baseline=False,
+        tensorboard=False,
+        data=data,
+        # Shape, vocabulary and weights are those of the run, whatever it began with.
+        encoder=dataclasses.replace(config.encoder, pretrained="", vectors=None),
+        text=dataclasses.replace(config.text, vocabulary=None, prune=False),
+        finetune=FinetuneSection(),
+        train=dataclasses.replace(config.train, epochs=short.epochs),
+        optimizer=dataclasses.replace(config.optimizer, learning_rate=short.learning_rate),
+    )
+
+
+def trained_on(config: FitConfig, start, folder: Path, scratch: Path):
+    """Trains a model on, judged on the validation rows of its run; test rows only keep training rows away.
+
+    Args:
+        config: What `settings_of` gives.
+        start: The model.
+        folder: The unfinished run.
+        scratch: Where the data is kept meanwhile.
+
+    Returns:
+        A `training.learner.Learnt`, and the rows, a `training.data.Data`.
+
+    Raises:
+        InputError: The rows cannot be used, or have labels that the model does not know.
+        Stopped: Told to stop.
+        Diverged: The loss left the numbers.
+    """
+    from training.cost import Cost
+    from training.data import describe, load_data
+    from training.learner import learn
+    from training.usual import with_usual_of_task
+
+    config = with_usual_of_task(config)
+    data = load_data(config, task_section(config), scratch)
+    unknown = sorted(set(data.labels) - set(start.labels))
+    if unknown:
+        name = data.origins["train"]["name"]
+        raise InputError(f"{name}: wanted labels of the run, given also {', '.join(unknown[:5])}")
+    for line in describe(data):
+        say(line)
+    data = dataclasses.replace(data, labels=start.labels, test=None)
+    try:
+        return learn(config, data, scratch, folder, Cost(), start), data
+    except BaseException:
+        # A pruning begins anew; it is not gone on with.
+        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
+        raise
