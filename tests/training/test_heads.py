@@ -1,6 +1,7 @@
 """The command: what heads are worth, and a smaller run that does all that a run does."""
 
 import json
+import shutil
 import tomllib
 
 import pytest
@@ -16,10 +17,13 @@ WORDS_OF = {"rain": "weather", "soup": "food"}
 
 @pytest.fixture(scope="module")
 def pruned(news_run, tmp_path_factory):
-    """The folder of the pruned run and how the command ended."""
+    """The folder of the pruned run and how the command ended, of a run that wants reports."""
     folder = tmp_path_factory.mktemp("pruned")
+    whole = shutil.copytree(news_run.folder, folder / "whole")
+    config = whole / "config.toml"
+    config.write_text(config.read_text().replace("report = false", "report = true"))
     flags = ["--prune", "0.3", "--out", folder / "run", "--learning-rate", "0.01"]
-    return folder / "run", call(main, news_run.folder, "--data", news_run.test, *flags)
+    return folder / "run", call(main, whole, "--data", news_run.test, *flags)
 
 
 def test_heads_are_measured_and_the_run_stays(news_run):
@@ -64,10 +68,12 @@ def test_a_pruned_run_is_smaller_and_says_what_that_did(news_run, pruned):
     assert metrics["judged_on"] == "validation" and "test" not in metrics
     written = (folder / "config.toml").read_text()
     assert written.startswith(
-        "# How a model was trained on that training.heads --prune 0.3 had cut from run;"
+        "# How a model was trained on that training.heads --prune 0.3 had cut from whole;"
     )
     config = tomllib.loads(written)
     assert config["train"]["epochs"] == 1 and config["out"] == str(folder)
+    again = f"--data={news_run.test} --prune=0.3 --learning-rate=0.01 --out runs/again"
+    assert again in (folder / "report.md").read_text() and (folder / "report.html").is_file()
 
 
 def test_a_pruned_run_does_what_a_run_does(news_run, pruned, tmp_path):
