@@ -49,7 +49,7 @@ class HeadsConfig(ColumnFlags):
     """Rows to train the pruned model on; None: those that the run was trained on, as its config.toml says."""
     epochs: Count = 1
     """Passes over them."""
-    learning_rate: Positive = 1e-4
+    learning_rate: Positive = 3e-4
     """The highest rate in them."""
 
 

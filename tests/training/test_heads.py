@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from kmha.bundle import Bundle
-from tests.bundles import PAIRS, make_pair_bundle, masked_bundle, tagger_bundle
+from tests.bundles import PAIRS, make_pair_bundle, masked_bundle
 from tests.command_runs import TINY, call, refused, write_csv
 from training import embed, evaluate, explain, fit, predict
 from training.heads import main
@@ -92,18 +92,14 @@ def test_a_pruned_run_does_what_a_run_does(news_run, pruned, tmp_path):
     assert config.layer_sizes == ((1, 11),)
 
 
-def test_matchers_and_taggers_are_measured(tmp_path):
+def test_a_matcher_is_measured_side_by_side(tmp_path):
     make_pair_bundle(share_weights=False).save(tmp_path / "pairs")
     rows = [(*pair, str(i % 2)) for i, pair in enumerate(PAIRS)]
     data = write_csv(tmp_path / "pairs.csv", rows, ("text_a", "text_b", "label"))
-    found = call(main, tmp_path / "pairs", "--data", data).json
+    found = call(main, tmp_path / "pairs", "--data", data, "--rows", "2").json
     names = [each["block"] for each in found["heads"] if each["head"] == 1]
     assert names == ["a block 1", "b block 1", "a round 1", "b round 1"]
     assert [each["distance"] is None for each in found["heads"]] == 4 * [False] + 4 * [True]
-    tagger_bundle().save(tmp_path / "tags")
-    (tmp_path / "rows.conll").write_text("old O\nferry B-LOC\n\nSeven B-PER\nferries O\n\n")
-    found = call(main, tmp_path / "tags", "--data", tmp_path / "rows.conll").json
-    assert {"span_f1", "loss"} < found.keys() and len(found["heads"]) == 2
 
 
 def test_a_picture_is_drawn(news_run, tmp_path):
@@ -149,7 +145,7 @@ def test_runs_that_cannot_be_pruned_are_refused(news_run, tmp_path):
     assert "alone: wanted config.toml, which tells what the run was trained on" in said
     rows = [(f"{'old ' * count} {word}", label) for word, label in WORDS_OF.items() for count in range(20)]
     other = write_csv(tmp_path / "other.csv", rows)
-    flags = ["--prune", "0.3", "--out", str(tmp_path / "new"), "--train", str(other)]
+    flags += ["--train", str(other), "--rows", "3"]
     outcome = call(main, news_run.folder, "--data", news_run.test, *flags)
     assert outcome.status == 2 and "wanted labels of the run, given also weather" in outcome.err
     assert not (tmp_path / "new").exists() and not (tmp_path / "new.partial").exists()

@@ -3,11 +3,13 @@
 import dataclasses
 import shutil
 from pathlib import Path
+from typing import Any
 
 from kmha.errors import InputError
 from training.cli import parse, say
 from training.config import FinetuneSection, FitConfig, task_section
 from training.run_folder import CHECKPOINT, CONFIG
+from training.start import Start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +66,7 @@ def settings_of(run: Path, short: Short) -> FitConfig:
     )
 
 
-def trained_on(config: FitConfig, start, folder: Path, scratch: Path):
+def trained_on(config: FitConfig, start: Start, folder: Path, scratch: Path) -> Any:
     """Trains a model on, judged on the validation rows of its run; test rows only keep training rows away.
 
     Args:
