@@ -26,7 +26,7 @@ from training.initial_model import initial_model
 from training.inputs import Inputs, Source, make_inputs
 from training.judge import Judge
 from training.kept import length_percentiles, sample_texts
-from training.loop import Loop, epoch_plans
+from training.loop import Loop, Standing, epoch_plans
 from training.model_calibration import described
 from training.optimizer import AdamW, warmup_then_decay
 from training.precision import POLICIES, LossScale, in_float32
@@ -67,7 +67,7 @@ def learn(config: FitConfig, data: Data, scratch: Path, folder: Path) -> Learnt:
     data, inputs = with_teacher(config, data, inputs, scratch)
     with _dtype_policy(POLICIES[config.precision]):
         validation = inputs.judged("validation", data.task.targets(data.validation, data.labels))
-        model, judge, progress = _train(config, data, inputs, validation, folder)
+        model, judge, progress = train(config, data, inputs, validation, folder)
     with _dtype_policy(POLICIES["float32"]):
         model = in_float32(model)
         judge = dataclasses.replace(judge, model=model)
@@ -106,8 +106,21 @@ def _dtype_policy(name: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def _train(config: FitConfig, data: Data, inputs: Inputs, validation: Source, folder: Path):
-    """The trained model with its best weights, its judge, and how the training went."""
+def train(
+    config: FitConfig, data: Data, inputs: Inputs, validation: Source, folder: Path
+) -> tuple[Any, Judge, Standing]:
+    """Trains the model of the data's task.
+
+    Args:
+        config: All settings; those left to the data are filled in.
+        data: The parts of the data.
+        inputs: Their tokens.
+        validation: The validation rows, which pick the best weights.
+        folder: For the checkpoint and logs.
+
+    Returns:
+        The model with its best weights, its judge, and how the training went.
+    """
     strategy = _strategy(config, data.task)
     source = inputs.source(
         "train",
