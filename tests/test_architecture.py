@@ -17,6 +17,7 @@ COMMANDS = (
     "training.predict",
     "training.embed",
     "training.explain",
+    "training.compare",
     "export.savedmodel",
     "export.batch",
     "export.tflite",

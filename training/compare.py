@@ -46,7 +46,7 @@ class CompareConfig:
     runs: tuple[Path, ...] = ()
     """Run folders that are judged and timed beside them."""
     rates: tuple[float, ...] = (0.001, 0.003)
-    """Learning rates; each network is trained once with each, validation rows choose."""
+    """Learning rates; each network is trained once with each, validation rows choose. More can be tried later."""
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
     """Tokens of the texts whose answers are timed."""
     rounds: Annotated[int, Range(at_least=1)] = 15
@@ -84,7 +84,7 @@ def _compare(config: CompareConfig) -> int:
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch, contextlib.ExitStack() as stack:
         data = load_data(fit, fit.classify, Path(scratch))
         _check_data(data)
-        kept = settings(fit) | {"rates": list(config.rates), "rows": data.origins}
+        kept = {**settings(fit), "rows": data.origins}
         place = Workplace(Path(scratch) / "comparison")
         if config.out is not None:
             place = stack.enter_context(opened(config.out, kept, config.overwrite))

@@ -12,7 +12,7 @@ import keras
 from kmha.bundle import Bundle
 from training.cli import say
 from training.comparing import trials
-from training.comparing.candidates import HEADS, LINEAR, Shape, build, weights_of
+from training.comparing.candidates import HEADS, LINEAR, Shape, build, describe, weights_of
 from training.comparing.given_runs import run_result
 from training.comparing.latency import Caller, latencies, linear_caller, model_caller
 from training.comparing.scoring import reference_of, scored
@@ -20,7 +20,7 @@ from training.comparing.workplace import Workplace
 from training.config import FitConfig
 from training.data import Data
 from training.encoder_shape import encoder_config
-from training.inputs import make_inputs
+from training.inputs import Inputs, make_inputs
 
 # Enough to cut a text of any length from.
 _SAMPLE_ROWS = 2000
@@ -96,14 +96,7 @@ def _compared(
     )
     networks = [name for name in wanted.candidates if name != LINEAR]
     target = weights_of(build(HEADS, shape, shape.encoder.intermediate_dim)) if networks else None
-    results: dict[str, dict[str, Any]] = {}
-    for name in networks:
-        level = None if name == HEADS else target
-        kept = place.kept(name)
-        if kept is None:
-            kept = trials.tried(name, shape, level, wanted.rates, config, data, inputs, place)
-            place.keep(name, kept)
-        results[name] = kept
+    results = _trained(networks, shape, target or 0, wanted.rates, config, data, inputs, place)
     callers: dict[str, Caller] = _network_callers(results, shape, max(wanted.lengths))
     if LINEAR in wanted.candidates:
         results[LINEAR], fitted = trials.linear(data, config.train.seed)
@@ -115,6 +108,37 @@ def _compared(
     say(f"timing {len(callers)} candidates in {wanted.rounds} rounds")
     return _told(results, latencies(callers, wanted.lengths, wanted.rounds), target, networks, data) | {
         "rates": list(wanted.rates)
+    }
+
+
+def _trained(
+    networks: Sequence[str],
+    shape: Shape,
+    target: int,
+    rates: Sequence[float],
+    config: FitConfig,
+    data: Data,
+    inputs: Inputs,
+    place: Workplace,
+) -> dict[str, dict[str, Any]]:
+    """The results of the networks, each at its best rate; all are trained with one rate before any with the next."""
+    sizes = {name: trials.level(name, shape, target) for name in networks}
+    tries: dict[str, list[dict[str, Any]]] = {name: [] for name in networks}
+    for rate in rates:
+        for name in networks:
+            result = place.kept(name, rate)
+            if result is None:
+                say(f"{name}, rate {rate:g}: {describe(name, shape.encoder, sizes[name])}")
+                result = trials.tried(name, sizes[name], rate, config, data, inputs, place)
+                place.keep(name, rate, result)
+            tries[name].append(result)
+    return {
+        name: {
+            "description": describe(name, shape.encoder, sizes[name]),
+            "size": sizes[name],
+            **trials.chosen(tries[name]),
+        }
+        for name in networks
     }
 
 

@@ -1,7 +1,6 @@
-"""Trains a candidate at each rate, takes the one that is best on validation rows, and asks it the test rows."""
+"""Trains candidates, and chooses among the trainings of one with different rates by validation rows."""
 
 import dataclasses
-import gc
 import statistics
 import time
 from collections.abc import Sequence
@@ -11,100 +10,67 @@ import keras
 import numpy as np
 
 from training.baseline import fit_baseline
-from training.cli import say
-from training.comparing.candidates import CandidateTask, Shape, build, describe, level_size, weights_of
+from training.comparing.candidates import HEADS, CandidateTask, Shape, build, level_size, weights_of
 from training.comparing.workplace import Workplace
 from training.config import FitConfig
 from training.data import Data
 from training.inputs import Inputs
-from training.judge import Judge
 from training.learner import train
-from training.loop import Standing
+
+
+def level(name: str, shape: Shape, target: int) -> int:
+    """The size at which a candidate has about as many weights as the target; attention with its heads is as it is."""
+    return shape.encoder.intermediate_dim if name == HEADS else level_size(name, shape, target)
 
 
 def tried(
-    name: str,
-    shape: Shape,
-    target: int | None,
-    rates: Sequence[float],
-    config: FitConfig,
-    data: Data,
-    inputs: Inputs,
-    place: Workplace,
+    name: str, size: int, rate: float, config: FitConfig, data: Data, inputs: Inputs, place: Workplace
 ) -> dict[str, Any]:
-    """The result of a candidate, JSON values.
+    """One training of a candidate and its answers to the test rows, which nobody looks at before the rate is chosen.
 
     Args:
         name: Of the candidate.
-        shape: What it is built from.
-        target: Number of weights to come near to; None: it keeps the feed-forward width of the settings.
-        rates: Learning rates to try, each in a training of its own.
+        size: Of the candidate.
+        rate: Its learning rate.
         config: All other settings.
-        data: The parts of the data; the test rows are asked after the choice of the rate.
+        data: The parts of the data.
         inputs: Their tokens.
-        place: Keeps trainings that were stopped.
+        place: Keeps the training when it is stopped, and knows it again.
+
+    Returns:
+        JSON values: "rate", "weights", "validation" (accuracy at the best epoch), "epochs", "best_epoch", times of an
+        epoch, "history" (validation accuracy of each epoch) and "answers".
 
     Raises:
         Stopped: Told to stop; a checkpoint is kept.
-        Diverged: The loss of a training left the numbers.
+        Diverged: The loss left the numbers.
     """
-    encoder = shape.encoder
-    size = encoder.intermediate_dim if target is None else level_size(name, shape, target)
-    description = describe(name, encoder, size)
+    folder, begun = place.training(name, rate)
+    keras.utils.set_random_seed(config.train.seed)
     task = CandidateTask.of(data.task, name, size)  # pyright: ignore[reportArgumentType]
-    tokens = int(inputs.text_lengths("train").sum())
-    best: tuple[dict[str, Any], Judge] | None = None
-    tries = []
-    for rate in rates:
-        say(f"{name}: {description}; rate {rate:g}")
-        judge, progress = _trained(name, task, rate, config, data, inputs, place)
-        tries.append(_told(rate, progress, tokens, task.metric))
-        if best is None or tries[-1]["validation"] > best[0]["validation"]:
-            best = tries[-1], judge
-        gc.collect()
-    assert best is not None
-    chosen, judge = best
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=rate)
+    config = dataclasses.replace(config, optimizer=optimizer, resume=begun)
+    validation = inputs.judged("validation", task.targets(data.validation, data.labels))
+    _, judge, progress = train(config, dataclasses.replace(data, task=task), inputs, validation, folder)
     assert data.test is not None
     probabilities = judge.answers(inputs.judged("test", task.targets(data.test, data.labels)))
     return {
-        "description": description,
-        "size": size,
+        "rate": rate,
         "weights": weights_of(judge.model),
-        **chosen,
-        "tries": tries,
+        "validation": progress.best_metric,
+        "epochs": progress.epoch,
+        "best_epoch": progress.best_epoch + 1,
+        **times_of_epoch(progress.history, int(inputs.text_lengths("train").sum())),
+        "history": [epoch[f"val_{task.metric}"] for epoch in progress.history],
         "answers": probabilities.argmax(axis=1).tolist(),
     }
 
 
-def _trained(
-    name: str,
-    task: CandidateTask,
-    rate: float,
-    config: FitConfig,
-    data: Data,
-    inputs: Inputs,
-    place: Workplace,
-) -> tuple[Judge, Standing]:
-    folder, begun = place.training(name, rate)
-    keras.utils.set_random_seed(config.train.seed)
-    data = dataclasses.replace(data, task=task)
-    optimizer = dataclasses.replace(config.optimizer, learning_rate=rate)
-    config = dataclasses.replace(config, optimizer=optimizer, resume=begun)
-    validation = inputs.judged("validation", task.targets(data.validation, data.labels))
-    _, judge, progress = train(config, data, inputs, validation, folder)
-    return judge, progress
-
-
-def _told(rate: float, progress: Standing, tokens: int, metric: str) -> dict[str, Any]:
-    """One training: "rate", "validation" (the metric), "epochs", "best_epoch", times of an epoch and "history"."""
-    return {
-        "rate": rate,
-        "validation": progress.best_metric,
-        "epochs": progress.epoch,
-        "best_epoch": progress.best_epoch + 1,
-        **times_of_epoch(progress.history, tokens),
-        "history": [epoch[f"val_{metric}"] for epoch in progress.history],
-    }
+def chosen(tries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The try that is best on validation rows, of equal ones the first, with all "tries" but for their answers."""
+    best = max(tries, key=lambda each: each["validation"])
+    told = [{key: value for key, value in each.items() if key != "answers"} for each in tries]
+    return {**best, "tries": told}
 
 
 def times_of_epoch(history: Sequence[dict[str, Any]], tokens: float) -> dict[str, float]:

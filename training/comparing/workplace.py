@@ -11,36 +11,35 @@ from kmha.errors import InputError
 from training.beside import written_beside
 from training.run_folder import first_difference, has_checkpoint, locked
 
-SETTINGS, CANDIDATES = "settings.json", "candidates"
+SETTINGS, TRAININGS = "settings.json", "trainings"
 FIGURES, TABLE, PICTURE = "compare.json", "table.md", "compare.png"
 
 
 class Workplace:
-    """Results by candidate, and unfinished trainings, in a folder; `opened` makes it."""
+    """Results of trainings, and unfinished ones, in a folder; `opened` makes it."""
 
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def kept(self, name: str) -> dict[str, Any] | None:
-        """What was kept of a candidate; None: nothing yet."""
-        path = self._path(name)
+    def kept(self, name: str, rate: float) -> dict[str, Any] | None:
+        """What was kept of a candidate's training with a rate; None: nothing yet."""
+        path = self._path(name, rate, ".json")
         return json.loads(path.read_text("utf-8")) if path.exists() else None
 
-    def keep(self, name: str, result: dict[str, Any]) -> None:
-        """Keeps the result of a candidate, JSON values; its trainings are no longer needed."""
-        with written_beside(self._path(name), overwrite=True, flag="--out") as beside:
+    def keep(self, name: str, rate: float, result: dict[str, Any]) -> None:
+        """Keeps the result of a training, JSON values; its checkpoint is no longer needed."""
+        with written_beside(self._path(name, rate, ".json"), overwrite=True, flag="--out") as beside:
             beside.write_text(json.dumps(result, ensure_ascii=False), "utf-8")
-        for folder in self.folder.glob(f"{CANDIDATES}/{name}.rate-*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self._path(name, rate), ignore_errors=True)
 
     def training(self, name: str, rate: float) -> tuple[Path, bool]:
-        """The folder of one training of a candidate, and whether there is a checkpoint in it to go on from."""
-        folder = self.folder / CANDIDATES / f"{name}.rate-{rate:g}"
+        """The folder of an unfinished training, and whether there is a checkpoint in it to go on from."""
+        folder = self._path(name, rate)
         folder.mkdir(parents=True, exist_ok=True)
         return folder, has_checkpoint(folder)
 
-    def _path(self, name: str) -> Path:
-        return self.folder / CANDIDATES / f"{name}.json"
+    def _path(self, name: str, rate: float, ending: str = "") -> Path:
+        return self.folder / TRAININGS / f"{name}.rate-{rate:g}{ending}"
 
 
 def check_place(folder: Path) -> None:
@@ -74,7 +73,7 @@ def opened(folder: Path, settings: dict[str, Any], overwrite: bool) -> Iterator[
         if overwrite:
             for name in (FIGURES, TABLE, PICTURE, SETTINGS):
                 (folder / name).unlink(missing_ok=True)
-            shutil.rmtree(folder / CANDIDATES, ignore_errors=True)
+            shutil.rmtree(folder / TRAININGS, ignore_errors=True)
         if path.exists():
             began, now = json.loads(path.read_text("utf-8")), json.loads(json.dumps(settings))
             if difference := first_difference(began, now):
