@@ -84,10 +84,9 @@ def _compare(config: CompareConfig) -> int:
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch, contextlib.ExitStack() as stack:
         data = load_data(fit, fit.classify, Path(scratch))
         _check_data(data)
-        kept = {**settings(fit), "rows": data.origins}
         place = Workplace(Path(scratch) / "comparison")
         if config.out is not None:
-            place = stack.enter_context(opened(config.out, kept, config.overwrite))
+            place = stack.enter_context(opened(config.out, _kept(fit, data), config.overwrite))
         for line in describe(data):
             say(line)
         try:
@@ -102,6 +101,15 @@ def _compare(config: CompareConfig) -> int:
         _show(comparison, config.out)
     print(json.dumps(comparison, ensure_ascii=False))
     return 0
+
+
+def _kept(fit: FitConfig, data: Data) -> dict:
+    """The settings that all trainings share; files by what is in them, wherever they stand."""
+    kept = {
+        name: value for name, value in settings(fit).items() if name not in ("out", "overwrite", "resume")
+    }
+    files = {part: origin["sha256"] or origin["name"] for part, origin in data.origins.items()}
+    return {**kept, "data": kept["data"] | files}
 
 
 def _compared(config: CompareConfig, fit: FitConfig, data: Data, place: Workplace, scratch: Path) -> dict:
@@ -146,9 +154,11 @@ def _check(config: CompareConfig) -> None:
     """Refuses what can be refused before any row is read."""
     if not config.candidates and not config.runs:
         raise InputError("--candidates: wanted one or more, or --runs, given none")
-    if not config.rates or min(config.rates) <= 0 or len(set(config.rates)) < len(config.rates):
+    # Trainings are kept by their rate as it is shown.
+    shown = {f"{rate:g}" for rate in config.rates}
+    if not config.rates or len(shown) < len(config.rates) or not all(0 < rate < 1 for rate in config.rates):
         given = " ".join(map(str, config.rates)) or "none"
-        raise InputError(f"--rates: wanted different numbers above 0, given {given}")
+        raise InputError(f"--rates: wanted different numbers above 0 and below 1, given {given}")
     if not config.lengths or min(config.lengths) < 3:
         raise InputError(
             f"--lengths: wanted numbers of at least 3, given {' '.join(map(str, config.lengths)) or 'none'}"

@@ -134,7 +134,7 @@ def runs(tmp_path_factory):
         (["--data.train", "several.csv", "--data.test", "others.csv"], "--data.label-column: wanted one label"),
         (["--candidates", "lstm"], "--candidates: wanted one of 'heads', 'one-head'"),
         (["--candidates"], "--candidates: wanted one or more, or --runs"),
-        (["--rates", "0.1", "0"], "--rates: wanted different numbers above 0, given 0.1 0.0"),
+        (["--rates", "0.1", "0"], "--rates: wanted different numbers above 0 and below 1, given 0.1 0.0"),
         (["--rates", "0.1", "0.1"], "--rates: wanted different numbers"),
         (["--lengths", "2"], "--lengths: wanted numbers of at least 3, given 2"),
         (["--rounds", "0"], "--rounds: wanted at least 1"),

@@ -122,7 +122,7 @@ class BothDirections(keras.layers.Layer):
 
 
 class PeerClassifier(OneEncoder, keras.Model):
-    """Embeds a text as a `TextClassifier` does, reads it in another way, and scores each label.
+    """Embeds a text as a pre-norm `TextClassifier` does, reads it in another way, and scores each label as that does.
 
     Args:
         encoder: Of the embedding and its dropouts, without blocks (see `embedding_alone`).
@@ -148,6 +148,8 @@ class PeerClassifier(OneEncoder, keras.Model):
         self.num_labels = num_labels
         self.encoder = TransformerEncoder(self.encoder_config, final_norm=False, name="embedding")
         self.reader = reader
+        # As in the classifier: from vectors near zero alone, the head of a mean would hardly learn at any usual rate.
+        self.vector_norm = keras.layers.LayerNormalization(epsilon=encoder.norm_epsilon, name="vector_norm")
         self.vector_dropout = keras.layers.Dropout(dropout, name="vector_dropout")
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
 
@@ -155,6 +157,7 @@ class PeerClassifier(OneEncoder, keras.Model):
         """Builds each part."""
         self.encoder.build(text_shapes() if features_shape is None else features_shape)
         self.reader.build((None, None, self.encoder_config.hidden_dim))
+        self.vector_norm.build((None, self.reader.output_dim))
         self.vector_dropout.build((None, self.reader.output_dim))
         self.head.build((None, self.reader.output_dim))
 
@@ -162,7 +165,7 @@ class PeerClassifier(OneEncoder, keras.Model):
         """See the class."""
         x = self.encoder(features, training=training)
         vector = self.reader(x, padding_mask=features[PADDING_MASK], training=training)
-        return self.head(self.vector_dropout(vector, training=training))
+        return self.head(self.vector_dropout(self.vector_norm(vector), training=training))
 
     def probabilities(self, logits):
         """float32 [B, C] from logits [B, C]."""
