@@ -68,6 +68,8 @@ def _draw_accuracy(axes: Any, comparison: Mapping[str, Any], style: Mapping[str,
 
 
 def _draw_latency(axes: Any, comparison: Mapping[str, Any], style: Mapping[str, Any]) -> None:
+    from matplotlib.ticker import LogLocator
+
     for row in comparison["candidates"]:
         points = sorted((int(length), ms) for length, ms in row["latency_ms"].items())
         if points:
@@ -77,6 +79,7 @@ def _draw_latency(axes: Any, comparison: Mapping[str, Any], style: Mapping[str, 
     every = sorted({int(length) for row in comparison["candidates"] for length in row["latency_ms"]})
     axes.set_xticks(every, [str(length) for length in every])
     axes.minorticks_off()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_title("time to answer")
     axes.grid(color=_QUIET, alpha=0.2)

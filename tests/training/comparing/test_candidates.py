@@ -19,14 +19,10 @@ CONFIG = EncoderConfig(900, 32, 2, 4, intermediate_dim=64, max_length=40)
 NETWORKS = [name for name in NAMES if name != LINEAR]
 
 
-@pytest.fixture(scope="module", params=[0, 101], ids=["plain", "n-grams"])
-def shape(request):
-    return Shape(dataclasses.replace(CONFIG, ngram_buckets=request.param, ngram_dim=8), 5, "mean", 0.1)
-
-
 # The first is what the others are levelled to.
-@pytest.mark.parametrize("name", NETWORKS[1:])
-def test_candidates_have_as_many_weights(shape, name):
+@pytest.mark.parametrize(("name", "buckets"), [*((name, 0) for name in NETWORKS[1:]), ("averages", 101)])
+def test_candidates_have_as_many_weights(name, buckets):
+    shape = Shape(dataclasses.replace(CONFIG, ngram_buckets=buckets, ngram_dim=8), 5, "mean", 0.1)
     target = weights_of(build("heads", shape, CONFIG.intermediate_dim))
     size = level_size(name, shape, target)
     counts = {each: weights_of(build(name, shape, each)) for each in (size - 1, size, size + 1)}
