@@ -1,10 +1,12 @@
 """The command on tiny rows; what each candidate is, is tested in tests/training/comparing."""
 
 import json
+import re
 
 import pytest
 
 from kmha.bundle import Bundle
+from tests import command_runs
 from tests.bundles import make_pair_bundle, one_label_bundle, several_label_bundle
 from tests.command_runs import call, news_rows, refused, write_csv
 from training import evaluate
@@ -12,19 +14,8 @@ from training.compare import main
 from training.comparing import trials
 from training.outcomes import Stopped
 
-TINY = [
-    "--text.max-length=16",
-    "--text.vocabulary-size=200",
-    "--encoder.hidden-dim=16",
-    "--encoder.num-layers=1",
-    "--encoder.num-heads=2",
-    "--encoder.intermediate-dim=16",
-    "--train.epochs=1",
-    "--train.buckets=1",
-    "--train.batch-rows=16",
-    "--rates=0.01",
-    "--rounds=1",
-]
+TINY = [flag for flag in command_runs.TINY if not re.search("ngram|learning-rate|epochs", flag)]
+TINY += ["--train.epochs=1", "--rates=0.01", "--rounds=1"]
 # The other two differ from the first in a setting.
 NETWORKS = ["heads", "cnn", "bilstm", "averages"]
 

@@ -105,7 +105,7 @@ def _compared(
         results[name] = run_result(path, bundle, data)
         own = bundle.preprocessor
         callers[name] = model_caller(bundle.model, len(own.vocabulary), own.max_length)
-    say(f"timing {len(callers)} candidates in {wanted.rounds} rounds")
+    say(f"timing answers, rounds: {wanted.rounds}")
     return _told(results, latencies(callers, wanted.lengths, wanted.rounds), target, networks, data) | {
         "rates": list(wanted.rates)
     }
