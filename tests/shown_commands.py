@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.command_runs import ROOT, TINY, call, news_rows
 from tests.pair_rows import ranking_rows
@@ -126,8 +127,22 @@ def is_long(line: str, module: str, arguments: list[str]) -> bool:
     return bool(LONG.search(line.partition("#")[2])) or (needs_rows and not has_rows)
 
 
-def tiny_flags(arguments: list[str]) -> list[str]:
-    """Flags that make a fit short; an encoder that starts from a checkpoint has the checkpoint's sizes."""
+def settings_of(command: Any) -> type[Any]:
+    """The settings of a command: its own, or where it has none those that it imports."""
+    kinds = [
+        value
+        for name, value in vars(command).items()
+        if name.endswith("Config") and isinstance(value, type) and dataclasses.is_dataclass(value)
+    ]
+    return min(kinds, key=lambda kind: kind.__module__ != command.__name__)
+
+
+def tiny_flags(module: str, arguments: list[str]) -> list[str]:
+    """Flags that make a fit or a comparison short; an encoder from a checkpoint has the checkpoint's sizes."""
+    if module == "training.compare":
+        return [*(flag for flag in TINY if "learning-rate" not in flag), "--rates=0.01", "--rounds=1"]
+    if module != "training.fit":
+        return []
     if any(word.startswith("--encoder.pretrained") for word in arguments):
         return [flag for flag in TINY if not flag.startswith(("--encoder.", "--text.vocabulary"))]
     return TINY
@@ -152,14 +167,9 @@ def run_line(line: str) -> None:
         command, arguments = importlib.import_module(module), stage.words[3:]
         prepare(arguments)
         if is_long(line, module, arguments):
-            config = next(
-                value
-                for name, value in vars(command).items()
-                if name.endswith("Config") and dataclasses.is_dataclass(value)
-            )
-            parse(config, arguments, module)  # pyright: ignore
+            parse(settings_of(command), arguments, module)
             continue
-        tiny = tiny_flags(arguments) if module == "training.fit" and "--help" not in arguments else []
+        tiny = [] if "--help" in arguments else tiny_flags(module, arguments)
         if stage.stdout is not None and stage.stdout.endswith(".npy"):
             data = _bytes_of(stage, data)
         else:

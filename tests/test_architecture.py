@@ -19,6 +19,7 @@ COMMANDS = (
     "training.explain",
     "training.report",
     "training.heads",
+    "training.compare",
     "export.savedmodel",
     "export.batch",
     "export.tflite",

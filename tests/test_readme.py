@@ -16,7 +16,10 @@ from tests.shown_commands import Stage, code_lines, commands_of, lines_of, run_l
         "docs/distill.md",
         *(
             pytest.param(f"docs/{each}.md", marks=pytest.mark.slow)
-            for each in ("match", "tag", "finetune", "masked-lm", "calibration", "explain", "report", "heads")
+            for each in (
+                *("match", "tag", "finetune", "masked-lm"),
+                *("calibration", "explain", "report", "heads", "compare"),
+            )
         ),
     ],
 )

@@ -1,6 +1,8 @@
 """Artefacts are written beside their place and renamed: nobody ever reads half of one."""
 
 import contextlib
+import errno
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,8 @@ def written_beside(final: Path, overwrite: bool = False, flag: str = "") -> Iter
         flag: What named the place, for the message that nobody can write there.
 
     Raises:
-        InputError: Something stands there and must not be replaced, or nobody can write there.
+        InputError: Something stands there and must not be replaced, a folder where a file shall stand, or nobody
+            can write there.
     """
     final = Path(final)
     if final.exists() and not overwrite:
@@ -29,6 +32,9 @@ def written_beside(final: Path, overwrite: bool = False, flag: str = "") -> Iter
         final.parent.mkdir(parents=True, exist_ok=True)
         remove(beside)
         yield beside
+        if final.is_dir() and not beside.is_dir():
+            # A folder is more than the file that would take its place.
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if final.is_dir():
             remove(final)
         beside.replace(final)

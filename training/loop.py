@@ -149,6 +149,7 @@ class Loop:
         plans = epoch_plans(self.source, self.lengths, self.settings, standing.epoch)
         callbacks.on_epoch_begin(standing.epoch)
         started, waited, tokens = time.monotonic(), 0.0, 0
+        worked = time.process_time()
         batches = iter(self.source.dataset(plans[standing.batch :]))
         for plan in plans[standing.batch :]:
             asked = time.monotonic()
@@ -162,11 +163,13 @@ class Loop:
             if self.model.stop_training:
                 self.step.flush()
                 break
-        seconds = time.monotonic() - started
+        seconds, cpu_seconds = time.monotonic() - started, time.process_time() - worked
         with self._averaged():
             logs = {"loss": standing.mean_loss(), **self._validated(standing, state)}
             logs["learning_rate"] = float(self.step.optimizer.learning_rate)
             logs["tokens_per_second"] = tokens / seconds
+            # Of all threads; on a busy machine it tells more of the model than the clock does.
+            logs["tokens_per_cpu_second"] = tokens / cpu_seconds
             logs["input_wait_share"] = waited / seconds
             standing.history.append({"epoch": standing.epoch, **logs})
             # Within the average, so that what a callback saves is what was judged.

@@ -45,7 +45,7 @@ def run_folder(config: FitConfig) -> Iterator[Path]:
         beside.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {shown}: cannot write there, {error.strerror or error}") from error
-    with _locked(beside, shown):
+    with locked(beside, shown):
         try:
             if not config.resume:
                 _clear(beside)
@@ -118,15 +118,10 @@ def _check_beside(beside: Path, config: FitConfig) -> None:
     if config.resume:
         if not (beside / CONFIG).exists() or not has_checkpoint(beside):
             raise InputError(f"--resume: wanted an interrupted run in {beside}, given none")
-        began = _flat(tomllib.loads((beside / CONFIG).read_text("utf-8")))
-        now = _flat(tomllib.loads(tomli_w.dumps(_recorded(config))))
-        for name in began | now:
-            if began.get(name) != now.get(name):
-                flag = f"--{name.replace('_', '-')}"
-                raise InputError(
-                    f"--resume: wanted the settings that the run began with, {flag} {_word(began.get(name))},"
-                    f" given {_word(now.get(name))}"
-                )
+        began = tomllib.loads((beside / CONFIG).read_text("utf-8"))
+        now = tomllib.loads(tomli_w.dumps(_recorded(config)))
+        if difference := first_difference(began, now):
+            raise InputError(f"--resume: wanted the settings that the run began with, {difference}")
     elif has_checkpoint(beside) and not config.overwrite:
         raise InputError(
             f"--out {config.out_folder()}: an interrupted run stands in {beside};"
@@ -136,6 +131,21 @@ def _check_beside(beside: Path, config: FitConfig) -> None:
         beside.exists() and (not beside.is_dir() or any(beside.iterdir())) and not (beside / CONFIG).exists()
     ):
         raise InputError(f"--out {config.out_folder()}: wanted {beside} for the unfinished run, it is taken")
+
+
+def first_difference(began: dict[str, Any], now: dict[str, Any]) -> str:
+    """The first setting that is another than before, for a message: flag, then, given now; empty: none is.
+
+    Args:
+        began: Nested plain values.
+        now: The same.
+    """
+    before, after = _flat(began), _flat(now)
+    for name in before | after:
+        if before.get(name) != after.get(name):
+            flag = f"--{name.replace('_', '-')}"
+            return f"{flag} {_word(before.get(name))}, given {_word(after.get(name))}"
+    return ""
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -150,14 +160,25 @@ def _word(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, shown: Path) -> Iterator[None]:
-    """Keeps a second fit from writing into the same folder; the lock ends with the process at the latest."""
+def locked(folder: Path, shown: Path, what: str = "fit") -> Iterator[None]:
+    """Keeps a second command from writing into the same folder; the lock ends with the process at the latest.
+
+    Args:
+        folder: Exists.
+        shown: How the user named the place.
+        what: What the command is called.
+
+    Raises:
+        InputError: Another one writes there.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
-        raise InputError(f"--out {shown}: wanted a folder of its own, another fit is writing there") from None
+        raise InputError(
+            f"--out {shown}: wanted a folder of its own, another {what} is writing there"
+        ) from None
     try:
         yield
     finally:

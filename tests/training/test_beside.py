@@ -67,3 +67,12 @@ def test_a_place_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot write there"), written_beside(tmp_path / "file" / "model"):
         raise AssertionError
+
+
+def test_a_file_never_takes_the_place_of_a_folder(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "one").touch()
+    with pytest.raises(InputError, match="--out .*photos: cannot write there, Is a directory"):
+        with written_beside(tmp_path / "photos", overwrite=True, flag="--out") as beside:
+            beside.write_text("page")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["one", "photos"]

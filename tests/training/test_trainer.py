@@ -3,7 +3,7 @@ import types
 import pytest
 
 from kmha.errors import InputError
-from training import learner
+from training import trainer
 from training.config import FitConfig
 from training.tasks.classify import ClassifyTask
 from training.tasks.match import MatchTask
@@ -16,22 +16,22 @@ def two_devices(monkeypatch):
     def make(name: str):
         return types.SimpleNamespace(name=name, num_replicas_in_sync=1 if name == "one" else 2)
 
-    monkeypatch.setattr(learner, "make_strategy", make)
+    monkeypatch.setattr(trainer, "make_strategy", make)
 
 
 @pytest.mark.parametrize("task", [ClassifyTask(), LISTWISE, MatchTask()])
 @pytest.mark.parametrize("name", ["auto", "one", "mirrored"])
 def test_replicas_share_most_losses(two_devices, task, name):
-    assert learner._strategy(FitConfig(strategy=name), task).num_replicas_in_sync == (
+    assert trainer._strategy(FitConfig(strategy=name), task).num_replicas_in_sync == (
         1 if name == "one" else 2
     )
 
 
 def test_a_loss_over_all_pairs_of_a_batch_stays_on_one_device(two_devices):
     for name in ("auto", "one"):
-        assert learner._strategy(FitConfig(strategy=name), CONTRASTIVE).num_replicas_in_sync == 1
+        assert trainer._strategy(FitConfig(strategy=name), CONTRASTIVE).num_replicas_in_sync == 1
     with pytest.raises(InputError) as caught:
-        learner._strategy(FitConfig(strategy="mirrored"), CONTRASTIVE)
+        trainer._strategy(FitConfig(strategy="mirrored"), CONTRASTIVE)
     assert str(caught.value) == (
         "--strategy: wanted one for a loss that compares each row with all others of its batch, given mirrored"
         " with 2 devices"
@@ -40,4 +40,4 @@ def test_a_loss_over_all_pairs_of_a_batch_stays_on_one_device(two_devices):
 
 def test_one_device_may_be_called_mirrored():
     # The test process has a single device.
-    assert learner._strategy(FitConfig(strategy="mirrored"), CONTRASTIVE).num_replicas_in_sync == 1
+    assert trainer._strategy(FitConfig(strategy="mirrored"), CONTRASTIVE).num_replicas_in_sync == 1

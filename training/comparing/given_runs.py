@@ -1,0 +1,60 @@
+"""Runs that were trained elsewhere, asked the same test rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kmha.bundle import Bundle
+from training.comparing.candidates import weights_of
+from training.comparing.scoring import names
+from training.comparing.trials import times_of_epoch
+from training.data import Data
+from training.judge import CHUNK_ROWS
+from training.run_folder import METRICS
+
+
+def run_result(path: Path, bundle: Bundle, data: Data) -> dict[str, Any]:
+    """The result of a run on the test rows, JSON values; its answers are places in `training.comparing.scoring.names`.
+
+    Args:
+        path: The run folder; its metrics.json tells the time of an epoch and the validation score.
+        bundle: What stands there.
+        data: The parts of the data.
+    """
+    part = data.test
+    assert part is not None
+    answers: list[int] = []
+    known = names(data)
+    places = {name: place for place, name in enumerate(known)}
+    for first in range(0, len(part.rows), CHUNK_ROWS):
+        texts = part.examples.read_texts(part.rows[first : first + CHUNK_ROWS])
+        best = bundle.probabilities(texts).argmax(axis=1)
+        answers += [places.get(bundle.labels[number], len(known) - 1) for number in best.tolist()]
+    encoder = bundle.model.encoder_config
+    trained_on = (bundle.details.get("data") or {}).get("train") or {}
+    same = trained_on.get("sha256") is not None and trained_on["sha256"] == data.origins["train"]["sha256"]
+    ngrams = ", n-grams" if encoder.ngram_buckets else ""
+    heads = f"{encoder.num_heads} head{'s' * (encoder.num_heads != 1)}"
+    return {
+        "description": f"run: attention, {heads}, {encoder.num_layers} layers of {encoder.hidden_dim}{ngrams}"
+        + ("" if same else "; trained on other rows"),
+        "weights": weights_of(bundle.model),
+        **_from_metrics(path / METRICS),
+        "answers": answers,
+        "same_rows": same,
+    }
+
+
+def _from_metrics(path: Path) -> dict[str, Any]:
+    """Validation accuracy, epochs and time of an epoch, as far as the file tells them."""
+    try:
+        metrics = json.loads(path.read_text("utf-8"))
+        history = metrics.get("history", [])
+        counts = metrics["tokens"]["train"]
+        # Rows held out of the training file were cut too.
+        tokens = counts["tokens"] * metrics["data"]["train_rows"] / max(1, counts["rows"])
+        validation = float(metrics["validation"]["accuracy"])
+        return {"validation": validation, "epochs": len(history), **times_of_epoch(history, tokens)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # A run need not have been written by this version's fit; it is judged all the same.
+        return {}

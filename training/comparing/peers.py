@@ -1,0 +1,172 @@
+"""Networks that attention is compared with: the same embedding and the same head, another middle.
+
+None of them is a product: they are built, trained, judged and timed, never saved.
+"""
+
+import dataclasses
+
+import keras
+from keras import ops
+
+from kmha.config import EncoderConfig
+from kmha.features import PADDING_MASK, text_shapes
+from kmha.layers.pooling import max_pool, mean_pool
+from kmha.models.encoder import TransformerEncoder
+from kmha.models.one_encoder import OneEncoder
+
+WIDTHS = (3, 4, 5)
+
+
+def embedding_alone(encoder: EncoderConfig, hidden_dim: int | None = None) -> EncoderConfig:
+    """The configuration without blocks and positions, perhaps of another width."""
+    return dataclasses.replace(
+        encoder,
+        hidden_dim=hidden_dim or encoder.hidden_dim,
+        num_layers=0,
+        num_heads=1,
+        head_dim=None,
+        positions="none",
+        norm="pre",
+    )
+
+
+class Averages(keras.layers.Layer):
+    """The mean of a text's vectors.
+
+    Call:
+        inputs: float [B, T, D].
+        padding_mask: int32 [B, T]; 1 = a real token.
+        Returns float [B, D].
+
+    Source: fastText, Joulin et al. 2017, arXiv:1607.01759; with hashed n-grams in the embedding it has those too.
+    """
+
+    def build(self, inputs_shape):
+        """Nothing to make."""
+        self.output_dim = inputs_shape[-1]
+
+    def call(self, inputs, padding_mask):
+        """See the class."""
+        return mean_pool(inputs, padding_mask)
+
+
+class Convolutions(keras.layers.Layer):
+    """Filters over three, four and five neighbouring tokens, of each the largest answer in the text.
+
+    A window begins at each real token and may reach past the last one, where it reads zeros: so a text shorter than a
+    window has an answer too, and none depends on the padding.
+
+    Args:
+        filters: Of each width.
+
+    Call:
+        inputs: float [B, T, D].
+        padding_mask: int32 [B, T]; 1 = a real token.
+        Returns float [B, 3 · filters].
+
+    Source: Kim 2014, arXiv:1408.5882.
+    """
+
+    def __init__(self, filters: int, **kwargs):
+        super().__init__(**kwargs)
+        self.output_dim = filters * len(WIDTHS)
+        self.filters = [
+            keras.layers.Conv1D(filters, width, activation="relu", name=f"width_{width}") for width in WIDTHS
+        ]
+
+    def build(self, inputs_shape):
+        """Builds the filters."""
+        for filters in self.filters:
+            filters.build(inputs_shape)
+
+    def call(self, inputs, padding_mask):
+        """See the class."""
+        real = inputs * ops.cast(ops.expand_dims(padding_mask, -1), inputs.dtype)
+        found = []
+        for filters, width in zip(self.filters, WIDTHS, strict=True):
+            answers = filters(ops.pad(real, ((0, 0), (0, width - 1), (0, 0))))
+            found.append(max_pool(answers, padding_mask))
+        return ops.concatenate(found, axis=-1)
+
+
+class BothDirections(keras.layers.Layer):
+    """A long short-term memory from the left and one from the right, of each value the largest in the text.
+
+    Args:
+        units: Of each direction.
+
+    Call:
+        inputs: float [B, T, D].
+        padding_mask: int32 [B, T]; 1 = a real token. The one from the right begins at the last real token.
+        Returns float [B, 2 · units].
+
+    Source: Graves and Schmidhuber 2005, doi:10.1016/j.neunet.2005.06.042; the largest value: Conneau et al. 2017,
+        arXiv:1705.02364.
+    """
+
+    def __init__(self, units: int, **kwargs):
+        super().__init__(**kwargs)
+        self.output_dim = 2 * units
+        # cuDNN's kernels know no gaps; the plain ones are the same on every device.
+        lstm = keras.layers.LSTM(units, return_sequences=True, use_cudnn=False)
+        self.directions = keras.layers.Bidirectional(lstm, name="directions")
+
+    def build(self, inputs_shape):
+        """Builds both directions."""
+        self.directions.build(inputs_shape)
+
+    def call(self, inputs, padding_mask, training=None):
+        """See the class."""
+        states = self.directions(inputs, mask=ops.cast(padding_mask, "bool"), training=training)
+        return max_pool(states, padding_mask)
+
+
+class PeerClassifier(OneEncoder, keras.Model):
+    """Embeds a text as a pre-norm `TextClassifier` does, reads it in another way, and scores each label as that does.
+
+    Args:
+        encoder: Of the embedding and its dropouts, without blocks (see `embedding_alone`).
+        num_labels: Labels to choose from.
+        reader: Makes one vector of a text: `Averages`, `Convolutions` or `BothDirections`.
+        dropout: Probability of dropping a value of that vector.
+
+    Call:
+        features: token_ids, segment_ids, padding_mask, each int32 [B, T].
+        Returns float32 [B, C], the logits.
+    """
+
+    def __init__(
+        self,
+        encoder: EncoderConfig,
+        num_labels: int,
+        reader: Averages | Convolutions | BothDirections,
+        dropout: float,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.encoder_config = encoder
+        self.num_labels = num_labels
+        self.encoder = TransformerEncoder(self.encoder_config, final_norm=False, name="embedding")
+        self.reader = reader
+        # As in the classifier: from vectors near zero alone, the head of a mean would hardly learn at any usual rate.
+        self.vector_norm = keras.layers.LayerNormalization(epsilon=encoder.norm_epsilon, name="vector_norm")
+        self.vector_dropout = keras.layers.Dropout(dropout, name="vector_dropout")
+        self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
+
+    def build(self, features_shape=None):
+        """Builds each part."""
+        self.encoder.build(text_shapes() if features_shape is None else features_shape)
+        self.reader.build((None, None, self.encoder_config.hidden_dim))
+        self.vector_norm.build((None, self.reader.output_dim))
+        self.vector_dropout.build((None, self.reader.output_dim))
+        self.head.build((None, self.reader.output_dim))
+
+    def call(self, features, training=None):
+        """See the class."""
+        x = self.encoder(features, training=training)
+        vector = self.reader(x, padding_mask=features[PADDING_MASK], training=training)
+        return self.head(self.vector_dropout(self.vector_norm(vector), training=training))
+
+    def probabilities(self, logits):
+        """float32 [B, C] from logits [B, C]."""
+        return ops.softmax(logits, axis=-1)

@@ -1,0 +1,170 @@
+"""A model trained on the rows of a task: where it computes, what its step is, and how often it is judged."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kmha.errors import InputError
+from training.averaging import WeightAverage
+from training.buckets import computed_share
+from training.callbacks import Progress
+from training.cli import say
+from training.config import FitConfig
+from training.data import Data
+from training.distill import trained_beside
+from training.encoder_shape import has_new_ngrams
+from training.fine_tuning import freeze, rate_courses
+from training.initial_model import initial_model
+from training.inputs import Inputs, Source
+from training.judge import Judge
+from training.loop import Loop, Standing, epoch_plans
+from training.optimizer import AdamW, warmup_then_decay
+from training.precision import LossScale
+from training.replicas import TrainingStep, make_strategy
+from training.run_folder import CHECKPOINT, RUN_LOG
+from training.start import Start
+from training.tasks.task import Task
+from training.usual import LEARNING_RATE, with_usual
+
+
+def train(
+    config: FitConfig,
+    data: Data,
+    inputs: Inputs,
+    validation: Source,
+    folder: Path,
+    start: Start | None = None,
+) -> tuple[Any, Judge, Standing]:
+    """Trains the model of the data's task.
+
+    Args:
+        config: All settings; those left to the data are filled in.
+        data: The parts of the data.
+        inputs: Their tokens.
+        validation: The validation rows, which pick the best weights.
+        folder: For the checkpoint and logs.
+        start: The model to go on with; None begins with a new one.
+
+    Returns:
+        The model with its best weights, its judge, and how the training went.
+    """
+    strategy = _strategy(config, data.task)
+    source = inputs.source(
+        "train",
+        data.task.lesson(data.train, data.labels, config.train.seed),
+        full_shapes=_compiled(config.train.jit),
+        divisor=strategy.num_replicas_in_sync,
+    )
+    lengths = source.buckets([validation], config.train.buckets)
+    plans = epoch_plans(source, lengths, config.train, 0)
+    pairs = len(source.rows) if data.task.num_texts == 2 else 0
+    config = with_usual(config, data.task, source.text_lengths, len(plans), pairs)
+    with strategy.scope():
+        if start is not None:
+            model = start.build()
+        else:
+            model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
+        new_ngrams = has_new_ngrams(config)
+        freeze(model, config.finetune.frozen_layers, new_ngrams)
+        trained = trained_beside(data.task, model)
+        step, average = _step_and_average(config, data.task, model, trained, strategy, len(plans), new_ngrams)
+    judge = Judge(model, data.task, data.labels, lengths)
+    judge.check(data.validation)
+    loop = Loop(
+        model=model,
+        step=step,
+        source=source,
+        lengths=lengths,
+        validate=lambda: judge.validate(validation, data.validation),
+        metric=data.task.metric,
+        settings=config.train,
+        average=average,
+        checkpoint=folder / CHECKPOINT,
+        callbacks=_callbacks(config, data.task.metric, len(plans), folder),
+        judge_first=start is not None,
+    )
+    # Of pairs there are many combinations, more than anybody would read.
+    shown = ", ".join(map(str, lengths)) if inputs.preprocessor.num_texts == 1 else f"{len(lengths)} shapes"
+    share = computed_share(plans, source.lengths)
+    batches = f"{len(plans):,} batches an epoch, padded to {shown}: {share:.2f} times the real tokens"
+    say(f"{trained_size(model):,} weights, {batches}")
+    return model, judge, loop.run(resume=config.resume)
+
+
+def trained_size(model: keras.Model) -> int:
+    """How many numbers are trained."""
+    return sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
+
+
+def _strategy(config: FitConfig, task: Task) -> tf.distribute.Strategy:
+    """Where to compute; raises InputError where replicas would each see too few rows."""
+    if not task.whole_batches:
+        return make_strategy(config.strategy)
+    strategy = make_strategy("one" if config.strategy == "auto" else config.strategy)
+    if strategy.num_replicas_in_sync > 1:
+        raise InputError(
+            "--strategy: wanted one for a loss that compares each row with all others of its batch, given"
+            f" {config.strategy} with {strategy.num_replicas_in_sync} devices"
+        )
+    return strategy
+
+
+def _step_and_average(
+    config: FitConfig,
+    task: Task,
+    model: Any,
+    trained: Any,
+    strategy: tf.distribute.Strategy,
+    batches: int,
+    new_ngrams: bool,
+) -> tuple[TrainingStep, WeightAverage | None]:
+    """The training step of a run with so many batches an epoch; call it in the scope of the strategy.
+
+    Trained are the variables of the model, or with a teacher of what learns beside it too.
+    """
+    optimizer = config.optimizer
+    variables = trained.trainable_variables
+    weights = [variable.value for variable in variables]
+    steps = -(-batches // optimizer.accumulation_steps) * config.train.epochs
+    rate = warmup_then_decay(
+        optimizer.learning_rate or LEARNING_RATE,
+        steps,
+        round(optimizer.warmup_fraction * steps),
+        optimizer.decay,
+    )
+    step = TrainingStep(
+        trained,
+        task.row_losses,
+        AdamW(
+            weights,
+            rate,
+            optimizer.weight_decay,
+            row_rate=optimizer.embedding_rate or 1.0,
+            courses=rate_courses(model, config.finetune, steps, variables, new_ngrams),
+        ),
+        strategy,
+        jit_compile=_compiled(config.train.jit),
+        clip_norm=optimizer.clip_norm or None,
+        accumulation_steps=optimizer.accumulation_steps,
+        loss_scale=LossScale() if config.precision == "float16" else None,
+        forward=lambda features: task.forward(trained, features),
+    )
+    average = WeightAverage(weights, strategy, optimizer.ema_decay) if optimizer.ema_decay else None
+    return step, average
+
+
+def _compiled(jit: str) -> bool:
+    """Whether XLA compiles the step; auto: on GPUs."""
+    return jit == "on" or (jit == "auto" and bool(tf.config.list_logical_devices("GPU")))
+
+
+def _callbacks(config: FitConfig, metric: str, batches: int, folder: Path) -> list[keras.callbacks.Callback]:
+    callbacks: list[keras.callbacks.Callback] = [
+        Progress(batches * config.train.epochs, metric),
+        keras.callbacks.CSVLogger(str(folder / RUN_LOG), append=config.resume),
+    ]
+    if config.tensorboard:
+        callbacks.append(keras.callbacks.TensorBoard(str(folder / "tensorboard")))
+    return callbacks
