@@ -91,6 +91,7 @@ def _of_several(material: Material) -> Iterator[Block | None]:
     pool = _pooled([np.arange(len(part.true)) for part in parts], known)
     ranked = several_label_errors(
         np.concatenate([part.true[places, :known] for part, places in zip(parts, pool, strict=True)]),
+        np.concatenate([part.given[places, :known] for part, places in zip(parts, pool, strict=True)]),
         np.concatenate([part.probabilities[places] for part, places in zip(parts, pool, strict=True)]),
     )
     yield Note(_looked_at(material, pool, len(ranked)))

@@ -46,11 +46,12 @@ def label_errors(true: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
     )
 
 
-def several_label_errors(true: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+def several_label_errors(true: np.ndarray, given: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
     """The rows some of whose labels are likely to be wrong, the likeliest first.
 
     Args:
         true: 0 or 1, [R, C].
+        given: Likewise, of the model's decisions by its thresholds; a row whose labels it gives too is not doubted.
         probabilities: float [R, C], of a model that has not trained on the rows.
 
     Returns:
@@ -59,15 +60,18 @@ def several_label_errors(true: np.ndarray, probabilities: np.ndarray) -> np.ndar
     if len(true) < LEAST_ROWS:
         return np.zeros(0, np.int64)
     true = np.asarray(true) != 0
+    differs = (true != (np.asarray(given) != 0)).any(axis=1)
     # Of a label that all rows have, or none, nothing can be learnt.
     told = true.any(axis=0) & ~true.all(axis=0)
     if not told.any():
         return np.zeros(0, np.int64)
-    given = [np.flatnonzero(row).tolist() for row in true[:, told]]
+    labels = [np.flatnonzero(row).tolist() for row in true[:, told]]
     probabilities = np.asarray(probabilities, np.float64)[:, told]
     from cleanlab.multilabel_classification.filter import find_label_issues
 
-    return _quietly(find_label_issues, given, probabilities, return_indices_ranked_by="self_confidence")
+    ranked = _quietly(find_label_issues, labels, probabilities, return_indices_ranked_by="self_confidence")
+    # The library decides at .5, whatever the thresholds are.
+    return ranked[differs[ranked]]
 
 
 def _quietly(find: Callable[..., Any], *given: Any, **options: Any) -> np.ndarray:

@@ -43,8 +43,9 @@ def test_few_rows_or_one_label_say_nothing():
     assert not len(label_errors(true, answers(true, 3, rng)))
     same = np.zeros(LEAST_ROWS, np.int64)
     assert not len(label_errors(same, answers(same, 2, rng)))
-    assert not len(several_label_errors(np.zeros((LEAST_ROWS - 1, 2)), np.zeros((LEAST_ROWS - 1, 2))))
-    assert not len(several_label_errors(np.zeros((LEAST_ROWS, 2)), np.full((LEAST_ROWS, 2), 0.1)))
+    none = np.zeros((LEAST_ROWS, 2))
+    assert not len(several_label_errors(none[1:], none[1:], none[1:]))
+    assert not len(several_label_errors(none, none, none + 0.1))
 
 
 def test_changed_ones_of_several_labels_are_found():
@@ -54,6 +55,8 @@ def test_changed_ones_of_several_labels_are_found():
     probabilities = np.clip(0.8 * true + 0.1 + rng.normal(size=true.shape) * 0.05, 0.01, 0.99)
     given = true.copy()
     given[:20, 0] ^= 1
-    found = several_label_errors(given, probabilities)
+    found = several_label_errors(given, probabilities > 0.5, probabilities)
     # It doubts half of them, and nothing else.
     assert len(found) >= 8 and set(found.tolist()) <= set(range(20))
+    # With thresholds by which the model gives these labels too, there is nothing to doubt.
+    assert not len(several_label_errors(given, given, probabilities))
