@@ -9,7 +9,7 @@ import pytest
 from kmha.bundle import Bundle
 from tests.bundles import PAIRS, make_pair_bundle, masked_bundle
 from tests.command_runs import TINY, call, refused, write_csv
-from training import embed, evaluate, explain, fit, predict
+from training import embed, evaluate, explain, fit, predict, report
 from training.heads import main
 
 WORDS_OF = {"rain": "weather", "soup": "food"}
@@ -83,6 +83,10 @@ def test_a_pruned_run_does_what_a_run_does(news_run, pruned, tmp_path):
     page = tmp_path / "page.html"
     outcome = call(explain.main, folder, "soup and bread", "--out", page, "--draws", "2")
     assert outcome.status == 0, outcome.err
+    page = tmp_path / "report.html"
+    assert call(report.main, folder, "--data", news_run.test, "--out", page).status == 0
+    shown = page.with_suffix(".md").read_text()
+    assert "--prune=0.3" in shown and "python -m training.fit" not in shown
     assert call(embed.main, folder, "--format", "jsonl", stdin=b"soup\n").status == 0
     flags = [flag for flag in TINY if not flag.startswith(("--encoder.", "--text.vocabulary"))]
     given = [f"--data.train={news_run.train}", f"--encoder.pretrained={folder}", "--no-baseline", *flags]
@@ -143,6 +147,12 @@ def test_runs_that_cannot_be_pruned_are_refused(news_run, tmp_path):
     flags = ["--prune", "0.3", "--out", str(tmp_path / "new")]
     said = refused(tmp_path, main, str(tmp_path / "alone"), "--data", str(data), *flags)
     assert "alone: wanted config.toml, which tells what the run was trained on" in said
+    moved = shutil.copytree(news_run.folder, tmp_path / "moved")
+    config = moved / "config.toml"
+    config.write_text(config.read_text().replace(str(news_run.train), "gone.csv"))
+    # Before heads are measured, which may take long.
+    said = refused(tmp_path, main, str(moved), "--data", str(news_run.test), *flags)
+    assert said == "gone.csv: a file wanted, no such file found; --train names other training rows"
     rows = [(f"{'old ' * count} {word}", label) for word, label in WORDS_OF.items() for count in range(20)]
     other = write_csv(tmp_path / "other.csv", rows)
     flags += ["--train", str(other), "--rows", "3"]

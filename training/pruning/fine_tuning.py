@@ -7,8 +7,9 @@ from typing import Any
 
 from kmha.errors import InputError
 from training.cli import parse, say
-from training.config import FinetuneSection, FitConfig, task_section
+from training.config import DataSection, FinetuneSection, FitConfig, task_section
 from training.run_folder import CHECKPOINT, CONFIG
+from training.sources import file_source
 from training.start import Start
 
 
@@ -48,6 +49,7 @@ def settings_of(run: Path, short: Short) -> FitConfig:
     data = config.data
     if short.train is not None:
         data = dataclasses.replace(data, train=short.train, tfds="")
+    _check_files(data)
     return dataclasses.replace(
         config,
         config=None,
@@ -64,6 +66,18 @@ def settings_of(run: Path, short: Short) -> FitConfig:
         train=dataclasses.replace(config.train, epochs=short.epochs),
         optimizer=dataclasses.replace(config.optimizer, learning_rate=short.learning_rate),
     )
+
+
+def _check_files(data: DataSection) -> None:
+    """Refuses files that have gone before anything long begins."""
+    for name, path in (("train", data.train), ("validation", data.validation), ("test", data.test)):
+        if path is None:
+            continue
+        try:
+            file_source(path)
+        except InputError as error:
+            hint = "; --train names other training rows" if name == "train" else f", the run's {name} rows"
+            raise InputError(f"{error}{hint}") from error
 
 
 def trained_on(config: FitConfig, start: Start, folder: Path, scratch: Path) -> Any:

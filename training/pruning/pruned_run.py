@@ -74,7 +74,7 @@ def write_pruned(
         name: {BEFORE: counts[0][place], AFTER: counts[1][place]}
         for place, name in enumerate(("weights", "block_weights"))
     }
-    after.details["pruned"] = {"run": run.resolve().name, **told}
+    after.details["pruned"] = {"run": run.resolve().name, "command": command, **told}
     after.save(folder)
     sizes = [(each / MODEL).stat().st_size for each in (run, folder)]
     source = rows.drawn(TIMED_ROWS, 0).source

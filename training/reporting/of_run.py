@@ -67,7 +67,7 @@ def material_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> Mat
         lengths={name: read.text_lengths(_ROWS)},
         longest=most_tokens(bundle.preprocessor),
         train=None,
-        command=_command(run),
+        command=_command(run, manifest),
         files=file_sizes(run, manifest),
     )
 
@@ -81,8 +81,12 @@ def _metrics(run: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _command(run: Path) -> str:
+def _command(run: Path, manifest: dict[str, Any]) -> str:
     """The command that makes the run again; empty where its settings are not known."""
+    if "pruned" in manifest:
+        # A fit with its settings would begin with a whole model.
+        told = manifest["pruned"]
+        return str(told.get("command", "")) if isinstance(told, dict) else ""
     try:
         config = parse(FitConfig, ["--config", str(run / CONFIG)], "python -m training.fit")
     except (InputError, SystemExit):
