@@ -19,7 +19,7 @@ from kmha.errors import InputError
 from kmha.manifest import A_MODEL, CLASSIFY, read_manifest
 from training.checks import check_settings
 from training.cli import FAILED, INTERRUPTED, parse, run, say
-from training.comparing.candidates import HEADS, NAMES, Name
+from training.comparing.candidates import ATTENTION, HEADS, NAMES, Name
 from training.comparing.workplace import FIGURES, PICTURE, TABLE, Workplace, check_place, opened
 from training.config import (
     DataSection,
@@ -175,6 +175,11 @@ def _check(config: CompareConfig) -> None:
         raise InputError("--classify.multi-label: wanted rows of one label each, given True")
     if config.encoder.num_heads == 1 and HEADS in config.candidates and "one-head" in config.candidates:
         raise InputError("--encoder.num-heads: wanted 2 or more beside --candidates one-head, given 1")
+    attention = [name for name in ATTENTION if name in config.candidates]
+    if config.encoder.num_layers == 0 and attention:
+        raise InputError(
+            f"--encoder.num-layers: wanted 1 or more beside --candidates {attention[0]}, given 0"
+        )
     if config.runs:
         _check_runs(config.runs)
     if config.out is not None:

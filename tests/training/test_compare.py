@@ -132,6 +132,7 @@ def runs(tmp_path_factory):
         (["--encoder.pretrained", "minilm"], "--encoder.pretrained: wanted none"),
         (["--optimizer.learning-rate", "0.1"], "--optimizer.learning-rate: wanted --rates in its place"),
         (["--encoder.num-heads", "1"], "--encoder.num-heads: wanted 2 or more"),
+        (["--encoder.num-layers", "0"], "--encoder.num-layers: wanted 1 or more beside --candidates heads, given 0"),
         (["--encoder.hidden-dim", "10"], "--encoder.num-heads must divide --encoder.hidden-dim"),
         (["--runs", "nowhere"], "nowhere"),
         (["--runs", "several"], "--runs several: wanted a classifier of one label a row, given one of several"),

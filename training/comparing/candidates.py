@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 Name = Literal["heads", "one-head", "no-positions", "cnn", "bilstm", "averages", "linear"]
 HEADS, LINEAR = "heads", "linear"
 NAMES: tuple[Name, ...] = get_args(Name)
+ATTENTION: tuple[Name, ...] = ("heads", "one-head", "no-positions")
 
 # A number of weights is a polynomial of at most second degree in the size: three small models tell it.
 _TOLD_BY = (4, 8, 12)
@@ -43,7 +44,7 @@ def build(name: str, shape: Shape, size: int) -> "keras.Model":
     from training.comparing import peers
 
     encoder = shape.encoder
-    if name in ("heads", "one-head", "no-positions"):
+    if name in ATTENTION:
         changes: dict[str, Any] = {"intermediate_dim": size}
         changes |= {"num_heads": 1, "head_dim": None} if name == "one-head" else {}
         changes |= {"positions": "none"} if name == "no-positions" else {}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.bundle import Bundle
+from kmha.config import EncoderConfig
 from training.comparing.candidates import weights_of
 from training.comparing.scoring import names
 from training.comparing.trials import times_of_epoch
@@ -33,16 +34,22 @@ def run_result(path: Path, bundle: Bundle, data: Data) -> dict[str, Any]:
     encoder = bundle.model.encoder_config
     trained_on = (bundle.details.get("data") or {}).get("train") or {}
     same = trained_on.get("sha256") is not None and trained_on["sha256"] == data.origins["train"]["sha256"]
-    ngrams = ", n-grams" if encoder.ngram_buckets else ""
-    heads = f"{encoder.num_heads} head{'s' * (encoder.num_heads != 1)}"
     return {
-        "description": f"run: attention, {heads}, {encoder.num_layers} layers of {encoder.hidden_dim}{ngrams}"
-        + ("" if same else "; trained on other rows"),
+        "description": f"run: {described(encoder)}" + ("" if same else "; trained on other rows"),
         "weights": weights_of(bundle.model),
         **_from_metrics(path / METRICS),
         "answers": answers,
         "same_rows": same,
     }
+
+
+def described(encoder: EncoderConfig) -> str:
+    """The encoder of a run in a few words; of a pruned one the heads of each block."""
+    counts = [encoder.layer_size(index)[0] for index in range(encoder.num_layers)]
+    shown = str(counts[0]) if len(set(counts)) == 1 else " and ".join(map(str, counts))
+    heads = f"{shown} head{'s' * (set(counts) != {1})}" if counts else "no heads"
+    layers = f"{encoder.num_layers} layer{'s' * (encoder.num_layers != 1)} of {encoder.hidden_dim}"
+    return f"attention, {heads}, {layers}{', n-grams' if encoder.ngram_buckets else ''}"
 
 
 def _from_metrics(path: Path) -> dict[str, Any]:
