@@ -30,7 +30,8 @@ def learning_curves(history: Sequence[dict[str, Any]], metric: str, best: int | 
     Args:
         history: As in metrics.json.
         metric: Name of the score.
-        best: The epoch whose weights were kept, counted from 0; None: not known.
+        best: The epoch whose weights were kept, counted from 0; -1: those before training; None:
+            not known.
     """
     epochs = [each["epoch"] + 1 for each in history]
     found = [each[f"val_{metric}"] for each in history]
@@ -55,7 +56,9 @@ def learning_curves(history: Sequence[dict[str, Any]], metric: str, best: int | 
             axes.margins(x=0.04)
             axes.legend()
 
-    kept = "" if best is None else f"; the weights of epoch {best + 1} were kept"
+    kept = ""
+    if best is not None:
+        kept = f"; the weights {'before training' if best < 0 else f'of epoch {best + 1}'} were kept"
     alt = f"Loss and {metric} of {len(epochs)} epochs, {metric} from {score(found[0])} to {score(found[-1])}{kept}"
     return picture(alt, 8.6, 2.9, draw)
 

@@ -35,6 +35,13 @@ def all_pictures():
     yield pictures.guesses(some, some[::-1])
 
 
+@pytest.mark.parametrize(("best", "kept"), [(0, "of epoch 1"), (-1, "before training")])
+def test_whose_weights_were_kept_is_said(best, kept):
+    assert pictures.learning_curves(HISTORY[:1], "accuracy", best).alt.endswith(
+        f"; the weights {kept} were kept"
+    )
+
+
 @pytest.fixture(scope="module")
 def drawn():
     return list(all_pictures())
