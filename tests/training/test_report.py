@@ -19,6 +19,7 @@ from tests.export.pair_bundles import bundle_of
 from tests.pair_rows import ranking_rows
 from training.judge import GivenColumns, bundle_scores
 from training.report import _made, main
+from training.reporting.card import plain
 
 HOSTILE = "<script>alert(1)</script> old | bread"
 NEW = "<b>new</b>"
@@ -150,7 +151,12 @@ def test_the_rows_to_read_are_the_right_ones(runs, made):
     closest = ranked[np.argsort(ranked[:, -1] - ranked[:, -2])[:15], -1]
     rows = rows_of(markdown, "Most uncertain rows")
     np.testing.assert_allclose([float(row[3]) for row in rows], closest, atol=6e-5)
-    assert all(re.fullmatch(r"one\\_rows.csv:[0-9]+", row[4]) for row in rows)
+    for row in rows:
+        assert (match := re.fullmatch(r"one\\_rows.csv:([0-9]+)", row[4]))
+        # The line that stands there, below the header.
+        place = int(match[1]) - 2
+        wanted = texts()[place], labels[place], bundle.labels[found[place].argmax()]
+        assert row[:3] == [plain(each) for each in wanted]
     # Labels that the model does not know cannot be doubted.
     assert f"looked at {ROWS - labels.count(NEW)} one" in markdown
 
