@@ -140,7 +140,8 @@ def settings_of(command: Any) -> type[Any]:
 def tiny_flags(module: str, arguments: list[str]) -> list[str]:
     """Flags that make a fit or a comparison short; an encoder from a checkpoint has the checkpoint's sizes."""
     if module == "training.compare":
-        return [*(flag for flag in TINY if "learning-rate" not in flag), "--rates=0.01", "--rounds=1"]
+        kept = [flag for flag in TINY if not re.search("learning-rate|report", flag)]
+        return [*kept, "--rates=0.01", "--rounds=1"]
     if module != "training.fit":
         return []
     if any(word.startswith("--encoder.pretrained") for word in arguments):

@@ -14,7 +14,7 @@ from training.compare import main
 from training.comparing import trials
 from training.outcomes import Stopped
 
-TINY = [flag for flag in command_runs.TINY if not re.search("ngram|learning-rate|epochs", flag)]
+TINY = [flag for flag in command_runs.TINY if not re.search("ngram|learning-rate|epochs|report", flag)]
 TINY += ["--train.epochs=1", "--rates=0.01", "--rounds=1"]
 # The other two differ from the first in a setting.
 NETWORKS = ["heads", "cnn", "bilstm", "averages"]
@@ -26,6 +26,7 @@ def compared(news_run, tmp_path_factory):
     out = tmp_path_factory.mktemp("compare") / "news"
     flags = [f"--data.train={news_run.train}", f"--data.test={news_run.test}", *TINY, "--out", out]
     first = call(main, *flags, "--candidates", "averages", "linear", "--lengths", "8")
+    assert first.status == 0, first.err
     kept = (out / "trainings" / "averages.rate-0.01.json").read_bytes()
     more = ("--candidates", *NETWORKS, "linear", "--lengths", "8", "24", "--runs", news_run.folder)
     second = call(main, *flags, *more)
