@@ -77,17 +77,26 @@ class Ranker:
         self.bundle = bundle
         self.candidates = checked_texts(candidates, bundle.preprocessor.max_bytes)
         self.form = bundle.model.form
+        # Equal texts are read once: in a batch their scores might differ in the last bit.
+        distinct = {text: place for place, text in enumerate(dict.fromkeys(self.candidates))}
+        self._texts = list(distinct)
+        self._places = np.array([distinct[text] for text in self.candidates], np.int64)
         if self.form == "bi":
             self._query_vectors = TextVectors(bundle, "a")
-            self._vectors = TextVectors(bundle, "b")(candidates) if vectors is None else vectors
-            _check_vectors(self._vectors, len(self.candidates), bundle.model.vector_dim)
+            if vectors is None:
+                self._vectors = TextVectors(bundle, "b")(self._texts)
+            else:
+                _check_vectors(vectors, len(self.candidates), bundle.model.vector_dim)
+                # Vectors may be a mapped file: no copy where all texts differ.
+                alike = len(self._texts) < len(self.candidates)
+                self._vectors = vectors[np.unique(self._places, return_index=True)[1]] if alike else vectors
         elif vectors is not None:
             raise InputError(
                 f"ranking: wanted a matcher of the bi form for vectors, given the {self.form} form"
             )
         elif self.form == "cross":
             self._queries, self._readers = TextReader(bundle, "a"), TextReader(bundle, "b")
-            self._cut = self._readers.cut(self.candidates)
+            self._cut = self._readers.cut(self._texts)
             self._encode = tf.function(
                 lambda features: bundle.model.encode(features, "a"), reduce_retracing=True
             )
@@ -98,10 +107,12 @@ class Ranker:
         if not self.candidates:
             return np.zeros(0, np.float32)
         if self.form == "bi":
-            return self._bi_scores(query)
-        if self.form == "joint":
-            return self.bundle.probabilities([(query, candidate) for candidate in self.candidates])[:, 0]
-        return self._cross_scores(query)
+            scores = self._bi_scores(query)
+        elif self.form == "joint":
+            scores = self.bundle.probabilities([(query, text) for text in self._texts])[:, 0]
+        else:
+            scores = self._cross_scores(query)
+        return scores[self._places]
 
     def rank(self, query: str | bytes, top: int = 0) -> list[Ranked]:
         """The candidates, best first; equal scores in the order given.

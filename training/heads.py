@@ -88,6 +88,8 @@ def _check(config: HeadsConfig) -> None:
         file_source(config.train)
     if config.prune is not None and config.out is None:
         raise InputError("--out: wanted a folder for the pruned run beside --prune, given none")
+    if config.out is not None and config.out.resolve() == config.run.resolve():
+        raise InputError(f"--out {config.out}: wanted a folder beside the run, given the run itself")
     if config.prune is None:
         for flag, given in (("out", config.out), ("train", config.train), ("overwrite", config.overwrite)):
             if given:

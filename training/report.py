@@ -52,6 +52,8 @@ def _report(config: ReportConfig) -> int:
     card = page.with_suffix(".md")
     if card.is_dir():
         raise InputError(f"--out {page}: wanted a place for {card} too, given a folder")
+    if card.exists() and not page.exists():
+        raise InputError(f"--out {page}: wanted a place for {card} too, given one that is taken")
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()

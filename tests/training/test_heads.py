@@ -121,6 +121,7 @@ def test_a_picture_is_drawn(news_run, tmp_path):
         (["--prune", "0.3"], "--out: wanted a folder for the pruned run beside --prune, given none"),
         (["--out", "smaller"], "--out: wanted --prune beside it, given none"),
         (["--prune", "0.3", "--out", "taken"], "--out taken: wanted a new folder"),
+        (["--prune", "0.3", "--out", "RUN", "--overwrite"], "wanted a folder beside the run, given the run"),
         (["--prune", "0.3", "--out", "new", "--train", "none.csv"], "none.csv"),
         (["--picture", "a.gif"], "--picture a.gif: wanted a file ending in"),
         (["--data", "none.csv"], "none.csv"),
@@ -134,6 +135,7 @@ def test_wrong_input_is_one_line(news_run, tmp_path, monkeypatch, flags, message
     write_csv(tmp_path / "unknown.csv", [("rain", "weather")])
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
+    flags = [str(news_run.folder) if flag == "RUN" else flag for flag in flags]
     given = flags if "--data" in flags else ["--data", str(news_run.test), *flags]
     assert message in refused(tmp_path, main, str(news_run.folder), *given)
 

@@ -209,12 +209,14 @@ def test_rows_that_were_learnt_from_are_refused(runs, tmp_path):
         (["one", "--data", "none.csv"], "none.csv"),
         (["one", "--data", "one_rows.csv", "--out", "page.txt"], "wanted a name that ends in .html"),
         (["one", "--data", "one_rows.csv", "--out", "no/page.html"], "wanted a folder that exists"),
+        (["one", "--data", "one_rows.csv", "--out", "README.html"], "README.md too, given one that is taken"),
         (["one", "--data", "one_rows.csv", "--label-column", "other"], "other"),
     ],
 )
 def test_wrong_input_is_one_line(runs, monkeypatch, tmp_path, arguments, message):
     folder = runs[0]
     monkeypatch.chdir(folder)
+    (folder / "README.md").touch()
     assert message in refused(folder, main, *arguments)
 
 
