@@ -143,7 +143,7 @@ def test_pairs_have_a_teacher(tmp_path):
     assert set(json.loads((tmp_path / "run" / "metrics.json").read_text())["teacher"]) >= {"map", "accuracy"}
 
 
-@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("inside", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sentences_have_a_teacher(tmp_path, inside):
     bundle = make_tagger_bundle(("O", "I-PER", "B-PER", "B-LOC"), characters=True)
     save(bundle, tmp_path / "teacher")

@@ -88,7 +88,7 @@ def test_the_written_settings_rerun_the_job(checkpoint, tmp_path):
     assert all(np.array_equal(first[path], again[path]) for path in first)
 
 
-@pytest.mark.parametrize("task", ["classify", "match", "tag"])
+@pytest.mark.parametrize("task", ["classify", "match", pytest.param("tag", marks=pytest.mark.slow)])
 def test_what_bfloat16_taught_is_kept_and_judged_in_float32(checkpoint, tmp_path, task):
     (tmp_path / "test").mkdir()
     test = write_rows(tmp_path / "test" / "rows", task, seed=1)

@@ -26,12 +26,21 @@ def run_worker(name: str = "replica_worker", **case) -> dict:
 @pytest.mark.parametrize(
     "case",
     [
-        {"clip_norm": 0.05, "compare_unclipped": True},
-        {"clip_norm": 0.05, "accumulation_steps": 3, "class_weights": UNEVEN},
-        {"clip_norm": 0.05, "jit": True, "class_weights": UNEVEN},
-        {"clip_norm": 0.05, "jit": True, "accumulation_steps": 3},
+        pytest.param({"clip_norm": 0.05, "compare_unclipped": True}, id="clipping"),
+        pytest.param(
+            {"clip_norm": 0.05, "jit": True, "accumulation_steps": 3, "class_weights": UNEVEN},
+            id="xla-accumulation",
+        ),
+        # Each alone takes half a minute, and is part of the case above.
+        pytest.param(
+            {"clip_norm": 0.05, "accumulation_steps": 3, "class_weights": UNEVEN},
+            id="accumulation",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"clip_norm": 0.05, "jit": True, "class_weights": UNEVEN}, id="xla", marks=pytest.mark.slow
+        ),
     ],
-    ids=["clipping", "accumulation", "xla", "xla-accumulation"],
 )
 def test_one_and_two_replicas_reach_the_same_weights(case):
     result = run_worker(**case)
@@ -60,7 +69,7 @@ def test_lists_of_candidates_reach_the_same_weights_on_one_and_two_replicas():
     assert result["one"]["fillers"] == 0 < result["two"]["fillers"]
 
 
-@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_taggers_reach_the_same_weights_on_one_and_two_replicas(xla):
     """Some sentences are read in several windows, of which a tag's words stand in one."""
     result = run_worker("task_replica_worker", task="tag", xla=xla)
@@ -69,7 +78,7 @@ def test_taggers_reach_the_same_weights_on_one_and_two_replicas(xla):
     assert result["one"]["sums"] == pytest.approx(result["two"]["sums"], rel=1e-5)
 
 
-@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_masked_language_models_reach_the_same_weights_on_one_and_two_replicas(xla):
     """The table of tokens learns from both ends; replicas have different numbers of masked tokens."""
     result = run_worker("task_replica_worker", task="masked-lm", xla=xla)
