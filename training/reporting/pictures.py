@@ -59,7 +59,8 @@ def learning_curves(history: Sequence[dict[str, Any]], metric: str, best: int | 
     kept = ""
     if best is not None:
         kept = f"; the weights {'before training' if best < 0 else f'of epoch {best + 1}'} were kept"
-    alt = f"Loss and {metric} of {len(epochs)} epochs, {metric} from {score(found[0])} to {score(found[-1])}{kept}"
+    count = "one epoch" if len(epochs) == 1 else f"{len(epochs)} epochs"
+    alt = f"Loss and {metric} of {count}, {metric} from {score(found[0])} to {score(found[-1])}{kept}"
     return picture(alt, 8.6, 2.9, draw)
 
 
