@@ -222,10 +222,8 @@ def bundle_scores(
 
 def asked_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> tuple[Task, Part, Any]:
     """The task of a bundle, the rows of a file, and what the bundle answers to them; see `bundle_scores`."""
-    source = file_source(path)
-    task, columns = judged_task(bundle, given, source.columns or ())
-    examples = read_examples(source, task, columns, folder)
-    part = Part(examples, np.arange(len(examples)))
+    task, part = read_rows(bundle, path, given, folder)
+    examples = part.examples
     if bundle.tagger is not None:
         return task, part, bundle.tagger.tag(read_sentences(examples, part.rows))
     if isinstance(task, MaskedLmTask):
@@ -233,7 +231,28 @@ def asked_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) ->
         pieces = MaskedSource(tokens, part.rows, task.masking)
         judge = Judge(bundle.model, task, bundle.labels, pieces.buckets([], MOST_BUCKETS))
         return task, part, judge.answers(pieces)
+    return task, part, probabilities_of(bundle, part)
+
+
+def read_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> tuple[Task, Part]:
+    """The task of a bundle, and the rows of a file; see `bundle_scores`."""
+    source = file_source(path)
+    task, columns = judged_task(bundle, given, source.columns or ())
+    examples = read_examples(source, task, columns, folder)
+    return task, Part(examples, np.arange(len(examples)))
+
+
+def read_some_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> tuple[Task, Part]:
+    """As `read_rows`; raises InputError also where the file of --data has no row."""
+    task, part = read_rows(bundle, path, given, folder)
+    if not len(part.rows):
+        raise InputError(f"--data {path}: wanted a labelled row or more, given none")
+    return task, part
+
+
+def probabilities_of(bundle: Bundle, part: Part) -> np.ndarray:
+    """What a bundle answers to texts or pairs, of which not all are in memory at once: float32 [R, C]."""
     chunks = [part.rows[i : i + CHUNK_ROWS] for i in range(0, len(part.rows), CHUNK_ROWS)]
-    # An empty file has no chunk.
-    found = [bundle.probabilities(rows_of(examples, chunk)) for chunk in chunks or [part.rows]]
-    return task, part, np.concatenate(found)
+    # No rows make no chunk.
+    found = [bundle.probabilities(rows_of(part.examples, chunk)) for chunk in chunks or [part.rows]]
+    return np.concatenate(found)

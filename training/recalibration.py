@@ -9,15 +9,13 @@ import numpy as np
 
 from kmha.bundle import Bundle
 from kmha.calibration import Calibration, calibrate
-from kmha.errors import InputError
 from kmha.manifest import TAG
 from kmha.tagging import Decoder
 from training.abstention import Abstention, most_answers
 from training.inputs import cut_parts
-from training.judge import GivenColumns, Judge, judged_task
+from training.judge import GivenColumns, Judge, read_some_rows
 from training.model_calibration import fitted, one_answer
 from training.reliability import Reliability, reliability
-from training.sources import file_source, read_examples
 from training.tasks.task import Part, Task
 
 JUDGED_LENGTHS = 8
@@ -57,12 +55,7 @@ class Rows:
         Raises:
             InputError: The file or a row of it cannot be used, or it has none.
         """
-        source = file_source(path)
-        task, columns = judged_task(bundle, given, source.columns or ())
-        examples = read_examples(source, task, columns, folder)
-        if not len(examples):
-            raise InputError(f"--data {path}: wanted a labelled row or more, given none")
-        part = Part(examples, np.arange(len(examples)))
+        task, part = read_some_rows(bundle, path, given, folder)
         read = cut_parts(bundle.preprocessor, {"judged": part}, folder).judged(
             "judged", task.targets(part, bundle.labels)
         )

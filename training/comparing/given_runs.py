@@ -10,7 +10,7 @@ from training.comparing.candidates import weights_of
 from training.comparing.scoring import names
 from training.comparing.trials import times_of_epoch
 from training.data import Data
-from training.judge import CHUNK_ROWS
+from training.judge import probabilities_of
 from training.run_folder import METRICS
 
 
@@ -24,13 +24,10 @@ def run_result(path: Path, bundle: Bundle, data: Data) -> dict[str, Any]:
     """
     part = data.test
     assert part is not None
-    answers: list[int] = []
     known = names(data)
     places = {name: place for place, name in enumerate(known)}
-    for first in range(0, len(part.rows), CHUNK_ROWS):
-        texts = part.examples.read_texts(part.rows[first : first + CHUNK_ROWS])
-        best = bundle.probabilities(texts).argmax(axis=1)
-        answers += [places.get(bundle.labels[number], len(known) - 1) for number in best.tolist()]
+    best = probabilities_of(bundle, part).argmax(axis=1)
+    answers = [places.get(bundle.labels[number], len(known) - 1) for number in best.tolist()]
     encoder = bundle.model.encoder_config
     trained_on = (bundle.details.get("data") or {}).get("train") or {}
     same = trained_on.get("sha256") is not None and trained_on["sha256"] == data.origins["train"]["sha256"]

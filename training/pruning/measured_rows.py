@@ -12,8 +12,7 @@ from kmha.features import WORD_MASK
 from kmha.manifest import CLASSIFY, MATCH, TAG
 from training.examples import label_ids
 from training.inputs import Inputs, Source, cut_parts
-from training.judge import GivenColumns, Judge, judged_task
-from training.sources import file_source, read_examples
+from training.judge import GivenColumns, Judge, read_some_rows
 from training.tasks.task import Part, Task
 
 LENGTHS = 8
@@ -47,12 +46,7 @@ class MeasuredRows:
         Raises:
             InputError: The file or a row of it cannot be used, or it has none.
         """
-        source = file_source(path)
-        task, columns = judged_task(bundle, given, source.columns or ())
-        examples = read_examples(source, task, columns, folder)
-        if not len(examples):
-            raise InputError(f"--data {path}: wanted a labelled row or more, given none")
-        part = Part(examples, np.arange(len(examples)))
+        task, part = read_some_rows(bundle, path, given, folder)
         return cls(bundle, _weighing(task), cut_parts(bundle.preprocessor, {_NAME: part}, folder))
 
     @property

@@ -5,22 +5,19 @@ import hashlib
 import html.parser
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
 
 from clients import chromium
 from kmha.errors import InputError
+from tests.browsers import needs_chromium
 from tests.command_runs import ROOT
 from tests.training.explaining.questions import pair_question, question
 from training.explaining.deletion import deletion, word_scores
 from training.explaining.page import check_out, embedded, page, verdict, write_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- & \u2028 $data \ud83d"
-needs_chromium = pytest.mark.skipif(
-    not any(map(shutil.which, chromium.NAMES)), reason="no Chromium is installed"
-)
 
 
 def page_of(asked) -> str:

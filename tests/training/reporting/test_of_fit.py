@@ -2,12 +2,12 @@
 
 import json
 import shlex
-import shutil
 
 import pytest
 
 from clients import chromium
 from kmha.bundle import Bundle
+from tests.browsers import needs_chromium
 from tests.command_runs import TINY, call, news_rows, write_csv
 from training.cli import parse
 from training.config import FitConfig
@@ -15,9 +15,6 @@ from training.fit import main
 from training.reporting.of_fit import report_fit
 
 LABEL = "<i>sport</i> | $x$"
-needs_chromium = pytest.mark.skipif(
-    not any(map(shutil.which, chromium.NAMES)), reason="no Chromium is installed"
-)
 
 
 @pytest.fixture(scope="module")

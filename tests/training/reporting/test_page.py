@@ -4,17 +4,11 @@ import base64
 import hashlib
 import html.parser
 import re
-import shutil
-
-import pytest
 
 from clients import chromium
+from tests.browsers import needs_chromium
 from tests.training.reporting.reports import HOSTILE, hostile_report
 from training.reporting.page import page
-
-needs_chromium = pytest.mark.skipif(
-    not any(map(shutil.which, chromium.NAMES)), reason="no Chromium is installed"
-)
 
 
 class Reader(html.parser.HTMLParser):
