@@ -34,6 +34,7 @@ from training.data import Data, describe, load_data
 from training.outcomes import Diverged, Stopped
 from training.ranges import Range
 from training.tasks.classify import ClassifyTask
+from training.text_table import aligned
 from training.usual import with_usual_of_task
 
 
@@ -130,10 +131,10 @@ def _compared(config: CompareConfig, fit: FitConfig, data: Data, place: Workplac
 
 
 def _show(comparison: dict, out: Path | None) -> None:
-    from training.comparing.table import as_markdown, as_text, cells, notes
+    from training.comparing.table import as_markdown, cells, notes
 
     rows = cells(comparison)
-    for line in (*as_text(rows), *notes(comparison)):
+    for line in (*aligned(rows), *notes(comparison)):
         say(line)
     if out is None:
         return

@@ -1,6 +1,7 @@
 """What a run costs: seconds by stage, and the most memory at any time."""
 
 import contextlib
+import math
 import os
 import resource
 import sys
@@ -39,6 +40,11 @@ class Cost:
             else os.cpu_count() or 1,
             "weights": weights,
         }
+
+
+def trained_size(model: Any) -> int:
+    """How many numbers of a Keras model are trained, embeddings included."""
+    return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
 def peak_memory() -> int:

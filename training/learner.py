@@ -14,7 +14,7 @@ from training import baseline
 from training.calibrated import BeforeCalibration, calibrated
 from training.cli import say
 from training.config import FitConfig
-from training.cost import Cost
+from training.cost import Cost, trained_size
 from training.data import Data
 from training.distill import TaughtTask, with_teacher
 from training.encoder_shape import checkpoint_of
@@ -25,7 +25,7 @@ from training.model_calibration import described
 from training.precision import POLICIES, in_float32
 from training.reporting.material import Asked
 from training.start import Start
-from training.trainer import train, trained_size
+from training.trainer import train
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from training.buckets import computed_share
 from training.callbacks import Progress
 from training.cli import say
 from training.config import FitConfig
+from training.cost import trained_size
 from training.data import Data
 from training.distill import trained_beside
 from training.encoder_shape import has_new_ngrams
@@ -91,11 +92,6 @@ def train(
     batches = f"{len(plans):,} batches an epoch, padded to {shown}: {share:.2f} times the real tokens"
     say(f"{trained_size(model):,} weights, {batches}")
     return model, judge, loop.run(resume=config.resume)
-
-
-def trained_size(model: keras.Model) -> int:
-    """How many numbers are trained."""
-    return sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
 
 
 def _strategy(config: FitConfig, task: Task) -> tf.distribute.Strategy:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from export.timing.stopwatch import IDS, TEXTS
+from training.text_table import aligned
 
 
 def tables(reports: Sequence[dict[str, Any]], ids_length: int | None) -> list[str]:
@@ -19,11 +20,11 @@ def tables(reports: Sequence[dict[str, Any]], ids_length: int | None) -> list[st
         timed = [each for each in reports if each[name] is not None]
         if timed:
             lines += [
-                *_aligned([_speed_header(timed[0][name], title), *(_speed(each, name) for each in timed)])
+                *aligned([_speed_header(timed[0][name], title), *(_speed(each, name) for each in timed)])
             ]
             lines.append("")
     header = ("load and memory", "load ms", "first answer ms", "MB above imports", "MB peak", "MB on disk")
-    return [*lines, *_aligned([header, *(_weight(each) for each in reports if "memory" in each)])]
+    return [*lines, *aligned([header, *(_weight(each) for each in reports if "memory" in each)])]
 
 
 def _speed_header(column: dict[str, Any], title: str) -> tuple[str, ...]:
@@ -63,14 +64,3 @@ def _weight(report: dict[str, Any]) -> tuple[str, ...]:
 
 def _short(milliseconds: float) -> str:
     return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.rjust(width) if index else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

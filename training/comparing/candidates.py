@@ -4,9 +4,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
-
 from kmha.config import EncoderConfig
+from training.cost import trained_size
 from training.tasks.classify import ClassifyTask
 
 if TYPE_CHECKING:
@@ -66,14 +65,9 @@ def build(name: str, shape: Shape, size: int) -> "keras.Model":
     return model
 
 
-def weights_of(model: "keras.Model") -> int:
-    """Number of trainable weights, embeddings included."""
-    return sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
-
-
 def level_size(name: str, shape: Shape, target: int) -> int:
     """The size, at least 1, at which a candidate's number of weights is nearest to the target."""
-    counts = [weights_of(build(name, shape, size)) for size in _TOLD_BY]
+    counts = [trained_size(build(name, shape, size)) for size in _TOLD_BY]
     # Centred on the middle size, so that large constant terms do not drown the rest in rounding.
     first, middle, last = counts
     step = _TOLD_BY[1] - _TOLD_BY[0]

@@ -6,9 +6,9 @@ from typing import Any
 
 from kmha.bundle import Bundle
 from kmha.config import EncoderConfig
-from training.comparing.candidates import weights_of
 from training.comparing.scoring import names
 from training.comparing.trials import times_of_epoch
+from training.cost import trained_size
 from training.data import Data
 from training.judge import probabilities_of
 from training.run_folder import METRICS
@@ -33,7 +33,7 @@ def run_result(path: Path, bundle: Bundle, data: Data) -> dict[str, Any]:
     same = trained_on.get("sha256") is not None and trained_on["sha256"] == data.origins["train"]["sha256"]
     return {
         "description": f"run: {described(encoder)}" + ("" if same else "; trained on other rows"),
-        "weights": weights_of(bundle.model),
+        "weights": trained_size(bundle.model),
         **_from_metrics(path / METRICS),
         "answers": answers,
         "same_rows": same,

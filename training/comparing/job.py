@@ -12,12 +12,13 @@ import keras
 from kmha.bundle import Bundle
 from training.cli import say
 from training.comparing import trials
-from training.comparing.candidates import HEADS, LINEAR, Shape, build, describe, weights_of
+from training.comparing.candidates import HEADS, LINEAR, Shape, build, describe
 from training.comparing.given_runs import run_result
 from training.comparing.latency import Caller, latencies, linear_caller, model_caller
 from training.comparing.scoring import reference_of, scored
 from training.comparing.workplace import Workplace
 from training.config import FitConfig
+from training.cost import trained_size
 from training.data import Data
 from training.encoder_shape import encoder_config
 from training.inputs import Inputs, make_inputs
@@ -95,7 +96,7 @@ def _compared(
         config.classify.dropout,
     )
     networks = [name for name in wanted.candidates if name != LINEAR]
-    target = weights_of(build(HEADS, shape, shape.encoder.intermediate_dim)) if networks else None
+    target = trained_size(build(HEADS, shape, shape.encoder.intermediate_dim)) if networks else None
     results = _trained(networks, shape, target or 0, wanted.rates, config, data, inputs, place)
     callers: dict[str, Caller] = _network_callers(results, shape, max(wanted.lengths))
     if LINEAR in wanted.candidates:

@@ -77,19 +77,6 @@ def notes(comparison: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def as_text(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with aligned columns, the first to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        first, *others = (
-            cell.ljust(width) if not place else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join([first, *others]).rstrip())
-    return lines
-
-
 def as_markdown(rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
     head, *body = rows

@@ -10,9 +10,10 @@ import keras
 import numpy as np
 
 from training.baseline import fit_baseline
-from training.comparing.candidates import HEADS, CandidateTask, Shape, build, level_size, weights_of
+from training.comparing.candidates import HEADS, CandidateTask, Shape, build, level_size
 from training.comparing.workplace import Workplace
 from training.config import FitConfig
+from training.cost import trained_size
 from training.data import Data
 from training.inputs import Inputs
 from training.trainer import train
@@ -56,7 +57,7 @@ def tried(
     probabilities = judge.answers(inputs.judged("test", task.targets(data.test, data.labels)))
     return {
         "rate": rate,
-        "weights": weights_of(judge.model),
+        "weights": trained_size(judge.model),
         "validation": progress.best_metric,
         "epochs": progress.epoch,
         "best_epoch": progress.best_epoch + 1,

@@ -9,6 +9,7 @@ import numpy as np
 from training.beside import written_beside
 from training.pruning.blocks import Block
 from training.pruning.importance import Importance
+from training.text_table import aligned
 
 Scores = dict[str, float]
 LOSS = "loss"
@@ -99,18 +100,6 @@ def pruned_table(told: dict[str, Any]) -> list[str]:
         values = told[name]
         rows.append([unit, shown.format(values["before"]), "", shown.format(values["after"])])
     return aligned(rows)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of cells below one another, the first column to the left."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def draw(path: Path, blocks: Sequence[Block], heads: Sequence[dict[str, Any]], loss: float) -> None:

@@ -11,8 +11,8 @@ from training.comparing.candidates import (
     build,
     describe,
     level_size,
-    weights_of,
 )
+from training.cost import trained_size
 from training.tasks.classify import ClassifyTask
 
 CONFIG = EncoderConfig(900, 32, 2, 4, intermediate_dim=64, max_length=40)
@@ -23,9 +23,9 @@ NETWORKS = [name for name in NAMES if name != LINEAR]
 @pytest.mark.parametrize(("name", "buckets"), [*((name, 0) for name in NETWORKS[1:]), ("averages", 101)])
 def test_candidates_have_as_many_weights(name, buckets):
     shape = Shape(dataclasses.replace(CONFIG, ngram_buckets=buckets, ngram_dim=8), 5, "mean", 0.1)
-    target = weights_of(build("heads", shape, CONFIG.intermediate_dim))
+    target = trained_size(build("heads", shape, CONFIG.intermediate_dim))
     size = level_size(name, shape, target)
-    counts = {each: weights_of(build(name, shape, each)) for each in (size - 1, size, size + 1)}
+    counts = {each: trained_size(build(name, shape, each)) for each in (size - 1, size, size + 1)}
     # No other size is nearer.
     assert min(counts, key=lambda each: abs(counts[each] - target)) == size
     assert abs(counts[size] - target) / target < 0.015

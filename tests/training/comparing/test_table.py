@@ -1,5 +1,6 @@
 from tests.training.comparing.figures import COMPARISON
-from training.comparing.table import as_markdown, as_text, cells, notes
+from training.comparing.table import as_markdown, cells, notes
+from training.text_table import aligned
 
 
 def test_a_row_tells_what_there_is():
@@ -15,7 +16,7 @@ def test_a_row_tells_what_there_is():
 
 def test_lines_are_aligned_and_markdown_is_a_table():
     rows = [["name", "x"], ["a|b", "1.5"]]
-    assert as_text(rows) == ["name    x", "a|b   1.5"]
+    assert aligned(rows) == ["name    x", "a|b   1.5"]
     assert as_markdown(rows) == "| name | x |\n| --- | --- |\n| a\\|b | 1.5 |\n"
 
 
