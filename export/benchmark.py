@@ -16,6 +16,7 @@ import tyro
 from export.artefacts import recognise
 from export.single_texts import check_single_texts
 from kmha.errors import InputError
+from training.beside import write_result
 from training.cli import FAILED, parse, run, say
 from training.ranges import Count, Positive, Range
 
@@ -60,11 +61,11 @@ def _benchmark(config: BenchmarkConfig) -> int:
     artefacts = [recognise(path) for path in config.artefacts]
     check_single_texts(config.run, "export.benchmark")
     texts = None if config.texts is None else read_texts(config.texts, config.run, config.text_column)
-    from export.processes import Crashed
     from export.timing.figures import busyness, fastest, report
     from export.timing.match import Rules, entries, play_match
     from export.timing.stopwatch import IDS, TEXTS
     from export.timing.table import tables
+    from training.worker_process import Crashed
 
     rules = Rules(config.rows, config.seconds, config.threads, config.batch_sizes, config.peers)
     try:
@@ -125,14 +126,6 @@ def read_texts(path: Path, run: Path, column: str = "") -> list[str]:
     if not texts:
         raise InputError(f"{path}: rows wanted, none given")
     return texts
-
-
-def write_result(path: Path, result: dict) -> None:
-    """Writes the result as JSON; raises InputError where nobody can write."""
-    from training.beside import written_beside
-
-    with written_beside(path, overwrite=True) as beside:
-        beside.write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

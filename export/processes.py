@@ -17,12 +17,9 @@ from export.artefacts import Artefact
 from export.predictors import Row
 from kmha.errors import InputError
 from training.cli import WRONG_INPUT
+from training.worker_process import Crashed
 
 _ROOT = Path(__file__).resolve().parent.parent
-
-
-class Crashed(Exception):
-    """An artefact's process ended without an answer; the message is one line."""
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from export.expected_rows import ExpectedRows
 from export.expected_sentences import ExpectedSentences
 from export.layer_outputs import TOKENIZER
 from export.nearest import first_divergent
-from export.processes import Answers, Crashed, ask, ask_layers
+from export.processes import Answers, ask, ask_layers
 from export.vector_differences import text_number, vector_differences, vector_failures
 from export.verify_rows import Rows
 from kmha.bundle import Bundle
 from kmha.manifest import TAG
+from training.worker_process import Crashed
 
 
 class Examiner:

@@ -18,6 +18,7 @@ from export.artefacts import recognise
 from export.exportable import check_exportable
 from kmha.errors import InputError
 from kmha.manifest import CLASSIFY, MATCH, TAG
+from training.beside import write_result
 from training.cli import FAILED, parse, run, say
 from training.column_flags import ColumnFlags
 from training.ranges import Range
@@ -67,7 +68,7 @@ def _verify(config: VerifyConfig) -> int:
             say(f"asking {artefact.path}")
             reports.append(examiner.report(artefact))
             beside = artefact.path.with_name(f"{artefact.path.name}.verify.json")
-            write_report(beside, {**reports[-1], "data": str(config.data)})
+            write_result(beside, {**reports[-1], "data": str(config.data)})
     for line in table(reports, examiner.metric):
         say(line)
     passed = all(report["passed"] for report in reports)
@@ -79,14 +80,6 @@ def _verify(config: VerifyConfig) -> int:
     }
     print(json.dumps(result, ensure_ascii=False))
     return 0 if passed else FAILED
-
-
-def write_report(path: Path, report: dict) -> None:
-    """Writes one artefact's report as JSON; raises InputError where nobody can write."""
-    from training.beside import written_beside
-
-    with written_beside(path, overwrite=True) as beside:
-        beside.write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

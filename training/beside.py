@@ -2,10 +2,12 @@
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kmha.errors import InputError
 
@@ -56,3 +58,9 @@ def remove(path: Path) -> None:
     else:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def write_result(path: Path, result: dict[str, Any]) -> None:
+    """Writes JSON values to a file; raises InputError where nobody can write."""
+    with written_beside(path, overwrite=True) as beside:
+        beside.write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", "utf-8")

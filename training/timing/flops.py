@@ -1,0 +1,49 @@
+"""How much a training step computes, and how much the machine could."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+
+# Of square matrices: large enough for the full rate, small enough to be measured often.
+_SIZE = 2048
+_SECONDS = 0.5
+
+
+def step_flops(sizes: Mapping[str, int], shapes: Iterable[tuple[int, int]]) -> float:
+    """Floating-point operations of the matrix products of training steps, padding included.
+
+    Forward, a token takes 2 for each weight of its blocks, and 4 D for each position that it attends to, in each
+    block; backward twice that. Embedding, head, norms and softmax are left out.
+
+    Args:
+        sizes: hidden_dim, intermediate_dim, num_layers.
+        shapes: Rows and padded length of each batch.
+    """
+    dim, inner, layers = (sizes[name] for name in ("hidden_dim", "intermediate_dim", "num_layers"))
+    weights = 4 * dim * dim + 2 * dim * inner
+    return sum(3 * rows * length * layers * (2 * weights + 4 * dim * length) for rows, length in shapes)
+
+
+def main() -> None:
+    """Measures, whenever stdin asks, the rate of matrix products: operations a second."""
+    import tensorflow as tf
+
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    dtype = tf.dtypes.as_dtype(sys.argv[1])
+    left, right = (tf.cast(tf.random.normal([_SIZE, _SIZE]), dtype) for _ in range(2))
+    product = tf.function(lambda: tf.reduce_sum(tf.matmul(left, right)[0]), autograph=False)
+    float(product())
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for _ in sys.stdin:
+        began, times = time.perf_counter(), 0
+        while (seconds := time.perf_counter() - began) < _SECONDS:
+            float(product())
+            times += 1
+        print(json.dumps({"flops_per_second": times * 2 * _SIZE**3 / seconds}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""A process that is asked things: started, asked, and made sure that it ends."""
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from kmha.errors import InputError
+
+
+class Crashed(Exception):
+    """A process ended without an answer; the message is one line."""
+
+
+class WorkerProcess:
+    """A process that answers requests, one JSON object a line each; a context manager that leaves no process behind.
+
+    Args:
+        command: What to run.
+        environment: Its variables, beside those of this process.
+    """
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str] | None = None):
+        # A file, since nobody reads while the worker writes.
+        self._said = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env={**os.environ, **(environment or {})},
+            encoding="utf-8",
+            # Ctrl-C is for this process, which ends the workers.
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> "WorkerProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def listen(self) -> dict[str, Any]:
+        """Its next answer.
+
+        Raises:
+            InputError: It could not use what it was given.
+            Crashed: It ended, or said something else.
+        """
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            raise Crashed(self._last_words(line)) from None
+        if "error" in answer:
+            raise InputError(answer["error"])
+        return answer
+
+    def ask(self, **request: object) -> dict[str, Any]:
+        """Its answer to a request; raises as `listen`."""
+        assert self._process.stdin is not None
+        try:
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+        except OSError:
+            raise Crashed(self._last_words("")) from None
+        return self.listen()
+
+    def end(self) -> None:
+        """Ends the process, whatever it is at, and waits for it."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._said):
+            try:
+                if stream is not None:
+                    stream.close()
+            except OSError:
+                # A request that it did not live to read.
+                continue
+
+    def _last_words(self, line: str) -> str:
+        if line:
+            return f"its process gave no answer but {line.strip()[:80]!r}"
+        status = self._process.wait()
+        self._said.seek(0)
+        lines = self._said.read().decode("utf-8", "replace").strip().splitlines()
+        said = f"saying: {lines[-1].strip()}" if lines else "saying nothing"
+        ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        return f"its process {ended}, {said}"
