@@ -82,10 +82,9 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable
         attended = _softmax(scores + closed * _score_of_masked.get())
         row_is_open = ops.expand_dims(open_rows(mask), 1)  # [B, 1, T or 1, 1]
         weights = attended * row_is_open
-    attended = ops.cast(attended, value.dtype)
     if dropout is not None:
         attended = dropout(attended)
-    output = ops.matmul(attended, value)
+    output = ops.matmul(ops.cast(attended, value.dtype), value)
     if row_is_open is not None:
         # Zeroing the output costs S/H times less than zeroing the weights and gives the same numbers.
         output = output * ops.cast(row_is_open, output.dtype)
@@ -184,7 +183,8 @@ class MultiHeadAttention(keras.layers.Layer):
         self.rotary = rotary
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.weight_dropout = keras.layers.Dropout(dropout, name="weight_dropout", dtype=self.dtype_policy)
+        # float32 as the weights are: on processors faster than in 16 bits.
+        self.weight_dropout = keras.layers.Dropout(dropout, name="weight_dropout", dtype="float32")
 
     def build(self, query_shape, value_shape=None):
         """Makes the projections for these inner sizes: fused where both sides have the same size."""

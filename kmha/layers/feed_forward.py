@@ -1,6 +1,7 @@
 """The position-wise network of an encoder block."""
 
 import keras
+from keras import ops
 
 ACTIVATIONS = {
     "relu": keras.activations.relu,
@@ -56,7 +57,10 @@ class FeedForward(keras.layers.Layer):
 
     def call(self, inputs):
         """See the class."""
-        return self.contract(ACTIVATIONS[self.activation](self.expand(inputs)))
+        expanded = self.expand(inputs)
+        # In float32 whatever the policy: nearer to the exact value, and on processors faster than in 16 bits.
+        active = ACTIVATIONS[self.activation](ops.cast(expanded, "float32"))
+        return self.contract(ops.cast(active, expanded.dtype))
 
     def get_config(self):
         """The constructor's arguments."""
