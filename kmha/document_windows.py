@@ -56,6 +56,11 @@ class WindowShape:
         """Tokens that texts padded to so many are computed with: those of all their windows."""
         return self.count(tokens) * np.minimum(tokens, self.length)
 
+    def places(self, tokens: int) -> list[list[int]]:
+        """Of each window of a text of so many tokens, at least 2, the places in the text that it reads."""
+        starts = [index * self.stride for index in range(int(self.count(tokens)))]
+        return [[0, *range(at + 1, min(at + self.room, tokens - 2) + 1), tokens - 1] for at in starts]
+
     def full_lengths(self, longest: int) -> list[int]:
         """The lengths above one window, ascending, that fill their windows; the last is the longest text itself.
 

@@ -110,6 +110,15 @@ def _window_sizes(total, shape: WindowShape):
     return ops.minimum(total, shape.length), count
 
 
+def _held(values, votes):
+    """Values float [B, W, D] with those of the first window in place of windows without votes.
+
+    A document's first window has votes if any has. So no number is needed that stands below all others, which 8 bits
+    would have to hold beside them.
+    """
+    return ops.where(ops.expand_dims(votes > 0, -1), values, values[:, :1])
+
+
 @keras.saving.register_keras_serializable(package="kmha")
 class WindowPooling(keras.layers.Layer):
     """Joins the vectors of a document's windows to one.
@@ -148,18 +157,28 @@ class WindowPooling(keras.layers.Layer):
 
     def call(self, inputs, votes):
         """See the class."""
-        x, held = ops.cast(inputs, "float32"), ops.expand_dims(votes > 0, -1)
-        # A document's first window has votes if any has, so it stands in for those without: no number that is never
-        # seen otherwise, which 8 bits would have to hold beside the others.
+        x = ops.cast(inputs, "float32")
         if self.mode == "max":
-            return ops.cast(ops.max(ops.where(held, x, x[:, :1]), axis=1), inputs.dtype)
+            found = ops.max(_held(x, votes), axis=1)
+        else:
+            found = ops.sum(x * ops.expand_dims(self._weights(x, votes), -1), axis=1)
+        return ops.cast(found, inputs.dtype)
+
+    def shares(self, inputs, votes):
+        """How much each window has of its document's vector, float32 [B, W]: of the maximum the share of features."""
+        x = ops.cast(inputs, "float32")
+        if self.mode != "max":
+            return self._weights(x, votes)
+        best = ops.one_hot(ops.argmax(_held(x, votes), axis=1), ops.shape(x)[1], dtype="float32")  # [B, D, W]
+        return ops.mean(best, axis=1)
+
+    def _weights(self, x, votes):
+        """float32 [B, W], summing to 1 where there are votes."""
         if self.score is not None:
-            scores = self.score(x)
-            scores = ops.where(held, scores, scores[:, :1])[:, :, 0]
+            scores = _held(self.score(x), votes)[:, :, 0]
             votes = votes * ops.exp(scores - ops.max(scores, axis=1, keepdims=True))
         total = ops.sum(votes, axis=1, keepdims=True)
-        shares = votes / ops.where(total > 0, total, 1.0)
-        return ops.cast(ops.sum(x * ops.expand_dims(shares, -1), axis=1), inputs.dtype)
+        return votes / ops.where(total > 0, total, 1.0)
 
     def get_config(self):
         """The constructor's arguments."""

@@ -123,8 +123,17 @@ class TextClassifier(OneEncoder, keras.Model):
             votes: float32 [B, W], as `cut_documents` gives them.
         """
         assert self.window_pooling is not None
-        by_text = ops.reshape(pooled, (*ops.shape(votes), self.encoder_config.hidden_dim))
-        return self.window_pooling(by_text, votes)
+        return self.window_pooling(self._by_text(pooled, votes), votes)
+
+    def window_shares(self, features):
+        """Of a model with windows, how much each has of its text's vector: float32 [B, W], summing to 1."""
+        assert self.windows is not None and self.window_pooling is not None
+        read, votes = cut_documents(features, self.windows)
+        pooled = self.pooling(self.encoder(read, training=False), padding_mask=read[PADDING_MASK])
+        return self.window_pooling.shares(self._by_text(pooled, votes), votes)
+
+    def _by_text(self, pooled, votes):
+        return ops.reshape(pooled, (*ops.shape(votes), self.encoder_config.hidden_dim))
 
     def normalised(self, vector):
         """What the head reads of texts' vectors, float [B, D]: a pre-norm model normalises after pooling."""
