@@ -1,4 +1,4 @@
-"""python -m benchmarks.documents --news FOLDER --filler FOLDER --out FOLDER [--rows 3000] [--test-rows 1000]
+"""python -m benchmarks.documents --news FOLDER --filler FOLDER --out FOLDER [--rows 1500] [--test-rows 600]
 
 Long documents whose label stands late: sentences about anything, then two rows of news of one label, then sentences
 again. The same documents cut off, read whole, and read in windows: accuracy, processor time and memory of each, as JSON
@@ -16,16 +16,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-WORDS_BEFORE, WORDS_AFTER, NEWS = (120, 480), (0, 120), 2
-LONGEST = 1024
+WORDS_BEFORE, WORDS_AFTER, NEWS = (110, 300), (0, 60), 2
+LONGEST = 640
 WINDOW = [f"--text.max-length={LONGEST}", "--classify.window=256", "--classify.window-overlap=64"]
 SETTINGS = {
     "cut at 128": ["--text.max-length=128"],
     "cut at 256": ["--text.max-length=256"],
-    "whole": [f"--text.max-length={LONGEST}"],
     "windows of 256, mean": WINDOW,
-    "windows of 256, max": [*WINDOW, "--classify.window-pooling=max"],
     "windows of 256, attention": [*WINDOW, "--classify.window-pooling=attention"],
+    "whole": [f"--text.max-length={LONGEST}"],
+    "windows of 256, max": [*WINDOW, "--classify.window-pooling=max"],
     "windows of 128, mean": [WINDOW[0], "--classify.window=128", "--classify.window-overlap=32"],
 }
 # Of all: as many rows a batch, and as many epochs, whatever a row costs.
@@ -98,8 +98,8 @@ def main() -> int:
     )
     for name in ("news", "filler", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True, help="folder")
-    parser.add_argument("--rows", type=int, default=3000, help="documents to train on")
-    parser.add_argument("--test-rows", type=int, default=1000, help="documents to judge by")
+    parser.add_argument("--rows", type=int, default=1500, help="documents to train on")
+    parser.add_argument("--test-rows", type=int, default=600, help="documents to judge by")
     parser.add_argument(
         "--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS), metavar="NAME"
     )

@@ -39,8 +39,9 @@ def cut_documents(features: dict[str, Any], shape: WindowShape) -> CutDocuments:
     Returns:
         W = 1 + ceil((T - length) / stride) windows, at least 1, of L = min(T, length) tokens.
     """
+    features = {name: ops.cast(each, "int32") for name, each in features.items()}
     ids, mask = features[TOKEN_IDS], features[PADDING_MASK]
-    rows, total = _sizes(ids)
+    rows, total = ops.shape(ids)
     length, count = _window_sizes(total, shape)
     places = ops.expand_dims(ops.arange(length, dtype="int32"), 0)  # [1, L]
     firsts = ops.expand_dims(ops.arange(count, dtype="int32") * shape.stride, -1)  # [W, 1]
@@ -96,12 +97,6 @@ def _votes(mask, source, is_end, others, shape: WindowShape):
     return ops.sum(shares * ops.cast(mask, "float32"), axis=-1)
 
 
-def _sizes(ids):
-    """B and T, as numbers where they are known."""
-    known = ops.shape(ids)
-    return known[0], known[1]
-
-
 def _window_sizes(total, shape: WindowShape):
     """L and W of documents of so many tokens, as numbers where T is one."""
     if isinstance(total, int):
@@ -140,7 +135,8 @@ class WindowPooling(keras.layers.Layer):
     """
 
     def __init__(self, mode: WindowMode = "mean", **kwargs):
-        super().__init__(**kwargs)
+        # Votes stay float32: eight bits do not hold how many tokens a window stands for.
+        super().__init__(**kwargs, autocast=False)
         if mode not in MODES:
             raise ValueError(f"mode must be one of {MODES}, given {mode!r}")
         self.mode = mode
@@ -162,7 +158,7 @@ class WindowPooling(keras.layers.Layer):
             found = ops.max(_held(x, votes), axis=1)
         else:
             found = ops.sum(x * ops.expand_dims(self._weights(x, votes), -1), axis=1)
-        return ops.cast(found, inputs.dtype)
+        return ops.cast(found, self.compute_dtype)
 
     def shares(self, inputs, votes):
         """How much each window has of its document's vector, float32 [B, W]: of the maximum the share of features."""
