@@ -6,6 +6,8 @@ import tensorflow as tf
 
 from export.tagger_ids import tagger_function, tagger_input_names, tagger_specs
 from kmha.bundle import Bundle
+from kmha.document_windows import windows_of
+from kmha.errors import InputError
 from kmha.layers.attention import stacked_heads
 from kmha.manifest import CLASSIFY, TAG
 
@@ -22,6 +24,15 @@ def input_names(bundle: Bundle) -> list[str]:
     if bundle.task == TAG:
         return tagger_input_names(bundle)
     return [name for given in bundle.preprocessor.inputs for name in (given.ids, given.mask)]
+
+
+def check_attention(bundle: Bundle) -> None:
+    """Raises InputError where a file would answer attention weights of windows, which are those of no text."""
+    windows = windows_of(bundle.model)
+    if windows is not None:
+        raise InputError(
+            f"--attention: wanted a run that reads texts whole, given one that reads windows of {windows.length} tokens"
+        )
 
 
 def ids_function(bundle: Bundle, with_attention: bool = False) -> Any:

@@ -19,6 +19,7 @@ from export.ids import PROBABILITIES, ids_function, ids_specs, input_names, outp
 from export.served_ids import at_compiled_length, checked_inputs
 from export.text_features import TextCutter
 from kmha.bundle import Bundle
+from kmha.document_windows import windows_of
 from kmha.features import TOKEN_IDS
 
 SERVING_DEFAULT, PREDICT_TEXT, CLASSIFY, EXPLAIN = "serving_default", "predict_text", "classify", "explain"
@@ -48,6 +49,7 @@ class IdsEndpoints(tf.Module):
         self._thresholds = bundle.thresholds
         self._abstain_below = bundle.abstain_below
         self._xla = xla
+        self._reads_windows = windows_of(bundle.model) is not None
         self._names = input_names(bundle)
         self._output = output_name(bundle)
         self._specs = ids_specs(bundle)

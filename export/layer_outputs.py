@@ -9,6 +9,7 @@ import tensorflow as tf
 from export.pair_layers import encoder_layers, pair_layers
 from kmha.bundle import Bundle, TextRow
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
+from kmha.layers.windows import cut_documents
 from kmha.manifest import MATCH
 
 TOKENIZER = "tokenizer"
@@ -71,7 +72,8 @@ def layer_outputs(bundle: Bundle, features: dict[str, np.ndarray]) -> dict[str, 
     Returns:
         The ids int32 [B, T], "tokenizer" and of several texts "tokenizer a" and so on; "embedding" [B, T, D]; for each
         block "block_i attention weights" [B, N, T, T] and "block_i" [B, T, D]; "pooling" [B, D]; "logits" and
-        "probabilities" [B, C]; float32. Of pairs what `pair_layers` gives.
+        "probabilities" [B, C]; float32. Of windows each of these as of texts, "windows" int32 [B · W, L] before and
+        "window pooling" [B, D] after them. Of pairs what `pair_layers` gives.
     """
     tensors = {name: tf.constant(value) for name, value in features.items()}
     model, found = bundle.model, {}
@@ -87,13 +89,20 @@ def layer_outputs(bundle: Bundle, features: dict[str, np.ndarray]) -> dict[str, 
 
 
 def _classifier_layers(model, features: dict[str, Any]) -> dict[str, Any]:
-    ids, mask = features[TOKEN_IDS], features[PADDING_MASK]
+    read, votes, cut = features, None, {}
+    if model.windows is not None:
+        read, votes = cut_documents(features, model.windows)
+        cut = {"windows": read[TOKEN_IDS]}
+    ids, mask = read[TOKEN_IDS], read[PADDING_MASK]
     segments = tf.zeros_like(ids)
-    encoder, features = model.encoder, {**features, SEGMENT_IDS: segments}
+    encoder, read = model.encoder, {**read, SEGMENT_IDS: segments}
     layers, _ = encoder_layers(encoder, encoder.embed(ids, segments, training=False), mask)
+    pooled = model.pooling(encoder(read, training=False), padding_mask=mask)
     return {
+        **cut,
         "embedding": encoder.embedding(ids, segments, training=False),
         **layers,
-        "pooling": model.pooling(encoder(features, training=False), padding_mask=mask),
+        "pooling": pooled,
+        **({} if votes is None else {"window pooling": model.joined(pooled, votes)}),
         "logits": model(features, training=False),
     }

@@ -120,10 +120,13 @@ def write_onnx(
 
     from export.device_files import written_for_devices
     from export.embedding import check_embeds
+    from export.ids import check_attention
     from export.onnx_graph import convert, quantized
 
     if embed:
         check_embeds(bundle)
+    if attention:
+        check_attention(bundle)
     with written_for_devices(bundle, out, overwrite) as path:
         model = convert(bundle, opset, attention, embed)
         onnx.save_model(quantized(model) if quantize == "dynamic" else model, str(path))

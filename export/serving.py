@@ -75,15 +75,17 @@ class Endpoints(IdsEndpoints):
         return self._explained(text)
 
     def signatures(self) -> dict[str, Any]:
-        """The concrete functions by signature name, each for batches of any size."""
+        """The concrete functions by signature name, each for batches of any size; `explain` is none of windows."""
         text, serialized = (tf.TensorSpec([None], tf.string, name) for name in (TEXT, INPUTS))
+        # Who looks at whom is told of texts that are read whole.
+        explain = {} if self._reads_windows else {EXPLAIN: traced(self.explain, text)}
         predict_text = traced(self.predict_text, text)
         return {
             SERVING_DEFAULT: predict_text,
             PREDICT_TEXT: predict_text,
             **self.ids_signatures(),
             CLASSIFY: traced(self.classify, serialized),
-            EXPLAIN: traced(self.explain, text),
+            **explain,
             **self.embed_signatures(),
         }
 

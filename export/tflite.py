@@ -151,11 +151,14 @@ def write_tflite(
     from export import tflite_metadata
     from export.device_files import LABELS, VOCABULARY, device_files, written_for_devices
     from export.embedding import check_embeds
+    from export.ids import check_attention
     from export.tflite_check import check_answers, check_ops
     from export.tflite_convert import convert
 
     if with_vectors:
         check_embeds(bundle)
+    if with_attention:
+        check_attention(bundle)
     with written_for_devices(bundle, final, overwrite) as path:
         content = convert(bundle, lengths, quantize, with_attention, with_vectors)
         check_ops(content)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from kmha import answers
 from kmha.bundle_files import parts_of, read_model, read_preprocessor, read_sample, task_of, write_files
+from kmha.document_windows import computed_tokens
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, TOKEN_IDS, checked_ids
 from kmha.filling import MaskFiller
@@ -202,7 +203,7 @@ class Bundle:
         sequences = self._sequences(*(tf.constant(texts, tf.string) for texts in encoded))
         lengths = np.sum([each.row_lengths().numpy() for each in sequences], axis=0)
         result = np.zeros((len(rows), len(self.labels)), np.float32)
-        for chosen in length_batches(lengths, BATCH_TOKENS):
+        for chosen in length_batches(computed_tokens(self.model, lengths), BATCH_TOKENS):
             features = self.preprocessor.pad([tf.gather(each, chosen) for each in sequences])
             result[chosen] = self.model.probabilities(self._logits(features)).numpy()
         return result

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.bundle import BATCH_TOKENS
+from kmha.document_windows import computed_tokens
 from kmha.errors import InputError
 from kmha.features import SIDES
 from kmha.length_batches import length_batches
@@ -116,7 +117,7 @@ class TextVectors:
         check_has_vectors(model)
         sentences = isinstance(bundle.preprocessor, SentencePreprocessor)
         reader: Any = SentenceReader(bundle) if sentences else TextReader(bundle, side)
-        self._reader = reader
+        self._model, self._reader = model, reader
         self.dim: int = model.vector_dim
         sides = {"side": side} if bundle.preprocessor.num_texts == 2 else {}
         self._vectors = tf.function(lambda features: model.vectors(features, **sides), reduce_retracing=True)
@@ -141,7 +142,7 @@ class TextVectors:
             return self._vector(tf.constant(checked_texts(texts, self._reader.most_bytes), tf.string)).numpy()
         cut = self._reader.cut(texts)
         result = np.zeros((len(texts), self.dim), np.float32)
-        for rows in length_batches(self._reader.lengths(cut), BATCH_TOKENS):
+        for rows in length_batches(computed_tokens(self._model, self._reader.lengths(cut)), BATCH_TOKENS):
             result[rows] = self._vectors(self._reader.features(cut, rows)).numpy()
         return result
 

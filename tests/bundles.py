@@ -50,10 +50,19 @@ def preprocessor(tokenization: Tokenization = "wordpiece", lower_case=True, max_
     return Preprocessor(vocabulary, tokenization, lower_case, max_length)
 
 
+# Of 10 tokens, 3 of which the next one reads again: the longest of TEXTS has four.
+WINDOWS = {"window": 10, "window_overlap": 3}
+
+
 def make_bundle(
-    labels=ONE, multi_label=False, thresholds=None, tokenization: Tokenization = "wordpiece", **encoder
+    labels=ONE,
+    multi_label=False,
+    thresholds=None,
+    tokenization: Tokenization = "wordpiece",
+    windows=None,
+    **encoder,
 ):
-    """A bundle whose weights are random but the same every time."""
+    """A bundle whose weights are random but the same every time; `windows` has more arguments of the classifier."""
     from kmha.bundle import Bundle
     from kmha.config import EncoderConfig
     from kmha.models.classifier import TextClassifier
@@ -63,7 +72,7 @@ def make_bundle(
     config = EncoderConfig(
         len(texts.vocabulary), max_length=texts.max_length, ngram_dim=8, **{**sizes, **encoder}
     )
-    model = TextClassifier(config, len(labels), multi_label=multi_label)
+    model = TextClassifier(config, len(labels), multi_label=multi_label, **(windows or {}))
     model.build()
     generator = np.random.default_rng(7)
     for weights in model.trainable_variables:

@@ -146,6 +146,8 @@ def tiny_flags(module: str, arguments: list[str]) -> list[str]:
         return []
     if any(word.startswith("--encoder.pretrained") for word in arguments):
         return [flag for flag in TINY if not flag.startswith(("--encoder.", "--text.vocabulary"))]
+    if any(word.startswith("--classify.window") for word in arguments):
+        return [flag for flag in TINY if not flag.startswith("--text.max-length")]
     return TINY
 
 

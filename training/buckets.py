@@ -6,21 +6,27 @@ from typing import Any
 
 import numpy as np
 
+from kmha.document_windows import WindowShape
+
 GRANULE = 8
 
 
-def bucket_lengths(lengths: np.ndarray, most_buckets: int = 8) -> list[int]:
+def bucket_lengths(
+    lengths: np.ndarray, most_buckets: int = 8, windows: WindowShape | None = None
+) -> list[int]:
     """The padded lengths that waste the fewest tokens, each a multiple of 8 but perhaps the last.
 
     Args:
         lengths: Integers [R], a row's length each.
         most_buckets: How many lengths at most; each is one compiled shape under XLA.
+        windows: How longer rows are divided: then lengths above a window are those that fill their windows.
 
     Returns:
         Ascending lengths; the last one holds the longest row. Found exactly, by dynamic programming.
     """
     longest = int(lengths.max(initial=1))
-    ends = list(range(GRANULE, longest, GRANULE)) + [longest]
+    ends = _possible_lengths(longest, windows)
+    costs = [_computed(end, windows) for end in ends]
     counts = np.bincount(np.searchsorted(ends, lengths), minlength=len(ends))
     rows_up_to = np.concatenate([[0], np.cumsum(counts)])
     # cost[j]: padded tokens of all rows in the first j granules with the buckets used so far.
@@ -30,7 +36,7 @@ def bucket_lengths(lengths: np.ndarray, most_buckets: int = 8) -> list[int]:
     for used in range(1, min(most_buckets, len(ends)) + 1):
         new, last = np.full(len(ends) + 1, np.inf), np.zeros(len(ends) + 1, int)
         for j in range(1, len(ends) + 1):
-            options = cost[:j] + (rows_up_to[j] - rows_up_to[:j]) * ends[j - 1]
+            options = cost[:j] + (rows_up_to[j] - rows_up_to[:j]) * costs[j - 1]
             last[j] = int(options.argmin())
             new[j] = options[last[j]]
         chosen.append(list(last))
@@ -44,6 +50,17 @@ def bucket_lengths(lengths: np.ndarray, most_buckets: int = 8) -> list[int]:
     return result[::-1]
 
 
+def _possible_lengths(longest: int, windows: WindowShape | None) -> list[int]:
+    if windows is None or longest <= windows.length:
+        return [*range(GRANULE, longest, GRANULE), longest]
+    return [*range(GRANULE, windows.length, GRANULE), windows.length, *windows.full_lengths(longest)]
+
+
+def _computed(length: int, windows: WindowShape | None) -> int:
+    """Tokens that a row of a padded length is computed with."""
+    return length if windows is None else int(windows.computed(length))
+
+
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
     """Which rows make up one batch and how long it is padded."""
@@ -51,11 +68,12 @@ class BatchPlan:
     rows: np.ndarray  # int64 [B]
     length: int
     capacity: int  # rows that a full batch of this length has
+    windows: WindowShape | None = None  # how a row is divided
 
     @property
     def row_tokens(self) -> int:
-        """Padded tokens of a row."""
-        return self.length
+        """Padded tokens of a row; where it is divided, those of all its windows."""
+        return _computed(self.length, self.windows)
 
 
 def plan_batches(
@@ -64,6 +82,7 @@ def plan_batches(
     batch_tokens: int,
     most_rows: int,
     rng: np.random.Generator | None,
+    windows: WindowShape | None = None,
 ) -> list[BatchPlan]:
     """Groups rows of similar length into batches of about the same number of tokens.
 
@@ -76,6 +95,7 @@ def plan_batches(
         batch_tokens: Padded tokens of a full batch at most (but one row at least).
         most_rows: Rows of a batch at most.
         rng: Shuffles rows and batches; None keeps the order of rows within a bucket.
+        windows: How longer rows are divided, whose windows are what a batch may have so many tokens of.
 
     Returns:
         Every row exactly once.
@@ -87,17 +107,17 @@ def plan_batches(
         raise ValueError(f"rows of at most {buckets[-1]} tokens wanted, {lengths.max()} given")
     order = np.arange(len(lengths)) if rng is None else rng.permutation(len(lengths))
     home = np.searchsorted(buckets, lengths[order])
+    capacities = [max(1, min(most_rows, batch_tokens // _computed(length, windows))) for length in buckets]
     plans: list[BatchPlan] = []
     carried = order[:0]
-    for index, length in enumerate(buckets):
+    for index, (length, capacity) in enumerate(zip(buckets, capacities, strict=True)):
         rows = np.concatenate([carried, order[home == index]])
-        capacity = max(1, min(most_rows, batch_tokens // length))
         whole = len(rows) - len(rows) % capacity
-        plans += [BatchPlan(rows[i : i + capacity], length, capacity) for i in range(0, whole, capacity)]
+        starts = range(0, whole, capacity)
+        plans += [BatchPlan(rows[i : i + capacity], length, capacity, windows) for i in starts]
         carried = rows[whole:]
     if len(carried):
-        capacity = max(1, min(most_rows, batch_tokens // buckets[-1]))
-        plans.append(BatchPlan(carried, buckets[-1], capacity))
+        plans.append(BatchPlan(carried, buckets[-1], capacities[-1], windows))
     if rng is not None:
         plans = [plans[i] for i in rng.permutation(len(plans))]
     return plans

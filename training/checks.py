@@ -15,6 +15,7 @@ from training.config import FitConfig, task_section
 from training.encoder_shape import checkpoint_of, encoder_config
 from training.ranges import check_ranges
 from training.tasks.classify import TEXT
+from training.tasks.classify_windows import check_windows
 from training.tasks.match_settings import BM25, NONE
 from training.tasks.pair_rows import LABEL, TEXT_A, TEXT_B
 from training.teacher_checks import check_teacher
@@ -34,6 +35,8 @@ def check_settings(config: FitConfig) -> None:
         raise InputError("--data.label-separator: wanted a character or more, given none")
     _check_columns(config)
     _check_task(config)
+    if config.task == CLASSIFY:
+        check_windows(config.classify, config.text.max_length)
     check_teacher(config)
     if config.text.vocabulary is not None and len(tokenizations(config)) > 1:
         raise InputError(

@@ -172,6 +172,10 @@ def _check(config: CompareConfig) -> None:
         if given:
             wanted = "--rates in its place" if "rate" in flag else "none, all candidates start from nothing"
             raise InputError(f"--{flag}: wanted {wanted}, given {given}")
+    if config.classify.window:
+        raise InputError(
+            f"--classify.window: wanted 0, all candidates read texts whole, given {config.classify.window}"
+        )
     if config.classify.multi_label:
         raise InputError("--classify.multi-label: wanted rows of one label each, given True")
     if config.encoder.num_heads == 1 and HEADS in config.candidates and "one-head" in config.candidates:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import ops
 
 from kmha.bundle_files import read_model
+from kmha.document_windows import windows_of
 from kmha.manifest import CLASSIFY, MATCH, MODEL, TAG
 from kmha.models.traces import traced
 from training import distill_losses
@@ -175,7 +176,8 @@ def with_teacher(config: FitConfig, data: Data, inputs: Inputs, folder: Path) ->
     def write(path: Path) -> None:
         parts = {name: part for name, part in data.parts.items() if name in ("train", "texts")}
         (folder / "teacher").mkdir()
-        read = cut_parts(teacher.bundle.preprocessor, parts, folder / "teacher")
+        windows = windows_of(teacher.bundle.model)
+        read = cut_parts(teacher.bundle.preprocessor, parts, folder / "teacher", windows=windows)
         write_answers(teacher.bundle.model, read.with_texts(own.rows)[0].source("train", plain), path)
 
     answers = kept_answers(distill.cache or folder / "answers", facts, shape, write)

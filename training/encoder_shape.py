@@ -64,7 +64,7 @@ def with_shape(config: FitConfig) -> FitConfig:
     if not checkpoint.config.ngram_buckets and config.encoder.ngram_buckets:
         shape |= {name: getattr(config.encoder, name) or USUAL_SHAPE[name] for name in _OF_NGRAMS}
     _check_shape(config.encoder, shape)
-    text = _text(config.text, checkpoint)
+    text = _text(config, checkpoint)
     return dataclasses.replace(config, encoder=_filled(config.encoder, shape), text=text)
 
 
@@ -107,17 +107,22 @@ def _check_shape(section: EncoderSection, shape: dict[str, Any]) -> None:
         raise InputError(f"{flag}: wanted {most}the {value} of --encoder.pretrained, given {given}")
 
 
-def _text(text: TextSection, checkpoint: Checkpoint) -> TextSection:
+def _text(config: FitConfig, checkpoint: Checkpoint) -> TextSection:
     """How the checkpoint cuts texts."""
+    text = config.text
     for name in ("tokenization", "lower_case"):
         given, wanted = getattr(text, name), getattr(checkpoint, name)
         if given is not None and given != wanted:
             flag = f"--text.{name.replace('_', '-')}"
             raise InputError(f"{flag}: wanted {wanted} as in --encoder.pretrained, given {given}")
     positions = checkpoint.config.max_length
-    if checkpoint.config.positions == "learned" and text.max_length > positions:
+    is_classifier = config.task == "classify"
+    window = config.classify.window if is_classifier else 0
+    longest = window or text.max_length
+    if checkpoint.config.positions == "learned" and longest > positions:
+        flag = "--classify.window" if window else "--text.max-length"
+        hint = "" if window or not is_classifier else "; --classify.window reads longer texts in windows"
         raise InputError(
-            f"--text.max-length: wanted at most the {positions} positions of --encoder.pretrained,"
-            f" given {text.max_length}"
+            f"{flag}: wanted at most the {positions} positions of --encoder.pretrained, given {longest}{hint}"
         )
     return dataclasses.replace(text, tokenization=checkpoint.tokenization, lower_case=checkpoint.lower_case)

@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from kmha.bundle_files import parts_of
+from kmha.document_windows import windows_of
 from kmha.errors import InputError
 from kmha.models.traces import Trace, traced
 from kmha.text.sentence_preprocessor import SentencePreprocessor
@@ -179,6 +180,11 @@ def check_same_passes(flag: str, teacher: Any, model: Any) -> None:
     forms = [_form(each) for each in (teacher, model)]
     if forms[0] != forms[1]:
         raise InputError(f"{flag}: wanted {forms[0]} as the teacher, given {forms[1]}")
+    for which, each in (("a teacher", teacher), ("a student", model)):
+        if windows_of(each) is not None:
+            raise InputError(
+                f"{flag}: wanted texts that are read whole, given {which} that reads windows of them"
+            )
     blocks = [config.num_layers for each in (teacher, model) for config in each.encoder_configs.values()]
     if not all(blocks):
         raise InputError(f"{flag}: wanted encoders of one block or more, given one of none")

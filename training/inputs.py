@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kmha.bundle_files import parts_of
+from kmha.document_windows import WindowShape
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.pruning import prune_vocabulary
 from kmha.text.sentence_preprocessor import SentencePreprocessor
@@ -77,6 +78,7 @@ class Inputs:
             sentences `SentenceTokens`, of texts to hide tokens of `PieceTokens`. Parts of one set share them.
         counts: What tokenizing met, once a set and input.
         masking: How tokens are hidden, where the model must find them.
+        windows: How the model divides long texts, where it does.
     """
 
     preprocessor: Any
@@ -84,6 +86,7 @@ class Inputs:
     tokens: dict[str, Any]
     counts: dict[str, Any]
     masking: Masking | None = None
+    windows: WindowShape | None = None
 
     def part(self, name: str) -> Part:
         """A part as a baseline reads it: with its tokens, where it counts tokens."""
@@ -147,8 +150,8 @@ class Inputs:
                 **options,
             )
         if self.preprocessor.num_texts == 1:
-            padding = self.preprocessor.padding_id
-            return BatchSource(tokens[0], lesson.rows, lesson.targets, lesson.weights, padding, **options)
+            options |= {"padding_id": self.preprocessor.padding_id, "windows": self.windows}
+            return BatchSource(tokens[0], lesson.rows, lesson.targets, lesson.weights, **options)
         return PairSource(given, tokens, lesson.rows, lesson.targets, lesson.weights, lesson.lists, **options)
 
 
@@ -180,11 +183,15 @@ def make_inputs(
         each: _preprocessor(text, each, vocabulary, learnt_from)
         for each in task.tokenizations(text.tokenization or "wordpiece")
     }
-    return cut_parts(task.preprocessor(made), parts, folder, task.masking)
+    return cut_parts(task.preprocessor(made), parts, folder, task.masking, task.windows)
 
 
 def cut_parts(
-    preprocessor: Any, parts: dict[str, Part], folder: Path, masking: Masking | None = None
+    preprocessor: Any,
+    parts: dict[str, Part],
+    folder: Path,
+    masking: Masking | None = None,
+    windows: WindowShape | None = None,
 ) -> Inputs:
     """Tokenizes every part with a preprocessor that is there already.
 
@@ -193,6 +200,7 @@ def cut_parts(
         parts: The parts.
         folder: Where the token ids go.
         masking: How tokens are hidden, where the model must find them.
+        windows: How the model divides long texts, where it does.
     """
     num_texts = preprocessor.num_texts
     tokens: dict[str, Any] = {}
@@ -215,7 +223,7 @@ def cut_parts(
             spool, met = tokenize_examples(part.examples, given.part, path, given.text)
             tokens[name].append(spool)
             counts[name if num_texts == 1 else f"{name} {given.ids}"] = met
-    return Inputs(preprocessor, parts, tokens, counts, masking)
+    return Inputs(preprocessor, parts, tokens, counts, masking, windows)
 
 
 def _preprocessor(

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from kmha.bundle import Bundle
 from kmha.bundle_files import task_of
+from kmha.document_windows import windows_of
 from kmha.errors import InputError
 from kmha.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG
 from training.examples import ExampleSet
@@ -145,12 +146,20 @@ def judged_task(bundle: Bundle, given: GivenColumns, available: Sequence[str]) -
         columns = Columns(
             given.text or trained.text or "text", given.label or trained.label or "label", trained.separator
         )
-        return ClassifyTask(multi_label=bundle.multi_label), columns
+        return _classify_task(bundle), columns
     if given.query and given.query not in available:
         raise InputError(f"--query-column: wanted a column {given.query}, given {', '.join(available)}")
     known = {"target": bundle.model.target, "form": bundle.model.form}
     task = MatchTask(**known, best_by=bundle.details.get("metric", "auto"))
     return task, _columns_of_pairs(trained, given, available)
+
+
+def _classify_task(bundle: Bundle) -> ClassifyTask:
+    """The task of a classifier, with its windows, which say how large batches may be."""
+    task, windows = ClassifyTask(multi_label=bundle.multi_label), windows_of(bundle.model)
+    if windows is None:
+        return task
+    return dataclasses.replace(task, window=windows.length, window_overlap=windows.overlap)
 
 
 def _trained_columns(bundle: Bundle) -> Columns:

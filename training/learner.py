@@ -68,7 +68,8 @@ def learn(
     vocabulary = checkpoint.vocabulary if checkpoint else None
     with cost.of("tokens"):
         if start is not None:
-            inputs = cut_parts(start.preprocessor, data.parts, scratch, data.task.masking)
+            task = data.task
+            inputs = cut_parts(start.preprocessor, data.parts, scratch, task.masking, task.windows)
         else:
             inputs = make_inputs(config.text, data.parts, scratch, data.task, vocabulary)
     for name, counts in inputs.counts.items():

@@ -109,7 +109,7 @@ class MaskedSource:
         buckets = [*buckets] + [longest] * (longest > buckets[-1])
         plans = plan_batches(self.lengths, buckets, batch_tokens, most_rows, rng)
         key = JUDGED if rng is None else int(rng.integers(1, 2**63))
-        return [MaskedPlan(plan.rows, plan.length, plan.capacity, key) for plan in plans]
+        return [MaskedPlan(plan.rows, plan.length, plan.capacity, key=key) for plan in plans]
 
     def different_ids(self, granularity: int = 0) -> Iterator[np.ndarray]:
         """Token ids of all pieces between [CLS] and [SEP], int32 [B, T], padded with 0."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from kmha.document_windows import WindowShape
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.text.preprocessor import Preprocessor
 from training.buckets import BatchPlan, bucket_lengths, plan_batches
@@ -124,6 +125,7 @@ class BatchSource:
         full_shapes: Whether every batch gets its bucket's full number of rows, filled up with rows of weight
             0: XLA compiles once a shape. Else rows are only filled up to a multiple of `divisor`.
         divisor: Replicas that will share a batch.
+        windows: How the model divides long rows, so that batches are as large as what is computed of them.
     """
 
     def __init__(
@@ -135,9 +137,11 @@ class BatchSource:
         padding_id: int,
         full_shapes: bool = False,
         divisor: int = 1,
+        windows: WindowShape | None = None,
     ):
         self.tokens, self.rows, self.targets, self.weights = tokens, rows, targets, weights
         self.padding_id, self.full_shapes, self.divisor = padding_id, full_shapes, divisor
+        self.windows = windows
 
     @property
     def lengths(self) -> np.ndarray:
@@ -151,7 +155,8 @@ class BatchSource:
 
     def buckets(self, others: Sequence["BatchSource"], most: int) -> list[int]:
         """The padded lengths to compute for these rows and those of other sources, ascending."""
-        return bucket_lengths(np.concatenate([each.lengths for each in (self, *others)]), most)
+        lengths = np.concatenate([each.lengths for each in (self, *others)])
+        return bucket_lengths(lengths, most, self.windows)
 
     def plans(
         self, buckets: Sequence[int], batch_tokens: int, most_rows: int, rng: np.random.Generator | None
@@ -159,7 +164,7 @@ class BatchSource:
         """As `plan_batches`; rows longer than the last bucket get a length of their own."""
         longest = int(self.lengths.max(initial=1))
         buckets = [*buckets] + [longest] * (longest > buckets[-1])
-        return plan_batches(self.lengths, buckets, batch_tokens, most_rows, rng)
+        return plan_batches(self.lengths, buckets, batch_tokens, most_rows, rng, self.windows)
 
     def different_ids(self, granularity: int = 0) -> Iterator[np.ndarray]:
         """Token ids of all rows, int32 [B, T], padded with 0."""

@@ -56,9 +56,8 @@ class Rows:
             InputError: The file or a row of it cannot be used, or it has none.
         """
         task, part = read_some_rows(bundle, path, given, folder)
-        read = cut_parts(bundle.preprocessor, {"judged": part}, folder).judged(
-            "judged", task.targets(part, bundle.labels)
-        )
+        inputs = cut_parts(bundle.preprocessor, {"judged": part}, folder, windows=task.windows)
+        read = inputs.judged("judged", task.targets(part, bundle.labels))
         judge = Judge(bundle.model, task, bundle.labels, read.buckets([], JUDGED_LENGTHS))
         words: Any = read
         return cls(bundle, task, part, judge.raw(read), words.word_counts if bundle.task == TAG else None)

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from kmha.bundle import Bundle
+from kmha.document_windows import windows_of
 from kmha.errors import InputError
 from kmha.layers.crf import Potentials
 from kmha.manifest import MANIFEST, sha256
@@ -59,7 +60,8 @@ class Teacher:
             labels: The student's.
             folder: Where token ids are kept meanwhile.
         """
-        inputs = cut_parts(self.bundle.preprocessor, {"judged": part}, folder)
+        windows = windows_of(self.bundle.model)
+        inputs = cut_parts(self.bundle.preprocessor, {"judged": part}, folder, windows=windows)
         source = inputs.judged("judged", task.targets(part, labels))
         judge = Judge(self.bundle.model, task, labels, source.buckets([], JUDGED_LENGTHS))
         answers, thresholds = judge.answers(source), self.bundle.thresholds

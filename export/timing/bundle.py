@@ -22,7 +22,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
 
     Returns:
         The model; its `run` holds "sample" (texts), "length" (a usual one in tokens), "encoder" (the numbers of its
-        `EncoderConfig`) and "labels" (how many).
+        `EncoderConfig`), "window" (tokens of a window, 0: it reads texts whole) and "labels" (how many).
 
     Raises:
         InputError: No bundle stands there.
@@ -37,6 +37,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
         "sample": bundle.sample,
         "length": chosen_lengths(bundle)[0],
         "encoder": dataclasses.asdict(bundle.model.encoder_config),
+        "window": bundle.model.windows.length if bundle.model.windows else 0,
         "labels": len(bundle.labels),
     }
     return Timed(bundle.probabilities_of_ids, bundle.probabilities, run=run, encode=encode)

@@ -96,7 +96,7 @@ def play_match(wanted: Sequence[Entry], texts: Sequence[str] | None, rules: Rule
             players.append(_player(entry, stack, rules.threads))
         _check_alive(players[0])
         run = players[0].facts["run"]
-        sizes = {**run["encoder"], "labels": run["labels"]}
+        sizes = {**run["encoder"], "window": run["window"], "labels": run["labels"]}
         for kind in PEERS if rules.peers else ():
             say(f"building {kind}")
             try:

@@ -7,7 +7,7 @@ import keras_hub
 import numpy as np
 import tensorflow as tf
 
-from export.timing.timed import Timed, check_heads
+from export.timing.timed import Timed, check_sizes
 
 
 def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
@@ -16,12 +16,12 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     Args:
         path: For messages.
         threads: Unused; TensorFlow takes its number from the environment.
-        sizes: An `EncoderConfig`'s numbers and "labels"; n-gram tables are left out, keras_hub has none.
+        sizes: An `EncoderConfig`'s numbers, "window" and "labels"; n-gram tables are left out, keras_hub has none.
 
     Raises:
         InputError: keras_hub cannot build these sizes.
     """
-    check_heads(path, sizes)
+    check_sizes(path, sizes)
     embedding = keras_hub.layers.TokenAndPositionEmbedding(
         sizes["vocabulary_size"], sizes["max_length"], sizes["hidden_dim"]
     )

@@ -6,7 +6,7 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (few have it beside TensorFlow)
 import transformers  # pyright: ignore[reportMissingImports]
 
-from export.timing.timed import Timed, check_heads
+from export.timing.timed import Timed, check_sizes
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new"}
 
@@ -17,12 +17,12 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     Args:
         path: For messages.
         threads: Of PyTorch.
-        sizes: An `EncoderConfig`'s numbers and "labels"; n-gram tables are left out, BERT has none.
+        sizes: An `EncoderConfig`'s numbers, "window" and "labels"; n-gram tables are left out, BERT has none.
 
     Raises:
         InputError: BERT cannot have these sizes.
     """
-    check_heads(path, sizes)
+    check_sizes(path, sizes)
     torch.set_num_threads(threads)
     config = transformers.BertConfig(
         vocab_size=sizes["vocabulary_size"],

@@ -67,16 +67,20 @@ def loader(kind: str, path: str) -> Callable[[str, int, dict[str, Any]], Timed]:
     return importlib.import_module(module).load
 
 
-def check_heads(path: str, sizes: dict[str, Any]) -> None:
-    """Whether an encoder's heads fill its hidden size in all blocks, which the encoders of others take for granted.
+def check_sizes(path: str, sizes: dict[str, Any]) -> None:
+    """Whether a model is one that the encoders of others can be: texts read whole, heads that fill the hidden size.
 
     Args:
         path: For messages.
-        sizes: An `EncoderConfig`'s numbers.
+        sizes: An `EncoderConfig`'s numbers and "window".
 
     Raises:
-        InputError: They do not.
+        InputError: It is not.
     """
+    if sizes["window"]:
+        raise InputError(
+            f"{path}: wanted a run that reads texts whole, given one that reads windows of {sizes['window']} tokens"
+        )
     if sizes["layer_sizes"]:
         raise InputError(f"{path}: wanted blocks that are all alike, given those of a pruned encoder")
     if sizes["head_dim"] is not None and sizes["head_dim"] * sizes["num_heads"] != sizes["hidden_dim"]:

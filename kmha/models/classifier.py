@@ -6,8 +6,12 @@ import keras
 from keras import ops
 
 from kmha.config import EncoderConfig
+from kmha.document_windows import WindowShape
+from kmha.errors import InputError
 from kmha.features import PADDING_MASK, text_shapes
+from kmha.layers.comparison import unit
 from kmha.layers.pooling import Pooling
+from kmha.layers.windows import WindowMode, WindowPooling, cut_documents
 from kmha.models.encoder import TransformerEncoder
 from kmha.models.one_encoder import OneEncoder
 
@@ -16,17 +20,27 @@ from kmha.models.one_encoder import OneEncoder
 class TextClassifier(OneEncoder, keras.Model):
     """Encodes a text, pools it to one vector and scores each label.
 
+    With windows a text may be longer than the encoder reads: it is cut into windows that overlap, each is read and
+    pooled as a text of its own, and their vectors become one. A text of one window is answered as without windows.
+
     Args:
         encoder: Shape and regularisation of the encoder.
         num_labels: Labels to choose from.
         multi_label: Whether a text may carry several labels (sigmoid) instead of exactly one (softmax).
         pooling: "cls", "mean" or "max".
         dropout: Probability of dropping a value of the pooled vector.
+        window: Tokens of a window, both special ones included; 0 reads texts whole.
+        window_overlap: Tokens of the text that a window has in common with the next one.
+        window_pooling: How windows are joined: "mean", "max" or "attention" (see `WindowPooling`).
 
     Call:
         features: token_ids, segment_ids, padding_mask, each int32 [B, T].
         return_attention_weights: Whether to return those of every block beside the logits.
-        Returns float32 [B, C], the logits, and with the weights a list of float32 [B, N, T, T].
+        Returns float32 [B, C], the logits, and with the weights a list of float32 [B, N, T, T]; with windows of
+        float32 [B · W, N, L, L], those of a text's windows one after the other.
+
+    Raises:
+        InputError: The overlap leaves a window nothing of its own, or the encoder reads less than a window.
     """
 
     def __init__(
@@ -36,15 +50,26 @@ class TextClassifier(OneEncoder, keras.Model):
         multi_label: bool = False,
         pooling: str = "mean",
         dropout: float = 0.1,
+        window: int = 0,
+        window_overlap: int = 0,
+        window_pooling: WindowMode = "mean",
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.windows = WindowShape(window, window_overlap) if window else None
+        if window > encoder.max_length:
+            raise InputError(
+                f"a window must be at most the encoder's max_length {encoder.max_length}, given {window}"
+            )
         self.encoder_config = encoder
         self.num_labels = num_labels
         self.multi_label = multi_label
         self.dropout = dropout
         self.encoder = TransformerEncoder(encoder, final_norm=False, name="encoder", dtype=self.dtype_policy)
         self.pooling = Pooling(pooling, name="pooling", dtype=self.dtype_policy)
+        self.window_pooling = (
+            WindowPooling(window_pooling, name="window_pooling", dtype=self.dtype_policy) if window else None
+        )
         # Pooled first and normalised after, so that a telling token may weigh more in the mean than the others.
         self.pooled_norm = (
             keras.layers.LayerNormalization(
@@ -63,6 +88,8 @@ class TextClassifier(OneEncoder, keras.Model):
         pooled_shape = (None, self.encoder_config.hidden_dim)
         self.encoder.build(features_shape)
         self.pooling.build(None)
+        if self.window_pooling is not None:
+            self.window_pooling.build((None, None, self.encoder_config.hidden_dim))
         if self.pooled_norm is not None:
             self.pooled_norm.build(pooled_shape)
         self.pooled_dropout.build(pooled_shape)
@@ -70,14 +97,55 @@ class TextClassifier(OneEncoder, keras.Model):
 
     def call(self, features, return_attention_weights=False, training=None):
         """See the class."""
-        x, weights = self.encoder(features, return_attention_weights=True, training=training)
-        logits = self.head(self.pooled_dropout(self.pooled(x, features), training=training))
+        vector, weights = self._read(features, return_attention_weights, training)
+        logits = self.head(self.pooled_dropout(vector, training=training))
         return (logits, weights) if return_attention_weights else logits
+
+    def _read(self, features, with_weights=False, training=None):
+        """The vector float [B, D] that the head reads of each text, and, if asked, attention weights, else None."""
+        read, votes = features, None
+        if self.windows is not None:
+            read, votes = cut_documents(features, self.windows)
+        found = self.encoder(read, return_attention_weights=with_weights, training=training)
+        x, weights = found if with_weights else (found, None)
+        pooled = self.pooling(x, padding_mask=read[PADDING_MASK])
+        return self.normalised(pooled if votes is None else self.joined(pooled, votes)), weights
 
     def pooled(self, x, features):
         """The vector float [B, D] that the head reads, of a text's tokens, float [B, T, D]."""
-        pooled = self.pooling(x, padding_mask=features[PADDING_MASK])
-        return pooled if self.pooled_norm is None else self.pooled_norm(pooled)
+        return self.normalised(self.pooling(x, padding_mask=features[PADDING_MASK]))
+
+    def joined(self, pooled, votes):
+        """The vectors float [B, D] of texts, of those of all their windows, float [B · W, D].
+
+        Args:
+            pooled: Of the windows of the first text, then of those of the second.
+            votes: float32 [B, W], as `cut_documents` gives them.
+        """
+        assert self.window_pooling is not None
+        return self.window_pooling(self._by_text(pooled, votes), votes)
+
+    def window_shares(self, features):
+        """Of a model with windows, how much each has of its text's vector: float32 [B, W], summing to 1."""
+        assert self.windows is not None and self.window_pooling is not None
+        read, votes = cut_documents(features, self.windows)
+        pooled = self.pooling(self.encoder(read, training=False), padding_mask=read[PADDING_MASK])
+        return self.window_pooling.shares(self._by_text(pooled, votes), votes)
+
+    def _by_text(self, pooled, votes):
+        return ops.reshape(pooled, (*ops.shape(votes), self.encoder_config.hidden_dim))
+
+    def normalised(self, vector):
+        """What the head reads of texts' vectors, float [B, D]: a pre-norm model normalises after pooling."""
+        return vector if self.pooled_norm is None else self.pooled_norm(vector)
+
+    def vectors(self, features):
+        """Unit vectors float32 [B, D] of texts, whose products are cosines: of what the head reads."""
+        return unit([self._read(features, training=False)[0]])
+
+    def most_tokens(self, text_length: int) -> int:
+        """The longest sequence that the encoder meets when a text has at most so many tokens."""
+        return text_length if self.windows is None else min(text_length, self.windows.length)
 
     def probabilities(self, logits):
         """float32 [B, C] from logits [B, C]: softmax for one label, a sigmoid each for several."""
@@ -107,6 +175,9 @@ class TextClassifier(OneEncoder, keras.Model):
             "multi_label": self.multi_label,
             "pooling": self.pooling.mode,
             "dropout": self.dropout,
+            "window": self.windows.length if self.windows else 0,
+            "window_overlap": self.windows.overlap if self.windows else 0,
+            "window_pooling": self.window_pooling.mode if self.window_pooling else "mean",
         }
 
     @classmethod

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kmha.document_windows import WindowShape
 from training.buckets import GRANULE, bucket_lengths, computed_share, plan_batches
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=50).map(np.array)
@@ -103,3 +104,45 @@ def test_a_row_longer_than_every_bucket_is_refused():
 def test_computed_share():
     plans = plan_batches(np.array([4, 8, 8]), [8], 16, 2, None)
     assert computed_share(plans, np.array([4, 8, 8])) == pytest.approx(24 / 20)
+
+
+SHAPES = st.integers(3, 20).flatmap(
+    lambda length: st.builds(WindowShape, st.just(length), st.integers(0, length - 3))
+)
+
+
+@given(LENGTHS, st.integers(1, 3), SHAPES)
+def test_of_rows_in_windows_no_choice_of_buckets_computes_less(lengths, most, windows):
+    buckets = bucket_lengths(lengths, most, windows)
+
+    def computed(chosen) -> int:
+        return int(windows.computed(np.asarray(chosen)[np.searchsorted(chosen, lengths)]).sum())
+
+    longest = int(lengths.max())
+    full = [
+        length
+        for length in range(windows.length, longest)
+        if windows.count(length + 1) > windows.count(length)
+    ]
+    candidates = sorted({*range(GRANULE, min(longest, windows.length), GRANULE), *full} - {longest})
+    best = min(
+        computed([*chosen, longest])
+        for count in range(most)
+        for chosen in itertools.combinations(candidates, min(count, len(candidates)))
+    )
+    assert computed(buckets) == best
+    assert len(buckets) <= most and buckets == sorted(set(buckets)) and buckets[-1] == longest
+
+
+@given(PLANS, SHAPES)
+def test_batches_of_rows_in_windows_hold_so_many_computed_tokens(drawn, windows):
+    lengths, most, batch_tokens, most_rows, seed = drawn
+    buckets = bucket_lengths(lengths, most, windows)
+    plans = plan_batches(lengths, buckets, batch_tokens, most_rows, np.random.default_rng(seed), windows)
+    assert sorted(np.concatenate([plan.rows for plan in plans]).tolist()) == list(range(len(lengths)))
+    for plan in plans:
+        assert lengths[plan.rows].max() <= plan.length
+        assert plan.row_tokens == windows.count(plan.length) * min(plan.length, windows.length)
+        assert plan.capacity * plan.row_tokens <= max(batch_tokens, plan.row_tokens)
+    total = sum(len(plan.rows) * windows.computed(plan.length) for plan in plans)
+    assert computed_share(plans, lengths) == pytest.approx(total / lengths.sum())

@@ -124,6 +124,7 @@ def runs(tmp_path_factory):
         (["--data.train", "train.csv"], "--data.test: wanted test rows"),
         (["--data.train", "none.csv"], "none.csv"),
         (["--data.train", "several.csv", "--data.test", "others.csv"], "--data.label-column: wanted one label"),
+        (["--classify.window", "16"], "--classify.window: wanted 0, all candidates read texts whole"),
         (["--candidates", "lstm"], "--candidates: wanted one of 'heads', 'one-head'"),
         (["--candidates"], "--candidates: wanted one or more, or --runs"),
         (["--rates", "0.1", "0"], "--rates: wanted different numbers above 0 and below 1, given 0.1 0.0"),

@@ -8,6 +8,8 @@ import pytest
 
 from tests.bundles import (
     TEXTS,
+    WINDOWS,
+    make_bundle,
     make_pair_bundle,
     masked_bundle,
     one_label_bundle,
@@ -91,6 +93,52 @@ def test_gradients_are_those_of_small_steps(runs):
         np.testing.assert_allclose(
             looked.gradients["tokens"][place], expected, atol=2e-3 + 0.02 * abs(expected)
         )
+
+
+def test_a_text_of_several_windows_is_shown_window_by_window(tmp_path):
+    bundle = make_bundle(windows=WINDOWS)
+    bundle.save(tmp_path / "run")
+    outcome = call(main, tmp_path / "run", TEXTS[0], "--out", tmp_path / "page.html", "--draws", "2")
+    assert outcome.status == 0, outcome.err
+    found, data = outcome.json, shown(tmp_path / "page.html")
+    features = bundle.preprocessor([TEXTS[0]])
+    places = bundle.model.windows.places(features["token_ids"].shape[1])
+    shares = bundle.model.window_shares(features)[0].numpy()
+    tokens = [bundle.preprocessor.vocabulary.tokens[each] for each in features["token_ids"][0].numpy()]
+    assert len(places) > 1
+    for index, (row, window) in enumerate(zip(data["sequences"], places, strict=True)):
+        assert row["name"] == f"Window {index + 1} of {len(places)}"
+        assert row["tokens"] == [tokens[place] for place in window]
+        np.testing.assert_allclose(sum(row["rollout"]), shares[index], atol=1e-6)
+    assert [each["rows"] for each in data["maps"]] == list(range(len(places)))
+    # Words are named once, whatever number of windows reads them, and have what all of these say.
+    assert (
+        len(found["words"])
+        == len(found["gradient"])
+        == max(max(row["words"]) for row in data["sequences"]) + 1
+    )
+    for name, key in (("attention", "rollout"), ("gradient", "gradient")):
+        for word, value in enumerate(found[name]):
+            told = sum(
+                each
+                for row in data["sequences"]
+                for number, each in zip(row["words"], row[key], strict=True)
+                if number == word
+            )
+            assert value == pytest.approx(told, abs=2e-6)
+
+
+def test_a_text_of_one_window_is_explained_as_by_a_model_without():
+    from training.explaining.questions import Chosen
+    from training.explaining.run_models import RunTexts
+
+    whole, windowed = (
+        RunTexts(make_bundle(windows=each)).look(("old bread",), Chosen(1)) for each in (None, WINDOWS)
+    )
+    assert windowed.tokens == whole.tokens and not windowed.windows
+    np.testing.assert_allclose(windowed.attention["attention"], whole.attention["attention"], atol=1e-6)
+    assert windowed.gradients is not None and whole.gradients is not None
+    np.testing.assert_allclose(windowed.gradients["tokens"], whole.gradients["tokens"], atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", PAIR_KINDS)

@@ -11,7 +11,7 @@ from kmha.errors import InputError
 from kmha.models.traces import Trace, traced
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import Vocabulary
-from tests.bundles import TEXTS, make_bundle, make_pair_bundle, make_tagger_bundle
+from tests.bundles import TEXTS, WINDOWS, make_bundle, make_pair_bundle, make_tagger_bundle
 from training.inner_states import (
     Trainee,
     attention_distance,
@@ -162,3 +162,14 @@ def test_models_that_read_other_sequences_are_refused():
     config.num_layers = 0
     with pytest.raises(InputError, match="wanted encoders of one block or more, given one of none"):
         check_same_passes("--x", model("bi"), model("bi"))
+
+
+@pytest.mark.parametrize(
+    ("teacher", "student", "which"), [(WINDOWS, None, "teacher"), (None, WINDOWS, "student")]
+)
+def test_what_goes_on_in_windows_is_not_compared(teacher, student, which):
+    models = [make_bundle(windows=each).model for each in (teacher, student)]
+    with pytest.raises(
+        InputError, match=f"--distill.attention: wanted texts .* whole, given a {which} that reads"
+    ):
+        check_same_passes("--distill.attention", *models)

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.bundle import Bundle
+from kmha.document_windows import windows_of
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_STARTS
 from kmha.layers.attention import stacked_heads
@@ -15,7 +16,7 @@ from kmha.models.traces import traced
 from kmha.text.ragged import Ragged
 from kmha.text.words import word_bounds
 from training.explaining.questions import Chosen
-from training.explaining.seen import ATTENTION, TOKENS, Looked
+from training.explaining.seen import ATTENTION, TOKENS, Looked, WindowRead
 from training.explaining.words import NO_WORD
 
 
@@ -48,11 +49,11 @@ class _Gradients:
             states = [trace.states[0] for trace in traces]
             gradients = tape.gradient(chosen, states, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             products = [
-                tf.reduce_sum(tf.cast(gradient * (state - start.states[0]), tf.float32), axis=-1)[0]
+                tf.reduce_sum(tf.cast(gradient * (state - start.states[0]), tf.float32), axis=-1)
                 for gradient, state, start in zip(gradients, states, nothing, strict=True)
             ]
             named = weights if isinstance(weights, dict) else {ATTENTION: weights}
-            return {name: stacked_heads(each)[0] for name, each in named.items()}, products
+            return {name: stacked_heads(each) for name, each in named.items()}, products
 
         self._forward: Any = tf.function(forward, autograph=False)
         self._traced: Any = None
@@ -60,7 +61,10 @@ class _Gradients:
     def __call__(
         self, features: dict[str, Any], first: int, second: int
     ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-        """Attention float32 [L, N, T, S] by name, and gradient × input float32 [T] of each pass through an encoder."""
+        """Attention float32 [B, L, N, T, S] by name, and gradient × input float32 [B, T] of each pass of an encoder.
+
+        B is 1, but for a text that is read in windows, of which it is how many there are.
+        """
         if self._traced is None:
             # Once, for sequences of any length.
             specs = {
@@ -143,14 +147,22 @@ class RunTexts:
         """See the protocol."""
         columns = [tf.constant([text.encode("utf-8", "replace")]) for text in row]
         features = self._preprocessor.pad(self._preprocessor.cut(*columns))
-        weights, products = self._gradients(features, chosen.output, chosen.sign)
+        found, products = self._gradients(features, chosen.output, chosen.sign)
         tokens = {
             name: [given.part.vocabulary.tokens[each] for each in features[given.ids][0].numpy()]
             for name, given in self._inputs.items()
         }
-        return Looked(
-            tokens, weights, self._by_name(products, {name: len(each) for name, each in tokens.items()})
-        )
+        windows = windows_of(self._bundle.model)
+        if windows is not None and len(found[ATTENTION]) > 1:
+            shares = self._bundle.model.window_shares(features)[0].numpy().tolist()
+            places = windows.places(len(tokens[TOKENS]))
+            read = [
+                WindowRead(*each) for each in zip(places, shares, found[ATTENTION], products[0], strict=True)
+            ]
+            return Looked(tokens, {}, {}, read)
+        weights = {name: each[0] for name, each in found.items()}
+        lengths = {name: len(each) for name, each in tokens.items()}
+        return Looked(tokens, weights, self._by_name([each[0] for each in products], lengths))
 
     def _by_name(self, products: list[np.ndarray], lengths: dict[str, int]) -> dict[str, np.ndarray]:
         """Gradient × input by the name of the tokens, from the passes through encoders in their order."""
@@ -206,13 +218,14 @@ class RunTagger:
         features = self._preprocessor.pad(self._preprocessor.chosen(cut, [window]))
         numbers = cut.windows.words[window].numpy().tolist()
         place = numbers.index(word)
-        weights, products = self._gradients(features, place, tag)
+        found, products = self._gradients(features, place, tag)
+        weights = {name: each[0] for name, each in found.items()}
         ids = features[TOKEN_IDS][0].numpy()
         of_tokens = words_of_tokens(features[WORD_STARTS][0].numpy()[: len(numbers)], numbers, len(ids))
         tokens = [self._preprocessor.vocabulary.tokens[each] for each in ids]
         own = [token for token, number in enumerate(of_tokens) if number == word]
         read_from = own[:1] if self._model.word_pooling == "first" else own
-        return Looked({TOKENS: tokens}, weights, {TOKENS: products[0]}), of_tokens, read_from
+        return Looked({TOKENS: tokens}, weights, {TOKENS: products[0][0]}), of_tokens, read_from
 
 
 def words_of_tokens(starts: np.ndarray, numbers: Sequence[int], length: int) -> list[int]:

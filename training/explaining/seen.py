@@ -12,6 +12,23 @@ TOKENS, ATTENTION = "tokens", "attention"
 
 
 @dataclass(frozen=True)
+class WindowRead:
+    """What a model gives of a window of a text that is longer than it reads at once.
+
+    Attributes:
+        places: Of its S tokens, where they are in the text, special ones included.
+        share: How much the window has of the vector that is judged; all of a text sum to 1.
+        attention: float32 [L, N, S, S], or with padding after it.
+        gradients: Gradient × input of each token, float [S], or with padding after it.
+    """
+
+    places: Sequence[int]
+    share: float
+    attention: np.ndarray
+    gradients: np.ndarray
+
+
+@dataclass(frozen=True)
 class Looked:
     """What a model gives of one row.
 
@@ -20,11 +37,13 @@ class Looked:
             "char_tokens_a"; special ones included, padding not.
         attention: float32 [L, N, T, S] by name, such as "attention" or "attention_a_to_b"; as the names of tokens.
         gradients: Gradient × input of each token, float [T] by the name of the tokens; None where there are none.
+        windows: Of a text that is read in several windows these, in place of attention and gradients; else none.
     """
 
     tokens: Mapping[str, Sequence[str]]
     attention: Mapping[str, np.ndarray]
     gradients: Mapping[str, np.ndarray] | None
+    windows: Sequence[WindowRead] = ()
 
 
 @dataclass(frozen=True)
@@ -101,10 +120,27 @@ def seen(
         pooling: How tokens become the vector that is judged: "cls", or anything else for their mean.
         read_from: Of a tagger, the tokens from which the word is judged; else none.
     """
+    if looked.windows:
+        return _seen_in_windows(looked, words, pooling)
     sequences: list[TokenRow] = []
     maps: list[HeadMap] = []
     for prefix in dict.fromkeys(name.partition(TOKENS)[0] for name in looked.tokens):
         _add(sequences, maps, looked, words, prefix, pooling, read_from)
+    return Seen(sequences, maps)
+
+
+def _seen_in_windows(looked: Looked, words: Mapping[str, Sequence[int]], pooling: str) -> Seen:
+    """Every window as a sequence of its own; a word that two of them read has what both say of it."""
+    sequences, maps, count = [], [], len(looked.windows)
+    for index, window in enumerate(looked.windows):
+        size, number = len(window.places), index + 1
+        tokens = [looked.tokens[TOKENS][place] for place in window.places]
+        attention = window.attention[:, :, :size, :size]
+        rollout = window.share * (_start([tokens], pooling, False, ()) @ rolled(attention))
+        its_words = [words[TOKENS][place] for place in window.places]
+        gradients = np.asarray(window.gradients[:size], np.float64)
+        sequences.append(TokenRow(f"Window {number} of {count}", tokens, its_words, rollout, gradients))
+        maps.append(HeadMap(f"Within window {number}", index, index, attention))
     return Seen(sequences, maps)
 
 

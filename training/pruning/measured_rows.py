@@ -47,7 +47,8 @@ class MeasuredRows:
             InputError: The file or a row of it cannot be used, or it has none.
         """
         task, part = read_some_rows(bundle, path, given, folder)
-        return cls(bundle, _weighing(task), cut_parts(bundle.preprocessor, {_NAME: part}, folder))
+        inputs = cut_parts(bundle.preprocessor, {_NAME: part}, folder, windows=task.windows)
+        return cls(bundle, _weighing(task), inputs)
 
     @property
     def part(self) -> Part:

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
+from kmha.document_windows import WindowShape
 from kmha.errors import InputError
 from training.examples import Example, ExampleSet, label_ids, label_matrix
 from training.ranges import Probability, Range
 from training.records import Row
 from training.row_answers import random_probabilities, row_probabilities
+from training.tasks.classify_windows import window_shape
+from training.tasks.label_rows import unknown_rows, widened, with_unknown
 from training.tasks.task import Columns, Lesson, Part, Usual
 
 if TYPE_CHECKING:
@@ -41,6 +44,12 @@ class ClassifyTask:
     """Share of each target spread over all labels; None: 0.1 with one label a row, 0 with several."""
     class_weights: Literal["none", "balanced"] = "none"
     """Whether rows of rare labels count more."""
+    window: Annotated[int, Range(at_least=0)] = 0
+    """Tokens of a window, special ones included: texts up to --text.max-length are read in several; 0: whole."""
+    window_overlap: Annotated[int | None, Range(at_least=0)] = None
+    """Tokens of the text that a window has in common with the next one; None: a quarter of a window."""
+    window_pooling: Literal["mean", "max", "attention"] = "mean"
+    """How the vectors of a text's windows become one; the mean counts every token once."""
 
     # See `Task`.
     baseline_name = "linear baseline"
@@ -70,6 +79,11 @@ class ClassifyTask:
     def several_labels(self) -> bool:
         """Whether a row may have any number of labels."""
         return bool(self.multi_label)
+
+    @property
+    def windows(self) -> WindowShape | None:
+        """How long texts are divided; None: they are read whole."""
+        return window_shape(self)
 
     @property
     def smoothing(self) -> float:
@@ -132,8 +146,8 @@ class ClassifyTask:
         return part
 
     def encoder(self, config: "EncoderConfig") -> "EncoderConfig":
-        """As the settings describe it."""
-        return config
+        """As the settings describe it; with windows it reads no more than one."""
+        return dataclasses.replace(config, max_length=self.window) if self.window else config
 
     def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
         """A built classifier."""
@@ -146,6 +160,9 @@ class ClassifyTask:
             multi_label=self.several_labels,
             pooling=self.pooling,
             dropout=self.dropout,
+            window=self.window,
+            window_overlap=self.windows.overlap if self.windows else 0,
+            window_pooling=self.window_pooling,
             name="classifier",
         )
         model.build()
@@ -239,15 +256,15 @@ class ClassifyTask:
 
         if self.multi_label:
             cuts = np.asarray(decision["thresholds"], np.float32)
-            names = _with_unknown(part, labels)
+            names = with_unknown(part, labels)
             true, _ = label_matrix(part.examples, part.rows, names)
-            answers = _widened(probabilities >= cuts, len(names))
+            answers = widened(probabilities >= cuts, len(names))
             result = scores.multi_label_scores(true, probabilities, names, cuts)
         else:
             true, names = label_ids(part.examples, part.rows, labels)
             answers = probabilities.argmax(axis=1)
             result = scores.single_label_scores(true, probabilities, names)
-        if unknown := _unknown_rows(part, labels):
+        if unknown := unknown_rows(part, labels):
             result["unknown_labels"] = unknown
         return {**result, "intervals": self._intervals(true, answers)} if intervals else result
 
@@ -272,29 +289,11 @@ class ClassifyTask:
         )
         answers = fitted.predict(judged.texts())
         if self.multi_label:
-            names = _with_unknown(judged, labels)
+            names = with_unknown(judged, labels)
             true, _ = label_matrix(judged.examples, judged.rows, names)
-            answers = _widened(answers, len(names))
+            answers = widened(answers, len(names))
             result = scores.multi_label_answer_scores(true, answers, names)
         else:
             true, names = label_ids(judged.examples, judged.rows, labels)
             result = scores.single_label_answer_scores(true, answers, names, num_classes=len(labels))
         return fitted.description, {**result, "intervals": self._intervals(true, answers)}
-
-
-def _unknown_rows(part: Part, labels: Sequence[str]) -> dict[str, int]:
-    """How many rows of a part have each label that is not among `labels`, by name."""
-    ids, _ = part.examples.local_labels(part.rows)
-    counts = np.bincount(ids, minlength=len(part.examples.label_names)).tolist()
-    seen = sorted(zip(part.examples.label_names, counts, strict=True))
-    return {name: count for name, count in seen if count and name not in set(labels)}
-
-
-def _with_unknown(part: Part, labels: Sequence[str]) -> list[str]:
-    """The labels of the model, then those that only rows of this part have."""
-    return [*labels, *_unknown_rows(part, labels)]
-
-
-def _widened(answers: np.ndarray, width: int) -> np.ndarray:
-    """Answers [R, C] with columns of zeros up to `width`, int8: unknown labels are never given."""
-    return np.pad(answers.astype(np.int8), ((0, 0), (0, width - answers.shape[1])))

@@ -58,6 +58,8 @@ class MaskedLmTask:
     makes_wrong_rows = False
     metric = METRIC
 
+    windows = None
+
     @property
     def masking(self) -> Masking:
         """The settings."""

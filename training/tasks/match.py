@@ -80,6 +80,7 @@ class MatchTask:
 
     # See `Task`.
     masking = None
+    windows = None
     # Pairs are learnt by heart sooner: the best epoch of mrpc is the third of 125 batches, of wikiqa the second of 275.
     usual = Usual(batches_on=500)
     baseline_name = "baseline"

@@ -64,6 +64,7 @@ class TagTask:
     holds_out_queries = False
     whole_batches = False
     masking = None
+    windows = None
     makes_wrong_rows = False
 
     @property

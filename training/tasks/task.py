@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from kmha.document_windows import WindowShape
 from training.examples import Example, ExampleSet
 from training.records import Row
 
@@ -178,6 +179,11 @@ class Task(Protocol):
     @property
     def masking(self) -> Masking | None:
         """How tokens are hidden that the model must find; None where rows say by themselves what is wanted."""
+        ...
+
+    @property
+    def windows(self) -> WindowShape | None:
+        """How the model divides long texts; None where it reads every text whole."""
         ...
 
     def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["Task", Columns]:

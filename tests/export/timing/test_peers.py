@@ -12,6 +12,7 @@ from kmha.errors import InputError
 
 SIZES = {
     **dataclasses.asdict(EncoderConfig(50, 16, 2, 2, intermediate_dim=24, max_length=12)),
+    "window": 0,
     "labels": 3,
 }
 peers = pytest.mark.parametrize("kind", ["keras_hub", "torch"])
@@ -48,3 +49,11 @@ def test_pruned_encoders_have_no_peers(kind):
         InputError, match=f"^{kind}: wanted blocks that are all alike, given those of a pruned"
     ):
         load(kind, layer_sizes=((1, 24), (2, 9)))
+
+
+@peers
+def test_a_run_that_reads_windows_has_no_peers(kind):
+    with pytest.raises(
+        InputError, match=f"{kind}: wanted a run that reads texts whole, given .* windows of 8 tokens"
+    ):
+        load(kind, window=8)

@@ -32,6 +32,7 @@ CLASSIFIERS = {
     for name, options in {
         "one label, mean": {},
         "several labels, max": {"multi_label": True, "pooling": "max"},
+        "windows": {"window": 5, "window_overlap": 1, "window_pooling": "attention"},
     }.items()
 }
 PAIRS = {

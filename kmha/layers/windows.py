@@ -1,0 +1,181 @@
+"""Documents longer than an encoder reads: cut into overlapping windows in the graph, and joined to one vector again."""
+
+from typing import Any, Literal, NamedTuple
+
+import keras
+from keras import ops
+
+from kmha.document_windows import WindowShape
+from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
+
+MODES = ("mean", "max", "attention")
+WindowMode = Literal["mean", "max", "attention"]
+
+
+class CutDocuments(NamedTuple):
+    """Documents as an encoder reads them.
+
+    Attributes:
+        features: As of the documents, int32 [B · W, L]: the windows of the first one, then those of the second.
+        votes: float32 [B, W]: how many tokens of its document each window stands for; 0 where there is only padding.
+    """
+
+    features: dict[str, Any]
+    votes: Any
+
+
+def cut_documents(features: dict[str, Any], shape: WindowShape) -> CutDocuments:
+    """Cuts documents into overlapping windows, each with a [CLS] before it, a [SEP] after it and positions of its own.
+
+    [CLS] and [SEP] are the document's own first and last token; so a text of one window is that window, unchanged.
+    Every token has one vote, which the windows that hold it share; [CLS] votes for the first window, [SEP] for the
+    last. So votes add up to the document's tokens: a short last window weighs what it holds, and no token weighs twice
+    because two windows read it.
+
+    Args:
+        features: token_ids, padding_mask and perhaps segment_ids, each int32 [B, T]; padding is on the right.
+        shape: Of the windows.
+
+    Returns:
+        W = 1 + ceil((T - length) / stride) windows, at least 1, of L = min(T, length) tokens.
+    """
+    features = {name: ops.cast(each, "int32") for name, each in features.items()}
+    ids, mask = features[TOKEN_IDS], features[PADDING_MASK]
+    rows, total = ops.shape(ids)
+    length, count = _window_sizes(total, shape)
+    places = ops.expand_dims(ops.arange(length, dtype="int32"), 0)  # [1, L]
+    firsts = ops.expand_dims(ops.arange(count, dtype="int32") * shape.stride, -1)  # [W, 1]
+    # Where each place of each window is in the document. The first one is always the document's [CLS].
+    source = ops.where(places == 0, 0, ops.minimum(firsts + places, total - 1))  # [W, L]
+    last = ops.max(ops.where(mask > 0, ops.arange(total, dtype="int32"), -1), axis=1)  # [B], -1: only padding
+    others = (
+        ops.maximum(last - shape.length + 1, 0) + shape.stride - 1
+    ) // shape.stride  # [B], windows but the first
+    numbers = ops.arange(count, dtype="int32")
+    end = ops.minimum(
+        ops.expand_dims(last, -1) - firsts[:, 0], shape.length - 1
+    )  # [B, W], the place of [SEP]
+    end = ops.where(numbers <= ops.expand_dims(others, -1), end, -1)
+    is_end = ops.equal(places, ops.expand_dims(end, -1))  # [B, W, L]
+    inside = ops.cast(places <= ops.expand_dims(end, -1), "int32")
+    at_last = ops.cast(ops.equal(ops.arange(total, dtype="int32"), ops.expand_dims(last, -1)), "int32")
+
+    def windowed(values):
+        """The same feature of windows, int32 [B, W, L], of documents [B, T]; 0 where there is only padding."""
+        found = ops.reshape(ops.take(values, ops.reshape(source, (-1,)), axis=1), (rows, count, length))
+        final = ops.reshape(ops.sum(values * at_last, axis=1), (-1, 1, 1))
+        return ops.where(is_end, final, found) * inside
+
+    read = {
+        name: windowed(features[name]) for name in (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK) if name in features
+    }
+    votes = _votes(read[PADDING_MASK], source, is_end, others, shape)
+    return CutDocuments(
+        {name: ops.reshape(each, (rows * count, length)) for name, each in read.items()}, votes
+    )
+
+
+def _votes(mask, source, is_end, others, shape: WindowShape):
+    """Votes float32 [B, W] of windows.
+
+    Args:
+        mask: int32 [B, W, L]; 1 = a real token.
+        source: int32 [W, L], where each place is in the document.
+        is_end: bool [B, W, L], where [SEP] stands.
+        others: int32 [B], how many windows each document has but the first.
+        shape: Of the windows.
+    """
+    begun = ops.maximum(source - 1, 0) // shape.stride  # the last window that would hold the token
+    over = (ops.maximum(source - shape.room, 0) + shape.stride - 1) // shape.stride  # the first that does
+    holding = ops.minimum(begun, ops.reshape(others, (-1, 1, 1))) - over + 1
+    text = ops.logical_and(ops.logical_not(is_end), source > 0)
+    shares = ops.where(text, 1.0 / ops.cast(ops.maximum(holding, 1), "float32"), 0.0)
+    numbers = ops.reshape(ops.arange(ops.shape(source)[0], dtype="int32"), (1, -1, 1))
+    own_start = ops.logical_and(numbers == 0, ops.logical_and(source == 0, ops.logical_not(is_end)))
+    own_end = ops.logical_and(is_end, ops.equal(numbers, ops.reshape(others, (-1, 1, 1))))
+    shares = shares + ops.cast(ops.logical_or(own_start, own_end), "float32")
+    return ops.sum(shares * ops.cast(mask, "float32"), axis=-1)
+
+
+def _window_sizes(total, shape: WindowShape):
+    """L and W of documents of so many tokens, as numbers where T is one."""
+    if isinstance(total, int):
+        return min(total, shape.length), int(shape.count(total))
+    count = 1 + (ops.maximum(total - shape.length, 0) + shape.stride - 1) // shape.stride
+    return ops.minimum(total, shape.length), count
+
+
+def _held(values, votes):
+    """Values float [B, W, D] with those of the first window in place of windows without votes.
+
+    A document's first window has votes if any has. So no number is needed that stands below all others, which 8 bits
+    would have to hold beside them.
+    """
+    return ops.where(ops.expand_dims(votes > 0, -1), values, values[:, :1])
+
+
+@keras.saving.register_keras_serializable(package="kmha")
+class WindowPooling(keras.layers.Layer):
+    """Joins the vectors of a document's windows to one.
+
+    Of a single window all three give its vector as it is, and windows without votes never matter.
+
+    Args:
+        mode: "mean", weighted by votes; "max", the largest value of each feature; or "attention": the exponential of a
+            learnt score multiplies a window's votes. Scores start from 0, which is the mean.
+
+    Call:
+        inputs: float [B, W, D].
+        votes: float32 [B, W], at least 0.
+        Returns float [B, D]; zeros for a document without votes. Computed in float32.
+
+    Raises:
+        ValueError: The mode is not one of the three.
+    Source: attention over parts of a document: Yang et al. 2016, doi:10.18653/v1/N16-1174, without their hidden layer.
+    """
+
+    def __init__(self, mode: WindowMode = "mean", **kwargs):
+        # Votes stay float32: eight bits do not hold how many tokens a window stands for.
+        super().__init__(**kwargs, autocast=False)
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {MODES}, given {mode!r}")
+        self.mode = mode
+        self.score = None
+        if mode == "attention":
+            self.score = keras.layers.Dense(
+                1, use_bias=False, kernel_initializer="zeros", name="score", dtype="float32"
+            )
+
+    def build(self, inputs_shape):
+        """Makes the scores' kernel [D, 1], where there is one."""
+        if self.score is not None:
+            self.score.build(inputs_shape)
+
+    def call(self, inputs, votes):
+        """See the class."""
+        x = ops.cast(inputs, "float32")
+        if self.mode == "max":
+            found = ops.max(_held(x, votes), axis=1)
+        else:
+            found = ops.sum(x * ops.expand_dims(self._weights(x, votes), -1), axis=1)
+        return ops.cast(found, self.compute_dtype)
+
+    def shares(self, inputs, votes):
+        """How much each window has of its document's vector, float32 [B, W]: of the maximum the share of features."""
+        x = ops.cast(inputs, "float32")
+        if self.mode != "max":
+            return self._weights(x, votes)
+        best = ops.one_hot(ops.argmax(_held(x, votes), axis=1), ops.shape(x)[1], dtype="float32")  # [B, D, W]
+        return ops.mean(best, axis=1)
+
+    def _weights(self, x, votes):
+        """float32 [B, W], summing to 1 where there are votes."""
+        if self.score is not None:
+            scores = _held(self.score(x), votes)[:, :, 0]
+            votes = votes * ops.exp(scores - ops.max(scores, axis=1, keepdims=True))
+        total = ops.sum(votes, axis=1, keepdims=True)
+        return votes / ops.where(total > 0, total, 1.0)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {**super().get_config(), "mode": self.mode}
