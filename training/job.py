@@ -1,9 +1,7 @@
 """One training job, from settings to a run folder. What can be refused is refused before TensorFlow loads."""
 
 import json
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from kmha.quiet import import_tensorflow
@@ -13,6 +11,7 @@ from training.config import FitConfig, task_section
 from training.cost import Cost
 from training.data import describe, load_data
 from training.run_folder import METRICS, check_same_data, run_folder
+from training.scratch import scratch_folder
 from training.teacher_checks import check_same_answers
 from training.usual import with_usual_of_task
 
@@ -33,10 +32,10 @@ def fit(config: FitConfig) -> dict[str, Any]:
     """
     config = with_usual_of_task(config)
     check_settings(config)
-    with run_folder(config) as folder, tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
+    with run_folder(config) as folder, scratch_folder(folder) as scratch:
         started, cost = time.monotonic(), Cost()
         with cost.of("data"):
-            data = load_data(config, task_section(config), Path(scratch))
+            data = load_data(config, task_section(config), scratch)
         check_same_data(folder, data.origins, config.resume)
         check_same_answers(config, data.task, data.labels, data.origins["train"]["name"])
         for line in describe(data):
@@ -44,7 +43,7 @@ def fit(config: FitConfig) -> dict[str, Any]:
         import_tensorflow()
         from training.learner import learn
 
-        learnt = learn(config, data, Path(scratch), folder, cost)
+        learnt = learn(config, data, scratch, folder, cost)
         metrics = {**learnt.metrics, "seconds": round(time.monotonic() - started, 1)}
         (folder / METRICS).write_text(json.dumps(metrics, ensure_ascii=False, indent=2) + "\n", "utf-8")
         learnt.bundle.save(folder)
