@@ -193,7 +193,7 @@ def test_training_that_leaves_the_numbers_is_told_as_such(monkeypatch):
     [
         (KeyboardInterrupt("SIGTERM"), 130, "stopped by SIGTERM; "),
         (KeyboardInterrupt(), 130, "stopped by an interrupt; "),
-        (Unwritten("no checkpoint could be written into a, full"), 1, "error: no checkpoint could be written into a, full; "),
+        (Unwritten("nothing could be written into a"), 1, "error: nothing could be written into a; "),
         (OSError(errno.ENOSPC, "full", "a"), 1, "error: the disk is full, writing a; "),
         (OSError(errno.EFBIG, "large"), 1, "error: a file is larger than it may be; "),
     ],
