@@ -7,10 +7,12 @@ memory, 12 bytes a row. The elements are read with `pread`, because pages of a m
 memory of the process, and because it needs no lock between threads.
 """
 
+import contextlib
 import json
 import os
 import weakref
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -61,7 +63,8 @@ class SpoolWriter:
             raise ValueError(f"lengths add up to {int(lengths.sum())}, elements given: shape {flat.shape}")
         if lengths.size and (lengths.min() < 0 or lengths.max() > _MAX_LENGTH):
             raise ValueError(f"lengths in [0, {_MAX_LENGTH}] wanted, {lengths.min()}..{lengths.max()} given")
-        self._file.write(np.ascontiguousarray(flat, self._dtype).data)
+        with _named(self._path):
+            self._file.write(np.ascontiguousarray(flat, self._dtype).data)
         self._lengths.frombytes(np.ascontiguousarray(lengths, np.int32).tobytes())
 
     def close(self) -> "Spool":
@@ -72,7 +75,8 @@ class SpoolWriter:
     def _finish(self) -> None:
         if self._file.closed:
             return
-        self._file.close()
+        with _named(self._path):
+            self._file.close()
         lengths = np.array(self._lengths, np.int32)
         offsets = np.zeros(len(lengths), np.int64)
         np.cumsum(lengths[:-1], dtype=np.int64, out=offsets[1:])
@@ -92,7 +96,9 @@ class SpoolWriter:
         if kind is None:
             self._finish()
         else:
-            self._file.close()
+            # On a full disk what is left in the buffer fails once more.
+            with contextlib.suppress(OSError):
+                self._file.close()
             self._path.unlink(missing_ok=True)
 
 
@@ -177,6 +183,15 @@ class Spool:
             if not count:
                 raise OSError(f"the spool ends {len(view)} bytes too early")
             view, position = view[count:], position + count
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Has an error of writing tell the path, and so which disk is full."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,6 @@ class Kinds:
     def of(self, kind: str) -> Reference:
         """How a kind of fit ends when nothing happens to it."""
         if kind not in self._made:
-            import time
-
             flags = self.flags(kind)
             with Fit(self.folder, flags, kind) as fit:
                 assert fit.wait_for(lambda: fit.checkpoints), fit.said()[-3000:]
@@ -110,27 +109,23 @@ class Kinds:
             self._made[kind] = Reference(flags, saved_weights(run), metrics_of(run), time.monotonic() - began)
         return self._made[kind]
 
-    def check_equal(self, kind: str, folder: Path) -> None:
+    def check_equal(self, kind: str, folder: Path, run: str) -> None:
         """A run that something happened to is the run it would have been, and nothing is left beside it."""
-        reference = self.of(kind)
-        assert saved_weights(folder / "run") == reference.weights
-        assert metrics_of(folder / "run") == reference.metrics
-        assert {path.name for path in (folder / "run").iterdir()} == {
-            path.name for path in (self.folder / kind).iterdir()
-        }
-        epochs = [
-            (each / "epochs.csv").read_text().splitlines() for each in (folder / "run", self.folder / kind)
-        ]
-        assert len(epochs[0]) == len(epochs[1])
-        assert not (folder / "run.partial").exists()
+        reference, made, wanted = self.of(kind), folder / run, self.folder / kind
+        assert saved_weights(made) == reference.weights
+        assert metrics_of(made) == reference.metrics
+        assert sorted(path.name for path in made.iterdir()) == sorted(path.name for path in wanted.iterdir())
+        epochs = [len((each / "epochs.csv").read_text().splitlines()) for each in (made, wanted)]
+        assert epochs[0] == epochs[1]
+        assert not (folder / f"{run}.partial").exists()
         # TensorFlow leaves files of its own.
         assert not list((folder / "temporary").glob("kmha-*"))
 
-    def finish(self, kind: str, folder: Path) -> str:
+    def finish(self, kind: str, folder: Path, run: str = "run") -> str:
         """Lets a run go on to its end and checks that nothing was lost; what it said."""
-        ended = fitted(folder, self.of(kind).flags)
+        ended = fitted(folder, self.of(kind).flags, run)
         assert ended.status == 0, ended.err[-3000:]
-        self.check_equal(kind, folder)
+        self.check_equal(kind, folder, run)
         return ended.err
 
 

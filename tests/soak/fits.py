@@ -41,9 +41,10 @@ class Fit:
     """A fit that writes to `run` in a folder; as a context manager it does not outlive the block.
 
     Args:
-        folder: Working folder of the process; its temporary files go there too.
+        folder: Working folder of the process; what it says goes there too.
         flags: Of `training.fit`, but --out.
-        run: Name of the run.
+        run: Path of the run, as seen from there.
+        temporary: Where its temporary files go; None: there too.
         module: What is started.
         before: Called in the process before it begins.
     """
@@ -53,14 +54,14 @@ class Fit:
         folder: Path,
         flags: Sequence[str],
         run: str = "run",
+        temporary: Path | None = None,
         module: Sequence[str] = ("training.fit",),
         before: Callable[[], None] | None = None,
     ):
         self.folder, self.run = folder, run
-        temporary = folder / "temporary"
+        temporary = temporary or folder / "temporary"
         temporary.mkdir(exist_ok=True)
-        self._err = folder / f"{run}.err"
-        self._out = folder / f"{run}.out"
+        self._err, self._out = (folder / f"{Path(run).name}.{stream}" for stream in ("err", "out"))
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *module, *flags, f"--out={run}"],
