@@ -115,15 +115,13 @@ def test_lengths_that_do_not_fit_the_elements_are_refused(tmp_path, lengths):
         writer.extend(np.array([1, 2, 3]), np.array(lengths))
 
 
-def test_a_disk_that_is_full_is_named(tmp_path):
-    full = Path("/dev/full")
-    if not full.exists():
-        pytest.skip("no /dev/full here")
-    link = tmp_path / "tokens"
-    for rows in (1, 10**6):
-        link.symlink_to(full)
-        with (
-            pytest.raises(OSError, match="No space left on device: '.*/tokens'"),
-            SpoolWriter(link, np.int32) as writer,
-        ):
-            writer.append(np.zeros(rows, np.int32))
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("elements", [1, 10**6])
+def test_a_disk_that_is_full_is_named(tmp_path, elements):
+    path = tmp_path / "tokens"
+    path.symlink_to("/dev/full")
+    with (
+        pytest.raises(OSError, match="No space left on device: '.*/tokens'"),
+        SpoolWriter(path, np.int32) as writer,
+    ):
+        writer.append(np.zeros(elements, np.int32))
