@@ -41,9 +41,9 @@ def fault(checkpoint: Path) -> str:
     return ""
 
 
-def has_whole(folder: Path) -> bool:
-    """Whether a run can go on from one of the checkpoints in a folder."""
-    return any(not fault(checkpoint) for checkpoint in numbered(folder))
+def newest_whole(folder: Path) -> Path | None:
+    """The newest checkpoint in a folder without a fault; None: there is none."""
+    return next((checkpoint for checkpoint in numbered(folder) if not fault(checkpoint)), None)
 
 
 def write_progress(checkpoint: Path, progress: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from kmha.errors import InputError
 from kmha.manifest import MANIFEST
 from training.config import FitConfig, settings
 from training.differences import differences
-from training.kept_checkpoints import fault, has_whole, numbered
+from training.kept_checkpoints import fault, newest_whole, numbered
 from training.scratch import remove_left
 
 CHECKPOINT, RUN_LOG, METRICS, CONFIG = "checkpoint", "epochs.csv", "metrics.json", "config.toml"
@@ -79,7 +79,7 @@ def started(config: FitConfig) -> FitConfig:
 
 def has_checkpoint(folder: Path) -> bool:
     """Whether an unfinished run holds a whole checkpoint."""
-    return has_whole(folder / CHECKPOINT)
+    return newest_whole(folder / CHECKPOINT) is not None
 
 
 def check_same_data(folder: Path, sources: dict[str, Any], resume: bool) -> None:

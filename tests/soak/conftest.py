@@ -109,7 +109,7 @@ class Kinds:
             self._made[kind] = Reference(flags, saved_weights(run), metrics_of(run), time.monotonic() - began)
         return self._made[kind]
 
-    def check_equal(self, kind: str, folder: Path, run: str) -> None:
+    def check_equal(self, kind: str, folder: Path, run: str = "run") -> None:
         """A run that something happened to is the run it would have been, and nothing is left beside it."""
         reference, made, wanted = self.of(kind), folder / run, self.folder / kind
         assert saved_weights(made) == reference.weights

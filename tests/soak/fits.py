@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.command_runs import ROOT, clean_environment
-from training.kept_checkpoints import fault, numbered, read_progress
+from training.kept_checkpoints import fault, newest_whole, numbered, read_progress
 
 LONGEST_S = 900.0
 
@@ -133,8 +133,8 @@ def killed_after_a_checkpoint(folder: Path, flags: Sequence[str], count: int = 2
 
 def progress(folder: Path, run: str = "run") -> dict[str, Any]:
     """How far an unfinished run has come; {} without a checkpoint."""
-    found = numbered(folder / f"{run}.partial" / "checkpoint")
-    return next((read_progress(path) for path in found if not fault(path)), {})
+    newest = newest_whole(folder / f"{run}.partial" / "checkpoint")
+    return read_progress(newest) if newest else {}
 
 
 def watched(fit: Fit, every_s: float = 0.5) -> Iterator[tuple[float, float, int]]:

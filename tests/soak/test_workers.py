@@ -17,7 +17,7 @@ pytestmark = [
         importlib.util.find_spec("training.launch") is None, reason="training.launch is not there"
     ),
 ]
-LAUNCH = ["training.launch", "--workers", "2", "--"]
+LAUNCH = ["training.launch", "--workers", "2", "--restarts", "3", "--"]
 
 
 def workers_of(launcher: int) -> list[int]:

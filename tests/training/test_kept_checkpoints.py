@@ -8,8 +8,8 @@ from kmha.errors import InputError
 from training.kept_checkpoints import (
     check_room,
     fault,
-    has_whole,
     leave_last,
+    newest_whole,
     next_place,
     numbered,
     read_progress,
@@ -43,9 +43,9 @@ def test_the_newest_comes_first_and_what_is_no_checkpoint_not_at_all(tmp_path):
 def test_faults(tmp_path):
     make(tmp_path, 1)
     place = tmp_path / "00000001"
-    assert fault(place) == "" and has_whole(tmp_path)
+    assert fault(place) == "" and newest_whole(tmp_path) == place
     (place / "state").write_bytes(b"12")
-    assert fault(place) == "state has 2 of 5 bytes" and not has_whole(tmp_path)
+    assert fault(place) == "state has 2 of 5 bytes" and newest_whole(tmp_path) is None
     (place / "state").unlink()
     assert fault(place) == "state is missing"
 
