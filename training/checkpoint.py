@@ -21,7 +21,6 @@ from training.kept_checkpoints import (
 from training.outcomes import Unwritten
 
 _STATE = "state"
-USUALLY_KEPT = 2
 
 
 def state_size(state: tf.Module) -> int:
@@ -29,9 +28,7 @@ def state_size(state: tf.Module) -> int:
     return sum(variable.shape.num_elements() * variable.dtype.size for variable in state.variables)
 
 
-def write_checkpoint(
-    folder: Path, state: tf.Module, progress: dict[str, Any], kept: int = USUALLY_KEPT
-) -> None:
+def write_checkpoint(folder: Path, state: tf.Module, progress: dict[str, Any], kept: int = 2) -> None:
     """Writes a checkpoint; whatever happens meanwhile, those before it stay until it is whole and on the disk.
 
     Args:

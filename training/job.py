@@ -29,6 +29,7 @@ def fit(config: FitConfig) -> dict[str, Any]:
         InputError: Wrong settings or data; nothing is left behind but the checkpoint of an earlier run.
         Stopped: Told to stop; a checkpoint is kept for --resume.
         Diverged: The loss left the numbers.
+        Unwritten: A checkpoint could not be written; those before it stand.
     """
     config = with_usual_of_task(config)
     check_settings(config)

@@ -27,8 +27,10 @@ def numbered(folder: Path) -> list[Path]:
 def fault(checkpoint: Path) -> str:
     """What is wrong with a checkpoint, as far as names and sizes of its files tell; empty: nothing."""
     try:
-        sizes = json.loads((checkpoint / PROGRESS).read_text("utf-8"))[_FILES]
-        for name, wanted in sizes.items():
+        written = json.loads((checkpoint / PROGRESS).read_text("utf-8"))
+        if not isinstance(written[_PROGRESS], dict):
+            raise ValueError
+        for name, wanted in written[_FILES].items():
             path = checkpoint / name
             if not path.is_file():
                 return f"{name} is missing"

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kmha.errors import InputError
 from training.averaging import WeightAverage
 from training.callbacks import readable_optimizer
 from training.checkpoint import read_checkpoint, state_size, write_checkpoint
@@ -62,6 +63,16 @@ class Standing:
     loss_sum: float = 0.0  # of the epoch so far, as the weight
     weight_sum: float = 0.0
     history: list[dict] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def read(cls, progress: dict[str, Any]) -> "Standing":
+        """The standing that a checkpoint tells of; raises InputError where another version of this code wrote it."""
+        try:
+            return cls(**progress)
+        except TypeError as error:
+            raise InputError(
+                f"--resume: wanted a checkpoint of this version, given one of another ({error})"
+            ) from None
 
     def mean_loss(self) -> float:
         """Mean loss of the epoch so far, in nats."""
@@ -119,7 +130,7 @@ class Loop:
         check_room(self.checkpoint, state_size(state), self.settings.checkpoints_kept)
         standing = Standing()
         if resume:
-            standing = Standing(**read_checkpoint(self.checkpoint, state))
+            standing = Standing.read(read_checkpoint(self.checkpoint, state))
         elif self.judge_first:
             standing.best_metric = self.validate()[self.metric]
         callbacks = keras.callbacks.CallbackList(

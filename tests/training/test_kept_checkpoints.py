@@ -50,7 +50,9 @@ def test_faults(tmp_path):
     assert fault(place) == "state is missing"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"files": 3}', '{"files": {"a": 1}', "\ud800"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "null", '{"files": 3}', '{"files": {"a": 1}', '{"files": {}}', "\ud800"]
+)
 def test_any_other_progress_is_damaged(tmp_path, content):
     make(tmp_path, 1)
     (tmp_path / "00000001" / "progress.json").write_text(content, "utf-8", errors="surrogatepass")

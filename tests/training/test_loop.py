@@ -15,7 +15,7 @@ from kmha.errors import InputError
 from tests.training.tiny_runs import SETTINGS, distance, make_loop, make_source, trainable, weights_of
 from training import loop as loop_module
 from training.buckets import bucket_lengths
-from training.loop import Loop, epoch_plans
+from training.loop import Loop, Standing, epoch_plans
 from training.outcomes import Diverged, Stopped
 
 ROOT = Path(__file__).parents[2]
@@ -142,6 +142,13 @@ def test_resuming_needs_a_checkpoint_of_the_same_model(tmp_path):
         make_loop(tmp_path, callbacks=[signal_at(1)], ema=False).run()
     with pytest.raises(InputError, match="another model"):
         make_loop(tmp_path).run(resume=True)
+
+
+def test_a_checkpoint_of_another_version_is_refused():
+    standing = Standing(epoch=3, best_metric=0.5)
+    assert Standing.read(dataclasses.asdict(standing)) == standing
+    with pytest.raises(InputError, match="wanted a checkpoint of this version, given one .* 'steps'"):
+        Standing.read({"epoch": 3, "steps": 1})
 
 
 def test_the_best_weights_are_kept_and_patience_ends_the_run(tmp_path):
