@@ -11,7 +11,7 @@ from training.config import FitConfig, task_section
 from training.cost import Cost
 from training.data import describe, load_data
 from training.run_folder import METRICS, check_same_data, run_folder
-from training.scratch import scratch_folder
+from training.scratch import named, scratch_folder
 from training.teacher_checks import check_same_answers
 from training.usual import with_usual_of_task
 
@@ -35,7 +35,7 @@ def fit(config: FitConfig) -> dict[str, Any]:
     check_settings(config)
     with run_folder(config) as folder, scratch_folder(folder) as scratch:
         started, cost = time.monotonic(), Cost()
-        with cost.of("data"):
+        with cost.of("data"), named(scratch):
             data = load_data(config, task_section(config), scratch)
         check_same_data(folder, data.origins, config.resume)
         check_same_answers(config, data.task, data.labels, data.origins["train"]["name"])
