@@ -1,5 +1,6 @@
 # make fit     environment, then train on the sample reviews; ARGS="--config examples/news.toml" for another job
 # make test    environment, then the tests; ARGS="-m slow" for the long ones
+# make soak    kills, full disks, damaged files and an hour's worth of steps; ARGS="-k kill" for some of them
 # make lint    formatting and style        make format   apply them
 # make types   static types                make clean    remove what make made (never runs/)
 # make clients export a run and ask it through other people's programs; RUN=runs/news DATA=test.csv for your own
@@ -18,7 +19,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help fit test test-jax beam test-beam lint format types clients clean
+.PHONY: help fit test test-jax soak beam test-beam lint format types clients clean
 
 help:
 	@sed -n '/^$$/q; s/^# //p' Makefile
@@ -33,6 +34,10 @@ test: $(VENV)/.ready-to-develop
 # The layer tests alone on Keras' second backend; `make test` runs them too, in a process of their own.
 test-jax: $(VENV)/.ready-to-develop
 	@KERAS_BACKEND=jax $(PY) -m pytest tests/kmha/layers $(ARGS)
+
+# One process: each case starts its own, and says what it has seen.
+soak: $(VENV)/.ready-to-develop
+	@$(PY) -m pytest tests/soak -m soak -v -s $(ARGS)
 
 beam: $(BEAM)/.ready
 

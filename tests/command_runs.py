@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,23 @@ def call(main: Callable[[Sequence[str]], int], *arguments: object, stdin: bytes 
     ):
         status = main([str(argument) for argument in arguments])
     return Outcome(status, out.getvalue(), err.getvalue())
+
+
+def saved_weights(run: Path) -> dict[str, bytes]:
+    """Every array of a run's model, bit by bit."""
+    import h5py
+
+    found: dict[str, bytes] = {}
+    with zipfile.ZipFile(run / "model.keras") as archive:
+        content = io.BytesIO(archive.read("model.weights.h5"))
+    with h5py.File(content) as file:
+        file.visititems(
+            lambda name, item: found.update(
+                {name: item[()].tobytes()} if isinstance(item, h5py.Dataset) else {}
+            )
+        )
+    assert found
+    return found
 
 
 def refused(folder: Path, main: Callable[[Sequence[str]], int], *arguments: str) -> str:

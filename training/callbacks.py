@@ -1,9 +1,11 @@
 """Keras callbacks of every run: progress on the terminal and a table of epochs on disk."""
 
 import contextlib
+import csv
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import keras
 from tqdm import tqdm
@@ -39,6 +41,35 @@ def readable_optimizer(model: keras.Model, optimizer: AdamW) -> Iterator[None]:
         yield
     finally:
         del model.optimizer
+
+
+class EpochTable(keras.callbacks.CSVLogger):
+    """Writes a line an epoch; of a run that goes on, epochs after its checkpoint are not there twice.
+
+    Args:
+        path: The CSV file.
+        append: Whether a run goes on that has written there already.
+    """
+
+    def __init__(self, path: Path, append: bool):
+        super().__init__(str(path), append=append)
+
+    def on_train_begin(self, logs=None):
+        """Opens the file."""
+        path = Path(self.filename)
+        if self.append and path.exists():
+            done = (self.params or {}).get("done_epochs", 0)
+            _leave_epochs(path, done)
+        super().on_train_begin(logs)
+
+
+def _leave_epochs(path: Path, done: int) -> None:
+    """Cuts a table of epochs to the first ones; a kill may have left more, or half a line."""
+    with open(path, newline="", encoding="utf-8") as file:
+        head, *lines = list(csv.reader(file)) or [[]]
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        if head:
+            csv.writer(file).writerows([head, *lines[:done]])
 
 
 class Progress(keras.callbacks.Callback):

@@ -18,12 +18,20 @@ import tyro
 
 from kmha.errors import InputError
 from training.near import did_you_mean
+from training.outcomes import Unwritten
 from training.ranges import check_ranges
 from training.toml_flags import toml_flags
 
 Config = TypeVar("Config")
 
 FAILED, WRONG_INPUT, INTERRUPTED, NO_READER = 1, 2, 130, 141
+
+# What an OSError says of a disk that takes no more.
+FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "a file is larger than it may be",
+}
 
 # tyro's messages in the form of ours: the flag, what was wanted, what was given.
 _REWORDED = (
@@ -82,10 +90,13 @@ def run(command: Callable[[], int]) -> int:
         with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return NO_READER
+    except Unwritten as error:
+        say(f"error: {error}")
+        return FAILED
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FULL:
             raise
-        say(f"error: the disk is full{f', writing {error.filename}' if error.filename else ''}")
+        say(f"error: {FULL[error.errno]}{f', writing {error.filename}' if error.filename else ''}")
         return FAILED
     except KeyboardInterrupt:
         say("interrupted")
@@ -103,7 +114,7 @@ def _terminating_as_interrupt() -> Iterator[None]:
         return
 
     def interrupt(number, frame):
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(signal.Signals(number).name)
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:

@@ -33,6 +33,7 @@ from training.config import (
 from training.data import Data, describe, load_data
 from training.outcomes import Diverged, Stopped
 from training.ranges import Range
+from training.run_folder import HOW_TO_START
 from training.tasks.classify import ClassifyTask
 from training.text_table import aligned
 from training.usual import with_usual_of_task
@@ -106,9 +107,7 @@ def _compare(config: CompareConfig) -> int:
 
 def _kept(fit: FitConfig, data: Data) -> dict:
     """The settings that all trainings share; files by what is in them, wherever they stand."""
-    kept = {
-        name: value for name, value in settings(fit).items() if name not in ("out", "overwrite", "resume")
-    }
+    kept = {name: value for name, value in settings(fit).items() if name not in ("out", *HOW_TO_START)}
     files = {part: origin["sha256"] or origin["name"] for part, origin in data.origins.items()}
     return {**kept, "data": kept["data"] | files}
 

@@ -168,6 +168,10 @@ class TrainSection:
     """Of the split, the weights, the order of rows and dropout."""
     checkpoint_minutes: NotNegative = 10.0
     """Time between checkpoints, from which --resume goes on after a kill."""
+    checkpoint_steps: Annotated[int, Range(at_least=0)] = 0
+    """Optimizer steps between checkpoints, where the time has not come before; 0: by time alone."""
+    checkpoints_kept: Count = 2
+    """Checkpoints that stay; where the newest is damaged --resume takes the one before it."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +211,8 @@ class FitConfig:
     """Replace a run that stands there."""
     resume: bool = False
     """Go on with an interrupted run of the same settings."""
+    resume_or_begin: bool = False
+    """Go on where an interrupted run stands, else begin: one command for the first start and every restart."""
     baseline: bool = True
     """Also train the linear baseline on the same rows."""
     calibrate: bool = True

@@ -10,6 +10,7 @@ from training.sources import find_sources, read_examples
 from training.split import DataSummary, split
 from training.tasks.task import Columns, Part, Task
 from training.teacher_checks import teacher_origins
+from training.unchanged import unchanged
 from training.unlabelled import read_unlabelled, unseen
 
 
@@ -67,8 +68,10 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     for source in sources.values():
         # A column that the last file lacks is found before hours go into the first.
         source.check(columns)
-    origins = {part: {"name": s.name, "sha256": s.fingerprint()} for part, s in sources.items()}
-    sets = {part: read_examples(source, task, columns, folder / part) for part, source in sources.items()}
+    # What is noted of a file must be of the rows that were read.
+    with unchanged(*(source.file for source in sources.values())):
+        origins = {part: {"name": s.name, "sha256": s.fingerprint()} for part, s in sources.items()}
+        sets = {part: read_examples(source, task, columns, folder / part) for part, source in sources.items()}
     task = task.settled(sets)
     parts = split(
         sets["train"],
@@ -88,9 +91,11 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     validation = Part(sets.get("validation", sets["train"]), parts.validation_rows)
     test = Part(sets["test"], parts.test_rows) if "test" in sets else None
     texts = None
-    if config.distill.texts is not None:
-        unlabelled = read_unlabelled(config.distill.texts, config.task, columns, folder / "texts")
-        texts = Part(unlabelled, unseen(unlabelled, [validation] if test is None else [validation, test]))
+    with unchanged(config.distill.texts):
+        origins |= teacher_origins(config.distill)
+        if config.distill.texts is not None:
+            unlabelled = read_unlabelled(config.distill.texts, config.task, columns, folder / "texts")
+            texts = Part(unlabelled, unseen(unlabelled, [validation] if test is None else [validation, test]))
     return Data(
         task=task,
         columns=columns,
@@ -99,7 +104,7 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         validation=validation,
         test=test,
         summary=parts.summary,
-        origins=origins | teacher_origins(config.distill),
+        origins=origins,
         texts=texts,
     )
 

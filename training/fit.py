@@ -8,25 +8,33 @@ import json
 import sys
 from collections.abc import Sequence
 
-from training.cli import FAILED, INTERRUPTED, parse, run, say
+from training.cli import FAILED, FULL, INTERRUPTED, parse, run, say
 from training.config import FitConfig
 from training.job import fit
-from training.outcomes import Diverged, Stopped
-from training.run_folder import kept_for_resume
+from training.outcomes import Diverged, Stopped, Unwritten
+from training.run_folder import kept_for_resume, started
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    return run(lambda: _fit(parse(FitConfig, argv, "python -m training.fit")))
+    return run(lambda: _fit(started(parse(FitConfig, argv, "python -m training.fit"))))
 
 
 def _fit(config: FitConfig) -> int:
     try:
         metrics = fit(config)
     except (Stopped, KeyboardInterrupt) as stop:
-        goes_on = "; the same command with --resume goes on" if kept_for_resume(config) else ""
-        say(f"stopped by {str(stop) or 'an interrupt'}{goes_on}")
+        say(f"stopped by {str(stop) or 'an interrupt'}; {_how_to_go_on(config)}")
         return INTERRUPTED
+    except Unwritten as error:
+        say(f"error: {error}; {_how_to_go_on(config)}")
+        return FAILED
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        place = f", writing {error.filename}" if error.filename else ""
+        say(f"error: {FULL[error.errno]}{place}; {_how_to_go_on(config)}")
+        return FAILED
     except Diverged as error:
         say(f"error: training diverged, {error}; lower --optimizer.learning-rate")
         return FAILED
@@ -36,6 +44,12 @@ def _fit(config: FitConfig) -> int:
     line = {"run": str(config.out_folder()), "judged_on": metrics["judged_on"], **shown}
     print(json.dumps(line | ({"baseline": base} if base else {}), ensure_ascii=False))
     return 0
+
+
+def _how_to_go_on(config: FitConfig) -> str:
+    if kept_for_resume(config):
+        return "the same command with --resume goes on"
+    return "there was no checkpoint yet, the same command begins anew"
 
 
 if __name__ == "__main__":

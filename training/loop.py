@@ -14,11 +14,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kmha.errors import InputError
 from training.averaging import WeightAverage
 from training.callbacks import readable_optimizer
-from training.checkpoint import read_checkpoint, write_checkpoint
+from training.checkpoint import read_checkpoint, state_size, write_checkpoint
 from training.config import BATCH_ROWS, TrainSection
 from training.inputs import Source
+from training.kept_checkpoints import check_room
 from training.outcomes import Diverged, Stopped
 from training.replicas import TrainingStep
 
@@ -61,6 +63,16 @@ class Standing:
     loss_sum: float = 0.0  # of the epoch so far, as the weight
     weight_sum: float = 0.0
     history: list[dict] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def read(cls, progress: dict[str, Any]) -> "Standing":
+        """The standing that a checkpoint tells of; raises InputError where another version of this code wrote it."""
+        try:
+            return cls(**progress)
+        except TypeError as error:
+            raise InputError(
+                f"--resume: wanted a checkpoint of this version, given one of another ({error})"
+            ) from None
 
     def mean_loss(self) -> float:
         """Mean loss of the epoch so far, in nats."""
@@ -111,12 +123,14 @@ class Loop:
         Raises:
             Stopped: After SIGINT or SIGTERM, with a checkpoint on disk.
             Diverged: The loss, a gradient or the validation metric was not finite.
-            InputError: Nothing to resume, or it belongs to another model.
+            InputError: Nothing to resume, it belongs to another model, or the disk has too little room.
+            Unwritten: A checkpoint could not be written; those before it stand.
         """
         state = RunState(self.model, self.step, self.average)
+        check_room(self.checkpoint, state_size(state), self.settings.checkpoints_kept)
         standing = Standing()
         if resume:
-            standing = Standing(**read_checkpoint(self.checkpoint, state))
+            standing = Standing.read(read_checkpoint(self.checkpoint, state))
         elif self.judge_first:
             standing.best_metric = self.validate()[self.metric]
         callbacks = keras.callbacks.CallbackList(
@@ -124,9 +138,10 @@ class Loop:
             model=self.model,
             epochs=self.settings.epochs,
             done_batches=standing.batches_done,
+            done_epochs=standing.epoch,
         )
         self.model.stop_training = False
-        self._saved = time.monotonic()
+        self._saved, self._saved_steps = time.monotonic(), self.step.optimizer.steps_done
         with _noted_signals() as signals, readable_optimizer(self.model, self.step.optimizer):
             callbacks.on_train_begin()
             try:
@@ -229,9 +244,12 @@ class Loop:
         if self.step.pending:
             return  # gradients that wait in the accumulators are not part of a checkpoint
         minutes = (time.monotonic() - self._saved) / 60
+        steps, often = self.step.optimizer.steps_done, self.settings.checkpoint_steps
+        due = due or 0 < often <= steps - self._saved_steps
         if due or signals or minutes >= self.settings.checkpoint_minutes:
-            write_checkpoint(self.checkpoint, state, dataclasses.asdict(standing))
-            self._saved = time.monotonic()
+            progress = dataclasses.asdict(standing)
+            write_checkpoint(self.checkpoint, state, progress, self.settings.checkpoints_kept)
+            self._saved, self._saved_steps = time.monotonic(), steps
         if signals:
             raise Stopped(signal.Signals(signals[0]).name)
 

@@ -7,3 +7,7 @@ class Stopped(Exception):
 
 class Diverged(Exception):
     """The loss is no longer a number."""
+
+
+class Unwritten(Exception):
+    """A checkpoint could not be written; those before it stand."""

@@ -1,6 +1,7 @@
 """The folder of a run: written beside its place, locked meanwhile, and moved there when all has gone well."""
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -16,13 +17,21 @@ import tomli_w
 from kmha.errors import InputError
 from kmha.manifest import MANIFEST
 from training.config import FitConfig, settings
+from training.differences import differences
+from training.kept_checkpoints import fault, newest_whole, numbered
+from training.scratch import remove_left
 
 CHECKPOINT, RUN_LOG, METRICS, CONFIG = "checkpoint", "epochs.csv", "metrics.json", "config.toml"
 REPORT, CARD = "report.html", "report.md"
-# training.checkpoint.PROGRESS; importing it from there would import TensorFlow.
-PROGRESS = "progress.json"
 # What the rows were when the run began; only an unfinished run has it.
 SOURCES = "sources.json"
+# Settings of one start, not of a run.
+HOW_TO_START = ("overwrite", "resume", "resume_or_begin")
+# They touch neither weights nor scores, so a run may go on with others than it began with.
+FREE = (
+    *("out", "baseline", "report", "tensorboard"),
+    *("train.checkpoint_steps", "train.checkpoint_minutes", "train.checkpoints_kept"),
+)
 
 
 @contextlib.contextmanager
@@ -47,9 +56,7 @@ def run_folder(config: FitConfig) -> Iterator[Path]:
         raise InputError(f"--out {shown}: cannot write there, {error.strerror or error}") from error
     with locked(beside, shown):
         try:
-            if not config.resume:
-                _clear(beside)
-                (beside / CONFIG).write_text(tomli_w.dumps(_recorded(config)), "utf-8")
+            _begin(beside, config)
             yield beside
         except BaseException:
             if not has_checkpoint(beside):
@@ -64,9 +71,15 @@ def kept_for_resume(config: FitConfig) -> bool:
     return has_checkpoint(_unfinished(config.out_folder().resolve()))
 
 
+def started(config: FitConfig) -> FitConfig:
+    """The settings with --resume where they leave it to what stands there."""
+    resume = config.resume or (config.resume_or_begin and kept_for_resume(config))
+    return dataclasses.replace(config, resume=resume, resume_or_begin=False)
+
+
 def has_checkpoint(folder: Path) -> bool:
-    """Whether an unfinished run holds a whole checkpoint; its progress file is the last thing written."""
-    return (folder / CHECKPOINT / PROGRESS).exists()
+    """Whether an unfinished run holds a whole checkpoint."""
+    return newest_whole(folder / CHECKPOINT) is not None
 
 
 def check_same_data(folder: Path, sources: dict[str, Any], resume: bool) -> None:
@@ -97,7 +110,7 @@ def _unfinished(final: Path) -> Path:
 
 def _recorded(config: FitConfig) -> dict[str, Any]:
     """The settings that make the run what it is."""
-    return {name: value for name, value in settings(config).items() if name not in ("overwrite", "resume")}
+    return {name: value for name, value in settings(config).items() if name not in HOW_TO_START}
 
 
 def _check_place(final: Path, shown: Path, overwrite: bool) -> None:
@@ -116,12 +129,18 @@ def _check_place(final: Path, shown: Path, overwrite: bool) -> None:
 def _check_beside(beside: Path, config: FitConfig) -> None:
     """Refuses to lose what stands in the place of the unfinished run, or to go on with the wrong one."""
     if config.resume:
-        if not (beside / CONFIG).exists() or not has_checkpoint(beside):
+        damaged = [f"{path.name}: {fault(path)}" for path in numbered(beside / CHECKPOINT)]
+        if (beside / CONFIG).exists() and damaged and not has_checkpoint(beside):
+            raise InputError(
+                f"--resume: wanted a whole checkpoint in {beside / CHECKPOINT}, given {', '.join(damaged)};"
+                " --overwrite starts anew"
+            )
+        if not (beside / CONFIG).exists() or not damaged:
             raise InputError(f"--resume: wanted an interrupted run in {beside}, given none")
         began = tomllib.loads((beside / CONFIG).read_text("utf-8"))
         now = tomllib.loads(tomli_w.dumps(_recorded(config)))
-        if difference := first_difference(began, now):
-            raise InputError(f"--resume: wanted the settings that the run began with, {difference}")
+        if found := differences(began, now, FREE):
+            raise InputError(f"--resume: wanted the settings that the run began with, {found}")
     elif has_checkpoint(beside) and not config.overwrite:
         raise InputError(
             f"--out {config.out_folder()}: an interrupted run stands in {beside};"
@@ -131,32 +150,6 @@ def _check_beside(beside: Path, config: FitConfig) -> None:
         beside.exists() and (not beside.is_dir() or any(beside.iterdir())) and not (beside / CONFIG).exists()
     ):
         raise InputError(f"--out {config.out_folder()}: wanted {beside} for the unfinished run, it is taken")
-
-
-def first_difference(began: dict[str, Any], now: dict[str, Any]) -> str:
-    """The first setting that is another than before, for a message: flag, then, given now; empty: none is.
-
-    Args:
-        began: Nested plain values.
-        now: The same.
-    """
-    before, after = _flat(began), _flat(now)
-    for name in before | after:
-        if before.get(name) != after.get(name):
-            flag = f"--{name.replace('_', '-')}"
-            return f"{flag} {_word(before.get(name))}, given {_word(after.get(name))}"
-    return ""
-
-
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
-
-
-def _word(value: Any) -> str:
-    return "unset" if value is None else str(value)
 
 
 @contextlib.contextmanager
@@ -185,6 +178,21 @@ def locked(folder: Path, shown: Path, what: str = "fit") -> Iterator[None]:
         os.close(handle)
 
 
+def _begin(beside: Path, config: FitConfig) -> None:
+    """Makes the unfinished run hold the settings, and when nothing is gone on with nothing else."""
+    try:
+        remove_left(beside)
+        if not config.resume:
+            _clear(beside)
+        written = beside / f"{CONFIG}.new"
+        written.write_text(tomli_w.dumps(_recorded(config)), "utf-8")
+        written.replace(beside / CONFIG)
+    except OSError as error:
+        raise InputError(
+            f"--out {config.out_folder()}: cannot write there, {error.strerror or error}"
+        ) from error
+
+
 def _clear(folder: Path) -> None:
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -203,12 +211,13 @@ def _remove_empty(folders: list[Path]) -> None:
 
 def _put_in_place(beside: Path, final: Path) -> None:
     """Moves the finished run to its place; what stood there goes only when the new run stands."""
-    shutil.rmtree(beside / CHECKPOINT, ignore_errors=True)
-    (beside / SOURCES).unlink(missing_ok=True)
     if final.exists():
         take_place(beside, final)
     else:
         beside.rename(final)
+    # Only now: a kill before the move must find what it needs to go on.
+    shutil.rmtree(final / CHECKPOINT, ignore_errors=True)
+    (final / SOURCES).unlink(missing_ok=True)
 
 
 def take_place(new: Path, final: Path) -> None:

@@ -14,6 +14,7 @@ from training.records import Row, column_names, read_rows
 from training.samples import review_rows
 from training.tasks.task import Columns, Task
 from training.tfds_source import tfds_rows
+from training.unchanged import unchanged
 
 # Columns and rows of each sample.
 _SAMPLES: dict[str, tuple[tuple[str, str], Callable[[Any], Iterator[Row]]]] = {
@@ -91,7 +92,7 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
     """Checks every row of a source and writes it to disk.
 
     Raises:
-        InputError: A row that cannot be used, by file and line, or no rows at all.
+        InputError: A row that cannot be used, by file and line, no rows at all, or a file that changes meanwhile.
     """
     # Where the names are not known before reading, a column that was named must be there.
     optional = (name for name in columns.optional if source.columns is None or name in source.columns)
@@ -106,7 +107,8 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
             skipped += not found
             yield from found
 
-    examples = write_examples(checked(), folder, task.num_texts)
+    with unchanged(source.file):
+        examples = write_examples(checked(), folder, task.num_texts)
     examples.empty_texts += skipped
     if not len(examples):
         raise InputError(f"{source.name}: rows wanted, none given")

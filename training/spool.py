@@ -7,6 +7,7 @@ memory, 12 bytes a row. The elements are read with `pread`, because pages of a m
 memory of the process, and because it needs no lock between threads.
 """
 
+import contextlib
 import json
 import os
 import weakref
@@ -17,6 +18,8 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import DTypeLike
+
+from training.scratch import named
 
 _WRITE_BUFFER_BYTES = 1 << 20
 _MAX_LENGTH = int(np.iinfo(np.int32).max)
@@ -61,7 +64,8 @@ class SpoolWriter:
             raise ValueError(f"lengths add up to {int(lengths.sum())}, elements given: shape {flat.shape}")
         if lengths.size and (lengths.min() < 0 or lengths.max() > _MAX_LENGTH):
             raise ValueError(f"lengths in [0, {_MAX_LENGTH}] wanted, {lengths.min()}..{lengths.max()} given")
-        self._file.write(np.ascontiguousarray(flat, self._dtype).data)
+        with named(self._path):
+            self._file.write(np.ascontiguousarray(flat, self._dtype).data)
         self._lengths.frombytes(np.ascontiguousarray(lengths, np.int32).tobytes())
 
     def close(self) -> "Spool":
@@ -72,7 +76,8 @@ class SpoolWriter:
     def _finish(self) -> None:
         if self._file.closed:
             return
-        self._file.close()
+        with named(self._path):
+            self._file.close()
         lengths = np.array(self._lengths, np.int32)
         offsets = np.zeros(len(lengths), np.int64)
         np.cumsum(lengths[:-1], dtype=np.int64, out=offsets[1:])
@@ -92,7 +97,9 @@ class SpoolWriter:
         if kind is None:
             self._finish()
         else:
-            self._file.close()
+            # On a full disk what is left in the buffer fails once more.
+            with contextlib.suppress(OSError):
+                self._file.close()
             self._path.unlink(missing_ok=True)
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from kmha.errors import InputError
 from training.averaging import WeightAverage
 from training.buckets import computed_share
-from training.callbacks import Progress
+from training.callbacks import EpochTable, Progress
 from training.cli import say
 from training.config import FitConfig
 from training.cost import trained_size
@@ -159,7 +159,7 @@ def _compiled(jit: str) -> bool:
 def _callbacks(config: FitConfig, metric: str, batches: int, folder: Path) -> list[keras.callbacks.Callback]:
     callbacks: list[keras.callbacks.Callback] = [
         Progress(batches * config.train.epochs, metric),
-        keras.callbacks.CSVLogger(str(folder / RUN_LOG), append=config.resume),
+        EpochTable(folder / RUN_LOG, append=config.resume),
     ]
     if config.tensorboard:
         callbacks.append(keras.callbacks.TensorBoard(str(folder / "tensorboard")))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.training.tiny_runs import SETTINGS, distance, make_loop, trainable, weights_of
-from training.callbacks import OptimizerView, Progress, readable_optimizer
+from training.callbacks import EpochTable, OptimizerView, Progress, readable_optimizer
 from training.loop import epoch_plans
 
 
@@ -162,3 +162,28 @@ def test_a_callback_that_fails_leaves_nothing_open(tmp_path):
     assert ended == [1]
     assert not hasattr(loop.model, "optimizer")
     assert distance(before, weights_of(loop.model)) > 0
+
+
+def test_the_table_of_a_run_that_goes_on_has_each_epoch_once(tmp_path):
+    path = tmp_path / "epochs.csv"
+
+    def write(epochs: list[int], done: int, append: bool) -> None:
+        table = EpochTable(path, append)
+        table.set_params({"done_epochs": done})
+        table.set_model(keras.Sequential())
+        table.on_train_begin()
+        for epoch in epochs:
+            table.on_epoch_end(epoch, {"loss": epoch / 10, "val": 1.0})
+        table.on_train_end()
+
+    write([0, 1, 2], 0, append=True)
+    # A kill after the second checkpoint: the third epoch comes again, and half a line stands there.
+    path.write_text(path.read_text() + "3,0.")
+    write([2, 3], 2, append=True)
+    rows = [(row["epoch"], row["loss"]) for row in csv.DictReader(path.read_text().splitlines())]
+    assert rows == [("0", "0.0"), ("1", "0.1"), ("2", "0.2"), ("3", "0.3")]
+    write([0], 0, append=False)
+    assert len(path.read_text().splitlines()) == 2
+    path.write_text("")
+    write([0], 0, append=True)
+    assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["epoch", "0"]

@@ -13,8 +13,9 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from tests.training.tiny_runs import SETTINGS, distance, make_loop, make_source, trainable, weights_of
+from training import loop as loop_module
 from training.buckets import bucket_lengths
-from training.loop import Loop, epoch_plans
+from training.loop import Loop, Standing, epoch_plans
 from training.outcomes import Diverged, Stopped
 
 ROOT = Path(__file__).parents[2]
@@ -143,6 +144,13 @@ def test_resuming_needs_a_checkpoint_of_the_same_model(tmp_path):
         make_loop(tmp_path).run(resume=True)
 
 
+def test_a_checkpoint_of_another_version_is_refused():
+    standing = Standing(epoch=3, best_metric=0.5)
+    assert Standing.read(dataclasses.asdict(standing)) == standing
+    with pytest.raises(InputError, match="wanted a checkpoint of this version, given one .* 'steps'"):
+        Standing.read({"epoch": 3, "steps": 1})
+
+
 def test_the_best_weights_are_kept_and_patience_ends_the_run(tmp_path):
     snapshots, scores = [], [0.1, 0.7, 0.6, 0.7, 0.9]
     loop = make_loop(tmp_path, settings=with_settings(epochs=5, patience=2), ema=False)
@@ -220,6 +228,78 @@ def test_history(tmp_path, whole):
     rates = [entry["learning_rate"] for entry in standing.history]
     assert 0.01 > rates[0] > rates[1] == 0
     assert standing.history[1]["loss"] < standing.history[0]["loss"]
+
+
+class Killed(BaseException):
+    """No handler of errors sees it."""
+
+
+def kill_at(batch: int) -> keras.callbacks.Callback:
+    """Ends a run after so many of its batches, without a checkpoint of that moment."""
+    seen = []
+
+    def kill(_, logs):
+        seen.append(1)
+        if len(seen) == batch:
+            raise Killed
+
+    return keras.callbacks.LambdaCallback(on_train_batch_end=kill)
+
+
+def check_same_bits(whole, again) -> None:
+    """Two runs ended with the same weights, averages and random state, after epochs of the same figures."""
+    (loop, standing), (other, ended) = whole, again
+    assert distance(weights_of(loop.model), weights_of(other.model)) == 0
+    assert distance(*([value.numpy() for value in run.average.averages] for run in (loop, other))) == 0
+    assert loop.step.optimizer.steps_done == other.step.optimizer.steps_done
+    timed = ("tokens_per_second", "tokens_per_cpu_second", "input_wait_share")
+    first, second = (
+        [{name: value for name, value in entry.items() if name not in timed} for entry in run.history]
+        for run in (standing, ended)
+    )
+    assert first == second
+
+
+def killed(folder, batch: int, **options):
+    """A run that was killed after a batch, two batches behind its last checkpoint, and went on in a new loop."""
+    with pytest.raises(Killed):
+        make_loop(folder, callbacks=[kill_at(batch)], **options).run()
+    loop = make_loop(folder, **options)
+    return loop, loop.run(resume=True)
+
+
+@pytest.mark.parametrize("where", ["first epoch", "second epoch"])
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, whole, where):
+    batch = {"first epoch": 6, "second epoch": batches_of_an_epoch(whole[0]) + 2}[where]
+    check_same_bits(whole, killed(tmp_path, batch, settings=with_settings(checkpoint_steps=3)))
+
+
+def test_so_does_one_that_accumulates(tmp_path):
+    folders = [tmp_path / name for name in ("whole", "killed")]
+    for folder in folders:
+        folder.mkdir()
+    options = {"settings": with_settings(checkpoint_steps=1), "accumulation_steps": 3}
+    loop = make_loop(folders[0], **options)
+    check_same_bits((loop, loop.run()), killed(folders[1], 5, **options))
+
+
+def test_the_last_checkpoints_are_kept_and_a_damaged_one_costs_steps_only(tmp_path, whole, capsys):
+    settings = with_settings(checkpoint_steps=1, checkpoints_kept=3)
+    with pytest.raises(Killed):
+        make_loop(tmp_path, callbacks=[kill_at(6)], settings=settings).run()
+    *_, newest = kept = sorted((tmp_path / "checkpoint").iterdir())
+    assert [path.name for path in kept] == ["00000003", "00000004", "00000005"]
+    (newest / "state.index").write_bytes(b"")
+    loop = make_loop(tmp_path, settings=settings)
+    check_equal(whole, (loop, loop.run(resume=True)))
+    assert f"{newest} is damaged: state.index has 0 of " in capsys.readouterr().err
+
+
+def test_a_disk_without_room_is_told_of_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop_module, "state_size", lambda state: 10**15)
+    with pytest.raises(InputError, match="wanted 3,000,000,000.0 MB of free disk for 2 checkpoints"):
+        make_loop(tmp_path).run()
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def test_checkpoints_come_by_the_clock(tmp_path):

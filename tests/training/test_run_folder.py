@@ -1,14 +1,18 @@
+import errno
+import tempfile
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import training.checkpoint
 from kmha.errors import InputError
 from kmha.manifest import MANIFEST
 from training import run_folder as module
 from training.config import FitConfig, TrainSection
-from training.run_folder import CHECKPOINT, CONFIG, check_same_data, kept_for_resume, run_folder
+from training.kept_checkpoints import PROGRESS, write_progress
+from training.run_folder import CHECKPOINT, CONFIG, check_same_data, kept_for_resume, run_folder, started
+from training.scratch import scratch_folder
 
 
 def config_for(tmp_path: Path, **values) -> FitConfig:
@@ -23,8 +27,8 @@ def finish(config: FitConfig, text: str = "new") -> None:
 def interrupt(config: FitConfig) -> None:
     """Leaves a run as SIGTERM would: with a checkpoint."""
     with pytest.raises(KeyboardInterrupt), run_folder(config) as folder:
-        (folder / CHECKPOINT).mkdir()
-        (folder / CHECKPOINT / module.PROGRESS).touch()
+        (folder / CHECKPOINT / "00000001").mkdir(parents=True)
+        write_progress(folder / CHECKPOINT / "00000001", {})
         raise KeyboardInterrupt
 
 
@@ -32,14 +36,10 @@ def everything(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def test_the_name_of_the_progress_file_is_its_writers():
-    assert module.PROGRESS == training.checkpoint.PROGRESS
-
-
 def test_a_checkpoint_cut_short_is_none(tmp_path):
     with pytest.raises(KeyboardInterrupt), run_folder(config_for(tmp_path)) as folder:
-        (folder / CHECKPOINT).mkdir()
-        (folder / CHECKPOINT / "state-0.index").touch()
+        (folder / CHECKPOINT / "00000001.partial").mkdir(parents=True)
+        (folder / CHECKPOINT / "00000001.partial" / "state.index").touch()
         raise KeyboardInterrupt
     assert everything(tmp_path) == []
 
@@ -117,6 +117,13 @@ def test_an_interrupted_run_is_gone_on_with_under_its_settings_only(tmp_path):
     assert kept_for_resume(config)
     with pytest.raises(InputError, match="--train.epochs 0, given 3$"):
         finish(replace(config, resume=True, train=TrainSection(epochs=3)))
+    others = replace(config, resume=True, calibrate=False, train=TrainSection(epochs=3, seed=5))
+    with pytest.raises(InputError) as caught:
+        finish(others)
+    assert str(caught.value) == (
+        "--resume: wanted the settings that the run began with, --calibrate True, given False;"
+        " --train.epochs 0, given 3; --train.seed 0, given 5"
+    )
     with pytest.raises(InputError, match="--encoder.head-dim unset, given 8$"):
         finish(replace(config, resume=True, encoder=replace(config.encoder, head_dim=8)))
     finish(replace(config, resume=True))
@@ -159,3 +166,81 @@ def test_other_rows_are_not_resumed_with(tmp_path):
         InputError, match="--resume: wanted the train rows that the run began with, a.csv has"
     ):
         check_same_data(tmp_path, {"train": {"name": "a.csv", "sha256": "2"}}, resume=True)
+
+
+def test_settings_that_touch_neither_weights_nor_scores_may_differ(tmp_path, monkeypatch):
+    config = config_for(tmp_path)
+    interrupt(config)
+    monkeypatch.chdir(tmp_path)
+    train = TrainSection(checkpoint_steps=7, checkpoint_minutes=1.0, checkpoints_kept=3)
+    other = FitConfig(
+        out=Path("runs/a"), resume=True, baseline=False, report=False, tensorboard=True, train=train
+    )
+    finish(other)
+    # A run notes the settings that it ended with.
+    assert tomllib.loads((tmp_path / "runs" / "a" / CONFIG).read_text())["train"]["checkpoint_steps"] == 7
+
+
+def test_without_a_whole_checkpoint_nothing_is_gone_on_with_and_nothing_lost(tmp_path):
+    config = config_for(tmp_path)
+    interrupt(config)
+    partial = tmp_path / "runs" / "a.partial"
+    (partial / CHECKPOINT / "00000001" / PROGRESS).write_text("{")
+    before = everything(tmp_path)
+    with pytest.raises(
+        InputError, match="given 00000001: progress.json is damaged; --overwrite starts anew$"
+    ):
+        finish(replace(config, resume=True))
+    assert everything(tmp_path) == before
+
+
+def test_one_command_begins_and_goes_on(tmp_path):
+    config = config_for(tmp_path, resume_or_begin=True)
+    assert not started(config).resume
+    interrupt(started(config))
+    assert started(config).resume
+    finish(started(config))
+    # What is finished is neither gone on with nor replaced.
+    with pytest.raises(InputError, match="holds another run"):
+        finish(started(config))
+
+
+def test_what_a_killed_run_left_in_the_temporary_folder_goes_with_its_next_start(tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    config = config_for(tmp_path)
+    with pytest.raises(KeyboardInterrupt), run_folder(config) as folder, scratch_folder(folder) as scratch:
+        # A kill leaves no time to tidy up.
+        left = scratch.with_name("kmha-left")
+        left.mkdir()
+        (folder / "00").touch()
+        note = folder / module.CHECKPOINT / "00000001"
+        note.mkdir(parents=True)
+        write_progress(note, {})
+        raise KeyboardInterrupt
+    (tmp_path / "runs" / "a.partial" / "scratch.txt").write_text(str(left))
+    finish(replace(config, resume=True))
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_kill_while_a_finished_run_is_moved_to_its_place_loses_nothing(tmp_path, monkeypatch):
+    config = config_for(tmp_path)
+
+    def killed(self, target):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), run_folder(config) as folder:
+        (folder / CHECKPOINT / "00000001").mkdir(parents=True)
+        write_progress(folder / CHECKPOINT / "00000001", {})
+        (folder / MANIFEST).touch()
+        monkeypatch.setattr(Path, "rename", killed)
+    assert kept_for_resume(config)
+
+
+def test_a_folder_that_takes_no_file_is_told_of_before_anything_is_read(tmp_path, monkeypatch):
+    def refuse(self, *_, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(InputError, match="--out .*/runs/a: cannot write there, Read-only file system"):
+        finish(config_for(tmp_path))

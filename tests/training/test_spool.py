@@ -113,3 +113,15 @@ def test_a_data_file_of_another_size_is_refused(tmp_path):
 def test_lengths_that_do_not_fit_the_elements_are_refused(tmp_path, lengths):
     with pytest.raises(ValueError), SpoolWriter(tmp_path / "s", np.int32) as writer:
         writer.extend(np.array([1, 2, 3]), np.array(lengths))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("elements", [1, 10**6])
+def test_a_disk_that_is_full_is_named(tmp_path, elements):
+    path = tmp_path / "tokens"
+    path.symlink_to("/dev/full")
+    with (
+        pytest.raises(OSError, match="No space left on device: '.*/tokens'"),
+        SpoolWriter(path, np.int32) as writer,
+    ):
+        writer.append(np.zeros(elements, np.int32))

@@ -9,7 +9,8 @@ from typing import Any
 
 from kmha.errors import InputError
 from training.beside import written_beside
-from training.run_folder import first_difference, has_checkpoint, locked
+from training.differences import differences
+from training.run_folder import FREE, has_checkpoint, locked
 
 SETTINGS, TRAININGS = "settings.json", "trainings"
 FIGURES, TABLE, PICTURE = "compare.json", "table.md", "compare.png"
@@ -76,9 +77,9 @@ def opened(folder: Path, settings: dict[str, Any], overwrite: bool) -> Iterator[
             shutil.rmtree(folder / TRAININGS, ignore_errors=True)
         if path.exists():
             began, now = json.loads(path.read_text("utf-8")), json.loads(json.dumps(settings))
-            if difference := first_difference(began, now):
+            if found := differences(began, now, FREE):
                 raise InputError(
-                    f"--out {folder}: wanted the settings that the comparison there began with, {difference};"
+                    f"--out {folder}: wanted the settings that the comparison there began with, {found};"
                     " --overwrite starts anew"
                 )
         path.write_text(json.dumps(settings, ensure_ascii=False, indent=2) + "\n", "utf-8")

@@ -1,0 +1,124 @@
+"""Disks that are full, or become full while a run is written: told of early, and nothing that was kept is lost."""
+
+import contextlib
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.command_runs import news_rows, write_csv
+from tests.soak.fits import Fit, fitted, killed_after_a_checkpoint, say
+
+pytestmark = pytest.mark.soak
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """A file system of its own, in memory; skips where this process may not mount one."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Fills a disk to its last page."""
+    filler = disk / "filler"
+    with open(filler, "wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    return filler
+
+
+# More numbers than the kinds' models have, so that a checkpoint is a few MB.
+LARGE = ["--encoder.ngram-buckets=20011"]
+
+
+def only_line(ended, start: str) -> None:
+    """The process has ended with one line about it."""
+    lines = [line for line in ended.err.splitlines() if line.startswith(("error", "Traceback", "Exception"))]
+    assert lines == [ended.last] and ended.last.startswith(start), ended.err[-3000:]
+
+
+def test_too_small_a_disk_is_refused_before_training(kinds, tmp_path):
+    with small_disk(tmp_path / "disk", 4) as disk:
+        ended = fitted(tmp_path, [*kinds.flags("classify"), *LARGE], "disk/run")
+        assert ended.status == 2 and "epoch 1" not in ended.err
+        only_line(ended, f"error: {disk}/run.partial/checkpoint: wanted ")
+        assert "MB of free disk for 2 checkpoints and the next one, given " in ended.last
+        assert not list(disk.iterdir())
+    say(f"refused before training: {ended.last} ")
+
+
+def test_a_disk_that_fills_up_costs_no_checkpoint(kinds, tmp_path):
+    reference = kinds.of("classify")
+    with small_disk(tmp_path / "disk", 20) as disk:
+        with Fit(tmp_path, reference.flags, "disk/run") as fit:
+            assert fit.wait_for(lambda: len(fit.checkpoints) == 2), fit.said()[-3000:]
+            filler = fill(disk)
+            ended = fit.end()
+        assert ended.status == 1
+        only_line(ended, "error: ")
+        assert ended.last.endswith("; the same command with --resume goes on")
+        checkpoints = fit.checkpoints
+        assert len(checkpoints) == 2 and not list((fit.partial / "checkpoint").glob("*.partial"))
+        # What was removed of the half-written one is filled too, and the run refused at once.
+        more = fill(disk)
+        again = fitted(tmp_path, reference.flags, "disk/run")
+        assert again.status in (1, 2) and fit.checkpoints == checkpoints
+        only_line(again, "error: ")
+        filler.unlink()
+        more.unlink(missing_ok=True)
+        kinds.finish("classify", tmp_path, "disk/run")
+    say(f"disk full in training: {ended.last}; tried again: {again.last}; with room again: equal ")
+
+
+def test_a_temporary_folder_without_room_is_named(kinds, tmp_path):
+    train = write_csv(tmp_path / "train.csv", news_rows(3000, seed=1) * 20)
+    flags = [flag for flag in kinds.flags("classify") if not flag.startswith("--data.train")]
+    with small_disk(tmp_path / "disk", 1) as disk:
+        ended = fitted(tmp_path, [*flags, f"--data.train={train}"], temporary=disk)
+        assert not list(disk.glob("kmha-*"))
+    assert ended.status == 1
+    only_line(ended, f"error: the disk is full, writing {disk}/kmha-")
+    assert not (tmp_path / "run.partial").exists()
+    say(f"temporary folder full: {ended.last} ")
+
+
+def test_a_file_that_may_not_grow_costs_no_checkpoint(kinds, tmp_path):
+    reference = kinds.of("classify")
+    killed_after_a_checkpoint(tmp_path, reference.flags)
+    partial = tmp_path / "run.partial" / "checkpoint"
+    size = max(path.stat().st_size for path in partial.rglob("state.data*"))
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, resource.RLIM_INFINITY))
+
+    with Fit(tmp_path, reference.flags, before=limit) as fit:
+        before = fit.checkpoints
+        ended = fit.end()
+        assert ended.status == 1 and fit.checkpoints == before
+    only_line(ended, f"error: no checkpoint could be written into {partial}, ")
+    assert ended.last.endswith("; the same command with --resume goes on")
+    kinds.finish("classify", tmp_path)
+    say(f"a limit on the size of files: {ended.last}; without it: equal ")
+
+
+def test_a_folder_that_nobody_may_write_into_is_refused_at_once(kinds, tmp_path):
+    with small_disk(tmp_path / "disk", 20) as disk:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        ended = fitted(tmp_path, kinds.flags("classify"), "disk/run")
+    assert ended.status == 2 and ended.err.count("\n") == 1
+    only_line(ended, "error: --out disk/run: cannot write there, Read-only file system")
+    say(f"refused at once: {ended.last} ")

@@ -1,0 +1,69 @@
+"""SIGTERM and Ctrl-C in each stage of a fit: it says how to go on, and goes on without loss."""
+
+import signal
+
+import pytest
+
+from tests.command_runs import news_rows, write_csv
+from tests.soak.fits import Fit, say
+
+pytestmark = pytest.mark.soak
+
+ANEW = "there was no checkpoint yet, the same command begins anew"
+GOES_ON = "the same command with --resume goes on"
+# What a fit has said when the stage begins; epochs are eight.
+BEFORE = {
+    "reading": None,
+    "cutting texts": " training, ",
+    "making the model": "train rows: ",
+}
+AFTER = {
+    "training": None,
+    "judging": "\nepoch 8: ",
+    "the baseline": "\ntest: accuracy ",
+    "the report": "\naccuracy: ",
+}
+
+
+def stopped(fit: Fit, number: int) -> str:
+    """Sends a signal; what the fit says at its end, which is true."""
+    fit.send(number)
+    ended = fit.end()
+    assert ended.status == 130 and ended.out == "" and "Traceback" not in ended.err, ended.err[-3000:]
+    names = ("SIGTERM",) if number == signal.SIGTERM else ("SIGINT", "an interrupt")
+    how = GOES_ON if fit.checkpoints else ANEW
+    assert ended.last in [f"stopped by {name}; {how}" for name in names], ended.err[-3000:]
+    return ended.last
+
+
+def test_stopped_before_training(tmp_path):
+    train = write_csv(tmp_path / "train.csv", news_rows(3000, seed=1) * 60)
+    flags = [f"--data.train={train}", "--no-baseline"]
+    signals = signal.SIGTERM, signal.SIGINT, signal.SIGTERM
+    for (stage, words), number in zip(BEFORE.items(), signals, strict=True):
+        with Fit(tmp_path, flags) as fit:
+            if words is None:
+                assert fit.wait_for(lambda: list((tmp_path / "temporary").glob("kmha-*/train/texts0")))
+            else:
+                assert fit.wait_for(lambda words=words, fit=fit: words in fit.said()), fit.said()
+            last = stopped(fit, number)
+        assert not fit.partial.exists() and not list((tmp_path / "temporary").glob("kmha-*"))
+        say(f"{stage}: {last} ")
+
+
+def test_stopped_after_a_checkpoint_in_every_stage(kinds, tmp_path):
+    flags = [*kinds.of("classify").flags, "--report"]
+    number = signal.SIGTERM
+    for stage, words in AFTER.items():
+        with Fit(tmp_path, flags) as fit:
+            if words is None:
+                assert fit.wait_for(lambda fit=fit: fit.checkpoints), fit.said()
+            else:
+                assert fit.wait_for(lambda words=words, fit=fit: words in f"\n{fit.said()}"), fit.said()
+            last = stopped(fit, number)
+        assert fit.checkpoints
+        say(f"{stage}: {last} ")
+        number = signal.SIGINT if number == signal.SIGTERM else signal.SIGTERM
+    # A report is no part of what the run would have been.
+    kinds.finish("classify", tmp_path)
+    say("equal after all four ")

@@ -1,0 +1,52 @@
+"""docs/resume.md: its commands are run; what a command with --resume goes on with is stopped in its training."""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.command_runs import ROOT, TINY, call, saved_weights
+from tests.shown_commands import commands_of, prepare, stages
+from tests.soak.test_kills import KILLS, KINDS
+from training.fit import main as fit
+from training.loop import Loop
+from training.run_folder import FREE
+
+PAGE = "docs/resume.md"
+
+
+@pytest.mark.slow
+def test_every_command_does_what_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second, third = [stages(line)[0].words[3:] for line in commands_of(PAGE)]
+    assert second == [*first, "--resume"] and third[-1] == "--resume-or-begin"
+    for arguments in (first, third):
+        prepare(arguments)
+    go_on = Loop._batch
+
+    def stopped(self, standing, batch, last):
+        go_on(self, standing, batch, last)
+        if standing.batches_done == 4:
+            signal.raise_signal(signal.SIGTERM)
+
+    for arguments, again in ((first, second), (third, third)):
+        monkeypatch.setattr(Loop, "_batch", stopped)
+        ended = call(fit, *arguments, *TINY)
+        assert ended.status == 130
+        # In the words of the page.
+        for line in ended.err.splitlines()[-2:]:
+            assert line in (ROOT / PAGE).read_text("utf-8")
+        monkeypatch.setattr(Loop, "_batch", go_on)
+        ended = call(fit, *again, *TINY)
+        assert ended.status == 0, ended.err
+    # Both learnt the same rows, stopped or not.
+    assert saved_weights(Path("runs/news")) == saved_weights(Path("runs/nightly"))
+
+
+def test_the_page_names_what_may_differ_and_what_the_soak_does():
+    text = " ".join((ROOT / PAGE).read_text("utf-8").split())
+    (named,) = re.findall(r"May differ, because .*?: (.*?)\. `--train\.epochs` may not", text)
+    flags = {f"--{name.replace('_', '-')}" for name in FREE}
+    assert set(re.findall(r"`(--[\w.-]+)`", named)) == flags
+    assert (KILLS, len(KINDS)) == (20, 8) and "twenty random moments of eight kinds of training" in text

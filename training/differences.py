@@ -1,0 +1,31 @@
+"""How settings differ from those that something was begun with, for a message."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def differences(began: dict[str, Any], now: dict[str, Any], free: Sequence[str] = ()) -> str:
+    """All settings that are others than before: flag, then, given now; empty: none is.
+
+    Args:
+        began: Nested plain values.
+        now: The same.
+        free: Names of settings that may differ, as `section.name`.
+    """
+    before, after = _flat(began), _flat(now)
+    return "; ".join(
+        f"--{name.replace('_', '-')} {_word(before.get(name))}, given {_word(after.get(name))}"
+        for name in before | after
+        if name not in free and before.get(name) != after.get(name)
+    )
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _word(value: Any) -> str:
+    return "unset" if value is None else str(value)
