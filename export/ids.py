@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from export.tagger_ids import tagger_function, tagger_input_names, tagger_specs
 from kmha.bundle import Bundle
-from kmha.layers.attention import stacked_heads
+from kmha.layers.stacked_heads import stacked_heads
 from kmha.manifest import CLASSIFY, TAG
 
 PROBABILITIES, SCORES, ATTENTION = "probabilities", "scores", "attention"

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from kmha.bundle import Bundle
 from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_MASK, WORD_STARTS
-from kmha.layers.attention import stacked_heads
 from kmha.layers.crf import Potentials
 from kmha.layers.crf_decoding import decode
+from kmha.layers.stacked_heads import stacked_heads
 from kmha.text.ragged import Ragged
 from kmha.text.sentence_limits import LONGEST_SPELLING
 

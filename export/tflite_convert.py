@@ -19,7 +19,7 @@ from export.tagger_ids import one_window
 from kmha.bundle import Bundle
 from kmha.errors import InputError
 from kmha.features import SEGMENT_IDS
-from kmha.layers.attention import masked_score
+from kmha.layers.masked_score import masked_score
 from kmha.manifest import CLASSIFY, TAG
 
 Quantize = Literal["none", "float16", "dynamic", "int8"]
