@@ -43,10 +43,9 @@ def ids_function(bundle: Bundle, with_attention: bool = False) -> Any:
 
     def answer(*inputs):
         features = dict(zip(names, inputs, strict=True))
-        logits, weights = model(features, return_attention_weights=True, training=False)
+        logits = model(features, return_attention_weights=with_attention, training=False)
+        logits, weights = logits if with_attention else (logits, {})
         answers = {output: model.probabilities(logits)}
-        if not with_attention:
-            return answers
         named = weights if isinstance(weights, dict) else {ATTENTION: weights}
         return answers | {name: stacked_heads(each) for name, each in named.items()}
 

@@ -44,7 +44,8 @@ def tagger_function(bundle: Bundle, with_attention: bool = False) -> Callable[..
 
     def answer(*inputs):
         features = dict(zip(names, inputs, strict=True))
-        scores, weights = model(features, return_attention_weights=True, training=False)
+        scores = model(features, return_attention_weights=with_attention, training=False)
+        scores, weights = scores if with_attention else (scores, [])
         found = decode(_not_weights(model.potentials(scores, features[WORD_MASK])))
         answers = {
             PROBABILITIES: found.marginals,

@@ -70,7 +70,8 @@ class TextClassifier(OneEncoder, keras.Model):
 
     def call(self, features, return_attention_weights=False, training=None):
         """See the class."""
-        x, weights = self.encoder(features, return_attention_weights=True, training=training)
+        x = self.encoder(features, return_attention_weights=return_attention_weights, training=training)
+        x, weights = x if return_attention_weights else (x, None)
         logits = self.head(self.pooled_dropout(self.pooled(x, features), training=training))
         return (logits, weights) if return_attention_weights else logits
 
