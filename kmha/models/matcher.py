@@ -155,8 +155,8 @@ class TextMatcher(keras.Model):
     def _scored(self, features, with_weights, training):
         parts, all_weights = [], {}
         for name, pair in zip(self.granularities, self.pairs, strict=True):
-            ids_a, mask_a, ids_b, mask_b = self._inputs(features, name)
-            *part, weights = pair(ids_a, mask_a, ids_b, mask_b, with_weights, training=training)
+            inputs, asked = self._inputs(features, name), {"return_attention_weights": with_weights}
+            *part, weights = pair(*inputs, **asked, training=training)
             parts.append(part)
             prefix = f"{name}_" if len(self.pairs) > 1 else ""
             all_weights |= {f"{prefix}{key}": value for key, value in weights.items()}
