@@ -8,7 +8,7 @@ from export.tagger_ids import tagger_function, tagger_input_names, tagger_specs
 from kmha.bundle import Bundle
 from kmha.document_windows import windows_of
 from kmha.errors import InputError
-from kmha.layers.attention import stacked_heads
+from kmha.layers.stacked_heads import stacked_heads
 from kmha.manifest import CLASSIFY, TAG
 
 PROBABILITIES, SCORES, ATTENTION = "probabilities", "scores", "attention"
@@ -54,10 +54,9 @@ def ids_function(bundle: Bundle, with_attention: bool = False) -> Any:
 
     def answer(*inputs):
         features = dict(zip(names, inputs, strict=True))
-        logits, weights = model(features, return_attention_weights=True, training=False)
+        logits = model(features, return_attention_weights=with_attention, training=False)
+        logits, weights = logits if with_attention else (logits, {})
         answers = {output: model.probabilities(logits)}
-        if not with_attention:
-            return answers
         named = weights if isinstance(weights, dict) else {ATTENTION: weights}
         return answers | {name: stacked_heads(each) for name, each in named.items()}
 

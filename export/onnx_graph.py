@@ -22,6 +22,7 @@ from kmha.bundle import Bundle
 from kmha.bundle_files import parts_of
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
+from kmha.layers.attention_choice import blocks_from
 from kmha.manifest import CLASSIFY, TAG
 
 TABLE_VALUES = 1 << 18
@@ -46,7 +47,7 @@ def convert(bundle: Bundle, opset: int, attention: bool = False, vectors: bool =
         InputError: An op of the model has no counterpart in ONNX (it is named).
     """
     tables = _large_variables(bundle)
-    with quiet_logging():
+    with quiet_logging(), blocks_from(None):
         model, _ = tf2onnx.convert.from_function(
             tf.function(_with_tables(bundle, tables, attention, vectors), autograph=False),
             input_signature=[*ids_specs(bundle), *map(_table_spec, tables, range(len(tables)))],

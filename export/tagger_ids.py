@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from kmha.bundle import Bundle
 from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_MASK, WORD_STARTS
-from kmha.layers.attention import stacked_heads
 from kmha.layers.crf import Potentials
 from kmha.layers.crf_decoding import decode
+from kmha.layers.stacked_heads import stacked_heads
 from kmha.text.ragged import Ragged
 from kmha.text.sentence_limits import LONGEST_SPELLING
 
@@ -44,7 +44,8 @@ def tagger_function(bundle: Bundle, with_attention: bool = False) -> Callable[..
 
     def answer(*inputs):
         features = dict(zip(names, inputs, strict=True))
-        scores, weights = model(features, return_attention_weights=True, training=False)
+        scores = model(features, return_attention_weights=with_attention, training=False)
+        scores, weights = scores if with_attention else (scores, [])
         found = decode(_not_weights(model.potentials(scores, features[WORD_MASK])))
         answers = {
             PROBABILITIES: found.marginals,

@@ -19,7 +19,8 @@ from export.tagger_ids import one_window
 from kmha.bundle import Bundle
 from kmha.errors import InputError
 from kmha.features import SEGMENT_IDS
-from kmha.layers.attention import masked_score
+from kmha.layers.attention_choice import blocks_from
+from kmha.layers.masked_score import masked_score
 from kmha.manifest import CLASSIFY, TAG
 
 Quantize = Literal["none", "float16", "dynamic", "int8"]
@@ -98,6 +99,8 @@ def convert(
     embedded = embedding_signatures(bundle, lengths) if with_vectors else {}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
+        # Blocks are loops, which runtimes for devices have, but slowly.
+        stack.enter_context(blocks_from(None))
         if quantize == "int8":
             stack.enter_context(masked_score(MASKED_SCORE_INT8))
         signatures = {name: _signature(bundle, length, with_attention) for name, length in names.items()}

@@ -38,6 +38,8 @@ class EncoderConfig:
         ngram_buckets: Rows of each hashed n-gram table; 0 leaves n-grams out.
         ngram_dim: Size of an n-gram's vector before it is projected to hidden_dim.
         ngram_orders: The n of each n-gram table.
+        attention_window: How far before and behind itself a token sees in self-attention; None: all of the text.
+        attention_globals: With a window, how many first tokens ([CLS] among them) see all and are seen by all.
         layer_sizes: Heads and inner size of each block, where pruning has left other numbers than num_heads and
             intermediate_dim; none: those. A head's size stays.
         round_sizes: The same of each round of cross-attention, in a matcher that has rounds.
@@ -65,6 +67,8 @@ class EncoderConfig:
     ngram_buckets: int = 0
     ngram_dim: int = 64
     ngram_orders: tuple[int, ...] = (2, 3)
+    attention_window: int | None = None
+    attention_globals: int = 1
     layer_sizes: tuple[tuple[int, int], ...] = ()
     round_sizes: tuple[tuple[int, int], ...] = ()
 
@@ -89,7 +93,9 @@ class EncoderConfig:
             "ngram_dim",
         ):
             _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        for name in ("num_layers", "num_segments", "ngram_buckets"):
+        window = self.attention_window
+        _require(window is None or window >= 1, "attention_window", "at least 1", window)
+        for name in ("num_layers", "num_segments", "ngram_buckets", "attention_globals"):
             _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
         for name in ("dropout", "attention_dropout", "token_dropout"):
             _require(0 <= getattr(self, name) < 1, name, "a probability in [0, 1)", getattr(self, name))

@@ -97,6 +97,10 @@ class EncoderSection:
     """Probability of dropping a value; None: 0.3, for tags of single characters 0.05, of a checkpoint 0.1."""
     attention_dropout: float = 0.1
     """Probability of dropping an attention weight."""
+    attention_window: Annotated[int | None, Range(at_least=1)] = None
+    """How many tokens before and behind itself a token sees; None: all of the text, of a checkpoint as it does."""
+    attention_globals: Annotated[int | None, Range(at_least=0)] = None
+    """With a window, how many first tokens see all and are seen by all; None: 1, the [CLS]."""
     token_dropout: float | None = None
     """Probability of replacing a token by [UNK] in training; None: 0.3 or 0.4, for tags 0.2 or 0.05."""
     ngram_buckets: int | None = None

@@ -81,7 +81,7 @@ class TaughtTask:
         """What the loss reads of the model, and how far it is from its teacher inside, float32 [B] or 0."""
         if not isinstance(trained, Trainee):
             return self._task.forward(trained, features), 0.0
-        with traced() as traces:
+        with traced(weights=bool(self._distill.attention)) as traces:
             outputs = self._task.forward(trained.model, features)
         return outputs, trained.distances(traces, features)
 

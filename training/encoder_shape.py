@@ -20,9 +20,12 @@ USUAL_SHAPE: dict[str, Any] = {
     "ngram_buckets": 131_071,
     "ngram_dim": 64,
     "ngram_orders": (2, 3),
+    "attention_globals": 1,
 }
 # Of a checkpoint all of these are taken over; it may lose blocks, and have n-grams of its own where it had none.
-_OF_CHECKPOINT = (*USUAL_SHAPE, "head_dim", "positions")
+_OF_CHECKPOINT = (*(name for name in USUAL_SHAPE if name != "attention_globals"), "head_dim", "positions")
+# What a checkpoint has too, but whose weights fit any other value.
+_FREE = ("attention_window", "attention_globals")
 _OF_NGRAMS = ("ngram_buckets", "ngram_dim", "ngram_orders")
 
 
@@ -64,6 +67,7 @@ def with_shape(config: FitConfig) -> FitConfig:
     if not checkpoint.config.ngram_buckets and config.encoder.ngram_buckets:
         shape |= {name: getattr(config.encoder, name) or USUAL_SHAPE[name] for name in _OF_NGRAMS}
     _check_shape(config.encoder, shape)
+    shape |= {name: getattr(checkpoint.config, name) for name in _FREE}
     text = _text(config, checkpoint)
     return dataclasses.replace(config, encoder=_filled(config.encoder, shape), text=text)
 
@@ -84,6 +88,8 @@ def encoder_config(config: FitConfig, vocabulary_size: int, unknown_id: int) -> 
     # Not yet filled in when settings are checked before the rows are read.
     section["token_dropout"] = section["token_dropout"] or 0.0
     section["dropout"] = section["dropout"] or 0.0
+    if section["attention_globals"] is None:
+        section["attention_globals"] = USUAL_SHAPE["attention_globals"]
     section |= {"vocabulary_size": vocabulary_size, "max_length": config.text.max_length}
     checkpoint = checkpoint_of(config)
     if checkpoint is None:

@@ -55,7 +55,7 @@ class Trainee:
             own: What `traced` found of the student.
             features: What the student read.
         """
-        with traced() as others:
+        with traced(weights=bool(self._attention)) as others:
             self._teacher(features, training=False)
         total = 0.0
         for student, teacher in zip(own, others, strict=True):

@@ -21,6 +21,7 @@ from training.initial_model import initial_model
 from training.inputs import Inputs, Source
 from training.judge import Judge
 from training.loop import Loop, Standing, epoch_plans
+from training.memory_estimate import available_bytes, check_memory, encoder_configs
 from training.optimizer import AdamW, warmup_then_decay
 from training.precision import LossScale
 from training.replicas import TrainingStep, make_strategy
@@ -67,6 +68,9 @@ def train(
             model = start.build()
         else:
             model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
+        # What a GPU has free is TensorFlow's to know; there it says so itself.
+        if not tf.config.list_logical_devices("GPU"):
+            check_memory(encoder_configs(model), trained_size(model), plans, available_bytes())
         new_ngrams = has_new_ngrams(config)
         freeze(model, config.finetune.frozen_layers, new_ngrams)
         trained = trained_beside(data.task, model)

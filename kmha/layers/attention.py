@@ -3,36 +3,17 @@
 `docs/attention.md` derives it and shows the faults it avoids.
 """
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 import keras
 from keras import ops
 
+from kmha.layers.attention_choice import in_blocks
+from kmha.layers.block_dropout import GivenSeed
+from kmha.layers.blockwise_attention import blockwise_attention
+from kmha.layers.masked_score import added_to_scores
 from kmha.layers.positions import rotate
-
-# Finite, so that the softmax of a row with nothing to attend to is finite too; such rows are zeroed after.
-# Softmax is computed in float32, where exp(-1e9) is exactly 0.
-MASKED_SCORE = -1e9
-_score_of_masked = contextvars.ContextVar("score_of_masked", default=MASKED_SCORE)
-
-
-@contextlib.contextmanager
-def masked_score(score: float) -> Iterator[None]:
-    """Within the block, attention is traced with another score in masked places.
-
-    For exports to 8-bit integers: they share 256 steps between the masked score and the real ones, which -1e9
-    would all push into one.
-
-    Args:
-        score: Far enough below real scores that its softmax is nearly 0.
-    """
-    token = _score_of_masked.set(score)
-    try:
-        yield
-    finally:
-        _score_of_masked.reset(token)
+from kmha.layers.window_attention import open_window_rows, window_mask, windowed_attention
 
 
 def attention_mask(query_mask, key_mask=None, causal: bool = False):
@@ -77,9 +58,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable
         weights = attended = _softmax(scores)
         row_is_open = None
     else:
-        # Added, not selected: the same softmax, in an op that runtimes for devices compute with its neighbours.
-        closed = 1.0 - ops.cast(_over_heads(mask), "float32")
-        attended = _softmax(scores + closed * _score_of_masked.get())
+        attended = _softmax(scores + added_to_scores(_over_heads(mask)))
         row_is_open = ops.expand_dims(open_rows(mask), 1)  # [B, 1, T or 1, 1]
         weights = attended * row_is_open
     if dropout is not None:
@@ -101,25 +80,6 @@ def open_rows(mask):
     return ops.cast(ops.expand_dims(some, 1) if len(mask.shape) == 2 else some, "float32")
 
 
-def stacked_heads(weights: Sequence):
-    """The attention weights of all blocks as one tensor.
-
-    Args:
-        weights: Of each block float32 [B, N, T, S]; pruned ones have fewer heads than others.
-
-    Returns:
-        float32 [B, L, N, T, S], N the most heads that a block has; the heads that others lack are zeros, which no
-        head gives to a text.
-    """
-    most = max(each.shape[1] for each in weights)
-    missing = [most - each.shape[1] for each in weights]
-    filled = [
-        ops.pad(each, ((0, 0), (0, lack), (0, 0), (0, 0))) if lack else each
-        for each, lack in zip(weights, missing, strict=True)
-    ]
-    return ops.stack(filled, axis=1)
-
-
 def _softmax(scores):
     # Keras warns of a softmax over one value; here that is a text of one token, and no mistake.
     return ops.exp(scores - scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
@@ -127,12 +87,16 @@ def _softmax(scores):
 
 def _over_heads(mask):
     """The mask as bool [B, 1, 1, S] or [B, 1, T, S], from [B, S] or [B, T, S]."""
-    mask = ops.cast(mask, "bool")
+    return ops.expand_dims(ops.cast(_of_pairs(mask), "bool"), 1)
+
+
+def _of_pairs(mask):
+    """The mask [B, 1 or T, S], from [B, S] or [B, T, S]."""
     if len(mask.shape) == 2:
-        mask = ops.expand_dims(mask, 1)
-    elif len(mask.shape) != 3:
+        return ops.expand_dims(mask, 1)
+    if len(mask.shape) != 3:
         raise ValueError(f"attention_mask must be [B, S] or [B, T, S], given shape {tuple(mask.shape)}")
-    return ops.expand_dims(mask, 1)
+    return mask
 
 
 @keras.saving.register_keras_serializable(package="kmha")
@@ -149,12 +113,16 @@ class MultiHeadAttention(keras.layers.Layer):
         rotary: Whether queries and keys are rotated by their position (see `positions.rotate`).
         use_bias: Whether the projections add a bias.
         kernel_initializer: Of the projections.
+        window: In self-attention, how far before and behind itself a position sees; None: everything.
+        num_globals: With a window, how many first positions see everything and are seen by all.
+        longest: Longest sequence that it meets, so that graphs need not be ready for more; None: any.
 
     Call:
         query: float [B, T, D].
         value: float [B, S, E]; None means query (self-attention). Keys come from it too.
         attention_mask: int32 or bool [B, T, S] or [B, S]; 1 = attend.
-        return_attention_weights: Whether to return the weights (before dropout) beside the output.
+        return_attention_weights: Whether to return the weights (before dropout) beside the output; without them long
+            sequences are computed in blocks, with the same results.
         Returns float [B, T, D], and with the weights float32 [B, N, T, S]. A row that may attend to nothing
         gives zeros in both, whatever the biases.
 
@@ -174,6 +142,9 @@ class MultiHeadAttention(keras.layers.Layer):
         rotary: bool = False,
         use_bias: bool = True,
         kernel_initializer="glorot_uniform",
+        window: int | None = None,
+        num_globals: int = 0,
+        longest: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -183,6 +154,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.rotary = rotary
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.window, self.num_globals, self.longest = window, num_globals, longest
         # float32 as the weights are: on processors faster than in 16 bits.
         self.weight_dropout = keras.layers.Dropout(dropout, name="weight_dropout", dtype="float32")
 
@@ -224,13 +196,13 @@ class MultiHeadAttention(keras.layers.Layer):
         queries, keys, values = self._project(query, value)
         if self.rotary:
             queries, keys = rotate(queries), rotate(keys)
-        output, weights = scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attention_mask,
-            dropout=(lambda w: self.weight_dropout(w, training=True)) if training and self.dropout else None,
-        )
+        inputs, window = (queries, keys, values), self.window if value is None else None
+        seed = self.weight_dropout.seed_generator.next() if training and self.dropout else None
+        lengths = [ops.shape(each)[2] for each in (queries, keys)]
+        if return_attention_weights or not in_blocks(*lengths, self.longest):
+            output, weights = self._over_pairs(*inputs, attention_mask, window, seed)
+        else:
+            output, weights = self._in_blocks(*inputs, attention_mask, window, seed), None
         batch, length = ops.shape(query)[:2]
         joined = ops.reshape(
             ops.transpose(output, (0, 2, 1, 3)), (batch, length, self.num_heads * self.head_size)
@@ -239,8 +211,37 @@ class MultiHeadAttention(keras.layers.Layer):
         if self.use_bias:
             output = output + self.output_bias
             if attention_mask is not None:
-                output = output * ops.cast(open_rows(attention_mask), output.dtype)
+                output = output * ops.cast(self._open_rows(attention_mask, window), output.dtype)
         return (output, weights) if return_attention_weights else output
+
+    def _over_pairs(self, queries, keys, values, mask, window, seed):
+        if window is not None:
+            pairs = window_mask(ops.shape(queries)[2], window, self.num_globals)
+            mask = pairs if mask is None else pairs * ops.cast(_of_pairs(mask), "int32")
+        return scaled_dot_product_attention(queries, keys, values, mask, self._dropping(seed))
+
+    def _in_blocks(self, queries, keys, values, mask, window, seed):
+        if window is None:
+            rate = 0.0 if seed is None else self.dropout
+            return blockwise_attention(queries, keys, values, mask, rate, seed)
+        if mask is not None and len(mask.shape) == 3:
+            # A mask of all pairs is as large as what blocks would save.
+            return self._over_pairs(queries, keys, values, mask, window, seed)[0]
+        dropping = self._dropping(seed)
+        return windowed_attention(queries, keys, values, window, self.num_globals, mask, dropping)
+
+    def _dropping(self, seed):
+        if seed is None:
+            return None
+        return lambda weights: keras.random.dropout(weights, self.dropout, seed=GivenSeed(seed))
+
+    def _open_rows(self, mask, window):
+        if window is None:
+            return open_rows(mask)
+        if len(mask.shape) == 2:
+            return open_window_rows(mask, window, self.num_globals)
+        pairs = window_mask(ops.shape(mask)[1], window, self.num_globals)
+        return open_rows(pairs * ops.cast(mask, "int32"))
 
     def _project(self, query, value):
         """Queries [B, N, T, H], keys and values [B, N, S, H]."""
@@ -278,4 +279,7 @@ class MultiHeadAttention(keras.layers.Layer):
             "rotary": self.rotary,
             "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "window": self.window,
+            "num_globals": self.num_globals,
+            "longest": self.longest,
         }

@@ -22,6 +22,9 @@ class AttentionBlock(keras.layers.Layer):
         attention_dropout: Probability of dropping an attention weight.
         rotary: Whether attention rotates queries and keys by position.
         kernel_initializer: Of all kernels.
+        window: In self-attention, how far before and behind itself a position sees; None: everything.
+        num_globals: With a window, how many first positions see everything and are seen by all.
+        longest: Longest sequence that attention meets; None: any.
 
     Raises:
         ValueError: norm is neither "pre" nor "post".
@@ -40,6 +43,9 @@ class AttentionBlock(keras.layers.Layer):
         attention_dropout: float = 0.0,
         rotary: bool = False,
         kernel_initializer="glorot_uniform",
+        window: int | None = None,
+        num_globals: int = 0,
+        longest: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -54,6 +60,9 @@ class AttentionBlock(keras.layers.Layer):
             dropout=attention_dropout,
             rotary=rotary,
             kernel_initializer=initializer.clone(),
+            window=window,
+            num_globals=num_globals,
+            longest=longest,
             name="attention",
             dtype=self.dtype_policy,
         )
@@ -73,23 +82,25 @@ class AttentionBlock(keras.layers.Layer):
             part.build(inputs_shape)
         self.branch_dropout.build(inputs_shape)
 
-    def _blend(self, inputs, context, attention_mask, training):
-        """The block's output [B, T, D] and its attention weights; context None is self-attention."""
+    def _blend(self, inputs, context, attention_mask, return_attention_weights, training):
+        """The block's output [B, T, D], and if asked its attention weights; context None is self-attention."""
         pre = self.norm == "pre"
         if pre and context is not None:
             context = self.attention_norm(context)
-        mixed, weights = self.attention(
+        mixed = self.attention(
             self.attention_norm(inputs) if pre else inputs,
             context,
             attention_mask=attention_mask,
-            return_attention_weights=True,
+            return_attention_weights=return_attention_weights,
             training=training,
         )
+        mixed, weights = mixed if return_attention_weights else (mixed, None)
         x = inputs + self.branch_dropout(mixed, training=training)
         x = x if pre else self.attention_norm(x)
         branch = self.feed_forward(self.feed_forward_norm(x) if pre else x)
         x = x + self.branch_dropout(branch, training=training)
-        return x if pre else self.feed_forward_norm(x), weights
+        x = x if pre else self.feed_forward_norm(x)
+        return (x, weights) if return_attention_weights else x
 
     def get_config(self):
         """The constructor's arguments."""
@@ -105,6 +116,9 @@ class AttentionBlock(keras.layers.Layer):
             "attention_dropout": self.attention.dropout,
             "rotary": self.attention.rotary,
             "kernel_initializer": keras.initializers.serialize(self.attention.kernel_initializer),
+            "window": self.attention.window,
+            "num_globals": self.attention.num_globals,
+            "longest": self.attention.longest,
         }
 
 
@@ -125,8 +139,7 @@ class EncoderBlock(AttentionBlock):
 
     def call(self, inputs, attention_mask=None, return_attention_weights=False, training=None):
         """See the class."""
-        x, weights = self._blend(inputs, None, attention_mask, training)
-        return (x, weights) if return_attention_weights else x
+        return self._blend(inputs, None, attention_mask, return_attention_weights, training)
 
 
 @keras.saving.register_keras_serializable(package="kmha")
@@ -159,5 +172,4 @@ class CrossAttentionBlock(AttentionBlock):
 
     def call(self, inputs, context, attention_mask=None, return_attention_weights=False, training=None):
         """See the class."""
-        x, weights = self._blend(inputs, context, attention_mask, training)
-        return (x, weights) if return_attention_weights else x
+        return self._blend(inputs, context, attention_mask, return_attention_weights, training)

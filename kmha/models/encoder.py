@@ -10,7 +10,7 @@ from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.layers.embedding import TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import EncoderBlock
-from kmha.models.traces import Trace, note
+from kmha.models.traces import Trace, note, weights_wanted
 
 # [UNK] [CLS] [SEP] [MASK] follow one another; ids from there on are words.
 SPECIAL_FROM_UNKNOWN = 4
@@ -25,6 +25,7 @@ def block_options(config: EncoderConfig, size: tuple[int, int]) -> dict[str, Any
     """
     names = ("norm", "norm_epsilon", "activation", "dropout", "attention_dropout")
     own = {"num_heads": size[0], "intermediate_dim": size[1], "head_dim": config.head_size}
+    own["longest"] = config.max_length
     return own | {name: getattr(config, name) for name in names}
 
 
@@ -86,6 +87,8 @@ class TransformerEncoder(keras.layers.Layer):
         return EncoderBlock(
             **block_options(config, config.layer_size(index)),
             rotary=config.positions == "rotary",
+            window=config.attention_window,
+            num_globals=config.attention_globals,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02)
             if config.norm == "post"
             else "glorot_uniform",
@@ -107,7 +110,7 @@ class TransformerEncoder(keras.layers.Layer):
     def call(self, features, return_attention_weights=False, training=None):
         """See the class."""
         x = self.embed(features[TOKEN_IDS], features.get(SEGMENT_IDS), training=training)
-        x, weights = self.attend(x, features[PADDING_MASK], training=training)
+        x, weights = self.attend(x, features[PADDING_MASK], return_attention_weights, training)
         return (x, weights) if return_attention_weights else x
 
     def embed(self, token_ids, segment_ids=None, first_position=None, training=None):
@@ -133,25 +136,27 @@ class TransformerEncoder(keras.layers.Layer):
         x = self.norm(x) if self.norm is not None and self.config.norm == "post" else x
         return self.embedding_dropout(x, training=training)
 
-    def attend(self, x, padding_mask, training=None):
+    def attend(self, x, padding_mask, return_attention_weights=False, training=None):
         """Passes embedded tokens through the blocks.
 
         Args:
             x: float [B, T, D], such as `embed` gives.
             padding_mask: int32 [B, T]; 1 = a real token.
+            return_attention_weights: Whether to make them; long texts take much memory then.
             training: Whether to drop values.
 
         Returns:
             float [B, T, D], zeros where the mask is 0, and the attention weights of every block, a list of float32
-            [B, N, T, T].
+            [B, N, T, T], empty where neither the caller nor `traced` asks for them.
         """
+        wanted = return_attention_weights or weights_wanted()
         states, all_weights = [x], []
         for block in self.blocks:
-            x, weights = block(
-                x, attention_mask=padding_mask, return_attention_weights=True, training=training
-            )
+            x = block(x, attention_mask=padding_mask, return_attention_weights=wanted, training=training)
+            if wanted:
+                x, weights = x
+                all_weights.append(weights)
             states.append(x)
-            all_weights.append(weights)
         note(Trace(self, states, all_weights, padding_mask))
         x = self.norm(x) if self.config.norm == "pre" and self.norm is not None else x
         return x * ops.cast(ops.expand_dims(padding_mask, -1), x.dtype), all_weights

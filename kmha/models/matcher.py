@@ -147,16 +147,16 @@ class TextMatcher(keras.Model):
 
     def call(self, features, return_attention_weights=False, training=None):
         """See the class."""
-        logits, weights = self._scored(features, training)
+        logits, weights = self._scored(features, return_attention_weights, training)
         if self.symmetric and self.form == "joint":
-            logits = (logits + self._scored(swapped(features), training)[0]) / 2
+            logits = (logits + self._scored(swapped(features), False, training)[0]) / 2
         return (logits, weights) if return_attention_weights else logits
 
-    def _scored(self, features, training):
+    def _scored(self, features, with_weights, training):
         parts, all_weights = [], {}
         for name, pair in zip(self.granularities, self.pairs, strict=True):
-            ids_a, mask_a, ids_b, mask_b = self._inputs(features, name)
-            *part, weights = pair(ids_a, mask_a, ids_b, mask_b, training=training)
+            inputs, asked = self._inputs(features, name), {"return_attention_weights": with_weights}
+            *part, weights = pair(*inputs, **asked, training=training)
             parts.append(part)
             prefix = f"{name}_" if len(self.pairs) > 1 else ""
             all_weights |= {f"{prefix}{key}": value for key, value in weights.items()}

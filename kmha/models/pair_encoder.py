@@ -43,9 +43,10 @@ class PairEncoder(keras.layers.Layer):
         mask_a: int32 [B, T]; 1 = a real token.
         ids_b: int32 [B, S].
         mask_b: int32 [B, S].
+        return_attention_weights: Whether to make them.
         Returns the vectors of A and B, float [B, D] each (in the joint form twice the one of both); with overlap the
-        shares of `TokenOverlap`, float32 [B, 8] each, else None twice; and attention weights by name, a list of
-        float32 [B, N, T, S] each; in the joint form of all T + S - 1 positions, what pads A among them.
+        shares of `TokenOverlap`, float32 [B, 8] each, else None twice; and attention weights by name, if asked a list
+        of float32 [B, N, T, S] each; in the joint form of all T + S - 1 positions, what pads A among them.
 
     Raises:
         ValueError: The lengths are known and T + S - 1 is larger than config.max_length in the joint form.
@@ -124,45 +125,50 @@ class PairEncoder(keras.layers.Layer):
         """Size of the shares of one text."""
         return SHARES if self.overlap else 0
 
-    def call(self, ids_a, mask_a, ids_b, mask_b, training=None):
+    def call(self, ids_a, mask_a, ids_b, mask_b, return_attention_weights=False, training=None):
         """See the class."""
+        options = {"return_attention_weights": return_attention_weights, "training": training}
         if self.form == "joint":
-            return self._joint(ids_a, mask_a, ids_b, mask_b, training)
-        a, weights_a = self.encode(ids_a, mask_a, "a", training=training)
-        b, weights_b = self.encode(ids_b, mask_b, "b", training=training)
-        *result, weights = self.compare(ids_a, mask_a, a, ids_b, mask_b, b, training=training)
+            return self._joint(ids_a, mask_a, ids_b, mask_b, **options)
+        a, weights_a = self.encode(ids_a, mask_a, "a", **options)
+        b, weights_b = self.encode(ids_b, mask_b, "b", **options)
+        *result, weights = self.compare(ids_a, mask_a, a, ids_b, mask_b, b, **options)
         return *result, {A_TO_A: weights_a, B_TO_B: weights_b, **weights}
 
-    def encode(self, ids, mask, side: str, training=None):
+    def encode(self, ids, mask, side: str, return_attention_weights=False, training=None):
         """One text alone.
 
         Args:
             ids: int32 [B, T].
             mask: int32 [B, T].
             side: "a" or "b".
+            return_attention_weights: Whether to make them.
             training: Whether to drop tokens and values.
 
         Returns:
-            float [B, T, D] and the attention weights of every block.
+            float [B, T, D] and, if asked, the attention weights of every block.
         """
         encoder = self.encoder_a if side == "a" else self.encoder_b
-        return encoder.attend(encoder.embed(ids, training=training), mask, training=training)
+        x = encoder.embed(ids, training=training)
+        return encoder.attend(x, mask, return_attention_weights, training)
 
-    def compare(self, ids_a, mask_a, a, ids_b, mask_b, b, training=None):
+    def compare(self, ids_a, mask_a, a, ids_b, mask_b, b, return_attention_weights=False, training=None):
         """Two texts that `encode` has read, float [B, T, D] and [B, S, D]; returns what `call` does."""
         marks_a, marks_b, shares_a, shares_b = self._overlap(ids_a, mask_a, ids_b, mask_b)
         if marks_a is not None:
             a, b = a + self.mark(marks_a), b + self.mark(marks_b)
         to_b, to_a = [], []
         for round_a, round_b in zip(self.rounds_a, self.rounds_b, strict=True):
-            options = {"return_attention_weights": True, "training": training}
+            options = {"return_attention_weights": return_attention_weights, "training": training}
             # Both look at the other as it was before the round: neither comes first.
-            (a, weights_a), (b, weights_b) = (
+            a, b = (
                 round_a(a, b, attention_mask=mask_b, **options),
                 round_b(b, a, attention_mask=mask_a, **options),
             )
-            to_b.append(weights_a)
-            to_a.append(weights_b)
+            if return_attention_weights:
+                (a, weights_a), (b, weights_b) = a, b
+                to_b.append(weights_a)
+                to_a.append(weights_b)
         weights = {A_TO_B: to_b, B_TO_A: to_a} if to_b else {}
         return self.pool(a, mask_a), self.pool(b, mask_b), shares_a, shares_b, weights
 
@@ -171,7 +177,7 @@ class PairEncoder(keras.layers.Layer):
         pooled = self.pooling(x, padding_mask=mask)
         return pooled if self.norm is None else self.norm(pooled)
 
-    def _joint(self, ids_a, mask_a, ids_b, mask_b, training):
+    def _joint(self, ids_a, mask_a, ids_b, mask_b, return_attention_weights, training):
         self._check_lengths(ids_a.shape[1], ids_b.shape[1])
         marks_a, marks_b, shares_a, shares_b = self._overlap(ids_a, mask_a, ids_b, mask_b)
         encoder = self.encoder_a
@@ -183,7 +189,8 @@ class PairEncoder(keras.layers.Layer):
         if marks_a is not None:
             a, b = a + self.mark(marks_a), b + self.mark(marks_b)
         mask = ops.concatenate([mask_a, mask_b[:, 1:]], axis=1)
-        x, weights = encoder.attend(ops.concatenate([a, b[:, 1:]], axis=1), mask, training=training)
+        x = ops.concatenate([a, b[:, 1:]], axis=1)
+        x, weights = encoder.attend(x, mask, return_attention_weights, training)
         pooled = self.pool(x, mask)
         return pooled, pooled, shares_a, shares_b, {PAIR: weights}
 

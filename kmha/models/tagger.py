@@ -112,7 +112,7 @@ class SequenceTagger(OneEncoder, keras.Model):
     def call(self, features, return_attention_weights=False, training=None):
         """See the class."""
         starts, mask = features[WORD_STARTS], features[PADDING_MASK]
-        x, weights, spelling = self._attended(features, training)
+        x, weights, spelling = self._attended(features, return_attention_weights, training)
         mean = self.word_pooling == "mean"
         tokens = mean_token_weights(starts, mask) if mean else first_token_weights(starts, ops.shape(mask)[1])
         words = ops.matmul(ops.cast(tokens, x.dtype), x)  # [B, W, D]
@@ -122,15 +122,15 @@ class SequenceTagger(OneEncoder, keras.Model):
         scores *= ops.cast(ops.expand_dims(features[WORD_MASK], -1), scores.dtype)
         return (scores, weights) if return_attention_weights else scores
 
-    def _attended(self, features, training):
+    def _attended(self, features, with_weights, training):
         x, spelling = self.embed(features, training=training)
         if self.context is not None:
             x = self.context(x, features[PADDING_MASK], training=training)
-        return *self.encoder.attend(x, features[PADDING_MASK], training=training), spelling
+        return *self.encoder.attend(x, features[PADDING_MASK], with_weights, training), spelling
 
     def encoded(self, features):
         """The vectors of tokens, float [B, T, D], neighbours and spelling seen."""
-        return self._attended(features, False)[0]
+        return self._attended(features, False, False)[0]
 
     def embed(self, features, training=None):
         """What enters the encoder, before neighbours are seen.

@@ -12,7 +12,7 @@ class Trace(NamedTuple):
     Attributes:
         encoder: The `TransformerEncoder`.
         states: What entered the first block and what left each block, float [B, T, D] each.
-        weights: Attention weights of each block, float32 [B, N, T, T].
+        weights: Attention weights of each block, float32 [B, N, T, T]; none, if nobody asked for them.
         mask: int32 [B, T]; 1 = a real token.
     """
 
@@ -22,25 +22,39 @@ class Trace(NamedTuple):
     mask: Any
 
 
-_traces: contextvars.ContextVar[list[Trace] | None] = contextvars.ContextVar("traces", default=None)
+class _Looking(NamedTuple):
+    found: list[Trace]
+    weights: bool
+
+
+_looking: contextvars.ContextVar[_Looking | None] = contextvars.ContextVar("looking", default=None)
 
 
 @contextlib.contextmanager
-def traced() -> Iterator[list[Trace]]:
+def traced(weights: bool = False) -> Iterator[list[Trace]]:
     """Inside, each pass through an encoder is added to the list that it yields, in the order of the calls.
 
     The tensors belong to the graph, or the eager code, that the models are called in.
+
+    Args:
+        weights: Whether attention weights are looked at, too, which of long texts take much memory.
     """
     found: list[Trace] = []
-    token = _traces.set(found)
+    token = _looking.set(_Looking(found, weights))
     try:
         yield found
     finally:
-        _traces.reset(token)
+        _looking.reset(token)
+
+
+def weights_wanted() -> bool:
+    """Whether somebody looks at attention weights."""
+    looking = _looking.get()
+    return looking is not None and looking.weights
 
 
 def note(trace: Trace) -> None:
     """Adds a pass to the list of `traced`, if anybody looks."""
-    traces = _traces.get()
-    if traces is not None:
-        traces.append(trace)
+    looking = _looking.get()
+    if looking is not None:
+        looking.found.append(trace)

@@ -32,6 +32,7 @@ def check_bert(config: EncoderConfig, tokenization: Tokenization) -> None:
         ("positions", config.positions == "learned", "learned", config.positions),
         ("ngram_buckets", config.ngram_buckets == 0, 0, config.ngram_buckets),
         ("head_dim", not own_size, "hidden_dim / num_heads", config.head_dim),
+        ("attention_window", config.attention_window is None, "none", config.attention_window),
         ("layer_sizes", not config.layer_sizes, "none, all blocks alike", "those of a pruned encoder"),
     ):
         if not fine:

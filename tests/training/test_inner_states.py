@@ -73,7 +73,7 @@ def test_a_student_that_is_its_teacher_is_no_distance_away():
     bundle = make_bundle(num_layers=2)
     trainee = Trainee(bundle.model, bundle.model, 1.0, 1.0)
     features = bundle.preprocessor(list(TEXTS))
-    with traced() as own:
+    with traced(weights=True) as own:
         bundle.model(features, training=False)
     np.testing.assert_allclose(trainee.distances(own, features), 0, atol=1e-6)
     assert len(trainee.trainable_variables) == len(bundle.model.trainable_variables)
@@ -92,7 +92,7 @@ def test_training_brings_a_smaller_student_nearer_to_a_teacher_that_stays():
     @tf.function(autograph=False)
     def step():
         with tf.GradientTape() as tape:
-            with traced() as traces:
+            with traced(weights=True) as traces:
                 student.model(features, training=False)
             loss = tf.reduce_mean(trainee.distances(traces, features))
         gradients = tape.gradient(loss, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)

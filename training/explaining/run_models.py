@@ -10,7 +10,7 @@ from kmha.bundle import Bundle
 from kmha.document_windows import windows_of
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_STARTS
-from kmha.layers.attention import stacked_heads
+from kmha.layers.stacked_heads import stacked_heads
 from kmha.manifest import A_MODEL, MASKED_LM, MATCH, TAG
 from kmha.models.traces import traced
 from kmha.text.ragged import Ragged

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kmha.layers.attention import attention_mask, open_rows, scaled_dot_product_attention, stacked_heads
+from kmha.layers.attention import attention_mask, open_rows, scaled_dot_product_attention
+from kmha.layers.stacked_heads import stacked_heads
 from tests.kmha.layers.references import loop_attention
 from tests.layer_checks import compiled, gradients, run, to_numpy
 

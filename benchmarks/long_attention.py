@@ -1,0 +1,185 @@
+"""python benchmarks/long_attention.py {attention,step,window,blocks} [--lengths 1024 8192] [--rounds 5]
+
+Attention in blocks beside attention over all pairs, forward and backward, batch 1: one JSON line a length. `attention`
+is the function alone (8 heads of 32), `step` a training step of a classifier with 2 blocks of 256 in 4 heads, `window`
+the same step with a window of 128, `blocks` other sizes of blocks. Both ways take turns in one process, with wall and
+processor seconds; the memory of each is that of a process of its own, above what stood there before the first step.
+`--dropout 0.1` drops attention weights too. Over all pairs, 8,192 tokens take 10 GB.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+WAYS = ("all pairs", "blocks")
+HEADS, HEAD_DIM = 8, 32
+WINDOW = 128
+BLOCKS = (256, 384, 512, 768, 1024)
+
+
+@contextlib.contextmanager
+def taking(way: str) -> Iterator[None]:
+    """Inside, attention takes a way; "blocks 256" has another size of blocks."""
+    from kmha.layers import blockwise_attention
+    from kmha.layers.attention_choice import blocks_from
+
+    name, _, size = way.partition(" ")
+    before = blockwise_attention.LARGEST_BLOCK
+    if name == "blocks" and size:
+        blockwise_attention.LARGEST_BLOCK = int(size)
+    with blocks_from(None if way == "all pairs" else 1):
+        yield
+    blockwise_attention.LARGEST_BLOCK = before
+
+
+def attention_step(length: int, way: str, dropout: float) -> Callable[[], object]:
+    """Forward and backward of the function alone."""
+    import keras
+    import tensorflow as tf
+
+    from kmha.layers.attention import scaled_dot_product_attention
+    from kmha.layers.blockwise_attention import blockwise_attention
+
+    query, key, value, by_output = (tf.random.normal((1, HEADS, length, HEAD_DIM), seed=i) for i in range(4))
+    # A few padded positions, as in most batches.
+    mask = tf.cast(tf.range(length) < length - length // 10, tf.int32)[None]
+    generator = keras.random.SeedGenerator(0)
+
+    def drop(weights):
+        return keras.random.dropout(weights, dropout, seed=generator)
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape, taking(way):
+            tape.watch([query, key, value])
+            if way == "all pairs":
+                inputs = (query, key, value, mask, drop if dropout else None)
+                output, _ = scaled_dot_product_attention(*inputs)
+            else:
+                output = blockwise_attention(query, key, value, mask, dropout, generator.next())
+        return tape.gradient(output, [query, key, value], output_gradients=by_output)
+
+    return lambda: [each.numpy() for each in step()]
+
+
+def training_step(length: int, way: str, dropout: float, window: int | None = None) -> Callable[[], object]:
+    """A training step as `training.fit` makes it."""
+    import numpy as np
+    import tensorflow as tf
+
+    from kmha.config import EncoderConfig
+    from kmha.models.classifier import TextClassifier
+    from training.optimizer import AdamW
+    from training.replicas import TrainingStep
+
+    shape = {"hidden_dim": 256, "num_heads": 4, "intermediate_dim": 1024, "max_length": length}
+    config = EncoderConfig(8_000, attention_dropout=dropout, attention_window=window, **shape)
+    model = TextClassifier(config, 4)
+    model.build()
+    weights = [variable.value for variable in model.trainable_variables]
+
+    def losses(targets, logits):
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+
+    def forward(features):
+        with taking(way):
+            return model(features, training=True)
+
+    optimizer = AdamW(weights, lambda _: 1e-4, 0.01)
+    step = TrainingStep(model, losses, optimizer, tf.distribute.get_strategy(), forward=forward)
+    ids = np.random.default_rng(0).integers(5, 8_000, (1, length)).astype("int32")
+    features = {"token_ids": ids, "padding_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+    batch = {"features": features, "targets": np.zeros(1, "int32"), "weights": np.ones(1, "float32")}
+    batch = tf.nest.map_structure(tf.constant, batch)
+    return lambda: step(batch)["loss"].numpy()
+
+
+def made(what: str, length: int, way: str, dropout: float) -> Callable[[], object]:
+    """The step that is measured."""
+    if what in ("attention", "blocks"):
+        return attention_step(length, way, dropout)
+    return training_step(length, way, dropout, WINDOW if what == "window" else None)
+
+
+def peak_mib() -> float:
+    """The most memory that this program has had; ru_maxrss would count that of the program that started it, too."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
+
+
+def memory_of(what: str, length: int, way: str, dropout: float) -> None:
+    """Prints how much memory two steps take above that of a process that has made a short one."""
+    # A short step first: threads, kernels and the graph's machinery are no part of it.
+    made(what, 256, way, dropout)()
+    before = peak_mib()
+    step = made(what, length, way, dropout)
+    for _ in range(2):
+        step()
+    print(peak_mib() - before)
+
+
+def memory(what: str, length: int, way: str, dropout: float) -> float:
+    """The same in MiB, of a process of its own."""
+    asked = ["--memory-of", way, "--lengths", str(length), "--dropout", str(dropout)]
+    done = subprocess.run(
+        [sys.executable, __file__, what, *asked], capture_output=True, text=True, check=True
+    )
+    return float(done.stdout.splitlines()[-1])
+
+
+def times(steps: dict[str, Callable[[], object]], rounds: int) -> dict[str, dict[str, float]]:
+    """Median seconds of each step, by the clock and of all processors; the steps take turns."""
+    for step in steps.values():
+        step()
+    found = {way: ([], []) for way in steps}
+    for _ in range(rounds):
+        for way, step in steps.items():
+            wall, processor = time.perf_counter(), time.process_time()
+            step()
+            found[way][0].append(time.perf_counter() - wall)
+            found[way][1].append(time.process_time() - processor)
+    names = ("seconds", "processor_seconds")
+    return {way: dict(zip(names, map(statistics.median, each), strict=True)) for way, each in found.items()}
+
+
+def main() -> int:
+    """Measures length by length."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("attention", "step", "window", "blocks"))
+    parser.add_argument("--lengths", type=int, nargs="+", default=[256, 512, 1024, 2048, 4096, 8192])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.memory_of:
+        memory_of(given.what, given.lengths[0], given.memory_of, given.dropout)
+        return 0
+    ways = {"window": ("blocks",), "blocks": tuple(f"blocks {size}" for size in BLOCKS)}.get(given.what, WAYS)
+    for length in given.lengths:
+        steps = {way: made(given.what, length, way, given.dropout) for way in ways}
+        line = times(steps, given.rounds)
+        for way in ways:
+            line[way]["mib"] = memory(given.what, length, way, given.dropout)
+        rounded = {way: {name: round(value, 4) for name, value in each.items()} for way, each in line.items()}
+        ratios = {}
+        if len(ways) == 2:
+            ratios = {
+                f"{name}_ratio": round(line["blocks"][name] / line["all pairs"][name], 3)
+                for name in line["blocks"]
+            }
+        print(json.dumps({"length": length, **rounded, **ratios}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

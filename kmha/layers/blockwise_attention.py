@@ -1,0 +1,233 @@
+"""Attention in memory that grows with the length, not with its square: block by block, with its own gradient.
+
+The weights [B, N, T, S] are never held. A block of queries meets one block of keys after the other; what it has
+averaged so far is merged with each new block by the log-sum-exp of both (online softmax). The gradient makes the
+weights again, block by block, from what the forward pass keeps: the output and one number a row.
+
+Sources: Milakov and Gimelshein 2018, arXiv:1805.02867 (online softmax); Dao et al. 2022, arXiv:2205.14135
+(FlashAttention), whose algorithm this is, in plain operations of Keras.
+"""
+
+import dataclasses
+from typing import Any
+
+from keras import ops
+
+from kmha.layers.block_dropout import block_seed, kept, kept_rate
+from kmha.layers.blocks import even_size, filled_up, in_blocks, joined_blocks
+from kmha.layers.masked_score import added_to_scores
+
+# Measured (docs/long-texts.md): smaller ones make more calls than they save memory, larger ones leave the caches.
+LARGEST_BLOCK = 512
+# Far below the log-sum-exp of a block of masked keys alone.
+_NOTHING_YET = -1e30
+
+
+def blockwise_attention(query, key, value, mask=None, dropout: float = 0.0, seed=None):
+    """What `attention.scaled_dot_product_attention` gives, but for the weights, in memory linear in the lengths.
+
+    Args:
+        query: float [B, N, T, H].
+        key: float [B, N, S, H].
+        value: float [B, N, S, H].
+        mask: int32 or bool [B, S] or [B, T, S]; 1 = attend. None attends everywhere.
+        dropout: Probability of dropping a weight, in [0, 1), to a 65,536th.
+        seed: With dropout, two integers such as `keras.random.SeedGenerator.next` gives; the same seed drops the same.
+
+    Returns:
+        float [B, N, T, H]; a row that may attend to nothing gives zeros. Softmax and sums are in float32.
+    """
+    length, keys = ops.shape(query)[2], ops.shape(key)[2]
+    size, key_size = even_size(length, LARGEST_BLOCK), even_size(keys, LARGEST_BLOCK)
+    columns, pairs, is_open = _masks(key, mask, size, key_size)
+
+    @ops.custom_gradient
+    def attend(query, key, value):
+        tiles = _Tiles(
+            queries=in_blocks(query * ops.cast(query.shape[-1] ** -0.5, query.dtype), size),
+            keys=in_blocks(key, key_size),
+            values=in_blocks(value, key_size),
+            columns=columns,
+            pairs=pairs,
+            dropout=dropout,
+            seed=seed,
+        )
+        averages, log_sums = _forward(tiles)
+        averages = averages * is_open
+        # Of a row that attends to nothing every weight is exp(-1e9 - 0) = 0.
+        log_sums = log_sums * is_open
+
+        def gradient(*args, upstream=None):
+            by_output = in_blocks(args[-1] if upstream is None else upstream, size)
+            by_output = by_output * ops.cast(is_open, by_output.dtype)
+            by_query, by_key, by_value = _backward(tiles, averages, log_sums, by_output)
+            by_query = by_query * query.shape[-1] ** -0.5
+            found = ((by_query, query, length), (by_key, key, keys), (by_value, value, keys))
+            return tuple(ops.cast(joined_blocks(by, count), x.dtype) for by, x, count in found)
+
+        return ops.cast(joined_blocks(averages, length), value.dtype), gradient
+
+    return attend(query, key, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tiles:
+    """What a block of queries and a block of keys have to do with one another.
+
+    Attributes:
+        queries: Scaled, float [I, B, N, t, H].
+        keys: float [J, B, N, s, H].
+        values: float [J, B, N, s, H].
+        columns: What is added to all scores of a key, float32 [J, B, 1, s, 1].
+        pairs: Where each row has a mask of its own, int32 [B, I·t, J·s]; else None.
+        dropout: Of weights.
+        seed: Of all blocks.
+    """
+
+    queries: Any
+    keys: Any
+    values: Any
+    columns: Any
+    pairs: Any
+    dropout: float
+    seed: Any
+
+    def scores(self, i, j, rows=None):
+        """float32 [B, N, t, s] of queries i and keys j, plus `rows`, float32 [B, N, t, 1]."""
+        columns = None if self.columns is None else self.columns[j]
+        scores = _product(self.queries[i], self.keys[j], rows, columns)
+        if self.pairs is None:
+            return scores
+        size, key_size = ops.shape(scores)[2:]
+        own = ops.slice(self.pairs, (0, i * size, j * key_size), (ops.shape(self.pairs)[0], size, key_size))
+        return scores + added_to_scores(ops.expand_dims(own, 1))
+
+    def kept(self, i, j, scores):
+        """Which weights are not dropped, float32 [B, N, t, s], 0 or 1."""
+        number = i * ops.shape(self.keys)[0] + j
+        return kept(ops.shape(scores), self.dropout, block_seed(self.seed, number))
+
+    @property
+    def scale(self) -> float:
+        """What makes up for the dropped weights."""
+        return 1.0 / kept_rate(self.dropout)
+
+
+def _masks(key, mask, size, key_size):
+    """The columns and pairs of `_Tiles`, and which rows are open, float32 [I or 1, B or 1, 1, t or 1, 1]."""
+    count = ops.shape(key)[2]
+    if mask is None:
+        mask = ops.ones_like(key[:1, 0, :, 0], dtype="int32")
+    mask = ops.cast(mask, "int32")
+    if len(mask.shape) == 2:
+        blocks = in_blocks(ops.expand_dims(ops.expand_dims(mask, 1), -1), key_size)
+        some = ops.expand_dims(ops.expand_dims(ops.max(mask, axis=1, keepdims=True), -1), -1)
+        return added_to_scores(blocks), None, ops.cast(ops.expand_dims(some, 0), "float32")
+    if len(mask.shape) != 3:
+        raise ValueError(f"attention_mask must be [B, S] or [B, T, S], given shape {tuple(mask.shape)}")
+    rows = ops.shape(mask)[1]
+    some = in_blocks(ops.expand_dims(ops.max(mask, axis=2, keepdims=True), 1), size)
+    pairs = filled_up(mask, ops.shape(some)[0] * size - rows, axis=1)
+    return None, filled_up(pairs, -count % key_size, axis=2), ops.cast(some, "float32")
+
+
+def _product(left, right, rows=None, columns=None):
+    """The product left · rightᵀ + rows + columnsᵀ, float32.
+
+    Args:
+        left: float [B, N, t, H].
+        right: float [B, N, s, H].
+        rows: float32 [B, N, t, 1], or None for 0.
+        columns: float32 [B, 1, s, 1], or None for 0.
+    """
+    if left.dtype == "float32":
+        # As two more columns of the product: each sum would be another pass over the block.
+        if rows is not None:
+            left = ops.concatenate([left, rows], axis=-1)
+            right = ops.concatenate([right, ops.ones_like(right[..., :1])], axis=-1)
+        if columns is not None:
+            left = ops.concatenate([left, ops.ones_like(left[..., :1])], axis=-1)
+            right = ops.concatenate([right, ops.zeros_like(right[..., :1]) + columns], axis=-1)
+        return _matmul_transposed(left, right)
+    product = ops.cast(_matmul_transposed(left, right), "float32")
+    product = product if rows is None else product + rows
+    return product if columns is None else product + ops.transpose(columns, (0, 1, 3, 2))
+
+
+def _matmul_transposed(left, right):
+    return ops.matmul(left, ops.transpose(right, (0, 1, 3, 2)))
+
+
+def _forward(tiles: _Tiles):
+    """Averages float32 [I, B, N, t, H] of the values, and the log-sum-exp of each row's scores [I, B, N, t, 1]."""
+    count, keys = ops.shape(tiles.queries)[0], ops.shape(tiles.keys)[0]
+    nothing = ops.zeros_like(tiles.queries, dtype="float32")
+
+    def of_block(i, averages, log_sums):
+        def with_keys(j, average, log_sum):
+            scores = tiles.scores(i, j)
+            weights = ops.softmax(scores, axis=-1)
+            # The largest weight is exp(largest score - log-sum-exp): that saves the exponentials a second pass.
+            largest = ops.max(scores, axis=-1, keepdims=True)
+            own_sum = largest - ops.log(ops.max(weights, axis=-1, keepdims=True))
+            if tiles.dropout:
+                weights = weights * tiles.kept(i, j, scores)
+            own = ops.matmul(ops.cast(weights, tiles.values.dtype), tiles.values[j])
+            both = ops.logaddexp(log_sum, own_sum)
+            average = average * ops.exp(log_sum - both) + ops.cast(own, "float32") * ops.exp(own_sum - both)
+            return j + 1, average, both
+
+        start = (0, nothing[i], nothing[i][..., :1] + _NOTHING_YET)
+        _, average, log_sum = ops.while_loop(lambda j, *_: j < keys, with_keys, start)
+        return i + 1, _put(averages, i, average * tiles.scale), _put(log_sums, i, log_sum)
+
+    start = (0, nothing, nothing[..., :1])
+    return ops.while_loop(lambda i, *_: i < count, of_block, start)[1:]
+
+
+def _backward(tiles: _Tiles, averages, log_sums, by_output):
+    """Gradients of the scaled queries, the keys and the values, in blocks, float32.
+
+    Args:
+        tiles: Of the forward pass.
+        averages: What it gave.
+        log_sums: What it gave.
+        by_output: The gradient of the averages, float [I, B, N, t, H].
+    """
+    count, keys = ops.shape(tiles.queries)[0], ops.shape(tiles.keys)[0]
+    # Of each row the sum over its keys of weight times the weight's gradient.
+    sums = ops.sum(ops.cast(by_output, "float32") * averages, axis=-1, keepdims=True)
+    by_output = by_output * ops.cast(tiles.scale, by_output.dtype)
+
+    def of_keys(j, by_queries, by_keys, by_values):
+        def with_queries(i, by_queries, by_key, by_value):
+            weights = ops.exp(tiles.scores(i, j, rows=-log_sums[i]))
+            if tiles.dropout:
+                is_kept = tiles.kept(i, j, weights)
+                by_scores = weights * (_product(by_output[i], tiles.values[j]) * is_kept - sums[i])
+                weights = weights * is_kept
+            else:
+                by_scores = weights * _product(by_output[i], tiles.values[j], rows=-sums[i])
+            weights, by_scores = (ops.cast(each, by_output.dtype) for each in (weights, by_scores))
+            by_value = by_value + _matmul_of_transposed(weights, by_output[i])
+            by_key = by_key + _matmul_of_transposed(by_scores, tiles.queries[i])
+            by_query = by_queries[i] + ops.cast(ops.matmul(by_scores, tiles.keys[j]), "float32")
+            return i + 1, _put(by_queries, i, by_query), by_key, by_value
+
+        start = (0, by_queries, nothing[j], nothing[j])
+        found = ops.while_loop(lambda i, *_: i < count, with_queries, start)
+        _, by_queries, by_key, by_value = found
+        return j + 1, by_queries, _put(by_keys, j, by_key), _put(by_values, j, by_value)
+
+    nothing = ops.zeros_like(tiles.keys, dtype="float32")
+    start = (0, ops.zeros_like(tiles.queries, dtype="float32"), nothing, nothing)
+    return ops.while_loop(lambda j, *_: j < keys, of_keys, start)[1:]
+
+
+def _matmul_of_transposed(left, right):
+    return ops.cast(ops.matmul(ops.transpose(left, (0, 1, 3, 2)), right), "float32")
+
+
+def _put(blocks, place, block):
+    """The blocks with another one in a place."""
+    return ops.scatter_update(blocks, ops.reshape(place, (1, 1)), ops.expand_dims(block, 0))

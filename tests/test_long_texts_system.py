@@ -1,0 +1,88 @@
+"""Long texts through the commands: trained with a window, saved, exported; and a batch that cannot fit."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export.huggingface import main as huggingface
+from export.onnx import write_onnx
+from export.tflite import write_tflite
+from export.verify import main as verify
+from kmha.bundle import Bundle
+from kmha.layers.attention_choice import LONG_FROM, blocks_from
+from tests.bundles import TEXTS, make_bundle
+from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, refused, write_csv
+from training import memory_estimate
+from training.fit import main as fit
+
+WINDOW = {"attention_window": 2, "attention_globals": 1}
+# Of lengths that are known only when it runs the longest decides: these texts go through blocks.
+FLAGS = [*TINY, *NO_DROPOUT, "--no-baseline", f"--text.max-length={LONG_FROM}", "--train.epochs=1"]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    return write_csv(tmp_path_factory.mktemp("rows") / "train.csv", news_rows(30, seed=1))
+
+
+@pytest.mark.parametrize("window", [[], ["--encoder.attention-window=3", "--encoder.attention-globals=2"]])
+def test_a_run_of_long_texts_answers_alike_in_blocks_and_over_all_pairs(rows, tmp_path, window):
+    done = call(fit, f"--data.train={rows}", *FLAGS, *window, "--out", tmp_path / "run")
+    assert done.status == 0, done.err
+    bundle = Bundle.load(tmp_path / "run")
+    config = bundle.model.encoder_config
+    assert (config.attention_window, config.attention_globals) == ((3, 2) if window else (None, 1))
+    texts = [text for text, _ in news_rows(5, seed=2)]
+    features = bundle.preprocessor(texts)
+    answers = []
+    for length in (1, None):
+        with blocks_from(length):
+            answers.append(bundle.model(features, training=False).numpy())
+    np.testing.assert_allclose(*answers, atol=1e-5)
+    np.testing.assert_allclose(bundle.probabilities(texts), bundle.model.probabilities(answers[0]), atol=1e-5)
+
+
+def test_a_batch_that_cannot_fit_is_one_line_and_leaves_nothing(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr("training.trainer.available_bytes", lambda: 1_000)
+    assert memory_estimate.available_bytes() != 1_000
+    said = refused(tmp_path, fit, f"--data.train={rows}", *FLAGS, "--out", str(tmp_path / "run"))
+    assert (
+        "--train.batch-tokens: wanted batches that fit into the 1,000 bytes of memory that are free" in said
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_copy_of_a_run_with_a_window_passes_verify(tmp_path):
+    bundle = make_bundle(**WINDOW, num_layers=2)
+    bundle.save(tmp_path / "run")
+    labels = [answer["label"] for answer in bundle.predict(TEXTS)]
+    assert not np.allclose(
+        bundle.probabilities(TEXTS), make_bundle(num_layers=2).probabilities(TEXTS), atol=1e-4
+    )
+    data = write_csv(tmp_path / "rows.csv", list(zip(TEXTS, labels, strict=True)))
+    write_tflite(bundle, tmp_path / "a.tflite", [None], "none")
+    write_onnx(bundle, tmp_path / "a.onnx")
+    outcome = call(verify, tmp_path / "run", tmp_path / "a.tflite", tmp_path / "a.onnx", "--data", data)
+    assert outcome.status == 0, outcome.err
+
+
+def test_bert_has_no_window(tmp_path):
+    make_bundle(**WINDOW, norm="post", ngram_buckets=0).save(tmp_path / "run")
+    said = refused(tmp_path, huggingface, str(tmp_path / "run"), str(tmp_path / "out"))
+    assert "attention_window must be none, given 2" in said
+
+
+def test_a_served_run_of_long_texts_computes_in_blocks_with_ops_that_every_server_has():
+    from export.ids import ids_function, ids_specs
+
+    bundle = make_bundle(**WINDOW)
+    plain = make_bundle()
+    for each, loops in ((plain, 2), (bundle, 0)):
+        with blocks_from(1):
+            graph = ids_function(each).get_concrete_function(*ids_specs(each)).graph
+        ops = [op.type for op in graph.get_operations()]
+        functions = [f for f in graph.as_graph_def().library.function]
+        inner = [node.op for function in functions for node in function.node_def]
+        assert not [name for name in (*ops, *inner) if name.startswith("Xla")]
+        assert sum(name in ("While", "StatelessWhile") for name in (*ops, *inner)) == loops
+    assert tf.executing_eagerly()
