@@ -45,20 +45,18 @@ def cut_documents(features: dict[str, Any], shape: WindowShape) -> CutDocuments:
     length, count = _window_sizes(total, shape)
     places = ops.expand_dims(ops.arange(length, dtype="int32"), 0)  # [1, L]
     firsts = ops.expand_dims(ops.arange(count, dtype="int32") * shape.stride, -1)  # [W, 1]
-    # Where each place of each window is in the document. The first one is always the document's [CLS].
-    source = ops.where(places == 0, 0, ops.minimum(firsts + places, total - 1))  # [W, L]
-    last = ops.max(ops.where(mask > 0, ops.arange(total, dtype="int32"), -1), axis=1)  # [B], -1: only padding
-    others = (
-        ops.maximum(last - shape.length + 1, 0) + shape.stride - 1
-    ) // shape.stride  # [B], windows but the first
-    numbers = ops.arange(count, dtype="int32")
-    end = ops.minimum(
-        ops.expand_dims(last, -1) - firsts[:, 0], shape.length - 1
-    )  # [B, W], the place of [SEP]
+    # Where each place of each window is in the document, [W, L]. The first one is always the document's [CLS].
+    source = ops.where(places == 0, 0, ops.minimum(firsts + places, total - 1))
+    of_text, numbers = ops.arange(total, dtype="int32"), ops.arange(count, dtype="int32")
+    # [B]: the last real token, -1 where there is none, and how many windows there are but the first.
+    last = ops.max(ops.where(mask > 0, of_text, -1), axis=1)
+    others = _steps(last + 1 - shape.length, shape.stride)
+    # [B, W]: the place of [SEP] in each window, -1 where the window is padding.
+    end = ops.minimum(ops.expand_dims(last, -1) - firsts[:, 0], shape.length - 1)
     end = ops.where(numbers <= ops.expand_dims(others, -1), end, -1)
     is_end = ops.equal(places, ops.expand_dims(end, -1))  # [B, W, L]
     inside = ops.cast(places <= ops.expand_dims(end, -1), "int32")
-    at_last = ops.cast(ops.equal(ops.arange(total, dtype="int32"), ops.expand_dims(last, -1)), "int32")
+    at_last = ops.cast(ops.equal(of_text, ops.expand_dims(last, -1)), "int32")
 
     def windowed(values):
         """The same feature of windows, int32 [B, W, L], of documents [B, T]; 0 where there is only padding."""
@@ -66,13 +64,11 @@ def cut_documents(features: dict[str, Any], shape: WindowShape) -> CutDocuments:
         final = ops.reshape(ops.sum(values * at_last, axis=1), (-1, 1, 1))
         return ops.where(is_end, final, found) * inside
 
-    read = {
-        name: windowed(features[name]) for name in (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK) if name in features
-    }
+    names = [name for name in (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK) if name in features]
+    read = {name: windowed(features[name]) for name in names}
     votes = _votes(read[PADDING_MASK], source, is_end, others, shape)
-    return CutDocuments(
-        {name: ops.reshape(each, (rows * count, length)) for name, each in read.items()}, votes
-    )
+    folded = {name: ops.reshape(each, (rows * count, length)) for name, each in read.items()}
+    return CutDocuments(folded, votes)
 
 
 def _votes(mask, source, is_end, others, shape: WindowShape):
@@ -85,9 +81,9 @@ def _votes(mask, source, is_end, others, shape: WindowShape):
         others: int32 [B], how many windows each document has but the first.
         shape: Of the windows.
     """
-    begun = ops.maximum(source - 1, 0) // shape.stride  # the last window that would hold the token
-    over = (ops.maximum(source - shape.room, 0) + shape.stride - 1) // shape.stride  # the first that does
-    holding = ops.minimum(begun, ops.reshape(others, (-1, 1, 1))) - over + 1
+    # The first window that holds a token of the text, and the last one that would if there were enough of them.
+    first, final = _steps(source - shape.room, shape.stride), ops.maximum(source - 1, 0) // shape.stride
+    holding = ops.minimum(final, ops.reshape(others, (-1, 1, 1))) - first + 1
     text = ops.logical_and(ops.logical_not(is_end), source > 0)
     shares = ops.where(text, 1.0 / ops.cast(ops.maximum(holding, 1), "float32"), 0.0)
     numbers = ops.reshape(ops.arange(ops.shape(source)[0], dtype="int32"), (1, -1, 1))
@@ -101,8 +97,12 @@ def _window_sizes(total, shape: WindowShape):
     """L and W of documents of so many tokens, as numbers where T is one."""
     if isinstance(total, int):
         return min(total, shape.length), int(shape.count(total))
-    count = 1 + (ops.maximum(total - shape.length, 0) + shape.stride - 1) // shape.stride
-    return ops.minimum(total, shape.length), count
+    return ops.minimum(total, shape.length), 1 + _steps(total - shape.length, shape.stride)
+
+
+def _steps(tokens, stride: int):
+    """How many strides it takes over so many tokens, int32 of the same shape; none for 0 or fewer."""
+    return (ops.maximum(tokens, 0) + stride - 1) // stride
 
 
 def _held(values, votes):

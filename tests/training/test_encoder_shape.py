@@ -112,7 +112,8 @@ def test_a_shape_that_contradicts_the_checkpoint_is_refused(run, section, messag
         ({"lower_case": False}, "--text.lower-case: wanted True as in --encoder.pretrained, given False"),
         (
             {"max_length": 25},
-            "--text.max-length: wanted at most the 24 positions of --encoder.pretrained, given 25",
+            "--text.max-length: wanted at most the 24 positions of --encoder.pretrained, given 25; --classify.window"
+            " reads longer texts in windows",
         ),
         ({"vocabulary": "v.txt"}, "--text.vocabulary: wanted none beside --encoder.pretrained, given v.txt"),
     ],

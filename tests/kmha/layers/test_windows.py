@@ -123,6 +123,7 @@ def test_windows_are_joined_as_numpy_does(mode):
     found = to_numpy(layer(VECTORS, VOTES))
     weights = VOTES[0].astype(np.float64)
     if mode == "attention":
+        assert layer.score is not None
         weights *= np.exp(VECTORS[0] @ to_numpy(layer.score.kernel)[:, 0])
     wanted = VECTORS[0].max(axis=0) if mode == "max" else weights @ VECTORS[0] / weights.sum()
     np.testing.assert_allclose(found[0], wanted, rtol=1e-5)
@@ -157,4 +158,4 @@ def test_attention_starts_as_the_mean():
 
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ValueError, match="'last'"):
-        WindowPooling("last")
+        WindowPooling("last")  # pyright: ignore[reportArgumentType]

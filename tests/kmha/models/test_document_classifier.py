@@ -99,7 +99,7 @@ def test_the_mean_of_windows_is_what_it_says():
         read["padding_mask"][index, : len(window)] = 1
         votes.append((1 / readers[window[1:-1]]).sum() + (index == 0) + (index == len(places) - 1))
     pooled = to_numpy(plain.pooling(plain.encoder(read), padding_mask=read["padding_mask"]))
-    vector = plain.pooled_norm(np.float32(votes @ pooled / np.sum(votes))[None])
+    vector = plain.normalised((votes @ pooled / np.sum(votes))[None].astype(np.float32))
     np.testing.assert_allclose(logits(windowed, features), to_numpy(plain.head(vector)), atol=1e-5)
     shares = to_numpy(windowed.window_shares(features))[0]
     np.testing.assert_allclose(shares, np.array(votes) / length, rtol=1e-5)
