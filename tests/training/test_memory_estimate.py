@@ -4,6 +4,7 @@ import ctypes
 import gc
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,13 @@ from training.memory_estimate import available_bytes, check_memory, encoder_conf
 from training.optimizer import AdamW
 from training.replicas import TrainingStep
 
-SHAPE = {"vocabulary_size": 500, "hidden_dim": 128, "num_layers": 2, "num_heads": 4, "intermediate_dim": 512}
+SHAPE: dict[str, Any] = {
+    "vocabulary_size": 500,
+    "hidden_dim": 128,
+    "num_layers": 2,
+    "num_heads": 4,
+    "intermediate_dim": 512,
+}
 
 
 def _status(name: str) -> int:
@@ -37,7 +44,7 @@ def _taken(config: EncoderConfig, rows: int, tokens: int) -> tuple[int, int]:
     model = TextClassifier(config, 3)
     model.build()
     variables = [variable.value for variable in model.trainable_variables]
-    optimizer = AdamW(variables, lambda _: 1e-4, 0.01)
+    optimizer = AdamW(variables, lambda _: tf.constant(1e-4), 0.01)
     step = TrainingStep(model, softmax_cross_entropy, optimizer, tf.distribute.get_strategy())
     ids = np.random.default_rng(0).integers(5, 500, (rows, tokens)).astype("int32")
     features = {"token_ids": ids, "padding_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
