@@ -11,14 +11,11 @@ from kmha.layers.attention_choice import in_blocks
 from kmha.layers.blockwise_attention import LARGEST_BLOCK
 from kmha.layers.window_attention import SMALLEST_BLOCK
 
-# Float32 numbers; fitted to measured steps (docs/long-texts.md), within a factor of 1.5 there.
-HIDDEN_KEPT, INNER_KEPT = 18, 5  # of each token and block, times hidden_dim and intermediate_dim
-OF_EMBEDDING = 10  # of each token, times hidden_dim
-PAIRS_KEPT, PAIRS_DROPPED, PAIRS_ONCE = (
-    1.3,
-    2,
-    3.5,
-)  # of each head and pair: in every block; while one is computed
+# Float32 numbers, fitted to measured steps (docs/long-texts.md).
+HIDDEN_KEPT, INNER_KEPT = 13, 3.5  # of each token and block, times hidden_dim and intermediate_dim
+OF_EMBEDDING = 8  # of each token, times hidden_dim
+# Of each head and pair: in every block; there with dropout, too; while one block is computed.
+PAIRS_KEPT, PAIRS_DROPPED, PAIRS_ONCE = 1, 2, 3
 BLOCK_PAIRS_ONCE = 16  # of each head and pair of a block of queries and one of keys
 # Weights, their gradients, two moments, the moving average, the best weights.
 COPIES_OF_WEIGHTS = 6
