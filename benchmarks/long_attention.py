@@ -65,7 +65,7 @@ def attention_step(length: int, way: str, dropout: float) -> Callable[[], object
                 output, _ = scaled_dot_product_attention(*inputs)
             else:
                 output = blockwise_attention(query, key, value, mask, dropout, generator.next())
-        return tape.gradient(output, [query, key, value], output_gradients=by_output)
+        return tape.gradient([output], [query, key, value], output_gradients=[by_output])
 
     return lambda: [each.numpy() for each in step()]
 

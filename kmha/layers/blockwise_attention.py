@@ -23,7 +23,7 @@ LARGEST_BLOCK = 512
 _NOTHING_YET = -1e30
 
 
-def blockwise_attention(query, key, value, mask=None, dropout: float = 0.0, seed=None):
+def blockwise_attention(query, key, value, mask=None, dropout: float = 0.0, seed=None) -> Any:
     """What `attention.scaled_dot_product_attention` gives, but for the weights, in memory linear in the lengths.
 
     Args:
