@@ -20,6 +20,8 @@ BLOCK_PAIRS_ONCE = 16  # of each head and pair of a block of queries and one of 
 # Weights, their gradients, two moments, the moving average, the best weights.
 COPIES_OF_WEIGHTS = 6
 _FLOAT_BYTES = 4
+# Of threads and graphs, whatever the model.
+ANYWAY = 100 * 2**20
 
 
 def estimated_bytes(configs: Sequence[EncoderConfig], weights: int, rows: int, tokens: int) -> int:
@@ -32,7 +34,7 @@ def estimated_bytes(configs: Sequence[EncoderConfig], weights: int, rows: int, t
         tokens: Padded tokens of a row.
     """
     of_batch = max(_batch_numbers(config, rows, tokens) for config in configs)
-    return math.ceil(_FLOAT_BYTES * (COPIES_OF_WEIGHTS * weights + of_batch))
+    return ANYWAY + math.ceil(_FLOAT_BYTES * (COPIES_OF_WEIGHTS * weights + of_batch))
 
 
 def encoder_configs(model: Any) -> list[EncoderConfig]:

@@ -91,7 +91,7 @@ def test_lengths_that_are_not_known_beforehand(jit_compile):
         found, by = step(*inputs, by_output, mask)
         np.testing.assert_allclose(found, output, atol=1e-5)
         for each, wanted in zip(by, expected, strict=True):
-            np.testing.assert_allclose(each, wanted, atol=1e-5)
+            np.testing.assert_allclose(np.asarray(each), np.asarray(wanted), atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
