@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 WAYS = ("all pairs", "blocks")
 HEADS, HEAD_DIM = 8, 32
@@ -64,7 +65,7 @@ def attention_step(length: int, way: str, dropout: float) -> Callable[[], object
                 output, _ = scaled_dot_product_attention(*inputs)
             else:
                 output = blockwise_attention(query, key, value, mask, dropout, generator.next())
-        return tape.gradient(output, [query, key, value], output_gradients=by_output)
+        return tape.gradient([output], [query, key, value], output_gradients=[by_output])
 
     return lambda: [each.numpy() for each in step()]
 
@@ -79,7 +80,12 @@ def training_step(length: int, way: str, dropout: float, window: int | None = No
     from training.optimizer import AdamW
     from training.replicas import TrainingStep
 
-    shape = {"hidden_dim": 256, "num_heads": 4, "intermediate_dim": 1024, "max_length": length}
+    shape: dict[str, Any] = {
+        "hidden_dim": 256,
+        "num_heads": 4,
+        "intermediate_dim": 1024,
+        "max_length": length,
+    }
     config = EncoderConfig(8_000, attention_dropout=dropout, attention_window=window, **shape)
     model = TextClassifier(config, 4)
     model.build()
@@ -92,7 +98,7 @@ def training_step(length: int, way: str, dropout: float, window: int | None = No
         with taking(way):
             return model(features, training=True)
 
-    optimizer = AdamW(weights, lambda _: 1e-4, 0.01)
+    optimizer = AdamW(weights, lambda _: tf.constant(1e-4), 0.01)
     step = TrainingStep(model, losses, optimizer, tf.distribute.get_strategy(), forward=forward)
     ids = np.random.default_rng(0).integers(5, 8_000, (1, length)).astype("int32")
     features = {"token_ids": ids, "padding_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}

@@ -1,5 +1,7 @@
 """Long texts through the commands: trained with a window, saved, exported; and a batch that cannot fit."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,7 +17,7 @@ from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, refused, write
 from training import memory_estimate
 from training.fit import main as fit
 
-WINDOW = {"attention_window": 2, "attention_globals": 1}
+WINDOW: dict[str, Any] = {"attention_window": 2, "attention_globals": 1}
 # Of lengths that are known only when it runs the longest decides: these texts go through blocks.
 FLAGS = [*TINY, *NO_DROPOUT, "--no-baseline", f"--text.max-length={LONG_FROM}", "--train.epochs=1"]
 

@@ -11,18 +11,17 @@ from kmha.layers.attention_choice import in_blocks
 from kmha.layers.blockwise_attention import LARGEST_BLOCK
 from kmha.layers.window_attention import SMALLEST_BLOCK
 
-# Float32 numbers; fitted to measured steps (docs/long-texts.md), within a factor of 1.5 there.
-HIDDEN_KEPT, INNER_KEPT = 18, 5  # of each token and block, times hidden_dim and intermediate_dim
-OF_EMBEDDING = 10  # of each token, times hidden_dim
-PAIRS_KEPT, PAIRS_DROPPED, PAIRS_ONCE = (
-    1.3,
-    2,
-    3.5,
-)  # of each head and pair: in every block; while one is computed
+# Float32 numbers, fitted to measured steps (docs/long-texts.md).
+HIDDEN_KEPT, INNER_KEPT = 13, 3.5  # of each token and block, times hidden_dim and intermediate_dim
+OF_EMBEDDING = 8  # of each token, times hidden_dim
+# Of each head and pair: in every block; there with dropout, too; while one block is computed.
+PAIRS_KEPT, PAIRS_DROPPED, PAIRS_ONCE = 1, 2, 3
 BLOCK_PAIRS_ONCE = 16  # of each head and pair of a block of queries and one of keys
 # Weights, their gradients, two moments, the moving average, the best weights.
 COPIES_OF_WEIGHTS = 6
 _FLOAT_BYTES = 4
+# Of threads and graphs, whatever the model.
+ANYWAY = 100 * 2**20
 
 
 def estimated_bytes(configs: Sequence[EncoderConfig], weights: int, rows: int, tokens: int) -> int:
@@ -35,7 +34,7 @@ def estimated_bytes(configs: Sequence[EncoderConfig], weights: int, rows: int, t
         tokens: Padded tokens of a row.
     """
     of_batch = max(_batch_numbers(config, rows, tokens) for config in configs)
-    return math.ceil(_FLOAT_BYTES * (COPIES_OF_WEIGHTS * weights + of_batch))
+    return ANYWAY + math.ceil(_FLOAT_BYTES * (COPIES_OF_WEIGHTS * weights + of_batch))
 
 
 def encoder_configs(model: Any) -> list[EncoderConfig]:

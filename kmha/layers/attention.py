@@ -198,8 +198,8 @@ class MultiHeadAttention(keras.layers.Layer):
             queries, keys = rotate(queries), rotate(keys)
         inputs, window = (queries, keys, values), self.window if value is None else None
         seed = self.weight_dropout.seed_generator.next() if training and self.dropout else None
-        lengths = [ops.shape(each)[2] for each in (queries, keys)]
-        if return_attention_weights or not in_blocks(*lengths, self.longest):
+        length, other = ops.shape(queries)[2], ops.shape(keys)[2]
+        if return_attention_weights or not in_blocks(length, other, self.longest):
             output, weights = self._over_pairs(*inputs, attention_mask, window, seed)
         else:
             output, weights = self._in_blocks(*inputs, attention_mask, window, seed), None

@@ -35,11 +35,11 @@ def _seed(*numbers):
 
 
 def _over_pairs(mask, dropout=None):
-    return lambda *inputs: scaled_dot_product_attention(*inputs, mask, dropout)[0]
+    return lambda q, k, v: scaled_dot_product_attention(q, k, v, mask, dropout)[0]
 
 
 def _in_blocks(mask, rate=0.0, seed=None):
-    return lambda *inputs: blockwise.blockwise_attention(*inputs, mask, rate, seed)
+    return lambda q, k, v: blockwise.blockwise_attention(q, k, v, mask, rate, seed)
 
 
 def _gradients(function):
@@ -77,7 +77,7 @@ def test_lengths_that_are_not_known_beforehand(jit_compile):
         with tf.GradientTape() as tape:
             tape.watch([query, key, value])
             output = blockwise.blockwise_attention(query, key, value, mask, RATE, _seed(1, 2))
-        return output, tape.gradient(output, [query, key, value], output_gradients=by_output)
+        return output, tape.gradient([output], [query, key, value], output_gradients=[by_output])
 
     for length, keys in ((T, S), (1, 2)):
         inputs = QUERY[:, :, :length], KEY[:, :, :keys], VALUE[:, :, :keys]
@@ -85,12 +85,13 @@ def test_lengths_that_are_not_known_beforehand(jit_compile):
         tensors = [tf.constant(each) for each in inputs]
         with tf.GradientTape() as tape:
             tape.watch(tensors)
-            output = blockwise.blockwise_attention(*tensors, mask, RATE, _seed(1, 2))
-        expected = tape.gradient(output, tensors, output_gradients=tf.constant(by_output))
+            query, key, value = tensors
+            output = blockwise.blockwise_attention(query, key, value, mask, RATE, _seed(1, 2))
+        expected = tape.gradient([output], tensors, output_gradients=[tf.constant(by_output)])
         found, by = step(*inputs, by_output, mask)
         np.testing.assert_allclose(found, output, atol=1e-5)
         for each, wanted in zip(by, expected, strict=True):
-            np.testing.assert_allclose(each, wanted, atol=1e-5)
+            np.testing.assert_allclose(np.asarray(each), np.asarray(wanted), atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

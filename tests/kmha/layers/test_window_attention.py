@@ -46,11 +46,11 @@ def test_values_and_gradients_equal_those_under_the_mask(length, window, num_glo
         pairs = to_numpy(window_mask(length, window, num_globals)).repeat(B, 0)
         pairs = pairs if mask is None else pairs * mask[:, None]
 
-        def over_pairs(*inputs, pairs=pairs):
-            return scaled_dot_product_attention(*inputs, pairs)[0]
+        def over_pairs(q, k, v, pairs=pairs):
+            return scaled_dot_product_attention(q, k, v, pairs)[0]
 
-        def near(*inputs, mask=mask):
-            return windowed_attention(*inputs, window, num_globals, mask)
+        def near(q, k, v, mask=mask):
+            return windowed_attention(q, k, v, window, num_globals, mask)
 
         expected, found = (to_numpy(run(form, query, key, value)) for form in (over_pairs, near))
         np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -76,7 +76,7 @@ def test_compiled_forms_give_the_same():
     query, key, value, _ = _inputs(19)
     mask = _mask(19)
     expected = to_numpy(windowed_attention(query, key, value, 2, 1, mask))
-    for name, function in compiled(lambda *given: windowed_attention(*given, 2, 1, mask)).items():
+    for name, function in compiled(lambda q, k, v: windowed_attention(q, k, v, 2, 1, mask)).items():
         np.testing.assert_allclose(to_numpy(function(query, key, value)), expected, atol=1e-5, err_msg=name)
 
 
@@ -91,5 +91,6 @@ def test_dropout_meets_every_weight_once():
 def test_half_sizes(dtype):
     query, key, value, _ = _inputs(19)
     exact = to_numpy(windowed_attention(query, key, value, 2, 1))
-    found = windowed_attention(*(ops.cast(each, dtype) for each in (query, key, value)), 2, 1)
+    query, key, value = (ops.cast(each, dtype) for each in (query, key, value))
+    found = windowed_attention(query, key, value, 2, 1)
     np.testing.assert_allclose(to_numpy(found), exact, atol=0.1)

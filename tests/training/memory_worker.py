@@ -1,0 +1,69 @@
+"""Prints what training steps take of memory beside the estimate, in bytes: for a process of its own.
+
+Of steps that grow from one to the next: what the ones before have given back is taken again.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kmha.config import EncoderConfig
+from kmha.models.classifier import TextClassifier
+from training.cost import trained_size
+from training.losses import softmax_cross_entropy
+from training.memory_estimate import estimated_bytes
+from training.optimizer import AdamW
+from training.replicas import TrainingStep
+
+SHAPE: dict[str, Any] = {
+    "vocabulary_size": 500,
+    "hidden_dim": 128,
+    "num_layers": 2,
+    "num_heads": 4,
+    "intermediate_dim": 512,
+    "attention_dropout": 0.0,
+}
+STEPS = [
+    (EncoderConfig(**SHAPE, max_length=4096, attention_window=64), 1, 3000),
+    (EncoderConfig(**SHAPE, max_length=4096), 1, 4096),
+    (EncoderConfig(**SHAPE, max_length=700), 8, 700),
+]
+
+
+def status(name: str) -> int:
+    """A line of the system's account of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def train(config: EncoderConfig, rows: int, tokens: int) -> int:
+    """Makes two steps; returns how many weights they moved."""
+    model = TextClassifier(config, 3)
+    model.build()
+    variables = [variable.value for variable in model.trainable_variables]
+    optimizer = AdamW(variables, lambda _: tf.constant(1e-4), 0.01)
+    step = TrainingStep(model, softmax_cross_entropy, optimizer, tf.distribute.get_strategy())
+    ids = np.random.default_rng(0).integers(5, 500, (rows, tokens)).astype("int32")
+    features = {"token_ids": ids, "padding_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+    batch = {"features": features, "targets": np.zeros(rows, "int32"), "weights": np.ones(rows, "float32")}
+    for _ in range(2):
+        step(tf.nest.map_structure(tf.constant, batch))["loss"].numpy()
+    return trained_size(model)
+
+
+def main() -> int:
+    """Prints [[taken, estimate], …]."""
+    before, found = status("VmRSS"), []
+    for config, rows, tokens in STEPS:
+        weights = train(config, rows, tokens)
+        found.append([status("VmHWM") - before, estimated_bytes([config], weights, rows, tokens)])
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
