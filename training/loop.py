@@ -21,6 +21,8 @@ from training.config import BATCH_ROWS, TrainSection
 from training.inputs import Source
 from training.outcomes import Diverged, Stopped
 from training.replicas import TrainingStep
+from training.workers.crew import ALONE, Crew
+from training.workers.shares import shares
 
 
 class RunState(tf.Module):
@@ -89,6 +91,7 @@ class Loop:
         checkpoint: Folder of the checkpoint.
         callbacks: More Keras callbacks.
         judge_first: Whether the weights that training begins with stay where none are better; their epoch is -1.
+        crew: The workers that train together.
     """
 
     model: keras.Model
@@ -102,6 +105,7 @@ class Loop:
     checkpoint: Path
     callbacks: Sequence[keras.callbacks.Callback] = ()
     judge_first: bool = False
+    crew: Crew = ALONE
 
     def run(self, resume: bool = False) -> Standing:
         """Trains and leaves the best weights in the model.
@@ -150,7 +154,8 @@ class Loop:
         callbacks.on_epoch_begin(standing.epoch)
         started, waited, tokens = time.monotonic(), 0.0, 0
         worked = time.process_time()
-        batches = iter(self.source.dataset(plans[standing.batch :]))
+        own = shares(self.source, plans[standing.batch :], self.crew.index, self.crew.count)
+        batches = iter(self.source.dataset(own))
         for plan in plans[standing.batch :]:
             asked = time.monotonic()
             batch = next(batches)
@@ -228,9 +233,11 @@ class Loop:
     ) -> None:
         if self.step.pending:
             return  # gradients that wait in the accumulators are not part of a checkpoint
+        signals = self.crew.agreed(signals, now=due)
         minutes = (time.monotonic() - self._saved) / 60
         if due or signals or minutes >= self.settings.checkpoint_minutes:
-            write_checkpoint(self.checkpoint, state, dataclasses.asdict(standing))
+            if self.crew.is_chief:
+                write_checkpoint(self.checkpoint, state, dataclasses.asdict(standing))
             self._saved = time.monotonic()
         if signals:
             raise Stopped(signal.Signals(signals[0]).name)

@@ -7,3 +7,11 @@ class Stopped(Exception):
 
 class Diverged(Exception):
     """The loss is no longer a number."""
+
+
+class WorkerLost(Exception):
+    """Another worker of the job is gone, so that this one cannot go on."""
+
+
+class Dismissed(Exception):
+    """This worker has trained with the others; what is left to do the chief does."""
