@@ -63,7 +63,7 @@ def cluster_of(text: str | None) -> Cluster | None:
         raise InputError(f"{VARIABLE}: wanted JSON, given {str(text)[:60]!r} ({error})") from None
     for part in ("cluster", "task"):
         if not isinstance(given, dict) or not isinstance(given.get(part), dict):
-            raise InputError(f"{VARIABLE}: wanted {_FORM}, given {part!r} that is missing or no object")
+            raise InputError(f'{VARIABLE}: wanted {_FORM}, given none of "{part}" that is an object')
     addresses = _addresses(given["cluster"])
     job, number = _task(given["task"], addresses)
     cluster = Cluster(
@@ -84,8 +84,6 @@ def _addresses(jobs: dict[str, Any]) -> dict[str, list[str]]:
     if len(jobs.get(CHIEF, [])) > 1:
         raise InputError(f"{VARIABLE}: wanted one chief, given {len(jobs[CHIEF])}")
     every = [address for addresses in jobs.values() for address in addresses]
-    if not every:
-        raise InputError(f"{VARIABLE}: wanted workers in cluster, given none")
     if twice := next((address for address in every if every.count(address) > 1), None):
         raise InputError(f"{VARIABLE}: wanted an address of its own for each worker, given {twice} twice")
     return jobs

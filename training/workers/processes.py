@@ -167,8 +167,9 @@ class Processes:
 
 
 def _relay(lines: IO[str], index: int) -> None:
-    for line in lines:
-        say(f"[{index}] {line.rstrip()}")
+    with lines:
+        for line in lines:
+            say(f"[{index}] {line.rstrip()}")
 
 
 def _ended(status: int) -> str:
