@@ -1,6 +1,7 @@
 """What a run needs to go on after it was stopped: weights, optimizer, averages, and how far it had come."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -87,24 +88,26 @@ def _restored(checkpoint: Path, state: tf.Module) -> str:
         restored = tf.train.Checkpoint(state=state).read(str(checkpoint / _STATE))
         restored.assert_existing_objects_matched().expect_partial()
     except tf.errors.OpError as error:
-        return _first_line(error)
+        return _plain(error)
     except (AssertionError, LookupError, ValueError) as error:
         raise InputError(f"--resume: the checkpoint {checkpoint} is of another model") from error
     return ""
 
 
 def _reason(error: OSError | tf.errors.OpError) -> str:
+    """Why nothing could be written."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    return (
-        "No space left on device"
-        if isinstance(error, tf.errors.ResourceExhaustedError)
-        else _first_line(error)
-    )
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return "No space left on device"
+    # TensorFlow has the file before what is wrong with it.
+    return _plain(error).rpartition("; ")[2]
 
 
-def _first_line(error: tf.errors.OpError) -> str:
-    return next(iter(str(error.message).splitlines()), type(error).__name__)
+def _plain(error: tf.errors.OpError) -> str:
+    """The message of an error without the names of nodes and operations."""
+    line = next(iter(str(error.message).splitlines()), type(error).__name__)
+    return re.sub(r"^(\{\{.*?\}\} )+| \[Op:\w+\]$", "", line)
 
 
 def _to_disk(path: Path) -> None:

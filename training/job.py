@@ -13,7 +13,7 @@ from training.cost import Cost
 from training.data import describe, load_data
 from training.outcomes import Dismissed
 from training.run_folder import METRICS, check_same_data
-from training.scratch import scratch_folder
+from training.scratch import named, scratch_folder
 from training.teacher_checks import check_same_answers
 from training.usual import with_usual_of_task
 from training.workers.crew import Crew
@@ -54,7 +54,7 @@ def fit(config: FitConfig) -> dict[str, Any] | None:
 def _fit(config: FitConfig, crew: Crew) -> dict[str, Any]:
     with place(config, crew) as folder, scratch_folder(folder) as scratch:
         started, cost = time.monotonic(), Cost()
-        with cost.of("data"):
+        with cost.of("data"), named(scratch):
             data = load_data(config, task_section(config), scratch)
         check_same_data(folder, data.origins, config.resume)
         check_same_answers(config, data.task, data.labels, data.origins["train"]["name"])

@@ -27,6 +27,17 @@ def scratch_folder(run: Path) -> Iterator[Path]:
             note.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Has an error of writing that does not say where tell the path, and so which disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def remove_left(run: Path) -> None:
     """Removes the temporary folder that a killed process has left of an unfinished run, if there is one."""
     with contextlib.suppress(OSError, ValueError):

@@ -12,13 +12,14 @@ import json
 import os
 import weakref
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 from numpy.typing import DTypeLike
+
+from training.scratch import named
 
 _WRITE_BUFFER_BYTES = 1 << 20
 _MAX_LENGTH = int(np.iinfo(np.int32).max)
@@ -63,7 +64,7 @@ class SpoolWriter:
             raise ValueError(f"lengths add up to {int(lengths.sum())}, elements given: shape {flat.shape}")
         if lengths.size and (lengths.min() < 0 or lengths.max() > _MAX_LENGTH):
             raise ValueError(f"lengths in [0, {_MAX_LENGTH}] wanted, {lengths.min()}..{lengths.max()} given")
-        with _named(self._path):
+        with named(self._path):
             self._file.write(np.ascontiguousarray(flat, self._dtype).data)
         self._lengths.frombytes(np.ascontiguousarray(lengths, np.int32).tobytes())
 
@@ -75,7 +76,7 @@ class SpoolWriter:
     def _finish(self) -> None:
         if self._file.closed:
             return
-        with _named(self._path):
+        with named(self._path):
             self._file.close()
         lengths = np.array(self._lengths, np.int32)
         offsets = np.zeros(len(lengths), np.int64)
@@ -183,15 +184,6 @@ class Spool:
             if not count:
                 raise OSError(f"the spool ends {len(view)} bytes too early")
             view, position = view[count:], position + count
-
-
-@contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Has an error of writing tell the path, and so which disk is full."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -59,6 +59,13 @@ class Fit:
         before: Callable[[], None] | None = None,
     ):
         self.folder, self.run = folder, run
+
+        def begin() -> None:
+            # A shell may have had the soak ignore it, in the background.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            if before is not None:
+                before()
+
         temporary = temporary or folder / "temporary"
         temporary.mkdir(exist_ok=True)
         self._err, self._out = (folder / f"{Path(run).name}.{stream}" for stream in ("err", "out"))
@@ -69,7 +76,7 @@ class Fit:
                 env={**clean_environment(), "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)},
                 stdout=out,
                 stderr=err,
-                preexec_fn=before,
+                preexec_fn=begin,
                 start_new_session=True,
             )
 

@@ -54,7 +54,7 @@ def test_too_small_a_disk_is_refused_before_training(kinds, tmp_path):
     with small_disk(tmp_path / "disk", 4) as disk:
         ended = fitted(tmp_path, [*kinds.flags("classify"), *LARGE], "disk/run")
         assert ended.status == 2 and "epoch 1" not in ended.err
-        only_line(ended, "error: disk/run.partial/checkpoint: wanted ")
+        only_line(ended, f"error: {disk}/run.partial/checkpoint: wanted ")
         assert "MB of free disk for 2 checkpoints and the next one, given " in ended.last
         assert not list(disk.iterdir())
     say(f"refused before training: {ended.last} ")
@@ -109,7 +109,7 @@ def test_a_file_that_may_not_grow_costs_no_checkpoint(kinds, tmp_path):
         before = fit.checkpoints
         ended = fit.end()
         assert ended.status == 1 and fit.checkpoints == before
-    only_line(ended, "error: no checkpoint could be written into run.partial/checkpoint, ")
+    only_line(ended, f"error: no checkpoint could be written into {partial}, ")
     assert ended.last.endswith("; the same command with --resume goes on")
     kinds.finish("classify", tmp_path)
     say(f"a limit on the size of files: {ended.last}; without it: equal ")

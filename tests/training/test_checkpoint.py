@@ -87,7 +87,7 @@ def test_a_kill_while_writing_leaves_the_one_before(tmp_path, monkeypatch, momen
     ("error", "reason"),
     [
         (tf.errors.ResourceExhaustedError(None, None, "a/b; No space left"), "No space left on device"),
-        (tf.errors.UnknownError(None, None, "a/b; File too large\nmore"), "a/b; File too large"),
+        (tf.errors.UnknownError(None, None, "{{node x}} a/b; File too large [Op:SaveV2]"), "File too large"),
         (OSError(errno.EROFS, "Read-only file system"), "Read-only file system"),
     ],
 )

@@ -1,10 +1,11 @@
+import errno
 import os
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from training.scratch import NOTE, remove_left, scratch_folder
+from training.scratch import NOTE, named, remove_left, scratch_folder
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +47,13 @@ def test_nothing_else_is(tmp_path, temporary, kind):
     (tmp_path / NOTE).write_text(str(noted))
     remove_left(tmp_path)
     assert kept.is_dir() and len(list(temporary.iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "filename"),
+    [(OSError(errno.ENOSPC, "full"), "a"), (OSError(errno.ENOSPC, "full", "b"), "b"), (OSError("odd"), None)],
+)
+def test_what_does_not_say_where_it_was_written_is_told(error, filename):
+    with pytest.raises(OSError) as caught, named(Path("a")):
+        raise error
+    assert (caught.value.filename, caught.value.errno) == (filename, error.errno)
