@@ -240,6 +240,8 @@ class Loop:
                 write_checkpoint(self.checkpoint, state, dataclasses.asdict(standing))
             self._saved = time.monotonic()
         if signals:
+            # Nobody leaves before the checkpoint is written: who waits for all might end the chief.
+            self.crew.once("saved", lambda: None)
             raise Stopped(signal.Signals(signals[0]).name)
 
 
