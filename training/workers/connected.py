@@ -7,6 +7,7 @@ whatever the others wait for then ends.
 import contextlib
 import itertools
 import json
+import math
 import signal
 import time
 from collections import Counter
@@ -47,7 +48,7 @@ class Connected:
         cluster: All workers; the address of this one must be free.
 
     Raises:
-        WorkerLost: They did not all come.
+        WorkerLost: The chief did not come in time.
     """
 
     def __init__(self, cluster: Cluster):
@@ -68,7 +69,7 @@ class Connected:
         except tf.errors.OpError as error:
             reason = str(error.message).splitlines()[0]
             raise WorkerLost(
-                f"worker {self.index} could not connect to all of {', '.join(cluster.addresses)}: {reason}"
+                f"worker {self.index} could not connect to worker 0 at {cluster.addresses[0]}: {reason}"
             ) from error
         _carry_all_types(self.strategy.extended)
         self._calls: Counter[str] = Counter()
@@ -77,6 +78,16 @@ class Connected:
         self._sums = tf.function(
             self._summed, input_signature=[tf.TensorSpec([None], tf.int32)], autograph=False
         )
+
+    def gather(self) -> None:
+        """Waits until all are there: the chief is connected at once, as it is the one that all connect to.
+
+        Raises:
+            WorkerLost: They did not all come in time.
+        """
+        self._put(f"here/{self.index}", True)
+        for index in range(self.count):
+            self._get(f"here/{index}", GATHER_SECONDS)
 
     @property
     def is_chief(self) -> bool:
@@ -167,14 +178,18 @@ class Connected:
     def _put(self, key: str, value: Any) -> None:
         context.context().set_config_key_value(key, json.dumps(value))
 
-    def _get(self, key: str) -> Any:
+    def _get(self, key: str, seconds: float = math.inf) -> Any:
         # In short turns: between them signals come through, and whether somebody has ended is asked.
+        end = time.monotonic() + seconds
         while True:
             try:
                 return json.loads(context.context().get_config_key_value(key, POLL_MS))
             except tf.errors.DeadlineExceededError:
                 for index, message in self._ends():
                     raise said(index, message) from None
+                if time.monotonic() > end:
+                    missing = key.rpartition("/")[2]
+                    raise WorkerLost(f"worker {missing} did not come within {seconds:.0f} seconds") from None
 
     def _ends(self) -> Iterator[tuple[int, str]]:
         """Of each other worker that is known to have ended, what is known of it."""

@@ -52,6 +52,7 @@ def joined(config: FitConfig) -> Iterator[Crew]:
     from training.workers.connected import ending_together
 
     with ending_together(crews[0]), _only_the_chief_speaks(crews[0]):
+        crews[0].gather()
         yield crews[0]
 
 
@@ -89,7 +90,10 @@ def _only_the_chief_speaks(crew: Crew) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _dying_of_signals() -> Iterator[None]:
-    """Lets signals end the process at once: Python would notice them only when all workers have come."""
+    """Lets signals end the process at once: Python would notice them only when the chief has come.
+
+    Afterwards they are Python's again, although TensorFlow would like to have SIGTERM.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, write_csv
+from tests.pair_rows import ranking_rows
+from tests.tagged_sentences import tagged_sentences, write_conll
 from tests.training.workers.together import (
     apart,
     children_of,
@@ -23,6 +25,7 @@ from training.workers.processes import free_addresses
 
 # Many batches, so that there is time to end a worker between them.
 LONG = ("--train.epochs=12", "--train.patience=12", "--train.checkpoint-minutes=0")
+SUFFIXES = {"match": "csv", "tag": "conll", "masked-lm": "txt"}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +136,7 @@ def test_a_signal_to_any_stops_all_at_the_same_batch(told, flags, tmp_path):
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_worker_that_is_left_stops_in_one_line_and_the_checkpoint_stays(killed, flags, tmp_path):
     """No launcher ends it, and they share no folder: the checkpoint is handed over when they go on."""
-    flags = [*flags, *LONG, "--train.epochs=40", "--train.patience=40"]
+    flags = [*flags, *LONG]
     outs = [tmp_path / f"machine{index}" / "run" for index in range(2)]
     addresses = free_addresses(2)
     both = [worker(index, addresses, *flags, f"--out={outs[index]}") for index in range(2)]
@@ -175,3 +178,46 @@ def test_what_differs_is_named_on_all(flags, tmp_path):
             assert "Traceback" not in err
             assert message in err.splitlines()[-1], ends
         assert not (tmp_path / "run").exists() and not (tmp_path / "run.partial").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["match", "tag", "masked-lm"])
+def test_other_tasks_give_the_weights_of_one_process(task, tmp_path):
+    """Lists of candidates stay whole; sentences in windows; tokens hidden by row."""
+    train, validation = (tmp_path / f"{name}.{SUFFIXES[task]}" for name in ("train", "dev"))
+    for path, seed in ((train, 1), (validation, 2)):
+        if task == "match":
+            rows = [tuple(map(str, row)) for row in ranking_rows(12, 4, seed=seed)]
+            write_csv(path, rows, ("text_a", "text_b", "label", "query_id"))
+        elif task == "tag":
+            write_conll(path, tagged_sentences(30, seed=seed))
+        else:
+            path.write_text("".join(f"{text}\n" for text, _ in news_rows(60, seed=seed)))
+    own = {
+        "match": ["--match.loss=listwise", "--match.dropout=0"],
+        "tag": ["--tag.dropout=0"],
+        "masked-lm": [],
+    }
+    shared = [
+        *TINY,
+        *(flag for flag in NO_DROPOUT if not flag.startswith("--classify")),
+        *own[task],
+        f"--task={task}",
+        f"--data.train={train}",
+        f"--data.validation={validation}",
+        "--no-baseline",
+        "--no-calibrate",
+    ]
+    one = alone(tmp_path, *shared)
+    status, _, err = launch("--workers=2", "--", *shared, f"--out={tmp_path / 'two'}")
+    assert status == 0, err
+    print("max |dw|", apart(one, tmp_path / "two"))
+    assert apart(one, tmp_path / "two") < 1e-5
+
+
+@pytest.mark.slow
+def test_dropout_trains(flags, tmp_path):
+    """With noise the weights are others than those of one process, but the workers go on together."""
+    noisy = [flag for flag in flags if "dropout" not in flag]
+    status, _, err = launch("--workers=2", "--", *noisy, f"--out={tmp_path / 'two'}")
+    assert status == 0 and "[0] epoch 2: " in err, err
