@@ -7,7 +7,6 @@ whatever the others wait for then ends.
 import contextlib
 import itertools
 import json
-import math
 import signal
 import time
 from collections import Counter
@@ -29,8 +28,8 @@ from training.workers.lost import FAILURE, INPUT, INTERRUPT, is_lost, report_of,
 
 # Without a heartbeat for so long a worker is gone; TensorFlow's own value is 10.
 HEARTBEAT_SECONDS = 5
-# For the last worker to come up: machines may have to be found and images fetched.
-GATHER_SECONDS = 600
+# They have met before.
+CONNECT_SECONDS = 60
 LEAVE_SECONDS = 5
 ASK_EVERY_SECONDS = 1.0
 MOST_BATCHES = 200
@@ -59,7 +58,7 @@ class Connected:
         context.context().configure_coordination_service(
             service_type="standalone",
             service_leader=f"/job:{cluster.jobs[0][0]}/replica:0/task:0",
-            cluster_register_timeout_in_ms=GATHER_SECONDS * 1000,
+            cluster_register_timeout_in_ms=CONNECT_SECONDS * 1000,
             heartbeat_timeout_in_ms=HEARTBEAT_SECONDS * 1000,
             shutdown_barrier_timeout_in_ms=LEAVE_SECONDS * 1000,
             coordinated_jobs=jobs,
@@ -78,16 +77,6 @@ class Connected:
         self._sums = tf.function(
             self._summed, input_signature=[tf.TensorSpec([None], tf.int32)], autograph=False
         )
-
-    def gather(self) -> None:
-        """Waits until all are there: the chief is connected at once, as it is the one that all connect to.
-
-        Raises:
-            WorkerLost: They did not all come in time.
-        """
-        self._put(f"here/{self.index}", True)
-        for index in range(self.count):
-            self._get(f"here/{index}", GATHER_SECONDS)
 
     @property
     def is_chief(self) -> bool:
@@ -178,18 +167,14 @@ class Connected:
     def _put(self, key: str, value: Any) -> None:
         context.context().set_config_key_value(key, json.dumps(value))
 
-    def _get(self, key: str, seconds: float = math.inf) -> Any:
+    def _get(self, key: str) -> Any:
         # In short turns: between them signals come through, and whether somebody has ended is asked.
-        end = time.monotonic() + seconds
         while True:
             try:
                 return json.loads(context.context().get_config_key_value(key, POLL_MS))
             except tf.errors.DeadlineExceededError:
                 for index, message in self._ends():
                     raise said(index, message) from None
-                if time.monotonic() > end:
-                    missing = key.rpartition("/")[2]
-                    raise WorkerLost(f"worker {missing} did not come within {seconds:.0f} seconds") from None
 
     def _ends(self) -> Iterator[tuple[int, str]]:
         """Of each other worker that is known to have ended, what is known of it."""

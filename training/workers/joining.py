@@ -16,6 +16,7 @@ from training.config import FitConfig
 from training.run_folder import run_folder
 from training.workers.cluster import VARIABLE, check_port, cluster_of
 from training.workers.crew import ALONE, Crew
+from training.workers.rendezvous import meet
 
 
 @contextlib.contextmanager
@@ -40,6 +41,7 @@ def joined(config: FitConfig) -> Iterator[Crew]:
         )
     check_port(cluster)
     say(f"worker {cluster.index} of {cluster.count} waits for the others")
+    meet(cluster)
     crews = []
 
     def connect() -> None:
@@ -52,7 +54,6 @@ def joined(config: FitConfig) -> Iterator[Crew]:
     from training.workers.connected import ending_together
 
     with ending_together(crews[0]), _only_the_chief_speaks(crews[0]):
-        crews[0].gather()
         yield crews[0]
 
 
@@ -90,7 +91,7 @@ def _only_the_chief_speaks(crew: Crew) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _dying_of_signals() -> Iterator[None]:
-    """Lets signals end the process at once: Python would notice them only when the chief has come.
+    """Lets signals end the process at once: Python would notice them only when all are connected.
 
     Afterwards they are Python's again, although TensorFlow would like to have SIGTERM.
     """
