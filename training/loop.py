@@ -258,6 +258,8 @@ class Loop:
                 write_checkpoint(self.checkpoint, state, progress, self.settings.checkpoints_kept)
             self._saved, self._saved_steps = time.monotonic(), steps
         if signals:
+            # Nobody leaves before the checkpoint is written: who waits for all might end the chief.
+            self.crew.once("saved", lambda: None)
             raise Stopped(signal.Signals(signals[0]).name)
 
 

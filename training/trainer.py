@@ -106,7 +106,7 @@ def train(
     return model, judge, loop.run(resume=config.resume)
 
 
-def _strategy(config: FitConfig, task: Task, crew: Crew) -> tf.distribute.Strategy:
+def _strategy(config: FitConfig, task: Task, crew: Crew = ALONE) -> tf.distribute.Strategy:
     """Where to compute; raises InputError where replicas would each see too few rows."""
     if crew.strategy is not None:
         if task.whole_batches:

@@ -80,7 +80,7 @@ def _addresses(jobs: dict[str, Any]) -> dict[str, list[str]]:
         if not isinstance(addresses, list) or not addresses:
             raise InputError(f"{VARIABLE}: wanted a list of addresses for {job!r}, given {addresses!r}")
         for address in addresses:
-            _port(address)
+            port_of(address)
     if len(jobs.get(CHIEF, [])) > 1:
         raise InputError(f"{VARIABLE}: wanted one chief, given {len(jobs[CHIEF])}")
     every = [address for addresses in jobs.values() for address in addresses]
@@ -102,7 +102,8 @@ def _task(task: dict[str, Any], addresses: dict[str, list[str]]) -> tuple[str, i
     return job, number
 
 
-def _port(address: Any) -> int:
+def port_of(address: Any) -> int:
+    """The port of "host:port"; raises InputError where it is none."""
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
         raise InputError(f"{VARIABLE}: wanted an address host:port, given {address!r}")
@@ -113,7 +114,7 @@ def check_port(cluster: Cluster) -> None:
     """Refuses an address of this worker that another process listens at, or that the user may not use."""
     address = cluster.addresses[cluster.index]
     try:
-        with socket.create_server(("", _port(address))):
+        with socket.create_server(("", port_of(address))):
             pass
     except OSError as error:
         raise InputError(

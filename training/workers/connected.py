@@ -28,13 +28,13 @@ from training.workers.lost import FAILURE, INPUT, INTERRUPT, is_lost, report_of,
 
 # Without a heartbeat for so long a worker is gone; TensorFlow's own value is 10.
 HEARTBEAT_SECONDS = 5
-# For the last worker to come up: machines may have to be found and images fetched.
-GATHER_SECONDS = 600
+# They have met before.
+CONNECT_SECONDS = 60
 LEAVE_SECONDS = 5
 ASK_EVERY_SECONDS = 1.0
 MOST_BATCHES = 200
 POLL_MS = 500
-CHUNK_NUMBERS = 1 << 22
+CHUNK_BYTES = 1 << 24
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SMALL_TYPES = (tf.int8, tf.uint8, tf.int16, tf.uint16)
 SUM = tf.distribute.ReduceOp.SUM
@@ -47,7 +47,7 @@ class Connected:
         cluster: All workers; the address of this one must be free.
 
     Raises:
-        WorkerLost: They did not all come.
+        WorkerLost: The chief did not come in time.
     """
 
     def __init__(self, cluster: Cluster):
@@ -58,7 +58,7 @@ class Connected:
         context.context().configure_coordination_service(
             service_type="standalone",
             service_leader=f"/job:{cluster.jobs[0][0]}/replica:0/task:0",
-            cluster_register_timeout_in_ms=GATHER_SECONDS * 1000,
+            cluster_register_timeout_in_ms=CONNECT_SECONDS * 1000,
             heartbeat_timeout_in_ms=HEARTBEAT_SECONDS * 1000,
             shutdown_barrier_timeout_in_ms=LEAVE_SECONDS * 1000,
             coordinated_jobs=jobs,
@@ -68,7 +68,7 @@ class Connected:
         except tf.errors.OpError as error:
             reason = str(error.message).splitlines()[0]
             raise WorkerLost(
-                f"worker {self.index} could not connect to all of {', '.join(cluster.addresses)}: {reason}"
+                f"worker {self.index} could not connect to worker 0 at {cluster.addresses[0]}: {reason}"
             ) from error
         _carry_all_types(self.strategy.extended)
         self._calls: Counter[str] = Counter()
@@ -114,22 +114,21 @@ class Connected:
 
     def hand_over(self, folder: Path) -> None:
         """See `Crew`."""
-        folder.mkdir(parents=True, exist_ok=True)
+        files = (path for path in sorted(folder.rglob("*")) if path.is_file())
         sizes = self.once(
             f"files of {folder.name}",
-            lambda: {path.name: path.stat().st_size for path in sorted(folder.iterdir())},
+            lambda: {path.relative_to(folder).as_posix(): path.stat().st_size for path in files},
         )
         for name, size in sizes.items():
-            step = CHUNK_NUMBERS * 4
-            with open(folder / Path(name).name, "rb" if self.is_chief else "wb") as file:
-                for first in range(0, size, step):
-                    length = min(step, size - first)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with open(folder / name, "rb" if self.is_chief else "wb") as file:
+                for first in range(0, size, CHUNK_BYTES):
+                    length = min(CHUNK_BYTES, size - first)
+                    # Nothing plus what the chief has is what the chief has.
                     data = file.read(length) if self.is_chief else bytes(length)
-                    numbers = np.frombuffer(data + bytes(-length % 4), np.int32)
+                    numbers = self._sum(np.frombuffer(data + bytes(-length % 4), np.int32))
                     if not self.is_chief:
-                        file.write(self._sum(numbers).tobytes()[:length])
-                    else:
-                        self._sum(numbers)
+                        file.write(numbers.tobytes()[:length])
 
     def lost(self, error: BaseException) -> Exception | None:
         """What to raise in place of an error that comes of another worker's end; None: it does not."""
@@ -197,11 +196,12 @@ def _carry_all_types(extended: Any) -> None:
 
     def initial_value(replica_id, device, primary_var, **kwargs):
         dtype = kwargs.get("dtype")
+        value = kwargs["initial_value"]
+        given: Any = value if callable(value) else lambda: value
         if dtype is None or tf.as_dtype(dtype) not in SMALL_TYPES:
             return plain(replica_id=replica_id, device=device, primary_var=primary_var, **kwargs)
-        given = kwargs["initial_value"]
         kwargs |= {
-            "initial_value": lambda: tf.cast(given() if callable(given) else given, tf.int32),
+            "initial_value": lambda: tf.cast(tf.convert_to_tensor(given()), tf.int32),
             "dtype": tf.int32,
         }
         wide = plain(replica_id=replica_id, device=device, primary_var=primary_var, **kwargs)

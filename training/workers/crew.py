@@ -46,7 +46,7 @@ class Crew(Protocol):
         ...
 
     def hand_over(self, folder: Path) -> None:
-        """Makes the files of a folder, which has no folders in it, those of the chief."""
+        """Makes the files of a folder those of the chief."""
         ...
 
 

@@ -31,7 +31,8 @@ def versions() -> dict[str, str]:
     root, digest = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(path for package in _SOURCES for path in (root / package).rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    found = {name: metadata.version(name) for name in _PACKAGES}
+    installed = {each.metadata["Name"]: each.version for each in metadata.distributions()}
+    found = {name: installed[name] for name in _PACKAGES if name in installed}
     return found | {"source files of kmha": digest.hexdigest()[:12]}
 
 
@@ -42,7 +43,9 @@ def shared_settings(config: FitConfig) -> dict[str, Any]:
         for name in names:
             (found[section] if section else found).pop(name, None)
     for section, name in _FILES:
-        path = Path(str(found[section].get(name) or ""))
+        if not (given := found[section].get(name)):
+            continue
+        path = Path(str(given))
         # A run is known by its manifest, which has the digests of all its files.
         path = path / MANIFEST if path.is_dir() else path
         if path.is_file():

@@ -16,6 +16,7 @@ from training.config import FitConfig
 from training.run_folder import run_folder
 from training.workers.cluster import VARIABLE, check_port, cluster_of
 from training.workers.crew import ALONE, Crew
+from training.workers.rendezvous import meet
 
 
 @contextlib.contextmanager
@@ -40,6 +41,7 @@ def joined(config: FitConfig) -> Iterator[Crew]:
         )
     check_port(cluster)
     say(f"worker {cluster.index} of {cluster.count} waits for the others")
+    meet(cluster)
     crews = []
 
     def connect() -> None:
@@ -89,7 +91,10 @@ def _only_the_chief_speaks(crew: Crew) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _dying_of_signals() -> Iterator[None]:
-    """Lets signals end the process at once: Python would notice them only when all workers have come."""
+    """Lets signals end the process at once: Python would notice them only when all are connected.
+
+    Afterwards they are Python's again, although TensorFlow would like to have SIGTERM.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

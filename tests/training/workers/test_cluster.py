@@ -23,7 +23,7 @@ def test_workers_are_numbered_from_the_chief_on():
     jobs = {"worker": ["b:2", "c:3"], "chief": ["a:1"]}
     last = cluster_of(config(jobs, {"type": "worker", "index": 1}))
     assert last == Cluster(("a:1", "b:2", "c:3"), 2, has_chief_job=True)
-    assert last.jobs == [("chief", 1), ("worker", 2)] and last.count == 3
+    assert last is not None and last.jobs == [("chief", 1), ("worker", 2)] and last.count == 3
     assert cluster_of(config(jobs, {"type": "chief", "index": 0})) == Cluster(
         ("a:1", "b:2", "c:3"), 0, has_chief_job=True
     )

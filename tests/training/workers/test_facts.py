@@ -78,12 +78,13 @@ def test_rows_are_compared_by_part(tmp_path):
 
     train, test = news_rows(30, 1), news_rows(6, 2)
     own = data("own", train, test)
-    for name, other, message in (
+    others: list[tuple[str, Any, str]] = [
         ("same", (train, test), ""),
         ("text", (train, news_rows(6, 3)), "wanted the test rows of .*own/test.csv as worker 0 has, given other"),
         ("label", ([*train[:-1], (train[-1][0], "food")], test), "wanted the train rows of .*own/train.csv"),
         ("split", (train, test, 5), "wanted the train rows of "),
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for name, other, message in others:
         found = rows_of(data(name, *other))
         crew = Two(lambda _, found=found: found)
         if not message:
