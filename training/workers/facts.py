@@ -12,7 +12,7 @@ from kmha.errors import InputError
 from kmha.manifest import MANIFEST, sha256
 from training.config import FitConfig, settings
 from training.data import Data
-from training.run_folder import first_difference
+from training.differences import differences
 from training.workers.crew import Crew
 
 _PACKAGES = ("kmha", "tensorflow", "tensorflow-text", "keras", "numpy", "tokenizers")
@@ -81,8 +81,8 @@ def check_same_settings(crew: Crew, config: FitConfig, devices: int) -> None:
         for name, version in chief["versions"].items():
             if other["versions"].get(name) != version:
                 raise _differs(index, f"{name} {version}", other["versions"].get(name, "none"))
-        if difference := first_difference(chief["settings"], other["settings"]):
-            wanted, given = difference.rsplit(", given ", 1)
+        if found := differences(chief["settings"], other["settings"]):
+            wanted, given = found.rsplit(", given ", 1)
             raise _differs(index, wanted, given)
         if other["devices"] != chief["devices"]:
             raise _differs(index, f"{chief['devices']} devices", other["devices"])
