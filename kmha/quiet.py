@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 
 
 @contextlib.contextmanager
@@ -23,21 +24,25 @@ def _stderr_closed():
         os.close(nowhere)
 
 
-def import_tensorflow() -> None:
+def import_tensorflow(start: Callable[[], object] | None = None) -> None:
     """Imports TensorFlow and Keras quietly, once; an ImportError still comes through.
 
     Commands call this before they touch a model. An explicit TF_CPP_MIN_LOG_LEVEL=0 keeps the messages.
-    """
-    if sys.modules.get("tensorflow") is not None:
-        return
-    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
-        import keras  # noqa: F401
-        import tensorflow  # noqa: F401
 
+    Args:
+        start: Starts TensorFlow where that takes more than its first op; always called.
+    """
+    known = sys.modules.get("tensorflow") is not None
+    if known or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
+        if not known:
+            import keras  # noqa: F401
+            import tensorflow  # noqa: F401
+        if start is not None:
+            start()
         return
     with _stderr_closed():
         import keras  # noqa: F401
         import tensorflow as tf
 
         # The first op starts the CPU client, which logs once more.
-        tf.constant(0)
+        (start or (lambda: tf.constant(0)))()

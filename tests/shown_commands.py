@@ -17,6 +17,7 @@ from tests.command_runs import ROOT, TINY, call, news_rows
 from tests.pair_rows import ranking_rows
 from tests.tagged_sentences import tagged_sentences, write_conll
 from training.cli import parse
+from training.config import FitConfig
 
 SHELLS = ("", "bash", "sh", "shell", "console")
 # A comment with one of these words marks a command that takes too long for a test: it is only parsed.
@@ -142,7 +143,7 @@ def tiny_flags(module: str, arguments: list[str]) -> list[str]:
     if module == "training.compare":
         kept = [flag for flag in TINY if not re.search("learning-rate|report", flag)]
         return [*kept, "--rates=0.01", "--rounds=1"]
-    if module != "training.fit":
+    if module not in ("training.fit", "training.launch"):
         return []
     if any(word.startswith("--encoder.pretrained") for word in arguments):
         return [flag for flag in TINY if not flag.startswith(("--encoder.", "--text.vocabulary"))]
@@ -170,7 +171,11 @@ def run_line(line: str) -> None:
         command, arguments = importlib.import_module(module), stage.words[3:]
         prepare(arguments)
         if is_long(line, module, arguments):
-            parse(settings_of(command), arguments, module)
+            # The launcher's own flags, then those of the fit that it starts.
+            cut = arguments.index("--") if "--" in arguments else len(arguments)
+            parse(settings_of(command), arguments[:cut], module)
+            if cut < len(arguments):
+                parse(FitConfig, arguments[cut + 1 :], module)
             continue
         tiny = [] if "--help" in arguments else tiny_flags(module, arguments)
         if stage.stdout is not None and stage.stdout.endswith(".npy"):

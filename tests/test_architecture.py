@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("kmha", "training", "export", "clients")
 COMMANDS = (
     "training.fit",
+    "training.launch",
     "training.evaluate",
     "training.predict",
     "training.embed",

@@ -123,6 +123,11 @@ def plan_batches(
     return plans
 
 
+def filled_up(rows: int, divisor: int) -> int:
+    """The rows of a batch with those that fill it up to a multiple of the divisor; at least one for each replica."""
+    return max(divisor, rows + -rows % divisor)
+
+
 def computed_share(plans: Sequence[Any], lengths: np.ndarray) -> float:
     """Padded tokens over real tokens of these batches."""
     return sum(len(plan.rows) * plan.row_tokens for plan in plans) / max(1, int(lengths.sum()))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from training.cli import FAILED, FULL, INTERRUPTED, parse, run, say
 from training.config import FitConfig
 from training.job import fit
-from training.outcomes import Diverged, Stopped, Unwritten
+from training.outcomes import Diverged, Stopped, Unwritten, WorkerLost
 from training.run_folder import kept_for_resume, started
 
 
@@ -38,6 +38,13 @@ def _fit(config: FitConfig) -> int:
     except Diverged as error:
         say(f"error: training diverged, {error}; lower --optimizer.learning-rate")
         return FAILED
+    except WorkerLost as error:
+        # Where workers share no files only the chief has a checkpoint.
+        goes_on = "; the same command on all workers with --resume goes on" if kept_for_resume(config) else ""
+        say(f"error: {error}{goes_on}")
+        return FAILED
+    if metrics is None:
+        return 0
     scores = metrics[metrics["judged_on"]]
     shown = {name: value for name, value in scores.items() if isinstance(value, int | float)}
     base = {name: metrics["baseline"][name] for name in shown if name in metrics.get("baseline", {})}

@@ -23,6 +23,7 @@ from training.pair_batches import PairSource
 from training.pipeline import BatchSource, tokenize_examples
 from training.sentences import SentenceSource, cut_sentences
 from training.tasks.task import Lesson, Masking, Part, Task
+from training.workers.crew import ALONE, Crew
 
 CHUNK_ROWS = 4096
 
@@ -161,6 +162,7 @@ def make_inputs(
     folder: Path,
     task: Task,
     vocabulary: Vocabulary | None = None,
+    crew: Crew = ALONE,
 ) -> Inputs:
     """Reads or learns the vocabularies, then tokenizes every part.
 
@@ -171,6 +173,7 @@ def make_inputs(
         folder: Where the token ids go.
         task: Says how texts are cut.
         vocabulary: Used where it is given, in place of a learnt one.
+        crew: The workers that train together, of which one learns the vocabularies.
 
     Raises:
         InputError: The vocabulary file cannot be used.
@@ -180,7 +183,7 @@ def make_inputs(
         vocabulary = Vocabulary.read(text.vocabulary)
     learnt_from = _Texts([parts[name] for name in ("train", "texts") if name in parts], num_texts)
     made = {
-        each: _preprocessor(text, each, vocabulary, learnt_from)
+        each: _preprocessor(text, each, vocabulary, learnt_from, crew)
         for each in task.tokenizations(text.tokenization or "wordpiece")
     }
     return cut_parts(task.preprocessor(made), parts, folder, task.masking, task.windows)
@@ -227,7 +230,7 @@ def cut_parts(
 
 
 def _preprocessor(
-    text: TextSection, tokenization: Any, vocabulary: Vocabulary | None, texts: Iterable[str]
+    text: TextSection, tokenization: Any, vocabulary: Vocabulary | None, texts: Iterable[str], crew: Crew
 ) -> Preprocessor:
     lower_case = bool(text.lower_case)
     if vocabulary is not None and text.prune:
@@ -235,9 +238,9 @@ def _preprocessor(
         vocabulary = prune_vocabulary(vocabulary, texts, tokenization, lower_case).vocabulary
         say(f"{len(vocabulary):,} of {whole:,} tokens of the vocabulary kept")
     if vocabulary is None:
-        vocabulary = learn_vocabulary(
-            texts, tokenization, text.vocabulary_size, text.min_frequency, lower_case
-        )
+        settings = (tokenization, text.vocabulary_size, text.min_frequency, lower_case)
+        learnt = crew.once("vocabulary", lambda: learn_vocabulary(texts, *settings).tokens)
+        vocabulary = Vocabulary(learnt)
     return Preprocessor(vocabulary, tokenization, lower_case, text.max_length)
 
 

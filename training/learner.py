@@ -22,10 +22,12 @@ from training.inputs import Inputs, Source, cut_parts, make_inputs
 from training.judge import Judge
 from training.kept import length_percentiles, sample_texts
 from training.model_calibration import described
+from training.outcomes import Dismissed
 from training.precision import POLICIES, in_float32
 from training.reporting.material import Asked
 from training.start import Start
 from training.trainer import train
+from training.workers.crew import ALONE, Crew
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,13 @@ class Learnt:
 
 
 def learn(
-    config: FitConfig, data: Data, scratch: Path, folder: Path, cost: Cost, start: Start | None = None
+    config: FitConfig,
+    data: Data,
+    scratch: Path,
+    folder: Path,
+    cost: Cost,
+    start: Start | None = None,
+    crew: Crew = ALONE,
 ) -> Learnt:
     """Trains a model on checked data and judges it.
 
@@ -57,11 +65,13 @@ def learn(
         folder: The unfinished run, for its checkpoint and logs.
         cost: Of the run so far; goes on.
         start: The model to go on with, whose labels those of the data are; None begins with a new one.
+        crew: The workers that train together.
 
     Raises:
         InputError: A vocabulary, vector or checkpoint file cannot be used.
         Stopped: Told to stop; a checkpoint is kept.
         Diverged: The loss left the numbers.
+        Dismissed: The model is trained, and another worker judges it.
     """
     keras.utils.set_random_seed(config.train.seed)
     checkpoint = checkpoint_of(config)
@@ -71,14 +81,16 @@ def learn(
             task = data.task
             inputs = cut_parts(start.preprocessor, data.parts, scratch, task.masking, task.windows)
         else:
-            inputs = make_inputs(config.text, data.parts, scratch, data.task, vocabulary)
+            inputs = make_inputs(config.text, data.parts, scratch, data.task, vocabulary, crew)
     for name, counts in inputs.counts.items():
         say(counts.describe(name))
     with cost.of("teacher") if config.distill.teacher else contextlib.nullcontext():
         data, inputs = with_teacher(config, data, inputs, scratch)
     with cost.of("training"), _dtype_policy(POLICIES[config.precision]):
         validation = inputs.judged("validation", data.task.targets(data.validation, data.labels))
-        model, judge, progress = train(config, data, inputs, validation, folder, start)
+        model, judge, progress = train(config, data, inputs, validation, folder, start, crew)
+    if not crew.is_chief:
+        raise Dismissed
     with cost.of("judging"), _dtype_policy(POLICIES["float32"]):
         model = in_float32(model)
         judge = dataclasses.replace(judge, model=model)

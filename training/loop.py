@@ -23,6 +23,8 @@ from training.inputs import Source
 from training.kept_checkpoints import check_room
 from training.outcomes import Diverged, Stopped
 from training.replicas import TrainingStep
+from training.workers.crew import ALONE, Crew
+from training.workers.shares import shares
 
 
 class RunState(tf.Module):
@@ -101,6 +103,7 @@ class Loop:
         checkpoint: Folder of the checkpoint.
         callbacks: More Keras callbacks.
         judge_first: Whether the weights that training begins with stay where none are better; their epoch is -1.
+        crew: The workers that train together.
     """
 
     model: keras.Model
@@ -114,6 +117,7 @@ class Loop:
     checkpoint: Path
     callbacks: Sequence[keras.callbacks.Callback] = ()
     judge_first: bool = False
+    crew: Crew = ALONE
 
     def run(self, resume: bool = False) -> Standing:
         """Trains and leaves the best weights in the model.
@@ -165,7 +169,8 @@ class Loop:
         callbacks.on_epoch_begin(standing.epoch)
         started, waited, tokens = time.monotonic(), 0.0, 0
         worked = time.process_time()
-        batches = iter(self.source.dataset(plans[standing.batch :]))
+        own = shares(self.source, plans[standing.batch :], self.crew.index, self.crew.count)
+        batches = iter(self.source.dataset(own))
         for plan in plans[standing.batch :]:
             asked = time.monotonic()
             batch = next(batches)
@@ -243,14 +248,18 @@ class Loop:
     ) -> None:
         if self.step.pending:
             return  # gradients that wait in the accumulators are not part of a checkpoint
+        signals = self.crew.agreed(signals, now=due)
         minutes = (time.monotonic() - self._saved) / 60
         steps, often = self.step.optimizer.steps_done, self.settings.checkpoint_steps
         due = due or 0 < often <= steps - self._saved_steps
         if due or signals or minutes >= self.settings.checkpoint_minutes:
-            progress = dataclasses.asdict(standing)
-            write_checkpoint(self.checkpoint, state, progress, self.settings.checkpoints_kept)
+            if self.crew.is_chief:
+                progress = dataclasses.asdict(standing)
+                write_checkpoint(self.checkpoint, state, progress, self.settings.checkpoints_kept)
             self._saved, self._saved_steps = time.monotonic(), steps
         if signals:
+            # Nobody leaves before the checkpoint is written: who waits for all might end the chief.
+            self.crew.once("saved", lambda: None)
             raise Stopped(signal.Signals(signals[0]).name)
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from kmha.errors import InputError
 from kmha.features import MASK_POSITIONS, PADDING_MASK, TOKEN_IDS
 from kmha.text.masking import Masker
-from training.buckets import BatchPlan, bucket_lengths, plan_batches
+from training.buckets import BatchPlan, bucket_lengths, filled_up, plan_batches
 from training.examples import mixed
 from training.packing import PieceTokens, laid_out, packed_rows
 from training.tasks.task import Masking
@@ -144,8 +144,7 @@ class MaskedSource:
         counts = ends - firsts
         places = np.arange(int(counts.sum())) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
         flat, lengths = self.tokens.pieces.gather(self.pieces[places])
-        rows = plan.capacity if self.full_shapes else len(plan.rows)
-        rows += -rows % self.divisor
+        rows = filled_up(plan.capacity if self.full_shapes else len(plan.rows), self.divisor)
         token_ids, mask = laid_out(flat, lengths, counts, (rows, plan.length), self._ids)
         seeds = np.zeros(rows, np.int32)
         seeds[: len(plan.rows)] = plan.seeds

@@ -11,3 +11,11 @@ class Diverged(Exception):
 
 class Unwritten(Exception):
     """A checkpoint could not be written; those before it stand."""
+
+
+class WorkerLost(Exception):
+    """Another worker of the job is gone, so that this one cannot go on."""
+
+
+class Dismissed(Exception):
+    """This worker has trained with the others; what is left to do the chief does."""

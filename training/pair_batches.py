@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.features import TextInputs
-from training.buckets import bucket_lengths
+from training.buckets import bucket_lengths, filled_up
 from training.pipeline import padded_ids
 from training.spool import Spool
 
@@ -152,19 +152,15 @@ class PairSource:
         rows = len(plan.rows)
         if self.lists is None or self.divisor == 1:
             count = plan.capacity if self.full_shapes else rows
-            return np.arange(rows), count + -count % self.divisor
-        # A list must not lie astride two replicas: the largest go first, each to the replica with the fewest rows.
-        _, numbers, sizes = np.unique(self.lists[plan.rows], return_inverse=True, return_counts=True)
-        loads, homes = np.zeros(self.divisor, int), np.zeros(len(sizes), int)
-        for number in np.argsort(-sizes, kind="stable"):
-            homes[number] = loads.argmin()
-            loads[homes[number]] += sizes[number]
-        share = int(loads.max())
+            return np.arange(rows), filled_up(count, self.divisor)
+        # A list must not lie astride two replicas.
+        homes = list_homes(self.lists[plan.rows], self.divisor)
+        share = max(1, int(np.bincount(homes, minlength=1).max()))
         if self.full_shapes:
             share = max(share, math.ceil(plan.capacity / self.divisor))
         places = np.zeros(rows, int)
         for replica in range(self.divisor):
-            own = np.flatnonzero(homes[numbers] == replica)
+            own = np.flatnonzero(homes == replica)
             places[own] = replica * share + np.arange(len(own))
         return places, share * self.divisor
 
@@ -193,6 +189,24 @@ class PairSource:
                 if fresh:
                     sizes = np.array([len(text) for text in fresh])
                     yield padded_ids(np.concatenate(fresh), sizes, len(fresh), int(sizes.max()), 0)[0]
+
+
+def list_homes(lists: np.ndarray, count: int) -> np.ndarray:
+    """Shares out whole lists: the largest go first, each to where the fewest rows are.
+
+    Args:
+        lists: Integers [B], the list of each row.
+        count: To how many.
+
+    Returns:
+        Which of them has each row, integers [B].
+    """
+    _, numbers, sizes = np.unique(lists, return_inverse=True, return_counts=True)
+    loads, homes = np.zeros(count, int), np.zeros(len(sizes), int)
+    for number in np.argsort(-sizes, kind="stable"):
+        homes[number] = loads.argmin()
+        loads[homes[number]] += sizes[number]
+    return homes[numbers]
 
 
 def length_cells(lengths: np.ndarray, most: int) -> list[tuple[int, ...]]:

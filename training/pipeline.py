@@ -10,7 +10,7 @@ import tensorflow as tf
 from kmha.document_windows import WindowShape
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.text.preprocessor import Preprocessor
-from training.buckets import BatchPlan, bucket_lengths, plan_batches
+from training.buckets import BatchPlan, bucket_lengths, filled_up, plan_batches
 from training.examples import ExampleSet
 from training.spool import Spool, SpoolWriter
 
@@ -177,8 +177,7 @@ class BatchSource:
     def batch(self, plan: BatchPlan) -> dict:
         """One batch as NumPy arrays: "features", "targets", "weights"."""
         flat, lengths = self.tokens.gather(self.rows[plan.rows])
-        count = plan.capacity if self.full_shapes else len(plan.rows)
-        count += -count % self.divisor
+        count = filled_up(plan.capacity if self.full_shapes else len(plan.rows), self.divisor)
         filler = count - len(plan.rows)
         return {
             "features": pad(flat, lengths, count, plan.length, self.padding_id),

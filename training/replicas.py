@@ -7,10 +7,12 @@ division by the weight of the whole batch, the clipping and the optimizer.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import tensorflow as tf
 
+from kmha.errors import InputError
+from training.config import BATCH_ROWS, TrainSection
 from training.optimizer import AdamW, Gradient, global_norm, merged_rows, scaled
 from training.precision import LossScale, all_finite
 
@@ -31,6 +33,33 @@ def make_strategy(name: StrategyName = "auto") -> tf.distribute.Strategy:
         return tf.distribute.get_strategy()
     devices = gpus or [device.name for device in tf.config.list_logical_devices("CPU")]
     return tf.distribute.MirroredStrategy(devices)
+
+
+def check_rows(plans: Sequence[Any], settings: TrainSection, replicas: int, origin: str) -> None:
+    """Refuses fewer rows than replicas, of which some would only fill up.
+
+    Args:
+        plans: The batches of an epoch.
+        settings: How much goes into a batch.
+        replicas: That share each batch.
+        origin: Where the rows come from.
+
+    Raises:
+        InputError: Names what has too few.
+    """
+    sizes = [len(plan.rows) for plan in plans]
+    if sum(sizes) < replicas:
+        raise InputError(
+            f"{origin}: wanted {replicas} training rows or more, one a replica, given {sum(sizes)}"
+        )
+    rows = settings.batch_rows or BATCH_ROWS
+    if rows < replicas:
+        raise InputError(f"--train.batch-rows: wanted {replicas} or more, one row a replica, given {rows}")
+    if max(sizes) < replicas:
+        raise InputError(
+            f"--train.batch-tokens: wanted room for {replicas} rows or more, one a replica, given"
+            f" {settings.batch_tokens}, in which {max(sizes)} have room"
+        )
 
 
 class TrainingStep(tf.Module):
@@ -215,14 +244,18 @@ def _any_size(batch: Batch):
 
 
 def _own_rows(batch: Batch) -> Batch:
-    """This replica's rows of a batch that all replicas see whole."""
+    """This replica's rows of a batch that all replicas of a worker see whole."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return batch
+    # Of several workers each has a batch of its own, for the replicas that it has itself.
+    replicas = len(context.strategy.extended.worker_devices)
+    if replicas == 1:
+        return batch
 
     def cut(value):
-        count = tf.shape(value)[0] // context.num_replicas_in_sync
-        first = context.replica_id_in_sync_group * count
+        count = tf.shape(value)[0] // replicas
+        first = context.replica_id_in_sync_group % replicas * count
         return value[first : first + count]
 
     return tf.nest.map_structure(cut, batch)

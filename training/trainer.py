@@ -20,15 +20,18 @@ from training.fine_tuning import freeze, rate_courses
 from training.initial_model import initial_model
 from training.inputs import Inputs, Source
 from training.judge import Judge
+from training.kept_checkpoints import newest_whole
 from training.loop import Loop, Standing, epoch_plans
 from training.memory_estimate import available_bytes, check_memory, encoder_configs
 from training.optimizer import AdamW, warmup_then_decay
 from training.precision import LossScale
-from training.replicas import TrainingStep, make_strategy
+from training.replicas import TrainingStep, check_rows, make_strategy
 from training.run_folder import CHECKPOINT, RUN_LOG
 from training.start import Start
 from training.tasks.task import Task
 from training.usual import LEARNING_RATE, with_usual
+from training.workers.crew import ALONE, Crew
+from training.workers.facts import check_same_weights
 
 
 def train(
@@ -38,6 +41,7 @@ def train(
     validation: Source,
     folder: Path,
     start: Start | None = None,
+    crew: Crew = ALONE,
 ) -> tuple[Any, Judge, Standing]:
     """Trains the model of the data's task.
 
@@ -48,19 +52,21 @@ def train(
         validation: The validation rows, which pick the best weights.
         folder: For the checkpoint and logs.
         start: The model to go on with; None begins with a new one.
+        crew: The workers that train together.
 
     Returns:
         The model with its best weights, its judge, and how the training went.
     """
-    strategy = _strategy(config, data.task)
+    strategy = _strategy(config, data.task, crew)
     source = inputs.source(
         "train",
         data.task.lesson(data.train, data.labels, config.train.seed),
         full_shapes=_compiled(config.train.jit),
-        divisor=strategy.num_replicas_in_sync,
+        divisor=strategy.num_replicas_in_sync // crew.count,
     )
     lengths = source.buckets([validation], config.train.buckets)
     plans = epoch_plans(source, lengths, config.train, 0)
+    check_rows(plans, config.train, strategy.num_replicas_in_sync, data.train.examples.origin)
     pairs = len(source.rows) if data.task.num_texts == 2 else 0
     config = with_usual(config, data.task, source.text_lengths, len(plans), pairs)
     with strategy.scope():
@@ -75,6 +81,7 @@ def train(
         freeze(model, config.finetune.frozen_layers, new_ngrams)
         trained = trained_beside(data.task, model)
         step, average = _step_and_average(config, data.task, model, trained, strategy, len(plans), new_ngrams)
+    check_same_weights(crew, model.variables)
     judge = Judge(model, data.task, data.labels, lengths)
     judge.check(data.validation)
     loop = Loop(
@@ -82,14 +89,19 @@ def train(
         step=step,
         source=source,
         lengths=lengths,
-        validate=lambda: judge.validate(validation, data.validation),
+        validate=lambda: crew.once("validation", lambda: judge.validate(validation, data.validation)),
         metric=data.task.metric,
         settings=config.train,
         average=average,
         checkpoint=folder / CHECKPOINT,
         callbacks=_callbacks(config, data.task.metric, len(plans), folder),
         judge_first=start is not None,
+        crew=crew,
     )
+    if config.resume:
+        name = crew.once("checkpoint", lambda: getattr(newest_whole(loop.checkpoint), "name", ""))
+        if name:
+            crew.hand_over(loop.checkpoint / name)
     # Of pairs there are many combinations, more than anybody would read.
     shown = ", ".join(map(str, lengths)) if inputs.preprocessor.num_texts == 1 else f"{len(lengths)} shapes"
     share = computed_share(plans, source.lengths)
@@ -98,8 +110,15 @@ def train(
     return model, judge, loop.run(resume=config.resume)
 
 
-def _strategy(config: FitConfig, task: Task) -> tf.distribute.Strategy:
+def _strategy(config: FitConfig, task: Task, crew: Crew = ALONE) -> tf.distribute.Strategy:
     """Where to compute; raises InputError where replicas would each see too few rows."""
+    if crew.strategy is not None:
+        if task.whole_batches:
+            raise InputError(
+                "--match.loss: wanted one that scores each row by itself or within its list for several workers, given"
+                " one that compares each row with all others of its batch"
+            )
+        return crew.strategy
     if not task.whole_batches:
         return make_strategy(config.strategy)
     strategy = make_strategy("one" if config.strategy == "auto" else config.strategy)

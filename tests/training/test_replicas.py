@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kmha.errors import InputError
 from tests.training.tiny_runs import distance, make_batch, make_step, tiny_model, trainable
-from training.replicas import make_strategy
+from training.buckets import BatchPlan
+from training.config import TrainSection
+from training.replicas import check_rows, make_strategy
 
 ROOT = Path(__file__).parents[2]
 UNEVEN = [0.5, 1.0, 2.5]
@@ -181,3 +184,26 @@ def test_strategies():
     assert make_strategy("one").num_replicas_in_sync == 1
     if not tf.config.list_physical_devices("GPU"):
         assert make_strategy("auto").num_replicas_in_sync == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "settings", "message"),
+    [
+        ([2], {}, "rows.csv: wanted 3 training rows or more, one a replica, given 2"),
+        ([2, 2], {"batch_rows": 2}, "--train.batch-rows: wanted 3 or more, one row a replica, given 2"),
+        (
+            [2, 2],
+            {"batch_tokens": 40},
+            "--train.batch-tokens: wanted room for 3 rows or more, one a replica, given 40, in which 2 have room",
+        ),
+        ([3, 1], {}, None),
+    ],
+)
+def test_fewer_rows_than_replicas_are_refused(sizes, settings, message):
+    plans = [BatchPlan(np.arange(size), 16, size) for size in sizes]
+    if message is None:
+        check_rows(plans, TrainSection(**settings), 3, "rows.csv")
+        return
+    with pytest.raises(InputError) as told:
+        check_rows(plans, TrainSection(**settings), 3, "rows.csv")
+    assert str(told.value) == message

@@ -1,4 +1,5 @@
 import types
+from typing import Any
 
 import pytest
 
@@ -41,3 +42,10 @@ def test_a_loss_over_all_pairs_of_a_batch_stays_on_one_device(two_devices):
 def test_one_device_may_be_called_mirrored():
     # The test process has a single device.
     assert trainer._strategy(FitConfig(strategy="mirrored"), CONTRASTIVE).num_replicas_in_sync == 1
+
+
+def test_several_workers_share_all_but_a_loss_over_all_pairs_of_a_batch():
+    crew: Any = types.SimpleNamespace(strategy="theirs")
+    assert trainer._strategy(FitConfig(), LISTWISE, crew) == "theirs"
+    with pytest.raises(InputError, match="--match.loss: wanted one that scores each row by itself"):
+        trainer._strategy(FitConfig(), CONTRASTIVE, crew)

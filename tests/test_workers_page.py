@@ -1,0 +1,67 @@
+"""What docs/workers.md shows for Kubernetes and Slurm makes the TF_CONFIG that it should."""
+
+import os
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from tests.command_runs import ROOT
+from training.cli import parse
+from training.config import FitConfig
+from training.workers.cluster import Cluster, cluster_of
+
+PAGE = (ROOT / "docs" / "workers.md").read_text("utf-8")
+PRINTED = 'echo "$TF_CONFIG"; echo ---; echo '
+
+
+def block(language: str) -> str:
+    found = re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    assert found
+    return found[1]
+
+
+def told(script: str, folder, **environment: str) -> tuple[Cluster | None, FitConfig]:
+    """The cluster and the settings of a worker, whose command is printed in place of being run."""
+    script, count = re.subn(r"exec python -m training\.fit (.*?)('?\n)", PRINTED + r"\1\2", script + "\n")
+    assert count == 1
+    known = {"PATH": f"{folder}:{os.environ['PATH']}", **environment}
+    done = subprocess.run(["bash", "-c", script], env=known, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    text, flags = done.stdout.split("---\n")
+    return cluster_of(text), parse(FitConfig, flags.split(), "fit")
+
+
+@pytest.fixture
+def tools(tmp_path):
+    """Stands in for Slurm: its host names, and a task of the four."""
+    for name, body in (("scontrol", 'printf "n1\\nn2\\nn3\\nn4\\n"'), ("srun", 'shift; "$@"')):
+        path = tmp_path / name
+        path.write_text(f"#!/bin/bash\n{body}\n")
+        path.chmod(0o755)
+    return tmp_path
+
+
+def test_of_kubernetes(tools):
+    service, job = yaml.safe_load_all(block("yaml"))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    workers = {each["name"]: each["value"] for each in container["env"]}
+    assert int(workers["WORKERS"]) == job["spec"]["completions"] == job["spec"]["parallelism"]
+    name = f"{job['metadata']['name']}-{{}}.{service['metadata']['name']}:2222"
+    cluster, config = told(container["args"][0], tools, JOB_COMPLETION_INDEX="3", **workers)
+    assert cluster == Cluster(tuple(name.format(index) for index in range(4)), 3)
+    assert not config.resume and str(config.out) == "/runs/news"
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_of_slurm(tools, kept):
+    if kept:
+        path = tools / "runs" / "news.partial" / "checkpoint" / "progress.json"
+        path.parent.mkdir(parents=True)
+        path.write_text("{}")
+    cluster, config = told(block("sh"), tools, SLURM_JOB_NODELIST="n[1-4]", SLURM_PROCID="2")
+    assert cluster == Cluster(("n1:2222", "n2:2222", "n3:2222", "n4:2222"), 2)
+    assert config.resume == kept and config.out_folder().name == "news"

@@ -1,0 +1,103 @@
+import os
+import sys
+
+import pytest
+
+from tests.command_runs import TINY, call, news_rows, write_csv
+from training import launch
+from training.launch import main
+
+
+class FakeProcesses:
+    """Starts that end as they are told to; the first leaves a checkpoint."""
+
+    statuses: list[int] = []
+    seen: list[list[str]] = []
+    stopped = False
+
+    def __init__(self, addresses, flags, environments):
+        assert len(addresses) == len(set(addresses)) == len(environments)
+        self.seen.append(list(flags))
+
+    def run(self) -> int:
+        return self.statuses.pop(0)
+
+
+@pytest.fixture
+def starts(monkeypatch):
+    monkeypatch.setattr(launch, "Processes", FakeProcesses)
+    monkeypatch.setattr(FakeProcesses, "seen", [])
+    monkeypatch.setattr(launch, "kept_for_resume", lambda config: len(FakeProcesses.seen) > 1)
+    return FakeProcesses
+
+
+FLAGS = ["--data.train=train.csv", "--out=run"]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "restarts", "status", "flags"),
+    [
+        ([0], 3, 0, [FLAGS]),
+        ([1], 0, 1, [FLAGS]),
+        ([2], 3, 2, [FLAGS]),
+        ([130], 3, 130, [FLAGS]),
+        # After the first start there is no checkpoint yet.
+        ([1, 1, 0], 3, 0, [FLAGS, FLAGS, [*FLAGS, "--resume"]]),
+        ([1, 1], 1, 1, [FLAGS, FLAGS]),
+    ],
+)
+def test_all_start_again_after_a_failure_and_after_nothing_else(
+    starts, monkeypatch, statuses, restarts, status, flags
+):
+    monkeypatch.setattr(starts, "statuses", list(statuses))
+    outcome = call(main, f"--restarts={restarts}", "--", *FLAGS)
+    assert outcome.status == status and not starts.statuses
+    assert starts.seen == flags
+    assert outcome.err.count("starts all workers again") == len(statuses) - 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--workers=2"], "wanted the flags of training.fit after --, given no --"),
+        (["--workers=0", "--"], "--workers: wanted at least 1, given 0"),
+        (["--restarts=-1", "--"], "--restarts: wanted at least 0, given -1"),
+        (["--worker=2", "--"], "unknown flag --worker; did you mean --workers?"),
+        (["--", "--data.trian=x"], "unknown flag --data.trian; did you mean --data.train?"),
+        (["--", "--train.epochs=-1"], "--train.epochs: wanted at least 0, given -1"),
+    ],
+)
+def test_wrong_flags_are_told_before_anything_starts(starts, words, message):
+    outcome = call(main, *words)
+    assert (outcome.status, outcome.out, starts.seen) == (2, "", [])
+    assert outcome.err == f"error: {message}\n"
+
+
+def test_help_of_the_launcher_and_of_what_it_launches(starts):
+    assert "--restarts" in call(main, "--help").out
+    assert "--data.train" in call(main, "--", "--help").out
+
+
+def test_one_worker_is_a_process_that_trains_alone(tmp_path):
+    """Through real processes: stdout is the chief's."""
+    import subprocess
+
+    from tests.command_runs import ROOT, clean_environment
+
+    words = [sys.executable, "-m", "training.launch", "--workers", "1", "--"]
+    wrong = subprocess.run(
+        [*words, f"--data.train={tmp_path / 'none.csv'}", f"--out={tmp_path / 'run'}"],
+        cwd=ROOT, env=clean_environment(), capture_output=True, text=True,
+    )  # fmt: skip
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    (line,) = wrong.stderr.splitlines()
+    assert line.startswith("[0] error: ") and "none.csv" in line
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_it_launches(tmp_path, capfd):
+    train = write_csv(tmp_path / "train.csv", news_rows(40, 1))
+    assert main(["--workers=1", "--", f"--data.train={train}", *TINY, f"--out={tmp_path / 'run'}"]) == 0
+    out, err = capfd.readouterr()
+    assert out.startswith('{"run": ') and "[0] epoch 1: " in err

@@ -1,0 +1,60 @@
+"""python -m training.launch [--workers N] [--restarts N] -- FLAGS OF training.fit
+
+Trains with several processes of this machine: starts one training.fit for each worker, tells them of one another by
+TF_CONFIG, and ends all when one fails. stdout is the chief's; stderr is everybody's, with the worker's number.
+"""  # noqa: D415
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+from kmha.errors import InputError
+from training.cli import FAILED, parse, run, say
+from training.config import FitConfig
+from training.ranges import Count, Range
+from training.run_folder import kept_for_resume
+from training.workers.processes import Processes, free_addresses, own_devices
+
+_SEPARATOR = "--"
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchConfig:
+    """Trains with several processes of this machine; after -- come the flags of training.fit."""
+
+    workers: Count = 2
+    """Processes that train together, each with its share of the processor's cores or of the GPUs."""
+    restarts: Annotated[int, Range(at_least=0)] = 0
+    """Times that all are started again from the last checkpoint after one of them failed."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    cut = words.index(_SEPARATOR) if _SEPARATOR in words else len(words)
+    return run(lambda: _launch(words[:cut], words[cut + 1 :] if cut < len(words) else None))
+
+
+def _launch(own: list[str], flags: list[str] | None) -> int:
+    config = parse(LaunchConfig, own, "python -m training.launch")
+    if flags is None:
+        raise InputError("wanted the flags of training.fit after --, given no --")
+    # What is wrong with them is told once, and not by each worker.
+    fit = parse(FitConfig, flags, "python -m training.fit")
+    devices = own_devices(config.workers)
+    for restart in range(config.restarts + 1):
+        # The run may have a checkpoint only because of an earlier start of ours.
+        resumes = restart > 0 and kept_for_resume(fit) and not fit.resume
+        processes = Processes(free_addresses(config.workers), [*flags, *["--resume"] * resumes], devices)
+        status = processes.run()
+        if status != FAILED or processes.stopped:
+            return status
+        if restart < config.restarts:
+            start = "from the last checkpoint" if kept_for_resume(fit) else "anew, there is no checkpoint yet"
+            say(f"starts all workers again, {start} (restart {restart + 1} of {config.restarts})")
+    return FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
