@@ -84,8 +84,10 @@ def test_so_they_do_with(more, flags, tmp_path):
     one = alone(tmp_path, *flags, *(flag for flag in more if "jit" not in flag))
     status, _, err = launch("--workers=2", "--", *flags, *more, f"--out={tmp_path / 'two'}")
     assert status == 0, err
-    print("max |dw|", apart(one, tmp_path / "two"))
-    assert apart(one, tmp_path / "two") < 1e-5
+    # Attention does not hang on the key's bias: of a gradient that is rounding alone, and unclipped, Adam makes much.
+    found = apart(one, tmp_path / "two", key_biases="--optimizer.clip-norm=0" not in more)
+    print("max |dw|", found)
+    assert found < 1e-5
 
 
 @pytest.mark.slow
@@ -211,8 +213,10 @@ def test_other_tasks_give_the_weights_of_one_process(task, tmp_path):
     one = alone(tmp_path, *shared)
     status, _, err = launch("--workers=2", "--", *shared, f"--out={tmp_path / 'two'}")
     assert status == 0, err
-    print("max |dw|", apart(one, tmp_path / "two"))
-    assert apart(one, tmp_path / "two") < 1e-5
+    # What is the same for all candidates of a list has no gradient: there Adam makes much of rounding errors.
+    found = apart(one, tmp_path / "two", but="head/" if task == "match" else "nothing")
+    print("max |dw|", found)
+    assert found < 1e-5
 
 
 @pytest.mark.slow
