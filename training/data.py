@@ -6,6 +6,7 @@ from typing import Any
 
 from kmha.errors import InputError
 from training.config import FitConfig, sample_name
+from training.large.limits import held_out_fraction
 from training.sources import find_sources, read_examples
 from training.split import DataSummary, split
 from training.tasks.task import Columns, Part, Task
@@ -74,7 +75,9 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         sets["train"],
         sets.get("validation"),
         sets.get("test"),
-        validation_fraction=config.data.validation_fraction,
+        validation_fraction=held_out_fraction(
+            config.data.validation_fraction, len(sets["train"]), config.data.large_rows
+        ),
         seed=config.train.seed,
         multi_label=task.several_labels,
         classes=task.has_classes,

@@ -89,6 +89,8 @@ class Loop:
         checkpoint: Folder of the checkpoint.
         callbacks: More Keras callbacks.
         judge_first: Whether the weights that training begins with stay where none are better; their epoch is -1.
+        source_of: Gives the batches of each epoch, where they are not those of `source`: of large data, whose parts
+            count as epochs here.
     """
 
     model: keras.Model
@@ -102,6 +104,7 @@ class Loop:
     checkpoint: Path
     callbacks: Sequence[keras.callbacks.Callback] = ()
     judge_first: bool = False
+    source_of: Callable[[int], Source] | None = None
 
     def run(self, resume: bool = False) -> Standing:
         """Trains and leaves the best weights in the model.
@@ -146,18 +149,20 @@ class Loop:
         )
 
     def _epoch(self, standing: Standing, state: RunState, callbacks, signals: list[int]) -> None:
-        plans = epoch_plans(self.source, self.lengths, self.settings, standing.epoch)
+        source = self.source if self.source_of is None else self.source_of(standing.epoch)
+        row_lengths = source.lengths
+        plans = epoch_plans(source, self.lengths, self.settings, standing.epoch)
         callbacks.on_epoch_begin(standing.epoch)
         started, waited, tokens = time.monotonic(), 0.0, 0
         worked = time.process_time()
-        batches = iter(self.source.dataset(plans[standing.batch :]))
+        batches = iter(source.dataset(plans[standing.batch :]))
         for plan in plans[standing.batch :]:
             asked = time.monotonic()
             batch = next(batches)
             waited += time.monotonic() - asked
             callbacks.on_train_batch_begin(standing.batch)
             self._batch(standing, batch, last=standing.batch + 1 == len(plans))
-            tokens += int(self.source.lengths[plan.rows].sum())
+            tokens += int(row_lengths[plan.rows].sum())
             callbacks.on_train_batch_end(standing.batch - 1, {"loss": standing.mean_loss()})
             self._perhaps_save(standing, state, signals)
             if self.model.stop_training:

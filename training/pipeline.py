@@ -62,24 +62,31 @@ def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> 
 
 
 def tokenize_examples(
-    examples: ExampleSet, preprocessor: Preprocessor, path: Path, field: int = 0
+    examples: ExampleSet,
+    preprocessor: Preprocessor,
+    path: Path,
+    field: int = 0,
+    rows: np.ndarray | None = None,
 ) -> tuple[Spool, TokenCounts]:
-    """Writes the token ids of every row of a set to disk.
+    """Writes the token ids of rows of a set to disk.
 
     Args:
         examples: Checked rows.
         preprocessor: Cuts the texts.
         path: Where the token ids go.
         field: Which of the example's texts.
+        rows: Which rows, integers [R]; None: all.
 
     Returns:
-        The token ids int32, special tokens included, and the counts.
+        Of each row the token ids int32, special tokens included, and the counts.
     """
 
     def chunks():
-        for first in range(0, len(examples), CHUNK_ROWS):
-            yield examples.read_texts(np.arange(first, min(first + CHUNK_ROWS, len(examples))), field)
+        for first in range(0, total, CHUNK_ROWS):
+            end = min(first + CHUNK_ROWS, total)
+            yield examples.read_texts(np.arange(first, end) if rows is None else rows[first:end], field)
 
+    total = len(examples) if rows is None else len(rows)
     tokens = truncated = empty = unknown = 0
     unknown_id = preprocessor.unknown_id
     with SpoolWriter(path, np.int32) as writer:

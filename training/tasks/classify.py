@@ -47,6 +47,7 @@ class ClassifyTask:
     num_texts = 1
     has_classes = True
     holds_out_queries = False
+    labels_alone = True
     whole_batches = False
     masking = None
     makes_wrong_rows = False

@@ -85,6 +85,7 @@ class MatchTask:
     baseline_name = "baseline"
     num_texts = 2
     several_labels = False
+    labels_alone = False
 
     @property
     def metric(self) -> str:

@@ -1,0 +1,91 @@
+"""What a model reads of large data: stretches of the training rows, and the tokens of the rows that judge it."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kmha.text.preprocessor import Preprocessor
+from training.cli import say
+from training.inputs import Inputs, Lessons, cut_parts
+from training.large.limits import Large
+from training.large.stretches import Stretches
+from training.pipeline import BatchSource, tokenize_examples
+from training.tasks.task import Lesson, Masking, Part, Task
+
+
+@dataclasses.dataclass(frozen=True)
+class LargeInputs(Inputs):
+    """Inputs of which the training rows are cut while a model trains.
+
+    Of the other parts only the rows that are judged are cut: row after row of `tokens`, whatever their numbers in
+    the set are.
+    """
+
+    stretches: Stretches = dataclasses.field(kw_only=True)
+
+    def text_lengths(self, name: str) -> np.ndarray:
+        """Tokens of each text of a part, of the training rows those of the first stretch; int32."""
+        return self.tokens[name][0].lengths
+
+    def source(self, name: str, lesson: Lesson, **options) -> BatchSource:
+        """Batches of all rows of a part that is no training part."""
+        rows = np.arange(len(lesson.rows))
+        padding = self.preprocessor.padding_id
+        return BatchSource(self.tokens[name][0], rows, lesson.targets, lesson.weights, padding, **options)
+
+    def lessons(self, task: Task, part: Part, labels: Sequence[str], seed: int, **options) -> Lessons:
+        """What to train on, a stretch after the other."""
+        padding = self.preprocessor.padding_id
+
+        def of(number: int, last: bool = False) -> BatchSource:
+            rows, spool, _ = self.stretches.take(number, None if last else number + 1)
+            lesson = task.lesson(dataclasses.replace(part, rows=rows), labels, seed)
+            places = np.arange(len(rows))
+            return BatchSource(spool, places, lesson.targets, lesson.weights, padding, **options)
+
+        return Lessons(of, self.stretches.per_epoch)
+
+    def close(self) -> None:
+        """Waits for what is being cut."""
+        self.stretches.close()
+
+
+def cut_for_training(
+    preprocessor: Any,
+    parts: dict[str, Part],
+    folder: Path,
+    masking: Masking | None = None,
+    large: Large | None = None,
+) -> Inputs:
+    """Cuts every part into tokens; of large data the training rows only when they are trained on.
+
+    Args:
+        preprocessor: Of a task.
+        parts: "train" and others.
+        folder: Where the token ids go.
+        masking: How tokens are hidden, where the model must find them.
+        large: From how many rows on data are large; None: never.
+    """
+    if large is None or not large.is_large(parts["train"]) or masking is not None:
+        return cut_parts(preprocessor, parts, folder, masking)
+    # Pairs and sentences are several spools a row, and read together with others of their set.
+    if not isinstance(preprocessor, Preprocessor):
+        return cut_parts(preprocessor, parts, folder, masking)
+    stretches = Stretches(parts["train"], preprocessor, large, folder)
+    tokens: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
+    _, first, counts["train"] = stretches.take(0)
+    tokens["train"] = [first]
+    for name, part in parts.items():
+        if name != "train":
+            path = folder / f"tokens-{name}"
+            spool, counts[name] = tokenize_examples(part.examples, preprocessor, path, rows=part.rows)
+            tokens[name] = [spool]
+    say(
+        f"{len(parts['train'].rows):,} training rows are read in {stretches.per_epoch} parts an epoch, each of which is"
+        f" cut into tokens while the one before is trained on; the first has {len(first):,}:"
+    )
+    return LargeInputs(preprocessor, parts, tokens, counts, stretches=stretches)
