@@ -1,7 +1,7 @@
 """python benchmarks/large_start.py ROWS.csv [--minutes 5] [--scratch FOLDER] [-- more flags of training.fit]
 
-How long `python -m training.fit` takes from its start to its first training step, and how memory and disk go from there:
-JSON on stdout, a line for each stage. The run is stopped after some minutes of training. Linux only.
+How long `python -m training.fit` takes from its start to its first training step, and how memory and disk go from
+there: JSON on stdout, a line for each look. The run is stopped after some minutes of training. Linux only.
 """
 
 import argparse

@@ -41,7 +41,7 @@ class DataSection:
     """Share of the training rows held out where no validation rows are given; see large_rows."""
     large_rows: Count = 500_000
     """More rows to train on than this are cut into tokens a part at a time while training goes on; the vocabulary is
-    learnt from a fifth as many, and as many are held out as of this number."""
+    learnt from a tenth as many, and as many are held out as of this number."""
     sample: Literal["auto", "reviews", "pos"] = "auto"
     """The sample used when no rows are given (extra: samples): reviews with labels, or, for tags, parts of speech."""
     tfds: str = ""

@@ -169,9 +169,10 @@ class BatchSource:
         return plan_batches(self.lengths, buckets, batch_tokens, most_rows, rng)
 
     def different_ids(self, granularity: int = 0) -> Iterator[np.ndarray]:
-        """Token ids of all rows, int32 [B, T], padded with 0."""
-        for first in range(0, len(self.rows), CHUNK_ROWS):
-            flat, lengths = self.tokens.gather(self.rows[first : first + CHUNK_ROWS])
+        """Token ids of all rows, int32 [B, T], padded with 0; rows of similar length together."""
+        rows = self.rows[np.argsort(self.lengths, kind="stable")]
+        for first in range(0, len(rows), CHUNK_ROWS):
+            flat, lengths = self.tokens.gather(rows[first : first + CHUNK_ROWS])
             yield padded_ids(flat, lengths, len(lengths), int(lengths.max()), 0)[0]
 
     feature_names = (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK)

@@ -31,7 +31,7 @@ class Large:
     @property
     def sample_rows(self) -> int:
         """Rows from which a vocabulary is learnt."""
-        return max(1, self.rows // 5)
+        return max(1, self.rows // 10)
 
     def sampled(self, part: Part) -> Part:
         """The rows to learn a vocabulary from: of large data a random sample in the order of the file, else all."""
