@@ -6,6 +6,7 @@ feeds from 1 as editors and `sed` count.
 
 import csv
 import difflib
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from training.lines import open_lines
 MAX_FIELD_CHARS = 1 << 24
 """Longest CSV field, characters. A quote left open would otherwise read the whole file into one field."""
 
-BLOCK_ROWS, BLOCK_CHARS = 1024, 1 << 22
-"""A block ends with the row that reaches one of them; so long texts fill no memory."""
+FEWEST_ROWS, MOST_ROWS, BLOCK_CHARS = 16, 1024, 1 << 22
+"""Rows of the first block and of any block, and how many characters a block should have at most."""
 
 _JSON_KINDS = {dict: "an object", list: "a list", bool: "true or false", type(None): "null", str: "a string"}
 
@@ -35,7 +36,7 @@ class Block:
     """
 
     columns: dict[str, Sequence[Any]]
-    lines: list[int]
+    lines: Sequence[int]
 
 
 def csv_header(path: Path, delimiter: str) -> list[str]:
@@ -76,35 +77,28 @@ def csv_blocks(
             if name not in names:
                 raise_missing(str(path), name, names)
         places = {name: names.index(name) for name in (*required, *optional) if name in names}
-        width, first_line, found = len(names), reader.line_num + 1, False
-        problem, going_on = None, True
+        first_line, most, found, problem, going_on = reader.line_num + 1, FEWEST_ROWS, False, "", True
         while going_on:
             rows: list[list[str]] = []
-            numbers: list[int] = []
-            chars, going_on = 0, False
             try:
-                for fields in reader:
-                    if len(fields) == width:
-                        rows.append(fields)
-                        numbers.append(first_line)
-                        for place in places.values():
-                            chars += len(fields[place])
-                    elif len(fields) > 1 or (fields and fields[0].strip()):
-                        count = f"{width} field{'s' if width > 1 else ''} wanted ({', '.join(names)})"
-                        problem = InputError(f"{path}:{first_line}: {count}, {len(fields)} given")
-                        break
-                    first_line = reader.line_num + 1
-                    if len(rows) == BLOCK_ROWS or chars >= BLOCK_CHARS:
-                        going_on = True
-                        break
+                # What was read before an error stays in the list.
+                rows.extend(itertools.islice(reader, most))
             except csv.Error as error:
-                problem = InputError(_csv_problem(path, first_line, reader.line_num, error))
+                problem = _csv_problem(path, _line_behind(rows, first_line), reader.line_num, error)
+            going_on = len(rows) == most and not problem
+            numbers = _first_lines(rows, first_line, reader.line_num)
+            first_line = reader.line_num + 1
+            if rows and set(map(len, rows)) != {len(names)}:
+                rows, numbers, wrong = _whole_rows(rows, numbers, names)
+                if wrong:
+                    problem, going_on = f"{path}:{wrong}", False
             if rows:
                 found = True
                 columns = list(zip(*rows, strict=True))
                 yield Block({name: columns[place] for name, place in places.items()}, numbers)
-        if problem is not None:
-            raise problem
+                most = _next_rows(most, sum(sum(map(len, columns[place])) for place in places.values()))
+        if problem:
+            raise InputError(problem)
         if not found:
             raise InputError(f"{path}: rows wanted, nothing after the header given")
 
@@ -114,7 +108,7 @@ def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = (
     names, found = (*required, *optional), False
     with open_lines(path) as lines:
         numbered = enumerate(lines, start=1)
-        problem, going_on = None, True
+        problem, going_on, most = None, True, FEWEST_ROWS
         while going_on:
             columns: dict[str, list[Any]] = {name: [] for name in names}
             numbers: list[int] = []
@@ -131,9 +125,10 @@ def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = (
                     column.append(values.get(name))
                 numbers.append(number)
                 chars += len(line)
-                if len(numbers) == BLOCK_ROWS or chars >= BLOCK_CHARS:
+                if len(numbers) == most or chars >= BLOCK_CHARS:
                     going_on = True
                     break
+            most = _next_rows(most, chars)
             if numbers:
                 found = True
                 yield Block(columns, numbers)
@@ -163,6 +158,41 @@ def _header(path: Path, reader: Any) -> list[str]:
     if repeated:
         raise InputError(f"{path}:{reader.line_num}: each column once wanted, {repeated[0]!r} given twice")
     return names
+
+
+def _next_rows(rows: int, chars: int) -> int:
+    """Rows of the block after one of so many rows and characters."""
+    return min(MOST_ROWS, 2 * rows, max(1, BLOCK_CHARS * rows // max(1, chars)))
+
+
+def _line_behind(rows: Sequence[Sequence[str]], line: int) -> int:
+    """The line where the row behind these starts, the first of which starts at `line`."""
+    # Every line feed but those that end rows stands in a field.
+    return line + len(rows) + sum(field.count("\n") for fields in rows for field in fields)
+
+
+def _first_lines(rows: Sequence[Sequence[str]], line: int, last_line: int) -> Sequence[int]:
+    """The line where each row starts, of rows that reach from one line to another."""
+    if last_line - line + 1 == len(rows):
+        # Nothing in them reaches over a line end.
+        return range(line, last_line + 1)
+    counts = [1 + sum(field.count("\n") for field in fields) for fields in rows]
+    return list(itertools.accumulate(counts[:-1], initial=line))
+
+
+def _whole_rows(
+    rows: Sequence[list[str]], lines: Sequence[int], names: Sequence[str]
+) -> tuple[list[list[str]], list[int], str]:
+    """The rows before the first wrong one, but blank lines, where they start, and line and fault of the wrong one."""
+    kept, numbers, width = [], [], len(names)
+    for fields, line in zip(rows, lines, strict=True):
+        if len(fields) == width:
+            kept.append(fields)
+            numbers.append(line)
+        elif len(fields) > 1 or (fields and fields[0].strip()):
+            count = f"{width} field{'s' if width > 1 else ''} wanted ({', '.join(names)})"
+            return kept, numbers, f"{line}: {count}, {len(fields)} given"
+    return kept, numbers, ""
 
 
 def _csv_problem(path: Path, first_line: int, last_line: int, error: csv.Error) -> str:

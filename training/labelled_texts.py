@@ -41,7 +41,7 @@ def write_labelled_texts(
     """
     folder.mkdir(parents=True, exist_ok=True)
     labels = _Labels(name, task, columns)
-    digests, label_ids, label_counts = array("Q"), array("i"), array("i")
+    digests, label_ids, label_counts = bytearray(), array("i"), array("i")
     empty_texts = 0
     with open(folder / "lines", "wb") as lines, SpoolWriter(folder / "texts0", np.uint8) as writer:
         for block in blocks:
@@ -50,12 +50,12 @@ def write_labelled_texts(
             label_counts.extend(map(len, found))
             data = [text.encode("utf-8") for text in block.columns[columns.text]]
             each, empty = _digests(block.columns[columns.text], data)
-            digests.frombytes(each)
+            digests += each
             empty_texts += empty
             lengths = np.fromiter(map(len, data), np.int32, len(data))
             writer.extend(np.frombuffer(b"".join(data), np.uint8), lengths)
             lines.write(np.array(block.lines, "<i8").tobytes())
-    numbers = np.frombuffer(digests, np.uint64)
+    numbers = np.frombuffer(digests, "<u8")
     return ExampleSet(
         functools.partial(_place, name, folder / "lines"),
         (Spool.open(folder / "texts0"),),
@@ -113,8 +113,8 @@ def _digests(texts: Iterable[str], data: Iterable[bytes]) -> tuple[bytes, int]:
         if len(stripped) != len(text):
             each = stripped.encode("utf-8")
         empty += not each
-        found.append(int.from_bytes(blake2b(b"%d\0%b" % (len(each), each), digest_size=8).digest(), "little"))
-    return array("Q", found).tobytes(), empty
+        found.append(blake2b(b"%d\0%b" % (len(each), each), digest_size=8).digest())
+    return b"".join(found), empty
 
 
 def _place(name: str, path: Path, row: int) -> str:
