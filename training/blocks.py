@@ -8,7 +8,7 @@ import csv
 import difflib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,7 +35,7 @@ class Block:
         lines: The physical line where each row starts.
     """
 
-    columns: dict[str, Sequence[Any]]
+    columns: Mapping[str, Sequence[Any]]
     lines: Sequence[int]
 
 

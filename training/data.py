@@ -7,6 +7,7 @@ from typing import Any
 from kmha.errors import InputError
 from training.config import FitConfig, sample_name
 from training.large.limits import held_out_fraction
+from training.room import check_room, unpacked_bytes
 from training.sources import find_sources, read_examples
 from training.split import DataSummary, split
 from training.tasks.task import Columns, Part, Task
@@ -68,6 +69,11 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     for source in sources.values():
         # A column that the last file lacks is found before hours go into the first.
         source.check(columns)
+    check_room(
+        folder,
+        unpacked_bytes(s.file for s in sources.values() if s.file is not None),
+        "the texts of all rows",
+    )
     origins = {part: {"name": s.name, "sha256": s.fingerprint()} for part, s in sources.items()}
     sets = {part: read_examples(source, task, columns, folder / part) for part, source in sources.items()}
     task = task.settled(sets)

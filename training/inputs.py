@@ -99,6 +99,11 @@ class Inputs:
     counts: dict[str, Any]
     masking: Masking | None = None
 
+    @property
+    def per_epoch(self) -> int:
+        """Parts in which all training rows are trained on; of large data several."""
+        return 1
+
     def part(self, name: str) -> Part:
         """A part as a baseline reads it: with its tokens, where it counts tokens."""
         part = self.parts[name]

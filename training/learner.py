@@ -100,6 +100,7 @@ def learn(
     metrics |= {
         "best_epoch": progress.best_epoch,
         "history": progress.history,
+        **({"parts_of_epoch": inputs.per_epoch} if inputs.per_epoch > 1 else {}),
         "data": dataclasses.asdict(data.summary),
         "tokens": {name: dataclasses.asdict(counts) for name, counts in inputs.counts.items()},
         "cost": cost.values(trained_size(model)),

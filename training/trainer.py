@@ -92,7 +92,7 @@ def train(
         ),
         average=average,
         checkpoint=folder / CHECKPOINT,
-        callbacks=_callbacks(config, data.task.metric, batches, folder),
+        callbacks=_callbacks(config, data.task.metric, batches, lessons.per_epoch, folder),
         judge_first=start is not None,
         source_of=lambda number: lessons.of(number, last=number + 1 == rounds),
     )
@@ -166,9 +166,11 @@ def _compiled(jit: str) -> bool:
     return jit == "on" or (jit == "auto" and bool(tf.config.list_logical_devices("GPU")))
 
 
-def _callbacks(config: FitConfig, metric: str, batches: int, folder: Path) -> list[keras.callbacks.Callback]:
+def _callbacks(
+    config: FitConfig, metric: str, batches: int, parts: int, folder: Path
+) -> list[keras.callbacks.Callback]:
     callbacks: list[keras.callbacks.Callback] = [
-        Progress(batches * config.train.epochs, metric),
+        Progress(batches * config.train.epochs, metric, parts),
         keras.callbacks.CSVLogger(str(folder / RUN_LOG), append=config.resume),
     ]
     if config.tensorboard:

@@ -13,6 +13,7 @@ from training.inputs import Inputs, Lessons, cut_parts
 from training.large.limits import Large
 from training.large.stretches import Stretches
 from training.pipeline import BatchSource, tokenize_examples
+from training.room import ROW_BYTES, TOKEN_BYTES_PER_TEXT_BYTE, check_room
 from training.tasks.task import Lesson, Masking, Part, Task
 
 
@@ -25,6 +26,11 @@ class LargeInputs(Inputs):
     """
 
     stretches: Stretches = dataclasses.field(kw_only=True)
+
+    @property
+    def per_epoch(self) -> int:
+        """Parts in which all training rows are trained on, and after each of which the model is judged."""
+        return self.stretches.per_epoch
 
     def text_lengths(self, name: str) -> np.ndarray:
         """Tokens of each text of a part, of the training rows those of the first stretch; int32."""
@@ -46,7 +52,7 @@ class LargeInputs(Inputs):
             places = np.arange(len(rows))
             return BatchSource(spool, places, lesson.targets, lesson.weights, padding, **options)
 
-        return Lessons(of, self.stretches.per_epoch)
+        return Lessons(of, self.per_epoch)
 
     def close(self) -> None:
         """Waits for what is being cut."""
@@ -69,11 +75,12 @@ def cut_for_training(
         masking: How tokens are hidden, where the model must find them.
         large: From how many rows on data are large; None: never.
     """
-    if large is None or not large.is_large(parts["train"]) or masking is not None:
-        return cut_parts(preprocessor, parts, folder, masking)
     # Pairs and sentences are several spools a row, and read together with others of their set.
-    if not isinstance(preprocessor, Preprocessor):
+    alone = masking is None and isinstance(preprocessor, Preprocessor)
+    if large is None or not alone or not large.is_large(parts["train"]):
+        check_room(folder, _token_bytes(parts), "token ids")
         return cut_parts(preprocessor, parts, folder, masking)
+    check_room(folder, _token_bytes(parts, large.stretch_rows), "token ids")
     stretches = Stretches(parts["train"], preprocessor, large, folder)
     tokens: dict[str, Any] = {}
     counts: dict[str, Any] = {}
@@ -89,3 +96,15 @@ def cut_for_training(
         f" cut into tokens while the one before is trained on; the first has {len(first):,}:"
     )
     return LargeInputs(preprocessor, parts, tokens, counts, stretches=stretches)
+
+
+def _token_bytes(parts: dict[str, Part], stretch_rows: int | None = None) -> float:
+    """Of the token ids of every part, of the training rows those of three stretches: bytes at most, or as good as."""
+    total = 0.0
+    for examples in {id(part.examples): part.examples for part in parts.values()}.values():
+        size = sum(float(spool.lengths.sum(dtype=np.int64)) for spool in examples.texts)
+        share = 1.0
+        if stretch_rows is not None and examples is parts["train"].examples:
+            share = min(1.0, (3 * stretch_rows + len(parts["validation"].rows)) / len(examples))
+        total += share * (size * TOKEN_BYTES_PER_TEXT_BYTE + len(examples) * ROW_BYTES)
+    return total
