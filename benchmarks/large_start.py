@@ -5,21 +5,25 @@ there: JSON on stdout, a line for each look. The run is stopped after some minut
 """
 
 import argparse
+import fcntl
 import json
 import os
 import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from pathlib import Path
 
 PAGE, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 # The bar stands at 0 until the first step is done.
-STEP = re.compile(rb"\| *[1-9]\d*/\d+ ")
+STEP = re.compile(rb"[\r ][1-9]\d*/\d+ \[")
+LINES, COLUMNS = 24, 120
 
 
 class Watched:
@@ -28,7 +32,8 @@ class Watched:
     def __init__(self, flags: list[str], scratch: Path):
         self.scratch, self.first_step, self.shown = scratch, None, b""
         terminal, end = pty.openpty()
-        environment = os.environ | {"TMPDIR": str(scratch), "COLUMNS": "120"}
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+        environment = os.environ | {"TMPDIR": str(scratch)}
         command = [sys.executable, "-m", "training.fit", *flags]
         self.started = time.monotonic()
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=end, env=environment)
