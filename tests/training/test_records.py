@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kmha.errors import InputError
-from training import blocks, records
+from training import blocks
 from training.records import column_names, read_rows
 
 
