@@ -6,7 +6,7 @@ from typing import Any
 
 from kmha.errors import InputError
 from training.config import FitConfig, sample_name
-from training.large.limits import held_out_fraction
+from training.large.limits import Large, held_out_fraction, with_fewer_validation_rows
 from training.room import check_room, unpacked_bytes
 from training.sources import find_sources, read_examples
 from training.split import DataSummary, split
@@ -92,6 +92,8 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         # Texts whose tokens are hidden have no labels at all.
         one_label=task.masking is not None or (task.makes_wrong_rows and "validation" in sets),
     )
+    if "validation" in sets:
+        parts = with_fewer_validation_rows(parts, Large(config.data.large_rows, config.train.seed))
     _check_validation(parts.summary, sources["train"].name)
     train = Part(sets["train"], parts.train_rows)
     validation = Part(sets.get("validation", sets["train"]), parts.validation_rows)
@@ -135,6 +137,7 @@ def describe(data: Data) -> list[str]:
     notes = [
         (s.dropped_in_test, "rows dropped: their text stands in the test file"),
         (s.dropped_in_validation, "training rows dropped: their text stands in the validation file"),
+        (s.left_out_of_validation, "validation rows left out: of large data a sample is judged"),
         (s.repeated_train_rows, "training rows repeat an earlier text"),
         (s.conflicting_train_rows, "training rows have a text that also has another label"),
         (s.empty_texts, f"rows have an empty text ({'skipped' if data.task.masking else 'kept'})"),

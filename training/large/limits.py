@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from training.split import Split
 from training.tasks.task import Part
 
 
@@ -30,7 +31,7 @@ class Large:
 
     @property
     def sample_rows(self) -> int:
-        """Rows from which a vocabulary is learnt."""
+        """Rows from which a vocabulary is learnt, and most of those given to validate on."""
         return max(1, self.rows // 10)
 
     def sampled(self, part: Part) -> Part:
@@ -40,6 +41,23 @@ class Large:
         rng = np.random.default_rng([self.seed, 11])
         chosen = rng.choice(len(part.rows), self.sample_rows, replace=False, shuffle=False)
         return dataclasses.replace(part, rows=part.rows[np.sort(chosen)])
+
+
+def with_fewer_validation_rows(parts: Split, large: Large) -> Split:
+    """Leaves out validation rows of large data beyond a tenth of the limit, by a seeded draw: they are judged often.
+
+    Args:
+        parts: Of which the validation rows were given, not held out.
+        large: From how many training rows on data are large.
+    """
+    rows = parts.validation_rows
+    if len(parts.train_rows) <= large.rows or len(rows) <= large.sample_rows:
+        return parts
+    kept = np.sort(np.random.default_rng([large.seed, 17]).choice(rows, large.sample_rows, replace=False))
+    summary = dataclasses.replace(
+        parts.summary, validation_rows=len(kept), left_out_of_validation=len(rows) - len(kept)
+    )
+    return dataclasses.replace(parts, validation_rows=kept, summary=summary)
 
 
 def held_out_fraction(fraction: float, rows: int, large_rows: int) -> float:
