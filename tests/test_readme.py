@@ -18,7 +18,7 @@ from tests.shown_commands import Stage, code_lines, commands_of, lines_of, run_l
             pytest.param(f"docs/{each}.md", marks=pytest.mark.slow)
             for each in (
                 *("match", "tag", "finetune", "masked-lm"),
-                *("calibration", "explain", "report", "heads", "compare"),
+                *("calibration", "explain", "report", "heads", "compare", "large-data"),
             )
         ),
     ],
