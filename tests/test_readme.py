@@ -19,7 +19,7 @@ from tests.shown_commands import Stage, code_lines, commands_of, lines_of, run_l
             pytest.param(f"docs/{each}.md", marks=pytest.mark.slow)
             for each in (
                 *("match", "tag", "finetune", "masked-lm", "documents"),
-                *("calibration", "explain", "report", "heads", "compare", "workers"),
+                *("calibration", "explain", "report", "heads", "compare", "workers", "large-data"),
             )
         ),
     ],

@@ -34,6 +34,7 @@ _ROWS_WITH_RARE_TERMS = (
     20_000  # beyond, a term must occur in two rows: a third of the memory, the same accuracy
 )
 _HELD_OUT_SHARE = 5
+MOST_ROWS = 100_000
 _LOWER_IS_BETTER = frozenset({"ece", "loss"})
 
 
@@ -82,7 +83,8 @@ def fit_baseline(
     multi_label: bool,
     seed: int,
     validation: tuple[Sequence[str], np.ndarray] | None = None,
-    max_rows: int = 100_000,
+    max_rows: int = MOST_ROWS,
+    of_rows: int | None = None,
 ) -> LinearBaseline:
     """Trains the linear baseline.
 
@@ -94,6 +96,7 @@ def fit_baseline(
         validation: Texts and targets on which the thresholds of several labels are found. None: on a fifth of
             the training rows, held out for that and then trained on as well. Unused with one label a row.
         max_rows: Rows beyond this are left out by a seeded draw, and the description says so.
+        of_rows: Rows that the texts were drawn from; None: from none but them.
 
     Returns:
         The fitted baseline.
@@ -108,9 +111,9 @@ def fit_baseline(
             f"wanted one target for each text, got {len(texts)} texts and {len(targets)} targets"
         )
     generator = np.random.default_rng(seed)
-    num_rows = len(texts)
-    if num_rows > max_rows:
-        rows = np.sort(generator.choice(num_rows, max_rows, replace=False))
+    num_rows = of_rows or len(texts)
+    if len(texts) > max_rows:
+        rows = np.sort(generator.choice(len(texts), max_rows, replace=False))
         texts, targets = [texts[int(row)] for row in rows], targets[rows]
     if not any(text.strip() for text in texts):
         raise InputError(
@@ -132,11 +135,18 @@ def fit_baseline(
         thresholds = best_thresholds(judged, scores, default=0.0)
     else:
         weights, biases, class_ids = _one_label(features, targets, seed)
-    sample = f"a random {len(texts):,} of " if num_rows > max_rows else ""
+    sample = f"a random {len(texts):,} of " if num_rows > len(texts) else ""
     unit = "character" if vectorizer.analyzer == "char" else "word"
     model = "LinearSVC (C 0.1 per label, thresholds on validation rows)" if multi_label else "LinearSVC (C 1)"
     description = f"TF-IDF of {unit} 1-2-grams + {model}, {sample}{num_rows:,} training rows"
     return LinearBaseline(vectorizer, weights, biases, class_ids, thresholds, description)
+
+
+def drawn_rows(rows: int, seed: int, most: int = MOST_ROWS) -> np.ndarray:
+    """The rows that `fit_baseline` draws from so many, int64 ascending: then the texts of others need not be read."""
+    if rows <= most:
+        return np.arange(rows)
+    return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
 
 
 def compare(

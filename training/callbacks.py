@@ -78,12 +78,14 @@ class Progress(keras.callbacks.Callback):
     Args:
         total_batches: Batches of the whole run.
         metric: Name of the validation score to show.
+        parts: Parts of an epoch, each of which counts as one here; 1: an epoch is one.
     """
 
-    def __init__(self, total_batches: int, metric: str):
+    def __init__(self, total_batches: int, metric: str, parts: int = 1):
         super().__init__()
         self.total_batches = total_batches
         self.metric = metric
+        self.parts = parts
 
     def on_train_begin(self, logs=None):
         """Opens the bar."""
@@ -115,8 +117,10 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         """Prints the epoch's line."""
         logs = logs or {}
+        whole, part = divmod(epoch, self.parts)
+        place = f"epoch {whole + 1}" + (f", part {part + 1} of {self.parts}" if self.parts > 1 else "")
         self.bar.write(
-            f"epoch {epoch + 1}: loss {logs['loss']:.4f}, validation loss {logs['val_loss']:.4f},"
+            f"{place}: loss {logs['loss']:.4f}, validation loss {logs['val_loss']:.4f},"
             f" {self.metric} {logs[f'val_{self.metric}']:.4f}"
             f" ({logs['tokens_per_second']:,.0f} tokens/s, {logs['input_wait_share']:.1%} waiting for input,"
             f" {time.monotonic() - self.epoch_start:.0f} s){self._time_left()}",

@@ -38,7 +38,10 @@ class DataSection:
     query_column: str = ""
     """Column of the name of the query that a pair belongs to; empty: query_id, where there is one."""
     validation_fraction: OpenShare = 0.1
-    """Share of the training rows held out where no validation rows are given."""
+    """Share of the training rows held out where no validation rows are given; see large_rows."""
+    large_rows: Count = 500_000
+    """More rows to train on than this are cut into tokens a part at a time while training goes on; the vocabulary is
+    learnt from a tenth as many, and as many are held out as of this number."""
     sample: Literal["auto", "reviews", "pos"] = "auto"
     """The sample used when no rows are given (extra: samples): reviews with labels, or, for tags, parts of speech."""
     tfds: str = ""

@@ -6,6 +6,8 @@ from typing import Any
 
 from kmha.errors import InputError
 from training.config import FitConfig, sample_name
+from training.large.limits import Large, held_out_fraction, with_fewer_validation_rows
+from training.room import check_room, unpacked_bytes
 from training.sources import find_sources, read_examples
 from training.split import DataSummary, split
 from training.tasks.task import Columns, Part, Task
@@ -68,6 +70,11 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     for source in sources.values():
         # A column that the last file lacks is found before hours go into the first.
         source.check(columns)
+    check_room(
+        folder,
+        unpacked_bytes(s.file for s in sources.values() if s.file is not None),
+        "the texts of all rows",
+    )
     # What is noted of a file must be of the rows that were read.
     with unchanged(*(source.file for source in sources.values())):
         origins = {part: {"name": s.name, "sha256": s.fingerprint()} for part, s in sources.items()}
@@ -77,7 +84,9 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         sets["train"],
         sets.get("validation"),
         sets.get("test"),
-        validation_fraction=config.data.validation_fraction,
+        validation_fraction=held_out_fraction(
+            config.data.validation_fraction, len(sets["train"]), config.data.large_rows
+        ),
         seed=config.train.seed,
         multi_label=task.several_labels,
         classes=task.has_classes,
@@ -86,6 +95,8 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         # Texts whose tokens are hidden have no labels at all.
         one_label=task.masking is not None or (task.makes_wrong_rows and "validation" in sets),
     )
+    if "validation" in sets:
+        parts = with_fewer_validation_rows(parts, Large(config.data.large_rows, config.train.seed))
     _check_validation(parts.summary, sources["train"].name)
     train = Part(sets["train"], parts.train_rows)
     validation = Part(sets.get("validation", sets["train"]), parts.validation_rows)
@@ -131,6 +142,7 @@ def describe(data: Data) -> list[str]:
     notes = [
         (s.dropped_in_test, "rows dropped: their text stands in the test file"),
         (s.dropped_in_validation, "training rows dropped: their text stands in the validation file"),
+        (s.left_out_of_validation, "validation rows left out: of large data a sample is judged"),
         (s.repeated_train_rows, "training rows repeat an earlier text"),
         (s.conflicting_train_rows, "training rows have a text that also has another label"),
         (s.empty_texts, f"rows have an empty text ({'skipped' if data.task.masking else 'kept'})"),

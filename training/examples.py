@@ -4,9 +4,10 @@ In memory an example costs about 36 bytes (where its texts stand, two digests, i
 length of its texts, so a data set may be larger than memory.
 """
 
+import functools
 import hashlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -40,7 +41,7 @@ class Example:
 
 
 class ExampleSet:
-    """Examples on disk, as `write_examples` leaves them.
+    """Examples on disk, as `write_examples` or `write_labelled_texts` leaves them.
 
     Attributes:
         texts: A spool of UTF-8 bytes for each text of an example.
@@ -56,7 +57,7 @@ class ExampleSet:
 
     def __init__(
         self,
-        folder: Path,
+        place: Callable[[int], str],
         texts: tuple[Spool, ...],
         label_names: list[str],
         label_counts: np.ndarray,
@@ -67,7 +68,7 @@ class ExampleSet:
         named_queries: bool,
         ordered: bool,
     ) -> None:
-        """Holds what `write_examples` wrote; local_ids are places in label_names, row after row."""
+        """Holds what was written; place tells where a row comes from, local_ids are places in label_names."""
         self.texts = texts
         self.label_names = label_names
         self.digests = digests
@@ -75,7 +76,7 @@ class ExampleSet:
         self.queries = queries
         self.named_queries = named_queries
         self.ordered = ordered
-        self._folder = folder
+        self._place = place
         self._local_ids = local_ids
         self._label_ends = np.cumsum(label_counts, dtype=np.int64).astype(np.int32)
 
@@ -115,9 +116,8 @@ class ExampleSet:
         return self._local_ids[np.repeat(shifts, counts) + np.arange(int(counts.sum()))], counts
 
     def place(self, row: int) -> str:
-        """Tells where a row comes from, for messages; reads a file from its start, so not for many rows."""
-        with open(self._folder / "places.txt", encoding="utf-8", newline="\n") as file:
-            return next(islice(file, row, None)).rstrip("\n")
+        """Tells where a row comes from, for messages; may read a file from its start, so not for many rows."""
+        return self._place(row)
 
     @property
     def origin(self) -> str:
@@ -172,7 +172,7 @@ def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1
                 raise InputError(f"{example.place}: a label wanted, an empty one given")
             label_ids.extend([names.setdefault(label, len(names)) for label in labels])
             label_counts.append(len(labels))
-            digest, any_empty = _text_digest(example.texts)
+            digest, any_empty = text_digest(example.texts)
             digests.append(digest)
             empty_texts += any_empty
             unnamed += example.query is None
@@ -184,7 +184,7 @@ def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1
                 _flush(writers, blocks)
         _flush(writers, blocks)
     return ExampleSet(
-        folder,
+        functools.partial(_noted_place, folder / "places.txt"),
         tuple(Spool.open(path) for path in _text_paths(folder, num_texts)),
         list(names),
         np.array(label_counts, np.int32),
@@ -252,7 +252,7 @@ def _lookup(examples: ExampleSet, labels: Sequence[str]) -> np.ndarray:
     return np.array([places.get(name, -1) for name in examples.label_names], np.int32)
 
 
-def _text_digest(texts: tuple[str, ...]) -> tuple[int, bool]:
+def text_digest(texts: tuple[str, ...]) -> tuple[int, bool]:
     """Gives the digest of the texts of one example, and whether one of them is empty."""
     stripped = [text.strip().encode("utf-8") for text in texts]
     # Each text's length before it keeps ("ab", "c") apart from ("a", "bc").
@@ -264,6 +264,11 @@ def _text_digest(texts: tuple[str, ...]) -> tuple[int, bool]:
 def _query_number(example: Example) -> int:
     name = example.texts[0].strip() if example.query is None else f"\0{example.query}"
     return int.from_bytes(hashlib.blake2b(name.encode("utf-8"), digest_size=8).digest(), "little")
+
+
+def _noted_place(path: Path, row: int) -> str:
+    with open(path, encoding="utf-8", newline="\n") as file:
+        return next(islice(file, row, None)).rstrip("\n")
 
 
 def _text_paths(folder: Path, num_texts: int) -> list[Path]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from kmha.text.vocabulary import Vocabulary, learn_vocabulary
 from training.cli import say
 from training.config import TextSection
 from training.joined_tokens import joined_tokens
+from training.large.limits import Large
 from training.masked_batches import MaskedSource
 from training.packing import cut_pieces
 from training.pair_batches import PairSource
@@ -69,6 +70,19 @@ class Source(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
+class Lessons:
+    """What is trained on: by its number, counted over all epochs, and whether it is the last, a source of batches.
+
+    Attributes:
+        of: Gives the batches.
+        per_epoch: Sources that make up all rows.
+    """
+
+    of: Callable[..., Source]
+    per_epoch: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
 class Inputs:
     """The tokenized parts of the data, by name.
 
@@ -88,6 +102,11 @@ class Inputs:
     counts: dict[str, Any]
     masking: Masking | None = None
     windows: WindowShape | None = None
+
+    @property
+    def per_epoch(self) -> int:
+        """Parts in which all training rows are trained on; of large data several."""
+        return 1
 
     def part(self, name: str) -> Part:
         """A part as a baseline reads it: with its tokens, where it counts tokens."""
@@ -130,6 +149,22 @@ class Inputs:
         rows = rows if self.preprocessor.num_texts == 1 else np.stack([rows, rows], axis=1)
         return self.source(name, Lesson(rows, targets, np.ones(len(rows), np.float32)))
 
+    def lessons(self, task: Task, part: Part, labels: Sequence[str], seed: int, **options) -> Lessons:
+        """What to train on: all training rows in one source.
+
+        Args:
+            task: Says what of them.
+            part: The training rows.
+            labels: Names of the model's outputs.
+            seed: Of what is drawn by chance.
+            **options: As in `source`.
+        """
+        source = self.source("train", task.lesson(part, labels, seed), **options)
+        return Lessons(lambda number, last=False: source)
+
+    def close(self) -> None:
+        """Waits for what goes on beside; the folder of the tokens may go then."""
+
     def source(self, name: str, lesson: Lesson, **options) -> Source:
         """Batches of some rows of a part's set.
 
@@ -164,15 +199,28 @@ def make_inputs(
     vocabulary: Vocabulary | None = None,
     crew: Crew = ALONE,
 ) -> Inputs:
-    """Reads or learns the vocabularies, then tokenizes every part.
+    """Makes the preprocessor, then tokenizes every part; for the arguments see `make_preprocessor` and `cut_parts`."""
+    preprocessor = make_preprocessor(text, parts, task, vocabulary, crew=crew)
+    return cut_parts(preprocessor, parts, folder, task.masking, task.windows)
+
+
+def make_preprocessor(
+    text: TextSection,
+    parts: dict[str, Part],
+    task: Task,
+    vocabulary: Vocabulary | None = None,
+    large: Large | None = None,
+    crew: Crew = ALONE,
+) -> Any:
+    """Reads or learns the vocabularies.
 
     Args:
         text: How strings become tokens.
         parts: "train" and others by name; the vocabularies are learnt from "train", and where there are texts without
             labels from "texts", alone.
-        folder: Where the token ids go.
         task: Says how texts are cut.
         vocabulary: Used where it is given, in place of a learnt one.
+        large: From how many rows on a sample of them is learnt from; None: never.
         crew: The workers that train together, of which one learns the vocabularies.
 
     Raises:
@@ -181,12 +229,13 @@ def make_inputs(
     num_texts = len(parts["train"].examples.texts)
     if vocabulary is None and text.vocabulary is not None:
         vocabulary = Vocabulary.read(text.vocabulary)
-    learnt_from = _Texts([parts[name] for name in ("train", "texts") if name in parts], num_texts)
+    read = [parts[name] for name in ("train", "texts") if name in parts]
+    learnt_from = _Texts([large.sampled(part) if large else part for part in read], num_texts)
     made = {
         each: _preprocessor(text, each, vocabulary, learnt_from, crew)
         for each in task.tokenizations(text.tokenization or "wordpiece")
     }
-    return cut_parts(task.preprocessor(made), parts, folder, task.masking, task.windows)
+    return task.preprocessor(made)
 
 
 def cut_parts(

@@ -18,9 +18,11 @@ from training.cost import Cost, trained_size
 from training.data import Data
 from training.distill import TaughtTask, with_teacher
 from training.encoder_shape import checkpoint_of
-from training.inputs import Inputs, Source, cut_parts, make_inputs
+from training.inputs import Inputs, Source, make_preprocessor
 from training.judge import Judge
 from training.kept import length_percentiles, sample_texts
+from training.large.inputs import cut_for_training
+from training.large.limits import Large
 from training.model_calibration import described
 from training.outcomes import Dismissed
 from training.precision import POLICIES, in_float32
@@ -77,16 +79,21 @@ def learn(
     checkpoint = checkpoint_of(config)
     vocabulary = checkpoint.vocabulary if checkpoint else None
     with cost.of("tokens"):
+        large = Large(config.data.large_rows, config.train.seed)
         if start is not None:
-            task = data.task
-            inputs = cut_parts(start.preprocessor, data.parts, scratch, task.masking, task.windows)
+            preprocessor = start.preprocessor
         else:
-            inputs = make_inputs(config.text, data.parts, scratch, data.task, vocabulary, crew)
+            preprocessor = make_preprocessor(config.text, data.parts, data.task, vocabulary, large, crew)
+        # A teacher answers all rows before any is trained on.
+        by_parts = None if config.distill.teacher else large
+        inputs = cut_for_training(
+            preprocessor, data.parts, scratch, data.task.masking, by_parts, data.task.windows
+        )
     for name, counts in inputs.counts.items():
         say(counts.describe(name))
     with cost.of("teacher") if config.distill.teacher else contextlib.nullcontext():
         data, inputs = with_teacher(config, data, inputs, scratch)
-    with cost.of("training"), _dtype_policy(POLICIES[config.precision]):
+    with cost.of("training"), _dtype_policy(POLICIES[config.precision]), contextlib.closing(inputs):
         validation = inputs.judged("validation", data.task.targets(data.validation, data.labels))
         model, judge, progress = train(config, data, inputs, validation, folder, start, crew)
     if not crew.is_chief:
@@ -107,6 +114,7 @@ def learn(
     metrics |= {
         "best_epoch": progress.best_epoch,
         "history": progress.history,
+        **({"parts_of_epoch": inputs.per_epoch} if inputs.per_epoch > 1 else {}),
         "data": dataclasses.asdict(data.summary),
         "tokens": {name: dataclasses.asdict(counts) for name, counts in inputs.counts.items()},
         "cost": cost.values(trained_size(model)),

@@ -104,6 +104,8 @@ class Loop:
         callbacks: More Keras callbacks.
         judge_first: Whether the weights that training begins with stay where none are better; their epoch is -1.
         crew: The workers that train together.
+        source_of: Gives the batches of each epoch, where they are not those of `source`: of large data, whose parts
+            count as epochs here.
     """
 
     model: keras.Model
@@ -118,6 +120,7 @@ class Loop:
     callbacks: Sequence[keras.callbacks.Callback] = ()
     judge_first: bool = False
     crew: Crew = ALONE
+    source_of: Callable[[int], Source] | None = None
 
     def run(self, resume: bool = False) -> Standing:
         """Trains and leaves the best weights in the model.
@@ -165,19 +168,21 @@ class Loop:
         )
 
     def _epoch(self, standing: Standing, state: RunState, callbacks, signals: list[int]) -> None:
-        plans = epoch_plans(self.source, self.lengths, self.settings, standing.epoch)
+        source = self.source if self.source_of is None else self.source_of(standing.epoch)
+        row_lengths = source.lengths
+        plans = epoch_plans(source, self.lengths, self.settings, standing.epoch)
         callbacks.on_epoch_begin(standing.epoch)
         started, waited, tokens = time.monotonic(), 0.0, 0
         worked = time.process_time()
-        own = shares(self.source, plans[standing.batch :], self.crew.index, self.crew.count)
-        batches = iter(self.source.dataset(own))
+        own = shares(source, plans[standing.batch :], self.crew.index, self.crew.count)
+        batches = iter(source.dataset(own))
         for plan in plans[standing.batch :]:
             asked = time.monotonic()
             batch = next(batches)
             waited += time.monotonic() - asked
             callbacks.on_train_batch_begin(standing.batch)
             self._batch(standing, batch, last=standing.batch + 1 == len(plans))
-            tokens += int(self.source.lengths[plan.rows].sum())
+            tokens += int(row_lengths[plan.rows].sum())
             callbacks.on_train_batch_end(standing.batch - 1, {"loss": standing.mean_loss()})
             self._perhaps_save(standing, state, signals)
             if self.model.stop_training:

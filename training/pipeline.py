@@ -63,24 +63,31 @@ def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> 
 
 
 def tokenize_examples(
-    examples: ExampleSet, preprocessor: Preprocessor, path: Path, field: int = 0
+    examples: ExampleSet,
+    preprocessor: Preprocessor,
+    path: Path,
+    field: int = 0,
+    rows: np.ndarray | None = None,
 ) -> tuple[Spool, TokenCounts]:
-    """Writes the token ids of every row of a set to disk.
+    """Writes the token ids of rows of a set to disk.
 
     Args:
         examples: Checked rows.
         preprocessor: Cuts the texts.
         path: Where the token ids go.
         field: Which of the example's texts.
+        rows: Which rows, integers [R]; None: all.
 
     Returns:
-        The token ids int32, special tokens included, and the counts.
+        Of each row the token ids int32, special tokens included, and the counts.
     """
 
     def chunks():
-        for first in range(0, len(examples), CHUNK_ROWS):
-            yield examples.read_texts(np.arange(first, min(first + CHUNK_ROWS, len(examples))), field)
+        for first in range(0, total, CHUNK_ROWS):
+            end = min(first + CHUNK_ROWS, total)
+            yield examples.read_texts(np.arange(first, end) if rows is None else rows[first:end], field)
 
+    total = len(examples) if rows is None else len(rows)
     tokens = truncated = empty = unknown = 0
     unknown_id = preprocessor.unknown_id
     with SpoolWriter(path, np.int32) as writer:
@@ -167,9 +174,10 @@ class BatchSource:
         return plan_batches(self.lengths, buckets, batch_tokens, most_rows, rng, self.windows)
 
     def different_ids(self, granularity: int = 0) -> Iterator[np.ndarray]:
-        """Token ids of all rows, int32 [B, T], padded with 0."""
-        for first in range(0, len(self.rows), CHUNK_ROWS):
-            flat, lengths = self.tokens.gather(self.rows[first : first + CHUNK_ROWS])
+        """Token ids of all rows, int32 [B, T], padded with 0; rows of similar length together."""
+        rows = self.rows[np.argsort(self.lengths, kind="stable")]
+        for first in range(0, len(rows), CHUNK_ROWS):
+            flat, lengths = self.tokens.gather(rows[first : first + CHUNK_ROWS])
             yield padded_ids(flat, lengths, len(lengths), int(lengths.max()), 0)[0]
 
     feature_names = (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK)

@@ -7,10 +7,12 @@ from typing import Any
 
 from kmha.errors import InputError
 from kmha.manifest import sha256
+from training.blocks import Block
 from training.config import DataSection
 from training.examples import ExampleSet, write_examples
+from training.labelled_texts import write_labelled_texts
 from training.pos_sample import pos_rows
-from training.records import Row, column_names, read_rows
+from training.records import Row, column_names, has_blocks, read_blocks, read_rows
 from training.samples import review_rows
 from training.tasks.task import Columns, Task
 from training.tfds_source import tfds_rows
@@ -31,6 +33,7 @@ class Source:
     columns: Sequence[str] | None  # None: not known before reading
     rows: Callable[[Sequence[str]], Iterator[Row]]
     file: Path | None = None
+    blocks: Callable[[Sequence[str]], Iterator[Block]] | None = None  # the same rows, many at a time
 
     def fingerprint(self) -> str | None:
         """SHA-256 of the file; None where there is no single file."""
@@ -44,7 +47,13 @@ class Source:
 
 def file_source(path: Path) -> Source:
     """The rows of a CSV, TSV, JSONL or CoNLL file; raises InputError if it cannot be one."""
-    return Source(str(path), column_names(path), lambda columns: read_rows(path, columns), path)
+    return Source(
+        str(path),
+        column_names(path),
+        lambda columns: read_rows(path, columns),
+        path,
+        (lambda columns: read_blocks(path, columns)) if has_blocks(path) else None,
+    )
 
 
 def find_sources(data: DataSection, sample: str = "reviews") -> dict[str, Source]:
@@ -94,6 +103,9 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
     Raises:
         InputError: A row that cannot be used, by file and line, no rows at all, or a file that changes meanwhile.
     """
+    if source.blocks is not None and task.labels_alone:
+        blocks = source.blocks(columns.required)
+        return write_labelled_texts(blocks, source.name, task, columns, folder)
     # Where the names are not known before reading, a column that was named must be there.
     optional = (name for name in columns.optional if source.columns is None or name in source.columns)
     rows = source.rows((*columns.required, *optional))

@@ -34,6 +34,7 @@ class DataSummary:
         labels_only_in_validation: Label to validation rows, for labels that no training row has.
         labels_only_in_test: Label to test rows, for labels that no training row has.
         class_counts: Label to rows that are trained on.
+        left_out_of_validation: Rows of the given validation set that are not judged, of large data.
     """
 
     train_rows: int
@@ -47,6 +48,7 @@ class DataSummary:
     labels_only_in_validation: dict[str, int]
     labels_only_in_test: dict[str, int]
     class_counts: dict[str, int]
+    left_out_of_validation: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,5 +1,6 @@
 """A model trained on the rows of a task: where it computes, what its step is, and how often it is judged."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +59,23 @@ def train(
         The model with its best weights, its judge, and how the training went.
     """
     strategy = _strategy(config, data.task, crew)
-    source = inputs.source(
-        "train",
-        data.task.lesson(data.train, data.labels, config.train.seed),
+    lessons = inputs.lessons(
+        data.task,
+        data.train,
+        data.labels,
+        config.train.seed,
         full_shapes=_compiled(config.train.jit),
         divisor=strategy.num_replicas_in_sync // crew.count,
     )
+    source = lessons.of(0, last=True)
     lengths = source.buckets([validation], config.train.buckets)
     plans = epoch_plans(source, lengths, config.train, 0)
     check_rows(plans, config.train, strategy.num_replicas_in_sync, data.train.examples.origin)
+    # Of large data all parts of an epoch are as long as the first, but for chance.
+    batches = len(plans) * lessons.per_epoch
     pairs = len(source.rows) if data.task.num_texts == 2 else 0
-    config = with_usual(config, data.task, source.text_lengths, len(plans), pairs)
+    config = with_usual(config, data.task, source.text_lengths, batches, pairs)
+    rounds = config.train.epochs * lessons.per_epoch
     with strategy.scope():
         if start is not None:
             model = start.build()
@@ -80,7 +87,7 @@ def train(
         new_ngrams = has_new_ngrams(config)
         freeze(model, config.finetune.frozen_layers, new_ngrams)
         trained = trained_beside(data.task, model)
-        step, average = _step_and_average(config, data.task, model, trained, strategy, len(plans), new_ngrams)
+        step, average = _step_and_average(config, data.task, model, trained, strategy, batches, new_ngrams)
     check_same_weights(crew, model.variables)
     judge = Judge(model, data.task, data.labels, lengths)
     judge.check(data.validation)
@@ -91,12 +98,15 @@ def train(
         lengths=lengths,
         validate=lambda: crew.once("validation", lambda: judge.validate(validation, data.validation)),
         metric=data.task.metric,
-        settings=config.train,
+        settings=dataclasses.replace(
+            config.train, epochs=rounds, patience=config.train.patience * lessons.per_epoch
+        ),
         average=average,
         checkpoint=folder / CHECKPOINT,
-        callbacks=_callbacks(config, data.task.metric, len(plans), folder),
+        callbacks=_callbacks(config, data.task.metric, batches, lessons.per_epoch, folder),
         judge_first=start is not None,
         crew=crew,
+        source_of=lambda number: lessons.of(number, last=number + 1 == rounds),
     )
     if config.resume:
         name = crew.once("checkpoint", lambda: getattr(newest_whole(loop.checkpoint), "name", ""))
@@ -105,8 +115,8 @@ def train(
     # Of pairs there are many combinations, more than anybody would read.
     shown = ", ".join(map(str, lengths)) if inputs.preprocessor.num_texts == 1 else f"{len(lengths)} shapes"
     share = computed_share(plans, source.lengths)
-    batches = f"{len(plans):,} batches an epoch, padded to {shown}: {share:.2f} times the real tokens"
-    say(f"{trained_size(model):,} weights, {batches}")
+    counted = f"{batches:,} batches an epoch, padded to {shown}: {share:.2f} times the real tokens"
+    say(f"{trained_size(model):,} weights, {counted}")
     return model, judge, loop.run(resume=config.resume)
 
 
@@ -179,9 +189,11 @@ def _compiled(jit: str) -> bool:
     return jit == "on" or (jit == "auto" and bool(tf.config.list_logical_devices("GPU")))
 
 
-def _callbacks(config: FitConfig, metric: str, batches: int, folder: Path) -> list[keras.callbacks.Callback]:
+def _callbacks(
+    config: FitConfig, metric: str, batches: int, parts: int, folder: Path
+) -> list[keras.callbacks.Callback]:
     callbacks: list[keras.callbacks.Callback] = [
-        Progress(batches * config.train.epochs, metric),
+        Progress(batches * config.train.epochs, metric, parts),
         EpochTable(folder / RUN_LOG, append=config.resume),
     ]
     if config.tensorboard:

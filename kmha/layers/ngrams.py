@@ -134,8 +134,12 @@ class NgramEmbedding(keras.layers.Layer):
             rows, columns = np.nonzero(token_ids)
             for count, order in zip(counts, self.orders, strict=True):
                 slots = ops.convert_to_numpy(ngram_slots(token_ids, order, self.buckets)[1])
-                once_a_row = np.unique(np.stack([rows, slots[rows, columns]]), axis=1)[1]
-                found, times = np.unique(once_a_row, return_counts=True)
+                # Each slot once a row, as one number: sorted, all rows of a slot stand together. NumPy's `unique` takes
+                # many times as long as its `sort`.
+                pairs = np.sort(slots[rows, columns].astype(np.int64) * len(token_ids) + rows)
+                once_a_row = pairs[np.diff(pairs, prepend=-1) > 0] // len(token_ids)
+                starts = np.flatnonzero(np.diff(once_a_row, prepend=-1))
+                found, times = once_a_row[starts], np.diff(starts, append=len(once_a_row))
                 # Saturating: only "at least min_rows" matters.
                 count[found] = np.minimum(count[found].astype(int) + times, min_rows)
         for known, count in zip(self.known, counts, strict=True):

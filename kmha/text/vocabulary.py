@@ -141,7 +141,9 @@ def _learn_pieces(texts, tokenization, size, min_frequency, lower_case) -> list[
     """Characters, then pieces of words."""
     from tokenizers import models, trainers
 
-    def train(size: int, limit: int, characters: list[str], continuations: list[str]) -> list[str]:
+    def train(
+        texts: Iterator[str], size: int, limit: int, characters: list[str], continuations: list[str]
+    ) -> list[str]:
         trainer = trainers.WordPieceTrainer(
             vocab_size=size,
             min_frequency=min_frequency,
@@ -152,12 +154,12 @@ def _learn_pieces(texts, tokenization, size, min_frequency, lower_case) -> list[
             continuing_subword_prefix=CONTINUATION,
             show_progress=False,
         )
-        model = models.WordPiece(unk_token=UNKNOWN)
-        return _train(model, trainer, _normalized(texts, lower_case), tokenization)
+        return _train(models.WordPiece(unk_token=UNKNOWN), trainer, texts, tokenization)
 
     # The trainer numbers continuation characters in the order of a hash map and breaks ties by number. A first
     # pass without merges finds them; given in sorted order they make the result repeatable.
-    alphabet = train(1, sys.maxunicode, [], [])[len(SPECIAL_TOKENS) :]
+    found = train(_different_words(_normalized(texts, lower_case)), 1, sys.maxunicode, [], [])
+    alphabet = found[len(SPECIAL_TOKENS) :]
     continuations = sorted(token for token in alphabet if token.startswith(CONTINUATION))
     characters = sorted(token for token in alphabet if not token.startswith(CONTINUATION))
     room = size - len(SPECIAL_TOKENS)
@@ -168,7 +170,13 @@ def _learn_pieces(texts, tokenization, size, min_frequency, lower_case) -> list[
         characters = sorted(characters, key=lambda character: (-counts[character], character))[:kept]
         known = {CONTINUATION + character for character in characters}
         continuations = [token for token in continuations if token in known]
-    return train(size, len(characters), characters, continuations)
+    return train(_normalized(texts, lower_case), size, len(characters), characters, continuations)
+
+
+def _different_words(texts: Iterator[str]) -> Iterator[str]:
+    """Texts in which each word stands once for many rows: all that it takes to meet every character of words."""
+    while chunk := list(itertools.islice(texts, CHUNK_ROWS)):
+        yield " ".join(sorted(set(" ".join(chunk).split(" "))))
 
 
 def _normalized(texts: Iterable[str], lower_case: bool) -> Iterator[str]:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kmha.errors import InputError
-from training.baseline import compare, fit_baseline, uses_characters
+from training.baseline import compare, drawn_rows, fit_baseline, uses_characters
 
 _ENGLISH = ["the film was good", "a good, warm story", "the film was bad", "bad and cold story"] * 4
 _CHINESE = ["这本书很好看", "房间干净,很好", "这本书太差了", "房间很脏,太差"] * 4
@@ -71,6 +71,17 @@ def test_rows_beyond_the_limit_are_left_out_and_told():
     baseline = fit_baseline(texts, np.arange(50) % 2, multi_label=False, seed=0, max_rows=20)
     assert len(baseline.vectorizer.vocabulary_) == 20
     assert "a random 20 of 50 training rows" in baseline.description
+
+
+def test_rows_that_were_drawn_before_are_those_that_would_be():
+    texts, targets = [f"word{row} all" for row in range(50)], np.arange(50) % 2
+    whole = fit_baseline(texts, targets, multi_label=False, seed=3, max_rows=20)
+    rows = drawn_rows(50, seed=3, most=20)
+    given = [texts[row] for row in rows]
+    drawn = fit_baseline(given, targets[rows], multi_label=False, seed=3, max_rows=20, of_rows=50)
+    assert drawn.description == whole.description and np.array_equal(drawn.weights, whole.weights)
+    assert drawn.vectorizer.vocabulary_ == whole.vectorizer.vocabulary_
+    assert drawn_rows(20, seed=3, most=20).tolist() == list(range(20))
 
 
 def test_many_rows_without_a_common_word_are_still_learnt(monkeypatch):

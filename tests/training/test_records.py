@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kmha.errors import InputError
-from training import records
+from training import blocks
 from training.records import column_names, read_rows
 
 
@@ -181,7 +181,7 @@ def test_damaged_gzip(tmp_path, data):
 
 def test_an_open_quote_stops_at_the_limit_of_a_field(tmp_path, monkeypatch):
     before = csv.field_size_limit(1000)
-    monkeypatch.setattr(records, "MAX_FIELD_CHARS", 1000)
+    monkeypatch.setattr(blocks, "MAX_FIELD_CHARS", 1000)
     try:
         path = write(tmp_path / "a.csv", 'text\nx\n"' + "word\n" * 1000)
         with pytest.raises(InputError, match="a.csv:3: a field of at most 1000 characters wanted"):

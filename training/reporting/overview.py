@@ -104,11 +104,13 @@ def curves(material: Material) -> Iterator[Block | None]:
     history, metric = material.metrics.get("history", []), material.metric
     if not history:
         return
+    parts = material.metrics.get("parts_of_epoch", 1)
+    caption, name = (f"Parts, {parts} to an epoch", "part") if parts > 1 else ("Epochs", "epoch")
     if can_draw():
-        yield pictures.learning_curves(history, metric, material.metrics.get("best_epoch"))
+        yield pictures.learning_curves(history, metric, material.metrics.get("best_epoch"), name)
     yield Table(
-        "Epochs",
-        ("epoch", "training loss", "validation loss", metric, "learning rate", "tokens a second"),
+        caption,
+        (name, "training loss", "validation loss", metric, "learning rate", "tokens a second"),
         [
             (
                 f"{each['epoch'] + 1}{' (kept)' if each['epoch'] == material.metrics.get('best_epoch') else ''}",

@@ -24,7 +24,9 @@ _LENGTH_BINS = 40
 _ON_FILL = "#101114"
 
 
-def learning_curves(history: Sequence[dict[str, Any]], metric: str, best: int | None) -> Picture:
+def learning_curves(
+    history: Sequence[dict[str, Any]], metric: str, best: int | None, name: str = "epoch"
+) -> Picture:
     """Loss and metric of each epoch.
 
     Args:
@@ -32,6 +34,7 @@ def learning_curves(history: Sequence[dict[str, Any]], metric: str, best: int | 
         metric: Name of the score.
         best: The epoch whose weights were kept, counted from 0; -1: those before training; None:
             not known.
+        name: What is counted: epochs, or of large data parts of them.
     """
     epochs = [each["epoch"] + 1 for each in history]
     found = [each[f"val_{metric}"] for each in history]
@@ -44,9 +47,9 @@ def learning_curves(history: Sequence[dict[str, Any]], metric: str, best: int | 
         losses.plot(
             epochs, [each["val_loss"] for each in history], color=ACCENT, marker="o", ms=3, label="validation"
         )
-        losses.set(title="loss", xlabel="epoch")
+        losses.set(title="loss", xlabel=name)
         scores.plot(epochs, found, color=ACCENT, marker="o", ms=3, label="validation")
-        scores.set(title=metric, xlabel="epoch")
+        scores.set(title=metric, xlabel=name)
         if best is not None:
             for axes in (losses, scores):
                 axes.axvline(best + 1, color=QUIET, linewidth=0.8, linestyle=":", label="kept")
@@ -58,8 +61,8 @@ def learning_curves(history: Sequence[dict[str, Any]], metric: str, best: int | 
 
     kept = ""
     if best is not None:
-        kept = f"; the weights {'before training' if best < 0 else f'of epoch {best + 1}'} were kept"
-    count = "one epoch" if len(epochs) == 1 else f"{len(epochs)} epochs"
+        kept = f"; the weights {'before training' if best < 0 else f'of {name} {best + 1}'} were kept"
+    count = f"one {name}" if len(epochs) == 1 else f"{len(epochs)} {name}s"
     alt = f"Loss and {metric} of {count}, {metric} from {score(found[0])} to {score(found[-1])}{kept}"
     return picture(alt, 8.6, 2.9, draw)
 

@@ -83,41 +83,47 @@ def duplicates(material: Material) -> Iterator[Block | None]:
     """Training texts that stand there several times, first those with different labels."""
     if material.train is None or material.kind == "masked-lm":
         return
-    groups = _groups(material.train)
-    if not groups:
+    order, starts, sizes, mixed = _groups(material.train)
+    if not len(starts):
         yield Note("No text stands twice among the training rows.")
         return
-    digests = material.train.examples.label_digests()
-    conflicting = [rows for rows in groups if len(set(digests[rows].tolist())) > 1]
-    times = sum(map(len, groups))
     yield Note(
-        f"{len(groups):,} texts stand {times:,} times among the training rows; {len(conflicting):,} of them have"
+        f"{len(starts):,} texts stand {sizes.sum():,} times among the training rows; {mixed.sum():,} of them have"
         " different labels. White space around a text does not count, everything else does."
     )
-    yield _repeated("Texts with different labels", conflicting, material.train)
-    same = [rows for rows in groups if len(set(digests[rows].tolist())) == 1]
-    yield _repeated("Texts that are repeated most", same, material.train)
+    for caption, chosen in (("Texts with different labels", mixed), ("Texts that are repeated most", ~mixed)):
+        places = np.flatnonzero(chosen)
+        shown = [order[starts[each] : starts[each] + sizes[each]] for each in places[:MOST_TEXTS]]
+        yield _repeated(caption, shown, len(places), material.train)
 
 
-def _groups(train: Part) -> list[np.ndarray]:
-    """The rows of each text that stands more than once, the most frequent text first."""
-    digests = train.examples.digests[train.rows]
+def _groups(train: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The texts that stand more than once, the most frequent one first.
+
+    Returns:
+        The rows, int64, ordered so that those of a text stand together; of each such text where its rows begin there
+        and how many it has, int64, and whether they have different labels, bool.
+    """
+    digests, labels = train.examples.digests[train.rows], train.examples.label_digests()[train.rows]
     order = np.argsort(digests, kind="stable")
     new = np.concatenate([[True], np.diff(digests[order]) != 0]) if len(order) else np.zeros(0, np.bool_)
     starts = np.flatnonzero(new)
     sizes = np.diff(starts, append=len(order))
+    # Of a text with one set of labels, the first row and all others say the same.
+    others = labels[order] != np.repeat(labels[order][starts], sizes)
+    mixed = np.add.reduceat(others, starts) > 0 if len(order) else new
     several = np.flatnonzero(sizes > 1)
     several = several[np.argsort(-sizes[several], kind="stable")]
-    return [train.rows[order[starts[each] : starts[each] + sizes[each]]] for each in several]
+    return train.rows[order], starts[several], sizes[several], mixed[several]
 
 
-def _repeated(caption: str, groups: list[np.ndarray], train: Part) -> Table | None:
+def _repeated(caption: str, groups: list[np.ndarray], texts_in_all: int, train: Part) -> Table | None:
     rows = []
-    for group in groups[:MOST_TEXTS]:
+    for group in groups:
         fields = range(len(train.examples.texts))
         texts = " · ".join(cut(train.examples.read_texts(group[:1], field)[0]) for field in fields)
         rows.append((texts, str(len(group)), _labels(train, group), place_of(train, int(group[0]))))
-    more = f", {MOST_TEXTS} of {len(groups):,}" if len(groups) > MOST_TEXTS else ""
+    more = f", {MOST_TEXTS} of {texts_in_all:,}" if texts_in_all > MOST_TEXTS else ""
     columns = ("text", "times", "labels", "first place")
     return Table(f"{caption}{more}", columns, rows, frozenset((0, 2))) if rows else None
 

@@ -54,11 +54,9 @@ class ClassifyTask:
     # See `Task`.
     baseline_name = "linear baseline"
     num_texts = 1
-    has_classes = True
-    holds_out_queries = False
-    whole_batches = False
+    has_classes = labels_alone = True
+    holds_out_queries = whole_batches = makes_wrong_rows = False
     masking = None
-    makes_wrong_rows = False
 
     @property
     def metric(self) -> str:
@@ -280,12 +278,14 @@ class ClassifyTask:
         """TF-IDF n-grams and a linear model, on the same rows."""
         from training import baseline, scores
 
+        drawn = dataclasses.replace(train, rows=train.rows[baseline.drawn_rows(len(train.rows), seed)])
         fitted = baseline.fit_baseline(
-            train.texts(),
-            self.targets(train, labels),
+            drawn.texts(),
+            self.targets(drawn, labels),
             multi_label=self.several_labels,
             seed=seed,
             validation=(validation.texts(), self.targets(validation, labels)),
+            of_rows=len(train.rows),
         )
         answers = fitted.predict(judged.texts())
         if self.multi_label:

@@ -54,6 +54,7 @@ class MaskedLmTask:
     several_labels = True
     has_classes = False
     holds_out_queries = False
+    labels_alone = False
     whole_batches = False
     makes_wrong_rows = False
     metric = METRIC

@@ -86,6 +86,7 @@ class MatchTask:
     baseline_name = "baseline"
     num_texts = 2
     several_labels = False
+    labels_alone = False
 
     @property
     def metric(self) -> str:

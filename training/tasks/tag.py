@@ -62,6 +62,7 @@ class TagTask:
     several_labels = True
     has_classes = True
     holds_out_queries = False
+    labels_alone = False
     whole_batches = False
     masking = None
     windows = None

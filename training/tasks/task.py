@@ -167,6 +167,11 @@ class Task(Protocol):
         ...
 
     @property
+    def labels_alone(self) -> bool:
+        """Whether a row is one text, and its label column alone decides its labels."""
+        ...
+
+    @property
     def whole_batches(self) -> bool:
         """Whether the loss compares each row with all others of its batch, which replicas then cannot share."""
         ...

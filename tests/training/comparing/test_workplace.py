@@ -2,7 +2,8 @@ import pytest
 
 from kmha.errors import InputError
 from training.comparing.workplace import opened
-from training.run_folder import CHECKPOINT, PROGRESS
+from training.kept_checkpoints import PROGRESS
+from training.run_folder import CHECKPOINT
 
 SETTINGS = {"train": {"epochs": 2}, "names": ("a", "b")}
 

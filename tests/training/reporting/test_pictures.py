@@ -75,6 +75,11 @@ def test_a_matrix_has_its_names_and_numbers():
     assert all(len(name) <= 22 for name in shown)
 
 
+def test_curves_of_parts_are_told_from_those_of_epochs():
+    alt = pictures.learning_curves(HISTORY, "accuracy", 1, "part").alt
+    assert f"of {len(HISTORY)} parts" in alt and alt.endswith("the weights of part 2 were kept")
+
+
 def test_the_same_rows_give_the_same_picture():
     one, other = (pictures.learning_curves(HISTORY, "accuracy", None).light for _ in range(2))
     assert one == other
