@@ -77,12 +77,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--every", type=float, default=20.0, help="seconds between lines")
     parser.add_argument("--scratch", type=Path)
-    parser.add_argument("flags", nargs="*")
-    given = parser.parse_args()
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    given = parser.parse_args(words[:end])
     with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
         scratch = Path(folder) / "scratch"
         scratch.mkdir()
-        flags = ["--data.train", str(given.rows), "--out", f"{folder}/run", *given.flags]
+        flags = ["--data.train", str(given.rows), "--out", f"{folder}/run", *words[end + 1 :]]
         watched = Watched(flags, scratch)
         try:
             code = watch(watched, given.minutes, given.every)

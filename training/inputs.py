@@ -1,8 +1,7 @@
-"""What a model reads of the data: the preprocessor, token ids of every row on disk, and batches of them."""
+"""What a model reads of the data: token ids of every row on disk, and batches of them."""
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,23 +9,18 @@ import numpy as np
 
 from kmha.bundle_files import parts_of
 from kmha.document_windows import WindowShape
-from kmha.text.preprocessor import Preprocessor
-from kmha.text.pruning import prune_vocabulary
 from kmha.text.sentence_preprocessor import SentencePreprocessor
-from kmha.text.vocabulary import Vocabulary, learn_vocabulary
-from training.cli import say
+from kmha.text.vocabulary import Vocabulary
 from training.config import TextSection
 from training.joined_tokens import joined_tokens
-from training.large.limits import Large
 from training.masked_batches import MaskedSource
 from training.packing import cut_pieces
 from training.pair_batches import PairSource
 from training.pipeline import BatchSource, tokenize_examples
+from training.preprocessors import make_preprocessor
 from training.sentences import SentenceSource, cut_sentences
 from training.tasks.task import Lesson, Masking, Part, Task
 from training.workers.crew import ALONE, Crew
-
-CHUNK_ROWS = 4096
 
 
 class Source(Protocol):
@@ -204,40 +198,6 @@ def make_inputs(
     return cut_parts(preprocessor, parts, folder, task.masking, task.windows)
 
 
-def make_preprocessor(
-    text: TextSection,
-    parts: dict[str, Part],
-    task: Task,
-    vocabulary: Vocabulary | None = None,
-    large: Large | None = None,
-    crew: Crew = ALONE,
-) -> Any:
-    """Reads or learns the vocabularies.
-
-    Args:
-        text: How strings become tokens.
-        parts: "train" and others by name; the vocabularies are learnt from "train", and where there are texts without
-            labels from "texts", alone.
-        task: Says how texts are cut.
-        vocabulary: Used where it is given, in place of a learnt one.
-        large: From how many rows on a sample of them is learnt from; None: never.
-        crew: The workers that train together, of which one learns the vocabularies.
-
-    Raises:
-        InputError: The vocabulary file cannot be used.
-    """
-    num_texts = len(parts["train"].examples.texts)
-    if vocabulary is None and text.vocabulary is not None:
-        vocabulary = Vocabulary.read(text.vocabulary)
-    read = [parts[name] for name in ("train", "texts") if name in parts]
-    learnt_from = _Texts([large.sampled(part) if large else part for part in read], num_texts)
-    made = {
-        each: _preprocessor(text, each, vocabulary, learnt_from, crew)
-        for each in task.tokenizations(text.tokenization or "wordpiece")
-    }
-    return task.preprocessor(made)
-
-
 def cut_parts(
     preprocessor: Any,
     parts: dict[str, Part],
@@ -276,30 +236,3 @@ def cut_parts(
             tokens[name].append(spool)
             counts[name if num_texts == 1 else f"{name} {given.ids}"] = met
     return Inputs(preprocessor, parts, tokens, counts, masking, windows)
-
-
-def _preprocessor(
-    text: TextSection, tokenization: Any, vocabulary: Vocabulary | None, texts: Iterable[str], crew: Crew
-) -> Preprocessor:
-    lower_case = bool(text.lower_case)
-    if vocabulary is not None and text.prune:
-        whole = len(vocabulary)
-        vocabulary = prune_vocabulary(vocabulary, texts, tokenization, lower_case).vocabulary
-        say(f"{len(vocabulary):,} of {whole:,} tokens of the vocabulary kept")
-    if vocabulary is None:
-        settings = (tokenization, text.vocabulary_size, text.min_frequency, lower_case)
-        learnt = crew.once("vocabulary", lambda: learn_vocabulary(texts, *settings).tokens)
-        vocabulary = Vocabulary(learnt)
-    return Preprocessor(vocabulary, tokenization, lower_case, text.max_length)
-
-
-class _Texts:
-    """The texts of some parts, read from disk each time they are iterated over."""
-
-    def __init__(self, parts: Sequence[Part], num_texts: int):
-        self.parts, self.num_texts = parts, num_texts
-
-    def __iter__(self) -> Iterator[str]:
-        for field, part in itertools.product(range(self.num_texts), self.parts):
-            for first in range(0, len(part.rows), CHUNK_ROWS):
-                yield from part.examples.read_texts(part.rows[first : first + CHUNK_ROWS], field)

@@ -18,7 +18,7 @@ from training.cost import Cost, trained_size
 from training.data import Data
 from training.distill import TaughtTask, with_teacher
 from training.encoder_shape import checkpoint_of
-from training.inputs import Inputs, Source, make_preprocessor
+from training.inputs import Inputs, Source
 from training.judge import Judge
 from training.kept import length_percentiles, sample_texts
 from training.large.inputs import cut_for_training
@@ -26,6 +26,7 @@ from training.large.limits import Large
 from training.model_calibration import described
 from training.outcomes import Dismissed
 from training.precision import POLICIES, in_float32
+from training.preprocessors import make_preprocessor
 from training.reporting.material import Asked
 from training.start import Start
 from training.trainer import train

@@ -37,7 +37,7 @@ def assert_equal(one: ExampleSet, many: ExampleSet) -> None:
     assert [groups[0][groups[0] == each].size for each in groups[0]] == [
         groups[1][groups[1] == each].size for each in groups[1]
     ]
-    assert [many.place(row) for row in rows] == [one.place(row) for row in rows]
+    assert [many.place(int(row)) for row in rows] == [one.place(int(row)) for row in rows]
     assert (many.empty_texts, many.named_queries, many.ordered, many.origin) == (
         one.empty_texts,
         one.named_queries,

@@ -41,7 +41,9 @@ def test_of_a_large_validation_file_a_sample_is_judged(tmp_path):
         )
     }
     for large_rows, judged in ((50, 30), (40, 4)):
-        config = FitConfig(data=DataSection(**files, large_rows=large_rows))
+        config = FitConfig(
+            data=DataSection(train=files["train"], validation=files["validation"], large_rows=large_rows)
+        )
         data = load_data(config, ClassifyTask(), tmp_path / str(large_rows))
         assert len(set(data.validation.rows.tolist())) == data.summary.validation_rows == judged
         assert len(data.train.rows) == 50

@@ -4,10 +4,10 @@ import pytest
 from tests.command_runs import news_rows
 from training.config import TextSection
 from training.examples import Example, write_examples
-from training.inputs import make_preprocessor
 from training.large.limits import Large
 from training.large.stretches import Stretches
 from training.pipeline import tokenize_examples
+from training.preprocessors import make_preprocessor
 from training.tasks.classify import ClassifyTask
 from training.tasks.task import Part
 
