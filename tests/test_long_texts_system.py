@@ -47,9 +47,11 @@ def test_a_run_of_long_texts_answers_alike_in_blocks_and_over_all_pairs(rows, tm
 def test_a_batch_that_cannot_fit_is_one_line_and_leaves_nothing(rows, tmp_path, monkeypatch):
     monkeypatch.setattr("training.trainer.available_bytes", lambda: 1_000)
     assert memory_estimate.available_bytes() != 1_000
-    said = refused(tmp_path, fit, f"--data.train={rows}", *FLAGS, "--out", str(tmp_path / "run"))
-    assert (
-        "--train.batch-tokens: wanted batches that fit into the 1,000 bytes of memory that are free" in said
+    done = call(fit, f"--data.train={rows}", *FLAGS, "--out", tmp_path / "run")
+    assert done.status == 2
+    said = done.err.splitlines()[-1]
+    assert said.startswith(
+        "error: --train.batch-tokens: wanted batches that fit into the 1,000 bytes of memory"
     )
     assert not (tmp_path / "run").exists()
 

@@ -15,6 +15,7 @@ from tests.shown_commands import Stage, code_lines, commands_of, lines_of, run_l
         "README.md",
         "docs/distill.md",
         "docs/speed.md",
+        "docs/long-texts.md",
         *(
             pytest.param(f"docs/{each}.md", marks=pytest.mark.slow)
             for each in (

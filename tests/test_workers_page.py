@@ -59,7 +59,7 @@ def test_of_kubernetes(tools):
 @pytest.mark.parametrize("kept", [False, True])
 def test_of_slurm(tools, kept):
     if kept:
-        path = tools / "runs" / "news.partial" / "checkpoint" / "progress.json"
+        path = tools / "runs" / "news.partial" / "checkpoint" / "00000001" / "progress.json"
         path.parent.mkdir(parents=True)
         path.write_text("{}")
     cluster, config = told(block("sh"), tools, SLURM_JOB_NODELIST="n[1-4]", SLURM_PROCID="2")

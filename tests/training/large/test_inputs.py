@@ -9,6 +9,7 @@ import pytest
 
 from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, write_csv
 from training.fit import main
+from training.kept_checkpoints import newest_whole, read_progress
 from training.replicas import TrainingStep
 
 TIMED = ("tokens_per_second", "tokens_per_cpu_second", "input_wait_share")
@@ -74,7 +75,9 @@ def test_a_stopped_run_goes_on_within_a_part(flags, unbroken, tmp_path, monkeypa
         patch.setattr(TrainingStep, "__call__", counted)
         stopped = call(main, *flags, f"--out={tmp_path / 'run'}")
     assert stopped.status == 130 and "--resume goes on" in stopped.err
-    progress = json.loads((tmp_path / "run.partial" / "checkpoint" / "progress.json").read_text())["progress"]
+    newest = newest_whole(tmp_path / "run.partial" / "checkpoint")
+    assert newest is not None
+    progress = read_progress(newest)
     assert progress["epoch"] == 2 and progress["batch"] == 2
     resumed = call(main, *flags, f"--out={tmp_path / 'run'}", "--resume")
     assert resumed.status == 0, resumed.err
