@@ -1,0 +1,89 @@
+"""python -m benchmarks.document_lengths [--lengths 256 512 1024 2048] [--rounds 7]
+
+Processor time of a document read whole and read in windows, by its length: an answer, and forward and backward as in
+training. Untrained classifiers of the default shape, one document a batch, in turns; the median round, in milliseconds,
+as JSON lines on stdout.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kmha.config import EncoderConfig
+from kmha.models.classifier import TextClassifier
+
+WINDOW, OVERLAP = 256, 64
+VOCABULARY, LABELS = 16_000, 4
+
+
+def calls(longest: int) -> dict[str, dict[str, Callable]]:
+    """By how a document is read, what answers it and what learns from it."""
+    shape: dict[str, Any] = {"num_layers": 2, "ngram_buckets": 131_071}
+    whole = TextClassifier(EncoderConfig(VOCABULARY, max_length=longest, **shape), LABELS)
+    windows: dict[str, Any] = {"window": WINDOW, "window_overlap": OVERLAP}
+    cut = TextClassifier(EncoderConfig(VOCABULARY, max_length=WINDOW, **shape), LABELS, **windows)
+    found = {}
+    for name, model in (("whole", whole), ("windows", cut)):
+        model.build()
+        found[name] = {"answer": _answer(model), "learn": _learn(model)}
+    return found
+
+
+def _answer(model: TextClassifier) -> Callable:
+    return tf.function(lambda features: model(features, training=False), reduce_retracing=True)
+
+
+def _learn(model: TextClassifier) -> Callable:
+    def learn(features):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(features, training=True) ** 2)
+        return tape.gradient(loss, [each.value for each in model.trainable_variables])
+
+    return tf.function(learn, reduce_retracing=True)
+
+
+def document(length: int) -> dict[str, tf.Tensor]:
+    """Features int32 [1, T] of random tokens."""
+    ids = np.random.default_rng(length).integers(5, VOCABULARY, (1, length)).astype(np.int32)
+    zeros = np.zeros_like(ids)
+    return {
+        name: tf.constant(each)
+        for name, each in zip(
+            ("token_ids", "segment_ids", "padding_mask"), (ids, zeros, zeros + 1), strict=True
+        )
+    }
+
+
+def main() -> int:
+    """Times every length."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--lengths", type=int, nargs="+", default=[256, 512, 1024, 2048])
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    asked = calls(max(options.lengths))
+    for length in options.lengths:
+        features, taken = document(length), {}
+        # The first round traces and wakes the caches.
+        for turn in range(options.rounds + 1):
+            for name, each in asked.items():
+                for kind, call in each.items():
+                    began = time.process_time()
+                    call(features)
+                    if turn:
+                        taken.setdefault(f"{kind}, {name}", []).append(1e3 * (time.process_time() - began))
+        medians = {name: round(statistics.median(times), 1) for name, times in taken.items()}
+        print(json.dumps({"tokens": length, **medians}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
