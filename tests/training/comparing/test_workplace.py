@@ -2,7 +2,8 @@ import pytest
 
 from kmha.errors import InputError
 from training.comparing.workplace import opened
-from training.run_folder import CHECKPOINT, PROGRESS
+from training.kept_checkpoints import write_progress
+from training.run_folder import CHECKPOINT
 
 SETTINGS = {"train": {"epochs": 2}, "names": ("a", "b")}
 
@@ -13,8 +14,8 @@ def test_what_is_finished_is_found_again(tmp_path):
         assert first.kept("cnn", 0.1) is None
         folder, begun = first.training("cnn", 0.1)
         assert not begun
-        (folder / CHECKPOINT).mkdir()
-        (folder / CHECKPOINT / PROGRESS).write_text("{}")
+        (folder / CHECKPOINT / "00000001").mkdir(parents=True)
+        write_progress(folder / CHECKPOINT / "00000001", {})
         assert first.training("cnn", 0.1) == (folder, True)
         # Another rate, and another candidate whose name begins alike.
         assert not first.training("cnn", 0.01)[1] and not first.training("cnn2", 0.1)[1]
