@@ -16,6 +16,7 @@ from tests.training.workers.together import (
     kill,
     launch,
     launched,
+    losses,
     wait_for_batches,
     worker,
     workers,
@@ -58,6 +59,7 @@ def test_two_workers_give_the_weights_of_one_process(flags, tmp_path):
     status, out, err = launch("--workers=2", "--", *flags, f"--out={two}")
     assert status == 0, err
     assert apart(one, two) < 1e-5
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
     (line,) = out.splitlines()
     assert json.loads(line)["run"] == str(two)
     assert sorted(path.name for path in two.iterdir()) == sorted(path.name for path in one.iterdir())
@@ -84,8 +86,10 @@ def test_so_they_do_with(more, flags, tmp_path):
     one = alone(tmp_path, *flags, *(flag for flag in more if "jit" not in flag))
     status, _, err = launch("--workers=2", "--", *flags, *more, f"--out={tmp_path / 'two'}")
     assert status == 0, err
-    print("max |dw|", apart(one, tmp_path / "two"))
-    assert apart(one, tmp_path / "two") < 1e-5
+    # Attention does not hang on the key's bias: of a gradient that is rounding alone, and unclipped, Adam makes much.
+    found = apart(one, tmp_path / "two", key_biases="--optimizer.clip-norm=0" not in more)
+    print("max |dw|", found)
+    assert found < 1e-5
 
 
 @pytest.mark.slow
@@ -112,6 +116,7 @@ def test_a_killed_worker_costs_nothing(killed, flags, tmp_path):
     assert "Traceback" not in err
     print("max |dw|", apart(one, two))
     assert apart(one, two) < 1e-5
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4) and len(losses(one)) == 24
 
 
 @pytest.mark.slow
@@ -130,6 +135,7 @@ def test_a_signal_to_any_stops_all_at_the_same_batch(told, flags, tmp_path):
     assert status == 0, err
     print("max |dw|", apart(one, two))
     assert apart(one, two) < 1e-5
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4) and len(losses(one)) == 24
 
 
 @pytest.mark.slow
@@ -161,6 +167,7 @@ def test_a_worker_that_is_left_stops_in_one_line_and_the_checkpoint_stays(killed
     assert not outs[1].parent.exists()
     print("max |dw|", apart(alone(tmp_path, *flags), outs[0]))
     assert apart(tmp_path / "one", outs[0]) < 1e-5
+    assert losses(outs[0]) == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
 
 
 @pytest.mark.slow
@@ -211,8 +218,10 @@ def test_other_tasks_give_the_weights_of_one_process(task, tmp_path):
     one = alone(tmp_path, *shared)
     status, _, err = launch("--workers=2", "--", *shared, f"--out={tmp_path / 'two'}")
     assert status == 0, err
-    print("max |dw|", apart(one, tmp_path / "two"))
-    assert apart(one, tmp_path / "two") < 1e-5
+    # What is the same for all candidates of a list has no gradient: there Adam makes much of rounding errors.
+    found = apart(one, tmp_path / "two", but="head/" if task == "match" else "nothing")
+    print("max |dw|", found)
+    assert found < 1e-5
 
 
 @pytest.mark.slow

@@ -19,8 +19,9 @@ from tests.command_runs import ROOT, clean_environment
 from training.kept_checkpoints import newest_whole, read_progress
 from training.workers.processes import free_addresses
 
-# On a machine that does many things at once TensorFlow alone may take half a minute to import.
-LONGEST_SECONDS = 300
+BIASES = "attention/vars/2"  # of query, key and value
+# On a machine that does many things at once TensorFlow alone may take a minute to import.
+LONGEST_SECONDS = 600
 
 
 def weights_of(run: Path) -> dict[str, np.ndarray]:
@@ -40,11 +41,21 @@ def weights_of(run: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def apart(first: Path, second: Path) -> float:
-    """Largest difference between the weights of two runs."""
+def apart(first: Path, second: Path, but: str = "nothing", key_biases: bool = True) -> float:
+    """Largest difference between the weights of two runs, but for those whose names begin so."""
     one, two = weights_of(first), weights_of(second)
+    for name in one if not key_biases else ():
+        if name.endswith(BIASES):
+            one[name], two[name] = (np.delete(each[name], 1, axis=0) for each in (one, two))
     assert one.keys() == two.keys()
-    return max(float(np.abs(one[name] - two[name]).max(initial=0)) for name in one)
+    names = [name for name in one if not name.startswith(but)]
+    return max(float(np.abs(one[name] - two[name]).max(initial=0)) for name in names)
+
+
+def losses(run: Path) -> list[float]:
+    """Training and validation loss of every epoch of a run; its weights are those of the best epoch alone."""
+    history = json.loads((run / "metrics.json").read_text("utf-8"))["history"]
+    return [epoch[name] for epoch in history for name in ("loss", "val_loss")]
 
 
 @contextlib.contextmanager
@@ -106,7 +117,8 @@ def children_of(process: subprocess.Popen) -> list[int]:
 
 def wait_for_batches(out: Path, batches: int) -> None:
     """Waits until a checkpoint of an unfinished run says that it has done so many."""
-    folder, end = out.with_name(f"{out.name}.partial") / "checkpoint", time.monotonic() + 240
+    folder = out.with_name(f"{out.name}.partial") / "checkpoint"
+    end = time.monotonic() + LONGEST_SECONDS
     while time.monotonic() < end:
         # A checkpoint may go just when it is read.
         with contextlib.suppress(OSError):
