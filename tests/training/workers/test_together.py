@@ -16,6 +16,7 @@ from tests.training.workers.together import (
     kill,
     launch,
     launched,
+    losses,
     wait_for_batches,
     worker,
     workers,
@@ -58,6 +59,7 @@ def test_two_workers_give_the_weights_of_one_process(flags, tmp_path):
     status, out, err = launch("--workers=2", "--", *flags, f"--out={two}")
     assert status == 0, err
     assert apart(one, two) < 1e-5
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
     (line,) = out.splitlines()
     assert json.loads(line)["run"] == str(two)
     assert sorted(path.name for path in two.iterdir()) == sorted(path.name for path in one.iterdir())
@@ -114,6 +116,7 @@ def test_a_killed_worker_costs_nothing(killed, flags, tmp_path):
     assert "Traceback" not in err
     print("max |dw|", apart(one, two))
     assert apart(one, two) < 1e-5
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4) and len(losses(one)) == 24
 
 
 @pytest.mark.slow
@@ -132,6 +135,7 @@ def test_a_signal_to_any_stops_all_at_the_same_batch(told, flags, tmp_path):
     assert status == 0, err
     print("max |dw|", apart(one, two))
     assert apart(one, two) < 1e-5
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4) and len(losses(one)) == 24
 
 
 @pytest.mark.slow
@@ -163,6 +167,7 @@ def test_a_worker_that_is_left_stops_in_one_line_and_the_checkpoint_stays(killed
     assert not outs[1].parent.exists()
     print("max |dw|", apart(alone(tmp_path, *flags), outs[0]))
     assert apart(tmp_path / "one", outs[0]) < 1e-5
+    assert losses(outs[0]) == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
 
 
 @pytest.mark.slow

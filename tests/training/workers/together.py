@@ -52,6 +52,12 @@ def apart(first: Path, second: Path, but: str = "nothing", key_biases: bool = Tr
     return max(float(np.abs(one[name] - two[name]).max(initial=0)) for name in names)
 
 
+def losses(run: Path) -> list[float]:
+    """Training and validation loss of every epoch of a run; its weights are those of the best epoch alone."""
+    history = json.loads((run / "metrics.json").read_text("utf-8"))["history"]
+    return [epoch[name] for epoch in history for name in ("loss", "val_loss")]
+
+
 @contextlib.contextmanager
 def launched(*words: object) -> Iterator[subprocess.Popen]:
     """The launcher as a process, which is ended with the block."""
@@ -111,7 +117,8 @@ def children_of(process: subprocess.Popen) -> list[int]:
 
 def wait_for_batches(out: Path, batches: int) -> None:
     """Waits until a checkpoint of an unfinished run says that it has done so many."""
-    folder, end = out.with_name(f"{out.name}.partial") / "checkpoint", time.monotonic() + LONGEST_SECONDS
+    folder = out.with_name(f"{out.name}.partial") / "checkpoint"
+    end = time.monotonic() + LONGEST_SECONDS
     while time.monotonic() < end:
         # A checkpoint may go just when it is read.
         with contextlib.suppress(OSError):
