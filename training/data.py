@@ -103,10 +103,10 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     test = Part(sets["test"], parts.test_rows) if "test" in sets else None
     texts = None
     with unchanged(config.distill.texts):
-        origins |= teacher_origins(config.distill)
         if config.distill.texts is not None:
             unlabelled = read_unlabelled(config.distill.texts, config.task, columns, folder / "texts")
             texts = Part(unlabelled, unseen(unlabelled, [validation] if test is None else [validation, test]))
+        origins |= teacher_origins(config.distill)
     return Data(
         task=task,
         columns=columns,

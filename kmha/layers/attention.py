@@ -62,6 +62,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable
         row_is_open = ops.expand_dims(open_rows(mask), 1)  # [B, 1, T or 1, 1]
         weights = attended * row_is_open
     if dropout is not None:
+        # In float32: on processors faster than in 16 bits.
         attended = dropout(attended)
     output = ops.matmul(ops.cast(attended, value.dtype), value)
     if row_is_open is not None:
@@ -155,8 +156,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.window, self.num_globals, self.longest = window, num_globals, longest
-        # float32 as the weights are: on processors faster than in 16 bits.
-        self.weight_dropout = keras.layers.Dropout(dropout, name="weight_dropout", dtype="float32")
+        self.weight_dropout = keras.layers.Dropout(dropout, name="weight_dropout", dtype=self.dtype_policy)
 
     def build(self, query_shape, value_shape=None):
         """Makes the projections for these inner sizes: fused where both sides have the same size."""

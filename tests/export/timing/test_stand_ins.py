@@ -28,7 +28,7 @@ STAND_IN = """
 import json, os, signal, sys
 facts = {"import_seconds": 1.0, "load_seconds": 1.0, "import_bytes": 1000, "takes_texts": True,
     "lengths": None, "batched": True, "run": {"sample": json.loads(sys.argv[2]), "length": 4, "encoder": {},
-    "labels": 2}}
+    "window": 0, "labels": 2}}
 if sys.argv[1] == "at once": sys.exit("no memory left")
 print(json.dumps(facts), flush=True)
 for line in sys.stdin:
@@ -133,5 +133,6 @@ def test_peers_get_the_sizes_of_the_run_and_missing_ones_are_named(runs, stand_i
     assert outcome.status == 0
     assert [model["kind"] for model in outcome.json["models"]] == ["bundle", "keras_hub"]
     assert outcome.json["skipped"] == {"torch": "torch: wanted the package torch, given none"}
-    assert given == {"bundle": None, "keras_hub": {"labels": 2}, "torch": {"labels": 2}}
+    sizes = {"window": 0, "labels": 2}
+    assert given == {"bundle": None, "keras_hub": sizes, "torch": sizes}
     assert "left out: torch: wanted the package torch, given none" in outcome.err.splitlines()

@@ -20,6 +20,7 @@ from kmha.layers.overlap import MARKS, SHARES, TokenOverlap
 from kmha.layers.pooling import Pooling
 from kmha.layers.positions import PositionEmbedding
 from kmha.layers.spelling import SpellingEncoder
+from kmha.layers.windows import WindowPooling
 from tests.layer_checks import CHECKS, LayerCase
 
 B, T, S, D, E, V = 3, 5, 4, 8, 6, 20
@@ -40,6 +41,8 @@ PAIR = {
     "mask_a": MASK,
     "mask_b": OTHER_MASK,
 }
+# Of the windows of a document, of a shorter one, of an empty one.
+VOTES = (MASK * GENERATOR.uniform(0.5, 9.0, (B, T))).astype("float32")
 FIRST = np.array([0, 2, 1], "int32")
 SPELLINGS = GENERATOR.integers(0, V, (B, T, 7)).astype("int32")
 CAUSAL = np.tril(np.ones((B, T, T), "int32"))
@@ -174,6 +177,12 @@ CASES = {
             _layer(Pooling, mode), {"inputs": HIDDEN, "padding_mask": MASK}, (B, D), mask="padding_mask"
         )
         for mode in ("cls", "mean", "max")
+    },
+    **{
+        f"window pooling {mode}": LayerCase(
+            _layer(WindowPooling, mode), {"inputs": HIDDEN, "votes": VOTES}, (B, D)
+        )
+        for mode in ("mean", "max", "attention")
     },
 }
 

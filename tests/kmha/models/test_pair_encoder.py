@@ -170,7 +170,7 @@ def test_marks_are_heard(form):
 def test_each_form_names_its_weights(options, names):
     pair = PairEncoder(dataclasses.replace(WORDPIECE, **SEGMENTS), **options)
     pair.build((None, None))
-    *_, weights = pair(*_inputs(A, B))
+    *_, weights = pair(*_inputs(A, B), return_attention_weights=True)
     assert {name: len(blocks) for name, blocks in weights.items()} == names
 
 
