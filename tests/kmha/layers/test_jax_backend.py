@@ -20,7 +20,8 @@ def test_layers_hold_on_jax():
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider", str(HERE)]
+    options = ["-q", "-x", "-rs", "--tb=short", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, str(HERE)]
     done = subprocess.run(
         command,
         env=environment,
@@ -31,4 +32,4 @@ def test_layers_hold_on_jax():
         timeout=600,
     )
     assert done.returncode == 0, done.stdout[-4000:]
-    assert "1 skipped" in done.stdout, done.stdout[-4000:]
+    assert "this is the inner run" in done.stdout, done.stdout[-4000:]
