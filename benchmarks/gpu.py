@@ -7,11 +7,9 @@ second, their ratios and the share of the rate of matrix products measured by JA
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from training.timing.flops import step_flops  # noqa: E402
-from training.worker_process import Crashed, WorkerProcess  # noqa: E402
+from training.worker_process import Crashed, WorkerProcess, has_package  # noqa: E402
 
 SIZES = {
     "vocabulary_size": 30_522,
@@ -126,15 +124,9 @@ def _huggingface(longest: int):
     import torch  # pyright: ignore[reportMissingImports]
     import transformers  # pyright: ignore[reportMissingImports]
 
-    config = transformers.BertConfig(
-        vocab_size=SIZES["vocabulary_size"],
-        hidden_size=SIZES["hidden_dim"],
-        num_hidden_layers=SIZES["num_layers"],
-        num_attention_heads=SIZES["num_heads"],
-        intermediate_size=SIZES["intermediate_dim"],
-        max_position_embeddings=longest,
-        num_labels=SIZES["num_labels"],
-    )
+    from training.timing.learner_torch import bert_config
+
+    config = bert_config(SIZES, longest)
 
     class Logits(torch.nn.Module):
         def __init__(self):
@@ -200,7 +192,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     peers = [
         name
         for name, package in (("huggingface", "transformers"), ("sdpa", "torch"))
-        if _has(python, package)
+        if has_package(package, python)
     ]
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_CPP_MIN_LOG_LEVEL": "3"}
     players = {
@@ -255,13 +247,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def _shape(text: str) -> tuple[int, int]:
     rows, length = map(int, text.split("x"))
     return rows, length
-
-
-def _has(python: str, package: str) -> bool:
-    if python == sys.executable:
-        return importlib.util.find_spec(package) is not None
-    program = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
-    return subprocess.run([python, "-c", program], capture_output=True).returncode == 0
 
 
 def main() -> int:

@@ -94,9 +94,7 @@ def run(command: Callable[[], int]) -> int:
         say(f"error: {error}")
         return FAILED
     except OSError as error:
-        if error.errno not in FULL:
-            raise
-        say(f"error: {FULL[error.errno]}{f', writing {error.filename}' if error.filename else ''}")
+        say(f"error: {full_disk(error)}")
         return FAILED
     except KeyboardInterrupt:
         say("interrupted")
@@ -104,6 +102,13 @@ def run(command: Callable[[], int]) -> int:
     except SystemExit as stop:
         # Only --help ends so.
         return int(stop.code or 0)
+
+
+def full_disk(error: OSError) -> str:
+    """What to say of a disk that takes no more; any other error is raised again."""
+    if error.errno not in FULL:
+        raise error
+    return FULL[error.errno] + (f", writing {error.filename}" if error.filename else "")
 
 
 @contextlib.contextmanager

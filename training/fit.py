@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from training.cli import FAILED, FULL, INTERRUPTED, parse, run, say
+from training.cli import FAILED, INTERRUPTED, full_disk, parse, run, say
 from training.config import FitConfig
 from training.job import fit
 from training.outcomes import Diverged, Stopped, Unwritten, WorkerLost
@@ -30,10 +30,7 @@ def _fit(config: FitConfig) -> int:
         say(f"error: {error}; {_how_to_go_on(config)}")
         return FAILED
     except OSError as error:
-        if error.errno not in FULL:
-            raise
-        place = f", writing {error.filename}" if error.filename else ""
-        say(f"error: {FULL[error.errno]}{place}; {_how_to_go_on(config)}")
+        say(f"error: {full_disk(error)}; {_how_to_go_on(config)}")
         return FAILED
     except Diverged as error:
         say(f"error: training diverged, {error}; lower --optimizer.learning-rate")

@@ -20,7 +20,6 @@ from training.pipeline import BatchSource, tokenize_examples
 from training.preprocessors import make_preprocessor
 from training.sentences import SentenceSource, cut_sentences
 from training.tasks.task import Lesson, Masking, Part, Task
-from training.workers.crew import ALONE, Crew
 
 
 class Source(Protocol):
@@ -191,10 +190,9 @@ def make_inputs(
     folder: Path,
     task: Task,
     vocabulary: Vocabulary | None = None,
-    crew: Crew = ALONE,
 ) -> Inputs:
     """Makes the preprocessor, then tokenizes every part; for the arguments see `make_preprocessor` and `cut_parts`."""
-    preprocessor = make_preprocessor(text, parts, task, vocabulary, crew=crew)
+    preprocessor = make_preprocessor(text, parts, task, vocabulary)
     return cut_parts(preprocessor, parts, folder, task.masking, task.windows)
 
 

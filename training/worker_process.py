@@ -1,8 +1,10 @@
 """A process that is asked things: started, asked, and made sure that it ends."""
 
+import importlib.util
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -89,3 +91,11 @@ class WorkerProcess:
         said = f"saying: {lines[-1].strip()}" if lines else "saying nothing"
         ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         return f"its process {ended}, {said}"
+
+
+def has_package(package: str, python: str) -> bool:
+    """Whether the environment of a Python, this one or another, has a package; nothing of it is run."""
+    if python == sys.executable:
+        return importlib.util.find_spec(package) is not None
+    program = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    return subprocess.run([python, "-c", program], capture_output=True).returncode == 0

@@ -7,6 +7,7 @@ import torch  # pyright: ignore[reportMissingImports]  (few have it beside Tenso
 import transformers  # pyright: ignore[reportMissingImports]
 
 from export.timing.timed import Timed, check_sizes
+from training.timing.learner_torch import bert_config
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new"}
 
@@ -24,16 +25,8 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     """
     check_sizes(path, sizes)
     torch.set_num_threads(threads)
-    config = transformers.BertConfig(
-        vocab_size=sizes["vocabulary_size"],
-        hidden_size=sizes["hidden_dim"],
-        num_hidden_layers=sizes["num_layers"],
-        num_attention_heads=sizes["num_heads"],
-        intermediate_size=sizes["intermediate_dim"],
-        max_position_embeddings=sizes["max_length"],
-        hidden_act=_ACTIVATIONS[sizes["activation"]],
-        num_labels=sizes["labels"],
-    )
+    named = {**sizes, "num_labels": sizes["labels"]}
+    config = bert_config(named, sizes["max_length"], hidden_act=_ACTIVATIONS[sizes["activation"]])
     model = transformers.BertForSequenceClassification(config).eval()
 
     def from_ids(token_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:

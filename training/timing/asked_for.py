@@ -1,9 +1,7 @@
 """What a benchmark was asked to measure, made ready for those who learn."""
 
-import importlib.util
-import os
 import random
-import subprocess
+import sys
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -11,6 +9,7 @@ from kmha.errors import InputError
 from training.config import DataSection
 from training.sources import find_sources
 from training.timing.work import Work
+from training.worker_process import has_package
 
 Peer = Literal["keras_hub", "torch"]
 Precision = Literal["float32", "bfloat16"]
@@ -107,12 +106,5 @@ def lacks(peer: Peer, python: Path | None) -> str | None:
         peer: Who is to take turns.
         python: Of the environment that it lives in; None: this one.
     """
-    for package in _PACKAGES[peer]:
-        if python is None:
-            there = importlib.util.find_spec(package) is not None
-        else:
-            program = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
-            there = subprocess.run([os.fspath(python), "-c", program], capture_output=True).returncode == 0
-        if not there:
-            return package
-    return None
+    where = sys.executable if python is None else str(python)
+    return next((package for package in _PACKAGES[peer] if not has_package(package, where)), None)

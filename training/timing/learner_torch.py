@@ -2,7 +2,8 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]  (perhaps in an environment of its own)
 import transformers  # pyright: ignore[reportMissingImports]
@@ -39,16 +40,26 @@ def _model(work: Work):
     labels = work.sizes["num_labels"]
     if work.pretrained:
         return transformers.BertForSequenceClassification.from_pretrained(work.pretrained, num_labels=labels)
-    return transformers.BertForSequenceClassification(
-        transformers.BertConfig(
-            vocab_size=work.sizes["vocabulary_size"],
-            hidden_size=work.sizes["hidden_dim"],
-            num_hidden_layers=work.sizes["num_layers"],
-            num_attention_heads=work.sizes["num_heads"],
-            intermediate_size=work.sizes["intermediate_dim"],
-            max_position_embeddings=work.max_length,
-            num_labels=labels,
-        )
+    return transformers.BertForSequenceClassification(bert_config(work.sizes, work.max_length))
+
+
+def bert_config(sizes: Mapping[str, int], longest: int, **more: Any) -> Any:
+    """A `BertConfig` of our sizes, with more of its own arguments.
+
+    Args:
+        sizes: vocabulary_size, hidden_dim, num_layers, num_heads, intermediate_dim and num_labels.
+        longest: Positions.
+        **more: As `BertConfig` calls them.
+    """
+    return transformers.BertConfig(
+        vocab_size=sizes["vocabulary_size"],
+        hidden_size=sizes["hidden_dim"],
+        num_hidden_layers=sizes["num_layers"],
+        num_attention_heads=sizes["num_heads"],
+        intermediate_size=sizes["intermediate_dim"],
+        max_position_embeddings=longest,
+        num_labels=sizes["num_labels"],
+        **more,
     )
 
 
