@@ -61,7 +61,9 @@ _MISSING = r"(--\S+ \S+|\b[A-Z]+) ([A-Z].*?)\.? \(required\)"
 
 def say(message: str) -> None:
     """Progress goes to stderr; stdout is for data."""
-    print(message, file=sys.stderr, flush=True)
+    # In one piece: of several threads that tell, none may end the line of another.
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()
 
 
 def run(command: Callable[[], int]) -> int:

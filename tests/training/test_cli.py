@@ -11,7 +11,7 @@ import pytest
 import tyro
 
 from kmha.errors import InputError
-from training.cli import parse, run
+from training.cli import parse, run, say
 from training.config import FitConfig
 from training.ranges import Count
 
@@ -147,6 +147,20 @@ def test_a_termination_ends_a_command_like_an_interrupt(capsys):
     assert run(lambda: os.kill(os.getpid(), signal.SIGTERM) or 0) == 130
     assert signal.getsignal(signal.SIGTERM) is before
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_what_is_told_is_written_in_one_piece(monkeypatch):
+    """In two, another thread's line may come between the words and their end."""
+    written = []
+
+    class Heard(io.StringIO):
+        def write(self, text):
+            written.append(text)
+            return len(text)
+
+    monkeypatch.setattr(sys, "stderr", Heard())
+    say("a line")
+    assert written == ["a line\n"]
 
 
 def test_output_is_utf8_whatever_the_locale_is(monkeypatch):
