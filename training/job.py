@@ -62,7 +62,14 @@ def _fit(config: FitConfig, crew: Crew) -> dict[str, Any]:
             check_same_rows(crew, data)
         for line in describe(data):
             say(line)
-        import_tensorflow()
+
+        def start() -> None:
+            from training.shares import cores, split_cores, wanted_shares
+
+            alone = crew.count == 1
+            split_cores(wanted_shares(config, data.task, len(data.train.rows), cores()) if alone else 1)
+
+        import_tensorflow(start)
         from training.learner import learn
 
         learnt = learn(config, data, scratch, folder, cost, crew=crew)

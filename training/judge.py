@@ -22,6 +22,7 @@ from training.packing import cut_pieces
 from training.row_answers import row_outputs
 from training.sentence_answers import word_scores
 from training.sentences import read_sentences
+from training.shares import in_shares
 from training.sources import file_source, read_examples
 from training.tasks.classify import ClassifyTask
 from training.tasks.masked_lm import MaskedLmTask, kept_task
@@ -56,7 +57,9 @@ class Judge:
     def __post_init__(self):
         self._read = self.task.reader(self.model)
         self._logits = tf.function(
-            lambda features: self.model(features, training=False), reduce_retracing=True, autograph=False
+            lambda features: in_shares(lambda part: self.model(part, training=False), features),
+            reduce_retracing=True,
+            autograph=False,
         )
 
     def answers(self, source: Source) -> Any:

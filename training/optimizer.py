@@ -186,6 +186,17 @@ def scaled(gradient: Gradient, factor: tf.Tensor) -> Gradient:
     return gradient * factor
 
 
+def added(gradients: Sequence[Gradient]) -> Gradient:
+    """The sum of gradients of one variable; slices stay slices, of which some then have the same index."""
+    slices = [each for each in gradients if isinstance(each, tf.IndexedSlices)]
+    if not slices:
+        return tf.add_n(gradients)
+    values, indices = (
+        tf.concat([getattr(each, name) for each in slices], 0) for name in ("values", "indices")
+    )
+    return tf.IndexedSlices(values, indices, slices[0].dense_shape)
+
+
 def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
     """The Euclidean length of all gradients as one vector, float32 []; slices must have distinct indices."""
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from training.config import BATCH_ROWS, TrainSection
-from training.optimizer import AdamW, Gradient, global_norm, merged_rows, scaled
+from training.optimizer import AdamW, Gradient, added, global_norm, merged_rows, scaled
 from training.precision import LossScale, all_finite
 
 Batch = dict[str, object]
@@ -75,10 +75,12 @@ class TrainingStep(tf.Module):
         accumulation_steps: Batches of one optimizer step.
         loss_scale: For float16; None for the other precisions.
         forward: From features to what the loss reads; None: the model's output in training.
+        shares: Parts of a replica's rows that its cores compute side by side; see `training.shares`.
 
     Call:
         batch: "features" {name: int32 [B, T]}, "targets" [B, …], "weights" float32 [B]. B must be divisible
-            by the replicas; rows of weight 0 count for nothing, so they fill up an uneven batch exactly.
+            by the replicas times the shares; rows of weight 0 count for nothing, so they fill up an uneven batch
+            exactly.
         Returns {"loss", "weight"}: float32 sums over the batch.
     """
 
@@ -93,6 +95,7 @@ class TrainingStep(tf.Module):
         accumulation_steps: int = 1,
         loss_scale: LossScale | None = None,
         forward: Callable | None = None,
+        shares: int = 1,
     ):
         super().__init__(name="training_step")
         self.model = model
@@ -104,6 +107,7 @@ class TrainingStep(tf.Module):
         self.accumulation_steps = accumulation_steps
         self.loss_scale = loss_scale
         self.jit_compile = jit_compile
+        self.shares = shares
         self.variables_ = [variable.value for variable in model.trainable_variables]
         self._forward_backward = tf.function(self._gradients, jit_compile=jit_compile, autograph=False)
         self._compute = None
@@ -146,6 +150,13 @@ class TrainingStep(tf.Module):
 
     def _gradients(self, batch, scale):
         """Gradients of the summed loss on this replica, with the sums of loss and weight."""
+        if self.shares == 1:
+            return self._gradients_of(batch, scale)
+        found = [self._gradients_of(_part(batch, i, self.shares), scale) for i in range(self.shares)]
+        by_share, totals, weights = zip(*found, strict=True)
+        return list(map(added, zip(*by_share, strict=True))), tf.add_n(totals), tf.add_n(weights)
+
+    def _gradients_of(self, batch, scale):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self.variables_)
             output = self.forward(batch["features"])
@@ -253,9 +264,14 @@ def _own_rows(batch: Batch) -> Batch:
     if replicas == 1:
         return batch
 
+    return _part(batch, context.replica_id_in_sync_group % replicas, replicas)
+
+
+def _part(batch: Batch, number, count: int) -> Batch:
+    """One of so many equal parts of a batch's rows."""
+
     def cut(value):
-        count = tf.shape(value)[0] // replicas
-        first = context.replica_id_in_sync_group % replicas * count
-        return value[first : first + count]
+        rows = tf.shape(value)[0] // count
+        return value[number * rows : (number + 1) * rows]
 
     return tf.nest.map_structure(cut, batch)

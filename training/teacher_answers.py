@@ -17,6 +17,7 @@ from kmha.tagging import put_scores
 from training.cli import say
 from training.inputs import Source
 from training.sentences import SentenceSource
+from training.shares import in_shares
 
 BUCKETS = 16
 BATCH_TOKENS, MOST_ROWS = 8192, 512
@@ -75,7 +76,9 @@ def write_answers(model: Any, source: Source, path: Path) -> None:
         path: A file in NumPy's format, written a batch at a time.
     """
     logits = tf.function(
-        lambda features: model(features, training=False), reduce_retracing=True, autograph=False
+        lambda features: in_shares(lambda part: model(part, training=False), features),
+        reduce_retracing=True,
+        autograph=False,
     )
     plans = source.plans(source.buckets([], BUCKETS), BATCH_TOKENS, MOST_ROWS, rng=None)
     table = np.lib.format.open_memmap(

@@ -28,6 +28,7 @@ from training.optimizer import AdamW, warmup_then_decay
 from training.precision import LossScale
 from training.replicas import TrainingStep, check_rows, make_strategy
 from training.run_folder import CHECKPOINT, RUN_LOG
+from training.shares import core_shares
 from training.start import Start
 from training.tasks.task import Task
 from training.usual import LEARNING_RATE, with_usual
@@ -59,13 +60,15 @@ def train(
         The model with its best weights, its judge, and how the training went.
     """
     strategy = _strategy(config, data.task, crew)
+    together = data.task.whole_batches or _compiled(config.train.jit) or strategy.num_replicas_in_sync > 1
+    shares = 1 if together else core_shares()
     lessons = inputs.lessons(
         data.task,
         data.train,
         data.labels,
         config.train.seed,
         full_shapes=_compiled(config.train.jit),
-        divisor=strategy.num_replicas_in_sync // crew.count,
+        divisor=strategy.num_replicas_in_sync // crew.count * shares,
     )
     source = lessons.of(0, last=True)
     lengths = source.buckets([validation], config.train.buckets)
@@ -87,7 +90,9 @@ def train(
         new_ngrams = has_new_ngrams(config)
         freeze(model, config.finetune.frozen_layers, new_ngrams)
         trained = trained_beside(data.task, model)
-        step, average = _step_and_average(config, data.task, model, trained, strategy, batches, new_ngrams)
+        step, average = _step_and_average(
+            config, data.task, model, trained, strategy, batches, new_ngrams, shares
+        )
     check_same_weights(crew, model.variables)
     judge = Judge(model, data.task, data.labels, lengths)
     judge.check(data.validation)
@@ -148,6 +153,7 @@ def _step_and_average(
     strategy: tf.distribute.Strategy,
     batches: int,
     new_ngrams: bool,
+    shares: int,
 ) -> tuple[TrainingStep, WeightAverage | None]:
     """The training step of a run with so many batches an epoch; call it in the scope of the strategy.
 
@@ -179,6 +185,7 @@ def _step_and_average(
         accumulation_steps=optimizer.accumulation_steps,
         loss_scale=LossScale() if config.precision == "float16" else None,
         forward=lambda features: task.forward(trained, features),
+        shares=shares,
     )
     average = WeightAverage(weights, strategy, optimizer.ema_decay) if optimizer.ema_decay else None
     return step, average

@@ -23,6 +23,7 @@ from training.optimizer import AdamW
 from training.pipeline import BatchSource, token_chunks
 from training.precision import POLICIES
 from training.replicas import TrainingStep
+from training.shares import core_shares, cores, most_shares, split_cores
 from training.spool import SpoolWriter
 from training.timing.work import Work, answer
 
@@ -32,6 +33,7 @@ _CHUNK_ROWS = 1024
 def learner(work: Work, precision: str) -> Callable[[int], Iterator[tuple[int, int, int]]]:
     """See `training.timing.work.answer`."""
     keras.config.set_dtype_policy(POLICIES[precision])
+    split_cores(most_shares(TrainSection(batch_rows=work.batch_rows), work.max_length, cores()))
     model = build(work)
     step, average = training_step(model)
     source = tokens_of(work)
@@ -68,7 +70,7 @@ def training_step(model: keras.Model) -> tuple[TrainingStep, WeightAverage]:
     variables = [variable.value for variable in model.trainable_variables]
     strategy = tf.distribute.get_strategy()
     optimizer = AdamW(variables, lambda step: tf.constant(5e-5))
-    step = TrainingStep(model, softmax_cross_entropy, optimizer, strategy)
+    step = TrainingStep(model, softmax_cross_entropy, optimizer, strategy, shares=core_shares())
     return step, WeightAverage(variables, strategy)
 
 
@@ -89,6 +91,7 @@ def tokens_of(work: Work) -> BatchSource:
         np.array(work.labels, np.int32),
         np.ones(len(work.texts), np.float32),
         preprocessor.padding_id,
+        divisor=core_shares(),
     )
 
 
