@@ -37,7 +37,9 @@ def calls(longest: int) -> dict[str, dict[str, Callable]]:
 
 
 def _answer(model: TextClassifier) -> Callable:
-    return tf.function(lambda features: model(features, training=False), reduce_retracing=True)
+    return tf.function(
+        lambda features: model(features, training=False), reduce_retracing=True, autograph=False
+    )
 
 
 def _learn(model: TextClassifier) -> Callable:
@@ -46,7 +48,7 @@ def _learn(model: TextClassifier) -> Callable:
             loss = tf.reduce_sum(model(features, training=True) ** 2)
         return tape.gradient(loss, [each.value for each in model.trainable_variables])
 
-    return tf.function(learn, reduce_retracing=True)
+    return tf.function(learn, reduce_retracing=True, autograph=False)
 
 
 def document(length: int) -> dict[str, tf.Tensor]:

@@ -76,11 +76,12 @@ class Bundle:
         self.filler: Any = MaskFiller(self.model, self.preprocessor) if self.task == MASKED_LM else None
         if not self._gives_probabilities:
             return
-        self._logits = tf.function(self._forward, reduce_retracing=True)
+        self._logits = tf.function(self._forward, reduce_retracing=True, autograph=False)
         # In a graph: for a single text, eager ragged ops would cost several times what the model does.
         self._sequences = tf.function(
             lambda *texts: self.preprocessor.cut(*texts),
             input_signature=[tf.TensorSpec([None], tf.string)] * self.preprocessor.num_texts,
+            autograph=False,
         )
 
     def _check(self) -> None:

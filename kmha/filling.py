@@ -38,7 +38,9 @@ class MaskFiller:
         ordinary[len(self.tokens) :] = 0
         self._ordinary = tf.constant(ordinary)
         reader = whole_texts(preprocessor)
-        self._cut = tf.function(reader.tokenize, input_signature=[tf.TensorSpec([None], tf.string)])
+        self._cut = tf.function(
+            reader.tokenize, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
+        )
         ids = tf.TensorSpec([None, None], tf.int32)
         self._best = tf.function(
             self._most_probable,

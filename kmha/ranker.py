@@ -98,9 +98,9 @@ class Ranker:
             self._queries, self._readers = TextReader(bundle, "a"), TextReader(bundle, "b")
             self._cut = self._readers.cut(self._texts)
             self._encode = tf.function(
-                lambda features: bundle.model.encode(features, "a"), reduce_retracing=True
+                lambda features: bundle.model.encode(features, "a"), reduce_retracing=True, autograph=False
             )
-            self._compare = tf.function(self._compared, reduce_retracing=True)
+            self._compare = tf.function(self._compared, reduce_retracing=True, autograph=False)
 
     def scores(self, query: str | bytes) -> np.ndarray:
         """The score of every candidate for a query, float32 [N]: what the bundle gives each pair."""

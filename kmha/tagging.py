@@ -125,10 +125,13 @@ class Tagger:
         self.scheme = model.scheme
         self._num_tags = model.num_labels
         self._decoder = Decoder(model)
-        self._words = tf.function(preprocessor.words, input_signature=[tf.TensorSpec([None], tf.string)])
+        self._words = tf.function(
+            preprocessor.words, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
+        )
         self._cut = tf.function(
             lambda words, lengths: preprocessor.cut(Ragged.from_row_lengths(words, lengths), length),
             input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)],
+            autograph=False,
         )
         ids, characters = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None, None], tf.int32)
         features = {name: characters if name == CHARACTER_IDS else ids for name in preprocessor.feature_names}

@@ -42,7 +42,9 @@ class TextReader:
         number = SIDES.index(side) if bundle.preprocessor.num_texts == 2 else 0
         self._inputs = [each for each in bundle.preprocessor.inputs if each.text == number]
         self.most_bytes = bundle.preprocessor.max_bytes
-        self._cut = tf.function(self.cut_in_graph, input_signature=[tf.TensorSpec([None], tf.string)])
+        self._cut = tf.function(
+            self.cut_in_graph, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
+        )
 
     def cut_in_graph(self, texts: Any) -> list[Any]:
         """Ragged ids int32 [R, None] in every granularity, of texts, string [R]."""
@@ -76,7 +78,9 @@ class SentenceReader:
         self._preprocessor: SentencePreprocessor = bundle.preprocessor
         # Of a text only what one window may need.
         self.most_bytes = self._preprocessor.part.max_bytes
-        self._cut = tf.function(self.cut_in_graph, input_signature=[tf.TensorSpec([None], tf.string)])
+        self._cut = tf.function(
+            self.cut_in_graph, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
+        )
 
     def cut_in_graph(self, texts: Any) -> Cut:
         """One window of each text, string [R]."""
@@ -120,11 +124,14 @@ class TextVectors:
         self._model, self._reader = model, reader
         self.dim: int = model.vector_dim
         sides = {"side": side} if bundle.preprocessor.num_texts == 2 else {}
-        self._vectors = tf.function(lambda features: model.vectors(features, **sides), reduce_retracing=True)
+        self._vectors = tf.function(
+            lambda features: model.vectors(features, **sides), reduce_retracing=True, autograph=False
+        )
         # A query is one small text: from string to vector in one graph, the steps between would cost more than it.
         self._vector = tf.function(
             lambda texts: model.vectors(reader.features(reader.cut_in_graph(texts)), **sides),
             input_signature=[tf.TensorSpec([1], tf.string)],
+            autograph=False,
         )
 
     def __call__(self, texts: Sequence[Text]) -> np.ndarray:

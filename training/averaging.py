@@ -37,14 +37,14 @@ class WeightAverage(tf.Module):
             decay = min(self.decay, (1 + step) / (10 + step)) ** gap
             self._update(tf.constant(decay, tf.float32))
 
-    @tf.function
+    @tf.function(autograph=False)
     def _update(self, decay):
         for average, live in zip(self.averages, self.live, strict=True):
             self.strategy.extended.update(
                 average, lambda a, v, d: a.assign_sub((1.0 - d) * (a - v)), args=(live, decay), group=False
             )
 
-    @tf.function
+    @tf.function(autograph=False)
     def swap(self) -> None:
         """Exchanges the live weights and the average."""
 

@@ -136,7 +136,9 @@ class MaskedSource:
         batches = tf.data.Dataset.from_generator(
             lambda: (self._whole(plan) for plan in plans), output_signature=self._signature
         )
-        return batches.map(self._mask, num_parallel_calls=2, deterministic=True).prefetch(4)
+        return batches.map(
+            tf.autograph.experimental.do_not_convert(self._mask), num_parallel_calls=2, deterministic=True
+        ).prefetch(4)
 
     def _whole(self, plan: MaskedPlan) -> dict[str, np.ndarray]:
         """A batch before anything is hidden, its rows' seeds, and how many tokens a row can give up."""

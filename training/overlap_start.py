@@ -52,7 +52,7 @@ def set_linear_head(
 
 def training_shares(model: Any, source: Any) -> tuple[np.ndarray, np.ndarray]:
     """`TextMatcher.shares` of every pair of a source, float64 [R, S], and the values wanted of them, float32 [R]."""
-    compute = tf.function(model.shares, reduce_retracing=True)
+    compute = tf.function(model.shares, reduce_retracing=True, autograph=False)
     shares, values = [], []
     for plan in source.plans(source.buckets([], BUCKETS), BATCH_TOKENS, MOST_ROWS, rng=None):
         batch = source.batch(plan)

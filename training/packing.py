@@ -83,7 +83,9 @@ def cut_pieces(
             yield examples.read_texts(rows)
 
     dataset = tf.data.Dataset.from_generator(texts, output_signature=tf.TensorSpec([None], tf.string))
-    chunks = dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(2)
+    chunks = dataset.map(
+        tf.autograph.experimental.do_not_convert(cut), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    ).prefetch(2)
     per_row, tokens, unknown = [np.zeros(1, np.int64)], 0, 0
     with SpoolWriter(path, np.int32) as writer:
         for flat, lengths in chunks.as_numpy_iterator():

@@ -59,7 +59,9 @@ def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> 
         )
 
     dataset = tf.data.Dataset.from_generator(lambda: texts, output_signature=tf.TensorSpec([None], tf.string))
-    return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(4)
+    return dataset.map(
+        tf.autograph.experimental.do_not_convert(cut), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    ).prefetch(4)
 
 
 def tokenize_examples(

@@ -82,7 +82,9 @@ def cut_sentences(
         InputError: A sentence has more words than one may have (the place is named).
     """
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)])
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)], autograph=False
+    )
     def cut(words, lengths):
         found = preprocessor.cut(Ragged.from_row_lengths(words, lengths))
         windows = found.windows
