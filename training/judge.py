@@ -14,6 +14,7 @@ from kmha.bundle_files import task_of
 from kmha.document_windows import windows_of
 from kmha.errors import InputError
 from kmha.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG
+from training.any_size import any_size
 from training.examples import ExampleSet
 from training.inputs import Source
 from training.masked_batches import MaskedSource
@@ -56,11 +57,7 @@ class Judge:
 
     def __post_init__(self):
         self._read = self.task.reader(self.model)
-        self._logits = tf.function(
-            lambda features: in_shares(lambda part: self.model(part, training=False), features),
-            reduce_retracing=True,
-            autograph=False,
-        )
+        self._logits = None
 
     def answers(self, source: Source) -> Any:
         """What the task makes of the model's outputs, in the order of the source's rows."""
@@ -83,7 +80,16 @@ class Judge:
         """Of each batch its plan and what the model gives."""
         plans = source.plans(self.padded_lengths, BATCH_TOKENS, MOST_ROWS, rng=None)
         for plan, batch in zip(plans, source.dataset(plans), strict=True):
-            yield plan, self._logits(batch["features"])
+            yield plan, self._asked(batch["features"])
+
+    def _asked(self, features: Any) -> Any:
+        if self._logits is None:
+            self._logits = tf.function(
+                lambda given: in_shares(lambda part: self.model(part, training=False), given),
+                input_signature=[any_size(features)],
+                autograph=False,
+            )
+        return self._logits(features)
 
     def check(self, part: Part) -> None:
         """Refuses validation rows that the task's metric is undefined for, before anything is trained."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from kmha.errors import InputError
+from training.any_size import any_size
 from training.config import BATCH_ROWS, TrainSection
 from training.optimizer import AdamW, Gradient, added, global_norm, merged_rows, scaled
 from training.precision import LossScale, all_finite
@@ -133,7 +134,7 @@ class TrainingStep(tf.Module):
         if self._compute is None:
             compute = self._step if self.accumulation_steps == 1 else self._accumulate
             # One trace for batches of every size; XLA still compiles once a size.
-            self._compute = tf.function(compute, input_signature=[_any_size(batch)], autograph=False)
+            self._compute = tf.function(compute, input_signature=[any_size(batch)], autograph=False)
         sums = self._compute(batch)
         if self.accumulation_steps == 1:
             return sums
@@ -242,16 +243,6 @@ def _rows_of(dense: tf.Tensor) -> tf.IndexedSlices:
 def _first(strategy: tf.distribute.Strategy, value):
     """One replica's copy of a value that is the same on all."""
     return strategy.experimental_local_results(value)[0]
-
-
-def _any_size(batch: Batch):
-    """The types of a batch, with every axis free."""
-
-    def spec(value):
-        value = tf.convert_to_tensor(value)
-        return tf.TensorSpec([None] * value.shape.rank, value.dtype)
-
-    return tf.nest.map_structure(spec, batch)
 
 
 def _own_rows(batch: Batch) -> Batch:
