@@ -156,6 +156,8 @@ class Loop:
                     self._epoch(standing, state, callbacks, signals)
             finally:
                 callbacks.on_train_end()
+        # One that came after the last checkpoint, which is that of the trained model: judging may wait.
+        self._stop_if(self.crew.agreed(signals, now=True))
         state.take_best()
         return standing
 
@@ -262,6 +264,9 @@ class Loop:
                 progress = dataclasses.asdict(standing)
                 write_checkpoint(self.checkpoint, state, progress, self.settings.checkpoints_kept)
             self._saved, self._saved_steps = time.monotonic(), steps
+        self._stop_if(signals)
+
+    def _stop_if(self, signals: Sequence[int]) -> None:
         if signals:
             # Nobody leaves before the checkpoint is written: who waits for all might end the chief.
             self.crew.once("saved", lambda: None)

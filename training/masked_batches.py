@@ -12,6 +12,7 @@ from kmha.text.masking import Masker
 from training.buckets import BatchPlan, bucket_lengths, filled_up, plan_batches
 from training.examples import mixed
 from training.packing import PieceTokens, laid_out, packed_rows
+from training.pipeline import one_pass
 from training.tasks.task import Masking
 
 CHUNK_PIECES = 1024
@@ -133,9 +134,7 @@ class MaskedSource:
 
     def dataset(self, plans: Sequence[MaskedPlan]) -> tf.data.Dataset:
         """The batches in the order of the plans, a few ahead."""
-        batches = tf.data.Dataset.from_generator(
-            lambda: (self._whole(plan) for plan in plans), output_signature=self._signature
-        )
+        batches = one_pass((self._whole(plan) for plan in plans), self._signature)
         return batches.map(
             tf.autograph.experimental.do_not_convert(self._mask), num_parallel_calls=2, deterministic=True
         ).prefetch(4)

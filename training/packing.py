@@ -11,6 +11,7 @@ from kmha.errors import InputError
 from kmha.text.pieces import piece_lengths, whole_texts
 from kmha.text.preprocessor import Preprocessor
 from training.examples import ExampleSet
+from training.pipeline import one_pass
 from training.spool import Spool, SpoolWriter
 
 # Texts that are tokenized at once: so many, or those of so many bytes.
@@ -82,10 +83,15 @@ def cut_pieces(
         for rows in _chunks(examples.texts[0].lengths):
             yield examples.read_texts(rows)
 
-    dataset = tf.data.Dataset.from_generator(texts, output_signature=tf.TensorSpec([None], tf.string))
-    chunks = dataset.map(
-        tf.autograph.experimental.do_not_convert(cut), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-    ).prefetch(2)
+    chunks = (
+        one_pass(texts(), tf.TensorSpec([None], tf.string))
+        .map(
+            tf.autograph.experimental.do_not_convert(cut),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        .prefetch(2)
+    )
     per_row, tokens, unknown = [np.zeros(1, np.int64)], 0, 0
     with SpoolWriter(path, np.int32) as writer:
         for flat, lengths in chunks.as_numpy_iterator():

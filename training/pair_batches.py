@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kmha.features import TextInputs
 from training.buckets import bucket_lengths, filled_up
-from training.pipeline import padded_ids
+from training.pipeline import one_pass, padded_ids
 from training.spool import Spool
 
 FILLER_QUERY = -1
@@ -172,10 +172,7 @@ class PairSource:
             "targets": tf.TensorSpec([None, *self.targets.shape[1:]], tf.float32),
             "weights": tf.TensorSpec([None], tf.float32),
         }
-        batches = tf.data.Dataset.from_generator(
-            lambda: (self.batch(plan) for plan in plans), output_signature=signature
-        )
-        return batches.prefetch(4)
+        return one_pass((self.batch(plan) for plan in plans), signature).prefetch(4)
 
     def different_ids(self, granularity: int) -> Iterator[np.ndarray]:
         """Token ids of the texts of a granularity, each text once: int32 [B, T], padded with 0."""

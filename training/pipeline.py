@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -58,10 +59,28 @@ def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> 
             tf.where(capped, np.int64(-1), tokens.row_lengths()),
         )
 
-    dataset = tf.data.Dataset.from_generator(lambda: texts, output_signature=tf.TensorSpec([None], tf.string))
-    return dataset.map(
-        tf.autograph.experimental.do_not_convert(cut), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-    ).prefetch(4)
+    return (
+        one_pass(texts, tf.TensorSpec([None], tf.string))
+        .map(
+            tf.autograph.experimental.do_not_convert(cut),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        .prefetch(4)
+    )
+
+
+def one_pass(items: Iterator[Any], signature: Any) -> tf.data.Dataset:
+    """A dataset of what an iterator gives; it can be gone through once.
+
+    TensorFlow keeps the function of a dataset as long as the process lives, with all that it holds. An iterator that
+    has come to its end holds nothing: no source's files and tables stay open for each epoch.
+
+    Args:
+        items: Of NumPy arrays; does not hold what it has been through.
+        signature: Their `tf.TensorSpec`.
+    """
+    return tf.data.Dataset.from_generator(lambda: items, output_signature=signature)
 
 
 def tokenize_examples(
@@ -196,7 +215,7 @@ class BatchSource:
         }
 
     def dataset(self, plans: Sequence[BatchPlan]) -> tf.data.Dataset:
-        """The batches in the order of the plans, a few ahead."""
+        """The batches in the order of the plans, a few ahead; see `one_pass`."""
         feature = tf.TensorSpec([None, None], tf.int32)
         targets = tf.TensorSpec([None, *self.targets.shape[1:]], self.targets.dtype)
         signature = {
@@ -204,10 +223,7 @@ class BatchSource:
             "targets": targets,
             "weights": tf.TensorSpec([None], tf.float32),
         }
-        batches = tf.data.Dataset.from_generator(
-            lambda: (self.batch(plan) for plan in plans), output_signature=signature
-        )
-        return batches.prefetch(4)
+        return one_pass((self.batch(plan) for plan in plans), signature).prefetch(4)
 
 
 def _fill(values: np.ndarray, filler: int) -> np.ndarray:

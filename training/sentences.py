@@ -16,7 +16,7 @@ from kmha.text.sentence_limits import LONGEST_SPELLING, MOST_WORDS
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from training.buckets import BatchPlan
 from training.examples import ExampleSet
-from training.pipeline import BatchSource
+from training.pipeline import BatchSource, one_pass
 from training.spool import Spool, SpoolWriter
 
 CHUNK_ROWS = 512
@@ -236,10 +236,7 @@ class SentenceSource:
             features[CHARACTER_IDS] = tf.TensorSpec([None, None, LONGEST_SPELLING], tf.int32)
         targets = tf.TensorSpec([None, None, *self.targets.shape[1:]], self.targets.dtype)
         signature = {"features": features, "targets": targets, "weights": tf.TensorSpec([None], tf.float32)}
-        batches = tf.data.Dataset.from_generator(
-            lambda: (self.batch(plan) for plan in plans), output_signature=signature
-        )
-        return batches.prefetch(4)
+        return one_pass((self.batch(plan) for plan in plans), signature).prefetch(4)
 
 
 def _prefixes(lengths: np.ndarray, rows: int, width: int) -> np.ndarray:

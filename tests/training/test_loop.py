@@ -96,6 +96,15 @@ def test_a_signal_while_the_epoch_is_judged_stops_after_it(tmp_path):
     assert (standing.best_epoch, standing.best_metric, standing.epoch) == (1, 0.75, 2)
 
 
+def test_a_signal_after_the_last_checkpoint_stops_before_the_model_is_judged(tmp_path):
+    def late(logs):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped, match="SIGTERM"):
+        make_loop(tmp_path, callbacks=[keras.callbacks.LambdaCallback(on_train_end=late)]).run()
+    assert make_loop(tmp_path).run(resume=True).epoch == SETTINGS.epochs
+
+
 def test_a_finished_run_can_be_asked_again(tmp_path):
     loop = make_loop(tmp_path)
     first = loop.run()

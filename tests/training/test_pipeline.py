@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -107,9 +110,14 @@ def test_the_dataset_is_the_batches_in_order(spool):
         np.testing.assert_array_equal(batch["weights"], wanted["weights"])
 
 
-def test_the_datasets_batches_may_be_consumed_again(spool):
-    source = make_source(spool)
-    dataset = source.dataset(plan_batches(source.lengths, [3], 6, 2, None))
-    assert [b["targets"].tolist() for b in dataset.as_numpy_iterator()] == [
-        b["targets"].tolist() for b in dataset.as_numpy_iterator()
-    ]
+def test_nothing_of_a_source_stays_when_its_batches_are_through(spool):
+    """Of large data each part of an epoch is a source of its own, with open files."""
+    kept = []
+    for _ in range(3):
+        source = make_source(spool)
+        for _ in source.dataset(plan_batches(source.lengths, [3], 6, 2, None)):
+            pass
+        kept.append(weakref.ref(source))
+    del source
+    gc.collect()
+    assert [each() for each in kept] == [None, None, None]
