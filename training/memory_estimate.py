@@ -55,8 +55,7 @@ def _batch_numbers(config: EncoderConfig, rows: int, tokens: int) -> float:
         if config.attention_window is not None:
             pairs = tokens * (3 * max(config.attention_window, SMALLEST_BLOCK) + config.attention_globals)
         else:
-            pairs = min(tokens, 2 * LARGEST_BLOCK) * min(tokens, LARGEST_BLOCK)
-            kept, once = 0, BLOCK_PAIRS_ONCE
+            pairs, kept, once = min(tokens, LARGEST_BLOCK) ** 2, 0, BLOCK_PAIRS_ONCE
     return rows * (tokens * of_tokens + pairs * (kept * heads + once * most_heads))
 
 

@@ -18,12 +18,9 @@ from kmha.layers.blocks import even_size, filled_up, in_blocks, joined_blocks
 from kmha.layers.masked_score import added_to_scores
 
 # Measured (docs/long-texts.md): smaller ones make more calls than they save memory, larger ones leave the caches.
-# Of keys; of queries twice as many, since the gradient of all queries is copied once for each pair of blocks.
 LARGEST_BLOCK = 512
 # Far below the log-sum-exp of a block of masked keys alone.
 _NOTHING_YET = -1e30
-# Below this a weight tells no logarithm any more.
-_LEAST_PAST = 1e-30
 
 
 def blockwise_attention(query, key, value, mask=None, dropout: float = 0.0, seed=None) -> Any:
@@ -41,7 +38,7 @@ def blockwise_attention(query, key, value, mask=None, dropout: float = 0.0, seed
         float [B, N, T, H]; a row that may attend to nothing gives zeros. Softmax and sums are in float32.
     """
     length, keys = ops.shape(query)[2], ops.shape(key)[2]
-    size, key_size = even_size(length, 2 * LARGEST_BLOCK), even_size(keys, LARGEST_BLOCK)
+    size, key_size = even_size(length, LARGEST_BLOCK), even_size(keys, LARGEST_BLOCK)
     columns, pairs, is_open = _masks(key, mask, size, key_size)
 
     @ops.custom_gradient
@@ -165,28 +162,20 @@ def _forward(tiles: _Tiles):
     """Averages float32 [I, B, N, t, H] of the values, and the log-sum-exp of each row's scores [I, B, N, t, 1]."""
     count, keys = ops.shape(tiles.queries)[0], ops.shape(tiles.keys)[0]
     nothing = ops.zeros_like(tiles.queries, dtype="float32")
-    # The past is averaged already: in the product it weighs a row of zeros.
-    values_and_past, kind = filled_up(tiles.values, 1, axis=3), tiles.values.dtype
 
     def of_block(i, averages, log_sums):
         def with_keys(j, average, log_sum):
-            # What a row has met so far counts as one more key, whose score is the log-sum-exp of it all.
-            scores = ops.concatenate([tiles.scores(i, j), log_sum], axis=-1)
+            scores = tiles.scores(i, j)
             weights = ops.softmax(scores, axis=-1)
-            past = ops.expand_dims(weights[..., -1], axis=-1)
-            # Its weight is exp(before - after), which tells the log-sum-exp without another pass over the block.
-            log_sum = ops.cond(
-                ops.min(past) > _LEAST_PAST,
-                lambda: log_sum - ops.log(past),
-                lambda: _log_sum(scores, weights),
-            )
+            # The largest weight is exp(largest score - log-sum-exp): that saves the exponentials a second pass.
+            largest = ops.max(scores, axis=-1, keepdims=True)
+            own_sum = largest - ops.log(ops.max(weights, axis=-1, keepdims=True))
             if tiles.dropout:
-                weights = weights[..., :-1]
-                own = ops.matmul(ops.cast(weights * tiles.kept(i, j, weights), kind), tiles.values[j])
-            else:
-                own = ops.matmul(ops.cast(weights, kind), values_and_past[j])
-            average = average * past + ops.cast(own, "float32")
-            return _after(j + 1, average), average, log_sum
+                weights = weights * tiles.kept(i, j, scores)
+            own = ops.matmul(ops.cast(weights, tiles.values.dtype), tiles.values[j])
+            both = ops.logaddexp(log_sum, own_sum)
+            average = average * ops.exp(log_sum - both) + ops.cast(own, "float32") * ops.exp(own_sum - both)
+            return _after(j + 1, average), average, both
 
         start = (0, nothing[i], nothing[i][..., :1] + _NOTHING_YET)
         _, average, log_sum = ops.while_loop(lambda j, *_: j < keys, with_keys, start)
@@ -195,13 +184,6 @@ def _forward(tiles: _Tiles):
 
     start = (0, nothing, nothing[..., :1])
     return ops.while_loop(lambda i, *_: i < count, of_block, start)[1:]
-
-
-def _log_sum(scores, weights):
-    """The log-sum-exp of each row of scores, float32 [B, N, t, 1], of which the weights are the softmax."""
-    # The largest weight is exp(largest score - log-sum-exp): that saves the exponentials a second pass.
-    largest = ops.max(scores, axis=-1, keepdims=True)
-    return largest - ops.log(ops.max(weights, axis=-1, keepdims=True))
 
 
 def _backward(tiles: _Tiles, averages, log_sums, by_output):

@@ -26,7 +26,7 @@ RATE = 0.3
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Of 3 keys and 6 queries: both lengths make several blocks, the last of them filled up."""
+    """Of 3: both lengths make several blocks, the last of them filled up."""
     monkeypatch.setattr(blockwise, "LARGEST_BLOCK", 3)
 
 
@@ -101,7 +101,7 @@ def test_half_sizes_are_as_near_as_over_all_pairs(dtype):
     assert keras.backend.standardize_dtype(found.dtype) == dtype
     exact = to_numpy(run(_over_pairs(KEY_MASK), QUERY, KEY, VALUE))
     over_pairs = to_numpy(run(_over_pairs(KEY_MASK), *inputs))
-    assert np.abs(to_numpy(found) - exact).max() < 2 * np.abs(over_pairs - exact).max() + 1e-4
+    assert np.abs(to_numpy(found) - exact).max() < 1.5 * np.abs(over_pairs - exact).max() + 1e-4
 
     def half(function):
         return lambda *given: ops.cast(function(*(ops.cast(each, dtype) for each in given)), "float32")
@@ -120,7 +120,7 @@ def test_large_scores_do_not_overflow():
 
 def _kept_weights(seed) -> np.ndarray:
     """Which weights dropout keeps over all pairs: the masks of the blocks laid side by side, scaled."""
-    sizes = [6] * 2, [3] * 3  # of 11 queries and 7 keys, evenly, the last ones filled up
+    sizes = [3] * 4, [3] * 3  # of 11 queries and 7 keys, evenly: blocks of 3, the last ones filled up
     rows = []
     for i, size in enumerate(sizes[0]):
         numbers = [i * len(sizes[1]) + j for j in range(len(sizes[1]))]
