@@ -62,8 +62,9 @@ _MISSING = r"(--\S+ \S+|\b[A-Z]+) ([A-Z].*?)\.? \(required\)"
 def say(message: str) -> None:
     """Progress goes to stderr; stdout is for data."""
     # In one piece: of several threads that tell, none may end the line of another.
-    sys.stderr.write(f"{message}\n")
-    sys.stderr.flush()
+    if sys.stderr is not None:  # services are started without one
+        sys.stderr.write(f"{message}\n")
+        sys.stderr.flush()
 
 
 def run(command: Callable[[], int]) -> int:

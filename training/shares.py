@@ -54,7 +54,8 @@ def most_shares(settings: TrainSection, longest: int, cores: int) -> int:
 def cores() -> int:
     """How many cores this process may use for an operation."""
     given = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
-    available = len(os.sched_getaffinity(0))
+    # Not every system says which of its cores a process may use.
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(int(given), available) if given.isdigit() and int(given) else available
 
 

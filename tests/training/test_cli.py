@@ -161,6 +161,8 @@ def test_what_is_told_is_written_in_one_piece(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Heard())
     say("a line")
     assert written == ["a line\n"]
+    monkeypatch.setattr(sys, "stderr", None)
+    say("to nobody")
 
 
 def test_output_is_utf8_whatever_the_locale_is(monkeypatch):

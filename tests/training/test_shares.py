@@ -18,6 +18,7 @@ from training.config import FitConfig, TrainSection
 from training.fit import main
 from training.tasks.classify import ClassifyTask
 from training.tasks.match import MatchTask
+from training.tasks.task import Task
 
 ROOT = Path(__file__).parents[2]
 LARGE = 10_000
@@ -42,10 +43,12 @@ def test_each_share_has_rows_to_compute(settings, longest, cores, expected):
 
 
 def test_a_job_is_shared_where_that_pays_and_each_row_is_scored_by_itself():
-    config, task = FitConfig(), ClassifyTask()
+    config = FitConfig()
 
-    def wanted(rows=LARGE, task=task, **changed):
-        return shares.wanted_shares(dataclasses.replace(config, **changed), task, rows, cores=2)
+    def wanted(rows=LARGE, task: Task | None = None, **changed):
+        return shares.wanted_shares(
+            dataclasses.replace(config, **changed), task or ClassifyTask(), rows, cores=2
+        )
 
     assert wanted() == 2
     assert wanted(rows=100) == 1
