@@ -74,8 +74,17 @@ def lines_of(page: str) -> list[str]:
 
 
 def commands_of(page: str) -> list[str]:
-    """Those of them that run a module of Python."""
-    return [line for line in lines_of(page) if any(module_of(stage) for stage in stages(line))]
+    """Those of them that run a module of Python; a script whose quotes go over several lines has a test of its own."""
+    whole = [line for line in lines_of(page) if _is_whole(line)]
+    return [line for line in whole if any(module_of(stage) for stage in stages(line))]
+
+
+def _is_whole(line: str) -> bool:
+    try:
+        stages(line)
+    except ValueError:
+        return False
+    return True
 
 
 def write_pairs(path: Path) -> None:
