@@ -2,12 +2,13 @@
 
 import contextlib
 import math
-import os
 import resource
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
+
+from training.cores import available_cores
 
 
 class Cost:
@@ -35,9 +36,7 @@ class Cost:
             "seconds": {stage: round(seconds, 1) for stage, seconds in self._seconds.items()},
             "peak_memory_bytes": peak_memory(),
             "devices": _device_memory(),
-            "cores": len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1,
+            "cores": available_cores(),
             "weights": weights,
         }
 

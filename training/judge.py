@@ -7,14 +7,12 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from kmha.bundle import Bundle
 from kmha.bundle_files import task_of
 from kmha.document_windows import windows_of
 from kmha.errors import InputError
 from kmha.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG
-from training.any_size import any_size
 from training.examples import ExampleSet
 from training.inputs import Source
 from training.masked_batches import MaskedSource
@@ -32,6 +30,7 @@ from training.tasks.pair_rows import QUERY, USUAL_PAIRS, USUAL_TRIPLETS
 from training.tasks.tag import TagTask
 from training.tasks.tag_rows import tag_columns
 from training.tasks.task import Columns, Part, Task
+from training.traced_once import traced_once
 
 BATCH_TOKENS = 8192
 MOST_ROWS = 512
@@ -57,7 +56,9 @@ class Judge:
 
     def __post_init__(self):
         self._read = self.task.reader(self.model)
-        self._logits = None
+        self._logits = traced_once(
+            lambda features: in_shares(lambda part: self.model(part, training=False), features)
+        )
 
     def answers(self, source: Source) -> Any:
         """What the task makes of the model's outputs, in the order of the source's rows."""
@@ -80,16 +81,7 @@ class Judge:
         """Of each batch its plan and what the model gives."""
         plans = source.plans(self.padded_lengths, BATCH_TOKENS, MOST_ROWS, rng=None)
         for plan, batch in zip(plans, source.dataset(plans), strict=True):
-            yield plan, self._asked(batch["features"])
-
-    def _asked(self, features: Any) -> Any:
-        if self._logits is None:
-            self._logits = tf.function(
-                lambda given: in_shares(lambda part: self.model(part, training=False), given),
-                input_signature=[any_size(features)],
-                autograph=False,
-            )
-        return self._logits(features)
+            yield plan, self._logits(batch["features"])
 
     def check(self, part: Part) -> None:
         """Refuses validation rows that the task's metric is undefined for, before anything is trained."""

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from kmha.errors import InputError
-from training.any_size import any_size
 from training.config import BATCH_ROWS, TrainSection
 from training.optimizer import AdamW, Gradient, added, global_norm, merged_rows, scaled
 from training.precision import LossScale, all_finite
+from training.traced_once import traced_once
 
 Batch = dict[str, object]
 StrategyName = Literal["auto", "one", "mirrored"]
@@ -111,7 +111,7 @@ class TrainingStep(tf.Module):
         self.shares = shares
         self.variables_ = [variable.value for variable in model.trainable_variables]
         self._forward_backward = tf.function(self._gradients, jit_compile=jit_compile, autograph=False)
-        self._compute = None
+        self._compute = traced_once(self._step if accumulation_steps == 1 else self._accumulate)
         self.pending = 0
         if accumulation_steps > 1:
             self._make_accumulators()
@@ -131,10 +131,6 @@ class TrainingStep(tf.Module):
 
     def __call__(self, batch: Batch) -> dict[str, tf.Tensor]:
         """See the class."""
-        if self._compute is None:
-            compute = self._step if self.accumulation_steps == 1 else self._accumulate
-            # One trace for batches of every size; XLA still compiles once a size.
-            self._compute = tf.function(compute, input_signature=[any_size(batch)], autograph=False)
         sums = self._compute(batch)
         if self.accumulation_steps == 1:
             return sums

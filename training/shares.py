@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from training.config import FitConfig, TrainSection
+from training.cores import available_cores
 from training.tasks.task import Task
 
 # The sums of the shares' gradients grow with their number; more than two were not measured.
@@ -54,8 +55,7 @@ def most_shares(settings: TrainSection, longest: int, cores: int) -> int:
 def cores() -> int:
     """How many cores this process may use for an operation."""
     given = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
-    # Not every system says which of its cores a process may use.
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    available = available_cores()
     return min(int(given), available) if given.isdigit() and int(given) else available
 
 

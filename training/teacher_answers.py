@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from tqdm import tqdm
 
 from kmha.tagging import put_scores
@@ -18,6 +17,7 @@ from training.cli import say
 from training.inputs import Source
 from training.sentences import SentenceSource
 from training.shares import in_shares
+from training.traced_once import traced_once
 
 BUCKETS = 16
 BATCH_TOKENS, MOST_ROWS = 8192, 512
@@ -75,11 +75,7 @@ def write_answers(model: Any, source: Source, path: Path) -> None:
         source: The rows.
         path: A file in NumPy's format, written a batch at a time.
     """
-    logits = tf.function(
-        lambda features: in_shares(lambda part: model(part, training=False), features),
-        reduce_retracing=True,
-        autograph=False,
-    )
+    logits = traced_once(lambda features: in_shares(lambda part: model(part, training=False), features))
     plans = source.plans(source.buckets([], BUCKETS), BATCH_TOKENS, MOST_ROWS, rng=None)
     table = np.lib.format.open_memmap(
         path, "w+", np.dtype(np.float32), (answer_rows(source), model.num_labels)

@@ -1,19 +1,19 @@
 """Trains as Hugging Face's users do: random batches, each padded to its longest, AdamW; in PyTorch."""
 
 import itertools
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]  (perhaps in an environment of its own)
 import transformers  # pyright: ignore[reportMissingImports]
 
+from training.cores import available_cores
 from training.timing.work import Work, answer
 
 
 def learner(work: Work, precision: str) -> Callable[[int], Iterator[tuple[int, int, int]]]:
     """See `training.timing.work.answer`."""
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(available_cores())
     tokenizer = transformers.BertTokenizerFast(work.vocabulary, do_lower_case=work.lower_case)
     ids = tokenizer(work.texts, truncation=True, max_length=work.max_length)["input_ids"]
     model = _model(work)

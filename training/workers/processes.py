@@ -15,6 +15,7 @@ from typing import IO
 
 from kmha.errors import InputError
 from training.cli import FAILED, INTERRUPTED, WRONG_INPUT, say
+from training.cores import available_cores
 from training.workers.cluster import VARIABLE
 
 HOST = "localhost"
@@ -39,7 +40,7 @@ def own_devices(workers: int) -> list[dict[str, str]]:
     Raises:
         InputError: There are GPUs, but fewer than workers.
     """
-    threads = str(max(1, len(os.sched_getaffinity(0)) // workers))
+    threads = str(max(1, available_cores() // workers))
     names = ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")
     cores = {name: threads for name in names if name not in os.environ}
     gpus = _gpus()
