@@ -71,7 +71,7 @@ def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> 
 
 
 def one_pass(items: Iterator[Any], signature: Any) -> tf.data.Dataset:
-    """A dataset of what an iterator gives; it can be gone through once.
+    """A dataset of what an iterator gives; it can be gone through once, a second time is an error.
 
     TensorFlow keeps the function of a dataset as long as the process lives, with all that it holds. An iterator that
     has come to its end holds nothing: no source's files and tables stay open for each epoch.
@@ -80,7 +80,14 @@ def one_pass(items: Iterator[Any], signature: Any) -> tf.data.Dataset:
         items: Of NumPy arrays; does not hold what it has been through.
         signature: Their `tf.TensorSpec`.
     """
-    return tf.data.Dataset.from_generator(lambda: items, output_signature=signature)
+    left = [items]
+
+    def given() -> Iterator[Any]:
+        if not left:
+            raise RuntimeError("wanted a dataset that was not gone through before")
+        return left.pop()
+
+    return tf.data.Dataset.from_generator(given, output_signature=signature)
 
 
 def tokenize_examples(

@@ -32,10 +32,15 @@ def wanted_shares(config: FitConfig, task: Task, rows: int, cores: int) -> int:
         rows: To train on.
         cores: That may be used.
     """
-    together = task.whole_batches or config.strategy == "mirrored" or config.train.jit == "on"
-    if together or rows < LEAST_ROWS or tf.config.list_physical_devices("GPU"):
+    if rows < LEAST_ROWS or not may_share(config, task):
         return 1
     return most_shares(config.train, config.text.max_length * task.num_texts, cores)
+
+
+def may_share(config: FitConfig, task: Task) -> bool:
+    """Whether batches of a job may be cut at all: each row is scored by itself, on the cores, and not in XLA."""
+    together = task.whole_batches or config.strategy == "mirrored" or config.train.jit == "on"
+    return not together and not tf.config.list_physical_devices("GPU")
 
 
 def most_shares(settings: TrainSection, longest: int, cores: int) -> int:

@@ -28,7 +28,7 @@ from training.optimizer import AdamW, warmup_then_decay
 from training.precision import LossScale
 from training.replicas import TrainingStep, check_rows, make_strategy
 from training.run_folder import CHECKPOINT, RUN_LOG
-from training.shares import core_shares
+from training.shares import core_shares, may_share
 from training.start import Start
 from training.tasks.task import Task
 from training.usual import LEARNING_RATE, with_usual
@@ -60,8 +60,7 @@ def train(
         The model with its best weights, its judge, and how the training went.
     """
     strategy = _strategy(config, data.task, crew)
-    together = data.task.whole_batches or _compiled(config.train.jit) or strategy.num_replicas_in_sync > 1
-    shares = 1 if together else core_shares()
+    shares = core_shares() if may_share(config, data.task) else 1
     lessons = inputs.lessons(
         data.task,
         data.train,

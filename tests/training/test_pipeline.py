@@ -3,6 +3,7 @@ import weakref
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.text.preprocessor import Preprocessor
@@ -108,6 +109,14 @@ def test_the_dataset_is_the_batches_in_order(spool):
         np.testing.assert_array_equal(batch["features"][TOKEN_IDS], wanted["features"][TOKEN_IDS])
         np.testing.assert_array_equal(batch["targets"], wanted["targets"])
         np.testing.assert_array_equal(batch["weights"], wanted["weights"])
+
+
+def test_a_dataset_is_not_silently_empty_the_second_time(spool):
+    source = make_source(spool)
+    dataset = source.dataset(plan_batches(source.lengths, [3], 6, 2, None))
+    assert len(list(dataset)) > 1
+    with pytest.raises(tf.errors.UnknownError, match="not gone through before"):
+        list(dataset)
 
 
 def test_nothing_of_a_source_stays_when_its_batches_are_through(spool):
