@@ -43,9 +43,14 @@ def fault(checkpoint: Path) -> str:
     return ""
 
 
+def whole(folder: Path) -> list[Path]:
+    """The checkpoints in a folder without a fault, the newest first."""
+    return [checkpoint for checkpoint in numbered(folder) if not fault(checkpoint)]
+
+
 def newest_whole(folder: Path) -> Path | None:
     """The newest checkpoint in a folder without a fault; None: there is none."""
-    return next((checkpoint for checkpoint in numbered(folder) if not fault(checkpoint)), None)
+    return next(iter(whole(folder)), None)
 
 
 def write_progress(checkpoint: Path, progress: dict[str, Any]) -> None:
@@ -69,9 +74,9 @@ def next_place(folder: Path) -> Path:
 
 def leave_last(folder: Path, count: int) -> None:
     """Removes all checkpoints but the newest whole ones."""
-    whole = [checkpoint for checkpoint in numbered(folder) if not fault(checkpoint)]
+    kept = whole(folder)[:count]
     for checkpoint in numbered(folder):
-        if checkpoint not in whole[:count]:
+        if checkpoint not in kept:
             # By another name first: what is half removed is none.
             shutil.rmtree(checkpoint.rename(checkpoint.with_suffix(UNFINISHED)), ignore_errors=True)
 

@@ -21,7 +21,7 @@ from training.fine_tuning import freeze, rate_courses
 from training.initial_model import initial_model
 from training.inputs import Inputs, Source
 from training.judge import Judge
-from training.kept_checkpoints import newest_whole
+from training.kept_checkpoints import whole
 from training.loop import Loop, Standing, epoch_plans
 from training.memory_estimate import available_bytes, check_memory, encoder_configs
 from training.optimizer import AdamW, warmup_then_decay
@@ -113,8 +113,8 @@ def train(
         source_of=lambda number: lessons.of(number, last=number + 1 == rounds),
     )
     if config.resume:
-        name = crew.once("checkpoint", lambda: getattr(newest_whole(loop.checkpoint), "name", ""))
-        if name:
+        # All of them: where the newest turns out to be damaged, every worker takes the one before it.
+        for name in crew.once("checkpoints", lambda: [path.name for path in whole(loop.checkpoint)]):
             crew.hand_over(loop.checkpoint / name)
     # Of pairs there are many combinations, more than anybody would read.
     shown = ", ".join(map(str, lengths)) if inputs.preprocessor.num_texts == 1 else f"{len(lengths)} shapes"

@@ -2,13 +2,16 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 import tomllib
 
 import pytest
 
 from kmha.bundle import Bundle
 from tests.bundles import PAIRS, make_pair_bundle, masked_bundle
-from tests.command_runs import TINY, call, refused, write_csv
+from tests.command_runs import ROOT, TINY, call, clean_environment, refused, write_csv
 from training import embed, evaluate, explain, fit, predict, report
 from training.heads import main
 
@@ -94,6 +97,28 @@ def test_a_pruned_run_does_what_a_run_does(news_run, pruned, tmp_path):
     assert outcome.status == 0, outcome.err
     config = Bundle.load(tmp_path / "again").model.encoder_config
     assert config.layer_sizes == ((1, 11),)
+
+
+@pytest.mark.slow
+def test_a_killed_pruning_begins_anew(news_run, tmp_path):
+    """It cannot be gone on with, so nothing may stand in the way of the same command."""
+    whole = shutil.copytree(news_run.folder, tmp_path / "whole")
+    config = whole / "config.toml"
+    often = config.read_text().replace("checkpoint_minutes = 10.0", "checkpoint_minutes = 0.0")
+    config.write_text(often)
+    assert "checkpoint_minutes = 0.0" in often
+    flags = [whole, "--data", news_run.test, "--prune", "0.3", "--out", tmp_path / "run"]
+    command = [sys.executable, "-m", "training.heads", *map(str, flags), "--epochs", "500"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=clean_environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("epoch 2: ") for line in process.stderr)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL and (tmp_path / "run.partial").is_dir()
+    outcome = call(main, *flags)
+    assert outcome.status == 0, outcome.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "whole"]
 
 
 def test_a_matcher_is_measured_side_by_side(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 from kmha.errors import InputError
 from training.cli import parse, say
 from training.config import DataSection, FinetuneSection, FitConfig, task_section
-from training.run_folder import CHECKPOINT, CONFIG
+from training.run_folder import CONFIG, RUN_LOG
 from training.sources import file_source
 from training.start import Start
 
@@ -111,9 +111,9 @@ def trained_on(config: FitConfig, start: Start, folder: Path, scratch: Path) -> 
     for line in describe(data):
         say(line)
     data = dataclasses.replace(data, labels=start.labels, test=None)
-    try:
-        return learn(config, data, scratch, folder, Cost(), start), data
-    except BaseException:
-        # A pruning begins anew; it is not gone on with.
-        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
-        raise
+    # A pruning is not gone on with: what would offer that, were it killed, goes with the scratch folder.
+    unfinished = scratch / "unfinished"
+    unfinished.mkdir()
+    learnt = learn(config, data, scratch, unfinished, Cost(), start)
+    shutil.move(unfinished / RUN_LOG, folder / RUN_LOG)
+    return learnt, data

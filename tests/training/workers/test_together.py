@@ -22,6 +22,7 @@ from tests.training.workers.together import (
     workers,
 )
 from training.fit import main
+from training.kept_checkpoints import whole
 from training.workers.processes import free_addresses
 
 # Many batches, so that there is time to end a worker between them.
@@ -168,6 +169,27 @@ def test_a_worker_that_is_left_stops_in_one_line_and_the_checkpoint_stays(killed
     print("max |dw|", apart(alone(tmp_path, *flags), outs[0]))
     assert apart(tmp_path / "one", outs[0]) < 1e-5
     assert losses(outs[0]) == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_passed_over_by_all(flags, tmp_path):
+    """Of the right size, so that only its checksums tell."""
+    one, two = alone(tmp_path, *flags, *LONG), tmp_path / "two"
+    with launched("--workers=2", "--", *flags, *LONG, f"--out={two}") as process:
+        wait_for_batches(two, 9)
+        kill(process.pid, signal.SIGTERM)
+        _, err = process.communicate(timeout=300)
+    assert process.returncode == 130, err
+    newest, _ = whole(tmp_path / "two.partial" / "checkpoint")
+    (values,) = newest.glob("state.data*")
+    content = bytearray(values.read_bytes())
+    content[len(content) // 2] ^= 8
+    values.write_bytes(content)
+    status, _, err = launch("--workers=2", "--", *flags, *LONG, f"--out={two}", "--resume")
+    assert status == 0, err
+    assert f"{newest.name} is damaged: " in err and "; the one before it is tried" in err
+    assert apart(one, two) < 1e-5
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
 
 
 @pytest.mark.slow
