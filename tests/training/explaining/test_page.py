@@ -112,9 +112,8 @@ def test_the_pages_work_in_a_browser(tmp_path):
     with chromium.opened(["--hide-scrollbars"]) as tab:
         for name, asked in given.items():
             tab.open((tmp_path / f"{name}.html").as_uri())
-            tab.wait_for(
-                f"document.title.startsWith({json.dumps(asked.explained)}) && typeof maps !== 'undefined'"
-            )
+            # Until the script has run, `maps` is the element of that name.
+            tab.wait_for(f"document.title.startsWith({json.dumps(asked.explained)}) && Array.isArray(maps)")
             _check_page(tab, asked)
             assert tab.problems == []
             assert tab.evaluate("document.querySelectorAll('img').length") == 0
