@@ -10,15 +10,14 @@ from kmha import bundle as module
 from kmha.bundle import Bundle
 from kmha.errors import InputError
 from tests.bundles import one_label_bundle, several_label_bundle
+from tests.changed_files import flip_bit
 from tests.kmha.damaged_runs import change_manifest, put, refused
 
 
 @pytest.mark.parametrize("name", ["model.keras", "vocab.txt"])
 @pytest.mark.parametrize("place", [0.0, 0.5, 0.99])
 def test_one_changed_byte_is_refused(saved, name, place):
-    content = bytearray((saved / name).read_bytes())
-    content[int(place * len(content))] ^= 1
-    (saved / name).write_bytes(content)
+    flip_bit(saved / name, int(place * (saved / name).stat().st_size))
     message = refused(saved)
     assert f"{saved / name}: wanted SHA-256" in message and "changed" in message
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.changed_files import flip_bit
 from tests.command_runs import news_rows, write_csv
 from tests.soak.fits import Fit, fitted, killed_after_a_checkpoint, say
 
@@ -20,9 +21,7 @@ def cut(checkpoint: Path) -> str:
 
 def flip(checkpoint: Path) -> str:
     (path,) = checkpoint.glob("state.data*")
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 8
-    path.write_bytes(content)
+    flip_bit(path)
     return "hecksum does not match"
 
 

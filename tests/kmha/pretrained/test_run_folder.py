@@ -12,6 +12,7 @@ from kmha.pretrained.checkpoint import shortened
 from kmha.pretrained.sources import find_checkpoint
 from kmha.pretrained.weights import put_weights
 from tests.bundles import one_label_bundle, pair_bundle, tagger_bundle
+from tests.changed_files import flip_bit
 from tests.pruned_models import SIZES, uneven_bundle, uneven_pair_bundle
 
 RUNS = {"classify": one_label_bundle, "match": pair_bundle, "tag": tagger_bundle}
@@ -70,9 +71,7 @@ def test_a_run_that_does_not_tell_how_it_cuts_is_refused(runs, tmp_path, text):
 
 def test_a_changed_run_is_refused(runs, tmp_path):
     folder = shutil.copytree(runs["classify"], tmp_path / "run")
-    content = bytearray((folder / "model.keras").read_bytes())
-    content[len(content) // 2] ^= 1
-    (folder / "model.keras").write_bytes(content)
+    flip_bit(folder / "model.keras")
     with pytest.raises(InputError, match="the file was changed"):
         find_checkpoint(str(folder))
 

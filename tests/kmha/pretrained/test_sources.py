@@ -12,6 +12,7 @@ from huggingface_hub import constants, errors
 from kmha.errors import InputError
 from kmha.pretrained import installed
 from kmha.pretrained.sources import find_checkpoint
+from tests.changed_files import flip_bit
 from tests.kmha.pretrained.folders import GOLDEN, changed, copied
 
 
@@ -163,9 +164,7 @@ def test_a_package_is_read_without_being_imported(package):
 
 @pytest.mark.parametrize("name", ["config.json", "vocab.txt", "model.safetensors"])
 def test_a_changed_file_of_a_package_is_refused(package, name):
-    content = bytearray((package.model / name).read_bytes())
-    content[-2] ^= 1
-    (package.model / name).write_bytes(content)
+    flip_bit(package.model / name, -2)
     said = refusal("minilm")
     assert str(package.model / name) in said and "the file was changed" in said
 

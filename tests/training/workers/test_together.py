@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.changed_files import flip_bit
 from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, write_csv
 from tests.pair_rows import ranking_rows
 from tests.tagged_sentences import tagged_sentences, write_conll
@@ -182,9 +183,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(flags, tmp_path):
     assert process.returncode == 130, err
     newest, _ = whole(tmp_path / "two.partial" / "checkpoint")
     (values,) = newest.glob("state.data*")
-    content = bytearray(values.read_bytes())
-    content[len(content) // 2] ^= 8
-    values.write_bytes(content)
+    flip_bit(values)
     status, _, err = launch("--workers=2", "--", *flags, *LONG, f"--out={two}", "--resume")
     assert status == 0, err
     assert f"{newest.name} is damaged: " in err and "; the one before it is tried" in err
