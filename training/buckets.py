@@ -8,13 +8,14 @@ import numpy as np
 
 from kmha.document_windows import WindowShape
 
-GRANULE = 8
+# With 8 a batch of short questions (TREC) computes 1.29 times the real tokens, with 4 1.12.
+GRANULE = 4
 
 
 def bucket_lengths(
     lengths: np.ndarray, most_buckets: int = 8, windows: WindowShape | None = None
 ) -> list[int]:
-    """The padded lengths that waste the fewest tokens, each a multiple of 8 but perhaps the last.
+    """The padded lengths that waste the fewest tokens, each a multiple of 4 but perhaps the last.
 
     Args:
         lengths: Integers [R], a row's length each.

@@ -33,7 +33,7 @@ def test_no_choice_of_buckets_wastes_less(lengths, most):
 
 
 def test_buckets_by_hand():
-    assert bucket_lengths(np.array([3, 3, 3, 30]), 2) == [8, 30]
+    assert bucket_lengths(np.array([3, 3, 3, 30]), 2) == [4, 30]
     assert bucket_lengths(np.array([3, 3, 3, 30]), 1) == [30]
     assert bucket_lengths(np.array([16, 16]), 4) == [16]
 
