@@ -13,8 +13,8 @@ class WeightAverage(tf.Module):
         strategy: The strategy of the variables.
         decay: Share of the average kept at each optimizer step; early on less, so that the start is
             forgotten.
-        every: Optimizer steps from one update to the next (the decay is raised to this power), once its square has
-            been reached: large embedding tables make an update as dear as the step itself.
+        every: Most optimizer steps from one update to the next (the decay is raised to the power of the steps): large
+            embedding tables make an update as dear as the step itself.
 
     Source: Polyak and Juditsky 1992; the warm-up of the decay as in tf.train.ExponentialMovingAverage.
     """
@@ -31,11 +31,20 @@ class WeightAverage(tf.Module):
 
     def after_step(self, step: int) -> None:
         """Moves the average if it is due after this optimizer step (1 = the first)."""
-        # At first each step: a short fit would else be over before the average has left the start.
-        gap = 1 if step <= self.every**2 else self.every
+        gap = self.gap(step)
         if step % gap == 0:
             decay = min(self.decay, (1 + step) / (10 + step)) ** gap
             self._update(tf.constant(decay, tf.float32))
+
+    def gap(self, step: int) -> int:
+        """Steps from one update to the next by this step: at first 1, doubled as `every` times that has been done.
+
+        A short fit would else be over before the average has left the start.
+        """
+        gap = 1
+        while 2 * gap <= self.every and 2 * gap * self.every <= step:
+            gap *= 2
+        return gap
 
     @tf.function(autograph=False)
     def _update(self, decay):

@@ -11,6 +11,7 @@ from training.cli import say
 from training.config import FitConfig, task_section
 from training.cost import Cost
 from training.data import describe, load_data
+from training.kept_memory import keep_freed_memory
 from training.outcomes import Dismissed
 from training.run_folder import METRICS, check_same_data
 from training.scratch import named, scratch_folder
@@ -66,6 +67,7 @@ def _fit(config: FitConfig, crew: Crew) -> dict[str, Any]:
         def start() -> None:
             from training.shares import cores, split_cores, wanted_shares
 
+            keep_freed_memory()
             alone = crew.count == 1
             split_cores(wanted_shares(config, data.task, len(data.train.rows), cores()) if alone else 1)
 

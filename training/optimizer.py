@@ -140,7 +140,7 @@ class AdamW(tf.Module):
 
     def _update_all(self, variable, mean, square, gradient, rate, power_1, power_2, decay):
         if decay is not None:
-            variable.assign_sub(decay * variable)
+            variable.assign((1.0 - decay) * variable)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=mean.handle,
@@ -200,4 +200,5 @@ def added(gradients: Sequence[Gradient]) -> Gradient:
 def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
     """The Euclidean length of all gradients as one vector, float32 []; slices must have distinct indices."""
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-    return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tf.cast(v, tf.float32))) for v in values]))
+    # Half the sum of squares, in one pass over each.
+    return tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(tf.cast(v, tf.float32)) for v in values]))

@@ -5,6 +5,7 @@ from keras import ops
 
 from kmha.layers.ngrams import NgramEmbedding
 from kmha.layers.positions import PositionEmbedding
+from kmha.layers.table import Table
 
 
 @keras.saving.register_keras_serializable(package="kmha")
@@ -116,9 +117,7 @@ class TextEmbedding(keras.layers.Layer):
 
     def _table(self, rows: int, width: int, name: str):
         init = keras.initializers.TruncatedNormal(stddev=0.02)
-        return keras.layers.Embedding(
-            rows, width, embeddings_initializer=init, name=name, dtype=self.dtype_policy
-        )
+        return Table(rows, width, embeddings_initializer=init, name=name, dtype=self.dtype_policy)
 
     def build(self, token_ids_shape, segment_ids_shape=None):
         """Makes the tables."""

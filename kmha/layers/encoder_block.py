@@ -97,7 +97,7 @@ class AttentionBlock(keras.layers.Layer):
         mixed, weights = mixed if return_attention_weights else (mixed, None)
         x = inputs + self.branch_dropout(mixed, training=training)
         x = x if pre else self.attention_norm(x)
-        branch = self.feed_forward(self.feed_forward_norm(x) if pre else x)
+        branch = self.feed_forward(self.feed_forward_norm(x) if pre else x, training=training)
         x = x + self.branch_dropout(branch, training=training)
         x = x if pre else self.feed_forward_norm(x)
         return (x, weights) if return_attention_weights else x

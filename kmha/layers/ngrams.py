@@ -4,6 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from kmha.layers.table import Table
+
 # Hashes are computed as (hash * multiplier + id) in int32; with everything below 2**18 that cannot overflow.
 MULTIPLIER = 8191
 FINGERPRINT_MULTIPLIER = 127
@@ -89,7 +91,7 @@ class NgramEmbedding(keras.layers.Layer):
         self.dropout = dropout
         # From zero: an n-gram that training hardly touched then says hardly anything.
         self.tables = [
-            keras.layers.Embedding(
+            Table(
                 buckets,
                 ngram_dim,
                 embeddings_initializer="zeros",

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from kmha.layers.table import Table
 from kmha.layers.word_hashes import affix_buckets, lowered, shape_bucket, whole_bucket
 
 FILTER_WIDTHS = (2, 3, 4)
@@ -37,9 +38,7 @@ class SpellingEncoder(keras.layers.Layer):
         super().__init__(**kwargs)
         self.num_characters, self.dim = num_characters, dim
         self.character_dim, self.dropout = character_dim, dropout
-        self.table = keras.layers.Embedding(
-            num_characters, character_dim, name="characters", dtype=self.dtype_policy
-        )
+        self.table = Table(num_characters, character_dim, name="characters", dtype=self.dtype_policy)
         self.character_dropout = keras.layers.Dropout(
             dropout, name="character_dropout", dtype=self.dtype_policy
         )
@@ -47,7 +46,7 @@ class SpellingEncoder(keras.layers.Layer):
             keras.layers.Conv1D(dim, width, padding="same", name=f"width_{width}", dtype=self.dtype_policy)
             for width in FILTER_WIDTHS
         ]
-        self.features = keras.layers.Embedding(
+        self.features = Table(
             FEATURE_BUCKETS, dim, embeddings_initializer="zeros", name="features", dtype=self.dtype_policy
         )
         self.feature_dropout = keras.layers.Dropout(

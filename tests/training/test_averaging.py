@@ -40,6 +40,21 @@ def test_every_few_steps_decays_as_much_as_every_step():
     assert float(average.averages[0][0]) == pytest.approx(0.9**12, rel=1e-5)
 
 
+def test_updates_become_rarer_no_sooner_than_the_average_becomes_slower():
+    average = WeightAverage([variable([1.0])], ONE, every=8)
+    gaps = {step: average.gap(step) for step in range(1, 200)}
+    assert [gaps[step] for step in (1, 15, 16, 31, 32, 63, 64, 199)] == [1, 1, 2, 2, 4, 4, 8, 8]
+    # By then the average looks back over a ninth of the steps or more: none is so long that one update stands for all.
+    assert all(gap <= max(1, step / 8) for step, gap in gaps.items())
+
+
+def test_a_short_fit_ends_near_its_last_weights():
+    weight = variable([0.0])
+    average = WeightAverage([weight], ONE)
+    follow(average, weight, [[1.0]] * 48)
+    assert 0.99 < float(average.averages[0][0]) <= 1.0
+
+
 def test_swapping_twice_changes_nothing():
     weights = [variable([1.0, 2.0]), variable([[3.0]])]
     average = WeightAverage(weights, ONE, 0.5, every=1)

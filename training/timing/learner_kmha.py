@@ -18,6 +18,7 @@ from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import Vocabulary
 from training.averaging import WeightAverage
 from training.config import TrainSection
+from training.kept_memory import keep_freed_memory
 from training.losses import softmax_cross_entropy
 from training.optimizer import AdamW
 from training.pipeline import BatchSource, token_chunks
@@ -33,6 +34,7 @@ _CHUNK_ROWS = 1024
 def learner(work: Work, precision: str) -> Callable[[int], Iterator[tuple[int, int, int]]]:
     """See `training.timing.work.answer`."""
     keras.config.set_dtype_policy(POLICIES[precision])
+    keep_freed_memory()
     split_cores(most_shares(TrainSection(batch_rows=work.batch_rows), work.max_length, cores()))
     model = build(work)
     step, average = training_step(model)

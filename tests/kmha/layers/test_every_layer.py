@@ -20,6 +20,7 @@ from kmha.layers.overlap import MARKS, SHARES, TokenOverlap
 from kmha.layers.pooling import Pooling
 from kmha.layers.positions import PositionEmbedding
 from kmha.layers.spelling import SpellingEncoder
+from kmha.layers.table import Table
 from kmha.layers.windows import WindowPooling
 from tests.layer_checks import CHECKS, LayerCase
 
@@ -116,6 +117,7 @@ CASES = {
     "sinusoidal positions from any": LayerCase(
         _layer(PositionEmbedding, 7, learned=False), {"inputs": HIDDEN, "first": FIRST}, (B, T, D)
     ),
+    "table": LayerCase(_layer(Table, V, D), {"inputs": TOKEN_IDS}, (B, T, D)),
     "n-grams": LayerCase(
         _layer(NgramEmbedding, D, 16, 4, (2, 3), dropout=0.1), {"token_ids": TOKEN_IDS}, (B, T, D)
     ),

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from keras import ops
 
 from kmha.layers.feed_forward import ACTIVATIONS, FeedForward
+from kmha.layers.gelu import gelu_in_training
 from tests.kmha.layers.references import activate
-from tests.layer_checks import fill_weights, to_numpy
+from tests.layer_checks import fill_weights, gradients, to_numpy
 
 INPUTS = np.random.default_rng(8).normal(size=(2, 3, 4)).astype("float32")
 
@@ -14,6 +16,26 @@ INPUTS = np.random.default_rng(8).normal(size=(2, 3, 4)).astype("float32")
 def test_activations_equal_their_formulas(name):
     values = np.linspace(-6, 6, 121, dtype="float32")
     np.testing.assert_allclose(to_numpy(ACTIVATIONS[name](values)), activate(name, values), atol=2e-6)
+
+
+def test_gelu_in_training_is_gelu_with_its_slope():
+    values = np.concatenate([np.linspace(-6, 6, 121), [-40.0, 40.0]]).astype("float32")
+    upstream = np.random.default_rng(2).normal(size=values.shape).astype("float32")
+    np.testing.assert_allclose(to_numpy(gelu_in_training(values)), activate("gelu", values), atol=2e-6)
+    (found,) = gradients(lambda x: ops.sum(gelu_in_training(x) * upstream), values)
+    exact = values.astype(np.float64)
+    step = 1e-4
+    slope = (activate("gelu", exact + step) - activate("gelu", exact - step)) / (2 * step)
+    np.testing.assert_allclose(found, upstream * slope, atol=2e-6)
+
+
+def test_only_exact_gelu_is_another_operation_in_training():
+    for name in ACTIVATIONS:
+        layer = FeedForward(6, name)
+        layer.build(INPUTS.shape)
+        fill_weights(layer)
+        found, learning = (to_numpy(layer(INPUTS, training=training)) for training in (False, True))
+        np.testing.assert_allclose(learning, found, rtol=0, atol=2e-6 if name == "gelu" else 0)
 
 
 def test_the_two_forms_of_gelu_differ():

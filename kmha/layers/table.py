@@ -1,0 +1,25 @@
+"""Tables of which each row stands for an id."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="kmha")
+class Table(keras.layers.Embedding):
+    """Looks up rows of a table of weights, and reads those rows only.
+
+    Differs: from keras.layers.Embedding, which in TensorFlow reads the whole table first: that copies it, once a table
+        was trained by rows, at every batch.
+
+    Call:
+        inputs: int32, of any shape, in [0, input_dim).
+        Returns float [..., output_dim].
+    """
+
+    def call(self, inputs):
+        """See the class."""
+        if keras.backend.backend() != "tensorflow":
+            return super().call(inputs)
+        import tensorflow as tf  # what other backends do not have
+
+        return ops.cast(tf.gather(self.embeddings.value, inputs), self.compute_dtype)

@@ -1,0 +1,32 @@
+"""Freed memory stays with the process, where malloc is glibc's."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+MIB = 64  # more than glibc ever takes from what was freed, unless told
+SCRIPT = f"""
+import resource, sys
+from training.kept_memory import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+before = 0
+for _ in range(4):
+    b"x" * ({MIB} << 20)
+    now = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    faults, before = now - before, now
+print(faults)
+"""
+
+
+def _new_pages(what: str) -> int:
+    """The pages that came from the system when as much was asked for as had been freed before."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT, what], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc here is another")
+def test_what_was_freed_is_used_again():
+    assert 10 * _new_pages("keep") < _new_pages("leave")
