@@ -140,7 +140,8 @@ class AdamW(tf.Module):
 
     def _update_all(self, variable, mean, square, gradient, rate, power_1, power_2, decay):
         if decay is not None:
-            variable.assign((1.0 - decay) * variable)
+            # Not times 1 - decay: next to 1 float32 has steps of 6e-8, and a decay may be 5e-7.
+            variable.assign_sub(decay * variable)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=mean.handle,

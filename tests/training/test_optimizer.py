@@ -43,6 +43,16 @@ def test_equals_keras_on_dense_gradients():
     assert optimizer.steps_done == 5
 
 
+def test_a_decay_smaller_than_the_steps_of_float32_next_to_one_is_not_rounded():
+    rate, decay = 5e-5, 0.01
+    kernel = tf.Variable(
+        tf.constant(np.random.default_rng(0).uniform(0.5, 1, (1000, 500)).astype(np.float32))
+    )
+    before = kernel.numpy().astype(np.float64)
+    move(AdamW([kernel], constant_rate(rate), decay), [tf.zeros(kernel.shape)])
+    assert (before - kernel.numpy()).sum() / before.sum() == pytest.approx(rate * decay, rel=0.02)
+
+
 def row_wise_reference(table, steps, rate, decay, beta_1, beta_2, epsilon):
     """Adam on rows, in float64: only the rows that a step names move, and only their averages."""
     table = table.astype(np.float64)
