@@ -18,8 +18,8 @@ class Table(keras.layers.Embedding):
 
     def call(self, inputs):
         """See the class."""
-        if keras.backend.backend() != "tensorflow":
+        table = self.embeddings.value
+        # TensorFlow's variables have it; tensors, and what other backends keep weights in, are at hand as they are.
+        if not hasattr(table, "sparse_read"):
             return super().call(inputs)
-        import tensorflow as tf  # what other backends do not have
-
-        return ops.cast(tf.gather(self.embeddings.value, inputs), self.compute_dtype)
+        return ops.cast(table.sparse_read(inputs), self.compute_dtype)
