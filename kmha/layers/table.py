@@ -18,8 +18,8 @@ class Table(keras.layers.Embedding):
 
     def call(self, inputs):
         """See the class."""
-        table = self.embeddings.value
-        # TensorFlow's variables have it; tensors, and what other backends keep weights in, are at hand as they are.
-        if not hasattr(table, "sparse_read"):
+        try:
+            rows = self.embeddings.value.sparse_read(inputs)
+        except AttributeError:  # what only TensorFlow's variables of one device have
             return super().call(inputs)
-        return ops.cast(table.sparse_read(inputs), self.compute_dtype)
+        return ops.cast(rows, self.compute_dtype)
