@@ -17,6 +17,7 @@ from export.artefacts import SAVEDMODEL, recognise
 from kmha.errors import InputError
 from training.cli import parse, run
 from training.explain import told
+from training.pages.place import check_out
 from training.ranges import Count, Range
 
 
@@ -46,8 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(config: ServedExplainConfig) -> int:
-    from training.explaining.page import check_out
-
     artefact = recognise(config.artefact)
     if artefact.format != SAVEDMODEL:
         raise InputError(f"{artefact.path}: wanted a SavedModel, given another kind of export")

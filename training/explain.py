@@ -19,6 +19,7 @@ import tyro
 from kmha.errors import InputError
 from kmha.manifest import A_MODEL, MASKED_LM, MATCH, TAG, read_manifest
 from training.cli import parse, run, say
+from training.pages.place import check_out, write_page
 from training.ranges import Count, Range
 from training.sources import file_source
 
@@ -78,8 +79,6 @@ def _explain(config: ExplainConfig) -> int:
 
 def _check(config: ExplainConfig, task: str) -> None:
     """Refuses what contradicts itself, before TensorFlow is imported."""
-    from training.explaining.page import check_out
-
     if task == MASKED_LM:
         raise InputError(f"{config.run}: wanted a classifier, a matcher or a tagger, given {A_MODEL[task]}")
     if config.word and (task != TAG or config.data is not None):
@@ -126,7 +125,7 @@ def told(question: Any, out: Path | None, draws: int, seed: int, where: str) -> 
         where: What is written above the answer.
     """
     from training.explaining.deletion import deletion, word_scores
-    from training.explaining.page import CAUTION, page, verdict, write_page
+    from training.explaining.page import CAUTION, page, verdict
 
     scores = word_scores(question)
     test = deletion(question, scores, draws, seed)

@@ -19,6 +19,7 @@ from kmha.errors import InputError
 from kmha.manifest import read_manifest
 from training.cli import parse, run, say
 from training.column_flags import ColumnFlags
+from training.pages.place import check_out
 from training.reporting.origins import named_rows
 from training.run_folder import METRICS, REPORT
 from training.sources import file_source
@@ -46,8 +47,6 @@ def _report(config: ReportConfig) -> int:
     file_source(config.data)
     named_rows(manifest, config.data)
     page = config.run / REPORT if config.out is None else config.out
-    from training.explaining.page import check_out
-
     check_out(page)
     card = page.with_suffix(".md")
     if card.is_dir():

@@ -1,25 +1,18 @@
-"""The attention view as one HTML file that asks nobody: template, style, script and data."""
+"""The attention view as one HTML file that asks nobody: its elements, and the data that its script reads."""
 
 import base64
-import hashlib
-import html
 import json
-import os
-from importlib.resources import files
-from pathlib import Path
 from string import Template
 from typing import Any
 
 import numpy as np
 
-from kmha.errors import InputError
-from training.beside import written_beside
 from training.explaining.deletion import ATTENTION, GRADIENT, LEFT_OUT, RANDOM
 from training.explaining.questions import SCORE, Question
 from training.explaining.rollout import heads_there
 from training.explaining.words import NO_WORD
+from training.pages.page import asset, html_page
 
-SUFFIXES = (".html", ".htm")
 # Attention weights are written in so many steps from 0 to 1.
 STEPS = 65535
 MOST_ANSWERS = 6
@@ -65,19 +58,13 @@ def page(
         deletion: The deletion test; None where there was nothing to drop.
         where: What is written above the answer.
     """
-    style, script = _asset("page.css"), _asset("page.js")
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:;"
-        " base-uri 'none'; form-action 'none'"
+    data = embedded(view(question, scores, deletion, where))
+    return html_page(
+        f"{question.explained} · attention view",
+        Template(asset("training.explaining", "page.html")).substitute(data=data),
+        asset("training.explaining", "page.css"),
+        asset("training.explaining", "page.js"),
     )
-    values = {
-        "policy": policy,
-        "title": html.escape(f"{question.explained} · attention view"),
-        "style": style,
-        "script": script,
-        "data": embedded(view(question, scores, deletion, where)),
-    }
-    return Template(_asset("page.html")).substitute(values)
 
 
 def view(
@@ -171,38 +158,3 @@ def embedded(values: Any) -> str:
     """JSON that can stand in an HTML script element: nothing in it ends the element or starts a comment."""
     written = json.dumps(values, allow_nan=False, separators=(",", ":"))
     return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def write_page(path: Path, content: str) -> None:
-    """Writes a page beside its place and renames it.
-
-    Raises:
-        InputError: Nobody can write there.
-    """
-    with written_beside(path, overwrite=True, flag="--out") as beside:
-        beside.write_bytes(content.encode("utf-8", "replace"))
-
-
-def check_out(path: Path) -> None:
-    """Refuses a place for a page before any work is done.
-
-    Raises:
-        InputError: Its name does not end as a page's, or it cannot be written to.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"--out {path}: wanted a name that ends in .html, given another")
-    if path.is_dir():
-        raise InputError(f"--out {path}: wanted a file, given a folder")
-    if not path.parent.is_dir():
-        raise InputError(f"--out {path}: wanted a folder that exists, given {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"--out {path}: cannot write there")
-
-
-def _asset(name: str) -> str:
-    return files("training.explaining").joinpath(name).read_text("utf-8")
-
-
-def _hash(content: str) -> str:
-    digest = hashlib.sha256(content.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"

@@ -1,13 +1,12 @@
 """A report as one HTML file that asks nobody: no script, its own style, pictures inside."""
 
 import base64
-import hashlib
 import html
 from collections.abc import Callable
-from importlib.resources import files
 from string import Template
 from typing import Any
 
+from training.pages.page import asset, html_page
 from training.reporting.content import Block, Code, Figures, Note, Picture, Report, Section, Table
 
 _SVG = "data:image/svg+xml;base64,"
@@ -15,25 +14,18 @@ _SVG = "data:image/svg+xml;base64,"
 
 def page(report: Report) -> str:
     """The HTML of a report. Nothing in it can run or load anything, whatever its texts are."""
-    style = _asset("page.css")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
-    policy = (
-        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
-    )
     links = (
         f'<li><a href="#part-{number}">{html.escape(each.title)}</a></li>'
         for number, each in enumerate(report.sections)
     )
     values = {
-        "policy": policy,
-        "style": style,
-        "title": html.escape(f"{report.title} · report"),
         "name": html.escape(report.title),
         "told": html.escape(report.told),
         "links": "".join(links),
         "sections": "".join(_section(number, each) for number, each in enumerate(report.sections)),
     }
-    return Template(_asset("page.html")).substitute(values)
+    body = Template(asset("training.reporting", "page.html")).substitute(values)
+    return html_page(f"{report.title} · report", body, asset("training.reporting", "page.css"))
 
 
 def _section(number: int, section: Section) -> str:
@@ -93,10 +85,6 @@ def _table(table: Table) -> str:
 
 def _class(text: bool) -> str:
     return ' class="text"' if text else ""
-
-
-def _asset(name: str) -> str:
-    return files("training.reporting").joinpath(name).read_text("utf-8")
 
 
 _WRITERS: dict[type[Block], Callable[[Any], str]] = {

@@ -4,7 +4,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from kmha.manifest import A_MODEL, MATCH
-from training.beside import written_beside
+from training.pages.place import write_page
 from training.reporting.card import card
 from training.reporting.content import Report, section
 from training.reporting.doubts import doubts
@@ -63,8 +63,7 @@ def write_report(made: Report, html: Path, markdown: Path) -> None:
         InputError: Nobody can write there.
     """
     for path, content in ((html, page(made)), (markdown, card(made))):
-        with written_beside(path, overwrite=True, flag="--out") as beside:
-            beside.write_bytes(content.encode("utf-8", "replace"))
+        write_page(path, content)
 
 
 def _card(material: Material) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Pages that kmha writes: one HTML file each, which asks nobody for anything."""
