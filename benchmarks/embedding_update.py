@@ -43,10 +43,10 @@ def main() -> int:
 
     from kmha.config import EncoderConfig
     from kmha.models.classifier import TextClassifier
-    from training.encoder_shape import USUAL_SHAPE
-    from training.losses import softmax_cross_entropy
-    from training.optimizer import AdamW
-    from training.replicas import TrainingStep
+    from training.config.encoder_shape import USUAL_SHAPE
+    from training.engine.optimizer import AdamW
+    from training.engine.train_step import TrainingStep
+    from training.losses.classification import softmax_cross_entropy
 
     class DenseStep(TrainingStep):
         """The same step with gradients as large as the tables."""

@@ -19,8 +19,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from training.timing.flops import step_flops  # noqa: E402
-from training.worker_process import Crashed, WorkerProcess, has_package  # noqa: E402
+from training.io.json_subprocess import Crashed, WorkerProcess, has_package  # noqa: E402
+from training.speed.flops import step_flops
 
 SIZES = {
     "vocabulary_size": 30_522,
@@ -124,7 +124,7 @@ def _huggingface(longest: int):
     import torch  # pyright: ignore[reportMissingImports]
     import transformers  # pyright: ignore[reportMissingImports]
 
-    from training.timing.learner_torch import bert_config
+    from training.speed.torch_trainer import bert_config
 
     config = bert_config(SIZES, longest)
 

@@ -77,8 +77,8 @@ def training_step(length: int, way: str, dropout: float, window: int | None = No
 
     from kmha.config import EncoderConfig
     from kmha.models.classifier import TextClassifier
-    from training.optimizer import AdamW
-    from training.replicas import TrainingStep
+    from training.engine.optimizer import AdamW
+    from training.engine.train_step import TrainingStep
 
     shape: dict[str, Any] = {
         "hidden_dim": 256,

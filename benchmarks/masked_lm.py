@@ -56,9 +56,9 @@ def main() -> int:
     from kmha.config import EncoderConfig
     from kmha.models.classifier import TextClassifier
     from kmha.models.masked_lm import MaskedLanguageModel
-    from training.losses import masked_token_loss, softmax_cross_entropy
-    from training.optimizer import AdamW
-    from training.replicas import TrainingStep
+    from training.engine.optimizer import AdamW
+    from training.engine.train_step import TrainingStep
+    from training.losses.classification import masked_token_loss, softmax_cross_entropy
 
     encoder = EncoderConfig(
         arguments.vocabulary_size,

@@ -16,10 +16,10 @@ from kmha.quiet import import_tensorflow
 
 import_tensorflow()
 
-from kmha.bundle import Bundle  # noqa: E402
+from kmha.bundle.bundle import Bundle  # noqa: E402
 from kmha.config import EncoderConfig  # noqa: E402
+from kmha.inference.ranker import Ranker  # noqa: E402
 from kmha.models.matcher import TextMatcher  # noqa: E402
-from kmha.ranker import Ranker  # noqa: E402
 from kmha.text.pair_preprocessor import PairPreprocessor  # noqa: E402
 from kmha.text.preprocessor import Preprocessor  # noqa: E402
 from kmha.text.special_tokens import SPECIAL_TOKENS  # noqa: E402

@@ -28,9 +28,10 @@ def main() -> int:
     arguments = parser.parse_args()
     import_tensorflow()
     from kmha.text.preprocessor import Preprocessor
-    from kmha.text.vocabulary import TOKENIZATIONS, learn_vocabulary
-    from training.pipeline import token_chunks
-    from training.records import read_rows
+    from kmha.text.vocabulary import TOKENIZATIONS
+    from kmha.text.vocabulary_training import learn_vocabulary
+    from training.data.text_batches import token_chunks
+    from training.io.tables import read_rows
 
     runs = []
     for path in arguments.files:

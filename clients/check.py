@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from export.single_texts import check_single_texts
+from export.checks.exportable import check_single_texts
 from kmha.errors import InputError
-from training.cli import FAILED, parse, run, say
-from training.ranges import Count
+from training.cli.bounds import Count
+from training.cli.parser import FAILED, parse, run, say
 
 Client = Literal["browser", "mediapipe", "triton", "grpc"]
 CLIENTS: tuple[Client, ...] = ("browser", "mediapipe", "triton", "grpc")
@@ -56,7 +56,7 @@ def _check(config: CheckConfig) -> int:
     import_tensorflow()
     from clients.outcome import failed, table
     from clients.small_run import small_run
-    from kmha.bundle import Bundle
+    from kmha.bundle.bundle import Bundle
 
     folder = config.folder.resolve()
     if config.run is None or config.data is None:
@@ -107,7 +107,7 @@ def some_texts(bundle, data: Path, rows: int) -> list[str]:
     """
     import numpy as np
 
-    from training.records import read_rows
+    from training.io.tables import read_rows
 
     column = bundle.details.get("columns", {}).get("text", "text")
     texts = [str(row.values[column]) for row in read_rows(data, [column])]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clients.outcome import NotRunError
-from training.cli import say
+from training.cli.parser import say
 
 READY = ".ready"
 SECONDS = 1800

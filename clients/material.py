@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from training.cli import say
+from training.cli.parser import say
 
 NAME = "news"
 
@@ -63,9 +63,9 @@ def prepared(bundle, texts: Sequence[str], folder: Path, fill) -> Material:
     Raises:
         InputError: An export fails.
     """
-    from export.onnx import write_onnx
-    from export.savedmodel import write_savedmodel
-    from export.tflite import write_tflite
+    from export.onnx.__main__ import write_onnx
+    from export.savedmodel.__main__ import write_savedmodel
+    from export.tflite.__main__ import write_tflite
 
     material = Material(bundle, list(texts), bundle.probabilities(list(texts)), folder)
     say("exporting: the demo page's models, TFLite, ONNX, SavedModel")

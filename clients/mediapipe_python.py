@@ -24,7 +24,7 @@ def check_metadata(bundle) -> None:
     Raises:
         NotRunError: It has no tokenizer for it.
     """
-    from export.tflite_metadata import has_metadata
+    from export.tflite.metadata import has_metadata
 
     if not has_metadata(bundle, 1, False):
         kind = bundle.preprocessor.tokenization

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 import tyro
 
 from kmha.errors import InputError
-from training.cli import FAILED, parse, run, say
-from training.ranges import Count
+from training.cli.bounds import Count
+from training.cli.parser import FAILED, parse, run, say
 
 
 @dataclass(frozen=True)

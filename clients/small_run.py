@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from kmha.bundle.manifest import MANIFEST
 from kmha.errors import InputError
-from kmha.manifest import MANIFEST
-from training.cli import say
+from training.cli.parser import say
 
 WHO = {
     "cooking": ["the baker", "our cook", "my grandmother", "the chef from Lyon", "a kitchen boy"],

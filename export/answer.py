@@ -14,14 +14,11 @@ from typing import Annotated, Any
 
 import tyro
 
-from export.artefacts import recognise
-from export.predictors import Row, load
-from training.cli import parse, run
+from export.predictors.artefacts import recognise
+from export.predictors.exchange import ERRORS, FACTS, IDS, LAYERS, PROBABILITIES, TEXTS, VECTORS, read_texts
+from export.predictors.protocol import load
+from training.cli.parser import parse, run
 from training.predict import lines, pairs, sentences
-
-TEXTS, LAYERS = "texts.jsonl", "layers.npz"
-PROBABILITIES, IDS, FACTS, ERRORS = "probabilities.npy", "token_ids.json", "facts.json", "errors.json"
-VECTORS = "vectors.npz"
 
 
 @dataclass(frozen=True)
@@ -55,32 +52,6 @@ def _answer(config: AnswerConfig) -> int:
     return 0
 
 
-def read_texts(path: Path, as_sentences: bool = False) -> list[Any]:
-    """Texts of a file of JSON strings, or pairs of one of lists; lone surrogates stand for bytes that are no UTF-8.
-
-    Args:
-        path: Of the file.
-        as_sentences: Whether its lists are the words of sentences.
-    """
-    rows = (json.loads(line) for line in path.read_text("utf-8").splitlines())
-    made = list if as_sentences else tuple
-    return [_bytes(row) if isinstance(row, str) else made(map(_bytes, row)) for row in rows]
-
-
-def write_texts(path: Path, texts: Sequence[Row]) -> None:
-    """Writes the file that `read_texts` reads."""
-    rows = (_string(row) if isinstance(row, bytes) else list(map(_string, row)) for row in texts)
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _string(text: bytes) -> str:
-    return text.decode("utf-8", "surrogateescape")
-
-
 def _tags(predictor) -> bool:
     return getattr(predictor, "sentences", False)
 
@@ -100,7 +71,7 @@ def _write_errors(predictor, folder: Path) -> None:
     """How far each layer of layers.npz is from the nearest tensor of the artefact."""
     import numpy as np
 
-    from export.nearest import nearest_errors
+    from export.predictors.nearest_tensor import nearest_errors
 
     with np.load(folder / LAYERS, allow_pickle=False) as stored:
         layers = {name: stored[name] for name in stored.files}

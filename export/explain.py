@@ -13,12 +13,12 @@ from typing import Annotated
 
 import tyro
 
-from export.artefacts import SAVEDMODEL, recognise
+from export.predictors.artefacts import SAVEDMODEL, recognise
 from kmha.errors import InputError
-from training.cli import parse, run
+from training.cli.bounds import Count, Range
+from training.cli.parser import parse, run
 from training.explain import told
-from training.pages.place import check_out
-from training.ranges import Count, Range
+from training.html.page import check_out
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def _explain(config: ServedExplainConfig) -> int:
         raise InputError("TEXT: wanted a text with words, given none or an empty one")
     if config.out is not None:
         check_out(config.out)
-    from export.explained_savedmodel import ServedWords, served_model
-    from training.explaining.questions import tag_question, text_question
+    from export.savedmodel.explainer import ServedWords, served_model
+    from training.explanation.explainer import tag_question, text_question
 
     model = served_model(artefact.path)
     if len(config.text) != model.num_texts:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import tyro
 
 from kmha.errors import InputError
-from training.cli import parse, run, say
+from training.cli.parser import parse, run, say
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ def _export(config: HuggingFaceConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from kmha.bundle import Bundle
-    from kmha.bundle_files import parts_of
+    from kmha.bundle.bundle import Bundle
+    from kmha.bundle.files import parts_of
     from kmha.pretrained.write_huggingface import write_huggingface
-    from training.beside import written_beside
+    from training.io.atomic_write import written_beside
 
     bundle = Bundle.load(config.run)
     parts = list(parts_of(bundle.preprocessor).values())

@@ -14,15 +14,15 @@ from typing import Annotated
 
 import tyro
 
-from export.artefacts import recognise
-from export.exportable import check_exportable
+from export.checks.exportable import check_exportable
+from export.predictors.artefacts import recognise
+from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError
-from kmha.manifest import CLASSIFY, MATCH, TAG
-from training.beside import write_result
-from training.cli import FAILED, parse, run, say
-from training.column_flags import ColumnFlags
-from training.ranges import Range
-from training.sources import file_source
+from training.cli.bounds import Range
+from training.cli.column_flags import ColumnFlags
+from training.cli.parser import FAILED, parse, run, say
+from training.data.sources import file_source
+from training.io.atomic_write import write_result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,9 @@ def _verify(config: VerifyConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from export.report_card import Examiner, table
-    from export.verify_rows import read_rows
-    from kmha.bundle import Bundle
+    from export.verification.examiner import Examiner, table
+    from export.verification.rows import read_rows
+    from kmha.bundle.bundle import Bundle
 
     bundle = Bundle.load(config.run)
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kmha.manifest import TAG
+from kmha.bundle.manifest import TAG
 
 # Half of the step below 1 in float32: a probability past it is rounded to 1.
 _NEARLY_ONE = 1.0 - 2.0**-25
@@ -89,7 +89,7 @@ def calibrate(model: Any, calibration: Calibration) -> None:
     """
     temperatures, biases = np.array(calibration.temperatures), np.array(calibration.biases)
     # Imported late: the models need Keras, and the rest of this file does not.
-    from kmha.bundle_files import task_of
+    from kmha.bundle.files import task_of
 
     if task_of(model) == TAG:
         if len(temperatures) != 1 or biases.any():

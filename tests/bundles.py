@@ -44,7 +44,7 @@ SEVERAL = ("old", "new", "early", "late")
 def preprocessor(tokenization: Tokenization = "wordpiece", lower_case=True, max_length=24):
     """With a vocabulary learnt from TEXTS."""
     from kmha.text.preprocessor import Preprocessor
-    from kmha.text.vocabulary import learn_vocabulary
+    from kmha.text.vocabulary_training import learn_vocabulary
 
     vocabulary = learn_vocabulary(TEXTS, tokenization, 400, 1, lower_case)
     return Preprocessor(vocabulary, tokenization, lower_case, max_length)
@@ -63,7 +63,7 @@ def make_bundle(
     **encoder,
 ):
     """A bundle whose weights are random but the same every time; `windows` has more arguments of the classifier."""
-    from kmha.bundle import Bundle
+    from kmha.bundle.bundle import Bundle
     from kmha.config import EncoderConfig
     from kmha.models.classifier import TextClassifier
 
@@ -96,7 +96,7 @@ def several_label_bundle():
 @functools.cache
 def masked_bundle():
     """A masked language model with random weights. Do not change what it returns: all tests share it."""
-    from kmha.bundle import Bundle
+    from kmha.bundle.bundle import Bundle
     from kmha.config import EncoderConfig
     from kmha.models.masked_lm import MaskedLanguageModel
 
@@ -123,7 +123,7 @@ def make_pair_bundle(
 
     `encoder` has more arguments of `EncoderConfig`.
     """
-    from kmha.bundle import Bundle
+    from kmha.bundle.bundle import Bundle
     from kmha.config import EncoderConfig
     from kmha.models.matcher import TextMatcher
     from kmha.text.pair_preprocessor import PairPreprocessor
@@ -200,10 +200,10 @@ def make_tagger_bundle(
     **encoder,
 ):
     """A tagger's bundle whose weights are random but the same every time; more arguments of `EncoderConfig`."""
-    from kmha.bundle import Bundle
+    from kmha.bundle.bundle import Bundle
     from kmha.config import EncoderConfig
     from kmha.models.tagger import SequenceTagger
-    from kmha.tag_schemes import allowed_transitions
+    from kmha.tags.schemes import allowed_transitions
     from kmha.text.sentence_limits import CHARACTERS
     from kmha.text.sentence_preprocessor import SentencePreprocessor
 

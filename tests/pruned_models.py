@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kmha.manifest import MATCH, TAG
+from kmha.bundle.manifest import MATCH, TAG
 from kmha.text.ragged import Ragged
 from tests.bundles import PAIRS, SENTENCES, TAGGERS, TEXTS, make_bundle, make_pair_bundle, make_tagger_bundle
-from training.pruning.blocks import groups_of
+from training.pruning.prunable_blocks import groups_of
 
 TWO_BLOCKS: dict[str, Any] = {"num_layers": 2, "num_heads": 4}
 # Heads and feed-forward rows of two blocks.

@@ -16,8 +16,8 @@ from typing import Any
 from tests.command_runs import ROOT, TINY, call, news_rows
 from tests.pair_rows import ranking_rows
 from tests.tagged_sentences import tagged_sentences, write_conll
-from training.cli import parse
-from training.config import FitConfig
+from training.cli.parser import parse
+from training.config.config import FitConfig
 
 SHELLS = ("", "bash", "sh", "shell", "console")
 # A comment with one of these words marks a command that takes too long for a test: it is only parsed.

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kmha.bundle import Bundle
-from kmha.manifest import MANIFEST, sha256
+from kmha.bundle.bundle import Bundle
+from kmha.bundle.manifest import MANIFEST, sha256
 from tests.bundles import make_bundle, make_pair_bundle, make_tagger_bundle
 from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, refused, write_csv
 from tests.pair_rows import ranking_rows
@@ -110,7 +110,7 @@ def learnt_from(folder: Path, teacher: Bundle, *flags: object) -> Bundle:
 
 
 def test_a_student_learns_its_teachers_answers_by_heart_without_labels(tmp_path, monkeypatch):
-    from training import loop
+    from training.engine import loop
 
     # The validation rows have labels; here only the teacher is to decide, so that the last weights are kept.
     monkeypatch.setattr(loop.RunState, "take_best", lambda self: None)

@@ -7,7 +7,7 @@ import tomllib
 import numpy as np
 import pytest
 
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from kmha.document_windows import WindowShape
 from tests.command_runs import EVERYWHERE, NO_DROPOUT, TINY, call, news_rows, write_csv
 from training.embed import main as embed
@@ -84,7 +84,7 @@ def test_its_texts_have_vectors_that_know_their_ends(run):
     near, far = ("new bread " * 20 + "stock bank loan", "new bread " * 20 + "ball goal team")
     outcome = call(embed, run.folder, "--format", "jsonl", stdin=f"{near}\n{far}\n".encode())
     assert outcome.status == 0 and len(outcome.out.splitlines()) == 2
-    from kmha.vectors import TextVectors
+    from kmha.inference.vectors import TextVectors
 
     vectors = TextVectors(Bundle.load(run.folder))([near, far])
     assert np.abs(vectors[0] - vectors[1]).max() > 1e-3

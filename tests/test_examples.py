@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.command_runs import ROOT
-from training.checks import check_settings
-from training.cli import parse
-from training.config import FitConfig
+from training.cli.parser import parse
+from training.config.config import FitConfig
+from training.config.validation import check_settings
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
 every_example = pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

@@ -5,16 +5,16 @@ import csv
 import numpy as np
 import pytest
 
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from kmha.pretrained.weights import encoder_variables
 from tests.bundles import make_bundle
 from tests.command_runs import call
 from tests.pair_rows import paraphrase_rows
 from tests.tagged_sentences import tagged_sentences, write_conll
-from training.config import FitConfig
+from training.cli.toml_file import toml_flags
+from training.config.config import FitConfig
 from training.evaluate import main as evaluate
 from training.fit import main as fit
-from training.toml_flags import toml_flags
 
 SETTINGS = ["--text.max-length=12", "--train.epochs=1", "--train.buckets=1", "--no-baseline"]
 

@@ -7,15 +7,15 @@ import pytest
 import tensorflow as tf
 
 from export.huggingface import main as huggingface
-from export.onnx import write_onnx
-from export.tflite import write_tflite
+from export.onnx.__main__ import write_onnx
+from export.tflite.__main__ import write_tflite
 from export.verify import main as verify
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from kmha.layers.attention_choice import LONG_FROM, blocks_from
 from tests.bundles import TEXTS, make_bundle
 from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, refused, write_csv
-from training import memory_estimate
 from training.fit import main as fit
+from training.runtime import memory_estimate
 
 WINDOW: dict[str, Any] = {"attention_window": 2, "attention_globals": 1}
 # Of lengths that are known only when it runs the longest decides: these texts go through blocks.
@@ -45,7 +45,7 @@ def test_a_run_of_long_texts_answers_alike_in_blocks_and_over_all_pairs(rows, tm
 
 
 def test_a_batch_that_cannot_fit_is_one_line_and_leaves_nothing(rows, tmp_path, monkeypatch):
-    monkeypatch.setattr("training.trainer.available_bytes", lambda: 1_000)
+    monkeypatch.setattr("training.engine.trainer.available_bytes", lambda: 1_000)
     assert memory_estimate.available_bytes() != 1_000
     done = call(fit, f"--data.train={rows}", *FLAGS, "--out", tmp_path / "run")
     assert done.status == 2
@@ -77,7 +77,7 @@ def test_bert_has_no_window(tmp_path):
 
 
 def test_a_served_run_of_long_texts_computes_in_blocks_with_ops_that_every_server_has():
-    from export.ids import ids_function, ids_specs
+    from export.graph.model_function import ids_function, ids_specs
 
     bundle = make_bundle(**WINDOW)
     plain = make_bundle()

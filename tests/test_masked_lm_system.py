@@ -9,12 +9,12 @@ import types
 import numpy as np
 import pytest
 
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from kmha.text.special_tokens import SPECIAL_TOKENS
 from tests.command_runs import TINY, call, refused, write_csv
+from training.engine.loop import Loop
 from training.evaluate import main as evaluate
 from training.fit import main as fit
-from training.loop import Loop
 from training.predict import main as predict
 
 FLAGS = [*TINY, "--task=masked-lm", "--text.min-frequency=1", "--encoder.attention-dropout=0"]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
+from kmha.inference.ranker import Ranker
 from kmha.models.matcher import TextMatcher
-from kmha.ranker import Ranker
 from tests.bundles import PAIRS, make_pair_bundle
 from tests.command_runs import call
 from training.evaluate import main as evaluate

@@ -9,9 +9,9 @@ import pytest
 from tests.command_runs import ROOT, TINY, call, saved_weights
 from tests.shown_commands import commands_of, prepare, stages
 from tests.soak.test_kills import KILLS, KINDS
+from training.engine.loop import Loop
 from training.fit import main as fit
-from training.loop import Loop
-from training.run_folder import FREE
+from training.runs.run_folder import FREE
 
 PAGE = "docs/resume.md"
 

@@ -6,9 +6,9 @@ import random
 import numpy as np
 import pytest
 
-from export.savedmodel import load_savedmodel
-from export.savedmodel import main as savedmodel
-from kmha.bundle import Bundle
+from export.savedmodel.__main__ import load_savedmodel
+from export.savedmodel.__main__ import main as savedmodel
+from kmha.bundle.bundle import Bundle
 from tests.command_runs import EVERYWHERE, NO_DROPOUT, TINY, WORDS, call, write_csv
 from training.evaluate import main as evaluate
 from training.fit import main as fit

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from tests.command_runs import TINY, call
 from tests.tagged_sentences import tagged_sentences, write_conll
 from training.evaluate import main as evaluate

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from tests.command_runs import ROOT
-from training.cli import parse
-from training.config import FitConfig
-from training.workers.cluster import Cluster, cluster_of
+from training.cli.parser import parse
+from training.config.config import FitConfig
+from training.distributed.tf_config import Cluster, cluster_of
 
 PAGE = (ROOT / "docs" / "workers.md").read_text("utf-8")
 PRINTED = 'echo "$TF_CONFIG"; echo ---; echo '

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Annotated
 
 from kmha.errors import InputError
-from training.beside import write_result
-from training.cli import FAILED, parse, run, say
-from training.ranges import Count, Range
-from training.text_table import aligned
-from training.timing.asked_for import Peer, Precision, lacks, make_work, read_rows
-from training.timing.table import cells, op_cells
-from training.timing.turns import KMHA, Learner, play, report, start, start_matmuls, start_profile
-from training.worker_process import Crashed
+from training.cli.bounds import Count, Range
+from training.cli.parser import FAILED, parse, run, say
+from training.cli.text_table import aligned
+from training.io.atomic_write import write_result
+from training.io.json_subprocess import Crashed
+from training.speed.prepare import Peer, Precision, lacks, make_work, read_rows
+from training.speed.rounds import KMHA, Learner, play, report, start, start_matmuls, start_profile
+from training.speed.table import cells, op_cells
 
 
 @dataclass(frozen=True)

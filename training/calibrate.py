@@ -15,12 +15,12 @@ from typing import Annotated
 
 import tyro
 
+from kmha.bundle.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG, read_manifest
 from kmha.errors import InputError
-from kmha.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG, read_manifest
-from training.cli import parse, run, say
-from training.column_flags import ColumnFlags
-from training.ranges import Range
-from training.sources import file_source
+from training.cli.bounds import Range
+from training.cli.column_flags import ColumnFlags
+from training.cli.parser import parse, run, say
+from training.data.sources import file_source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,20 +51,20 @@ def _calibrate(config: CalibrateConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from kmha.bundle import Bundle
-    from training.recalibration import Rows, recalibrated
+    from kmha.bundle.bundle import Bundle
+    from training.evaluation.recalibration import Rows, recalibrated
 
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         rows = Rows.read(Bundle.load(config.run), config.data, config.given(), Path(scratch))
         found = recalibrated(rows, config.refit, config.precision)
     shown = found.values()
     if config.out is not None:
-        from training.reliability import draw
+        from training.reporting.reliability_diagram import draw
 
         draw(config.out, found.diagrams)
         say(f"{config.out}: drawn")
     if config.write:
-        from training.rewritten import rewrite
+        from training.runs.run_folder import rewrite
 
         bundle = Bundle.load(config.run)
         for line in found.put(bundle, config.data.name):
@@ -90,7 +90,7 @@ def _check(config: CalibrateConfig) -> None:
     if config.write and not config.refit and config.precision is None:
         raise InputError("--write: wanted something to change, --refit or --precision, given neither")
     if config.out is not None:
-        from training.reliability import check_picture
+        from training.reporting.reliability_diagram import check_picture
 
         check_picture(config.out)
 

@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from kmha.bundle.manifest import A_MODEL, CLASSIFY, read_manifest
 from kmha.errors import InputError
-from kmha.manifest import A_MODEL, CLASSIFY, read_manifest
-from training.checks import check_settings
-from training.cli import FAILED, INTERRUPTED, parse, run, say
-from training.comparing.candidates import ATTENTION, HEADS, NAMES, Name
-from training.comparing.workplace import FIGURES, PICTURE, TABLE, Workplace, check_place, opened
-from training.config import (
+from training.cli.bounds import Range
+from training.cli.exceptions import Diverged, Stopped
+from training.cli.parser import FAILED, INTERRUPTED, parse, run, say
+from training.cli.text_table import aligned
+from training.comparison.candidates import ATTENTION, HEADS, NAMES, Name
+from training.comparison.folder import FIGURES, PICTURE, TABLE, Workplace, check_place, opened
+from training.config.config import (
     DataSection,
     EncoderSection,
     FitConfig,
@@ -30,13 +32,11 @@ from training.config import (
     TrainSection,
     settings,
 )
-from training.data import Data, describe, load_data
-from training.outcomes import Diverged, Stopped
-from training.ranges import Range
-from training.run_folder import HOW_TO_START
-from training.tasks.classify import ClassifyTask
-from training.text_table import aligned
-from training.usual import with_usual_of_task
+from training.config.defaults import with_usual_of_task
+from training.config.validation import check_settings
+from training.data.load import Data, describe, load_data
+from training.runs.run_folder import HOW_TO_START
+from training.tasks.classify.task import ClassifyTask
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _compared(config: CompareConfig, fit: FitConfig, data: Data, place: Workplac
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from training.comparing.job import Wanted, compare
+    from training.comparison.run import Wanted, compare
 
     # In the order of the help, whatever order they were asked for in; each once.
     asked = [name for name in NAMES if name in config.candidates]
@@ -130,15 +130,15 @@ def _compared(config: CompareConfig, fit: FitConfig, data: Data, place: Workplac
 
 
 def _show(comparison: dict, out: Path | None) -> None:
-    from training.comparing.table import as_markdown, cells, notes
+    from training.comparison.figure import as_markdown, cells, notes
 
     rows = cells(comparison)
     for line in (*aligned(rows), *notes(comparison)):
         say(line)
     if out is None:
         return
-    from training.beside import written_beside
-    from training.comparing.picture import draw
+    from training.comparison.figure import draw
+    from training.io.atomic_write import written_beside
 
     told = "".join(f"- {line}\n" for line in notes(comparison))
     written = {FIGURES: json.dumps(comparison, ensure_ascii=False, indent=2) + "\n"}
@@ -187,7 +187,7 @@ def _check(config: CompareConfig) -> None:
     if config.runs:
         _check_runs(config.runs)
     if config.out is not None:
-        from training.comparing.picture import check_matplotlib
+        from training.comparison.figure import check_matplotlib
 
         check_place(config.out)
         check_matplotlib()

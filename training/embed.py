@@ -18,11 +18,11 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 import tyro
 
+from kmha.bundle.manifest import A_MODEL, MANIFEST, MATCH, read_manifest
 from kmha.errors import InputError
-from kmha.manifest import A_MODEL, MANIFEST, MATCH, read_manifest
-from training.cli import parse, run, say
+from training.cli.bounds import Range
+from training.cli.parser import parse, run, say
 from training.predict import lines
-from training.ranges import Range
 
 PROGRESS_SECONDS = 10.0
 SHORTEST = 3
@@ -54,7 +54,7 @@ def _embed(config: EmbedConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from kmha.vectors import TextVectors
+    from kmha.inference.vectors import TextVectors
 
     vectors = TextVectors(load(), config.side)
     chunks = _told(vectors.stream(lines(sys.stdin.buffer)))
@@ -79,7 +79,7 @@ def _found(config: EmbedConfig) -> Any:
         )
 
     def load() -> Any:
-        from kmha.bundle import Bundle
+        from kmha.bundle.bundle import Bundle
 
         return Bundle.load(folder)
 

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import tyro
 
-from training.cli import parse, run
-from training.column_flags import ColumnFlags
-from training.sources import file_source
+from training.cli.column_flags import ColumnFlags
+from training.cli.parser import parse, run
+from training.data.sources import file_source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ def _evaluate(config: EvaluateConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from kmha.bundle import Bundle
-    from training.judge import bundle_scores
+    from kmha.bundle.bundle import Bundle
+    from training.evaluation.evaluator import bundle_scores
 
     bundle = Bundle.load(config.run)
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:

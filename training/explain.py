@@ -16,12 +16,12 @@ from typing import Annotated, Any
 
 import tyro
 
+from kmha.bundle.manifest import A_MODEL, MASKED_LM, MATCH, TAG, read_manifest
 from kmha.errors import InputError
-from kmha.manifest import A_MODEL, MASKED_LM, MATCH, TAG, read_manifest
-from training.cli import parse, run, say
-from training.pages.place import check_out, write_page
-from training.ranges import Count, Range
-from training.sources import file_source
+from training.cli.bounds import Count, Range
+from training.cli.parser import parse, run, say
+from training.data.sources import file_source
+from training.html.page import check_out, write_page
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def _explain(config: ExplainConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from kmha.bundle import Bundle
-    from training.explaining.run_models import run_model
+    from kmha.bundle.bundle import Bundle
+    from training.explanation.bundle_explainer import run_model
 
     bundle = Bundle.load(config.run)
     model = run_model(bundle)
@@ -105,7 +105,7 @@ def _check(config: ExplainConfig, task: str) -> None:
 
 
 def _one(config: ExplainConfig, model: Any) -> dict[str, Any]:
-    from training.explaining.questions import tag_question, text_question
+    from training.explanation.explainer import tag_question, text_question
 
     if hasattr(model, "tagged"):
         question = tag_question(model, model.words(config.text[0]), config.label, config.word)
@@ -124,8 +124,8 @@ def told(question: Any, out: Path | None, draws: int, seed: int, where: str) -> 
         seed: Makes them repeatable.
         where: What is written above the answer.
     """
-    from training.explaining.deletion import deletion, word_scores
-    from training.explaining.page import CAUTION, page, verdict
+    from training.explanation.deletion_test import deletion, word_scores
+    from training.explanation.page import CAUTION, page, verdict
 
     scores = word_scores(question)
     test = deletion(question, scores, draws, seed)
@@ -145,8 +145,8 @@ def told(question: Any, out: Path | None, draws: int, seed: int, where: str) -> 
 
 
 def _many(config: ExplainConfig, bundle: Any, model: Any) -> dict[str, Any]:
-    from training.explaining.many_rows import measured, table
-    from training.explaining.questions import tag_question, text_question
+    from training.explanation.deletion_benchmark import measured, table
+    from training.explanation.explainer import tag_question, text_question
 
     def questions() -> Iterator[Any]:
         with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
@@ -171,9 +171,10 @@ def _rows(config: ExplainConfig, bundle: Any, folder: Path) -> list[Any]:
     """Some rows of the file: texts, pairs, or lists of words."""
     import numpy as np
 
-    from training.judge import GivenColumns, judged_task, rows_of
-    from training.sentences import read_sentences
-    from training.sources import read_examples
+    from training.cli.column_flags import GivenColumns
+    from training.data.sentence_batches import read_sentences
+    from training.data.sources import read_examples
+    from training.evaluation.evaluator import judged_task, rows_of
 
     assert config.data is not None
     source = file_source(config.data)

@@ -8,11 +8,11 @@ import json
 import sys
 from collections.abc import Sequence
 
-from training.cli import FAILED, INTERRUPTED, full_disk, parse, run, say
-from training.config import FitConfig
-from training.job import fit
-from training.outcomes import Diverged, Stopped, Unwritten, WorkerLost
-from training.run_folder import kept_for_resume, started
+from training.cli.exceptions import Diverged, Stopped, Unwritten, WorkerLost
+from training.cli.parser import FAILED, INTERRUPTED, full_disk, parse, run, say
+from training.config.config import FitConfig
+from training.job.run import fit
+from training.runs.run_folder import kept_for_resume, started
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,13 +16,13 @@ from typing import Annotated, Any
 
 import tyro
 
+from kmha.bundle.manifest import A_MODEL, MASKED_LM, read_manifest
 from kmha.errors import InputError
-from kmha.manifest import A_MODEL, MASKED_LM, read_manifest
-from training.cli import FAILED, INTERRUPTED, parse, run, say
-from training.column_flags import ColumnFlags
-from training.outcomes import Diverged, Stopped
-from training.ranges import Count, Positive, Range
-from training.sources import file_source
+from training.cli.bounds import Count, Positive, Range
+from training.cli.column_flags import ColumnFlags
+from training.cli.exceptions import Diverged, Stopped
+from training.cli.parser import FAILED, INTERRUPTED, parse, run, say
+from training.data.sources import file_source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def _check(config: HeadsConfig) -> None:
             if given:
                 raise InputError(f"--{flag}: wanted --prune beside it, given none")
     if config.picture is not None:
-        from training.reliability import check_picture
+        from training.reporting.reliability_diagram import check_picture
 
         check_picture(config.picture, "--picture")
 
@@ -111,7 +111,7 @@ def _measured(config: HeadsConfig, scratch: Path) -> Any:
 
     import_tensorflow()
     from training.pruning.measurement import measure
-    from training.pruning.shown import draw
+    from training.pruning.presentation import draw
 
     found = measure(config.run, config.data, config.given(), config.rows, config.seed, scratch)
     for line in found.lines():
@@ -127,9 +127,9 @@ def _values(config: HeadsConfig, found: Any) -> dict[str, Any]:
 
 
 def _pruned(config: HeadsConfig, share: float, out: Path) -> dict[str, Any]:
-    from training.checks import check_settings
+    from training.config.validation import check_settings
     from training.pruning.fine_tuning import Short, settings_of
-    from training.run_folder import run_folder
+    from training.runs.run_folder import run_folder
 
     short = Short(out, config.overwrite, config.train, config.epochs, config.learning_rate)
     settings = settings_of(config.run, short)
@@ -139,9 +139,9 @@ def _pruned(config: HeadsConfig, share: float, out: Path) -> dict[str, Any]:
         for part in parts:
             part.mkdir()
         found = _measured(config, parts[0])
-        from training.pruning.cutting import cut_model
-        from training.pruning.pruned_run import write_pruned
-        from training.pruning.shown import pruned_table
+        from training.pruning.apply import cut_model
+        from training.pruning.presentation import pruned_table
+        from training.pruning.prune_run import write_pruned
 
         cut = cut_model(found.all_rows.bundle.model, found.groups, found.found, share)
         heads, rows = cut.heads, cut.rows

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from kmha.errors import InputError
-from training.cli import FAILED, parse, run, say
-from training.config import FitConfig
-from training.ranges import Count, Range
-from training.run_folder import kept_for_resume
-from training.workers.processes import Processes, free_addresses, own_devices
+from training.cli.bounds import Count, Range
+from training.cli.parser import FAILED, parse, run, say
+from training.config.config import FitConfig
+from training.distributed.local_launcher import Processes, free_addresses, own_devices
+from training.runs.run_folder import kept_for_resume
 
 _SEPARATOR = "--"
 

@@ -17,10 +17,10 @@ from typing import Annotated, Any, BinaryIO
 
 import tyro
 
+from kmha.bundle.manifest import A_MODEL, MASKED_LM, MATCH, TAG, read_manifest
 from kmha.errors import InputError
-from kmha.manifest import A_MODEL, MASKED_LM, MATCH, TAG, read_manifest
-from training.cli import parse, run
-from training.ranges import Range
+from training.cli.bounds import Range
+from training.cli.parser import parse, run
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def _predict(config: PredictConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from kmha.bundle import Bundle
-    from kmha.filling import SHOWN_TOKENS
+    from kmha.bundle.bundle import Bundle
+    from kmha.inference.mask_filler import SHOWN_TOKENS
 
     bundle = Bundle.load(config.run)
     answers: Iterator[dict[str, Any]]
@@ -136,7 +136,7 @@ def _vectors(path: Path) -> Any:
 
 def _rankings(bundle: Any, candidates: list[bytes], vectors: Any, top: int) -> Iterator[dict[str, Any]]:
     """For each text on stdin {"query": …, "ranking": [{"line", "text", "score"}, best first]}; lines from 1."""
-    from kmha.ranker import Ranker
+    from kmha.inference.ranker import Ranker
 
     ranker = Ranker(bundle, candidates, vectors)
     for query in lines(sys.stdin.buffer):

@@ -15,14 +15,14 @@ from typing import Annotated, Any
 
 import tyro
 
+from kmha.bundle.manifest import read_manifest
 from kmha.errors import InputError
-from kmha.manifest import read_manifest
-from training.cli import parse, run, say
-from training.column_flags import ColumnFlags
-from training.pages.place import check_out
-from training.reporting.origins import named_rows
-from training.run_folder import METRICS, REPORT
-from training.sources import file_source
+from training.cli.column_flags import ColumnFlags
+from training.cli.parser import parse, run, say
+from training.data.sources import file_source
+from training.html.page import check_out
+from training.reporting.from_run import named_rows
+from training.runs.run_folder import METRICS, REPORT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,8 @@ def _report(config: ReportConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from training.reporting.of_run import material_of
-    from training.reporting.writing import report, write_report
+    from training.reporting.build import report, write_report
+    from training.reporting.from_run import material_of
 
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         material = material_of(config.run, config.data, config.given(), Path(scratch))

@@ -16,7 +16,7 @@ import tyro
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from training.cli import parse, run, say
+from training.cli.parser import parse, run, say
 
 HERE = Path(__file__).resolve().parent
 TOKENIZER = HERE.parents[1] / "export" / "device" / "tokenizer.js"
@@ -45,7 +45,7 @@ def _fill(config: FillConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from kmha.bundle import Bundle
+    from kmha.bundle.bundle import Bundle
 
     fill(Bundle.load(config.run), config.site, config.quantize)
     say(f"now: npm install --prefix {config.site} && python -m http.server --directory {config.site}")
@@ -64,8 +64,8 @@ def fill(bundle, site: Path, quantize: Literal["none", "dynamic"] = "none") -> N
     Raises:
         InputError: A model cannot be made or written.
     """
-    from export.onnx import write_onnx
-    from export.tflite import chosen_lengths, write_tflite
+    from export.onnx.__main__ import write_onnx
+    from export.tflite.__main__ import chosen_lengths, write_tflite
 
     site.mkdir(parents=True, exist_ok=True)
     for name in PAGE:

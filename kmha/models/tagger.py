@@ -14,7 +14,7 @@ from kmha.layers.spelling import SpellingEncoder
 from kmha.layers.words import MODES, first_token_weights, mean_token_weights
 from kmha.models.encoder import TransformerEncoder
 from kmha.models.one_encoder import OneEncoder
-from kmha.tag_schemes import Scheme
+from kmha.tags.schemes import Scheme
 
 Head = Literal["crf", "softmax"]
 WordPooling = Literal["first", "mean"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from kmha.bundle.manifest import MANIFEST, MODEL, VOCABULARY, check_files, read_manifest
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.manifest import MANIFEST, MODEL, VOCABULARY, check_files, read_manifest
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.pretrained.json_file import shown
 from kmha.text.vocabulary import TOKENIZATIONS, Tokenization, Vocabulary
@@ -57,7 +57,7 @@ def _encoder_config(path: Path) -> EncoderConfig:
 
 
 def _weights(folder: Path) -> dict[str, np.ndarray]:
-    from kmha.bundle import Bundle
+    from kmha.bundle.bundle import Bundle
     from kmha.pretrained.weights import encoder_variables
 
     encoder = Bundle.load(folder).model.encoders_of(0)[0]

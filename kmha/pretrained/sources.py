@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
+from kmha.bundle.manifest import MANIFEST
 from kmha.errors import InputError
-from kmha.manifest import MANIFEST
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.pretrained.downloads import download_hub, download_preset, is_hub_name
 from kmha.pretrained.huggingface import CONFIG, read_huggingface

@@ -32,7 +32,7 @@ class EncoderAlone(OneEncoder):
 
 @dataclasses.dataclass(frozen=True)
 class TextEncoder:
-    """Reads texts with a checkpoint's encoder; `kmha.vectors.TextVectors` gives their vectors.
+    """Reads texts with a checkpoint's encoder; `kmha.inference.vectors.TextVectors` gives their vectors.
 
     Attributes:
         model: The encoder.

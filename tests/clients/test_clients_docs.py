@@ -11,7 +11,7 @@ from clients.check import CheckConfig
 from clients.programs import loaded_program
 from clients.screenshot import ScreenshotConfig
 from tests.command_runs import ROOT
-from training.cli import parse
+from training.cli.parser import parse
 
 PAGE = (ROOT / "docs" / "clients.md").read_text("utf-8")
 FILL = loaded_program(ROOT / "examples" / "browser" / "fill.py")

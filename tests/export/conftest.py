@@ -21,7 +21,7 @@ def runs(tmp_path_factory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def served(runs, tmp_path_factory) -> dict[str, Path]:
     """Written versions, each with every signature."""
-    from export.savedmodel import main
+    from export.savedmodel.__main__ import main
 
     folders = {kind: tmp_path_factory.mktemp("served") / kind for kind in BUNDLES}
     for kind, folder in folders.items():
@@ -32,7 +32,7 @@ def served(runs, tmp_path_factory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def onnx_files(runs, tmp_path_factory) -> dict[str, Path]:
     """Written files, with attention."""
-    from export.onnx import main
+    from export.onnx.__main__ import main
     from tests.command_runs import call
 
     paths = {kind: tmp_path_factory.mktemp("onnx") / "model.onnx" for kind in BUNDLES}

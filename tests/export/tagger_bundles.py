@@ -6,9 +6,9 @@ import numpy as np
 
 from export.device.sentences import SentenceTokenizer
 from export.device.tags import TagDecoder
-from export.sentence_batches import cut_sentence, window_inputs
-from export.token_batches import read_tokenizer
-from kmha.bundle import Bundle
+from export.predictors.sentence_batches import cut_sentence, window_inputs
+from export.predictors.token_batches import read_tokenizer
+from kmha.bundle.bundle import Bundle
 from tests.bundles import SENTENCES, TAGGERS, tagger_bundle
 
 WORDS = [sentence.split() for sentence in SENTENCES]

@@ -6,14 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export import processes
-from export.answer import main, read_texts, write_texts
-from export.artefacts import Artefact, recognise
-from export.processes import ask
+from export.answer import main
+from export.predictors import isolated as processes
+from export.predictors.artefacts import Artefact, recognise
+from export.predictors.exchange import read_texts, write_texts
+from export.predictors.isolated import ask
 from kmha.errors import InputError
 from tests.bundles import NASTY, TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call
-from training.worker_process import Crashed
+from training.io.json_subprocess import Crashed
 
 # Whatever is None here cannot be imported: the process must do without.
 WITHOUT_TENSORFLOW = """

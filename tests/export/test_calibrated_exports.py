@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.batch_answers import answers
-from export.device_tokenizer import tokenizer_values
-from export.onnx import write_onnx
-from export.pair_serving import PairEndpoints
-from export.serving import Endpoints
-from export.tagger_ids import tagger_function, tagger_input_names, window_features
-from export.tflite import write_tflite
+from export.batch.answers import answers
+from export.device_files.files import tokenizer_values
+from export.graph.tagger_function import tagger_function, tagger_input_names, window_features
+from export.onnx.__main__ import write_onnx
+from export.savedmodel.classifier_endpoints import Endpoints
+from export.savedmodel.matcher_endpoints import PairEndpoints
+from export.tflite.__main__ import write_tflite
 from export.verify import main
 from kmha.calibration import Calibration, calibrate
 from kmha.features import WORD_STARTS
@@ -46,7 +46,7 @@ def test_every_copy_passes_verify(bundle, tmp_path):
 
 def test_eight_bits_lose_nothing_by_it(tmp_path):
     """A temperature scales the last weights and their range alike: their 8 bits stay the same."""
-    from export.read_tflite import read
+    from export.tflite.predictor import read
 
     found = {}
     for name, calibration in (("before", Calibration()), ("after", SOFTER)):

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from export.explain import main
-from export.savedmodel import write_savedmodel
+from export.savedmodel.__main__ import write_savedmodel
 from tests.bundles import one_label_bundle, tagger_bundle
 from tests.command_runs import call, refused
 from tests.export.pair_bundles import bundle_of
-from training.explaining.page import GRADIENT
-from training.explaining.questions import tag_question, text_question
-from training.explaining.run_models import RunTagger, RunTexts
+from training.explanation.bundle_explainer import RunTagger, RunTexts
+from training.explanation.explainer import tag_question, text_question
+from training.explanation.page import GRADIENT
 
 TEXTS = {
     "one": ("The old ferry, isn't it?",),

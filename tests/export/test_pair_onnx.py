@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from export.device_graph import features_of
-from export.ids import input_names
-from export.onnx import main, write_onnx
-from export.read_onnx import read
+from export.graph.device_function import features_of
+from export.graph.model_function import input_names
+from export.onnx.__main__ import main, write_onnx
+from export.onnx.predictor import read
 from kmha.errors import InputError
 from tests.bundles import PAIRS
 from tests.export.pair_bundles import KINDS, ROWS, answers_of, bundle_of, written_by

@@ -9,14 +9,14 @@ import tensorflow as tf
 import yaml
 
 from export.answer import main as answer
-from export.answer import read_texts, write_texts
-from export.savedmodel import load_savedmodel, write_savedmodel
-from export.server_files import COMPOSE, server_files
+from export.predictors.exchange import read_texts, write_texts
+from export.savedmodel.__main__ import load_savedmodel, write_savedmodel
+from export.savedmodel.tf_serving_files import COMPOSE, server_files
 from tests.bundles import NASTY, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.command_runs import ROOT, call, clean_environment
-from tests.export.test_savedmodel import meta_graph
+from tests.export.savedmodel.test_command import meta_graph
+from tests.export.savedmodel.test_warmup import inputs_of, logs
 from tests.export.test_savedmodel_ops import check
-from tests.export.test_warmup import inputs_of, logs
 
 ROWS = [
     *((a.encode(), b.encode()) for a, b in PAIRS),

@@ -6,14 +6,14 @@ import sys
 import numpy as np
 import pytest
 
-from export.device_graph import features_of
-from export.ids import input_names, output_name
-from export.read_tflite import read
-from export.tflite import chosen_lengths, main, write_tflite
-from export.tflite_check import check_ops, new_interpreter
-from export.tflite_convert import convert
-from export.tflite_metadata import has_metadata
-from export.tflite_runner import load_tflite
+from export.graph.device_function import features_of
+from export.graph.model_function import input_names, output_name
+from export.tflite.__main__ import chosen_lengths, main, write_tflite
+from export.tflite.check import check_ops, new_interpreter
+from export.tflite.convert import convert
+from export.tflite.metadata import has_metadata
+from export.tflite.predictor import read
+from export.tflite.runner import load_tflite
 from kmha.errors import InputError
 from tests.bundles import PAIRS, make_pair_bundle
 from tests.command_runs import call, clean_environment

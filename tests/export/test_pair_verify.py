@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.ids_endpoints import traced
-from export.onnx import write_onnx
-from export.pair_serving import PairEndpoints
-from export.read_savedmodel import read
-from export.savedmodel import write_savedmodel
-from export.tflite import write_tflite
+from export.onnx.__main__ import write_onnx
+from export.savedmodel.__main__ import write_savedmodel
+from export.savedmodel.endpoints import traced
+from export.savedmodel.matcher_endpoints import PairEndpoints
+from export.savedmodel.predictor import read
+from export.tflite.__main__ import write_tflite
 from export.verify import main
 from kmha.text.pair_preprocessor import PairPreprocessor
 from kmha.text.preprocessor import Preprocessor

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from export.graph.model_function import ids_function, input_names
 from export.huggingface import main as huggingface
-from export.ids import ids_function, input_names
-from export.onnx import write_onnx
-from export.serving import Endpoints
-from export.tflite import write_tflite
+from export.onnx.__main__ import write_onnx
+from export.savedmodel.classifier_endpoints import Endpoints
+from export.tflite.__main__ import write_tflite
 from export.verify import main as verify
 from tests.bundles import TEXTS, make_tagger_bundle
 from tests.command_runs import call, refused, write_csv

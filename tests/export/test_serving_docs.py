@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.savedmodel import SavedModelConfig
-from export.server_files import BATCHING, COMPOSE, MODELS, MONITORING, XLA_FLAG
-from export.warmup import WARMUP_REQUESTS, serialized_example
+from export.savedmodel.__main__ import SavedModelConfig
+from export.savedmodel.tf_serving_files import BATCHING, COMPOSE, MODELS, MONITORING, XLA_FLAG
+from export.savedmodel.warmup import WARMUP_REQUESTS, serialized_example
 from tests.bundles import TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call
-from training.cli import parse
+from training.cli.parser import parse
 
 PAGE = (ROOT / "docs" / "serving.md").read_text("utf-8")
 CALLS = re.findall(r"curl -d '(.*?)' http://localhost:8501/v1/models/news:(\w+)", PAGE)

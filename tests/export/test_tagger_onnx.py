@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from export.ids import input_names
-from export.onnx import main, write_onnx
-from export.read_onnx import read
-from export.tagger_ids import OUTPUTS, window_features
+from export.graph.model_function import input_names
+from export.graph.tagger_function import OUTPUTS, window_features
+from export.onnx.__main__ import main, write_onnx
+from export.onnx.predictor import read
 from kmha.errors import InputError
 from tests.bundles import make_tagger_bundle, tagger_bundle
 from tests.command_runs import call, clean_environment

@@ -7,19 +7,20 @@ import pytest
 import tensorflow as tf
 import yaml
 
-from export import batch_model, benchmark
-from export.answer import read_texts, write_texts
-from export.expected_sentences import as_array
-from export.read_savedmodel import read
-from export.read_served_tagger import ServedTagger
-from export.savedmodel import load_savedmodel, write_savedmodel
-from export.server_files import COMPOSE, add_missing, server_files
-from export.warmup import BATCH_SIZES
+from export.batch import answers as batch_model
+from export.benchmark import __main__ as benchmark
+from export.predictors.exchange import read_texts, write_texts
+from export.savedmodel.__main__ import load_savedmodel, write_savedmodel
+from export.savedmodel.predictor import read
+from export.savedmodel.tagger_predictor import ServedTagger
+from export.savedmodel.tf_serving_files import COMPOSE, add_missing, server_files
+from export.savedmodel.warmup import BATCH_SIZES
+from export.verification.expected_sentences import as_array
 from kmha.errors import InputError
 from tests.bundles import NASTY, SENTENCES, tagger_bundle
 from tests.command_runs import call, clean_environment
+from tests.export.savedmodel.test_warmup import inputs_of, logs
 from tests.export.test_savedmodel_ops import check
-from tests.export.test_warmup import inputs_of, logs
 
 ROWS = [
     *(sentence.encode().split() for sentence in SENTENCES),
@@ -141,7 +142,7 @@ def test_a_server_that_joins_no_requests_is_set_up_for_explanations(served, tmp_
     assert set(services) == {"serving", "explaining"}
     assert not any("batching" in flag for flag in services["explaining"]["command"])
     add_missing(tmp_path, server_files("s", xla=False))
-    from export.savedmodel import _add_server_files
+    from export.savedmodel.__main__ import _add_server_files
 
     _add_server_files(tmp_path, False, "explaining")
     assert "add a server without batching, without it the signature explain fails" in capsys.readouterr().err

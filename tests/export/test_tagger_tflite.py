@@ -7,17 +7,17 @@ import sys
 import numpy as np
 import pytest
 
+from export.checks.exportable import CheckError
 from export.device.sentences import SentenceTokenizer
-from export.outcomes import CheckError
-from export.read_tflite import read
-from export.sentence_batches import cut_sentence, window_inputs
-from export.tagger_check import tagged_difference
-from export.tagger_ids import window_features
-from export.tflite import chosen_lengths, main, write_tflite
-from export.tflite_check import check_ops, new_interpreter
-from export.tflite_runner import load_tflite
+from export.graph.tagger_function import window_features
+from export.predictors.sentence_batches import cut_sentence, window_inputs
+from export.tflite.__main__ import chosen_lengths, main, write_tflite
+from export.tflite.check import check_ops, new_interpreter
+from export.tflite.predictor import read
+from export.tflite.runner import load_tflite
+from export.verification.differences import tagged_difference
 from kmha.errors import InputError
-from kmha.tagging import Decoder
+from kmha.tags.tagging import Decoder
 from tests.bundles import BIO, make_tagger_bundle, tagger_bundle
 from tests.command_runs import call, clean_environment
 from tests.export.tagger_bundles import (

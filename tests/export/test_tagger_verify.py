@@ -7,24 +7,25 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export import report_card, verify_rows
-from export.artefacts import SAVEDMODEL, Artefact
-from export.differences import as_json, failures
-from export.expected_sentences import ExpectedSentences
-from export.nasty import nasty_sentences
-from export.processes import Answers
-from export.report_card import Examiner, table
-from export.savedmodel import write_savedmodel
-from export.tagger_serving import TaggerEndpoints
+from export.predictors.artefacts import SAVEDMODEL, Artefact
+from export.predictors.isolated import Answers
+from export.savedmodel.__main__ import write_savedmodel
+from export.savedmodel.tagger_endpoints import TaggerEndpoints
+from export.verification import examiner as report_card
+from export.verification import rows as verify_rows
+from export.verification.adversarial_texts import nasty_sentences
+from export.verification.differences import as_json, failures
+from export.verification.examiner import Examiner, table
+from export.verification.expected_sentences import ExpectedSentences
+from export.verification.rows import read_rows
 from export.verify import main
-from export.verify_rows import read_rows
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.sentence_limits import MOST_WORDS
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary
 from tests.bundles import SENTENCES, TAGGERS, make_tagger_bundle, tagger_bundle
 from tests.command_runs import call
-from training.judge import GivenColumns
+from training.cli.column_flags import GivenColumns
 
 FACTS = {"quantization": "none", "ops": {"MatMul": 3}, "lengths": None, "labels": None}
 

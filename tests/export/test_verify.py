@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.onnx import write_onnx
-from export.savedmodel import write_savedmodel
-from export.tflite import write_tflite
+from export.onnx.__main__ import write_onnx
+from export.savedmodel.__main__ import write_savedmodel
+from export.tflite.__main__ import write_tflite
 from export.verify import main
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import Vocabulary
 from tests.bundles import TEXTS, make_bundle, one_label_bundle, several_label_bundle

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.ids import check_attention
-from export.layer_outputs import layer_outputs, padded, sequences
-from export.onnx import main as onnx
-from export.savedmodel import load_savedmodel, write_savedmodel
-from export.serving import Endpoints
-from export.tflite import main as tflite
-from export.tflite import write_tflite
+from export.graph.model_function import check_attention
+from export.onnx.__main__ import main as onnx
+from export.savedmodel.__main__ import load_savedmodel, write_savedmodel
+from export.savedmodel.classifier_endpoints import Endpoints
+from export.tflite.__main__ import main as tflite
+from export.tflite.__main__ import write_tflite
+from export.verification.layer_outputs import layer_outputs, padded, sequences
 from export.verify import main as verify
 from kmha.errors import InputError
 from tests.bundles import TEXTS, WINDOWS, make_bundle

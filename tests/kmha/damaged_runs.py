@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 
 

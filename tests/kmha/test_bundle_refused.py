@@ -6,8 +6,8 @@ import json
 import keras
 import pytest
 
-from kmha import bundle as module
-from kmha.bundle import Bundle
+from kmha.bundle import bundle as module
+from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from tests.bundles import one_label_bundle, several_label_bundle
 from tests.changed_files import flip_bit

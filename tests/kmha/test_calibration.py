@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from kmha.calibration import Calibration, calibrate
 from tests.bundles import (
     PAIRS,

@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from kmha import bundle as module
-from kmha.bundle import Bundle
+from kmha.bundle import bundle as module
+from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from tests.bundles import NASTY, PAIRS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.kmha.damaged_runs import change_manifest, put, refused

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.command_runs import ROOT, clean_environment
-from training.kept_checkpoints import fault, newest_whole, numbered, read_progress
+from training.runs.checkpoint_folder import fault, newest_whole, numbered, read_progress
 
 LONGEST_S = 900.0
 

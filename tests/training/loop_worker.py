@@ -20,8 +20,8 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from tests.training.tiny_runs import make_loop, weights_of  # noqa: E402
-from training.outcomes import Stopped  # noqa: E402
-from training.replicas import make_strategy  # noqa: E402
+from training.cli.exceptions import Stopped  # noqa: E402
+from training.engine.train_step import make_strategy  # noqa: E402
 
 
 def main() -> None:

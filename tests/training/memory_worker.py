@@ -13,11 +13,11 @@ import tensorflow as tf
 
 from kmha.config import EncoderConfig
 from kmha.models.classifier import TextClassifier
-from training.cost import trained_size
-from training.losses import softmax_cross_entropy
-from training.memory_estimate import estimated_bytes
-from training.optimizer import AdamW
-from training.replicas import TrainingStep
+from training.engine.optimizer import AdamW
+from training.engine.train_step import TrainingStep
+from training.losses.classification import softmax_cross_entropy
+from training.runtime.memory_estimate import estimated_bytes
+from training.runtime.resource_usage import trained_size
 
 SHAPE: dict[str, Any] = {
     "vocabulary_size": 500,

@@ -17,9 +17,9 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from tests.training.tiny_runs import distance, make_batch, make_step, tiny_model, trainable  # noqa: E402
-from training.optimizer import warmup_then_decay  # noqa: E402
-from training.precision import POLICIES, LossScale  # noqa: E402
-from training.replicas import make_strategy  # noqa: E402
+from training.engine.optimizer import warmup_then_decay  # noqa: E402
+from training.engine.train_step import make_strategy  # noqa: E402
+from training.runtime.mixed_precision import POLICIES, LossScale  # noqa: E402
 
 STEPS = 20
 

@@ -21,23 +21,23 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from kmha.bundle_files import parts_of  # noqa: E402
+from kmha.bundle.files import parts_of  # noqa: E402
 from kmha.config import EncoderConfig  # noqa: E402
 from tests.bundles import make_tagger_bundle  # noqa: E402
 from tests.pair_rows import ranking_rows  # noqa: E402
 from tests.tagged_sentences import tagged_sentences  # noqa: E402
 from tests.training.tiny_runs import distance, trainable  # noqa: E402
-from training.config import DistillSection, FitConfig, TextSection  # noqa: E402
-from training.data import Data  # noqa: E402
-from training.distill import trained_beside, with_teacher  # noqa: E402
-from training.examples import Example, write_examples  # noqa: E402
-from training.inputs import Inputs, make_inputs  # noqa: E402
-from training.optimizer import AdamW  # noqa: E402
-from training.replicas import TrainingStep, make_strategy  # noqa: E402
+from training.config.config import DistillSection, FitConfig, TextSection  # noqa: E402
+from training.data.inputs import Inputs, make_inputs  # noqa: E402
+from training.data.load import Data  # noqa: E402
+from training.distillation.task import trained_beside, with_teacher  # noqa: E402
+from training.engine.optimizer import AdamW  # noqa: E402
+from training.engine.train_step import TrainingStep, make_strategy  # noqa: E402
+from training.io.example_store import Example, write_examples  # noqa: E402
 from training.tasks.masked_lm import MaskedLmTask  # noqa: E402
-from training.tasks.match import MatchTask  # noqa: E402
-from training.tasks.tag import TagTask  # noqa: E402
-from training.tasks.task import Columns, Part  # noqa: E402
+from training.tasks.match.task import MatchTask  # noqa: E402
+from training.tasks.protocol import Columns, Part  # noqa: E402
+from training.tasks.tag.task import TagTask  # noqa: E402
 
 EPOCHS, LENGTH = 3, 16
 MATCH = MatchTask(target="binary", loss="listwise", best_by="map", overlap=True, dropout=0.0)

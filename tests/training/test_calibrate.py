@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit, softmax
 
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from kmha.calibration import Calibration, calibrate
 from tests.bundles import TEXTS, make_bundle, make_pair_bundle, masked_bundle
 from tests.command_runs import call, refused, write_csv

@@ -5,14 +5,14 @@ import re
 
 import pytest
 
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from tests import command_runs
 from tests.bundles import make_pair_bundle, one_label_bundle, several_label_bundle
 from tests.command_runs import call, news_rows, refused, write_csv
 from training import evaluate
+from training.cli.exceptions import Stopped
 from training.compare import main
-from training.comparing import trials
-from training.outcomes import Stopped
+from training.comparison import trials
 
 TINY = [flag for flag in command_runs.TINY if not re.search("ngram|learning-rate|epochs|report", flag)]
 TINY += ["--train.epochs=1", "--rates=0.01", "--rounds=1"]

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kmha import vectors
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
+from kmha.inference import vectors
+from kmha.inference.vectors import TextVectors
 from kmha.pretrained.sources import find_checkpoint
 from kmha.pretrained.text_encoder import text_encoder
-from kmha.vectors import TextVectors
 from tests.bundles import TEXTS, make_pair_bundle, tagger_bundle
 from tests.command_runs import call, refused
 from tests.kmha.pretrained.tiny_folders import write_tiny_bert

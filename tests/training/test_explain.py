@@ -67,8 +67,8 @@ def test_gradients_are_those_of_small_steps(runs):
     """Against finite differences: the logit along the way from unknown tokens to the text's."""
     import tensorflow as tf
 
-    from training.explaining.questions import Chosen
-    from training.explaining.run_models import RunTexts
+    from training.explanation.bundle_explainer import RunTexts
+    from training.explanation.explainer import Chosen
 
     bundle = runs[1]["one"]
     looked = RunTexts(bundle).look((A,), Chosen(1))
@@ -129,8 +129,8 @@ def test_a_text_of_several_windows_is_shown_window_by_window(tmp_path):
 
 
 def test_a_text_of_one_window_is_explained_as_by_a_model_without():
-    from training.explaining.questions import Chosen
-    from training.explaining.run_models import RunTexts
+    from training.explanation.bundle_explainer import RunTexts
+    from training.explanation.explainer import Chosen
 
     whole, windowed = (
         RunTexts(make_bundle(windows=each)).look(("old bread",), Chosen(1)) for each in (None, WINDOWS)
@@ -164,8 +164,8 @@ def test_a_matcher_is_explained(runs, tmp_path, kind):
 
 def test_a_pair_that_is_read_both_ways_has_the_gradients_of_both():
     """Swapping the texts of a symmetric model swaps what gradients say of them."""
-    from training.explaining.questions import Chosen
-    from training.explaining.run_models import RunTexts
+    from training.explanation.bundle_explainer import RunTexts
+    from training.explanation.explainer import Chosen
 
     model = RunTexts(make_pair_bundle(form="joint", symmetric=True))
     one, other = (model.look(row, Chosen(0)).gradients for row in ((A, B), (B, A)))

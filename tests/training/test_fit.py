@@ -11,9 +11,9 @@ import pytest
 
 from tests.command_runs import call, clean_environment, saved_weights
 from training import fit
+from training.cli.exceptions import Diverged, Unwritten
 from training.fit import main
-from training.kept_checkpoints import numbered, write_progress
-from training.outcomes import Diverged, Unwritten
+from training.runs.checkpoint_folder import numbered, write_progress
 
 FILES = [
     "bundle.json",

@@ -9,7 +9,7 @@ import tomllib
 
 import pytest
 
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from tests.bundles import PAIRS, make_pair_bundle, masked_bundle
 from tests.command_runs import ROOT, TINY, call, clean_environment, refused, write_csv
 from training import embed, evaluate, explain, fit, predict, report

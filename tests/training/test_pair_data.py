@@ -8,10 +8,10 @@ import pytest
 from kmha.errors import InputError
 from tests.command_runs import write_csv
 from tests.pair_rows import paraphrase_rows, ranking_rows
-from training.config import DataSection, FitConfig
-from training.data import Data, describe, load_data
-from training.tasks.match import MatchTask
-from training.tasks.task import Columns
+from training.config.config import DataSection, FitConfig
+from training.data.load import Data, describe, load_data
+from training.tasks.match.task import MatchTask
+from training.tasks.protocol import Columns
 
 PAIRS, RANKED = ("text_a", "text_b", "label"), ("text_a", "text_b", "label", "query_id")
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from tests.command_runs import ROOT, call, clean_environment
 from training.predict import main
 

@@ -11,15 +11,16 @@ import types
 import numpy as np
 import pytest
 
+from kmha.bundle.manifest import sha256
 from kmha.errors import InputError
-from kmha.manifest import sha256
 from tests.bundles import TEXTS, masked_bundle, one_label_bundle, several_label_bundle, tagger_bundle
 from tests.command_runs import call, refused, write_csv
 from tests.export.pair_bundles import bundle_of
 from tests.pair_rows import ranking_rows
-from training.judge import GivenColumns, bundle_scores
+from training.cli.column_flags import GivenColumns
+from training.evaluation.evaluator import bundle_scores
 from training.report import _made, main
-from training.reporting.card import plain
+from training.reporting.model_card import plain
 
 HOSTILE = "<script>alert(1)</script> old | bread"
 NEW = "<b>new</b>"

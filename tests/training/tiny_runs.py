@@ -11,15 +11,15 @@ import tensorflow as tf
 
 from kmha.config import EncoderConfig
 from kmha.models.classifier import TextClassifier
-from training.averaging import WeightAverage
-from training.buckets import bucket_lengths
-from training.config import TrainSection
-from training.loop import Loop, epoch_plans
-from training.losses import softmax_cross_entropy
-from training.optimizer import AdamW, warmup_then_decay
-from training.pipeline import BatchSource
-from training.replicas import TrainingStep, make_strategy
-from training.spool import SpoolWriter
+from training.config.config import TrainSection
+from training.data.length_buckets import bucket_lengths
+from training.data.text_batches import BatchSource
+from training.engine.ema import WeightAverage
+from training.engine.loop import Loop, epoch_plans
+from training.engine.optimizer import AdamW, warmup_then_decay
+from training.engine.train_step import TrainingStep, make_strategy
+from training.io.ragged_store import SpoolWriter
+from training.losses.classification import softmax_cross_entropy
 
 LABELS = 3
 SETTINGS = TrainSection(

@@ -1,1 +1,1 @@
-"""Heads and feed-forward rows: what each is worth, and models without the weakest of them."""
+"""Measuring and removing attention heads and feed-forward units."""

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
-from training.cli import parse, say
-from training.config import DataSection, FinetuneSection, FitConfig, task_section
-from training.run_folder import CONFIG, RUN_LOG
-from training.sources import file_source
-from training.start import Start
+from training.cli.parser import parse, say
+from training.config.config import DataSection, FinetuneSection, FitConfig, task_section
+from training.data.sources import file_source
+from training.engine.model_init import Start
+from training.runs.run_folder import CONFIG, RUN_LOG
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,17 +90,17 @@ def trained_on(config: FitConfig, start: Start, folder: Path, scratch: Path) -> 
         scratch: Where the data is kept meanwhile.
 
     Returns:
-        A `training.learner.Learnt`, and the rows, a `training.data.Data`.
+        A `training.job.train_and_evaluate.Learnt`, and the rows, a `training.data.load.Data`.
 
     Raises:
         InputError: The rows cannot be used, or have labels that the model does not know.
         Stopped: Told to stop.
         Diverged: The loss left the numbers.
     """
-    from training.cost import Cost
-    from training.data import describe, load_data
-    from training.learner import learn
-    from training.usual import with_usual_of_task
+    from training.config.defaults import with_usual_of_task
+    from training.data.load import describe, load_data
+    from training.job.train_and_evaluate import learn
+    from training.runtime.resource_usage import Cost
 
     config = with_usual_of_task(config)
     data = load_data(config, task_section(config), scratch)

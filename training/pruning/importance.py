@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from training.buckets import BatchPlan
-from training.pair_batches import PairPlan, PairSource
-from training.pruning.blocks import Block
-from training.pruning.measured_rows import MeasuredRows
+from training.data.length_buckets import BatchPlan
+from training.data.pair_batches import PairPlan, PairSource
+from training.pruning.evaluation_rows import MeasuredRows
+from training.pruning.prunable_blocks import Block
 
 _TINY = 1e-30
 

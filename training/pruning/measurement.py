@@ -4,14 +4,14 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
-from training.cli import say
-from training.judge import GivenColumns
-from training.pruning.blocks import Block, Group, groups_of
+from training.cli.column_flags import GivenColumns
+from training.cli.parser import say
+from training.pruning.evaluation_rows import MeasuredRows
 from training.pruning.importance import Importance, importances, without_each_head
-from training.pruning.measured_rows import MeasuredRows
-from training.pruning.shown import head_table, head_values, row_table, row_values
+from training.pruning.presentation import head_table, head_values, row_table, row_values
+from training.pruning.prunable_blocks import Block, Group, groups_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,16 +7,16 @@ import numpy as np
 from scipy.special import log_softmax, logit, softmax
 
 from kmha.calibration import Calibration
-from training.baseline import compare
-from training.reliability import Reliability, reliability
-from training.reporting import pictures
-from training.reporting.answered import answered
-from training.reporting.content import Block, Figures, Note, Table, between, percent, score
-from training.reporting.drawing import can_draw
+from training.baselines.text_linear import compare
+from training.evaluation.reliability import Reliability, reliability
+from training.metrics.classification import calibration_error
+from training.reporting import figures as pictures
+from training.reporting.answered_items import answered
+from training.reporting.blocks import Block, Figures, Note, Table, between, percent, score
 from training.reporting.label_errors import LEAST_ROWS
-from training.reporting.material import Material
-from training.reporting.several_labels import several_labels
-from training.scores import calibration_error
+from training.reporting.matplotlib_style import can_draw
+from training.reporting.multi_label import several_labels
+from training.reporting.report_data import Material
 
 NO_PICTURES = "Pictures were left out: matplotlib is not installed; pip install 'kmha[report]'."
 # Of all scores, those that are compared; others are in metrics.json.

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from training.reporting import pictures
-from training.reporting.answered import SHOWN, cut, place_of
-from training.reporting.content import Block, Table, score
-from training.reporting.drawing import can_draw
-from training.reporting.material import Material
+from training.reporting import figures as pictures
+from training.reporting.answered_items import SHOWN, cut, place_of
+from training.reporting.blocks import Block, Table, score
+from training.reporting.matplotlib_style import can_draw
+from training.reporting.report_data import Material
 
 
 def rankings(material: Material) -> Iterator[Block | None]:

@@ -1,1 +1,1 @@
-"""What a model is asked to learn: each task is a frozen dataclass that is its own section of the settings."""
+"""The three jobs and masked-LM pretraining, behind one protocol."""

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kmha.errors import InputError
-from training.examples import Example, ExampleSet
-from training.ranges import OpenShare, check_ranges
-from training.records import Row
-from training.tasks.task import Columns, Lesson, Masking, Part, Usual
+from training.cli.bounds import OpenShare, check_ranges
+from training.io.example_store import Example, ExampleSet
+from training.io.tables import Row
+from training.tasks.protocol import Columns, Lesson, Masking, Part, Usual
 
 if TYPE_CHECKING:
     import keras
 
     from kmha.config import EncoderConfig
-    from training.masked_scores import MaskedAnswers
+    from training.metrics.masked_lm import MaskedAnswers
 
 TEXT = "text"
 METRIC = "masked_accuracy"
@@ -131,7 +131,7 @@ class MaskedLmTask:
 
     def prepare(self, model: "keras.Model", source: Any) -> None:
         """Starts the output at how often each token stands in the training texts."""
-        from training.masked_scores import unigram_probabilities
+        from training.metrics.masked_lm import unigram_probabilities
 
         counts = np.zeros(model.vocabulary_size, np.int64)
         found = source.token_counts()
@@ -140,19 +140,19 @@ class MaskedLmTask:
 
     def row_losses(self, targets: Any, outputs: Any) -> Any:
         """Mean cross-entropy of each row's masked tokens, float32 [B]; the row's weight is their number."""
-        from training.losses import masked_token_loss
+        from training.losses.classification import masked_token_loss
 
         return masked_token_loss(targets, outputs)
 
     def reader(self, model: "keras.Model") -> "Callable[[Any, Any], MaskedAnswers]":
         """Gives how well the tokens of each row were found."""
-        from training.masked_scores import masked_answers
+        from training.metrics.masked_lm import masked_answers
 
         return functools.partial(masked_answers, model.vocabulary_size)
 
     def guesses(self, model: "keras.Model", part: Part) -> "MaskedAnswers":
         """One token that was not found."""
-        from training.masked_scores import MaskedAnswers
+        from training.metrics.masked_lm import MaskedAnswers
 
         return MaskedAnswers(
             np.ones(1, np.int32), np.full(1, np.log(model.vocabulary_size)), np.zeros(1, np.int32)
@@ -172,7 +172,7 @@ class MaskedLmTask:
         intervals: bool = False,
     ) -> dict[str, Any]:
         """Loss, perplexity and accuracy over the masked tokens."""
-        from training.masked_scores import masked_scores
+        from training.metrics.masked_lm import masked_scores
 
         return {"rows": len(part.rows), **masked_scores(answers, intervals)}
 
@@ -180,7 +180,7 @@ class MaskedLmTask:
         self, train: Part, validation: Part, judged: Part, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """How often each token stands in the training texts, asked for the same masked tokens."""
-        from training.masked_scores import masked_scores, unigram_answers
+        from training.metrics.masked_lm import masked_scores, unigram_answers
 
         counts = train.source.token_counts()
         answers = unigram_answers(counts, judged.source)

@@ -16,7 +16,7 @@ import export.device.sentences
 import export.device.tokenizer
 from export.device.sentences import SentenceTokenizer
 from export.device.tokenizer import PairTokenizer, Tokenizer
-from export.device_tokenizer import tokenizer_values, write_tokenizer
+from export.device_files.files import tokenizer_values, write_tokenizer
 from kmha.text.ragged import Ragged
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.words import SPACE, character_classes, word_bounds

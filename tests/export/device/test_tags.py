@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from export.device.tags import TagDecoder
-from export.device_tokenizer import tokenizer_values
-from kmha.tagging import Decoder
+from export.device_files.files import tokenizer_values
+from kmha.tags.tagging import Decoder
 from tests.bundles import tagger_bundle
 from tests.export.tagger_bundles import KINDS
 

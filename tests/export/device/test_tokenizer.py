@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import export.device.tokenizer
 from export.device.tokenizer import Tokenizer
-from export.device_tokenizer import tokenizer_values, write_tokenizer
+from export.device_files.files import tokenizer_values, write_tokenizer
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import TOKENIZATIONS, Vocabulary
 from tests.bundles import NASTY, TEXTS, make_bundle, one_label_bundle, preprocessor, several_label_bundle

@@ -30,7 +30,7 @@ from tests.kmha.models.tiny_pairs import (
     text,
 )
 from tests.layer_checks import fill_weights, to_numpy
-from training.overlap_start import set_linear_head
+from training.tasks.match.initialization import set_linear_head
 
 every_matcher = pytest.mark.parametrize("name", MATCHERS)
 every_bi = pytest.mark.parametrize("name", BI)

@@ -1,6 +1,6 @@
 import numpy as np
 
-from kmha.bundle_files import parts_of
+from kmha.bundle.files import parts_of
 from kmha.models.traces import traced
 from tests.bundles import TEXTS, make_bundle, make_pair_bundle
 

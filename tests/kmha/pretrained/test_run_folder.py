@@ -4,9 +4,9 @@ import shutil
 import numpy as np
 import pytest
 
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
+from kmha.bundle.manifest import MANIFEST, write_manifest
 from kmha.errors import InputError
-from kmha.manifest import MANIFEST, write_manifest
 from kmha.models.encoder import TransformerEncoder
 from kmha.pretrained.checkpoint import shortened
 from kmha.pretrained.sources import find_checkpoint

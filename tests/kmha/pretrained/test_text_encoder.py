@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from kmha.errors import InputError
+from kmha.inference.vectors import TextVectors
 from kmha.pretrained.sources import find_checkpoint
 from kmha.pretrained.text_encoder import text_encoder
-from kmha.vectors import TextVectors
 from tests.bundles import NASTY, TEXTS
 from tests.kmha.pretrained.tiny_folders import write_tiny_bert
 

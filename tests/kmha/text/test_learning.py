@@ -12,7 +12,8 @@ import tensorflow as tf
 from kmha.errors import InputError
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import TOKENIZATIONS, Tokenization, learn_vocabulary
+from kmha.text.vocabulary import TOKENIZATIONS, Tokenization
+from kmha.text.vocabulary_training import learn_vocabulary
 from tests.bundles import TEXTS
 from tests.command_runs import ROOT, clean_environment
 

@@ -7,7 +7,8 @@ from kmha.errors import InputError
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.pruning import prune_vocabulary
 from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import Vocabulary, learn_vocabulary
+from kmha.text.vocabulary import Vocabulary
+from kmha.text.vocabulary_training import learn_vocabulary
 from tests.bundles import TEXTS
 
 MORE = (

@@ -6,10 +6,10 @@ import pytest
 from tests.bundles import PAIRS, TEXTS
 from tests.command_runs import write_csv
 from tests.pruned_models import KINDS, features_of
-from training.judge import GivenColumns
-from training.pruning.blocks import groups_of
+from training.cli.column_flags import GivenColumns
+from training.pruning.evaluation_rows import MeasuredRows
 from training.pruning.importance import importances, without_each_head
-from training.pruning.measured_rows import MeasuredRows
+from training.pruning.prunable_blocks import groups_of
 
 
 def rows_of(bundle, folder, count):

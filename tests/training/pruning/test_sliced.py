@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from tests.pruned_models import KINDS, features_of, some_kept, zero
-from training.pruning.blocks import groups_of
-from training.pruning.cutting import weight_counts
-from training.pruning.sliced import sliced
+from training.pruning.apply import sliced, weight_counts
+from training.pruning.prunable_blocks import groups_of
 
 
 @pytest.mark.parametrize("kind", KINDS)

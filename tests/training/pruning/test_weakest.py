@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.pruning.weakest import kept_parts
+from training.pruning.apply import kept_parts
 
 
 def arrays(*groups):

@@ -1,6 +1,6 @@
 """A report with every kind of block, whose texts would like to be more than texts."""
 
-from training.reporting.content import Code, Figures, Note, Picture, Report, Section, Table
+from training.reporting.blocks import Code, Figures, Note, Picture, Report, Section, Table
 
 HOSTILE = (
     "</td></table><script>alert(1)</script><img src=x onerror=alert(1)> | `a` *b* [c](http://d) & \"' $x ${y}"

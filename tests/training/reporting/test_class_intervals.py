@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from training.reporting.class_intervals import class_intervals, share_interval
+from training.reporting.per_label import class_intervals, share_interval
 
 Z = 1.959963984540054
 

@@ -7,15 +7,15 @@ import tensorflow as tf
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from tests.training.tiny_runs import trainable
-from training.config import TextSection
-from training.examples import Example, write_examples
-from training.inputs import make_inputs
-from training.masked_scores import unigram_probabilities
-from training.optimizer import AdamW, warmup_then_decay
-from training.records import Row
-from training.replicas import TrainingStep
+from training.config.config import TextSection
+from training.data.inputs import make_inputs
+from training.engine.optimizer import AdamW, warmup_then_decay
+from training.engine.train_step import TrainingStep
+from training.io.example_store import Example, write_examples
+from training.io.tables import Row
+from training.metrics.masked_lm import unigram_probabilities
 from training.tasks.masked_lm import MaskedLmTask, kept_task
-from training.tasks.task import Columns, Masking, Part
+from training.tasks.protocol import Columns, Masking, Part
 
 WORDS = "red new old big cat dog cow hen house yard field roof".split()
 STEPS = 800

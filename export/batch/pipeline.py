@@ -1,0 +1,190 @@
+"""The Beam pipeline of a batch: lines of files, checked, answered by RunInference, written as shards.
+
+Apache Beam has an environment of its own; see docs/decisions/005-beam-in-its-own-environment.md.
+"""
+
+# Beam is not installed where types are checked, and its | adds a step.
+# pyright: reportMissingImports=false, reportUnusedExpression=false
+import gzip
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import apache_beam as beam
+from apache_beam.io.filebasedsource import FileBasedSource
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.metrics import Metrics
+from apache_beam.ml.inference.base import ModelHandler, RunInference
+
+from export.batch.rows import answer_line, dead_letter, is_blank, parse_row, without_mark
+from export.batch.shards import ERRORS, SUFFIX, is_local, with_folder
+from kmha.errors import InputError
+
+Line = tuple[str, int, bytes]
+"""File, the byte where the line starts, the line with its line feed."""
+Row = tuple[str, str]
+"""Text, and what the answer carries as JSON."""
+
+GOOD, BAD = "answered", "bad"
+NAMESPACE = "kmha.batch"
+_READ = (CompressionTypes.UNCOMPRESSED, CompressionTypes.GZIP)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a pipeline reads, asks and writes.
+
+    Attributes:
+        input: A file pattern.
+        output: What the names of the files written begin with.
+        model: Folder of a SavedModel.
+        text_column: Name of the text in a row.
+        keep_text: Whether answers carry the text.
+        batch_rows: The most rows that are given to the model's handler together.
+        shards: Files of answers; 0: the runner chooses.
+    """
+
+    input: str
+    output: str
+    model: str
+    text_column: str
+    keep_text: bool
+    batch_rows: int
+    shards: int
+
+
+class Lines(FileBasedSource):
+    """The lines of files with their places. Plain files are read in parts, gzipped ones whole."""
+
+    def open_file(self, file_name: str) -> IO[bytes] | gzip.GzipFile:
+        """A file as bytes, unpacked if its name ends in .gz.
+
+        Beam's own unpacking takes a gzip file that was cut off for a whole one; its rows would be missing unseen.
+        """
+        packed = FileSystems.open(file_name, compression_type=CompressionTypes.UNCOMPRESSED)
+        return gzip.open(packed) if is_gzip(file_name) else packed
+
+    def read_records(self, file_name: str, offset_range_tracker: Any) -> Iterator[Line]:
+        """The lines that start inside a range of bytes.
+
+        Raises:
+            InputError: The file cannot be read to its end; names it.
+        """
+        try:
+            yield from self._lines(file_name, offset_range_tracker)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(
+                f"{file_name}: wanted a readable file, {error or type(error).__name__}"
+            ) from error
+
+    def _lines(self, file_name: str, offset_range_tracker: Any) -> Iterator[Line]:
+        byte = offset_range_tracker.start_position()
+        with self.open_file(file_name) as file:
+            if byte:
+                # A line that starts before the range belongs to the range before.
+                file.seek(byte - 1)
+                byte += len(file.readline()) - 1
+            while offset_range_tracker.try_claim(byte):
+                line = file.readline()
+                if not line:
+                    return
+                yield file_name, byte, line
+                byte += len(line)
+
+
+class Check(beam.DoFn):
+    """Lines to rows; to the output `BAD` go those that are none, as lines of the bad rows' file."""
+
+    def __init__(self, text_column: str, keep_text: bool):
+        self._arguments = text_column, keep_text
+        self._good = Metrics.counter(NAMESPACE, GOOD)
+        self._bad = Metrics.counter(NAMESPACE, BAD)
+
+    def process(self, element: Line, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Checks one line; blank ones are nothing."""
+        file, byte, line = element
+        if is_blank(line, byte):
+            return
+        try:
+            row = parse_row(without_mark(line, byte), *self._arguments)
+        except InputError as error:
+            self._bad.inc()
+            yield beam.pvalue.TaggedOutput(BAD, dead_letter(file, byte, str(error), line))
+        else:
+            self._good.inc()
+            yield row
+
+
+class TextHandler(ModelHandler):
+    """Answers rows with the text signature of a SavedModel, which each worker loads once."""
+
+    def __init__(self, folder: str, batch_rows: int):
+        super().__init__(min_batch_size=batch_rows, max_batch_size=batch_rows)
+        self._folder = folder
+
+    def load_model(self) -> Any:
+        """The signature as a function."""
+        from kmha.quiet import import_tensorflow
+
+        import_tensorflow()
+        from export.savedmodel.__main__ import load_savedmodel
+
+        return load_savedmodel(self._folder)
+
+    def run_inference(self, batch: Sequence[Row], model: Any, inference_args: Any = None) -> list[str]:
+        """Rows to lines of the output."""
+        from export.batch.answers import answers
+
+        found = answers([text for text, _ in batch], model)
+        return [answer_line(carried, answer) for (_, carried), answer in zip(batch, found, strict=True)]
+
+    def get_num_bytes(self, batch: Sequence[Row]) -> int:
+        """Size of a batch, for Beam's metrics."""
+        return sum(len(text) + len(carried) for text, carried in batch)
+
+
+def is_gzip(file_name: str) -> bool:
+    """Whether Beam would unpack a file as gzip, and so does not read it in parts."""
+    return CompressionTypes.detect_compression_type(file_name) == CompressionTypes.GZIP
+
+
+def matched_files(pattern: str) -> list[str]:
+    """The files that a pattern names, on this machine or in a store that Beam reads.
+
+    Raises:
+        InputError: There are none, or nobody here can look.
+    """
+    try:
+        found = [entry.path for entry in FileSystems.match([with_folder(pattern)])[0].metadata_list]
+    except Exception as error:  # Each store has errors of its own.
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{pattern}: wanted files, cannot look there ({reason})") from error
+    if not found:
+        raise InputError(f"{pattern}: wanted files, given a pattern that no file matches")
+    if is_local(pattern) and os.path.isdir(pattern):
+        raise InputError(f"{pattern}: wanted files, given a folder; name the files in it by a pattern")
+    for file in found:
+        if CompressionTypes.detect_compression_type(file) not in _READ:
+            raise InputError(f"{file}: wanted plain or gzipped files, given another kind")
+    return found
+
+
+def build(pipeline: beam.Pipeline, batch: Batch) -> None:
+    """Adds the steps of a batch to a pipeline."""
+    lines = pipeline | "Read" >> beam.io.Read(Lines(with_folder(batch.input)))
+    checked = lines | "Check" >> beam.ParDo(Check(batch.text_column, batch.keep_text)).with_outputs(
+        BAD, main=GOOD
+    )
+    answered = (
+        checked[GOOD]
+        # One worker reads a compressed file; all of them shall answer its rows.
+        | "Spread" >> beam.Reshuffle()
+        | "Answer" >> RunInference(TextHandler(batch.model, batch.batch_rows))
+    )
+    answered | "Write answers" >> beam.io.WriteToText(batch.output, SUFFIX, num_shards=batch.shards)
+    checked[BAD] | "Write bad rows" >> beam.io.WriteToText(
+        f"{batch.output}{ERRORS}", SUFFIX, skip_if_empty=True
+    )

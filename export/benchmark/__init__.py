@@ -1,0 +1,1 @@
+"""Latency and memory of exported models, next to other libraries."""

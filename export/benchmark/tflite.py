@@ -1,0 +1,48 @@
+"""A TFLite model in LiteRT with the device's tokenizer; no TensorFlow."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+
+from export.benchmark.timed import Timed
+from export.predictors.token_batches import PADDING_MASK, TOKEN_IDS, encoded, fed, read_text_tokenizer
+from export.tflite.runner import read_signatures
+from kmha.errors import InputError
+
+
+def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
+    """Loads a file and the tokenizer.json beside it.
+
+    Args:
+        path: Of the .tflite file.
+        threads: Of the runtime.
+        sizes: Unused.
+
+    Raises:
+        InputError: It is not a model that `export.tflite` wrote, or the tokenizer is missing.
+    """
+    try:
+        interpreter = Interpreter(model_path=path, num_threads=threads)
+    except ValueError as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{path}: wanted a TFLite model, {reason}") from error
+    signatures = read_signatures(interpreter, path)
+    tokenizer = read_text_tokenizer(Path(path))
+    longest = signatures[-1].lengths[0] or tokenizer.max_length
+
+    def from_ids(token_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        length = token_ids.shape[1]
+        signature = next(each for each in signatures if each.lengths in ((length,), (0,)))
+        return signature.run({TOKEN_IDS: token_ids, PADDING_MASK: mask})[signature.answer]
+
+    def from_texts(texts: Sequence[bytes]) -> np.ndarray:
+        (ids,) = (encoded(tokenizer, text, longest) for text in texts)
+        lengths = [len(each) for each in ids]
+        signature = next(each for each in signatures if each.holds(lengths))
+        return signature.run(fed(tokenizer, [ids], signature.fitted(lengths)))[signature.answer]
+
+    lengths = [signature.lengths[0] for signature in signatures if signature.lengths[0]]
+    return Timed(from_ids, from_texts, lengths or None, batched=False)

@@ -1,0 +1,1 @@
+"""Files that a device needs next to a model: tokenizer, vocabulary, labels."""

@@ -1,0 +1,199 @@
+"""The files that stand beside a model for devices: tokenizer, labels, vocabulary."""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from export.device.tokenizer import FORMAT, in_brackets
+from export.device_files.unicode_tables import changes, character_classes, normalization
+from kmha.bundle.bundle import Bundle
+from kmha.bundle.files import parts_of
+from kmha.bundle.manifest import CLASSIFY, TAG, vocabulary_file
+from kmha.errors import InputError
+from kmha.text import words
+from kmha.text.preprocessor import Preprocessor
+from kmha.text.sentence_limits import CHARACTERS, LONGEST_SPELLING, MOST_WORDS
+from kmha.text.special_tokens import END, MASK, PADDING, START, UNKNOWN
+from kmha.text.vocabulary import CONTINUATION, LONGEST_WORD_BYTES
+from training.io.atomic_write import written_beside
+
+
+def tokenizer_values(bundle: Bundle) -> dict[str, Any]:
+    """The JSON values of a bundle's tokenizer.json.
+
+    Returns:
+        "format" 1; "tokenization", "max_length" (tokens), "max_bytes" (read of a text), "max_word_bytes" (a longer
+        word is unknown), "continuation" (marks pieces inside words), "special_ids", "labels", "multi_label",
+        "thresholds", where the run says so "abstain_below", "vocabulary" (tokens by id); "normalization", "white_space"
+        and "isolated" as `export.device_files.unicode_tables` explains them. Of a matcher "format", "task", "target", "labels",
+        "threshold", where the run says so "abstain_below", and "granularities", which holds the rest for each way to
+        cut texts, in the order of the model's inputs. Of a tagger "format", "task", what `_sentence_values` gives, and
+        "text", which holds the rest.
+
+    Raises:
+        InputError: A token of the vocabulary cannot be carried (it holds white space).
+    """
+    if bundle.task == CLASSIFY:
+        shown = {"labels": bundle.labels, "multi_label": bundle.multi_label, "thresholds": bundle.thresholds}
+        shown |= _abstention(bundle)
+        return {"format": FORMAT, **_text_values(bundle.preprocessor, shown)}
+    if bundle.task == TAG:
+        text = _text_values(bundle.preprocessor.part)
+        return {"format": FORMAT, "task": bundle.task, **_sentence_values(bundle), "text": text}
+    # As float32, which scores are: the device need not round it before it compares.
+    threshold = float(np.float32(bundle.thresholds[0])) if bundle.thresholds else None
+    return {
+        "format": FORMAT,
+        "task": bundle.task,
+        "target": bundle.model.target,
+        "labels": bundle.labels,
+        "threshold": threshold,
+        **_abstention(bundle),
+        "granularities": {name: _text_values(part) for name, part in parts_of(bundle.preprocessor).items()},
+    }
+
+
+def _abstention(bundle: Bundle) -> dict[str, float]:
+    # As float32, which probabilities are: the device need not round it before it compares.
+    return {} if bundle.abstain_below is None else {"abstain_below": float(np.float32(bundle.abstain_below))}
+
+
+def _sentence_values(bundle: Bundle) -> dict[str, Any]:
+    """What a tagger adds to how its words are cut into tokens.
+
+    Returns:
+        "labels" (its tags), "scheme" (how they spell spans); "split" ("words" or "characters") with
+        "character_classes", [first code point, class, …] up to the next, by the classes of `kmha.text.words`;
+        "most_words" of a sentence; "characters", the rows of the table of characters, 0 where spelling is not read, and
+        "spelling_length", how many are read of a word; and the logarithms "transitions" [K][K], "start" [K] and "end"
+        [K], -1e4 where the scheme forbids.
+    """
+    sentences, model = bundle.preprocessor, bundle.model
+    nothing = np.zeros((1, 1, len(bundle.labels)), np.float32)
+    potentials = model.potentials(nothing, np.ones((1, 1), np.int32))
+    values = {name: np.asarray(getattr(potentials, name)) for name in ("transitions", "start", "end")}
+    return {
+        "labels": bundle.labels,
+        "scheme": model.scheme,
+        "split": sentences.split,
+        "most_words": MOST_WORDS,
+        "characters": CHARACTERS if sentences.characters else 0,
+        "spelling_length": LONGEST_SPELLING,
+        **{name: value.tolist() for name, value in values.items()},
+        "character_classes": _class_bounds(words.character_classes()),
+    }
+
+
+def _class_bounds(classes: np.ndarray) -> list[int]:
+    """Where a run of code points of one class begins, and the class, for all of Unicode."""
+    begins = np.flatnonzero(np.diff(classes, prepend=-1))
+    return np.column_stack([begins, classes[begins]]).ravel().tolist()
+
+
+def _text_values(text: Preprocessor, shown: dict[str, Any] | None = None) -> dict[str, Any]:
+    """How one preprocessor cuts texts; `shown` stands before the long tables."""
+    normal, classes = normalization(text.lower_case), character_classes(text.tokenization)
+    _check_tokens(text, classes["white_space"])
+    special = {"padding": PADDING, "unknown": UNKNOWN, "start": START, "end": END, "mask": MASK}
+    return {
+        "tokenization": text.tokenization,
+        "lower_case": text.lower_case,
+        "max_length": text.max_length,
+        "max_bytes": text.max_bytes,
+        "max_word_bytes": LONGEST_WORD_BYTES,
+        "continuation": CONTINUATION,
+        "special_ids": {name: text.vocabulary.id_of(token) for name, token in special.items()},
+        **(shown or {}),
+        "normalization": normal,
+        **classes,
+        "vocabulary": list(text.vocabulary.tokens),
+    }
+
+
+def tokenizer_json(bundle: Bundle) -> bytes:
+    """A bundle's tokenizer.json: UTF-8, the same bytes for the same bundle.
+
+    Raises:
+        InputError: As `tokenizer_values`.
+    """
+    compact = json.dumps(tokenizer_values(bundle), ensure_ascii=False, separators=(",", ":"))
+    return f"{compact}\n".encode()
+
+
+def write_tokenizer(bundle: Bundle, path: Path) -> None:
+    """Writes a bundle's tokenizer.json.
+
+    Raises:
+        InputError: As `tokenizer_values`.
+    """
+    Path(path).write_bytes(tokenizer_json(bundle))
+
+
+def _check_tokens(text: Preprocessor, white_space: list[int]) -> None:
+    """Whether each token that a text can contain is a word or a part of one.
+
+    The tokenizer in the graph takes a token with white space in it for more than a word in some places and not in
+    others; the devices' tokenizers cut at all white space.
+    """
+    if text.tokenization == "char":
+        return
+    white = re.compile(f"[{in_brackets(white_space)}]")
+    changed = changes(text.lower_case)
+    for index, token in enumerate(text.vocabulary.tokens):
+        if white.search(token) and not any(ord(character) in changed for character in token):
+            raise InputError(
+                f"vocabulary:{index + 1}: wanted tokens without white space for a device, given {token!r}"
+            )
+
+
+TOKENIZER, LABELS, VOCABULARY = ".tokenizer.json", ".labels.txt", ".vocab.txt"
+
+
+@contextlib.contextmanager
+def written_for_devices(bundle: Bundle, final: Path, overwrite: bool = False) -> Iterator[Path]:
+    """Like `written_beside` for a model file, with all that a device needs beside it.
+
+    news.tflite gets news.tokenizer.json, news.labels.txt and news.vocab.txt; where texts are cut in several ways each
+    further one has a vocabulary of its own, such as news.vocab.char.txt. One that stands there with the same
+    content is kept: the formats of one run share them.
+
+    Args:
+        bundle: A trained bundle.
+        final: Where the model file shall stand.
+        overwrite: Whether files that stand there are replaced.
+
+    Raises:
+        InputError: As `written_beside`; or the tokenizer cannot be carried to a device.
+    """
+    with contextlib.ExitStack() as files:
+        # Renamed in reverse order: where the model stands, the rest does.
+        path = files.enter_context(written_beside(final, overwrite))
+        for suffix, content in device_files(bundle).items():
+            beside = Path(final).with_suffix(suffix)
+            if not beside.is_file() or beside.read_bytes() != content:
+                files.enter_context(written_beside(beside, overwrite)).write_bytes(content)
+        yield path
+
+
+def device_files(bundle: Bundle) -> dict[str, bytes]:
+    """Content by suffix: the tokenizer, the labels and the tokens, one a line, in the order of their numbers.
+
+    tokenizer.json holds the labels too, exactly; in labels.txt a line end inside a label becomes a space.
+
+    Raises:
+        InputError: The tokenizer cannot be carried to a device.
+    """
+    vocabularies = {
+        f".{vocabulary_file(index, granularity)}": "".join(f"{token}\n" for token in part.vocabulary.tokens)
+        for index, (granularity, part) in enumerate(parts_of(bundle.preprocessor).items())
+    }
+    return {
+        TOKENIZER: tokenizer_json(bundle),
+        LABELS: "".join(f"{' '.join(label.splitlines())}\n" for label in bundle.labels).encode(),
+        **{suffix: content.encode() for suffix, content in vocabularies.items()},
+    }

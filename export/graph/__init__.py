@@ -1,0 +1,1 @@
+"""Functions that every export format carries."""

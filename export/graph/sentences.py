@@ -1,0 +1,121 @@
+"""Tags of sentences of any length in one graph: windows are scored in chunks, whole sentences decoded in chunks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from kmha.bundle.bundle import Bundle
+from kmha.features import WORD_MASK
+from kmha.layers.crf_decoding import Decoded, decode
+from kmha.tags.tagging import BATCH_TOKENS, BATCH_WORDS
+from kmha.text.ragged import Ragged
+from kmha.text.sentence_preprocessor import Cut
+
+
+def split_function(bundle: Bundle) -> Any:
+    """A graph function of texts, string [B], that gives their `kmha.text.words.Words`."""
+    return tf.function(bundle.preprocessor.words, autograph=False)
+
+
+def cut_function(bundle: Bundle) -> Any:
+    """A graph function of sentences' words, string [N], and their lengths, int64 [B], that gives a `Cut`."""
+
+    def cut(words, lengths):
+        return bundle.preprocessor.cut(Ragged.from_row_lengths(words, lengths))
+
+    return tf.function(cut, autograph=False)
+
+
+def scores_function(bundle: Bundle) -> Any:
+    """A graph function of a `Cut` that gives the scores float32 [N, K] of all its words.
+
+    Args:
+        bundle: Of a tagger.
+    """
+    model, texts = bundle.model, bundle.preprocessor
+
+    def scores(cut: Cut):
+        lengths = tf.cast(cut.windows.sequences.row_lengths(), tf.int32)
+        counts, ends = cut.windows.counts, tf.cumsum(cut.windows.counts)
+
+        def chunk(chosen, longest):
+            features = texts.pad(texts.chosen(cut, chosen))
+            found = tf.boolean_mask(model(features, training=False), features[WORD_MASK] > 0)
+            end = tf.gather(ends, chosen)
+            return tf.ragged.range(end - tf.gather(counts, chosen), end).flat_values, (found,)
+
+        (found,) = _by_length(lengths, BATCH_TOKENS, chunk, [tf.TensorSpec([None, model.num_labels])])
+        return found
+
+    return tf.function(scores, autograph=False)
+
+
+def decode_function(bundle: Bundle) -> Any:
+    """A graph function of scores float32 [N, K] and lengths int64 [B] that gives the `Decoded` of whole sentences.
+
+    What it gives has the words of all sentences one after another: tag_ids int32 [N], marginals float32 [N, K],
+    path_probabilities float32 [N].
+
+    Args:
+        bundle: Of a tagger.
+    """
+    model = bundle.model
+
+    def decoded(scores, lengths):
+        lengths = tf.cast(lengths, tf.int32)
+        begins, count = tf.cumsum(lengths, exclusive=True), tf.shape(scores)[0]
+        # What padding is taken from.
+        scores = tf.pad(scores, [[0, 1], [0, 0]])
+
+        def chunk(chosen, longest):
+            mask = tf.sequence_mask(tf.gather(lengths, chosen), longest)
+            places = tf.gather(begins, chosen)[:, None] + tf.range(longest)
+            emissions = tf.gather(scores, tf.where(mask, places, count))
+            found = decode(model.potentials(emissions, tf.cast(mask, tf.int32)))
+            numbers = tf.cast(tf.boolean_mask(places, mask), tf.int64)
+            return numbers, tuple(tf.boolean_mask(values, mask) for values in found)
+
+        specs = [
+            tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([None, model.num_labels]),
+            tf.TensorSpec([None]),
+        ]
+        return Decoded(*_by_length(lengths, BATCH_WORDS, chunk, specs))
+
+    return tf.function(decoded, autograph=False)
+
+
+def _by_length(lengths, most: int, chunk: Callable, specs: list[tf.TensorSpec]) -> list[Any]:
+    """Values of the words of some rows, computed by chunks of rows of similar length so that memory has an end.
+
+    Args:
+        lengths: Of each row, int32 [R].
+        most: Padded length of a chunk at most, but one row at least.
+        chunk: Of the numbers of some rows, int32 [r], and their greatest length, at least 1, gives the numbers of their
+            words among all words, int64 [n], and the words' values, [n, …] each.
+        specs: Of the values.
+
+    Returns:
+        The values of all words in their order.
+    """
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+
+    def step(first, numbers, *values):
+        longest = tf.maximum(lengths[order[first]], 1)
+        last = first + tf.maximum(most // longest, 1)
+        more, found = chunk(order[first:last], longest)
+        values = (tf.concat(pair, axis=0) for pair in zip(values, found, strict=True))
+        return (last, tf.concat([numbers, more], axis=0), *values)
+
+    empty = [tf.zeros([0, *spec.shape[1:]], spec.dtype) for spec in specs]
+    _, numbers, *values = tf.while_loop(
+        lambda first, *_: first < tf.size(order),
+        step,
+        [tf.constant(0), tf.zeros([0], tf.int64), *empty],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), *(spec.shape for spec in specs)],
+        # Chunks side by side would need the memory of all of them.
+        parallel_iterations=1,
+    )
+    places = tf.argsort(numbers)
+    return [tf.gather(value, places) for value in values]

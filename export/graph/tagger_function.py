@@ -1,0 +1,108 @@
+"""The part of a tagger that every format carries: ids of words and tokens in, tags and how sure they are out."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kmha.bundle.bundle import Bundle
+from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_MASK, WORD_STARTS
+from kmha.layers.crf import Potentials
+from kmha.layers.crf_decoding import decode
+from kmha.layers.stacked_heads import stacked_heads
+from kmha.text.ragged import Ragged
+from kmha.text.sentence_limits import LONGEST_SPELLING
+
+PROBABILITIES, TAG_IDS, PATH_PROBABILITIES = "probabilities", "tag_ids", "path_probabilities"
+SCORES, ATTENTION = "scores", "attention"
+# Those of every tagger.
+OUTPUTS = (PROBABILITIES, TAG_IDS, PATH_PROBABILITIES, SCORES)
+SPECIAL_TOKENS = 2
+
+
+def tagger_input_names(bundle: Bundle) -> list[str]:
+    """Names of a tagger's inputs: tokens, words, and where it reads spelling characters."""
+    names = [TOKEN_IDS, PADDING_MASK, WORD_STARTS, WORD_MASK]
+    return [*names, CHARACTER_IDS] if bundle.preprocessor.characters else names
+
+
+def tagger_function(bundle: Bundle, with_attention: bool = False) -> Callable[..., dict[str, Any]]:
+    """What a tagger answers to its inputs, in their order.
+
+    Args:
+        bundle: A trained tagger.
+        with_attention: Whether to answer the attention weights too.
+
+    Returns:
+        A plain function that gives {"probabilities": float32 [B, W, K] of each tag over all paths, "tag_ids": int32
+        [B, W] of the best path, "path_probabilities": float32 [B, W] of each of its tags given the one before,
+        "scores": float32 [B, W, K] of the words before any tag is weighed with others, "attention": if asked, float32
+        [B, L, N, T, T]}; zeros where no word is to be tagged.
+    """
+    model, names = bundle.model, tagger_input_names(bundle)
+
+    def answer(*inputs):
+        features = dict(zip(names, inputs, strict=True))
+        scores = model(features, return_attention_weights=with_attention, training=False)
+        scores, weights = scores if with_attention else (scores, [])
+        found = decode(_not_weights(model.potentials(scores, features[WORD_MASK])))
+        answers = {
+            PROBABILITIES: found.marginals,
+            TAG_IDS: found.tag_ids,
+            PATH_PROBABILITIES: found.path_probabilities,
+            SCORES: scores,
+        }
+        return answers | {ATTENTION: stacked_heads(weights)} if with_attention else answers
+
+    return answer
+
+
+def _not_weights(potentials: Potentials) -> Potentials:
+    """The same, with transitions that converters cannot take for a table of weights.
+
+    In 8 bits between -1e4 and the largest they would all be alike. So 0 is added, in a way that nothing folds away.
+    """
+    mask = potentials.word_mask
+    nothing = tf.cast(tf.minimum(tf.reduce_max(mask * mask), 0), tf.float32)
+    return potentials._replace(transitions=potentials.transitions + nothing)
+
+
+def tagger_specs(bundle: Bundle, batch: int | None = None, length: int | None = None) -> list[tf.TensorSpec]:
+    """What `tagger_function` takes, int32 by name; with a length T given there is room for T - 2 words."""
+    words = length and length - SPECIAL_TOKENS
+    sizes = {TOKEN_IDS: (length,), PADDING_MASK: (length,), CHARACTER_IDS: (words, LONGEST_SPELLING)}
+    names = tagger_input_names(bundle)
+    return [tf.TensorSpec((batch, *sizes.get(name, (words,))), tf.int32, name) for name in names]
+
+
+def window_features(
+    bundle: Bundle, sentences: Sequence[Sequence[str]], length: int | None = None
+) -> dict[str, np.ndarray]:
+    """A tagger's inputs of the windows of sentences, V of them.
+
+    Args:
+        bundle: A trained tagger.
+        sentences: Lists of words.
+        length: T of every window, with room for T - 2 words; None pads to the longest.
+
+    Returns:
+        int32 [V, T], [V, W] and [V, W, 20] by name.
+    """
+    texts = bundle.preprocessor
+    flat = [word.encode("utf-8", "replace") for words in sentences for word in words]
+    words = Ragged.from_row_lengths(tf.constant(flat, tf.string), [len(words) for words in sentences])
+    sizes = (None, None) if length is None else (length, length - SPECIAL_TOKENS)
+    made = texts.pad(texts.cut(words, length), sizes)
+    return {name: made[name].numpy() for name in tagger_input_names(bundle)}
+
+
+def one_window(features: dict[str, np.ndarray], window: int) -> dict[str, np.ndarray]:
+    """The inputs of one window of many, without padding."""
+    inputs = {name: values[window : window + 1] for name, values in features.items()}
+    tokens = int(inputs[PADDING_MASK].sum())
+    words = max(1, int((inputs[WORD_STARTS] > 0).sum()))
+    return {
+        name: values[:, : tokens if name in (TOKEN_IDS, PADDING_MASK) else words]
+        for name, values in inputs.items()
+    }

@@ -1,0 +1,1 @@
+"""ONNX: convert, check, load as a predictor."""

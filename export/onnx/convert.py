@@ -1,0 +1,217 @@
+"""A bundle's graph from token ids as an ONNX model in memory."""
+
+import contextlib
+import importlib.metadata
+import json
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import onnx
+import tensorflow as tf
+import tf2onnx
+
+from export.graph.device_function import device_function
+from export.graph.model_function import ATTENTION, ids_specs, output_name
+from export.graph.tagger_function import OUTPUTS
+from kmha.bundle.bundle import Bundle
+from kmha.bundle.files import parts_of
+from kmha.bundle.manifest import CLASSIFY, TAG
+from kmha.errors import InputError
+from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
+from kmha.layers.attention_choice import blocks_from
+
+TABLE_VALUES = 1 << 18
+
+
+def convert(bundle: Bundle, opset: int, attention: bool = False, vectors: bool = False) -> onnx.ModelProto:
+    """The model of `device_function`, with labels and versions in its metadata.
+
+    Args:
+        bundle: A trained bundle.
+        opset: 13 to 18.
+        attention: Whether it answers the attention weights too.
+        vectors: Whether a classifier gives the vectors of its texts too.
+
+    Returns:
+        A checked model: token_ids and padding_mask int32 [batch, length] to probabilities float32 [batch, C] and
+        perhaps attention float32 [batch, L, N, length, length] and vectors float32 [batch, D]. Of pairs token_ids_a,
+        padding_mask_a, token_ids_b and padding_mask_b to scores float32 [batch, 1], the names and sizes as in
+        `export.graph.model_function`; of taggers those of `export.graph.tagger_function`.
+
+    Raises:
+        InputError: An op of the model has no counterpart in ONNX (it is named).
+    """
+    tables = _large_variables(bundle)
+    with quiet_logging(), blocks_from(None):
+        model, _ = tf2onnx.convert.from_function(
+            tf.function(_with_tables(bundle, tables, attention, vectors), autograph=False),
+            input_signature=[*ids_specs(bundle), *map(_table_spec, tables, range(len(tables)))],
+            opset=opset,
+            custom_op_handlers={"Erfc": (_erfc, [])},
+        )
+    _store_tables(model, tables)
+    _order_and_name(model, bundle)
+    _add_metadata(model, bundle)
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise InputError(f"the model cannot be written as ONNX: {str(error).splitlines()[0]}") from error
+    return model
+
+
+@contextlib.contextmanager
+def quiet_logging() -> Iterator[None]:
+    """Silences Python's logging: tf2onnx and the quantizer report there what the checks afterwards judge."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _large_variables(bundle: Bundle) -> list[Any]:
+    return [variable for variable in bundle.model.variables if np.prod(variable.shape) >= TABLE_VALUES]
+
+
+def _table_spec(variable, index: int) -> tf.TensorSpec:
+    return tf.TensorSpec(variable.shape, variable.dtype, f"table_{index}")
+
+
+def _with_tables(bundle: Bundle, tables: list[Any], attention: bool, vectors: bool):
+    """The graph function with large variables as arguments.
+
+    tf2onnx copies every constant at each of its passes: with the tables inside it takes fifteen times as long.
+    """
+    answer = device_function(bundle, attention, vectors)
+
+    def with_tables(*inputs):
+        given, values = inputs[: len(inputs) - len(tables)], inputs[len(inputs) - len(tables) :]
+        with keras.StatelessScope(state_mapping=list(zip(tables, values, strict=True))):
+            return answer(*given)
+
+    return with_tables
+
+
+def _store_tables(model: onnx.ModelProto, tables: list[Any]) -> None:
+    names = [f"table_{index}" for index in range(len(tables))]
+    for name, variable in zip(names, tables, strict=True):
+        model.graph.initializer.append(
+            onnx.numpy_helper.from_array(keras.ops.convert_to_numpy(variable), name)
+        )
+    kept = [value for value in model.graph.input if value.name not in names]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+
+
+def _order_and_name(model: onnx.ModelProto, bundle: Bundle) -> None:
+    """Names the sizes that may vary; puts the answer first, and the inputs in the order of the bundle's."""
+    order = {output_name(bundle): -1}
+    if bundle.task == TAG:
+        order = {name: index - len(OUTPUTS) for index, name in enumerate(OUTPUTS)}
+    outputs = sorted(model.graph.output, key=lambda value: order.get(value.name, 0))
+    del model.graph.output[:]
+    model.graph.output.extend(outputs)
+    names = {}
+    for given in bundle.preprocessor.inputs:
+        names |= dict.fromkeys((given.ids, given.mask), ("batch", given.ids.replace(TOKEN_IDS, "length")))
+    if bundle.task == TAG:
+        names |= dict.fromkeys((WORD_STARTS, WORD_MASK, CHARACTER_IDS, *OUTPUTS), ("batch", "words"))
+    for value in (*model.graph.input, *model.graph.output):
+        sizes = names.get(value.name, ("batch", *_attention_sizes(value.name)))
+        for dimension, name in zip(value.type.tensor_type.shape.dim, sizes, strict=False):
+            if name is not None:
+                dimension.dim_param = name
+
+
+def _attention_sizes(name: str) -> tuple[str | None, ...]:
+    """Of "char_attention_a_to_b": layers, heads, char_length_a, char_length_b; of no attention nothing."""
+    granularity, found, sides = name.partition(ATTENTION)
+    if not found:
+        return ()
+    looking, _, seen = sides.partition("_to")
+    return None, None, f"{granularity}length{looking}", f"{granularity}length{seen or looking}"
+
+
+def _add_metadata(model: onnx.ModelProto, bundle: Bundle) -> None:
+    """What a caller needs to read the answers, as JSON values by name."""
+    packages = ("tensorflow", "keras", "tf2onnx", "onnx")
+    sizes = {
+        name: {"max_length": part.max_length, "vocabulary_size": len(part.vocabulary)}
+        for name, part in parts_of(bundle.preprocessor).items()
+    }
+    values = {"labels": bundle.labels}
+    if bundle.task == CLASSIFY:
+        values |= {"multi_label": bundle.multi_label, "thresholds": bundle.thresholds, **sizes[""]}
+    elif bundle.task == TAG:
+        values |= {"task": bundle.task, "scheme": bundle.model.scheme, **sizes[""]}
+    else:
+        threshold = bundle.thresholds[0] if bundle.thresholds else None
+        values |= {"task": bundle.task, "target": bundle.model.target, "threshold": threshold}
+        values |= {"granularities": sizes}
+    if bundle.abstain_below is not None:
+        values |= {"abstain_below": bundle.abstain_below}
+    values |= {"versions": {name: importlib.metadata.version(name) for name in packages}}
+    properties = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    onnx.helper.set_model_props(model, properties)
+
+
+def _erfc(context, node, name, arguments) -> None:
+    """Writes Erfc, the exact GELU's part, as 1 - Erf: ONNX has no op of its own for it."""
+    (given,), outputs = node.input, node.output
+    shapes, dtypes = node.output_shapes, node.output_dtypes
+    context.remove_node(node.name)
+    one = context.make_const(f"{name}/one", np.array(1, np.float32)).output[0]
+    erf = context.make_node("Erf", [given]).output[0]
+    context.make_node("Sub", [one, erf], name=name, outputs=outputs, shapes=shapes, dtypes=dtypes)
+
+
+def quantized(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with weights as 8-bit integers and activations quantized as they come.
+
+    Unsigned weights: with signed ones processors without VNNI saturate, and the answers depend on the machine.
+
+    Args:
+        model: What `convert` returned.
+    """
+    import onnxruntime
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    with quiet_logging(), tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
+        folded, written = str(Path(scratch, "folded.onnx")), str(Path(scratch, "quantized.onnx"))
+        # Folds the reshaped kernels of attention, which the quantizer would not know for weights.
+        options.optimized_model_filepath = folded
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        prepared = onnx.load_model(folded)
+        _products_from_gemm(prepared)
+        quantize_dynamic(prepared, written, per_channel=True, weight_type=QuantType.QUInt8)
+        result = onnx.load_model(written)
+    del result.metadata_props[:]
+    result.metadata_props.extend(model.metadata_props)
+    return result
+
+
+def _products_from_gemm(model: onnx.ModelProto) -> None:
+    """Makes a Gemm that is a plain product a MatMul, the only product that can be quantized this way."""
+    constants = {constant.name: constant for constant in model.graph.initializer}
+    for node in model.graph.node:
+        settings = {setting.name: onnx.helper.get_attribute_value(setting) for setting in node.attribute}
+        is_product = len(node.input) == 2 and not settings.get("transA") and settings.get("alpha", 1) == 1
+        if node.op_type != "Gemm" or not is_product or node.input[1] not in constants:
+            continue
+        if settings.get("transB"):
+            kernel = onnx.numpy_helper.to_array(constants[node.input[1]])
+            turned = f"{node.input[1]}_transposed"
+            if turned not in constants:
+                constants[turned] = onnx.numpy_helper.from_array(np.ascontiguousarray(kernel.T), turned)
+                model.graph.initializer.append(constants[turned])
+            node.input[1] = turned
+        node.op_type = "MatMul"
+        del node.attribute[:]

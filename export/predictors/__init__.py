@@ -1,0 +1,1 @@
+"""Exported models behind one predictor protocol."""

@@ -1,0 +1,1 @@
+"""SavedModel for TensorFlow Serving: write, check, load as a predictor."""

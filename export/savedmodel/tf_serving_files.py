@@ -1,0 +1,123 @@
+"""What a TensorFlow Serving container is told: which model, how to batch, what to measure, how to start."""
+
+import contextlib
+import re
+from pathlib import Path
+
+from training.io.atomic_write import written_beside
+
+MODELS, BATCHING, MONITORING, COMPOSE = (
+    "models.config",
+    "batching.config",
+    "monitoring.config",
+    "docker-compose.yml",
+)
+ALLOWED_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
+# Names of servers that join no requests, and the signatures they are for.
+RANKING, EXPLAINING = "ranking", "explaining"
+UNJOINED = {RANKING: "rank", EXPLAINING: "explain"}
+XLA_FLAG = "--xla_cpu_compilation_enabled=true"
+
+
+def model_name(folder: Path) -> str:
+    """The name a folder's model is served under: the folder's, without what a URL or a path could not carry."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", folder.resolve().name).strip("_") or "model"
+
+
+def server_files(name: str, xla: bool, unjoined: str = "") -> dict[str, str]:
+    """The texts by file name.
+
+    Args:
+        name: The model's, as `model_name` gives it.
+        xla: Whether a signature is compiled: the server does so only if told.
+        unjoined: Name of a second server that joins no requests, one of `UNJOINED`; empty: none is needed. Ranking
+            takes one query and many candidates, explaining a tagger's long text gives more windows than texts, and both
+            TensorFlow Serving refuses where it joins requests ("0th-dimension size").
+    """
+    home = f"/models/{name}"
+    models = f"      - --model_config_file={home}/{MODELS}\n"
+    batching = f"      - --enable_batching=true\n      - --batching_parameters_file={home}/{BATCHING}\n"
+    compiled = f"      - {XLA_FLAG}\n" if xla else ""
+    sizes = "\n".join(f"allowed_batch_sizes: {size}" for size in ALLOWED_BATCH_SIZES)
+    return {
+        MODELS: f"""\
+# What is served: the highest version in the folder. Later exports keep this file, so edit it freely.
+model_config_list {{
+  config {{
+    name: "{name}"
+    base_path: "{home}"
+    model_platform: "tensorflow"
+  }}
+}}
+""",
+        BATCHING: f"""\
+# How requests are joined. Larger ones than max_batch_size are refused. Later exports keep this file.
+max_batch_size {{ value: {ALLOWED_BATCH_SIZES[-1]} }}
+batch_timeout_micros {{ value: 1000 }}
+max_enqueued_batches {{ value: 100 }}
+# A batch is filled up to the next of these sizes; the rows added change no answer.
+{sizes}
+# Token ids of different lengths may share a batch; the columns added change no answer.
+pad_variable_length_inputs: true
+""",
+        MONITORING: """\
+# Where Prometheus reads, at the port of REST. Later exports keep this file.
+prometheus_config {
+  enable: true
+  path: "/monitoring/prometheus/metrics"
+}
+""",
+        COMPOSE: f"""\
+# docker compose up, in this folder. Later exports keep this file, so edit it freely.
+services:
+  serving:
+{_service(home, 8500, models + batching + compiled)}"""
+        + (
+            f"  {unjoined}:  # Joins no requests: for {UNJOINED[unjoined]}.\n{_service(home, 8510, models + compiled)}"
+            if unjoined
+            else ""
+        ),
+    }
+
+
+def _service(home: str, port: int, flags: str) -> str:
+    """A server with gRPC at a port and REST at the next one."""
+    return f"""\
+    # Pin the tag that you have tried.
+    image: tensorflow/serving:latest
+    restart: unless-stopped
+    ports:
+      - "{port}:8500"  # gRPC
+      - "{port + 1}:8501"  # REST and /monitoring/prometheus/metrics
+    volumes:
+      - type: bind
+        source: .
+        target: {home}
+        read_only: true
+    command:
+      - --monitoring_config_file={home}/{MONITORING}
+{flags}"""
+
+
+def add_missing(folder: Path, texts: dict[str, str]) -> list[str]:
+    """Writes those files that a folder does not have yet: all of them, or none.
+
+    Args:
+        folder: An existing one.
+        texts: By file name.
+
+    Returns:
+        The names of the files that were there before; they are kept as they are.
+
+    Raises:
+        InputError: Nobody can write there.
+    """
+    kept = [name for name in texts if (folder / name).exists()]
+    with contextlib.ExitStack() as if_failed:
+        for name in texts:
+            if name not in kept:
+                with written_beside(folder / name) as beside:
+                    beside.write_text(texts[name], "utf-8")
+                if_failed.callback((folder / name).unlink)
+        if_failed.pop_all()
+    return kept

@@ -1,0 +1,1 @@
+"""TFLite: convert, check, load as a predictor."""

@@ -1,1 +1,0 @@
-"""How fast a model answers, measured in a process of its own."""

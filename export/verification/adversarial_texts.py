@@ -1,0 +1,117 @@
+"""Texts on which tokenizers and runtimes have been seen to differ, made to fit a bundle."""
+
+from typing import Any
+
+from kmha.bundle.bundle import Bundle
+from kmha.bundle.files import parts_of
+from kmha.bundle.manifest import TAG
+from kmha.text.preprocessor import Preprocessor
+from kmha.text.sentence_limits import MOST_WORDS
+from kmha.text.vocabulary import CONTINUATION
+
+LONG_BYTES = 100_000
+# One of them is missing from any vocabulary: letters of scripts that hardly a corpus holds.
+RARE_LETTERS = "\u13a0\u1400\u16a0\u1401\u2c00\u10a80\ua4d0\U00010280\U00010330\U00012000\U00013000"
+
+
+def nasty_rows(bundle: Bundle) -> dict[str, Any]:
+    """Texts, or pairs of them, by what is nasty about them.
+
+    Args:
+        bundle: Its vocabulary says which words are known, and its longest length how many fit. Of pairs each nasty text
+            stands before a plain one, after it, and on both sides; of a tagger see `nasty_sentences`.
+    """
+    if bundle.task == TAG:
+        return nasty_sentences(bundle)
+    parts = parts_of(bundle.preprocessor)
+    if bundle.preprocessor.num_texts == 1:
+        return {name: text for part in parts.values() for name, text in nasty_texts(part).items()}
+    rows, seen = {}, set()
+    for granularity, part in parts.items():
+        plain = f"{_known_word(part)} {_known_word(part)[::-1]}".encode()
+        for name, text in {"a plain text": plain, **nasty_texts(part)}.items():
+            if text in seen:
+                continue
+            seen.add(text)
+            name = f"{granularity}, {name}" if len(parts) > 1 else name
+            if text != plain:
+                rows |= {f"{name} as A": (text, plain), f"{name} as B": (plain, text)}
+            rows[f"{name} on both sides"] = (text, text)
+    return rows
+
+
+def nasty_texts(part: Preprocessor) -> dict[str, bytes]:
+    """Texts by what is nasty about them, made to fit a way to cut texts."""
+    word, rare = _known_word(part), _unknown_word(part)
+    longest = part.max_length
+    # Where characters are the tokens, a space is one too.
+    gap = "" if part.tokenization == "char" else " "
+    texts = {
+        "empty": "",
+        "white space": " \t\r\n\u3000",
+        "NUL": "\0",
+        "NUL between words": f"{word}\0{word}",
+        "control characters": f"\x01{word}\x1f{word}\x7f",
+        "emoji": "🚢🥖 👩\u200d🍳🏽 🇳🇴",
+        "right to left": "\u05de\u05e2\u05d1\u05d5\u05e8\u05ea \u202eabc\u202c \u0645\u0631\u062d\u0628\u0627",
+        "marks and wide letters": f"e\u0301\u0301 ＦＵＬＬ　ｗｉｄｔｈ ﬁ² ẞ İ {word}\u200b{word}\ufeff",
+        "special tokens": "[CLS] [SEP] [PAD] [MASK] [UNK] ##a",
+        "only unknown words": gap.join([rare] * 3),
+        "one long word": word * (LONG_BYTES // len(word.encode())),
+        "100 kB": f"{word} " * (LONG_BYTES // (len(word.encode()) + 1)),
+        "longest length": gap.join([word] * (longest - 2)),
+        "one past the longest": gap.join([word] * (longest - 1)),
+    }
+    invalid = {
+        "invalid UTF-8": b"\xff\xfe\xc0\x80",
+        "invalid UTF-8 in a word": word.encode() + b"\xff" + word.encode(),
+        "half a character": "港".encode()[:-1],
+        "half a surrogate pair": b"\xed\xa0\x80",
+    }
+    return {name: text.encode() for name, text in texts.items()} | invalid
+
+
+def nasty_sentences(bundle: Bundle) -> dict[str, list[bytes] | bytes]:
+    """Sentences by what is nasty about them: lists of words, and after them raw texts.
+
+    Args:
+        bundle: A tagger's.
+    """
+    texts = bundle.preprocessor
+    word = _known_word(texts.part).encode()
+    single = {
+        f"{name}, as a word": text for name, text in nasty_texts(texts.part).items() if len(text) < 1000
+    }
+    sentences: dict[str, list[bytes] | bytes] = {
+        "no words": [],
+        "words without characters": [b"", word, b""],
+        "words without tokens": [b"\x01", "\u200b".encode(), word, b" "],
+        "one very long word": [word, word * (LONG_BYTES // len(word)), word],
+        "1,500 words": [word, b"a", b"."] * 500,
+        f"{MOST_WORDS:,} words": [word] * MOST_WORDS,
+        **{name: [text] for name, text in single.items()},
+        **{f"{name} among others": [word, text, b".", text] for name, text in single.items()},
+    }
+    longest = texts.max_length
+    for count in (longest - 3, longest - 2, longest - 1, longest, 2 * longest):
+        sentences[f"{count} words of one token"] = [word] * count
+    raw = nasty_texts(texts.part)
+    raw["many words"] = b"%b. " % word * (MOST_WORDS // 2)
+    counts = texts.words([*raw.values()]).words.row_lengths().numpy()
+    # Longer ones are refused, by the run as well.
+    fits = {
+        name: text for (name, text), count in zip(raw.items(), counts, strict=True) if count <= MOST_WORDS
+    }
+    return sentences | {f"{name}, raw": text for name, text in fits.items()}
+
+
+def _known_word(part: Preprocessor) -> str:
+    """The longest of the first words in the vocabulary, so that repeating it makes one token each time."""
+    tokens = part.vocabulary.tokens
+    words = [token for token in tokens if token.isalpha() and not token.startswith(CONTINUATION)]
+    return max(words[:2000], key=len, default="a")
+
+
+def _unknown_word(part: Preprocessor) -> str:
+    known = set("".join(part.vocabulary.tokens))
+    return next((letter * 3 for letter in RARE_LETTERS if letter not in known), RARE_LETTERS[0])

@@ -1,0 +1,84 @@
+"""The rows that every copy of a bundle must answer alike: real ones, and nasty ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from export.predictors.protocol import Row
+from export.verification.adversarial_texts import nasty_rows
+from kmha.bundle.bundle import Bundle
+from training.cli.column_flags import GivenColumns
+from training.data.sources import file_source, read_examples
+from training.evaluation.evaluator import judged_task, rows_of
+from training.tasks.protocol import Part, Task
+from training.tasks.tag.rows import read_sentences
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Texts or pairs to answer, the real ones first.
+
+    Attributes:
+        texts: Real rows, then nasty ones; of a tagger lists of words, then raw texts.
+        nasty: What is nasty about each of the others.
+        part: The real rows with their labels.
+        task: Scores them.
+    """
+
+    texts: list[Row]
+    nasty: list[str]
+    part: Part
+    task: Task
+
+    @property
+    def real(self) -> int:
+        """Number of real rows."""
+        return len(self.part.rows)
+
+    def place(self, index: int) -> str:
+        """Where a row comes from, for messages."""
+        if index < self.real:
+            return self.part.examples.place(int(self.part.rows[index]))
+        kind = "sentence" if isinstance(self.texts[index], list) else "text"
+        return f"nasty {kind}: {self.nasty[index - self.real]}"
+
+    def metric(self, labels: Sequence[str], answers: Any, decision: dict[str, Any]) -> float | None:
+        """The task's own metric of its answers to the real rows; None where it is not defined."""
+        scores = self.task.scores(self.part, list(labels), answers, decision)
+        value = scores[self.task.metric]
+        return None if value is None else float(value)
+
+
+def read_rows(bundle: Bundle, path: Path, given: GivenColumns, most: int, folder: Path) -> Rows:
+    """Reads a file's rows, evenly spread over it where there are more than asked for.
+
+    Args:
+        bundle: Says what the columns were called in training.
+        path: Labelled rows.
+        given: Names of columns that are others than in training.
+        most: Rows to take; 0 takes all.
+        folder: Where the rows are kept meanwhile.
+
+    Raises:
+        InputError: The file or a row of it cannot be used.
+    """
+    source = file_source(path)
+    task, columns = judged_task(bundle, given, source.columns or ())
+    examples = read_examples(source, task, columns, folder)
+    count = min(most or len(examples), len(examples))
+    part = Part(examples, np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
+    nasty = nasty_rows(bundle)
+    found = rows_of(examples, part.rows) if bundle.tagger is None else read_sentences(examples, part.rows)
+    return Rows([*map(_encoded, found), *nasty.values()], list(nasty), part, task)
+
+
+def _encoded(row: Any) -> Row:
+    if isinstance(row, str):
+        return row.encode("utf-8")
+    if isinstance(row, list):
+        return [word.encode("utf-8") for word in row]
+    first, second = row
+    return first.encode("utf-8"), second.encode("utf-8")

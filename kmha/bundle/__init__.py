@@ -1,0 +1,14 @@
+"""The run folder as a model that takes raw text: save, load, predict."""
+
+from typing import Any
+
+__all__ = ["Bundle"]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy: `kmha.bundle.manifest` must import without TensorFlow.
+    if name == "Bundle":
+        from kmha.bundle.bundle import Bundle
+
+        return Bundle
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

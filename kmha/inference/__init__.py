@@ -1,0 +1,1 @@
+"""Prediction from raw text: batching, ranking, text vectors, mask filling."""

@@ -1,0 +1,1 @@
+"""Tag schemes, spans and tagger predictions."""

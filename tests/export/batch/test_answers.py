@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from export.batch.answers import BATCH_BYTES, LONGEST_BYTES, answers, check_signature, of_like_length
+from export.savedmodel.__main__ import load_savedmodel, write_savedmodel
+from kmha.errors import InputError
+from tests.bundles import NASTY, TEXTS, one_label_bundle, several_label_bundle
+
+STRINGS = [*TEXTS, *(text.decode("utf-8", "replace") for text in NASTY), *TEXTS[::-1]]
+
+
+@pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
+def test_answers_are_those_of_predict(make, tmp_path):
+    bundle = make()
+    found = answers(STRINGS, load_savedmodel(write_savedmodel(bundle, tmp_path)))
+    expected = bundle.predict(STRINGS)
+    assert [list(answer) for answer in found] == [list(answer) for answer in expected]
+    for name in ("label", "labels"):
+        assert [answer.get(name) for answer in found] == [answer.get(name) for answer in expected]
+    for mine, reference in zip(found, expected, strict=True):
+        assert list(mine["probabilities"]) == list(reference["probabilities"])
+        assert mine["probabilities"] == pytest.approx(reference["probabilities"], abs=1e-5)
+        assert mine.get("probability") == pytest.approx(reference.get("probability"), abs=1e-5)
+
+
+def test_no_texts_have_no_answers():
+    assert answers([], lambda texts: pytest.fail("asked for nothing")) == []
+
+
+@given(st.lists(st.integers(0, 3 * LONGEST_BYTES), max_size=200))
+def test_groups_hold_every_row_once_and_little_padding(lengths):
+    groups = list(of_like_length(lengths))
+    assert sorted(row for group in groups for row in group) == list(range(len(lengths)))
+    flat = [lengths[row] for group in groups for row in group]
+    assert flat == sorted(flat)
+    for group in groups:
+        longest = min(max(lengths[row] for row in group), LONGEST_BYTES)
+        assert group and (len(group) == 1 or len(group) * longest <= BATCH_BYTES)
+
+
+def test_a_signature_of_something_else_is_refused():
+    def probabilities_only(texts):
+        return {"probabilities": tf.constant(np.ones((len(texts), 2)))}
+
+    with pytest.raises(InputError, match="place/1: wanted a SavedModel that answers texts") as error:
+        check_signature(probabilities_only, "place/1")
+    assert "\n" not in str(error.value)

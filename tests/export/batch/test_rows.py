@@ -1,0 +1,126 @@
+import base64
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from export.batch.rows import ANSWER_FIELDS, answer_line, dead_letter, is_blank, parse_row, without_mark
+from kmha.errors import InputError
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(TEXT, inside, max_size=3),
+    max_leaves=6,
+)
+BAD = {
+    b"": "wanted a JSON object, given Expecting value at position 1",
+    b"no json": "Expecting value",
+    b'{"text": "a"': "delimiter",
+    b'{"text": "a"} {"text": "b"}': "Extra data",
+    b'["text"]': "given a list",
+    b'"text"': "given a string",
+    b"null": "given null",
+    b"7": "given a number",
+    b"{}": "wanted a field 'text', given none",
+    b'{"id": 1, "txt": "a"}': "wanted a field 'text', given id, txt",
+    b'{"text": 7}': "wanted a string in 'text', given a number",
+    b'{"text": 7.5}': "given a number",
+    b'{"text": null}': "given null",
+    b'{"text": ["a"]}': "given a list",
+    b'{"text": {"a": 1}}': "given an object",
+    b'{"text": true}': "given true or false",
+    b'{"text": "caf\xe9"}': "wanted UTF-8, given byte 0xe9 at position 14 of the line",
+    b'\xff\xfe{\x00"\x00': "wanted UTF-8, given byte 0xff at position 1",
+    b'{"text": "a", "text": "b"}': "the name 'text' twice",
+    b'{"text": "a", "more": {"b": 1, "b": 2}}': "the name 'b' twice",
+    b'{"text": "a", "id": NaN}': "NaN, which is not JSON",
+    b'{"text": "a", "id": -Infinity}': "-Infinity, which is not JSON",
+    b'{"text": "a", "id": 1e400}': "1e400, which no float64 holds",
+    b'{"text": "a", "id": ' + b"9" * 5000 + b"}": "wanted a JSON object",
+    b'{"text": "a", "id": ' + b"[" * 200_000 + b"]" * 200_000 + b"}": "wanted a JSON object",
+    b'{"text": "a\\ud800"}': "half a surrogate pair",
+    b'{"text": "a", "\\udfff": 1}': "half a surrogate pair",
+    b'{"text": "a", "label": 1, "input_label": 2}': "given both",
+}
+
+
+@given(TEXT, st.dictionaries(TEXT.filter(lambda name: name != "text"), JSON), st.booleans())
+def test_every_field_is_carried(text, fields, keep_text):
+    record = {**fields, "text": text}
+    found, carried = parse_row(json.dumps(record, ensure_ascii=False).encode() + b"\n", "text", keep_text)
+    assert found == text
+    expected = record if keep_text else fields
+    taken = {name: f"input_{name}" if name in ANSWER_FIELDS else name for name in expected}
+    assert json.loads(carried) == {taken[name]: value for name, value in expected.items()}
+
+
+@given(st.text(), TEXT)
+def test_escapes_are_read_and_only_half_pairs_refused(text, name):
+    line = json.dumps({name: text}).encode()
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        with pytest.raises(InputError, match="half a surrogate pair"):
+            parse_row(line, name)
+    else:
+        assert parse_row(line, name)[0] == text
+
+
+@pytest.mark.parametrize(("line", "reason"), BAD.items(), ids=range(len(BAD)))
+def test_bad_rows_have_a_reason_of_one_line(line, reason):
+    with pytest.raises(InputError) as error:
+        parse_row(line, "text")
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("line", BAD, ids=range(len(BAD)))
+def test_a_dead_letter_holds_the_line_as_it_was(line):
+    with pytest.raises(InputError) as error:
+        parse_row(line, "text")
+    letter = json.loads(dead_letter("in.jsonl", 12, str(error.value), line + b"\n").encode())
+    raw = letter["raw"].encode() if "raw" in letter else base64.b64decode(letter["raw_base64"])
+    assert raw == line
+    assert ("raw" in letter) != ("raw_base64" in letter)
+    assert (letter["file"], letter["byte"]) == ("in.jsonl", 12)
+
+
+def test_a_dead_letter_is_one_line_of_utf8_whatever_the_reason_quotes():
+    line = dead_letter("in.jsonl", 0, "given \ud800", b'{"a": "\xe2\x80\xa8\r\r\n')
+    assert line.encode("utf-8").count(b"\n") == 0
+    assert json.loads(line)["reason"] == "given \\ud800"
+
+
+def test_an_answer_follows_what_the_row_carries():
+    _, carried = parse_row('{"id": 7, "text": "né", "label": "a"}'.encode(), "text")
+    line = answer_line(carried, {"label": "b", "probability": 0.5, "probabilities": {"b": 0.5}})
+    assert line == (
+        '{"id": 7, "text": "né", "input_label": "a",'
+        ' "label": "b", "probability": 0.5, "probabilities": {"b": 0.5}}'
+    )
+
+
+def test_another_text_column():
+    assert parse_row(b'{"label": "x", "text": 1}', "label") == ("x", '{"input_label": "x", "text": 1}')
+
+
+@pytest.mark.parametrize(
+    ("line", "byte", "blank"),
+    [
+        (b"\n", 9, True),
+        (b" \t\r\n", 9, True),
+        (b"", 0, True),
+        (b"\xef\xbb\xbf\n", 0, True),
+        (b"\xef\xbb\xbf\n", 9, False),
+        (b"{}\n", 0, False),
+    ],
+)
+def test_blank_lines_are_no_rows(line, byte, blank):
+    assert is_blank(line, byte) is blank
+
+
+def test_a_byte_order_mark_starts_a_file_only():
+    line = b'\xef\xbb\xbf{"text": "a"}'
+    assert parse_row(without_mark(line, 0), "text")[0] == "a"
+    with pytest.raises(InputError):
+        parse_row(without_mark(line, 5), "text")

@@ -1,0 +1,110 @@
+from pathlib import Path
+
+import pytest
+
+from export.batch.shards import is_local, is_shard_of, shards_beside, shards_of, with_folder
+from kmha.errors import InputError
+
+FIRST, SECOND, ERRORS = (
+    "out-00000-of-00002.jsonl",
+    "out-00001-of-00002.jsonl",
+    "out.errors-00000-of-00001.jsonl",
+)
+
+
+def write(prefix: Path, *names: str, text: str = "new") -> None:
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        prefix.with_name(name).write_text(text)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("out-00000-of-00001.jsonl", True),
+        ("out.errors-00000-of-00001.jsonl", True),
+        ("./out-123456-of-200000.jsonl", True),
+        ("a/out-00000-of-00001.jsonl", False),
+        ("out-1-of-2.jsonl", False),
+        ("out-00000-of-00001.jsonl.gz", False),
+        ("about-00000-of-00001.jsonl", False),
+        ("out.jsonl", False),
+    ],
+)
+def test_the_files_of_a_batch(place, expected):
+    assert is_shard_of(place, "out") is expected
+
+
+def test_the_files_of_a_batch_in_a_store():
+    assert is_shard_of("gs://b/out-00000-of-00001.jsonl", "gs://b/out")
+    assert not is_shard_of("gs://b/out-00000-of-00001.jsonl", "out")
+    assert not is_local("gs://b/out") and is_local("/b/out")
+    assert with_folder("gs://b/in-*") == "gs://b/in-*"
+    assert with_folder("in-*") == str(Path.cwd() / "in-*")
+
+
+def test_files_appear_all_together(tmp_path):
+    output = tmp_path / "new" / "below" / "out"
+    with shards_beside(output) as beside:
+        write(beside, SECOND, FIRST, ERRORS)
+        assert not shards_of(output)
+    assert [path.name for path in shards_of(output)] == [FIRST, SECOND, ERRORS]
+    assert names(output.parent) == [FIRST, SECOND, ERRORS]
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), RuntimeError("stop"), KeyboardInterrupt()])
+def test_nothing_stays_of_a_batch_that_failed(tmp_path, error):
+    with pytest.raises(type(error)), shards_beside(tmp_path / "new" / "out") as beside:
+        write(beside, FIRST)
+        raise error
+    assert not names(tmp_path)
+
+
+def test_nothing_stays_when_the_second_file_cannot_be_moved(tmp_path, monkeypatch):
+    replace = Path.replace
+
+    def failing(path, target):
+        if path.name == SECOND:
+            raise OSError(28, "No space left on device")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", failing)
+    with (
+        pytest.raises(InputError, match="cannot write there, No space left"),
+        shards_beside(tmp_path / "out") as beside,
+    ):
+        write(beside, FIRST, SECOND)
+    assert not names(tmp_path)
+
+
+def test_an_earlier_batch_stays_unless_it_may_be_replaced(tmp_path):
+    write(tmp_path / "out", FIRST, SECOND, ERRORS, text="old")
+    with pytest.raises(InputError, match="--overwrite"), shards_beside(tmp_path / "out"):
+        pytest.fail("entered")
+    with pytest.raises(RuntimeError), shards_beside(tmp_path / "out", overwrite=True) as beside:
+        write(beside, FIRST)
+        raise RuntimeError
+    assert {path.read_text() for path in shards_of(tmp_path / "out")} == {"old"}
+    with shards_beside(tmp_path / "out", overwrite=True) as beside:
+        write(beside, "out-00000-of-00001.jsonl")
+    assert names(tmp_path) == ["out-00000-of-00001.jsonl"]
+
+
+def test_what_a_killed_batch_left_is_cleared(tmp_path):
+    write(tmp_path / "out.partial" / "out", FIRST)
+    with shards_beside(tmp_path / "out") as beside:
+        write(beside, ERRORS)
+    assert names(tmp_path) == [ERRORS]
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(InputError, match="cannot write there"),
+        shards_beside(tmp_path / "file" / "out"),
+    ):
+        pytest.fail("entered")

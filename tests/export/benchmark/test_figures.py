@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from export.benchmark.figures import (
+    busyness,
+    column,
+    cpu_seconds,
+    fastest,
+    percentiles_ms,
+    ratio,
+    report,
+    texts_per_second,
+)
+from export.benchmark.rounds import Job, Player, Round
+from export.benchmark.table import tables
+
+SECONDS = st.floats(1e-6, 10)
+ROUNDS = st.dictionaries(
+    st.integers(0, 9),
+    st.builds(Round, st.lists(SECONDS, min_size=1, max_size=5), SECONDS),
+    min_size=1,
+)
+FACTS = {"takes_texts": True, "batched": True, "import_bytes": 300_000_000, "import_seconds": 2.0}
+ALONE = Job("texts", 1)
+
+
+def player(name, rounds, **more):
+    warm = {job: {"first_seconds": 0.5, "least_seconds": 0.1} for job in rounds}
+    return Player(name, "onnx", None, {**FACTS, "load_seconds": 0.25}, 2_500_000, rounds, warm, **more)  # pyright: ignore
+
+
+@given(ROUNDS)
+def test_percentiles_are_numpys_over_all_calls(rounds):
+    calls = np.concatenate([played.seconds for played in rounds.values()])
+    found = percentiles_ms(rounds)
+    for percent in (50, 95, 99):
+        assert found[f"p{percent}"] == pytest.approx(1e3 * np.percentile(calls, percent))
+    assert found["p50"] <= found["p95"] <= found["p99"]
+
+
+def test_texts_a_second_of_the_middle_round():
+    rounds = {0: Round([0.5, 0.5], 1), 1: Round([1.0, 1.0], 1), 2: Round([100.0, 100.0], 1)}
+    assert texts_per_second(rounds, 8) == pytest.approx(8.0)
+
+
+@given(ROUNDS, st.floats(0.1, 10))
+def test_a_model_that_always_takes_k_times_as_long_has_ratio_k(rounds, k):
+    slower = {
+        n: Round([k * s for s in played.seconds], k * played.cpu_seconds) for n, played in rounds.items()
+    }
+    assert ratio(slower, rounds) == pytest.approx(k)
+    assert ratio(slower, rounds, cpu_seconds) == pytest.approx(k)
+
+
+def test_a_slow_minute_of_the_machine_does_not_change_a_ratio():
+    load = [1, 1, 7, 1, 30]
+    fast = {n: Round([0.001 * factor], 0) for n, factor in enumerate(load)}
+    slow = {n: Round([0.002 * factor], 0) for n, factor in enumerate(load)}
+    assert ratio(slow, fast) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("reference", [{}, {5: Round([1.0], 1.0)}])
+def test_no_common_round_no_ratio(reference):
+    assert ratio({0: Round([1.0], 1.0)}, reference) is None
+
+
+def test_processor_time_too_short_to_see_gives_no_ratio():
+    still = {0: Round([1e-7], 0.0)}
+    assert ratio(still, still, cpu_seconds) is None
+    assert busyness([player("a", {ALONE: still})]) is None
+
+
+def test_a_column_tells_the_best_batch():
+    rounds = {
+        ALONE: {0: Round([0.25], 0.1)},
+        Job("texts", 8): {0: Round([1.0], 1.0)},
+        Job("texts", 32): {0: Round([8.0], 8.0)},
+        Job("ids", 1): {0: Round([1e-6], 1e-6)},
+    }
+    found = column(player("a", rounds), "texts", {})
+    assert found is not None
+    assert found["throughput"] == {
+        "texts_per_second": 8.0,
+        "batch_size": 8,
+        "by_batch_size": {"1": 4.0, "8": 8.0, "32": 4.0},
+    }
+    assert found["first_answer_ms"] == 500 and found["calls"] == 1
+
+
+def test_reports_and_tables_tell_each_model_and_its_ratios():
+    run = player("the run", {ALONE: {0: Round([0.4], 0.4)}}, peak_bytes=500_000_000)
+    copy = player("copy", {ALONE: {0: Round([0.1], 0.2)}})
+    reports = [report(each, {"the run": run, "the first": copy}) for each in (run, copy)]
+    assert reports[1]["texts"]["ratios"] == {"the run": pytest.approx(0.25), "the first": 1.0}
+    assert reports[1]["texts"]["cpu_ratios"]["the run"] == pytest.approx(0.5)
+    assert reports[0]["memory"] == {"imports_mb": 300.0, "peak_mb": 500.0, "above_imports_mb": 200.0}
+    assert reports[0]["ids"] is None
+    assert (fastest(reports, "texts"), fastest(reports, "ids")) == ("copy", None)
+    assert busyness([run, copy]) == pytest.approx(0.5 / 0.6)
+    lines = tables(reports, None)
+    assert " cpu ms  of the run  of the first  best texts/s  at batch" in lines[0]
+    assert lines[2].split() == ["copy", "100", "100", "100", "0.25", "1.00", "200", "0.50", "1.00", "10", "1"]
+    assert lines[-2].split() == ["the", "run", "250", "500", "200", "500", "2.50"]
+
+
+def test_one_that_never_loaded_is_reported_without_figures():
+    dead = Player("dead", "onnx", None, {}, 1, failed="its process was killed by signal 9, saying nothing")  # pyright: ignore
+    alive = player("alive", {ALONE: {0: Round([0.1], 0.1)}})
+    reports = [report(each, {"the run": alive}) for each in (alive, dead)]
+    assert reports[1] == {
+        "name": "dead", "kind": "onnx", "bytes": 1, "failed": dead.failed, "texts": None, "ids": None,
+    }  # fmt: skip
+    assert not any("dead" in line for line in tables(reports, None))

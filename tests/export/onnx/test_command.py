@@ -1,0 +1,184 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export.checks.exportable import CheckError
+from export.device.tokenizer import Tokenizer
+from export.graph.model_function import ATTENTION, PROBABILITIES
+from export.onnx.__main__ import main, write_onnx
+from kmha.errors import InputError
+from tests.bundles import NASTY, TEXTS, make_bundle, one_label_bundle
+from tests.command_runs import call
+from tests.export.conftest import BUNDLES
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+every_bundle = pytest.mark.parametrize("kind", BUNDLES)
+
+
+def session(path):
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def answers(path, features):
+    loaded = session(path)
+    names = [output.name for output in loaded.get_outputs()]
+    given = {name: features[name].numpy() for name in ("token_ids", "padding_mask")}
+    return dict(zip(names, loaded.run(names, given), strict=True))
+
+
+@every_bundle
+@pytest.mark.parametrize("length", [None, 24])
+def test_it_answers_as_the_bundle_at_any_length(onnx_files, kind, length):
+    bundle, texts = BUNDLES[kind](), [*TEXTS, *NASTY]
+    found = answers(onnx_files[kind], bundle.preprocessor(tf.constant(texts), length))
+    np.testing.assert_allclose(found[PROBABILITIES], bundle.probabilities(texts), atol=1e-5)
+    config, steps = bundle.model.encoder_config, 24
+    shape = (len(texts), config.num_layers, config.num_heads, steps, steps)
+    assert found[ATTENTION].shape == shape
+
+
+@every_bundle
+def test_the_batch_does_not_matter(onnx_files, kind):
+    bundle = BUNDLES[kind]()
+    for text in TEXTS[:2]:
+        alone = answers(onnx_files[kind], bundle.preprocessor(tf.constant([text])))
+        np.testing.assert_allclose(alone[PROBABILITIES], bundle.probabilities([text]), atol=1e-5)
+
+
+@every_bundle
+def test_the_interface_is_stable(onnx_files, kind):
+    bundle, loaded = BUNDLES[kind](), session(onnx_files[kind])
+    labels, config = len(bundle.labels), bundle.model.encoder_config
+    assert [(i.name, i.type, i.shape) for i in loaded.get_inputs()] == [
+        ("token_ids", "tensor(int32)", ["batch", "length"]),
+        ("padding_mask", "tensor(int32)", ["batch", "length"]),
+    ]
+    assert [(o.name, o.type, o.shape) for o in loaded.get_outputs()] == [
+        ("probabilities", "tensor(float)", ["batch", labels]),
+        (
+            "attention",
+            "tensor(float)",
+            ["batch", config.num_layers, config.num_heads, "length", "length"],
+        ),
+    ]
+    metadata = {name: json.loads(value) for name, value in loaded.get_modelmeta().custom_metadata_map.items()}
+    assert metadata["labels"] == bundle.labels
+    assert metadata["multi_label"] == bundle.multi_label
+    assert metadata["thresholds"] == bundle.thresholds
+    assert metadata["max_length"] == 24
+    assert metadata["vocabulary_size"] == len(bundle.preprocessor.vocabulary)
+    assert set(metadata["versions"]) == {"tensorflow", "keras", "tf2onnx", "onnx"}
+
+
+def test_what_a_device_needs_stands_beside_it(onnx_files):
+    tokenizer = Tokenizer.read(onnx_files["one label"].with_suffix(".tokenizer.json"))
+    features = one_label_bundle().preprocessor(tf.constant(TEXTS[:1]))
+    assert tokenizer.encode(TEXTS[0]) == features["token_ids"].numpy()[0].tolist()
+    names = {path.name for path in onnx_files["one label"].parent.iterdir()}
+    assert {"model.labels.txt", "model.tokenizer.json", "model.vocab.txt"} <= names
+
+
+def test_only_operators_of_the_standard_are_used(onnx_files):
+    model = onnx.load(str(onnx_files["one label"]))
+    assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"}
+    assert [entry.version for entry in model.opset_import if not entry.domain] == [17]
+
+
+@pytest.mark.parametrize(
+    ("opset", "encoder"),
+    [
+        (13, {"positions": "rotary", "activation": "relu"}),
+        (18, {"norm": "post", "positions": "sinusoidal", "activation": "gelu_tanh", "ngram_buckets": 0}),
+        # With tables so large that they enter the graph by another way.
+        (17, {"num_segments": 2, "ngram_buckets": 20_011, "num_layers": 2}),
+    ],
+)
+def test_other_encoders_and_opsets(tmp_path, opset, encoder):
+    assert write_onnx(make_bundle(**encoder), tmp_path / "model.onnx", opset=opset) < 1e-5
+    model = onnx.load(str(tmp_path / "model.onnx"))
+    assert [entry.version for entry in model.opset_import if not entry.domain] == [opset]
+    assert [output.name for output in model.graph.output] == ["probabilities"]
+
+
+def test_quantized_weights_are_integers(tmp_path):
+    bundle = make_bundle(hidden_dim=64, intermediate_dim=128, ngram_buckets=1009)
+    write_onnx(bundle, tmp_path / "float.onnx")
+    worst = write_onnx(bundle, tmp_path / "small.onnx", quantize="dynamic")
+    assert 1e-6 < worst < 0.2
+    sizes = {path.stem: path.stat().st_size for path in tmp_path.glob("*.onnx")}
+    # A third of the file is marks of known n-grams, a byte each already.
+    assert sizes["small"] < 0.6 * sizes["float"]
+    model = onnx.load(str(tmp_path / "small.onnx"))
+    kernels = {constant.name for constant in model.graph.initializer if len(constant.dims) == 2}
+    products = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm")]
+    # What is left in float32 multiplies activations with activations.
+    assert not [node.name for node in products if kernels & set(node.input)]
+    assert sum(node.op_type == "MatMulInteger" for node in model.graph.node) == 6
+    assert json.loads(session(tmp_path / "small.onnx").get_modelmeta().custom_metadata_map["labels"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model.onnx", "--opset=19"], "--opset: wanted 13 to 18, given 19"),
+        (["model.onnx", "--opset=12"], "--opset: wanted 13 to 18, given 12"),
+        (["model.tflite"], "wanted a name that ends in .onnx, given .tflite"),
+        (["model"], "wanted a name that ends in .onnx, given no suffix"),
+        (["model.onnx", "--quantize=int8"], "--quantize: wanted one of 'none', 'dynamic', given 'int8'"),
+        (["model.onnx", "--quantise=dynamic"], "unknown flag --quantise; did you mean --quantize?"),
+    ],
+)
+def test_settings_that_cannot_be(tmp_path, arguments, message):
+    outcome = call(main, tmp_path / "absent", tmp_path / arguments[0], *arguments[1:])
+    assert outcome.status == 2 and outcome.out == ""
+    assert outcome.err.count("\n") == 1 and message in outcome.err
+
+
+@pytest.mark.parametrize("missing", ["onnx", "onnxruntime", "tf2onnx"])
+def test_a_missing_package_is_named(tmp_path, monkeypatch, missing):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else object())
+    outcome = call(main, tmp_path, tmp_path / "model.onnx")
+    assert outcome.status == 2
+    assert f"wanted the package {missing}, given none; install kmha[onnx]" in outcome.err
+
+
+def test_a_file_is_not_replaced_unless_told(runs, onnx_files):
+    before = onnx_files["one label"].read_bytes()
+    outcome = call(main, runs["one label"], onnx_files["one label"])
+    assert outcome.status == 2 and "--overwrite" in outcome.err
+    assert onnx_files["one label"].read_bytes() == before
+
+
+def test_a_model_that_answers_otherwise_is_not_written(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("export.onnx.FLOAT_TOLERANCE", -1.0)
+    outcome = call(main, runs["one label"], tmp_path / "new" / "model.onnx")
+    assert outcome.status == 1 and "nothing was written" in outcome.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_answers_nan_is_not_written(tmp_path):
+    bundle = make_bundle()
+    bundle.model.head.bias.assign([np.nan, 0, 0])
+    with pytest.raises(CheckError, match="NaN"):
+        write_onnx(bundle, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot write there"):
+        write_onnx(one_label_bundle(), tmp_path / "file" / "model.onnx")
+
+
+def test_the_command_says_nothing_of_the_converter(runs, tmp_path):
+    """A process of its own: what the libraries log there goes past Python's own streams."""
+    arguments = [sys.executable, "-m", "export.onnx", runs["one label"], tmp_path / "model.onnx"]
+    result = subprocess.run([*map(str, arguments), "--quantize=dynamic"], capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout == f"{tmp_path / 'model.onnx'}\n"
+    assert len(result.stderr.splitlines()) == 1, result.stderr

@@ -1,0 +1,67 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.device.tokenizer import PairTokenizer, Tokenizer
+from export.device_files.files import tokenizer_values, write_tokenizer
+from export.predictors.token_batches import batches, encoded, fed, input_names, read_tokenizer, shown_ids
+from kmha.errors import InputError
+from tests.bundles import PAIRS, TEXTS, one_label_bundle, pair_bundle
+
+
+def rows_of(*lengths):
+    return [[[1] * each for each in (row if isinstance(row, tuple) else (row,))] for row in lengths]
+
+
+def test_every_row_is_in_one_batch_and_near_its_like():
+    generator = np.random.default_rng(3)
+    rows = rows_of(*map(tuple, generator.integers(2, 128, (1000, 2)).tolist()))
+    found = list(batches(rows))
+    assert sorted(np.concatenate(found).tolist()) == list(range(1000))
+    computed = sum(len(each) * max(len(rows[row][side]) for row in each) for each in found for side in (0, 1))
+    real = sum(len(ids) for row in rows for ids in row)
+    assert computed < 1.35 * real
+    assert all(len(each) <= 64 for each in found)
+
+
+def test_single_texts_come_shortest_first_and_long_ones_alone():
+    rows = rows_of(5, 8000, 2, 9, 3, 8000)
+    assert [each.tolist() for each in batches(rows)] == [[2, 4, 0, 3], [1], [5]]
+    assert list(batches([])) == []
+
+
+def test_inputs_by_name():
+    text, pair = (
+        Tokenizer(tokenizer_values(one_label_bundle())),
+        PairTokenizer(tokenizer_values(pair_bundle())),
+    )
+    assert input_names(text) == [("token_ids", "padding_mask")]
+    rows = [encoded(text, each) for each in TEXTS]
+    assert shown_ids(rows) == [text.encode(each) for each in TEXTS]
+    longest = max(len(row[0]) for row in rows)
+    assert fed(text, rows)["token_ids"].shape == (len(TEXTS), longest)
+    rows = [encoded(pair, each, 8) for each in PAIRS]
+    inputs = fed(pair, rows, [8, 9])
+    shapes = {name: (values.dtype, values.shape[1]) for name, values in inputs.items()}
+    assert shapes == {
+        f"{name}_{side}": (np.int32, length)
+        for side, length in (("a", 8), ("b", 9))
+        for name in ("token_ids", "padding_mask")
+    }
+    assert shown_ids(rows) == rows
+
+
+@pytest.mark.parametrize(
+    ("make", "row", "message"),
+    [
+        (one_label_bundle, ("a", "b"), "wanted a text a row, given 2 texts"),
+        (pair_bundle, "ab", "wanted a pair of texts a row, given one text"),
+        (pair_bundle, ("a", "b", "c"), "wanted a pair of texts a row, given 3 texts"),
+    ],
+)
+def test_rows_of_another_kind_are_refused(tmp_path, make, row, message):
+    write_tokenizer(make(), tmp_path / "m.tokenizer.json")
+    with pytest.raises(InputError, match=message):
+        tokenizer: Any = read_tokenizer(tmp_path / "m.onnx")
+        encoded(tokenizer, row)

@@ -1,0 +1,318 @@
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export.graph.ranking import chunk_rows
+from export.savedmodel.classifier_endpoints import endpoints
+from export.savedmodel.matcher_endpoints import PairEndpoints
+from export.savedmodel.warmup import serialized_example
+from kmha.text.special_tokens import PADDING, START
+from tests.bundles import NASTY, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
+from tests.export.savedmodel.test_classifier_endpoints import as_a_server_joins
+
+# The longest texts of NASTY are cut anyway and only cost time here.
+SHORT = [text for text in NASTY if len(text) < 1000]
+ALL = [
+    *PAIRS,
+    *((text, TEXTS[0]) for text in SHORT),
+    *((TEXTS[3], text) for text in SHORT),
+    *((text, text) for text in (*TEXTS, *SHORT)),
+    (NASTY[-2], NASTY[-4]),
+]
+KINDS = {
+    "cross": {},
+    "symmetric": {"symmetric": True, "target": "graded", "granularities": ("char", "word")},
+    "classes": {"target": "classes", "labels": ("entails", "neutral", "contradicts"), "rounds": 2},
+    "bi": {"form": "bi", "share_weights": False},
+    "joint": {"form": "joint", "symmetric": True, "target": "graded"},
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+ranking_kind = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "classes"])
+QUERY = TEXTS[1]
+CANDIDATES = [*SHORT, b"x" * 100_000, *(f"{text} {index}" for index, text in enumerate(TEXTS * 20))]
+
+
+@functools.cache
+def bundle_of(kind: str):
+    return make_pair_bundle(**KINDS[kind])
+
+
+@functools.cache
+def signatures(kind: str) -> dict:
+    return PairEndpoints(bundle_of(kind), xla=kind == "cross").signatures()
+
+
+@functools.cache
+def expected_answers(kind: str) -> np.ndarray:
+    """Of ALL."""
+    return bundle_of(kind).probabilities(ALL)
+
+
+@functools.cache
+def expected_scores(kind: str) -> np.ndarray:
+    """Of CANDIDATES."""
+    return bundle_of(kind).probabilities([(QUERY, each) for each in CANDIDATES])[:, 0]
+
+
+def near(found, expected) -> None:
+    """Graded scores have no bound, so theirs may differ by 1e-5 of their size."""
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def strings(texts):
+    return tf.constant(list(texts), tf.string)
+
+
+def columns(pairs) -> dict:
+    return {"text_a": strings(a for a, _ in pairs), "text_b": strings(b for _, b in pairs)}
+
+
+def ids(bundle, pairs) -> dict:
+    features = bundle.preprocessor(*columns(pairs).values())
+    return {name: value.numpy() for name, value in features.items()}
+
+
+@every_kind
+def test_pairs_are_answered_as_by_the_bundle(kind):
+    bundle, answers = bundle_of(kind), signatures(kind)["predict_text"](**columns(ALL))
+    expected = expected_answers(kind)
+    if kind == "classes":
+        assert set(answers) == {"label", "labels", "probabilities"}
+        near(answers["probabilities"], expected)
+        labels = [bundle.labels[best].encode() for best in expected.argmax(axis=1)]
+        assert answers["label"].numpy().tolist() == labels and len(set(labels)) > 1
+        return
+    assert set(answers) == ({"score"} if bundle.thresholds is None else {"score", "match"})
+    near(answers["score"], expected[:, 0])
+
+
+def test_the_threshold_is_that_of_the_bundle():
+    bundle = make_pair_bundle()
+    scores = bundle.probabilities(PAIRS)[:, 0]
+    bundle.thresholds = [float((scores.min() + scores.max()) / 2)]
+    answers = PairEndpoints(bundle).predict_text(**columns(PAIRS))
+    assert answers["match"].dtype == tf.int32
+    assert answers["match"].numpy().tolist() == [row["match"] for row in bundle.predict(PAIRS)]
+    assert 0 < answers["match"].numpy().sum() < len(PAIRS)
+
+
+@pytest.mark.parametrize("kind", ["cross", "symmetric"])
+def test_ids_are_answered_as_their_texts(kind):
+    bundle = bundle_of(kind)
+    found = signatures(kind)["predict_ids"](**{k: tf.constant(v) for k, v in ids(bundle, ALL).items()})
+    assert set(found) == {"scores"}
+    near(found["scores"], expected_answers(kind))
+
+
+def test_compiled_ids_are_answered_as_their_texts():
+    given = {name: tf.constant(value) for name, value in ids(pair_bundle(), PAIRS).items()}
+    found = signatures("cross")["predict_ids_xla"](**given)
+    near(found["scores"], expected_answers("cross")[: len(PAIRS)])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("token_ids_b", lambda ids: ids - 6, r"token_ids_b must be in \[0, \d+\), given\] \[-\d\]"),
+        ("token_ids_a", lambda ids: ids + 9999, r"token_ids_a must be in \[0, "),
+        ("token_ids_b", lambda ids: np.full((7, 25), 5), "token_ids_b must be at most 24 long, given length"),
+        ("padding_mask_a", lambda mask: mask[:, 1:], "padding_mask_a must have the shape of token_ids_a"),
+    ],
+)
+def test_ids_that_cannot_be_used_are_refused_by_name(name, change, message):
+    given = ids(pair_bundle(), PAIRS)
+    given[name] = change(given[name]).astype("int32")
+    for signature in ("predict_ids", "predict_ids_xla"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            signatures("cross")[signature](**{key: tf.constant(value) for key, value in given.items()})
+
+
+@pytest.mark.parametrize("name", ["predict_text", "explain"])
+def test_columns_of_other_lengths_are_refused_by_name(name):
+    given = columns(PAIRS) | {"text_b": strings(TEXTS[:1])}
+    message = r"text_b must have as many rows as text_a,\] \[7\] \[given\] \[1\]"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        signatures("cross")[name](**given)
+
+
+@pytest.mark.parametrize("kind", ["cross", "symmetric"])
+def test_a_server_that_joins_requests_changes_no_answer(kind):
+    bundle, requests = bundle_of(kind), [PAIRS[2:3], PAIRS[:2], PAIRS[4:5]]
+    made = [ids(bundle, pairs) for pairs in requests]
+    names = list(made[0])
+    joined = as_a_server_joins([[features[name] for name in names] for features in made])
+    given = {name: tf.constant(value) for name, value in zip(names, joined, strict=True)}
+    (found,) = signatures(kind)["predict_ids"](**given).values()
+    near(found[:4], expected_answers(kind)[[2, 0, 1, 4]])
+
+
+@ranking_kind
+@pytest.mark.parametrize("count", [1, 5, len(CANDIDATES)])
+def test_a_ranking_is_that_of_the_pairs(kind, count):
+    answers = signatures(kind)["rank"](query=strings([QUERY]), candidates=strings(CANDIDATES[:count]))
+    order = answers["order"].numpy()
+    assert order.dtype == np.int32 and answers["scores"].dtype == tf.float32
+    assert sorted(order) == list(range(count))
+    assert (np.diff(answers["scores"].numpy()) <= 0).all()
+    near(answers["scores"], expected_scores(kind)[order])
+
+
+@pytest.mark.parametrize("query", [b"", b"\xff", b"x" * 100_000])
+def test_any_bytes_may_be_the_query(query):
+    answers = signatures("cross")["rank"](query=strings([query]), candidates=strings(TEXTS))
+    expected = pair_bundle().probabilities([(query, text) for text in TEXTS])[:, 0]
+    near(answers["scores"], expected[answers["order"]])
+
+
+@pytest.mark.parametrize("kind", ["cross", "bi"])
+def test_no_candidates_are_no_ranking(kind):
+    answers = signatures(kind)["rank"](query=strings(["bread"]), candidates=strings([]))
+    assert {name: value.shape.as_list() for name, value in answers.items()} == {"order": [0], "scores": [0]}
+
+
+@pytest.mark.parametrize("kind", ["cross", "bi"])
+def test_equal_candidates_keep_their_order(kind):
+    candidates = [TEXTS[index] for index in (3, 1, 3, 0, 1, 3)] + ["one more"] * 200 + [TEXTS[3]]
+    answers = signatures(kind)["rank"](query=strings([TEXTS[0]]), candidates=strings(candidates))
+    order = answers["order"].numpy().tolist()
+    for text in set(candidates):
+        places = [index for index in order if candidates[index] == text]
+        assert places == sorted(places)
+    third = order.index(0)
+    assert order[third : third + 4] == [0, 2, 5, len(candidates) - 1]
+
+
+@pytest.mark.parametrize("queries", [[], ["bread", "soup"]])
+def test_a_ranking_wants_one_query(queries):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="query must be one text, given"):
+        signatures("cross")["rank"](query=strings(queries), candidates=strings(["soup", "bread"]))
+
+
+@pytest.mark.parametrize(("length", "rows"), [(16, 128), (128, 128), (256, 32), (512, 8), (10_000, 1)])
+def test_chunks_are_smaller_where_texts_are_longer(length, rows):
+    assert chunk_rows(length) == rows
+
+
+@pytest.mark.parametrize("kind", ["cross", "bi"])
+def test_the_query_is_read_once_and_candidates_in_chunks(kind, monkeypatch):
+    """Run op by op, the encoder meets the query as one row and at most a chunk of candidates."""
+    bundle = make_pair_bundle(**KINDS[kind])
+    met = []
+    for pair in bundle.model.pairs:
+        monkeypatch.setattr(pair, "encode", watched(pair.encode, met))
+    tf.config.run_functions_eagerly(True)
+    try:
+        candidates = strings(f"bread {index}" for index in range(300))
+        PairEndpoints(bundle).rank(strings(["the old harbour"]), candidates)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    wanted = [("a", 1)] + [("b", rows) for rows in (128, 128, 44)]
+    assert sorted(met) == sorted(wanted * len(bundle.model.pairs))
+
+
+def watched(encode, met: list):
+    def call(ids, mask, side, **options):
+        met.append((side, ids.shape[0]))
+        return encode(ids, mask, side, **options)
+
+    return call
+
+
+def test_each_tokenizer_stands_in_the_graphs_once():
+    names = set()
+    for function in signatures("cross").values():
+        for definition in function.graph.as_graph_def(add_shapes=False).library.function:
+            names |= {definition.signature.name for n in definition.node_def if "Wordpiece" in n.op}
+    assert len(names) == 1
+
+
+def test_vectors_are_kept_and_ranked():
+    given, candidates, query = signatures("bi"), strings(CANDIDATES), strings([QUERY])
+    vectors = given["embed"](text=candidates)["vectors"]
+    assert vectors.dtype == tf.float32 and vectors.shape == (len(CANDIDATES), 16)
+    near(np.linalg.norm(vectors, axis=1), 1)
+    stored = given["rank_vectors"](query=query, vectors=vectors)
+    near(stored["scores"], given["rank"](query=query, candidates=candidates)["scores"])
+    near(stored["scores"], expected_scores("bi")[stored["order"]])
+    # Both texts have an encoder of their own, and each signature takes the right one.
+    as_query = given["embed_query"](text=candidates)["vectors"]
+    assert np.abs(as_query - vectors).max() > 0.01
+    cosines = tf.reduce_sum(given["embed_query"](text=query)["vectors"] * vectors, axis=1)
+    assert cosines.numpy().argmax() == stored["order"].numpy()[0]
+    # Ids of one side alone give what its texts do.
+    made = ids(bundle_of("bi"), [(QUERY, candidate) for candidate in CANDIDATES])
+    query_vectors = tf.repeat(given["embed_query"](text=query)["vectors"], len(CANDIDATES), axis=0)
+    for name, side, wanted in (("embed_ids", "b", vectors), ("embed_query_ids", "a", query_vectors)):
+        of_side = {key: tf.constant(value) for key, value in made.items() if key.endswith(f"_{side}")}
+        assert set(of_side) == {f"token_ids_{side}", f"padding_mask_{side}"}
+        near(given[name](**of_side)["vectors"], wanted)
+    none = given["rank_vectors"](query=strings(["a"]), vectors=tf.zeros([0, 16]))
+    assert none["order"].shape == none["scores"].shape == (0,)
+
+
+@pytest.mark.parametrize("kind", ["classes", "symmetric", "joint"])
+def test_the_explanation_shows_tokens_of_both_texts_and_all_attention(kind):
+    bundle = bundle_of(kind)
+    answers = {name: each.numpy() for name, each in signatures(kind)["explain"](**columns(ALL)).items()}
+    output = "probabilities" if kind == "classes" else "scores"
+    near(answers.pop(output), expected_answers(kind))
+    parts = bundle.preprocessor.granularities if kind == "symmetric" else ("",)
+    lengths = {}
+    for part in parts:
+        for side in "ab":
+            tokens = answers.pop("_".join(filter(None, (part, "tokens", side))))
+            lengths[part, side] = tokens.shape[1]
+            assert (tokens[:, 0] == START.encode()).all() and PADDING.encode() in tokens
+    rounds, attended = KINDS[kind].get("rounds", 1), {"a": ("a", "a", 1), "b": ("b", "b", 1)}
+    if bundle.model.form == "cross":
+        attended |= {"a_to_b": ("a", "b", rounds), "b_to_a": ("b", "a", rounds)}
+    if kind == "joint":
+        steps = lengths["", "a"] + lengths["", "b"] - 1
+        assert {n: v.shape for n, v in answers.items()} == {"attention": (len(ALL), 1, 2, steps, steps)}
+        return
+    for part in parts:
+        for name, (looking, seen, layers) in attended.items():
+            weights = answers.pop("_".join(filter(None, (part, "attention", name))))
+            assert weights.shape == (len(ALL), layers, 2, lengths[part, looking], lengths[part, seen])
+            np.testing.assert_allclose(weights[0].sum(-1)[:, :, 0], 1, atol=1e-5)
+    assert not answers
+
+
+def test_examples_are_answered_as_their_pairs():
+    texts = [[t if isinstance(t, bytes) else t.encode() for t in pair] for pair in ALL]
+    answers = signatures("classes")["classify"](strings(serialized_example(*pair) for pair in texts))
+    assert set(answers) == {"classes", "scores"}
+    near(answers["scores"], expected_answers("classes"))
+    assert (answers["classes"].numpy() == np.array([b"entails", b"neutral", b"contradicts"])).all()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="text_a"):
+        signatures("classes")["classify"](strings([tf.train.Example().SerializeToString()]))
+
+
+def test_the_names_of_the_interface():
+    every = ["serving_default", "predict_text", "predict_ids", "explain"]
+    assert list(signatures("symmetric")) == list(signatures("joint")) == [*every, "rank"]
+    assert list(signatures("cross")) == [*every[:3], "predict_ids_xla", "explain", "rank"]
+    assert list(signatures("classes")) == [*every, "classify"]
+    assert list(signatures("bi")) == [
+        *(*every, "rank", "embed", "embed_ids"),
+        *("rank_vectors", "embed_query", "embed_query_ids"),
+    ]
+
+
+def test_one_encoder_embeds_queries_and_candidates_alike():
+    shared = PairEndpoints(make_pair_bundle(form="bi")).signatures()
+    assert list(shared)[-4:] == ["rank", "embed", "embed_ids", "rank_vectors"]
+
+
+def test_a_bundle_gets_the_endpoints_of_its_task():
+    assert isinstance(endpoints(pair_bundle()), PairEndpoints)
+    assert not isinstance(endpoints(one_label_bundle()), PairEndpoints)
+
+
+def test_it_holds_every_variable_once():
+    bundle = bundle_of("symmetric")
+    variables = PairEndpoints(bundle).variables
+    assert {v.ref() for v in variables} == {v.value.ref() for v in bundle.model.variables}
+    assert len(variables) == len(bundle.model.variables)

@@ -1,0 +1,316 @@
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from export.savedmodel.classifier_endpoints import endpoints
+from export.savedmodel.endpoints import traced
+from export.savedmodel.input_checks import checked_sentences
+from export.savedmodel.tagger_endpoints import TaggerEndpoints
+from kmha.text.ragged import Ragged
+from kmha.text.sentence_limits import MOST_WORDS
+from kmha.text.special_tokens import PADDING, START
+from tests.bundles import NASTY, SENTENCES, TEXTS, make_tagger_bundle, tagger_bundle
+
+SHORT = [text for text in NASTY if len(text) < 1000]
+RAW = [*(text.encode() for text in (*SENTENCES, *TEXTS)), *SHORT, b"", b"old harbour. " * 150]
+WORDS = [
+    *(sentence.encode().split() for sentence in SENTENCES),
+    [],
+    SHORT,
+    [b"bread", b"harbour" * 5000, b"", b"new york", b"[CLS]", b"\0"],
+    [b"the", b"ferry"] * 150,
+]
+
+
+@functools.cache
+def signature(name: str, kind: str = "spelt"):
+    """Traced by itself: all of them take much longer."""
+    served, words = (
+        TaggerEndpoints(tagger_bundle(kind)),
+        (strings("words", 2), tf.TensorSpec([None], tf.int32)),
+    )
+    if name.startswith("predict_ids"):
+        return traced(getattr(served, name), **dict(zip(served._names, served._specs, strict=True)))
+    return traced(getattr(served, name), *(words if name.endswith("words") else [strings("text", 1)]))
+
+
+def strings(name: str, rank: int) -> tf.TensorSpec:
+    return tf.TensorSpec([None] * rank, tf.string, name)
+
+
+def asked_text(texts, name: str = "predict_text", kind: str = "spelt") -> dict[str, np.ndarray]:
+    return {key: value.numpy() for key, value in signature(name, kind)(tf.constant(texts, tf.string)).items()}
+
+
+def asked_words(sentences, name: str = "predict_words", kind: str = "spelt", filling: bytes = b"") -> dict:
+    answers = signature(name, kind)(*padded_words(sentences, filling))
+    return {key: value.numpy() for key, value in answers.items()}
+
+
+def padded_words(sentences, filling: bytes = b""):
+    width = max(map(len, sentences), default=0)
+    padded = [[*words, *[filling] * (width - len(words))] for words in sentences]
+    words = tf.reshape(tf.constant(padded, tf.string), [len(sentences), width])
+    return words, tf.constant([len(words) for words in sentences], tf.int32)
+
+
+def ids_of(bundle, sentences) -> tuple[dict, np.ndarray]:
+    """Ids of the windows of sentences, and how many words of each window are tagged."""
+    lengths = np.array([len(words) for words in sentences], np.int64)
+    flat = tf.constant([word for words in sentences for word in words], tf.string)
+    cut = bundle.preprocessor.cut(Ragged.from_row_lengths(flat, lengths))
+    features = bundle.preprocessor.pad(cut)
+    features.pop("segment_ids")
+    return {name: value.numpy() for name, value in features.items()}, cut.windows.counts.numpy()
+
+
+def asked_ids(features: dict, name: str = "predict_ids", kind: str = "spelt") -> dict[str, np.ndarray]:
+    given = {key: tf.constant(value, tf.int32) for key, value in features.items()}
+    return {key: value.numpy() for key, value in signature(name, kind)(**given).items()}
+
+
+def check(bundle, answers: dict[str, np.ndarray], sentences) -> None:
+    """The tags of sentences are those of the bundle, and nothing stands past their ends."""
+    tagged = bundle.tagger.tag([[word.decode("utf-8", "replace") for word in words] for words in sentences])
+    assert [len(row) for row in answers["tags"]] == [answers["tags"].shape[1]] * len(sentences)
+    for row, expected in enumerate(tagged.sentences()):
+        count = len(expected.tag_ids)
+        assert answers["tag_ids"][row, :count].tolist() == expected.tag_ids.tolist()
+        assert answers["tags"][row, :count].tolist() == [
+            bundle.labels[index].encode() for index in expected.tag_ids
+        ]
+        np.testing.assert_allclose(answers["probabilities"][row, :count], expected.probabilities, atol=1e-5)
+        found = answers["path_probabilities"][row, :count]
+        np.testing.assert_allclose(found, expected.path_probabilities, atol=1e-5)
+        assert (answers["tags"][row, count:] == b"").all()
+        for name in ("tag_ids", "probabilities", "path_probabilities"):
+            assert not answers[name][row, count:].any()
+    assert (answers["labels"] == np.array([label.encode() for label in bundle.labels])).all()
+    assert answers["labels"].shape == (len(sentences), len(bundle.labels))
+
+
+@pytest.mark.parametrize("kind", ["spelt", "characters"])
+def test_texts_are_split_and_tagged_as_by_the_bundle(kind):
+    bundle, answers = tagger_bundle(kind), asked_text(RAW, kind=kind)
+    split = bundle.tagger.split(RAW)
+    assert answers["num_words"].tolist() == [len(words) for words in split.words]
+    for row, (words, bounds) in enumerate(zip(split.words, split.bounds, strict=True)):
+        count = len(words)
+        assert [word.decode() for word in answers["words"][row, :count]] == words
+        found = zip(answers["starts"][row, :count], answers["ends"][row, :count], strict=True)
+        assert [*found] == bounds
+        assert (answers["words"][row, count:] == b"").all()
+        assert not answers["starts"][row, count:].any() and not answers["ends"][row, count:].any()
+    check(bundle, answers, [[word.encode() for word in words] for words in split.words])
+    assert len(set(answers["tags"].ravel())) > 2
+
+
+@pytest.mark.parametrize("kind", ["spelt", "no scheme"])
+def test_words_are_tagged_as_by_the_bundle(kind):
+    check(tagger_bundle(kind), asked_words(WORDS, kind=kind), WORDS)
+
+
+def test_a_row_is_answered_alone_as_among_others_and_whatever_fills_it_up():
+    together = asked_words(WORDS)
+    for row, words in enumerate(WORDS[:6]):
+        alone = asked_words([words])
+        for name in ("probabilities", "path_probabilities", "tag_ids"):
+            np.testing.assert_allclose(alone[name][0], together[name][row, : len(words)], atol=1e-6)
+    filled = asked_words(WORDS, filling=b"harbour")
+    for name, values in together.items():
+        np.testing.assert_array_equal(filled[name], values)
+
+
+def test_chunks_of_windows_and_of_sentences_change_no_answer(monkeypatch):
+    monkeypatch.setattr("export.graph.sentences.BATCH_TOKENS", 50)
+    monkeypatch.setattr("export.graph.sentences.BATCH_WORDS", 50)
+    served = TaggerEndpoints(tagger_bundle())
+    check(
+        tagger_bundle(),
+        {k: v.numpy() for k, v in served.predict_text(tf.constant(SENTENCES)).items()},
+        [[word.encode() for word in words] for words in tagger_bundle().tagger.split(SENTENCES).words],
+    )
+
+
+def test_a_sentence_may_have_as_many_words_as_one_may_and_no_more():
+    message = r"a sentence must have at most 2,048 words, given\] \[2049\]"
+    words = [b"old"] * MOST_WORDS
+    assert (asked_text([b" ".join(words)])["tags"] != b"").sum() == MOST_WORDS
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        asked_text([b"bread", b" ".join([*words, b"old"])])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        asked_words([[b"bread"], [*words, b"old"]])
+
+
+@pytest.mark.parametrize(
+    ("num_words", "message"),
+    [
+        ([1, 3], r"num_words must be from 0 to the width of words,\] \[2\] \[given\] \[3\]"),
+        ([-1, 2], r"num_words must be from 0 to the width of words,\] \[2\] \[given\] \[-1\]"),
+        ([1], r"num_words must have as many rows as words,\] \[2\] \[given\] \[1\]"),
+    ],
+)
+def test_numbers_of_words_that_do_not_fit_are_refused(num_words, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        signature("predict_words")(tf.constant([["a", "b"], ["c", "d"]]), tf.constant(num_words))
+
+
+def test_no_texts_and_texts_without_words_are_answered():
+    assert {value.shape[:2] for name, value in asked_text([]).items() if value.ndim > 1} == {(0, 1), (0, 5)}
+    assert asked_text([b"", b" \n"])["num_words"].tolist() == [0, 0]
+    assert asked_words([])["tags"].shape == (0, 0)
+    assert asked_words([[], []])["probabilities"].shape == (2, 0, 5)
+    for name in ("explain", "explain_words"):
+        ask = asked_words if name == "explain_words" else asked_text
+        assert len(ask([], name)["tokens"]) == 0
+
+
+def test_the_best_path_of_a_scheme_breaks_it_nowhere():
+    bundle = make_tagger_bundle(characters=True)
+    bias = bundle.model.head.bias
+    # Names of several words, wherever the scheme lets them be.
+    bias.assign(bias + np.array([3.0 * label.startswith("I-") for label in bundle.labels], np.float32))
+    specs = strings("words", 2), tf.TensorSpec([None], tf.int32)
+    answers = traced(TaggerEndpoints(bundle).predict_words, *specs)(*padded_words(WORDS))
+    tags = answers["tags"].numpy()
+    for row in tags:
+        for before, after in zip([b"O", *row], row, strict=False):
+            if after.startswith(b"I-"):
+                assert before[2:] == after[2:]
+    assert bundle.model.scheme == "bio" and any(tag.startswith(b"I-") for tag in tags.ravel())
+
+
+@pytest.mark.parametrize("kind", ["spelt", "no scheme"])
+def test_ids_are_scored_as_their_words_and_stitch_to_whole_sentences(kind):
+    bundle = tagger_bundle(kind)
+    features, counts = ids_of(bundle, WORDS)
+    answers = asked_ids(features, kind=kind)
+    assert set(answers) == {"probabilities", "tag_ids", "path_probabilities", "scores"}
+    scores = np.concatenate([row[:count] for row, count in zip(answers["scores"], counts, strict=True)])
+    texts = [[word.decode("utf-8", "replace") for word in words] for words in WORDS]
+    np.testing.assert_allclose(scores, bundle.tagger.scores(texts), atol=1e-4)
+    # Each window by itself is a sentence to the decoder.
+    alone = bundle.tagger._decoder(scores, counts)
+    for row, expected in enumerate(alone.sentences()):
+        count = counts[row]
+        assert answers["tag_ids"][row, :count].tolist() == expected.tag_ids.tolist()
+        np.testing.assert_allclose(answers["probabilities"][row, :count], expected.probabilities, atol=1e-5)
+
+
+def test_compiled_ids_are_answered_as_others():
+    features, _ = ids_of(tagger_bundle(), WORDS[:3])
+    compiled = asked_ids(features, "predict_ids_xla")
+    for name, values in asked_ids(features).items():
+        assert compiled[name].shape == values.shape
+        np.testing.assert_allclose(compiled[name], values, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0)])
+def test_ids_of_nothing_are_answered(shape):
+    nothing = np.zeros(shape)
+    features = dict.fromkeys(("token_ids", "padding_mask", "word_starts", "word_mask"), nothing)
+    answers = asked_ids({**features, "character_ids": np.zeros((*shape, 20))})
+    assert answers["probabilities"].shape == (*shape, 5) and answers["tag_ids"].shape == shape
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("token_ids", lambda ids: ids - 9, r"(?s)token_ids must be in \[0, \d+\), given\W+-\d"),
+        ("token_ids", lambda ids: ids + 9999, r"token_ids must be in \[0, "),
+        (
+            "token_ids",
+            lambda ids: np.full((len(ids), 25), 5),
+            "token_ids must be at most 24 long, given length",
+        ),
+        ("padding_mask", lambda mask: mask[:, 1:], "padding_mask must have the shape of token_ids"),
+        (
+            "word_starts",
+            lambda starts: starts - 2,
+            r"(?s)word_starts must be from 0 to below.*19.*given.*-1",
+        ),
+        (
+            "word_starts",
+            lambda starts: starts + 22,
+            r"(?s)word_starts must be from 0 to below.*19.*given.*23",
+        ),
+        ("word_starts", lambda starts: starts[1:], "word_starts must have as many rows as token_ids"),
+        ("word_mask", lambda mask: mask[:, 1:], "word_mask must have the shape of word_starts"),
+        ("character_ids", lambda ids: ids[..., 1:], "character_ids must have the shape"),
+        ("character_ids", lambda ids: ids + 4096, r"(?s)character_ids must be from 0 to below\W+4096"),
+    ],
+)
+def test_ids_that_cannot_be_used_are_refused_by_name(name, change, message):
+    features, _ = ids_of(tagger_bundle(), [SENTENCES[0].encode().split(), [b"ferry"]])
+    assert features["token_ids"].shape[1] == 19
+    features[name] = change(features[name])
+    # Of any shape, as a server asks.
+    specs = {key: tf.TensorSpec([None] * values.ndim, tf.int32) for key, values in features.items()}
+    texts = tagger_bundle().preprocessor
+    checked = tf.function(lambda given: checked_sentences(texts, given), input_signature=[specs])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        checked({name: tf.constant(values, tf.int32) for name, values in features.items()})
+
+
+def test_a_signature_refuses_them_too():
+    features, _ = ids_of(tagger_bundle(), [[b"ferry"]])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="word_starts must be from 0 to below"):
+        asked_ids({**features, "word_starts": features["word_starts"] - 2})
+
+
+@pytest.mark.parametrize("kind", ["spelt", "no scheme"])
+def test_a_server_that_joins_requests_changes_no_answer(kind):
+    """Columns repeat the first value of a request's tensor; see `tests.export.savedmodel.test_classifier_endpoints.as_a_server_joins`."""
+    bundle = tagger_bundle(kind)
+    requests = [ids_of(bundle, part)[0] for part in (WORDS[3:4], [WORDS[4], WORDS[3]], [[]], WORDS[:2])]
+    joined = {}
+    for name in requests[0]:
+        width = max(features[name].shape[1] for features in requests)
+        rest = [(0, 0)] * (requests[0][name].ndim - 2)
+        joined[name] = np.concatenate(
+            [
+                np.pad(
+                    features[name],
+                    [(0, 0), (0, width - features[name].shape[1]), *rest],
+                    constant_values=features[name].flat[0],
+                )
+                for features in requests
+            ]
+        )
+    together, begin = asked_ids(joined, kind=kind), 0
+    for features in requests:
+        alone = asked_ids(features, kind=kind)
+        rows, width = alone["tag_ids"].shape
+        for name, values in alone.items():
+            found = together[name][begin : begin + rows]
+            np.testing.assert_allclose(found[:, :width], values, atol=1e-5)
+            assert not found[:, width:].any() or name == "scores"
+        begin += rows
+
+
+def test_the_explanation_shows_every_window():
+    bundle, texts = tagger_bundle(), [SENTENCES[4], "", SENTENCES[0]]
+    answers = asked_text(texts, "explain")
+    windows = answers["windows"].tolist()
+    assert windows == sorted(windows) and set(windows) == {0, 1, 2} and windows.count(1) == 1
+    tokens, config = answers["tokens"], bundle.model.encoder_config
+    rows, length = tokens.shape
+    assert rows == len(windows) > 3 and (tokens[:, 0] == START.encode()).all()
+    assert answers["attention"].shape == (rows, config.num_layers, config.num_heads, length, length)
+    seen = answers["attention"] * (tokens != PADDING.encode())[:, None, None, None, :]
+    np.testing.assert_allclose(seen.sum(-1), 1, atol=1e-5)
+    expected = asked_text(texts)["probabilities"]
+    np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)
+
+
+def test_words_are_explained_as_their_text():
+    sentences = [SENTENCES[1].encode().split(), []]
+    text, words = asked_text([SENTENCES[1], ""], "explain"), asked_words(sentences, "explain_words")
+    for name, values in text.items():
+        np.testing.assert_array_equal(words[name], values)
+
+
+def test_a_tagger_is_served_as_one():
+    assert isinstance(endpoints(tagger_bundle()), TaggerEndpoints)

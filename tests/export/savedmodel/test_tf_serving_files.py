@@ -1,0 +1,155 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
+from tensorflow_serving.config import model_server_config_pb2
+
+from export.savedmodel.__main__ import main, write_savedmodel
+from export.savedmodel.tf_serving_files import ALLOWED_BATCH_SIZES, add_missing, model_name, server_files
+from kmha.errors import InputError
+from tests.bundles import one_label_bundle
+
+FILES = {"models.config", "batching.config", "monitoring.config", "docker-compose.yml"}
+Field = descriptor_pb2.FieldDescriptorProto
+
+
+def message(name: str, fields: list[tuple]) -> Any:
+    """A message class made of (name, number, type name or kind, repeated) where no package carries it."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{name}.proto", syntax="proto3", dependency=[wrappers_pb2.DESCRIPTOR.name]
+    )
+    made = file.message_type.add(name=name)
+    for field, number, kind, repeated in fields:
+        label = Field.LABEL_REPEATED if repeated else Field.LABEL_OPTIONAL
+        if isinstance(kind, str):
+            made.field.add(name=field, number=number, type=Field.TYPE_MESSAGE, type_name=kind, label=label)
+        else:
+            made.field.add(name=field, number=number, type=kind, label=label)
+    if name == "MonitoringConfig":
+        inner = file.message_type.add(name="PrometheusConfig")
+        inner.field.add(name="enable", number=1, type=Field.TYPE_BOOL, label=Field.LABEL_OPTIONAL)
+        inner.field.add(name="path", number=2, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+# As in tensorflow_serving/servables/tensorflow/session_bundle_config.proto.
+INT64 = ".google.protobuf.Int64Value"
+BatchingParameters = message(
+    "BatchingParameters",
+    [
+        ("max_batch_size", 1, INT64, False),
+        ("batch_timeout_micros", 2, INT64, False),
+        ("max_enqueued_batches", 3, INT64, False),
+        ("num_batch_threads", 4, INT64, False),
+        ("thread_pool_name", 5, ".google.protobuf.StringValue", False),
+        ("allowed_batch_sizes", 6, Field.TYPE_INT64, True),
+        ("pad_variable_length_inputs", 7, Field.TYPE_BOOL, False),
+    ],
+)
+# As in tensorflow_serving/config/monitoring_config.proto.
+MonitoringConfig = message("MonitoringConfig", [("prometheus_config", 1, ".PrometheusConfig", False)])
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("news", "news"),
+        ("news-2", "news-2"),
+        ("my news: ü", "my_news"),
+        ("v1.2", "v1_2"),
+        ("渡", "model"),
+        ("a\"b'c\nd", "a_b_c_d"),
+    ],
+)
+def test_the_model_is_named_after_its_folder(tmp_path, folder, name):
+    assert model_name(tmp_path / folder) == name
+
+
+def test_a_folder_given_as_a_dot_has_a_name(tmp_path, monkeypatch):
+    (tmp_path / "news").mkdir()
+    monkeypatch.chdir(tmp_path / "news")
+    assert model_name(Path()) == "news"
+
+
+def test_the_model_is_found_where_the_container_mounts_it():
+    files = server_files("news", xla=False)
+    config = text_format.Parse(files["models.config"], model_server_config_pb2.ModelServerConfig())
+    (model,) = config.model_config_list.config
+    assert (model.name, model.model_platform) == ("news", "tensorflow")
+    (service,) = yaml.safe_load(files["docker-compose.yml"])["services"].values()
+    (volume,) = service["volumes"]
+    assert volume == {"type": "bind", "source": ".", "target": model.base_path, "read_only": True}
+    assert service["ports"] == ["8500:8500", "8501:8501"]
+    assert service["image"].startswith("tensorflow/serving:")
+    flags = dict(word.removeprefix("--").split("=") for word in service["command"])
+    assert flags == {
+        "model_config_file": "/models/news/models.config",
+        "monitoring_config_file": "/models/news/monitoring.config",
+        "enable_batching": "true",
+        "batching_parameters_file": "/models/news/batching.config",
+    }
+
+
+def test_a_compiled_signature_needs_a_flag():
+    compose = yaml.safe_load(server_files("news", xla=True)["docker-compose.yml"])
+    assert compose["services"]["serving"]["command"][-1] == "--xla_cpu_compilation_enabled=true"
+
+
+def test_batching_is_as_the_server_demands_it():
+    parameters = text_format.Parse(server_files("news", False)["batching.config"], BatchingParameters())
+    sizes = list(parameters.allowed_batch_sizes)
+    assert sizes == sorted(set(sizes)) == list(ALLOWED_BATCH_SIZES)
+    assert sizes[-1] == parameters.max_batch_size.value
+    assert parameters.pad_variable_length_inputs
+    assert parameters.batch_timeout_micros.value > 0 < parameters.max_enqueued_batches.value
+
+
+def test_monitoring_is_on():
+    config = text_format.Parse(server_files("news", False)["monitoring.config"], MonitoringConfig())
+    assert config.prometheus_config.enable
+    assert config.prometheus_config.path == "/monitoring/prometheus/metrics"
+
+
+def test_an_export_writes_them_once_and_then_keeps_them(tmp_path, capsys):
+    folder = tmp_path / "news"
+    write_savedmodel(one_label_bundle(), folder)
+    assert {path.name for path in folder.iterdir()} == {"1", *FILES}
+    assert "kept" not in capsys.readouterr().err
+    (folder / "models.config").write_text("# mine")
+    (folder / "monitoring.config").unlink()
+    write_savedmodel(one_label_bundle(), folder, xla=True)
+    assert {path.name for path in folder.iterdir()} == {"1", "2", *FILES}
+    assert (folder / "models.config").read_text() == "# mine"
+    error = capsys.readouterr().err
+    assert "kept as they were: models.config, batching.config, docker-compose.yml\n" in error
+    assert "add --xla_cpu_compilation_enabled=true" in error
+
+
+def test_all_are_added_or_none(tmp_path, monkeypatch):
+    (tmp_path / "old").touch()
+    real = Path.write_text
+
+    def full(path, *arguments):
+        if path.name.startswith("c"):
+            raise OSError(28, "disk full")
+        return real(path, *arguments)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(InputError, match="disk full"):
+        add_missing(tmp_path, {"a": "1", "old": "2", "b": "3", "c": "4", "d": "5"})
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_no_version_stays_when_they_cannot_be_written(runs, tmp_path, monkeypatch, capsys):
+    def full(path, *_):
+        raise OSError(28, "disk full")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert main([str(runs["one label"]), str(tmp_path / "served")]) == 2
+    assert "disk full" in capsys.readouterr().err
+    assert not (tmp_path / "served").exists()

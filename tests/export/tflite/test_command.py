@@ -1,0 +1,303 @@
+import subprocess
+import sys
+import zipfile
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.device.tokenizer import Tokenizer
+from export.tflite import convert as tflite_convert
+from export.tflite.__main__ import chosen_lengths, main, write_tflite
+from export.tflite.check import new_interpreter, op_counts
+from export.tflite.convert import convert, run_converter
+from export.tflite.runner import load_tflite
+from kmha.errors import InputError
+from tests.bundles import NASTY, TEXTS, make_bundle, one_label_bundle, several_label_bundle
+from tests.command_runs import call, clean_environment
+
+ALL = [*TEXTS, *NASTY]
+FILES = ["m.labels.txt", "m.tflite", "m.tokenizer.json", "m.vocab.txt"]
+DEVICE = """
+import sys
+sys.modules["tensorflow"] = sys.modules["keras"] = None
+from export.tflite_runner import load_tflite
+print(load_tflite(sys.argv[1])(["old bread"])[0].tolist())
+"""
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    one_label_bundle().save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
+def test_texts_are_answered_as_by_the_run(make, tmp_path):
+    bundle = make()
+    assert write_tflite(bundle, tmp_path / "m.tflite", [24]) < 1e-5
+    assert sorted(path.name for path in tmp_path.iterdir()) == FILES
+    found = load_tflite(tmp_path / "m.tflite")(ALL)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, bundle.probabilities(ALL), atol=1e-5)
+    assert load_tflite(tmp_path / "m.tflite")([]).shape == (0, len(bundle.labels))
+    assert (tmp_path / "m.labels.txt").read_text("utf-8").splitlines() == bundle.labels
+
+
+@pytest.mark.parametrize("tokenization", ["word", "char"])
+def test_other_tokenizations_and_any_length(tokenization, tmp_path):
+    bundle = make_bundle(tokenization=tokenization, norm="post", num_segments=2)
+    write_tflite(bundle, tmp_path / "m.tflite", [None])
+    found = load_tflite(tmp_path / "m.tflite")(ALL)
+    np.testing.assert_allclose(found, bundle.probabilities(ALL), atol=1e-5)
+    assert not zipfile.is_zipfile(tmp_path / "m.tflite")
+
+
+def test_several_lengths_share_the_weights(tmp_path):
+    bundle = make_bundle(ngram_buckets=5003)
+    one, two = convert(bundle, [24]), convert(bundle, [8, 24])
+    assert len(two) < 1.3 * len(one)
+    write_tflite(bundle, tmp_path / "m.tflite", [8, 24])
+    interpreter = new_interpreter((tmp_path / "m.tflite").read_bytes())
+    assert set(interpreter.get_signature_list()) == {"length_8", "length_24"}
+    np.testing.assert_allclose(load_tflite(tmp_path / "m.tflite")(ALL), bundle.probabilities(ALL), atol=1e-5)
+    # The short one alone answers texts that fit into it, and cuts the others.
+    write_tflite(bundle, tmp_path / "short.tflite", [8])
+    short = load_tflite(tmp_path / "short.tflite")(["bread", TEXTS[0]])
+    np.testing.assert_allclose(short[0], bundle.probabilities(["bread"])[0], atol=1e-5)
+    ids = Tokenizer.read(tmp_path / "short.tokenizer.json").encode(TEXTS[0], 8)
+    np.testing.assert_allclose(short[1], bundle.probabilities_of_ids([ids])[0], atol=1e-5)
+
+
+def test_the_interface_has_the_names_of_the_features():
+    runner = new_interpreter(convert(one_label_bundle(), [16])).get_signature_runner("serving_default")
+    inputs = {name: (d["dtype"], d["shape"].tolist()) for name, d in runner.get_input_details().items()}
+    assert inputs == dict.fromkeys(["token_ids", "padding_mask", "segment_ids"], (np.int32, [1, 16]))
+    outputs = {name: (d["dtype"], d["shape"].tolist()) for name, d in runner.get_output_details().items()}
+    assert outputs == {"probabilities": (np.float32, [1, 3])}
+
+
+@pytest.mark.parametrize("length", [24, None])
+def test_attention_comes_if_asked_for(length, tmp_path):
+    bundle = make_bundle(num_layers=2)
+    write_tflite(bundle, tmp_path / "m.tflite", [length], with_attention=True)
+    tokenizer = Tokenizer.read(tmp_path / "m.tokenizer.json")
+    ids, mask = tokenizer.pad(tokenizer.encode(TEXTS[0]), 24)
+    values = {"token_ids": ids, "padding_mask": mask, "segment_ids": [0] * 24}
+    runner = new_interpreter((tmp_path / "m.tflite").read_bytes()).get_signature_runner("serving_default")
+    attention = runner(**{name: np.array([row], np.int32) for name, row in values.items()})["attention"]
+    assert attention.shape == (1, 2, 2, 24, 24)
+    np.testing.assert_allclose((attention * np.array(mask)).sum(-1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("quantize", "size", "tolerance"), [("float16", 0.6, 5e-3), ("dynamic", 0.45, 0.1), ("int8", 0.45, 0.1)]
+)
+def test_quantized_models_are_smaller_and_answer_nearly_alike(quantize, size, tolerance, tmp_path):
+    bundle = make_bundle(hidden_dim=64, intermediate_dim=256, ngram_buckets=0)
+    exact, rounded = tmp_path / "exact.tflite", tmp_path / "rounded.tflite"
+    write_tflite(bundle, exact, [24])
+    assert write_tflite(bundle, rounded, [24], quantize) < tolerance
+    weights = [path.stat().st_size - 30_000 for path in (rounded, exact)]
+    assert weights[0] < size * weights[1]
+    difference = np.abs(load_tflite(rounded)(ALL) - bundle.probabilities(ALL))
+    assert 0 < difference.max() < 2 * tolerance
+
+
+def test_int8_computes_products_in_integers():
+    from ai_edge_litert import schema_py_generated as schema
+
+    content = convert(make_bundle(), [8, 24], "int8")
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
+    products = (schema.BuiltinOperator.FULLY_CONNECTED, schema.BuiltinOperator.BATCH_MATMUL)
+    found = [
+        graph.tensors[operator.inputs[place]].type
+        for graph in model.subgraphs
+        for operator in graph.operators
+        if model.operatorCodes[operator.opcodeIndex].builtinCode in products
+        for place in (0, 1)
+    ]
+    assert len(found) > 10 and set(found) == {schema.TensorType.INT8}
+
+
+def test_int8_leaves_values_that_lie_far_apart_as_they_are(tmp_path, monkeypatch):
+    """As the second layer of a BERT's feed-forward network has them: one output far out, and the others decide."""
+    bundle = make_bundle(hidden_dim=32, intermediate_dim=64, norm="post", ngram_buckets=0)
+    block, far = bundle.model.encoder.blocks[0], np.eye(32)[5]
+    block.feed_forward.contract.bias.assign(600.0 * far)
+    block.feed_forward_norm.gamma.assign(15.0 * (1 - far))
+    block.feed_forward_norm.beta.assign(0 * far)
+    bundle.model.head.kernel.assign(0.2 * bundle.model.head.kernel)
+    differences = {}
+    for name, widest in (("left", tflite_convert.WIDEST_INT8), ("rounded", np.inf)):
+        monkeypatch.setattr(tflite_convert, "WIDEST_INT8", widest)
+        write_tflite(bundle, tmp_path / name, [24], "int8")
+        differences[name] = np.abs(load_tflite(tmp_path / name)(TEXTS) - bundle.probabilities(TEXTS)).max()
+    assert 2 * differences["left"] < differences["rounded"], differences
+
+
+def test_int8_without_a_sample_is_refused(run_folder, tmp_path):
+    bundle = make_bundle()
+    bundle.sample = []
+    bundle.save(tmp_path / "run")
+    outcome = call(main, tmp_path / "run", tmp_path / "new" / "m.tflite", "--quantize=int8")
+    assert outcome.status == 2 and "wanted a run with a sample of its training texts" in outcome.err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "wanted", "expected"),
+    [
+        ({"p99": 16}, (), [16]),
+        ({"p99": 17}, (), [24]),
+        ({}, (), [24]),
+        ({"p99": 1}, (), [8]),
+        ({}, (9, 3, 9), [3, 9]),
+    ],
+)
+def test_lengths(lengths, wanted, expected):
+    bundle = make_bundle()
+    bundle.details["lengths"] = lengths
+    assert chosen_lengths(bundle, wanted) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--length", "25"], "--length: wanted 3 to the run's 24, given 25"),
+        (["--length", "8", "2"], "--length: wanted 3 to the run's 24, given 2"),
+        (["--length", "8", "--dynamic-length"], "--dynamic-length: wanted it or --length, given both"),
+        (
+            ["--quantize", "int4"],
+            "--quantize: wanted one of 'none', 'float16', 'dynamic', 'int8', given 'int4'",
+        ),
+    ],
+)
+def test_wrong_flags_are_refused(run_folder, tmp_path, arguments, message):
+    outcome = call(main, run_folder, tmp_path / "m.tflite", *arguments)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err == f"error: {message}\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_keeps_what_stands_there(run_folder, tmp_path):
+    out = tmp_path / "m.tflite"
+    outcome = call(main, run_folder, out)
+    assert (outcome.status, outcome.out) == (0, f"{out}\n")
+    # The same tokenizer may serve another format; another one must not be replaced unasked.
+    outcome = call(main, run_folder, out)
+    assert outcome.status == 2 and f"{out}: wanted a new place" in outcome.err
+    out.unlink()
+    assert call(main, run_folder, out).status == 0
+    out.unlink()
+    (tmp_path / "m.vocab.txt").write_text("mine")
+    outcome = call(main, run_folder, out)
+    assert outcome.status == 2 and "m.vocab.txt: wanted a new place" in outcome.err and not out.exists()
+    assert call(main, run_folder, out, "--overwrite").status == 0
+    assert (tmp_path / "m.vocab.txt").read_text() != "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == FILES
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(run_folder, tmp_path):
+    (tmp_path / "file").touch()
+    outcome = call(main, run_folder, tmp_path / "file" / "m.tflite")
+    assert outcome.status == 2 and "cannot write there" in outcome.err and outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("fault", ["custom op", "variable", "not a number", "other weights"])
+def test_what_is_wrong_fails_and_leaves_nothing(run_folder, tmp_path, monkeypatch, fault):
+    wrong = make_bundle()
+    if fault == "not a number":
+        wrong.model.weights[0].assign(wrong.model.weights[0] * np.nan)
+    if fault == "other weights":
+        wrong.model.head.kernel.assign(-wrong.model.head.kernel)
+
+    def convert_wrongly(bundle, *arguments):
+        return {"custom op": _with_flex_op, "variable": _with_variables}.get(fault, _of(wrong))()
+
+    monkeypatch.setattr(tflite_convert, "convert", convert_wrongly)
+    outcome = call(main, run_folder, tmp_path / "m.tflite")
+    message = {
+        "custom op": "wanted built-in ops without variables, given Betainc",
+        "variable": "without variables, given ASSIGN_VARIABLE",
+        "not a number": "wanted numbers, given nan",
+        "other weights": "wanted the run's answers within 0.0001",
+    }[fault]
+    assert outcome.status == 1 and message in outcome.err
+    assert not list(tmp_path.iterdir())
+
+
+def _of(bundle):
+    return lambda: convert(bundle, [16])
+
+
+def _with_flex_op() -> bytes:
+    """A model with an op that is not built in."""
+    import tensorflow as tf
+
+    function = tf.function(lambda x: tf.raw_ops.Betainc(a=x, b=x, x=x)).get_concrete_function(
+        tf.TensorSpec([2], tf.float32)
+    )
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function], tf.Module())
+    return run_converter(converter)
+
+
+def _with_variables() -> bytes:
+    """A model whose weights are handles."""
+    import tensorflow as tf
+
+    class Counter(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.count = tf.Variable(tf.ones(1))
+
+        @tf.function(input_signature=[tf.TensorSpec([1], tf.float32)])
+        def add(self, x):
+            self.count.assign_add(x)
+            return self.count + x
+
+    module = Counter()
+    function: Any = module.add
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], module)
+    converter.experimental_enable_resource_variables = True
+    return converter.convert()
+
+
+def test_an_export_counts_its_ops():
+    counts = op_counts(convert(one_label_bundle(), [8]))
+    assert counts["SOFTMAX"] == 2 and counts["FULLY_CONNECTED"] >= 4 and "VAR_HANDLE" not in counts
+
+
+def test_a_model_runs_without_tensorflow(run_folder, tmp_path):
+    assert call(main, run_folder, tmp_path / "m.tflite").status == 0
+    result = subprocess.run(
+        [sys.executable, "-c", DEVICE, str(tmp_path / "m.tflite")],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    expected = one_label_bundle().probabilities(["old bread"])[0]
+    np.testing.assert_allclose(np.array(numbers(result.stdout)), expected, atol=1e-5)
+
+
+def numbers(text: str) -> list[float]:
+    return [float(number) for number in text.strip(" []\n").split(",")]
+
+
+@pytest.mark.parametrize("fault", ["no model", "no tokenizer", "damaged model", "damaged tokenizer"])
+def test_what_cannot_be_loaded_is_refused(run_folder, tmp_path, fault):
+    write_tflite(one_label_bundle(), tmp_path / "m.tflite", [8])
+    path = tmp_path / ("m.tflite" if fault.endswith("model") else "m.tokenizer.json")
+    path.unlink() if fault.startswith("no") else path.write_bytes(b"{}")
+    with pytest.raises(InputError, match=f"{path.name}: wanted"):
+        load_tflite(tmp_path / "m.tflite")
+
+
+@pytest.mark.parametrize("number", [10**6, 2**30, -(10**6)])
+def test_ids_past_the_vocabulary_are_an_error_of_the_runtime(number):
+    runner = new_interpreter(convert(one_label_bundle(), [8])).get_signature_runner("serving_default")
+    ids = np.array([[2, number, 3, 0, 0, 0, 0, 0]], np.int32)
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        runner(token_ids=ids, padding_mask=np.ones_like(ids), segment_ids=np.zeros_like(ids))

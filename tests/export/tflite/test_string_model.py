@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+
+from export.tflite.__main__ import main
+from export.tflite.string_model import convert_text, load_text_tflite
+from kmha.errors import InputError
+from kmha.text.vocabulary import Tokenization
+from tests.bundles import NASTY, TEXTS, make_bundle, one_label_bundle
+from tests.command_runs import call
+
+SHORT = [text for text in NASTY if len(text) < 100]
+
+
+@pytest.mark.parametrize("tokenization", ["wordpiece", "word"])
+def test_strings_are_answered_as_by_the_run(tokenization: Tokenization):
+    bundle = make_bundle(tokenization=tokenization)
+    answer = load_text_tflite(convert_text(bundle, bundle.preprocessor.max_length, "none"))
+    texts = [*TEXTS, *SHORT]
+    np.testing.assert_allclose(answer(texts), bundle.probabilities(texts), atol=1e-5)
+
+
+def test_a_longer_text_is_cut_between_the_special_tokens():
+    bundle = one_label_bundle()
+    answer = load_text_tflite(convert_text(bundle, 8, "none"))
+    text = "old bread " * 30
+    ids = bundle.preprocessor.sequences(bundle.preprocessor.tokenize([text])).to_tensor().numpy()
+    cut = np.concatenate([ids[:, :7], ids[:, -1:]], axis=1)
+    np.testing.assert_allclose(answer([text]), bundle.probabilities_of_ids(cut), atol=1e-5)
+
+
+def test_the_command_writes_it_beside_the_other(tmp_path):
+    run, out = tmp_path / "run", tmp_path / "news.tflite"
+    one_label_bundle().save(run)
+    outcome = call(main, run, out, "--with-tokenizer", "--quantize", "dynamic")
+    assert (outcome.status, outcome.out) == (0, f"{out}\n"), outcome.err
+    answers = load_text_tflite((tmp_path / "news.text.tflite").read_bytes())(TEXTS)
+    np.testing.assert_allclose(answers, one_label_bundle().probabilities(TEXTS), atol=0.1)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    refused = call(main, run, tmp_path / "other.tflite", "--with-tokenizer", "--quantize", "int8")
+    assert refused.status == 2 and "given int8" in refused.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_characters_are_refused():
+    with pytest.raises(InputError, match="given one of characters"):
+        convert_text(make_bundle(tokenization="char"), 16, "none")

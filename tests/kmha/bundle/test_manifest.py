@@ -1,0 +1,84 @@
+import hashlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+from kmha.bundle.manifest import FORMAT, check_files, read_manifest, write_manifest
+from kmha.errors import InputError
+from tests.command_runs import ROOT
+
+VALUES = {
+    "task": "classify",
+    "labels": ["ja", "nein"],
+    "multi_label": False,
+    "thresholds": None,
+    "text": {},
+    "more": [1, "ü"],
+}
+
+FILES = ("model.keras", "vocab.txt")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in FILES:
+        (tmp_path / name).write_bytes(name.encode())
+    write_manifest(tmp_path, VALUES, FILES)
+    return tmp_path
+
+
+def test_what_was_written_is_read(folder):
+    manifest = read_manifest(folder)
+    assert VALUES.items() <= manifest.items()
+    assert (manifest["format"], manifest["task"]) == (FORMAT, "classify")
+    assert manifest["files"]["vocab.txt"] == hashlib.sha256(b"vocab.txt").hexdigest()
+    check_files(folder, manifest)
+
+
+def test_a_masked_language_model_has_no_labels(folder):
+    values = {**VALUES, "task": "masked-lm", "labels": [], "vocabulary_size": 9}
+    write_manifest(folder, values, FILES)
+    assert read_manifest(folder)["labels"] == []
+    for wrong, message in (
+        ({"labels": ["a"]}, "labels must be an empty list"),
+        ({"vocabulary_size": 0}, "vocabulary_size must be a number of tokens, given 0"),
+        ({"vocabulary_size": True}, "vocabulary_size must be a number of tokens, given true"),
+    ):
+        write_manifest(folder, values | wrong, FILES)
+        with pytest.raises(InputError, match=message):
+            read_manifest(folder)
+
+
+def test_no_value_takes_the_place_of_format_or_hashes(folder):
+    write_manifest(folder, VALUES | {"format": 99, "files": {}}, FILES)
+    check_files(folder, read_manifest(folder))
+
+
+def test_letters_stay_readable(folder):
+    assert '"ü"' in (folder / "bundle.json").read_text("utf-8")
+
+
+def test_a_third_file_is_checked_too(folder):
+    manifest = read_manifest(folder)
+    manifest["files"]["more.txt"] = hashlib.sha256(b"a").hexdigest()
+    with pytest.raises(InputError, match="wanted the bundle's file more.txt"):
+        check_files(folder, manifest)
+    (folder / "more.txt").write_bytes(b"b")
+    with pytest.raises(InputError, match="more.txt: wanted SHA-256"):
+        check_files(folder, manifest)
+
+
+def test_a_long_wrong_value_is_shown_short(folder):
+    (folder / "bundle.json").write_text(json.dumps(read_manifest(folder) | {"task": "x" * 9999}))
+    with pytest.raises(InputError) as error:
+        read_manifest(folder)
+    assert len(str(error.value)) < 300
+
+
+def test_it_is_read_without_tensorflow():
+    program = (
+        "import kmha.bundle.manifest, sys; assert not {'keras', 'tensorflow', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

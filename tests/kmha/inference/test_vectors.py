@@ -1,0 +1,161 @@
+"""Vectors of texts: each model's own, of length 1, and of the text alone."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kmha.errors import InputError
+from kmha.inference import vectors
+from kmha.inference.vectors import TextVectors
+from tests.bundles import (
+    NASTY,
+    SENTENCES,
+    TAGGERS,
+    TEXTS,
+    make_bundle,
+    make_pair_bundle,
+    several_label_bundle,
+    tagger_bundle,
+)
+
+
+@functools.cache
+def post_norm_bundle():
+    return make_bundle(norm="post", num_segments=2)
+
+
+@functools.cache
+def cross_bundle():
+    return make_pair_bundle(("wordpiece", "char"), form="cross", share_weights=False)
+
+
+BUNDLES = {
+    "pre-norm": several_label_bundle,
+    "post-norm": post_norm_bundle,
+    "cross": cross_bundle,
+    "tagger": tagger_bundle,
+    "tagger of characters": lambda: tagger_bundle("characters"),
+}
+every_bundle = pytest.mark.parametrize("name", BUNDLES)
+
+
+@functools.cache
+def reader(name: str) -> TextVectors:
+    return TextVectors(BUNDLES[name]())
+
+
+def unit(pooled: np.ndarray) -> np.ndarray:
+    return pooled / np.linalg.norm(pooled, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_classifiers_vector_is_what_its_head_reads(norm, pooling):
+    """Pooled and normalised by hand, from what leaves the encoder."""
+    bundle = make_bundle(norm=norm)
+    bundle.model.pooling.mode = pooling
+    found = TextVectors(bundle)(TEXTS)
+    for row, text in enumerate(TEXTS[:3]):
+        features = bundle.preprocessor(tf.constant([text]))
+        states = bundle.model.encoder(features).numpy()[0]
+        pooled = {"cls": states[0], "mean": states.mean(axis=0), "max": states.max(axis=0)}[pooling]
+        if norm == "pre":
+            layer = bundle.model.pooled_norm
+            centred = (pooled - pooled.mean()) / np.sqrt(pooled.var() + layer.epsilon)
+            pooled = centred * layer.gamma.numpy() + layer.beta.numpy()
+        np.testing.assert_allclose(found[row], unit(pooled), atol=1e-5)
+        logits = pooled @ bundle.model.head.kernel.numpy() + bundle.model.head.bias.numpy()
+        np.testing.assert_allclose(logits, bundle.model(features).numpy()[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", TAGGERS)
+def test_a_taggers_vector_is_the_mean_of_its_tokens(kind):
+    bundle = tagger_bundle(kind)
+    preprocessor, read = bundle.preprocessor, TextVectors(bundle)
+    for text in SENTENCES[:3]:
+        cut = preprocessor.cut(preprocessor.words(tf.constant([text])).words)
+        features = preprocessor.pad(cut)
+        states = bundle.model.encoded(features).numpy()[0][features["padding_mask"].numpy()[0] > 0]
+        np.testing.assert_allclose(read([text])[0], unit(states.mean(axis=0)), atol=1e-5)
+
+
+def test_of_a_long_text_a_tagger_reads_the_first_window():
+    found = reader("tagger")(["bread " * 200, "bread " * 300, "bread " * 5])
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+    assert np.abs(found[0] - found[2]).max() > 0.01
+
+
+def test_a_text_of_the_cross_form_is_encoded_alone():
+    bundle = cross_bundle()
+    for side in "ab":
+        found = TextVectors(bundle, side)(TEXTS[:2])
+        for row, text in enumerate(TEXTS[:2]):
+            pooled = []
+            for name, pair in zip(bundle.model.granularities, bundle.model.pairs, strict=True):
+                part = dict(zip(bundle.preprocessor.granularities, bundle.preprocessor.parts, strict=True))[
+                    name
+                ]
+                made = part(tf.constant([text]))
+                states, _ = pair.encode(made["token_ids"], made["padding_mask"], side)
+                pooled.append(pair.norm(tf.reduce_mean(states, axis=1)).numpy()[0])
+            np.testing.assert_allclose(found[row], unit(np.concatenate(pooled)), atol=1e-5)
+
+
+@every_bundle
+def test_vectors_are_of_length_one_and_tell_texts_apart(name):
+    found = reader(name)([*TEXTS, *NASTY])
+    assert found.dtype == np.float32 and found.shape[1] == reader(name).dim
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
+    assert np.ptp(found[: len(TEXTS)], axis=0).max() > 0.05
+
+
+@every_bundle
+@settings(max_examples=8)
+@given(
+    text=st.one_of(st.sampled_from(TEXTS), st.text(max_size=40)),
+    before=st.lists(st.text(max_size=60), max_size=3),
+    after=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=3),
+)
+def test_other_texts_in_the_batch_never_change_a_vector(name, text, before, after):
+    together = reader(name)([*before, text, *after])
+    np.testing.assert_allclose(together[len(before)], reader(name)([text])[0], atol=1e-5)
+
+
+@every_bundle
+def test_how_texts_are_batched_never_changes_a_vector(name, monkeypatch):
+    texts = [*TEXTS, *SENTENCES, "", " "]
+    together = reader(name)(texts)
+    monkeypatch.setattr(vectors, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(vectors, "BATCH_TOKENS", 30)
+    np.testing.assert_allclose(reader(name)(texts), together, atol=1e-5)
+    chunks = list(reader(name).stream(iter(texts)))
+    assert [text for chunk, _ in chunks for text in chunk] == texts
+    assert max(len(chunk) for chunk, _ in chunks) == 3
+    np.testing.assert_allclose(np.concatenate([found for _, found in chunks]), together, atol=1e-5)
+    assert reader(name)([]).shape == (0, reader(name).dim)
+
+
+def test_rows_without_a_token_give_finite_vectors():
+    zeros = np.zeros((2, 5), np.int32)
+    features = {"token_ids": zeros, "padding_mask": zeros}
+    for bundle in (several_label_bundle(), post_norm_bundle()):
+        assert np.isfinite(bundle.model.vectors(features).numpy()).all()
+    # Nothing is made of no tokens: no beta, no bias.
+    assert not post_norm_bundle().model.vectors(features).numpy().any()
+
+
+@pytest.mark.parametrize("make", [several_label_bundle, cross_bundle, tagger_bundle])
+def test_something_else_than_texts_is_refused(make):
+    read = TextVectors(make())
+    for wrong in ([None], ["a", 3]):
+        with pytest.raises(InputError, match="texts must be strings, given"):
+            read(wrong)  # pyright: ignore
+
+
+def test_a_matcher_of_the_joint_form_has_no_vectors_of_single_texts():
+    with pytest.raises(InputError, match="wanted a model that reads each text alone, given .* joint form"):
+        TextVectors(make_pair_bundle(form="joint"))

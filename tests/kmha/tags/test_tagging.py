@@ -1,0 +1,138 @@
+"""Sentences of any length are tagged as a whole, and alone as in any batch."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kmha.bundle.bundle import Bundle
+from kmha.errors import InputError
+from kmha.layers.crf_decoding import decode
+from kmha.tags.schemes import broken
+from kmha.text.sentence_limits import MOST_WORDS
+from tests.bundles import NASTY, TAGGERS, TEXTS, tagger_bundle
+
+every_kind = pytest.mark.parametrize("kind", TAGGERS)
+SENTENCES = [text.split() for text in TEXTS if text.split()]
+# Of several windows: no window holds more than 22 tokens.
+LONG = [word for sentence in SENTENCES for word in sentence] * 3
+
+
+@every_kind
+def test_a_sentence_is_tagged_alone_as_among_others(kind):
+    tagger = tagger_bundle(kind).tagger
+    sentences = [*SENTENCES, [], LONG, ["x"]]
+    together = tagger.tag(sentences)
+    assert together.lengths.tolist() == [len(sentence) for sentence in sentences]
+    for sentence, found in zip(sentences, together.sentences(), strict=True):
+        alone = tagger.tag([sentence])
+        assert alone.tag_ids.tolist() == found.tag_ids.tolist()
+        np.testing.assert_allclose(alone.probabilities, found.probabilities, atol=1e-5)
+        np.testing.assert_allclose(alone.path_probabilities, found.path_probabilities, atol=1e-5)
+
+
+@every_kind
+def test_probabilities_are_shares_and_answers_are_all_finite(kind):
+    found = tagger_bundle(kind).tagger.tag(
+        [[text.decode("utf-8", "replace")] for text in NASTY[:-2]] + [LONG]
+    )
+    np.testing.assert_allclose(found.probabilities.sum(axis=1), 1, atol=1e-5)
+    assert np.isfinite(found.path_probabilities).all() and (found.path_probabilities > 0).all()
+
+
+def test_a_sentence_that_fits_a_window_has_the_tags_of_the_model():
+    bundle = tagger_bundle("spelt")
+    texts, model = bundle.preprocessor, bundle.model
+    sentence = SENTENCES[0]
+    features = texts.pad(texts.cut(tf.ragged.constant([sentence])))
+    direct = decode(model.potentials(model(features), features["word_mask"]))
+    found = bundle.tagger.tag([sentence])
+    assert found.tag_ids.tolist() == direct.tag_ids.numpy()[0].tolist()
+    np.testing.assert_allclose(found.probabilities, direct.marginals.numpy()[0], atol=1e-5)
+
+
+words = st.lists(st.sampled_from([word for sentence in SENTENCES for word in sentence]), max_size=40)
+
+
+@given(st.lists(words, max_size=3))
+@settings(deadline=None, max_examples=25)
+def test_no_path_breaks_its_scheme(sentences):
+    for kind in ("spelt", "characters"):
+        bundle = tagger_bundle(kind)
+        for found in bundle.tagger.tag(sentences).sentences():
+            assert not broken([bundle.labels[tag] for tag in found.tag_ids], bundle.model.scheme)
+
+
+def test_raw_texts_and_their_words_have_the_same_tags():
+    bundle = tagger_bundle("spelt")
+    raw = bundle.predict(list(TEXTS))
+    split = bundle.predict([answer["words"] for answer in raw])
+    for text, answer, given_words in zip(TEXTS, raw, split, strict=True):
+        bounds = zip(answer["starts"], answer["ends"], strict=True)
+        assert [text[first:end] for first, end in bounds] == answer["words"]
+        assert answer["tags"] == given_words["tags"] and "starts" not in given_words
+        for span in answer["spans"]:
+            first, last = span["first_word"], span["end_word"] - 1
+            assert (span["start"], span["end"]) == (answer["starts"][first], answer["ends"][last])
+            assert 0 < span["probability"] <= answer["probabilities"][first] + 1e-6
+
+
+def test_a_spans_probability_is_that_of_all_its_tags():
+    """Against the sum over all paths of the other words."""
+    bundle = tagger_bundle("spelt")
+    sentence = SENTENCES[0][:4]
+    texts, model = bundle.preprocessor, bundle.model
+    features = texts.pad(texts.cut(tf.ragged.constant([sentence])))
+    potentials = model.potentials(model(features), features["word_mask"])
+    emissions, transitions = potentials.emissions.numpy()[0], potentials.transitions.numpy()
+    start, end = potentials.start.numpy(), potentials.end.numpy()
+    weights = {}
+    for path in itertools.product(range(len(bundle.labels)), repeat=len(sentence)):
+        score = start[path[0]] + end[path[-1]] + sum(emissions[i, tag] for i, tag in enumerate(path))
+        weights[path] = score + sum(transitions[pair] for pair in itertools.pairwise(path))
+    top = max(weights.values())
+    weights = {path: np.exp(score - top) for path, score in weights.items()}
+    total = sum(weights.values())
+    (answer,) = bundle.predict([sentence])
+    best = tuple(bundle.labels.index(tag) for tag in answer["tags"])
+    assert best == max(weights, key=lambda path: weights[path])
+    for span in answer["spans"]:
+        inside = slice(span["first_word"], span["end_word"])
+        share = sum(weight for path, weight in weights.items() if path[inside] == best[inside]) / total
+        assert span["probability"] == pytest.approx(share, abs=1e-5)
+
+
+def test_bytes_are_read_as_text():
+    bundle = tagger_bundle("spelt")
+    assert bundle.predict([b"old \xff bread"]) == bundle.predict(["old \ufffd bread"])
+    assert bundle.predict([[b"old", "bread"]]) == bundle.predict([("old", "bread")])
+
+
+def test_what_is_no_sentence_is_refused():
+    bundle = tagger_bundle("spelt")
+    with pytest.raises(InputError, match="must be a list of texts or of lists of words, given one text"):
+        bundle.predict("old bread")
+    wrong: list[Any] = [3, ["a", 3]]
+    for given_kind, each in zip(("int", "list"), wrong, strict=True):
+        with pytest.raises(InputError, match=f"must be texts or lists of words, given {given_kind}"):
+            bundle.predict([each])
+    with pytest.raises(InputError, match="sentence 2: wanted at most 2,048 words, given 2,049"):
+        list(bundle.answers(iter(["fine", "x " * (MOST_WORDS + 1)])))
+    with pytest.raises(InputError, match="wanted a classifier or a matcher, given a tagger"):
+        bundle.probabilities(["old"])
+
+
+@every_kind
+def test_a_loaded_bundle_gives_the_same_answers(kind, tmp_path):
+    bundle = tagger_bundle(kind)
+    bundle.save(tmp_path)
+    loaded = Bundle.load(tmp_path)
+    assert loaded.task == "tag" and loaded.model.scheme == bundle.model.scheme
+    for one, other in zip(
+        loaded.tagger.tag([*SENTENCES, LONG]), bundle.tagger.tag([*SENTENCES, LONG]), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-5)

@@ -1,0 +1,177 @@
+import dataclasses
+import errno
+import io
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import tyro
+
+from kmha.errors import InputError
+from training.cli.bounds import Count
+from training.cli.parser import parse, run, say
+from training.config.config import FitConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    rows: Count = 1
+    orders: tuple[int, ...] = (2, 3)
+    share: float = 0.5
+    on: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """Does nothing."""
+
+    place: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLACE")]
+    """Where."""
+    config: Path | None = None
+    separator: str = "|"
+    section: Section = dataclasses.field(default_factory=Section)
+
+
+def parsed(*arguments: str) -> Command:
+    return parse(Command, ["here", *arguments], "command")
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text('separator = "--"\n[section]\nrows = 5\norders = [4]\non = false\n')
+    assert parsed("--config", str(path)) == Command(
+        Path("here"), path, "--", Section(rows=5, orders=(4,), on=False)
+    )
+    late = parsed(f"--config={path}", "--section.rows", "6", "--section.on", "--section.orders", "7", "8")
+    assert late.section == Section(rows=6, orders=(7, 8))
+    assert parsed("--section.share", "1e-3").section.share == 0.001
+
+
+def test_both_spellings_of_a_flag_mean_the_same():
+    assert parse(FitConfig, ["--train.batch_rows", "3"], "fit") == parse(
+        FitConfig, ["--train.batch-rows=3"], "fit"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--secton.rows", "3"], "unknown flag --secton.rows; did you mean --section.rows?"),
+        (["--rows=3"], "unknown flag --rows; did you mean --section.rows?"),
+        (["--section.no_onn"], "unknown flag --section.no_onn; did you mean --section.no-on?"),
+        (["--place", "x"], "unknown flag --place"),
+        (["--section.rows", "three"], "--section.rows: wanted a whole number, given 'three'"),
+        (["--section.rows", "1.5"], "--section.rows: wanted a whole number, given '1.5'"),
+        (["--section.share", "much"], "--section.share: wanted a number, given 'much'"),
+        (["--section.rows"], "--section.rows: wanted a value, given none"),
+        (["--section.rows", "0"], "--section.rows: wanted at least 1, given 0"),
+        (["--section.orders", "2", "x"], "--section.orders: wanted other values, given ['2', 'x']"),
+        (["there"], "unexpected argument there"),
+        (["-x"], "unexpected argument -x"),
+    ],
+)  # fmt: skip
+def test_a_wrong_flag_is_one_line_that_names_it(arguments, message):
+    with pytest.raises(InputError) as caught:
+        parsed(*arguments)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("encoding", "terminal"), [("ascii", False), ("utf-8", False), ("ascii", True), ("utf-8", True)]
+)
+def test_the_message_is_the_same_in_a_frame_in_colours_or_plain(encoding, terminal, monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    out.isatty = lambda: terminal
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", out)
+    with pytest.raises(InputError) as caught:
+        parse(FitConfig, ["--precision", "fp16"], "fit")
+    assert str(caught.value) == ("--precision: wanted one of 'float32', 'bfloat16', 'float16', given 'fp16'")
+
+
+def test_a_missing_argument_is_named_with_its_help():
+    with pytest.raises(InputError) as caught:
+        parse(Command, [], "command")
+    assert str(caught.value) == "missing PLACE (Where)"
+
+
+def test_a_number_out_of_range_is_blamed_on_the_file_only_where_it_stands_there(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text("[section]\nrows = 0\n")
+    with pytest.raises(InputError) as caught:
+        parsed("--config", str(path))
+    assert str(caught.value) == f"{path}: --section.rows: wanted at least 1, given 0"
+    with pytest.raises(InputError) as caught:
+        parsed("--config", str(path), "--section.rows=-1")
+    assert str(caught.value) == "--section.rows: wanted at least 1, given -1"
+
+
+def raising(error: BaseException):
+    def command() -> int:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (InputError("a.csv:3: one\nline"), 2, "error: a.csv:3: one line\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (SystemExit(0), 0, ""),
+        (BrokenPipeError(), 141, ""),
+        (OSError(errno.ENOSPC, "full", "runs/a"), 1, "error: the disk is full, writing runs/a\n"),
+    ],
+)
+def test_how_a_command_ends(error, status, said, monkeypatch):
+    out, err = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    assert run(raising(error)) == status
+    assert err.getvalue() == said
+    assert out.getvalue() == ""
+
+
+def test_other_errors_are_ours_and_keep_their_traceback():
+    with pytest.raises(PermissionError):
+        run(raising(PermissionError(errno.EACCES, "no")))
+    with pytest.raises(ZeroDivisionError):
+        run(raising(ZeroDivisionError()))
+
+
+def test_a_termination_ends_a_command_like_an_interrupt(capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    assert run(lambda: os.kill(os.getpid(), signal.SIGTERM) or 0) == 130
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_what_is_told_is_written_in_one_piece(monkeypatch):
+    """In two, another thread's line may come between the words and their end."""
+    written = []
+
+    class Heard(io.StringIO):
+        def write(self, text):
+            written.append(text)
+            return len(text)
+
+    monkeypatch.setattr(sys, "stderr", Heard())
+    say("a line")
+    assert written == ["a line\n"]
+    monkeypatch.setattr(sys, "stderr", None)
+    say("to nobody")
+
+
+def test_output_is_utf8_whatever_the_locale_is(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert run(lambda: print("中文") or 0) == 0
+    assert written.getvalue().decode("utf-8") == "中文\n"
+
+
+def test_help_is_no_error(capsys):
+    assert run(lambda: parse(FitConfig, ["--help"], "fit") and 1) == 0
+    assert "--optimizer.learning-rate" in capsys.readouterr().out

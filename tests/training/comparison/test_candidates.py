@@ -1,0 +1,52 @@
+import dataclasses
+
+import pytest
+
+from kmha.config import EncoderConfig
+from training.comparison.candidates import LINEAR, NAMES, CandidateTask, Shape, build, describe, level_size
+from training.runtime.resource_usage import trained_size
+from training.tasks.classify.task import ClassifyTask
+
+CONFIG = EncoderConfig(900, 32, 2, 4, intermediate_dim=64, max_length=40)
+NETWORKS = [name for name in NAMES if name != LINEAR]
+
+
+# The first is what the others are levelled to.
+@pytest.mark.parametrize(("name", "buckets"), [*((name, 0) for name in NETWORKS[1:]), ("averages", 101)])
+def test_candidates_have_as_many_weights(name, buckets):
+    shape = Shape(dataclasses.replace(CONFIG, ngram_buckets=buckets, ngram_dim=8), 5, "mean", 0.1)
+    target = trained_size(build("heads", shape, CONFIG.intermediate_dim))
+    size = level_size(name, shape, target)
+    counts = {each: trained_size(build(name, shape, each)) for each in (size - 1, size, size + 1)}
+    # No other size is nearer.
+    assert min(counts, key=lambda each: abs(counts[each] - target)) == size
+    assert abs(counts[size] - target) / target < 0.015
+    if name == "one-head":
+        assert counts[size] == target and size == CONFIG.intermediate_dim
+
+
+def test_a_target_out_of_reach_gives_the_smallest():
+    assert level_size("averages", Shape(CONFIG, 5, "mean", 0.1), 10) == 1
+
+
+def test_what_differs_is_what_the_name_says():
+    shape = Shape(CONFIG, 5, "cls", 0.2)
+    heads, one, none = (
+        build(name, shape, 64).encoder_config for name in ("heads", "one-head", "no-positions")
+    )
+    assert heads == CONFIG
+    assert one == dataclasses.replace(CONFIG, num_heads=1)
+    assert none == dataclasses.replace(CONFIG, positions="none")
+    assert "no positions" in describe("no-positions", CONFIG, 64)
+    assert (
+        describe("one-head", CONFIG, 64)
+        == "attention, 1 head, learned positions, 2 layers of 32, feed-forward 64"
+    )
+
+
+def test_the_task_is_the_same_but_for_the_model():
+    task = CandidateTask.of(ClassifyTask(multi_label=False, label_smoothing=0.2), "cnn", 3)
+    model = task.build({"": CONFIG}, ["a", "b"])
+    assert (task.smoothing, task.metric, model.num_labels) == (0.2, "accuracy", 2)
+    assert model.reader.output_dim == 9
+    assert dataclasses.replace(task, dropout=0.5).candidate == "cnn"

@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+
+from tests.bundles import TEXTS, one_label_bundle, preprocessor
+from training.comparison.latency import latencies, linear_caller, model_caller, text_of_length
+
+
+def test_all_take_turns_and_the_middle_of_the_fastest_counts():
+    now, order = [0.0], []
+
+    def caller(name: str, costs: dict):
+        def at(length: int):
+            if length not in costs:
+                return None
+            left = list(costs[length])
+
+            def call():
+                order.append((name, length))
+                now[0] += left.pop(0)
+
+            return call
+
+        return at
+
+    # Of each round the first call wakes; then the fastest of three: 2, 1, 5 of a; the middle one is 2.
+    a = [9, 2, 8, 7, 9, 6, 1, 4, 9, 5, 5, 5]
+    found = latencies(
+        {"a": caller("a", {4: a, 8: [1] * 12}), "b": caller("b", {4: [3] * 12})}, [4, 8], 3, lambda: now[0]
+    )
+    assert found == {"a": {4: 2000, 8: 1000}, "b": {4: 3000}}
+    firsts = [name for place, (name, length) in enumerate(order) if length == 4 and place % 4 == 0]
+    assert firsts == ["a", "b", "b", "a", "a", "b"]
+
+
+def test_a_model_is_asked_for_a_text_of_the_length():
+    bundle = one_label_bundle()
+    caller = model_caller(bundle.model, len(bundle.preprocessor.vocabulary), 24)
+    assert caller(25) is None
+    for length in (3, 24):
+        call = caller(length)
+        assert call is not None
+        np.testing.assert_allclose(call().sum(), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [3, 7, 20])
+def test_texts_have_about_the_length_that_is_asked_for(length):
+    part = preprocessor()
+    text = text_of_length(part, TEXTS, length)
+    tokens = int(np.asarray(part([text])["padding_mask"]).sum())
+    assert length - 1 <= tokens <= length
+
+
+def test_texts_are_repeated_where_they_are_too_few():
+    part = preprocessor(max_length=100)
+    tokens = int(np.asarray(part([text_of_length(part, ["old bread"], 80)])["padding_mask"]).sum())
+    assert 79 <= tokens <= 80
+    assert text_of_length(part, ["", " "], 9).strip() == ""
+
+
+def test_the_linear_model_is_given_text():
+    class Echo:
+        def predict(self, texts):
+            return texts
+
+    call = linear_caller(Echo(), preprocessor(), TEXTS)(10)
+    assert call is not None and call()[0].startswith("The")

@@ -1,0 +1,94 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.cli.parser import parse
+from training.config.config import (
+    DataSection,
+    EncoderSection,
+    FitConfig,
+    OptimizerSection,
+    TrainSection,
+    settings,
+)
+from training.config.validation import check_settings
+from training.tasks.classify.task import ClassifyTask
+
+# What only some runs set: of a task, of a student, or of an encoder that knows something.
+TASKS = ("classify", "match", "tag", "masked_lm", "distill", "finetune")
+MOST_SHARED_FIELDS, MOST_TASK_FIELDS = 70, 16
+
+
+def fields(config) -> list[str]:
+    return [
+        f"{f.name}.{name}" if name else f.name
+        for f in dataclasses.fields(config)
+        for name in (
+            fields(getattr(config, f.name)) if dataclasses.is_dataclass(getattr(config, f.name)) else [""]
+        )
+    ]
+
+
+def through_toml(config: FitConfig, path: Path) -> FitConfig:
+    path.write_text(tomli_w.dumps(settings(config)), "utf-8")
+    return dataclasses.replace(parse(FitConfig, ["--config", str(path)], "fit"), config=None)
+
+
+def test_the_defaults_are_fine_and_survive_the_file(tmp_path):
+    check_settings(FitConfig())
+    assert through_toml(FitConfig(), tmp_path / "a.toml") == FitConfig()
+
+
+def test_settings_are_few():
+    names = fields(FitConfig())
+    of_tasks = {task: [name for name in names if name.startswith(f"{task}.")] for task in TASKS}
+    assert all(0 < len(each) <= MOST_TASK_FIELDS for each in of_tasks.values())
+    assert len(names) - sum(map(len, of_tasks.values())) <= MOST_SHARED_FIELDS
+
+
+strings = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1)
+# A path never keeps a slash at its end, and "." is nothing.
+names = st.text(st.characters(categories=["L", "N"]), min_size=1)
+
+
+@given(
+    separator=strings,
+    name=names,
+    orders=st.lists(st.integers(2, 9), max_size=3),
+    rate=st.floats(1e-9, 10),
+    multi_label=st.sampled_from([None, True, False]),
+    head_dim=st.none() | st.integers(1, 99),
+    baseline=st.booleans(),
+)
+def test_what_is_written_is_what_is_read(
+    tmp_path_factory, separator, name, orders, rate, multi_label, head_dim, baseline
+):
+    config = FitConfig(
+        out=Path(name),
+        baseline=baseline,
+        data=DataSection(train=Path(f"-{name}.csv"), label_separator=separator),
+        encoder=EncoderSection(ngram_orders=tuple(orders), head_dim=head_dim),
+        classify=ClassifyTask(multi_label=multi_label),
+        optimizer=OptimizerSection(learning_rate=rate),
+        strategy="mirrored",
+        train=TrainSection(jit="on"),
+    )
+    assert through_toml(config, tmp_path_factory.getbasetemp() / "round.toml") == config
+
+
+@pytest.mark.parametrize(
+    ("data", "folder"),
+    [
+        (DataSection(), "runs/reviews"),
+        (DataSection(train=Path("data/news.jsonl.gz")), "runs/news"),
+        (DataSection(tfds="glue/sst2"), "runs/glue"),
+        (DataSection(tfds="ag_news_subset:1.0.0"), "runs/ag_news_subset"),
+    ],
+)
+def test_the_run_is_named_after_its_data(data, folder):
+    assert FitConfig(data=data).out_folder() == Path(folder)
+    assert FitConfig(data=data, out=Path("here")).out_folder() == Path("here")

@@ -1,0 +1,154 @@
+import dataclasses
+
+import pytest
+
+from kmha.errors import InputError
+from tests.bundles import make_bundle
+from training.config.config import EncoderSection, FitConfig, TextSection
+from training.config.defaults import with_usual_of_task
+from training.config.encoder_shape import (
+    USUAL_SHAPE,
+    checkpoint_of,
+    encoder_config,
+    has_new_ngrams,
+    with_shape,
+)
+from training.config.validation import check_settings
+from training.tasks.match.task import MatchTask
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "before"
+    bundle = make_bundle(num_layers=2, norm="post", ngram_buckets=0, num_segments=2, norm_epsilon=1e-9)
+    bundle.save(folder)
+    return folder
+
+
+def starting_from(run, **values):
+    return FitConfig(encoder=EncoderSection(pretrained=str(run), **values), text=TextSection(max_length=20))
+
+
+def test_without_a_checkpoint_the_shape_is_the_usual_one():
+    section = with_shape(FitConfig(encoder=EncoderSection(hidden_dim=24))).encoder
+    assert section.hidden_dim == 24
+    assert all(getattr(section, name) == value for name, value in USUAL_SHAPE.items() if name != "hidden_dim")
+
+
+def test_the_shape_is_that_of_the_checkpoint(run):
+    config = with_usual_of_task(starting_from(run))
+    section = config.encoder
+    assert (section.hidden_dim, section.num_layers, section.norm, section.ngram_buckets) == (16, 2, "post", 0)
+    assert (config.text.tokenization, config.text.lower_case) == ("wordpiece", True)
+    checkpoint = checkpoint_of(config)
+    assert checkpoint is not None
+    encoder = encoder_config(config, len(checkpoint.vocabulary), unknown_id=1)
+    assert (encoder.norm_epsilon, encoder.num_segments, encoder.max_length) == (1e-9, 2, 20)
+
+
+def test_settings_that_were_filled_in_can_be_given_again(run):
+    config = with_usual_of_task(starting_from(run))
+    assert with_usual_of_task(config) == config
+    check_settings(config)
+
+
+@pytest.mark.parametrize("task", ["classify", "match", "tag"])
+def test_tags_too_keep_the_positions_and_the_case_of_the_checkpoint(run, task):
+    config = with_usual_of_task(dataclasses.replace(starting_from(run), task=task))
+    assert (config.encoder.positions, config.text.lower_case) == ("learned", True)
+
+
+def test_pairs_are_read_as_one_sequence_unless_told_otherwise(run):
+    config = dataclasses.replace(starting_from(run), task="match")
+    match = with_usual_of_task(config).match
+    assert (match.form, match.overlap) == ("joint", False)
+    assert with_usual_of_task(dataclasses.replace(config, match=MatchTask(overlap=True))).match.overlap
+    assert with_usual_of_task(dataclasses.replace(config, match=MatchTask(form="bi"))).match.form == "bi"
+    assert with_usual_of_task(FitConfig(task="match")).match.form is None
+
+
+def test_an_encoder_may_have_fewer_blocks(run):
+    assert with_shape(starting_from(run, num_layers=1)).encoder.num_layers == 1
+
+
+def test_an_encoder_may_have_ngrams_that_the_checkpoint_lacks(run):
+    config = with_usual_of_task(starting_from(run, ngram_buckets=101))
+    section = config.encoder
+    assert (section.ngram_buckets, section.ngram_dim, section.ngram_orders) == (101, 64, (2, 3))
+    assert has_new_ngrams(config) and not has_new_ngrams(with_usual_of_task(starting_from(run)))
+    assert with_usual_of_task(config) == config
+    assert not has_new_ngrams(with_usual_of_task(FitConfig()))
+
+
+def test_ngrams_of_the_checkpoint_stay_as_they_are(tmp_path):
+    make_bundle(ngram_buckets=11).save(tmp_path / "run")
+    assert not has_new_ngrams(with_usual_of_task(starting_from(tmp_path / "run")))
+    with pytest.raises(
+        InputError, match="--encoder.ngram-buckets: wanted the 11 of --encoder.pretrained, given 13"
+    ):
+        with_shape(starting_from(tmp_path / "run", ngram_buckets=13))
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"num_layers": 3}, "--encoder.num-layers: wanted at most the 2 of --encoder.pretrained, given 3"),
+        ({"hidden_dim": 32}, "--encoder.hidden-dim: wanted the 16 of --encoder.pretrained, given 32"),
+        ({"norm": "pre"}, "--encoder.norm: wanted the post of --encoder.pretrained, given pre"),
+        (
+            {"positions": "rotary"},
+            "--encoder.positions: wanted the learned of --encoder.pretrained, given rotary",
+        ),
+        ({"vectors": "v.txt"}, "--encoder.vectors: wanted none beside --encoder.pretrained, given v.txt"),
+    ],
+)
+def test_a_shape_that_contradicts_the_checkpoint_is_refused(run, section, message):
+    with pytest.raises(InputError) as caught:
+        with_shape(starting_from(run, **section))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            {"tokenization": "char"},
+            "--text.tokenization: wanted wordpiece as in --encoder.pretrained, given char",
+        ),
+        ({"lower_case": False}, "--text.lower-case: wanted True as in --encoder.pretrained, given False"),
+        (
+            {"max_length": 25},
+            "--text.max-length: wanted at most the 24 positions of --encoder.pretrained, given 25; --classify.window"
+            " reads longer texts in windows",
+        ),
+        ({"vocabulary": "v.txt"}, "--text.vocabulary: wanted none beside --encoder.pretrained, given v.txt"),
+    ],
+)
+def test_texts_cut_in_another_way_are_refused(run, text, message):
+    with pytest.raises(InputError) as caught:
+        with_shape(dataclasses.replace(starting_from(run), text=TextSection(**{"max_length": 20, **text})))
+    assert str(caught.value) == message
+
+
+def test_both_texts_of_a_pair_must_have_room(run):
+    config = dataclasses.replace(starting_from(run), task="match")
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, train="pairs.csv"))
+    with pytest.raises(
+        InputError, match="wanted room for both texts in the 24 positions .* given 20, 39 for both"
+    ):
+        check_settings(config)
+    check_settings(dataclasses.replace(config, text=TextSection(max_length=12)))
+
+
+def test_several_granularities_are_refused(run):
+    task = MatchTask(granularities=("wordpiece", "char"))
+    config = dataclasses.replace(starting_from(run), task="match", match=task)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, train="pairs.csv"))
+    with pytest.raises(InputError, match="--match.granularities: wanted one beside --encoder.pretrained"):
+        check_settings(config)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path):
+    for name in ("nowhere", str(tmp_path)):
+        with pytest.raises(InputError, match=f"--encoder.pretrained {name}: wanted "):
+            check_settings(FitConfig(encoder=EncoderSection(pretrained=name)))

@@ -1,0 +1,47 @@
+import pytest
+
+from kmha.config import EncoderConfig
+from kmha.errors import InputError
+from training.config.config import EncoderSection, FitConfig
+from training.config.defaults import with_usual_of_task
+from training.config.encoder_shape import encoder_config, with_size
+from training.config.validation import check_settings
+
+
+@pytest.mark.parametrize(
+    ("size", "shape"), [("tiny", (128, 2, 2, 512)), ("mini", (256, 4, 4, 1024)), ("small", (512, 4, 8, 2048))]
+)
+def test_names_stand_for_published_shapes(size, shape):
+    config = FitConfig(encoder=EncoderSection(size=size))
+    check_settings(config)
+    encoder = encoder_config(with_usual_of_task(config), 99, 1)
+    assert isinstance(encoder, EncoderConfig)
+    assert (encoder.hidden_dim, encoder.num_layers, encoder.num_heads, encoder.intermediate_dim) == shape
+    # What a run records makes the same run.
+    assert with_size(with_size(config.encoder)) == with_size(config.encoder)
+
+
+def test_without_a_name_numbers_stay():
+    encoder = EncoderSection(hidden_dim=24)
+    assert with_size(encoder) == encoder
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_heads": 8}, "--encoder.num-heads: wanted 2 for --encoder.size tiny, given 8"),
+        ({"hidden_dim": 64}, "--encoder.hidden-dim: wanted 128 for --encoder.size tiny, given 64"),
+        ({"num_layers": 6}, "--encoder.num-layers: wanted 2 for --encoder.size tiny, given 6"),
+        ({"intermediate_dim": 1}, "--encoder.intermediate-dim: wanted 512 for --encoder.size tiny, given 1"),
+        ({"head_dim": 32}, "--encoder.head-dim: wanted 64 for --encoder.size tiny, given 32"),
+    ],
+)
+def test_numbers_that_contradict_the_name_are_refused(values, message):
+    with pytest.raises(InputError) as caught:
+        check_settings(FitConfig(encoder=EncoderSection(size="tiny", **values)))
+    assert str(caught.value) == message
+
+
+def test_numbers_that_agree_with_the_name_are_taken():
+    encoder = with_size(EncoderSection(size="mini", hidden_dim=256, head_dim=64))
+    assert (encoder.num_layers, encoder.intermediate_dim) == (4, 1024)

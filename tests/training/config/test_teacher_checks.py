@@ -1,0 +1,132 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from kmha.errors import InputError
+from training.config.config import DataSection, DistillSection, FitConfig
+from training.config.validation import check_same_answers, check_teacher, teacher_origins
+from training.tasks.classify.task import ClassifyTask
+from training.tasks.match.task import MatchTask
+from training.tasks.tag.task import TagTask
+
+KINDS = {"classify": {"multi_label": False}, "match": {"target": "binary"}, "tag": {"scheme": "bio"}}
+
+
+def write_run(folder: Path, task: str, labels: list[str], **values) -> Path:
+    """What is read of a run before TensorFlow is."""
+    folder.mkdir()
+    manifest = {"format": 1, "task": task, "labels": labels, "thresholds": None, "text": {}, "files": {}}
+    (folder / "bundle.json").write_text(json.dumps({**manifest, **KINDS[task], **values}))
+    return folder
+
+
+def config_of(task: str = "classify", match: MatchTask = MatchTask(), **distill) -> FitConfig:  # noqa: B008
+    data = DataSection(train=Path("pairs.csv"))
+    return FitConfig(task=task, data=data, match=match, distill=DistillSection(**distill))  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("hidden_states", 1.0), ("attention", 0.1), ("texts", Path("a")), ("cache", Path("b"))],
+)
+def test_settings_for_a_teacher_want_one(name, value):
+    with pytest.raises(InputError) as caught:
+        check_teacher(config_of(**{name: value}))
+    flag = name.replace("_", "-")
+    assert str(caught.value) == f"--distill.{flag}: wanted --distill.teacher beside it, given none"
+    check_teacher(config_of(temperature=9.0))
+
+
+def test_another_task_is_refused(tmp_path):
+    run = write_run(tmp_path / "run", "match", ["score"])
+    with pytest.raises(InputError) as caught:
+        check_teacher(config_of(teacher=run))
+    assert str(caught.value) == (
+        f"--distill.teacher {run}: wanted a classifier for --task classify, given a matcher"
+    )
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(
+        InputError, match=r"^--distill.teacher .*/none: .*wanted a run folder with bundle.json"
+    ):
+        check_teacher(config_of(teacher=tmp_path / "none"))
+
+
+def test_a_loss_over_all_pairs_of_a_batch_has_no_teacher(tmp_path):
+    run = write_run(tmp_path / "run", "match", ["score"])
+    task = MatchTask(form="bi", loss="contrastive")
+    with pytest.raises(InputError, match="^--match.loss: wanted one that scores each pair by itself"):
+        check_teacher(config_of("match", task, teacher=run))
+
+
+def test_a_cache_is_a_folder(tmp_path):
+    run = write_run(tmp_path / "run", "classify", ["a", "b"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"^--distill.cache .*/file: wanted a folder, given a file"):
+        check_teacher(config_of(teacher=run, cache=tmp_path / "file"))
+    check_teacher(config_of(teacher=run, cache=tmp_path / "new"))
+
+
+MANY = [f"label {number:02}" for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted", "message"),
+    [
+        (["a", "b"], ["a", "c"], "wanted a model of the labels of t.csv, a, c, given a, b"),
+        (["b", "a"], ["a", "b"], None),
+        (MANY[1:], MANY[:-1], "given one that lacks label 00 and has label 19"),
+        (MANY, MANY[:14], "label 14, label 15, label 16, label 17, label 18, label 19"),
+        (MANY[:1], MANY, "lacks label 01, label 02"),
+    ],
+)
+def test_labels_are_those_of_the_rows(tmp_path, labels, wanted, message):
+    config = config_of(teacher=write_run(tmp_path / "run", "classify", labels))
+    if message is None:
+        check_same_answers(config, ClassifyTask(), wanted, "t.csv")
+        return
+    with pytest.raises(InputError) as caught:
+        check_same_answers(config, ClassifyTask(), wanted, "t.csv")
+    assert str(caught.value).startswith("--distill.teacher") and message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "message"),
+    [
+        (
+            "classify",
+            ClassifyTask(multi_label=True),
+            "wanted a model of several labels a row as in t.csv, given one of one",
+        ),
+        (
+            "match",
+            MatchTask(target="graded"),
+            "wanted a model of a graded target as in t.csv, given one of a binary target",
+        ),
+        (
+            "tag",
+            TagTask(scheme="none"),
+            "wanted a model of tags that spell no spans as in t.csv, given one of tags spelt bio",
+        ),
+    ],
+)
+def test_the_kind_of_answer_is_that_of_the_rows(tmp_path, name, task, message):
+    config = config_of(name, teacher=write_run(tmp_path / "run", name, ["a"]))
+    with pytest.raises(InputError) as caught:
+        check_same_answers(config, task, ["a"], "t.csv")
+    assert message in str(caught.value)
+
+
+def test_nothing_is_asked_where_there_is_no_teacher():
+    check_same_answers(FitConfig(), ClassifyTask(), ["a"], "t.csv")
+    assert teacher_origins(DistillSection()) == {}
+
+
+def test_a_run_notes_its_teacher_by_hash(tmp_path):
+    run = write_run(tmp_path / "run", "classify", ["a", "b"])
+    before = teacher_origins(DistillSection(teacher=run))
+    assert before["teacher"]["name"] == str(run) and len(before["teacher"]["sha256"]) == 64
+    (run / "bundle.json").write_text((run / "bundle.json").read_text() + " ")
+    assert teacher_origins(DistillSection(teacher=run)) != before

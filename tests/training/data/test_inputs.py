@@ -1,0 +1,75 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from kmha.text.pair_preprocessor import PairPreprocessor
+from kmha.text.preprocessor import Preprocessor
+from tests.command_runs import news_rows
+from tests.pair_rows import paraphrase_rows
+from training.config.config import TextSection
+from training.data.inputs import make_inputs
+from training.io.example_store import Example, write_examples
+from training.tasks.classify.task import ClassifyTask
+from training.tasks.match.task import MatchTask
+from training.tasks.protocol import Lesson, Part
+
+WORDS = MatchTask(granularities=("word",))
+TEXT = TextSection(max_length=16, vocabulary_size=120, min_frequency=1)
+PAIRS = [(a, b) for a, b, _ in paraphrase_rows(20, seed=0)] + [("", "zebra quilt")]
+
+
+@pytest.fixture
+def parts(tmp_path) -> dict[str, Part]:
+    """Of one set the training and the validation rows, of another the test rows."""
+    examples = write_examples((Example(pair, ("1",), "") for pair in PAIRS), tmp_path / "a", num_texts=2)
+    test = write_examples([Example(PAIRS[0], ("1",), "")], tmp_path / "b", num_texts=2)
+    return {
+        "train": Part(examples, np.arange(16)),
+        "validation": Part(examples, np.arange(16, 21)),
+        "test": Part(test, np.arange(1)),
+    }
+
+
+def test_pairs_are_cut_in_every_granularity(tmp_path, parts):
+    inputs = make_inputs(TEXT, parts, tmp_path, MatchTask(granularities=("char", "word")))
+    assert isinstance(inputs.preprocessor, PairPreprocessor)
+    assert inputs.preprocessor.granularities == ("char", "word")
+    names = [given.ids for given in inputs.preprocessor.inputs]
+    assert names == ["char_token_ids_a", "char_token_ids_b", "word_token_ids_a", "word_token_ids_b"]
+    # Parts of one set share their token ids, and are counted once.
+    assert inputs.tokens["train"] is inputs.tokens["validation"]
+    assert list(inputs.counts) == [f"{part} {name}" for part in ("train", "test") for name in names]
+    assert [spool.read(0).tolist() for spool in inputs.tokens["test"]] == [
+        spool.read(0).tolist() for spool in inputs.tokens["train"]
+    ]
+    assert inputs.counts["train word_token_ids_a"].empty_rows == 1
+
+
+def test_vocabularies_are_learnt_from_both_texts_of_training_rows_alone(tmp_path, parts):
+    inputs = make_inputs(TEXT, parts, tmp_path, WORDS)
+    (part,) = inputs.preprocessor.parts
+    words = {word for pair in PAIRS[:16] for text in pair for word in text.split()}
+    assert set(part.vocabulary.tokens[5:]) == words
+    assert "zebra" not in part.vocabulary.tokens
+
+
+def test_single_texts_have_a_preprocessor_of_their_own(tmp_path):
+    examples = write_examples((Example((t,), (y,), "") for t, y in news_rows(9, seed=0)), tmp_path / "a")
+    parts = {"train": Part(examples, np.arange(9))}
+    inputs = make_inputs(dataclasses.replace(TEXT, tokenization="word"), parts, tmp_path, ClassifyTask())
+    assert isinstance(inputs.preprocessor, Preprocessor) and list(inputs.counts) == ["train"]
+    source = inputs.judged("train", np.arange(9))
+    assert source.rows.tolist() == list(range(9)) and source.weights.tolist() == [1] * 9
+    assert inputs.counts["train"].describe("train").startswith("train rows: ")
+
+
+def test_rows_to_judge_are_pairs_of_their_own_rows(tmp_path, parts):
+    inputs = make_inputs(TEXT, parts, tmp_path, WORDS)
+    source = inputs.judged("validation", np.zeros((5, 2), np.float32))
+    assert source.rows.tolist() == [[row, row] for row in range(16, 21)]
+    assert len(source.text_lengths) == 10 and source.lengths.sum() == source.text_lengths.sum()
+    lesson = Lesson(np.array([[0, 3]]), np.zeros((1, 2)), np.ones(1), np.array([7]))
+    assert inputs.source("train", lesson, divisor=2).batch(
+        inputs.source("train", lesson).plans([(16, 16)], 64, 8, None)[0]
+    )["weights"].tolist() == [1, 0]

@@ -1,0 +1,148 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kmha.document_windows import WindowShape
+from training.data.length_buckets import GRANULE, bucket_lengths, computed_share, plan_batches
+
+LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=50).map(np.array)
+
+
+def padded_tokens(lengths, buckets) -> int:
+    return int(np.asarray(buckets)[np.searchsorted(buckets, lengths)].sum())
+
+
+@given(LENGTHS, st.integers(1, 5))
+def test_no_choice_of_buckets_wastes_less(lengths, most):
+    buckets = bucket_lengths(lengths, most)
+    longest = int(lengths.max())
+    candidates = range(GRANULE, longest, GRANULE)
+    best = min(
+        padded_tokens(lengths, [*chosen, longest])
+        for count in range(most)
+        for chosen in itertools.combinations(candidates, min(count, len(candidates)))
+    )
+    assert padded_tokens(lengths, buckets) == best
+    assert len(buckets) <= most
+    assert buckets == sorted(set(buckets))
+    assert buckets[-1] == longest
+    assert all(length % GRANULE == 0 for length in buckets[:-1])
+
+
+def test_buckets_by_hand():
+    assert bucket_lengths(np.array([3, 3, 3, 30]), 2) == [4, 30]
+    assert bucket_lengths(np.array([3, 3, 3, 30]), 1) == [30]
+    assert bucket_lengths(np.array([16, 16]), 4) == [16]
+
+
+PLANS = st.tuples(LENGTHS, st.integers(1, 4), st.integers(1, 200), st.integers(1, 9), st.integers(0, 9))
+
+
+@given(PLANS)
+def test_every_row_is_in_one_batch_that_holds_it_within_the_budget(drawn):
+    lengths, most, batch_tokens, most_rows, seed = drawn
+    buckets = bucket_lengths(lengths, most)
+    plans = plan_batches(lengths, buckets, batch_tokens, most_rows, np.random.default_rng(seed))
+    assert sorted(np.concatenate([plan.rows for plan in plans]).tolist()) == list(range(len(lengths)))
+    for plan in plans:
+        assert lengths[plan.rows].max() <= plan.length
+        assert plan.length in buckets
+        assert 1 <= len(plan.rows) <= plan.capacity <= most_rows
+        assert plan.capacity * plan.length <= max(batch_tokens, plan.length)
+    assert sum(len(plan.rows) < plan.capacity for plan in plans) <= 1
+    assert len({(plan.length, plan.capacity) for plan in plans}) <= len(buckets)
+
+
+@given(PLANS)
+def test_every_epoch_has_as_many_batches_of_a_length(drawn):
+    lengths, most, batch_tokens, most_rows, seed = drawn
+    buckets = bucket_lengths(lengths, most)
+    shapes = [
+        sorted(
+            (plan.length, len(plan.rows))
+            for plan in plan_batches(lengths, buckets, batch_tokens, most_rows, rng)
+        )
+        for rng in (np.random.default_rng(seed), np.random.default_rng(seed + 1), None)
+    ]
+    assert shapes[0] == shapes[1] == shapes[2]
+
+
+def plain(plans) -> list:
+    return [(plan.rows.tolist(), plan.length, plan.capacity) for plan in plans]
+
+
+def test_the_seed_decides():
+    lengths = np.random.default_rng(0).integers(1, 60, 100)
+    buckets = bucket_lengths(lengths, 3)
+    one, again, other = (
+        plain(plan_batches(lengths, buckets, 128, 8, np.random.default_rng([seed, 4]))) for seed in (1, 1, 2)
+    )
+    assert one == again != other
+
+
+def test_shuffling_mixes_rows_and_lengths():
+    lengths = np.repeat([8, 16], 200)
+    plans = plan_batches(lengths, [8, 16], 64, 8, np.random.default_rng(0))
+    first_half = {plan.length for plan in plans[: len(plans) // 2]}
+    assert first_half == {8, 16}
+    assert any(np.diff(plan.rows).max() > 8 for plan in plans)
+
+
+def test_without_a_generator_rows_keep_their_order():
+    plans = plan_batches(np.array([3, 30, 4, 5, 31]), [8, 32], 16, 2, None)
+    assert [plan.rows.tolist() for plan in plans] == [[0, 2], [3], [1], [4]]
+
+
+def test_a_row_longer_than_every_bucket_is_refused():
+    with pytest.raises(ValueError, match="at most 8 tokens wanted, 9 given"):
+        plan_batches(np.array([3, 9]), [8], 64, 8, None)
+
+
+def test_computed_share():
+    plans = plan_batches(np.array([4, 8, 8]), [8], 16, 2, None)
+    assert computed_share(plans, np.array([4, 8, 8])) == pytest.approx(24 / 20)
+
+
+SHAPES = st.integers(3, 20).flatmap(
+    lambda length: st.builds(WindowShape, st.just(length), st.integers(0, length - 3))
+)
+
+
+@given(LENGTHS, st.integers(1, 3), SHAPES)
+def test_of_rows_in_windows_no_choice_of_buckets_computes_less(lengths, most, windows):
+    buckets = bucket_lengths(lengths, most, windows)
+
+    def computed(chosen) -> int:
+        return int(windows.computed(np.asarray(chosen)[np.searchsorted(chosen, lengths)]).sum())
+
+    longest = int(lengths.max())
+    full = [
+        length
+        for length in range(windows.length, longest)
+        if windows.count(length + 1) > windows.count(length)
+    ]
+    candidates = sorted({*range(GRANULE, min(longest, windows.length), GRANULE), *full} - {longest})
+    best = min(
+        computed([*chosen, longest])
+        for count in range(most)
+        for chosen in itertools.combinations(candidates, min(count, len(candidates)))
+    )
+    assert computed(buckets) == best
+    assert len(buckets) <= most and buckets == sorted(set(buckets)) and buckets[-1] == longest
+
+
+@given(PLANS, SHAPES)
+def test_batches_of_rows_in_windows_hold_so_many_computed_tokens(drawn, windows):
+    lengths, most, batch_tokens, most_rows, seed = drawn
+    buckets = bucket_lengths(lengths, most, windows)
+    plans = plan_batches(lengths, buckets, batch_tokens, most_rows, np.random.default_rng(seed), windows)
+    assert sorted(np.concatenate([plan.rows for plan in plans]).tolist()) == list(range(len(lengths)))
+    for plan in plans:
+        assert lengths[plan.rows].max() <= plan.length
+        assert plan.row_tokens == windows.count(plan.length) * min(plan.length, windows.length)
+        assert plan.capacity * plan.row_tokens <= max(batch_tokens, plan.row_tokens)
+    total = sum(len(plan.rows) * windows.computed(plan.length) for plan in plans)
+    assert computed_share(plans, lengths) == pytest.approx(total / lengths.sum())

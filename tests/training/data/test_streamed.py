@@ -1,0 +1,85 @@
+"""Large data as a whole: fits whose training rows are more than the limit."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+
+from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, write_csv
+from training.engine.train_step import TrainingStep
+from training.fit import main
+from training.runs.checkpoint_folder import newest_whole, read_progress
+
+TIMED = ("tokens_per_second", "tokens_per_cpu_second", "input_wait_share")
+
+
+def metrics_of(run):
+    return json.loads((run / "metrics.json").read_text("utf-8"))
+
+
+def history_of(run):
+    return [
+        {name: value for name, value in each.items() if name not in TIMED}
+        for each in metrics_of(run)["history"]
+    ]
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    """Ninety training rows in parts of 20, sorted by label."""
+    folder = tmp_path_factory.mktemp("large")
+    train = write_csv(folder / "train.csv", sorted(news_rows(94, seed=0), key=lambda row: row[1]))
+    test = write_csv(folder / "test.csv", news_rows(20, seed=1))
+    given = [f"--data.train={train}", f"--data.test={test}", "--data.large-rows=40", "--no-calibrate"]
+    return [*TINY, *NO_DROPOUT, *given, "--train.batch-rows=8"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(flags, tmp_path_factory):
+    run = tmp_path_factory.mktemp("unbroken") / "run"
+    return run, call(main, *flags, f"--out={run}")
+
+
+def test_large_data_are_trained_in_parts_each_of_which_is_judged(unbroken):
+    run, outcome = unbroken
+    assert outcome.status == 0, outcome.err
+    metrics = metrics_of(run)
+    # As many are held out as of 40 rows.
+    assert (metrics["data"]["train_rows"], metrics["data"]["validation_rows"]) == (90, 4)
+    assert metrics["parts_of_epoch"] == 5
+    assert [each["epoch"] for each in metrics["history"]] == list(range(10))
+    assert metrics["tokens"]["train"]["rows"] == 18 and metrics["tokens"]["validation"]["rows"] == 4
+    assert re.search(
+        r"^90 training rows are read in 5 parts an epoch, .* the first has 18:$", outcome.err, re.M
+    )
+    assert re.findall(r"^epoch (\d, part \d of 5): ", outcome.err, re.M) == [
+        f"{epoch}, part {part} of 5" for epoch in (1, 2) for part in (1, 2, 3, 4, 5)
+    ]
+    # A file that is sorted by label is learnt: its rows are mixed over all of it.
+    assert metrics["test"]["accuracy"] > 0.8
+    assert "90 training rows" in metrics["baseline"]["description"]
+
+
+def test_a_stopped_run_goes_on_within_a_part(flags, unbroken, tmp_path, monkeypatch):
+    step, seen = TrainingStep.__call__, []
+
+    def counted(self, batch):
+        seen.append(None)
+        if len(seen) == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingStep, "__call__", counted)
+        stopped = call(main, *flags, f"--out={tmp_path / 'run'}")
+    assert stopped.status == 130 and "--resume goes on" in stopped.err
+    newest = newest_whole(tmp_path / "run.partial" / "checkpoint")
+    assert newest is not None
+    progress = read_progress(newest)
+    assert progress["epoch"] == 2 and progress["batch"] == 2
+    resumed = call(main, *flags, f"--out={tmp_path / 'run'}", "--resume")
+    assert resumed.status == 0, resumed.err
+    for mine, theirs in zip(history_of(tmp_path / "run"), history_of(unbroken[0]), strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-6)

@@ -1,0 +1,175 @@
+"""What is compared inside of a student and its teacher, against NumPy."""
+
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kmha.errors import InputError
+from kmha.models.traces import Trace, traced
+from kmha.text.preprocessor import Preprocessor
+from kmha.text.vocabulary import Vocabulary
+from tests.bundles import TEXTS, WINDOWS, make_bundle, make_pair_bundle, make_tagger_bundle
+from training.distillation.hidden_states import (
+    Trainee,
+    attention_distance,
+    check_same_features,
+    check_same_passes,
+    even_layers,
+    state_distance,
+)
+
+MASK = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("student", "teacher", "expected"),
+    [
+        (2, 6, [0, 3, 6]),
+        (2, 12, [0, 6, 12]),
+        (4, 6, [0, 2, 3, 5, 6]),
+        (3, 3, [0, 1, 2, 3]),
+        (4, 1, [0, 1, 1, 1, 1]),
+        (0, 3, [0]),
+    ],
+)
+def test_layers_are_spread_evenly(student, teacher, expected):
+    assert even_layers(student, teacher) == expected
+
+
+def trace(seed: int, blocks: int, heads: int, size: int = 4) -> Trace:
+    rng = np.random.default_rng(seed)
+    states = [rng.normal(size=(3, 3, size)).astype(np.float32) for _ in range(blocks + 1)]
+    return Trace(None, states, [rng.random((3, heads, 3, 3), np.float32) for _ in range(blocks)], MASK)
+
+
+def test_states_are_compared_over_real_tokens():
+    student, teacher = trace(0, 1, 2), trace(1, 3, 2)
+    expected = np.zeros(3)
+    for row in range(3):
+        for own, place in ((0, 0), (1, 3)):
+            gaps = (student.states[own][row] - teacher.states[place][row])[MASK[row] == 1]
+            expected[row] += np.mean(gaps**2) / 2 if len(gaps) else 0
+    np.testing.assert_allclose(state_distance(student, teacher, None), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [2, 3])
+def test_attention_is_compared_over_real_pairs_of_tokens(heads):
+    student, teacher = trace(0, 1, 2), trace(1, 2, heads)
+    own, other = student.weights[0], teacher.weights[1]
+    if heads != 2:
+        own, other = own.mean(axis=1, keepdims=True), other.mean(axis=1, keepdims=True)
+    expected = np.zeros(3)
+    for row in range(3):
+        real = MASK[row] == 1
+        gaps = (own - other)[row][:, real][:, :, real]
+        expected[row] = np.mean(gaps**2) if gaps.size else 0
+    np.testing.assert_allclose(attention_distance(student, teacher), expected, rtol=1e-5)
+
+
+def test_a_student_that_is_its_teacher_is_no_distance_away():
+    bundle = make_bundle(num_layers=2)
+    trainee = Trainee(bundle.model, bundle.model, 1.0, 1.0)
+    features = bundle.preprocessor(list(TEXTS))
+    with traced(weights=True) as own:
+        bundle.model(features, training=False)
+    np.testing.assert_allclose(trainee.distances(own, features), 0, atol=1e-6)
+    assert len(trainee.trainable_variables) == len(bundle.model.trainable_variables)
+
+
+def test_training_brings_a_smaller_student_nearer_to_a_teacher_that_stays():
+    teacher, student = make_bundle(num_layers=3), make_bundle(hidden_dim=8, num_layers=1, num_heads=1)
+    trainee = Trainee(student.model, teacher.model, 1.0, 1.0)
+    own = {id(variable) for variable in student.model.trainable_variables}
+    projections = [variable for variable in trainee.trainable_variables if id(variable) not in own]
+    assert [tuple(v.shape) for v in projections] == 2 * [(8, 16), (16,)]
+    before = [variable.numpy() for variable in (*teacher.model.variables, *projections)]
+    features = teacher.preprocessor(list(TEXTS))
+    values = [variable.value for variable in trainee.trainable_variables]
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            with traced(weights=True) as traces:
+                student.model(features, training=False)
+            loss = tf.reduce_mean(trainee.distances(traces, features))
+        gradients = tape.gradient(loss, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        for value, gradient in zip(values, gradients, strict=True):
+            value.assign_sub(0.02 * tf.convert_to_tensor(gradient))
+        return loss
+
+    losses = [float(step()) for _ in range(30)]
+    assert losses[-1] < 0.8 * losses[0]
+    count = len(teacher.model.variables)
+    for variable, value in zip(teacher.model.variables, before[:count], strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    assert any((v.numpy() != value).any() for v, value in zip(projections, before[count:], strict=True))
+
+
+def changed(part: Preprocessor, **values) -> Preprocessor:
+    return Preprocessor(**{"vocabulary": part.vocabulary, **part.get_config(), **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"tokenization": "word"}, "--text.tokenization wordpiece, given word"),
+        ({"lower_case": False}, "--text.lower-case True, given False"),
+        ({"max_length": 25}, "--text.max-length at most 24, given 25"),
+        (
+            {"vocabulary": None},
+            "by its vocabulary of 155 tokens (--text.vocabulary with the file in its folder)",
+        ),
+    ],
+)
+def test_texts_that_are_cut_in_another_way_are_refused(values, message):
+    teacher = make_bundle()
+    part: Any = teacher.preprocessor
+    if "vocabulary" in values:
+        values = {"vocabulary": Vocabulary([*part.vocabulary.tokens, "more"])}
+        message = message.replace("155", str(len(part.vocabulary)))
+    with pytest.raises(InputError) as caught:
+        check_same_features("--distill.attention", teacher, changed(part, **values))
+    assert str(caught.value).startswith(f"--distill.attention: wanted texts cut as by the teacher, {message}")
+    check_same_features("--distill.attention", teacher, changed(part, max_length=20))
+
+
+def test_other_granularities_and_missing_spellings_are_refused():
+    pairs, both = make_pair_bundle(), make_pair_bundle(("char", "wordpiece"))
+    with pytest.raises(InputError, match="into char, wordpiece, given wordpiece$"):
+        check_same_features("--x", both, pairs.preprocessor)
+    spelt, plain = make_tagger_bundle(characters=True), make_tagger_bundle()
+    with pytest.raises(InputError, match="--tag.characters, given none$"):
+        check_same_features("--x", spelt, plain.preprocessor)
+    check_same_features("--x", plain, spelt.preprocessor)
+
+
+def test_models_that_read_other_sequences_are_refused():
+    config = types.SimpleNamespace(num_layers=2)
+
+    def model(form: str, symmetric: bool = False) -> Any:
+        return types.SimpleNamespace(form=form, symmetric=symmetric, encoder_configs={"": config})
+
+    check_same_passes("--x", model("cross"), model("bi"))
+    with pytest.raises(
+        InputError, match="^--x: wanted the joint form as the teacher, given texts that are read one"
+    ):
+        check_same_passes("--x", model("joint"), model("bi"))
+    with pytest.raises(InputError, match="given the joint form, symmetric$"):
+        check_same_passes("--x", model("joint"), model("joint", True))
+    config.num_layers = 0
+    with pytest.raises(InputError, match="wanted encoders of one block or more, given one of none"):
+        check_same_passes("--x", model("bi"), model("bi"))
+
+
+@pytest.mark.parametrize(
+    ("teacher", "student", "which"), [(WINDOWS, None, "teacher"), (None, WINDOWS, "student")]
+)
+def test_what_goes_on_in_windows_is_not_compared(teacher, student, which):
+    models = [make_bundle(windows=each).model for each in (teacher, student)]
+    with pytest.raises(
+        InputError, match=f"--distill.attention: wanted texts .* whole, given a {which} that reads"
+    ):
+        check_same_passes("--distill.attention", *models)

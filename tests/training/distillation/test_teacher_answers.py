@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+
+from tests.bundles import SENTENCES, SEVERAL, TEXTS, make_bundle, make_pair_bundle, make_tagger_bundle
+from training.data.inputs import cut_parts
+from training.distillation.teacher import answer_rows, kept_answers, write_answers
+from training.io.example_store import Example, write_examples
+from training.tasks.protocol import Lesson, Part
+
+FACTS = {"teacher": "a", "rows": "b"}
+
+
+def asked(folder, bundle, rows):
+    """Batches of rows in another order than they were written in."""
+    ordered = bundle.tagger is not None
+    examples = write_examples(
+        (Example(row, (), "", ordered=ordered) for row in rows), folder, bundle.preprocessor.num_texts
+    )
+    inputs = cut_parts(bundle.preprocessor, {"train": Part(examples, np.arange(len(rows)))}, folder)
+    order = np.arange(len(rows))[::-1]
+    pairs = np.stack([order, order], axis=1) if bundle.preprocessor.num_texts == 2 else order
+    shape = (99,) if ordered else pairs.shape
+    lesson = Lesson(pairs, np.broadcast_to(np.float32(0), shape), np.ones(len(rows), np.float32))
+    return inputs.source("train", lesson)
+
+
+@pytest.mark.parametrize("kind", ["one", "several", "pairs", "classes"])
+def test_answers_are_what_the_bundle_gives(tmp_path, kind):
+    bundle = {
+        "one": make_bundle,
+        "several": lambda: make_bundle(SEVERAL, multi_label=True),
+        "pairs": lambda: make_pair_bundle(("char", "wordpiece")),
+        "classes": lambda: make_pair_bundle(labels=("x", "y"), target="classes"),
+    }[kind]()
+    rows = [(text,) for text in TEXTS]
+    if bundle.preprocessor.num_texts == 2:
+        rows = [(text, TEXTS[index - 1]) for index, text in enumerate(TEXTS)]
+    source = asked(tmp_path, bundle, rows)
+    assert answer_rows(source) == len(rows)
+    write_answers(bundle.model, source, tmp_path / "a.npy")
+    answers = np.load(tmp_path / "a.npy")
+    given = [row[0] if len(row) == 1 else row for row in reversed(rows)]
+    np.testing.assert_allclose(bundle.model.probabilities(answers), bundle.probabilities(given), atol=1e-5)
+
+
+def test_answers_to_sentences_are_scores_of_words(tmp_path):
+    bundle = make_tagger_bundle(characters=True)
+    sentences = [sentence.split() for sentence in SENTENCES]
+    source = asked(tmp_path, bundle, [("\n".join(words),) for words in sentences])
+    write_answers(bundle.model, source, tmp_path / "a.npy")
+    answers = np.load(tmp_path / "a.npy")
+    assert len(answers) == sum(map(len, sentences)) == answer_rows(source)
+    np.testing.assert_allclose(answers, bundle.tagger.scores(sentences[::-1]), atol=1e-4)
+
+
+def test_speed_is_told(tmp_path, capsys):
+    bundle = make_bundle()
+    write_answers(bundle.model, asked(tmp_path, bundle, [(text,) for text in TEXTS]), tmp_path / "a.npy")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"teacher: {len(TEXTS)} rows answered in ") and line.endswith(" tokens/s)")
+
+
+class Writer:
+    def __init__(self, value: float = 1.0):
+        self.calls, self.value = 0, value
+
+    def __call__(self, path):
+        self.calls += 1
+        with open(path, "wb") as file:
+            np.save(file, np.full((2, 3), self.value, np.float32))
+
+
+def test_the_same_facts_find_the_same_answers(tmp_path, capsys):
+    writer = Writer()
+    folder = tmp_path / "new" / "cache"
+    for _ in range(2):
+        assert kept_answers(folder, FACTS, (2, 3), writer).tolist() == [[1] * 3] * 2
+    assert writer.calls == 1 and len(list(folder.iterdir())) == 1
+    assert "answers to 2 rows found in" in capsys.readouterr().err
+
+
+def test_other_facts_are_asked_again(tmp_path):
+    kept_answers(tmp_path, FACTS, (2, 3), Writer())
+    for facts in ({**FACTS, "teacher": "c"}, {**FACTS, "rows": "c"}):
+        writer = Writer(2.0)
+        assert kept_answers(tmp_path, facts, (2, 3), writer)[0, 0] == 2 and writer.calls == 1
+    assert kept_answers(tmp_path, FACTS, (2, 3), Writer(3.0))[0, 0] == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"no table", None], ids=["empty", "other", "cut short"])
+def test_a_damaged_file_is_written_anew(tmp_path, content):
+    kept_answers(tmp_path, FACTS, (2, 3), Writer())
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-4] if content is None else content)
+    assert kept_answers(tmp_path, FACTS, (2, 3), Writer(2.0))[0, 0] == 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_teacher_that_is_stopped_leaves_nothing(tmp_path):
+    def stopped(path):
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kept_answers(tmp_path, FACTS, (2, 3), stopped)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,123 @@
+"""The launcher's processes, with small programs in the place of training.fit."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kmha.errors import InputError
+from training.distributed import local_launcher as processes
+from training.distributed.local_launcher import Processes, free_addresses, own_devices
+
+# Each does what its part of the flags says: the first word is worker 0's.
+PROGRAM = """
+import json, os, signal, sys, time
+task = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+word = sys.argv[1 + task]
+print("out", task, flush=True)
+print("line of", task, os.environ.get("OWN"), file=sys.stderr, flush=True)
+if word == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if word == "polite":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
+if word == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+if word.isdigit():
+    sys.exit(int(word))
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs workers that do what they are told; gives the status, the seconds and the job."""
+    plain = subprocess.Popen
+
+    def popen(words, **options):
+        assert words[1:3] == ["-m", "training.fit"]
+        return plain([sys.executable, "-c", PROGRAM, *words[3:]], **options)
+
+    monkeypatch.setattr(processes.subprocess, "Popen", popen)
+    monkeypatch.setattr(processes, "LAST_WORDS_SECONDS", 0.5)
+    monkeypatch.setattr(processes, "LEAVE_SECONDS", 1.0)
+
+    def run(*words, signals=0):
+        job = Processes(free_addresses(len(words)), words, [{"OWN": f"own{i}"} for i in range(len(words))])
+        if signals:
+            threading.Timer(1.5, os.kill, (os.getpid(), signals)).start()
+        started = time.monotonic()
+        status = job.run()
+        assert all(child.poll() is not None for child in job._children)
+        return status, time.monotonic() - started, job
+
+    return run
+
+
+def test_all_that_end_well_are_a_job_that_ends_well(run, capfd):
+    assert run("0", "0", "0")[0] == 0
+    out, err = capfd.readouterr()
+    assert out == "out 0\n"
+    assert sorted(err.splitlines()) == [f"[{i}] line of {i} own{i}" for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("wait", "killed"), 1, "error: worker 1 was ended by SIGKILL; the others were ended"),
+        (("3", "wait"), 1, "error: worker 0 ended with status 3; the others were ended"),
+        (("stubborn", "1"), 1, "error: worker 1 ended with status 1; the others were ended"),
+        (("wait", "2"), 2, ""),
+        (("polite", "130"), 130, ""),
+    ],
+)
+def test_one_that_fails_ends_the_others_within_seconds(run, capfd, words, status, message):
+    found, seconds, _ = run(*words)
+    assert found == status and seconds < 15
+    told = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("[")]
+    assert told == ([message] if message else [])
+
+
+def test_the_chief_decides_whether_there_is_a_run(run):
+    assert run("0", "1")[0] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_passed_on(run, number):
+    status, seconds, job = run("polite", "polite", signals=number)
+    assert status == 130 and job.stopped and seconds < 15
+
+
+def test_ports_are_free_and_different():
+    addresses = free_addresses(5)
+    assert len(set(addresses)) == 5
+    assert all(address.startswith("localhost:") for address in addresses)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "workers", "shares"),
+    [("0,1,2,3", 2, ["0,1", "2,3"]), ("4,GPU-a", 2, ["4", "GPU-a"]), ("0,1,2", 2, ["0", "1"])],
+)
+def test_each_worker_has_its_share_of_the_gpus(monkeypatch, gpus, workers, shares):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    assert [own["CUDA_VISIBLE_DEVICES"] for own in own_devices(workers)] == shares
+
+
+def test_fewer_gpus_than_workers_are_refused(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(InputError, match="--workers: wanted at most as many as GPUs, 1, given 2"):
+        own_devices(2)
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia/gpus").is_dir(), reason="has GPUs")
+def test_without_gpus_each_has_its_share_of_the_cores(monkeypatch):
+    for name in ("CUDA_VISIBLE_DEVICES", "TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    assert own_devices(4) == [{"TF_NUM_INTRAOP_THREADS": "1", "OMP_NUM_THREADS": "1"}] * 4
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert own_devices(2) == [{"TF_NUM_INTRAOP_THREADS": "3"}] * 2

@@ -1,0 +1,68 @@
+import json
+import socket
+
+import pytest
+
+from kmha.errors import InputError
+from training.distributed.tf_config import Cluster, check_port, cluster_of
+
+TWO = {"worker": ["a:1", "b:2"]}
+
+
+def config(cluster=TWO, task: object = None) -> str:
+    return json.dumps({"cluster": cluster, "task": task or {"type": "worker", "index": 0}})
+
+
+@pytest.mark.parametrize("text", [None, "", "  "])
+def test_without_it_a_process_trains_alone(text):
+    assert cluster_of(text) is None
+
+
+def test_workers_are_numbered_from_the_chief_on():
+    assert cluster_of(config(task={"type": "worker", "index": 1})) == Cluster(("a:1", "b:2"), 1)
+    jobs = {"worker": ["b:2", "c:3"], "chief": ["a:1"]}
+    last = cluster_of(config(jobs, {"type": "worker", "index": 1}))
+    assert last == Cluster(("a:1", "b:2", "c:3"), 2, has_chief_job=True)
+    assert last is not None and last.jobs == [("chief", 1), ("worker", 2)] and last.count == 3
+    assert cluster_of(config(jobs, {"type": "chief", "index": 0})) == Cluster(
+        ("a:1", "b:2", "c:3"), 0, has_chief_job=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("worker", "wanted JSON, given 'worker'"),
+        ("[]", 'given none of "cluster"'),
+        ("{}", 'given none of "cluster"'),
+        (json.dumps({"cluster": TWO}), 'given none of "task"'),
+        (config([]), 'given none of "cluster"'),
+        (config({"worker": "a:1"}), "wanted a list of addresses for 'worker', given 'a:1'"),
+        (config({"worker": []}), "wanted a list of addresses for 'worker', given []"),
+        (config({"worker": ["a"]}), "wanted an address host:port, given 'a'"),
+        (config({"worker": ["a:0"]}), "wanted an address host:port, given 'a:0'"),
+        (config({"worker": [1]}), "wanted an address host:port, given 1"),
+        (config({"worker": ["a:1", "a:1"]}), "wanted an address of its own for each worker, given a:1 twice"),
+        (config({"worker": ["a:1"], "ps": ["b:2"]}), "wanted workers, and perhaps a chief, in cluster, given 'ps'"),
+        (config({"chief": ["a:1", "b:2"]}, {"type": "chief", "index": 0}), "wanted one chief, given 2"),
+        (config(task={"type": "evaluator", "index": 0}), "wanted the task type worker or chief, given 'evaluator'"),
+        (config(task={"type": "ps", "index": 0}), "wanted the task type worker or chief, given 'ps'"),
+        (config(task={"type": "chief", "index": 0}), "wanted a task of the cluster, given 'chief'"),
+        (config(task={"type": "worker", "index": 2}), "wanted the index of a worker from 0 to 1, given 2"),
+        (config(task={"type": "worker", "index": -1}), "wanted the index of a worker from 0 to 1, given -1"),
+        (config(task={"type": "worker"}), "wanted the index of a worker from 0 to 1, given None"),
+    ],
+)  # fmt: skip
+def test_what_is_malformed_is_told_in_one_line(text, message):
+    with pytest.raises(InputError) as told:
+        cluster_of(text)
+    assert str(told.value).startswith("TF_CONFIG: ") and message in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_a_port_that_is_taken_is_refused():
+    with socket.create_server(("", 0)) as taken:
+        address = f"localhost:{taken.getsockname()[1]}"
+        with pytest.raises(InputError, match=f"wanted a free port for worker 1, given {address}"):
+            check_port(Cluster(("localhost:1", address), 1))
+    check_port(Cluster(("localhost:1", address), 1))

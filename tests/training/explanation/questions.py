@@ -1,0 +1,63 @@
+"""Questions made by hand, of models that are known through and through."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from training.explanation.attributions import Looked, seen
+from training.explanation.explainer import Question
+from training.explanation.words import NO_WORD
+
+
+def softmax(values: np.ndarray) -> np.ndarray:
+    each = np.exp(values)
+    return (each / each.sum(axis=-1, keepdims=True)).astype(np.float32)
+
+
+def weights(*shape: int, seed: int = 0) -> np.ndarray:
+    return softmax(3 * np.random.default_rng(seed).normal(size=shape))
+
+
+def question(
+    words: Sequence[str] = ("old", "bread", "at", "seven"),
+    worth: Sequence[float] = (0.1, 0.4, 0.0, 0.2),
+    layers: int = 2,
+    heads: int = 3,
+    unit: str = "probability",
+) -> Question:
+    """A classifier whose probability is the sum of what its words are worth."""
+    tokens = ["[CLS]", *words, "[SEP]"]
+    numbers = [NO_WORD, *range(len(words)), NO_WORD]
+    attention = weights(layers, heads, len(tokens), len(tokens))
+    gradients = np.array([0, *worth, 0], np.float32)
+    looked = Looked({"tokens": tokens}, {"attention": attention}, {"tokens": gradients})
+
+    def measure(drops: Sequence[Collection[int]]) -> np.ndarray:
+        return np.array([sum(w for place, w in enumerate(worth) if place not in drop) for drop in drops])
+
+    value = float(sum(worth))
+    answers = [("bread", value), ("harbour", 1 - value)]
+    droppable = list(range(len(words)))
+    look = seen(looked, {"tokens": numbers}, "mean")
+    return Question("bread", value, unit, answers, list(words), droppable, measure, look)
+
+
+def pair_question(hostile: str = "bread") -> Question:
+    """A matcher of the cross form."""
+    a, b = ["[CLS]", "old", hostile, "[SEP]"], ["[CLS]", "new", "[SEP]"]
+    attention = {
+        "attention_a": weights(2, 2, 4, 4),
+        "attention_b": weights(2, 2, 3, 3, seed=1),
+        "attention_a_to_b": weights(1, 2, 4, 3, seed=2),
+        "attention_b_to_a": weights(1, 2, 3, 4, seed=3),
+    }
+    looked = Looked({"tokens_a": a, "tokens_b": b}, attention, None)
+    words = {"tokens_a": [-1, 0, 1, -1], "tokens_b": [-1, 2, -1]}
+
+    def measure(drops: Sequence[Collection[int]]) -> np.ndarray:
+        return np.array([0.9 - 0.2 * len(drop) for drop in drops])
+
+    look = seen(looked, words, "mean")
+    return Question(
+        "match", 0.9, "probability", [("score", 0.9)], ["old", hostile, "new"], [0, 1, 2], measure, look
+    )

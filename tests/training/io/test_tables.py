@@ -1,0 +1,234 @@
+import csv
+import gzip
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kmha.errors import InputError
+from training.io import table_blocks as blocks
+from training.io.tables import column_names, read_rows
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def read(path: Path, required=("text",), optional=()) -> list[tuple[dict, str]]:
+    return [(row.values, row.place.removeprefix(f"{path}:")) for row in read_rows(path, required, optional)]
+
+
+CONTENTS = {
+    "csv": 'text,id,label\n"red, green",1,a\n\n"two\nlines",2,b\nlast,3,c\n',
+    "tsv": 'text\tid\tlabel\n"red, green"\t1\ta\n\n"two\nlines"\t2\tb\nlast\t3\tc\n',
+    "jsonl": '{"text": "red, green", "id": 1, "label": "a"}\n\n\n'
+    '{"text": "two\\nlines", "label": "b"}\n \n{"label": "c", "text": "last"}\n',
+}
+
+
+@pytest.mark.parametrize("gz", ["", ".gz"])
+@pytest.mark.parametrize("suffix", CONTENTS)
+def test_each_format_gives_the_same_rows_with_the_line_they_start_at(tmp_path, suffix, gz):
+    path = write(tmp_path / f"train.{suffix}{gz}", CONTENTS[suffix])
+    assert read(path, ["text", "label"], ["missing"]) == [
+        ({"text": "red, green", "label": "a"}, "2" if suffix != "jsonl" else "1"),
+        ({"text": "two\nlines", "label": "b"}, "4"),
+        ({"text": "last", "label": "c"}, "6"),
+    ]
+    assert column_names(path) == ["text", "id", "label"]
+
+
+def test_names_are_matched_whatever_the_case_of_the_suffix(tmp_path):
+    assert read(write(tmp_path / "A.CSV.GZ".replace("GZ", "gz"), "text\nx\n")) == [({"text": "x"}, "2")]
+    assert read(write(tmp_path / "a.json", '{"text": "x"}')) == [({"text": "x"}, "1")]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
+def test_byte_order_mark_and_windows_line_ends(tmp_path, name):
+    rows = '{"text": "x"}\r\n\r\n{"text": "é"}\r\n' if name == "a.jsonl" else "text\r\nx\r\n\r\né\r\n"
+    path = write(tmp_path / name, b"\xef\xbb\xbf" + rows.encode())
+    assert [values["text"] for values, _ in read(path)] == ["x", "é"]
+
+
+def test_odd_characters_stay_and_do_not_count_as_lines(tmp_path):
+    text = "nul \0 separator \u2028 next line \x85 form feed \x0c return \r end"
+    path = write(tmp_path / "a.csv", f'text\n"{text}"\nb\n')
+    assert read(path) == [({"text": text}, "2"), ({"text": "b"}, "3")]
+    path = write(tmp_path / "a.jsonl", '{"text": "a\u2028\\u0000b"}\n{"text": "c"}\n')
+    assert read(path) == [({"text": "a\u2028\0b"}, "1"), ({"text": "c"}, "2")]
+
+
+def test_a_field_longer_than_the_default_limit_of_the_csv_module(tmp_path):
+    path = write(tmp_path / "a.csv", f"text\n{'x' * 1_000_000}\n")
+    assert len(read(path)[0][0]["text"]) == 1_000_000
+
+
+def test_optional_columns_are_kept_where_they_exist(tmp_path):
+    assert read(write(tmp_path / "a.csv", "text,title\nx,y\n"), ["text"], ["title", "none"]) == [
+        ({"text": "x", "title": "y"}, "2")
+    ]
+    path = write(tmp_path / "a.jsonl", '{"text": "x"}\n{"text": "y", "title": "z"}\n')
+    assert [values for values, _ in read(path, ["text"], ["title"])] == [
+        {"text": "x"},
+        {"text": "y", "title": "z"},
+    ]
+
+
+def test_json_numbers_become_the_text_they_were_written_as(tmp_path):
+    line = '{"text": 1.50, "label": 3, "labels": ["a", 7], "none": [], "big": %s}' % ("9" * 5000)
+    values = read(write(tmp_path / "a.jsonl", line), ["text", "label", "labels", "none", "big"])[0][0]
+    assert values == {"text": "1.50", "label": "3", "labels": ["a", "7"], "none": [], "big": "9" * 5000}
+
+
+def test_spans_are_kept_as_the_json_of_each(tmp_path):
+    line = '{"s": [{"start": 0, "end": 5, "label": "é"}], "t": [[0, 5, "PER"], [7, 9, 2]]}'
+    values = read(write(tmp_path / "a.jsonl", line), ["s", "t"])[0][0]
+    assert values["s"] == ['{"start": "0", "end": "5", "label": "é"}']
+    assert values["t"] == ['["0", "5", "PER"]', '["7", "9", "2"]']
+
+
+def test_nameless_columns_may_repeat(tmp_path):
+    assert read(write(tmp_path / "a.csv", "text,,\nx,,\n")) == [({"text": "x"}, "2")]
+
+
+TABLES = [
+    ("a.csv", "", "a header line with the column names wanted, an empty file given"),
+    ("a.csv", "\ufeff\n\n", "a header line"),
+    ("a.csv.gz", b"", "a header line"),
+    ("a.csv", "text,label\n\n", "rows wanted, nothing after the header given"),
+    ("a.csv", "Text,label\nx,y\n", "column 'text' wanted, columns Text, label given; did you mean 'Text'"),
+    ("a.csv", "txt,label\nx,y\n", "did you mean 'txt'"),
+    ("a.csv", "text,label\nx,y\nx,y,z\n", "{path}:3: 2 fields wanted (text, label), 3 given"),
+    ("a.csv", 'text,label\n"x\nx",y\n\nx\n', "{path}:5: 2 fields wanted (text, label), 1 given"),
+    ("a.tsv", "text\tlabel\nx,y\n", "{path}:2: 2 fields wanted"),
+    ("a.csv", "text,label,text\nx,y,z\n", "{path}:1: each column once wanted, 'text' given twice"),
+    ("a.csv", 'text\nx\n"open\nnever closed\n', "{path}:3: a closing quote wanted"),
+    ("a.csv", 'text\nx\n"a\n"b\n', '{path}:3: quotes inside a quoted field written as "" wanted'),
+    ("a.csv", 'text\nx\n"a\n"b\n', "at line 4"),
+    ("a.csv", "text\nx\ra\n", "{path}:2: lines that end in"),
+    ("a.csv", "text,label\rx,y\r", "{path}:1: lines that end in"),
+    ("a.csv", b"text\n" + b"x\n" * 9000 + b'"a\n\xff"\n', "{path}:9003: UTF-8 text wanted, byte 0xff"),
+    ("a.csv", b"text\nx\n\xe4\xb8", "{path}:3: UTF-8 text wanted, byte 0xe4 at position 1"),
+    ("a.csv.gz", b"text\nx\n\xff\n", "{path}:3: UTF-8"),
+    ("a.tsv", "text\n".encode("utf-16"), "{path}:1: UTF-8"),
+    ("a.jsonl", " \n", "one JSON object a line wanted, an empty file given"),
+    ("a.jsonl", '{"text": "x"}\n{"text": \n', "{path}:2: one JSON object a line wanted, other text given"),
+    ("a.json", '[\n{"text": "x"}\n]\n', "{path}:1: one JSON object a line wanted"),
+    ("a.jsonl", '["x"]\n', "{path}:1: one JSON object a line wanted, a list given"),
+    ("a.jsonl", "12\n", "{path}:1: one JSON object a line wanted, a string given"),
+    ("a.jsonl", '{"text": NaN}\n', "NaN is not JSON"),
+    ("a.jsonl", "[" * 100_000, "{path}:1: one JSON object a line wanted"),
+    ("a.jsonl", '{"text": "x"}\n{"test": "x"}\n', "{path}:2: column 'text' wanted, columns test given"),
+    ("a.jsonl", '{"text": null}\n', "a string, a number or a list of strings wanted for 'text', null given"),
+    ("a.jsonl", '{"text": true}\n', "true or false given"),
+    ("a.jsonl", '{"text": {}}\n', "an object given"),
+    ("a.jsonl", '{"text": ["x", null]}\n', "a list with other things given"),
+    ("a.jsonl", '{"text": [{"from": 0}]}\n', "a list with other things given"),
+    ("a.jsonl", '{"text": [[0, 5]]}\n', "a list with other things given"),
+    ("a.jsonl", '{"text": [[0, 5, "\\ud800"]]}\n', "{path}:1: whole characters wanted for 'text'"),
+    ("a.jsonl", '{"text": "\\ud800"}\n', "{path}:1: whole characters wanted for 'text'"),
+    ("a.jsonl", b'{"text": "x"}\n\n{"text": "\xff"}\n', "{path}:3: UTF-8"),
+    ("a.xlsx", "", ".iob, .conllu or .txt (each also with .gz) wanted, .xlsx given"),
+    ("names", "", "no suffix given"),
+]
+
+
+@pytest.mark.parametrize("name, content, message", TABLES)
+def test_what_is_wrong_is_one_line_that_names_the_file_and_the_line(tmp_path, name, content, message):
+    path = write(tmp_path / name, content)
+    with pytest.raises(InputError) as caught:
+        list(read_rows(path, ["text"]))
+    assert message.format(path=path) in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["none.csv", "none.jsonl.gz"])
+def test_a_missing_file(tmp_path, name):
+    with pytest.raises(InputError, match="no such file"):
+        list(read_rows(tmp_path / name, ["text"]))
+    with pytest.raises(InputError, match="no such file"):
+        column_names(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["folder.csv", "folder.csv.gz"])
+def test_a_folder_in_place_of_a_file(tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match="a folder given"):
+        list(read_rows(tmp_path / name, ["text"]))
+
+
+def packed_lines() -> bytes:
+    return gzip.compress("".join(f"{number}\n" for number in range(9999)).encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"text\nx\n", packed_lines()[:-4000], packed_lines()[:500] + b"\0" * 900 + packed_lines()[1400:]],
+    ids=["not gzip", "cut off", "overwritten"],
+)
+def test_damaged_gzip(tmp_path, data):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="a.csv.gz.* wanted"):
+        list(read_rows(path, ["0"]))
+
+
+def test_an_open_quote_stops_at_the_limit_of_a_field(tmp_path, monkeypatch):
+    before = csv.field_size_limit(1000)
+    monkeypatch.setattr(blocks, "MAX_FIELD_CHARS", 1000)
+    try:
+        path = write(tmp_path / "a.csv", 'text\nx\n"' + "word\n" * 1000)
+        with pytest.raises(InputError, match="a.csv:3: a field of at most 1000 characters wanted"):
+            list(read_rows(path, ["text"]))
+    finally:
+        csv.field_size_limit(before)
+
+
+def test_rows_before_a_wrong_one_come_out_and_nothing_is_read_ahead(tmp_path):
+    path = write(tmp_path / "a.csv", "text\na\nb\nc,d\n")
+    assert [row.values["text"] for row in itertools.islice(read_rows(path, ["text"]), 2)] == ["a", "b"]
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+
+
+@given(table=st.lists(st.tuples(texts, texts), min_size=1))
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.csv.gz"])
+def test_what_was_written_is_what_is_read_and_places_point_at_it(tmp_path_factory, name, table):
+    path = tmp_path_factory.mktemp("round") / name
+    lines = []
+    if "jsonl" in name:
+        lines = [json.dumps({"b": two, "a": one}, ensure_ascii=bool(len(one) % 2)) for one, two in table]
+    else:
+        mark = "\t" if "tsv" in name else ","
+        for one, two in [("a", "b"), *table]:
+            lines.append(mark.join('"' + field.replace('"', '""') + '"' for field in (one, two)))
+    content = "\n".join(lines) + "\n"
+    rows = list(read_rows(write(path, content), ["a", "b"]))
+    assert [(row.values["a"], row.values["b"]) for row in rows] == table
+    starts = [1 + "\n".join([*lines[:index], ""]).count("\n") for index in range(len(lines))]
+    assert [row.place for row in rows] == [f"{path}:{start}" for start in starts[-len(table) :]]
+
+
+def test_lines_of_text_are_rows(tmp_path):
+    path = write(tmp_path / "a.txt", '\ufeffone, "two"\r\n\n  three\u2028four\nlast')
+    assert column_names(path) == ["text"]
+    assert [(row.values["text"], row.place) for row in read_rows(path, ["text"])] == [
+        ('one, "two"', f"{path}:1"),
+        ("", f"{path}:2"),
+        ("  three\u2028four", f"{path}:3"),
+        ("last", f"{path}:4"),
+    ]
+
+
+def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("training.io.tables.MAX_FIELD_CHARS", 9)
+    path = write(tmp_path / "a.txt", "12345678\n1234567890\n")
+    with pytest.raises(InputError, match="a.txt:2: a line of at most 9 characters wanted, more given"):
+        list(read_rows(path, ["text"]))

@@ -1,0 +1,65 @@
+import json
+import socket
+
+import pytest
+
+from tests.command_runs import refused
+from training.config.config import FitConfig
+from training.distributed.coordinator import ALONE
+from training.distributed.tf_config import VARIABLE
+from training.fit import main
+from training.job.join_cluster import joined, own_settings, place
+
+
+def config(addresses: list[str], index: int = 0) -> str:
+    return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}})
+
+
+def test_a_single_worker_trains_alone(monkeypatch):
+    for text in ("", config(["localhost:1"])):
+        monkeypatch.setenv(VARIABLE, text)
+        with joined(FitConfig()) as crew:
+            assert crew is ALONE and crew.is_chief
+            assert own_settings(FitConfig(resume=True), crew).resume
+            assert crew.once("what", lambda: 3) == 3 and crew.gathered("what", 4) == [4]
+            assert crew.agreed([15]) == [15] and crew.agreed([]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "message"),
+    [
+        ("{", [], "TF_CONFIG: wanted JSON, given '{'"),
+        (config(["a:1", "b:2"], 5), [], "TF_CONFIG: wanted the index of a worker from 0 to 1, given 5"),
+        (
+            config(["a:1", "b:2"]),
+            ["--strategy=mirrored"],
+            "--strategy: wanted auto for the 2 workers of TF_CONFIG, given mirrored",
+        ),
+    ],
+)
+def test_what_cannot_be_joined_is_refused_at_once(monkeypatch, tmp_path, text, flags, message):
+    monkeypatch.setenv(VARIABLE, text)
+    told = refused(tmp_path, main, f"--out={tmp_path / 'run'}", *flags)
+    assert told.startswith(message)
+
+
+def test_a_port_that_is_taken_is_refused_at_once(monkeypatch, tmp_path):
+    with socket.create_server(("", 0)) as taken:
+        address = f"localhost:{taken.getsockname()[1]}"
+        monkeypatch.setenv(VARIABLE, config([address, "localhost:1"]))
+        told = refused(tmp_path, main, f"--out={tmp_path / 'run'}")
+    assert told.startswith(f"TF_CONFIG: wanted a free port for worker 0, given {address}: ")
+
+
+def test_only_the_chief_writes_where_it_was_told_to(tmp_path):
+    class Other:
+        is_chief = False
+
+    config = FitConfig(out=tmp_path / "run")
+    with place(config, Other()) as folder:  # pyright: ignore
+        (folder / "epochs.csv").write_text("")
+        assert not list(tmp_path.iterdir())
+    assert not folder.exists()
+    with place(config, ALONE) as folder:
+        assert folder.parent == tmp_path
+    assert (tmp_path / "run").is_dir()

@@ -1,0 +1,120 @@
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, f1_score
+
+from training.metrics.bootstrap import bootstrap_interval, multi_label_intervals, single_label_intervals
+
+_ZERO: Any = 0  # the stubs of scikit-learn know only strings
+
+
+def _answers(rows, classes, share_right, seed=0):
+    generator = np.random.default_rng(seed)
+    true_ids = generator.integers(classes, size=rows)
+    guesses = generator.integers(classes, size=rows)
+    return true_ids, np.where(generator.random(rows) < share_right, true_ids, guesses)
+
+
+def _binomial_tail(successes, trials, probability):
+    """Probability of at most `successes`, summed exactly."""
+    return sum(
+        math.comb(trials, k) * probability**k * (1 - probability) ** (trials - k)
+        for k in range(successes + 1)
+    )
+
+
+def _bisect(wanted, function):
+    """Finds where the falling function crosses `wanted` on [0, 1]."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) > wanted else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize(("right", "rows"), [(450, 500), (120, 200)])
+def test_accuracy_agrees_with_the_exact_binomial_interval(right, rows):
+    # Clopper-Pearson: the accuracies at which so few, or so many, right answers have probability .025.
+    lower = _bisect(0.975, lambda p: _binomial_tail(right - 1, rows, p))
+    upper = _bisect(0.025, lambda p: _binomial_tail(right, rows, p))
+    interval = single_label_intervals(np.zeros(rows, int), (np.arange(rows) >= right).astype(int))["accuracy"]
+    assert interval == pytest.approx([lower, upper], abs=0.012)
+
+
+def test_single_label_intervals_are_those_of_drawing_rows():
+    true_ids, answers = _answers(150, 4, 0.6)
+
+    def macro_f1(true_ids, answers):
+        return f1_score(true_ids, answers, average="macro", zero_division=_ZERO)
+
+    fast = single_label_intervals(true_ids, answers, resamples=2000)
+    assert fast["macro_f1"] == pytest.approx(
+        bootstrap_interval(macro_f1, true_ids, answers, seed=1, resamples=300), abs=0.03
+    )
+    assert fast["accuracy"] == pytest.approx(
+        bootstrap_interval(accuracy_score, true_ids, answers, seed=1, resamples=300), abs=0.03
+    )
+
+
+def test_multi_label_intervals_are_those_of_drawing_rows():
+    generator = np.random.default_rng(2)
+    true = (generator.random((150, 3)) < [0.5, 0.3, 0.2]).astype(np.int8)
+    answers = np.where(generator.random((150, 3)) < 0.8, true, 1 - true)
+    fast = multi_label_intervals(true, answers, resamples=2000)
+    for average in ("micro", "macro"):
+        slow = bootstrap_interval(
+            lambda true, answers, average=average: f1_score(
+                true, answers, average=average, zero_division=_ZERO
+            ),
+            true,
+            answers,
+            resamples=300,
+        )
+        assert fast[f"{average}_f1"] == pytest.approx(slow, abs=0.03)
+    assert set(fast) == {"accuracy", "micro_f1", "macro_f1"}
+
+
+def test_any_statistic_and_any_arrays():
+    values = np.random.default_rng(0).normal(size=400)
+    lower, upper = bootstrap_interval(lambda values: float(values.mean()), values)
+    half_width = 1.96 * values.std() / 20
+    assert (lower, upper) == pytest.approx((values.mean() - half_width, values.mean() + half_width), abs=0.02)
+    paired = bootstrap_interval(lambda left, right: float((left - right).mean()), values, values + 1.0)
+    assert paired == pytest.approx((-1.0, -1.0))
+
+
+def test_more_rows_and_lower_levels_narrow_the_interval():
+    def width(rows, level):
+        lower, upper = single_label_intervals(*_answers(rows, 3, 0.7), level=level)["accuracy"]
+        return upper - lower
+
+    assert width(2000, 0.95) < width(200, 0.95)
+    assert width(200, 0.5) < width(200, 0.95)
+
+
+def test_the_seed_decides():
+    rows = _answers(100, 3, 0.5)
+    assert single_label_intervals(*rows, seed=3) == single_label_intervals(*rows, seed=3)
+    assert single_label_intervals(*rows, seed=3) != single_label_intervals(*rows, seed=4)
+
+
+def test_perfect_answers_have_no_spread_and_results_are_json():
+    true_ids, _ = _answers(60, 3, 1.0)
+    intervals = single_label_intervals(true_ids, true_ids)
+    assert intervals == {"accuracy": [1.0, 1.0], "macro_f1": [1.0, 1.0]}
+    assert json.loads(json.dumps(intervals)) == intervals
+
+
+def test_without_rows_there_is_no_interval():
+    nothing = np.zeros(0, int)
+    assert single_label_intervals(nothing, nothing) == {}
+    assert multi_label_intervals(np.zeros((0, 2)), np.zeros((0, 2))) == {}
+
+
+@pytest.mark.parametrize("arrays", [(), (np.zeros(0),), (np.zeros(2), np.zeros(3))])
+def test_unequal_or_missing_rows_are_refused(arrays):
+    with pytest.raises(ValueError, match="one length above 0"):
+        bootstrap_interval(lambda *_: 0.0, *arrays)

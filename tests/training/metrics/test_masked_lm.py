@@ -1,0 +1,57 @@
+import math
+
+import numpy as np
+import pytest
+
+from tests.training.data.test_masked_batches import source_of, tokens  # noqa: F401
+from training.metrics.masked_lm import (
+    MaskedAnswers,
+    masked_answers,
+    masked_scores,
+    unigram_answers,
+    unigram_probabilities,
+)
+
+
+def test_scores_are_of_all_masked_tokens_together():
+    answers = MaskedAnswers(np.array([3, 0, 1]), np.array([6.0, 0.0, 2.0]), np.array([1, 0, 1]))
+    scores = masked_scores(answers, intervals=True)
+    assert scores["masked_tokens"] == 4 and scores["loss"] == 2.0
+    assert scores["perplexity"] == pytest.approx(math.exp(2)) and scores["masked_accuracy"] == 0.5
+    assert set(scores["intervals"]) == {"perplexity", "masked_accuracy"}
+    assert scores["intervals"]["masked_accuracy"] == pytest.approx([1 / 3, 1.0])
+    assert "intervals" not in masked_scores(answers)
+
+
+def test_nothing_masked_has_no_score():
+    empty = MaskedAnswers(*np.zeros((3, 2)))
+    assert masked_scores(empty, intervals=True) == {
+        "masked_tokens": 0,
+        "loss": None,
+        "perplexity": None,
+        "masked_accuracy": None,
+    }
+
+
+def test_every_token_is_possible():
+    probabilities = unigram_probabilities(np.array([3, 0, 1]))
+    assert probabilities.tolist() == pytest.approx([4 / 7, 1 / 7, 2 / 7])
+
+
+def test_the_baseline_is_a_model_of_constant_logits(tokens):  # noqa: F811
+    """Asked for the same tokens, whatever the batches are."""
+    source = source_of(tokens)
+    counts = source.token_counts()
+    logits = np.log(unigram_probabilities(counts)).astype(np.float32)
+    plans = source.plans([8, 16], 100, 5, rng=None)
+
+    def outputs():
+        for plan in plans:
+            rows, slots = source.batch(plan)["targets"].shape
+            yield plan, np.tile(logits, (rows, slots, 1))
+
+    answers, expected = masked_answers(len(counts), source, outputs()), unigram_answers(counts, source)
+    np.testing.assert_array_equal(answers.counts, expected.counts)
+    np.testing.assert_array_equal(answers.hits, expected.hits)
+    np.testing.assert_allclose(answers.losses, expected.losses, rtol=1e-5)
+    assert expected.counts.min() > 0 and expected.hits.sum() > 0

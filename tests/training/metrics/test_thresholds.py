@@ -1,0 +1,228 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, f1_score
+
+from training.metrics.thresholds import ENOUGH_POSITIVES, best_threshold, best_thresholds, steady_threshold
+
+_ZERO: Any = 0  # the stubs of scikit-learn know only strings
+
+
+def _f1(true, scores, threshold):
+    return f1_score(true, scores >= np.float32(threshold), zero_division=_ZERO)
+
+
+def _best_f1_by_trying(true, scores):
+    return max(_f1(true, scores, threshold) for threshold in scores)
+
+
+def _rows(seed, rows, labels, decimals):
+    """Rows in which each label has enough positives; rounding makes probabilities tie."""
+    generator = np.random.default_rng(seed)
+    true = generator.integers(2, size=(rows, labels))
+    true[:ENOUGH_POSITIVES] = 1
+    probabilities = np.clip(0.2 * true + 0.8 * generator.random((rows, labels)), 0, 1)
+    return true, probabilities.round(decimals).astype(np.float32)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    rows=st.integers(ENOUGH_POSITIVES, 30),
+    labels=st.integers(1, 4),
+    decimals=st.integers(0, 7),
+)
+def test_no_threshold_is_better_on_the_given_rows(seed, rows, labels, decimals):
+    true, probabilities = _rows(seed, rows, labels, decimals)
+    thresholds = best_thresholds(true, probabilities)
+    assert thresholds.dtype == np.float32 and thresholds.shape == (labels,)
+    for label in range(labels):
+        reached = _f1(true[:, label], probabilities[:, label], thresholds[label])
+        assert reached == pytest.approx(_best_f1_by_trying(true[:, label], probabilities[:, label]))
+        assert reached >= _f1(true[:, label], probabilities[:, label], 0.5)
+
+
+def test_threshold_stands_midway():
+    true = np.repeat([[1], [0]], ENOUGH_POSITIVES, axis=0)
+    probabilities = np.repeat([[0.8], [0.2]], ENOUGH_POSITIVES, axis=0)
+    assert best_thresholds(true, probabilities)[0] == pytest.approx(0.5)
+
+
+def test_adjacent_floats_are_still_told_apart():
+    lower = np.float32(0.3)
+    upper = np.nextafter(lower, np.float32(1))
+    for low, high in ((lower, upper), (upper, np.nextafter(upper, np.float32(1)))):
+        true = np.repeat([[1], [0]], ENOUGH_POSITIVES, axis=0)
+        probabilities = np.repeat([[high], [low]], ENOUGH_POSITIVES, axis=0)
+        assert best_thresholds(true, probabilities)[0] == high
+
+
+@pytest.mark.parametrize("lowest", [0.0, 0.4, -3.0])
+def test_a_label_that_always_holds_is_always_answered(lowest):
+    scores = np.linspace(lowest, lowest + 1, 12, dtype=np.float32)[:, None]
+    threshold = best_thresholds(np.ones((12, 1)), scores)[0]
+    assert (scores >= threshold).all()
+    assert threshold >= 0 or lowest < 0
+
+
+def test_scores_outside_zero_and_one_are_welcome():
+    true, probabilities = _rows(3, 40, 2, 7)
+    margins = 20 * probabilities - 10
+    assert best_thresholds(true, margins) == pytest.approx(
+        20 * best_thresholds(true, probabilities) - 10, abs=1e-4
+    )
+
+
+def test_labels_without_positives_get_the_threshold_shared_by_all():
+    true, probabilities = _rows(5, 40, 3, 7)
+    true[:, 2] = 0
+    shared = best_thresholds(true[:, :2].reshape(-1, 1), probabilities[:, :2].reshape(-1, 1))
+    silent = np.zeros((40, 1))
+    thresholds = best_thresholds(np.hstack([true[:, :2], silent]), np.hstack([probabilities[:, :2], silent]))
+    assert thresholds[2] == pytest.approx(shared[0])
+    # The pooled decisions cannot be beaten by any one threshold.
+    pooled = best_thresholds(true, probabilities)[2]
+    assert _f1(true.ravel(), probabilities.ravel(), pooled) == pytest.approx(
+        _best_f1_by_trying(true.ravel(), probabilities.ravel())
+    )
+
+
+def test_few_positives_move_gradually_from_shared_to_own():
+    generator = np.random.default_rng(0)
+    common = generator.integers(2, size=200)
+    thresholds = []
+    for positives in range(ENOUGH_POSITIVES + 1):
+        rare_scores = np.where(np.arange(200) < positives, 0.2, 0.05)
+        probabilities = np.stack([np.where(common, 0.9, 0.5), rare_scores], axis=1)
+        true = np.stack([common, np.arange(200) < positives], axis=1)
+        thresholds.append(best_thresholds(true, probabilities)[1])
+    assert thresholds[0] == pytest.approx(0.7)
+    assert thresholds[-1] == pytest.approx(0.125)
+    assert (np.diff(thresholds) < 0).all()
+
+
+def test_without_any_positive_the_default_stands():
+    nothing = np.zeros((4, 2))
+    assert best_thresholds(nothing, nothing + 0.3).tolist() == [0.5, 0.5]
+    assert best_thresholds(nothing, nothing, default=0.0).tolist() == [0.0, 0.0]
+    assert best_thresholds(nothing[:0], nothing[:0]).tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("true", "probabilities", "message"),
+    [
+        (np.ones((2, 2)), np.ones((2, 3)), r"got \(2, 2\) and \(2, 3\)"),
+        (np.ones(2), np.ones(2), "one shape"),
+        (np.ones((1, 1)), np.array([[np.nan]]), "finite"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(true, probabilities, message):
+    with pytest.raises(ValueError, match=message):
+        best_thresholds(true, probabilities)
+
+
+def _accuracy_and_f1(true, scores, threshold):
+    answers = scores >= np.float32(threshold)
+    return accuracy_score(true, answers), f1_score(true, answers, zero_division=_ZERO)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 10_000), rows=st.integers(1, 30), decimals=st.integers(0, 7))
+def test_no_single_threshold_is_more_accurate(seed, rows, decimals):
+    generator = np.random.default_rng(seed)
+    true = generator.integers(2, size=rows)
+    scores = np.clip(0.2 * true + 0.8 * generator.random(rows), 0, 1).round(decimals).astype(np.float32)
+    values = np.unique(np.append(scores, np.float32(0)))
+    # All that a threshold can tell apart: at each value, and above the highest.
+    by_trying = max(_accuracy_and_f1(true, scores, threshold) for threshold in [*values, 2.0])
+    threshold = best_threshold(true, scores)
+    assert _accuracy_and_f1(true, scores, threshold) == pytest.approx(by_trying)
+    assert threshold == np.float32(threshold)
+    if not (scores == 1).any():
+        assert 0 <= threshold <= 1
+
+
+@pytest.mark.parametrize(
+    ("true", "probabilities", "threshold"),
+    [
+        ([1, 0], [0.75, 0.25], 0.5),
+        ([0, 1, 1], [0.125, 0.375, 0.875], 0.25),
+        # Always and never to answer are right once each; the first has the better F1.
+        ([0, 1], [0.75, 0.25], 0.125),
+        # Never to answer is right twice of 3, as is a cut after both first rows, which has the better F1.
+        ([1, 0, 0], [0.25, 0.5, 0.125], 0.1875),
+        # Two cuts are right 3 times of 4, with F1 2/3 and 4/5.
+        ([1, 0, 1, 0], [0.75, 0.5, 0.25, 0.125], 0.1875),
+        # Nothing is to be answered, although one probability is 1.
+        ([0, 0], [0.5, 1.0], np.nextafter(np.float32(1), np.float32(2))),
+        ([0, 0], [0.25, 0.5], 0.75),
+        ([1, 1], [0.25, 0.5], 0.125),
+    ],
+)
+def test_the_most_accurate_cut_by_hand(true, probabilities, threshold):
+    assert best_threshold(np.array(true), np.array(probabilities)) == threshold
+
+
+def test_one_threshold_tells_adjacent_floats_apart():
+    lower = np.float32(0.3)
+    upper = np.nextafter(lower, np.float32(1))
+    for low, high in ((lower, upper), (upper, np.nextafter(upper, np.float32(1)))):
+        assert best_threshold(np.array([1, 0]), np.array([high, low])) == high
+
+
+def test_values_that_only_float64_tells_apart_are_one():
+    # In float64 a cut between the two would be right for both.
+    assert best_threshold(np.array([1, 0]), np.array([0.25 + 1e-12, 0.25])) == 0.125
+
+
+def test_without_rows_the_single_default_stands():
+    assert best_threshold(np.zeros(0), np.zeros(0)) == 0.5
+    assert best_threshold(np.zeros(0), np.zeros(0), default=0.25) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("true", "probabilities", "message"),
+    [
+        (np.ones(2), np.ones(3), r"got \(2,\) and \(3,\)"),
+        (np.ones((1, 2)), np.ones((1, 2)), "one shape"),
+        (np.ones(1), np.array([np.inf]), "finite"),
+    ],
+)
+def test_one_threshold_refuses_arrays_that_do_not_fit(true, probabilities, message):
+    with pytest.raises(ValueError, match=message):
+        best_threshold(true, probabilities)
+
+
+@pytest.mark.parametrize(
+    ("true", "probabilities", "threshold"),
+    [
+        ([], [], 0.5),
+        ([0, 1], [0.2, 0.9], 0.5),  # the middle itself, where it is as good
+        ([0, 1] * 200, [0.6, 0.9] * 200, 0.75),  # all of 400 rows right: no other cut is within an error of 0
+        ([0, 1] * 200, [0.1, 0.3] * 200, 0.2),
+    ],
+)
+def test_a_steady_threshold_is_the_good_one_nearest_to_the_middle(true, probabilities, threshold):
+    assert steady_threshold(np.array(true), np.array(probabilities)) == pytest.approx(threshold)
+
+
+@given(seed=st.integers(0, 2**31), rows=st.integers(1, 200))
+@settings(max_examples=50, deadline=None)
+def test_a_steady_threshold_is_within_an_error_of_the_best(seed, rows):
+    generator = np.random.default_rng(seed)
+    true = generator.integers(2, size=rows)
+    scores = np.clip(0.3 * true + 0.7 * generator.random(rows), 0, 1).astype(np.float32).round(2)
+
+    def accuracy(threshold):
+        return ((scores >= np.float32(threshold)) == (true == 1)).mean()
+
+    best, found = accuracy(best_threshold(true, scores)), steady_threshold(true, scores)
+    error = np.sqrt(best * (1 - best) / rows)
+    assert accuracy(found) >= best - error - 1e-9
+    cuts = np.linspace(0.005, 0.995, 100)  # between the scores, which have two digits
+    same = [abs(cut - 0.5) for cut in cuts if ((scores >= cut) == (scores >= np.float32(found))).all()]
+    good = [abs(cut - 0.5) for cut in cuts if accuracy(cut) >= best - error + 1e-9]
+    assert min(same, default=1.0) <= min(good, default=1.0) + 1e-9

@@ -1,0 +1,91 @@
+"""Pictures are whole SVG whatever the labels are, in two schemes, with what they show in words."""
+
+import re
+import xml.etree.ElementTree as xml
+
+import numpy as np
+import pytest
+
+from training.evaluation.reliability import reliability
+from training.reporting import figures as pictures
+from training.reporting import matplotlib_style as drawing
+
+pytest.importorskip("matplotlib")
+LABELS = ["$\\frac{1}{0", "<b>&\x07", "体育新闻", "a" * 90, "", "‮abc"]
+HISTORY = [
+    {"epoch": epoch, "loss": 2.0 - epoch, "val_loss": 1.5, "val_accuracy": 0.5 + epoch / 10}
+    for epoch in range(2)
+]
+
+
+def texts(svg: str) -> list[str]:
+    return [each.text or "" for each in xml.fromstring(svg).iter() if each.tag.endswith("}text")]
+
+
+def all_pictures():
+    rng = np.random.default_rng(0)
+    some = rng.random(300)
+    yield pictures.learning_curves(HISTORY, "accuracy", 1)
+    yield pictures.confusion(rng.integers(0, 50, (6, 6)), LABELS, "label", "answer")
+    yield pictures.confusion(
+        rng.integers(0, 9, (40, 40)), [f"label {n}" for n in range(40)], "label", "answer"
+    )
+    yield pictures.reliability_diagram([reliability(name, some, some > 0.4, 0.1) for name in "ab"])
+    yield pictures.lengths({"train": rng.integers(3, 90, 99), "test": np.array([5])}, 90, "a text")
+    yield pictures.two_scores(some[:100], some[100:], 0.4)
+    yield pictures.guesses(some, some[::-1])
+
+
+@pytest.mark.parametrize(("best", "kept"), [(0, "of epoch 1"), (-1, "before training")])
+def test_whose_weights_were_kept_is_said(best, kept):
+    assert pictures.learning_curves(HISTORY[:1], "accuracy", best).alt.endswith(
+        f"; the weights {kept} were kept"
+    )
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return list(all_pictures())
+
+
+def test_every_picture_is_svg_with_words(drawn):
+    for each in drawn:
+        root = xml.fromstring(each.light)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        xml.fromstring(each.dark)
+        # Of one shape as it is announced, and nothing from anywhere else.
+        width, height = (float(root.attrib[name].removesuffix("pt")) for name in ("width", "height"))
+        assert width / height == pytest.approx(each.width / each.height, rel=0.02)
+        assert not re.findall(r'href="(?!#|data:)', each.light)
+        assert len(each.alt) > 20
+
+
+def test_both_schemes_differ_in_colours_alone(drawn):
+    for each in drawn:
+        assert each.light != each.dark
+        assert re.sub(r"#[0-9a-f]{6}", "", each.light) == re.sub(r"#[0-9a-f]{6}", "", each.dark)
+        assert drawing.INK not in each.dark and drawing.QUIET not in each.dark
+
+
+def test_a_matrix_has_its_names_and_numbers():
+    matrix = np.zeros((6, 6), int)
+    matrix[0, 0], matrix[1, 2], matrix[3, 3] = 1234, 7, 3
+    shown = texts(pictures.confusion(matrix, LABELS, "label", "answer").light)
+    assert {"1,234", "7", "体育新闻", "(blank)", "<b>&"} <= set(shown)
+    assert "$\\frac{1}{0" in shown and "0" not in shown
+    assert all(len(name) <= 22 for name in shown)
+
+
+def test_curves_of_parts_are_told_from_those_of_epochs():
+    alt = pictures.learning_curves(HISTORY, "accuracy", 1, "part").alt
+    assert f"of {len(HISTORY)} parts" in alt and alt.endswith("the weights of part 2 were kept")
+
+
+def test_the_same_rows_give_the_same_picture():
+    one, other = (pictures.learning_curves(HISTORY, "accuracy", None).light for _ in range(2))
+    assert one == other
+    assert "kept" not in texts(one)
+
+
+def test_wide_letters_get_room():
+    assert drawing.name_width("体育新闻") > 1.5 * drawing.name_width("abcd")

@@ -1,0 +1,91 @@
+"""The page: nothing in it runs or loads, and it can be read and reached in a browser."""
+
+import html.parser
+import re
+
+from clients import chromium
+from tests.browsers import needs_chromium
+from tests.training.reporting.reports import HOSTILE, hostile_report
+from training.reporting.html import page
+
+
+class Reader(html.parser.HTMLParser):
+    """Elements and texts of a page."""
+
+    def __init__(self, content: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict]] = []
+        self.texts: list[str] = []
+        self.feed(content)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_texts_are_never_read_as_html():
+    read = Reader(page(hostile_report()))
+    tags = [tag for tag, _ in read.elements]
+    assert "script" not in tags and tags.count("img") == 1 and tags.count("table") == 1
+    assert not [name for _, attributes in read.elements for name in attributes if name.startswith("on")]
+    assert not [name for _, attributes in read.elements for name in attributes if name == "style"]
+    # In heading, title, note, figure, cells, code: as it was given.
+    assert sum(HOSTILE in text for text in read.texts) >= 6
+    assert any("two lines and" in text for text in read.texts)
+
+
+def test_nothing_may_run_or_load():
+    content = page(hostile_report())
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="(.*?)"', content)
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "script-src" not in policy and "unsafe" not in policy and "http" not in policy
+    (style,) = re.findall(r"<style>(.*?)</style>", content, re.DOTALL)
+    assert "http" not in style and "url(" not in style
+
+
+def test_what_scrolls_can_be_reached_and_has_a_name():
+    scrolling = [
+        attributes
+        for tag, attributes in Reader(page(hostile_report())).elements
+        if attributes.get("role") == "region" or tag in ("figure", "pre")
+    ]
+    assert len(scrolling) == 3
+    assert all(attributes.get("tabindex") == "0" for attributes in scrolling)
+    assert all(attributes["aria-label"] for attributes in scrolling if "role" in attributes)
+
+
+@needs_chromium
+def test_the_page_in_a_browser(tmp_path):
+    path = tmp_path / "report.html"
+    path.write_bytes(page(hostile_report()).encode("utf-8", "replace"))
+    with chromium.opened() as tab:
+        tab.open(path.as_uri())
+        tab.wait_for("document.querySelector('img')?.complete")
+        assert tab.evaluate("document.querySelectorAll('script, [onerror]').length") == 0
+        assert tab.evaluate("document.querySelectorAll('tbody tr').length") == 2
+        assert tab.evaluate("document.querySelector('h1').textContent") == HOSTILE
+        assert tab.evaluate("document.querySelector('img').naturalWidth") == 40
+        for scheme in ("light", "dark"):
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            tab.call("Emulation.setEmulatedMedia", {"features": features})
+            ink, paper = tab.evaluate(
+                "(s => [s.color, s.backgroundColor].map(c => c.match(/[0-9.]+/g).slice(0, 3)"
+                ".reduce((a, b) => a + Number(b), 0)))(getComputedStyle(document.body))"
+            )
+            assert (ink < paper) == (scheme == "light")
+        size = {"width": 360, "height": 600, "deviceScaleFactor": 1, "mobile": False}
+        tab.call("Emulation.setDeviceMetricsOverride", size)
+        assert tab.evaluate("document.documentElement.scrollWidth <= 360")
+        # By keyboard from the link that skips the sections' names to all that scrolls.
+        reached = set()
+        for _ in range(12):
+            for kind in ("keyDown", "keyUp"):
+                tab.call(
+                    "Input.dispatchKeyEvent",
+                    {"type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9},
+                )
+            reached.add(tab.evaluate("document.activeElement.className || document.activeElement.tagName"))
+        assert {"skip", "A", "PRE", "scroll"} <= reached
+        assert tab.problems == []

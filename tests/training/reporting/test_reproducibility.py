@@ -1,0 +1,32 @@
+import shlex
+from pathlib import Path
+
+import pytest
+
+from training.cli.parser import parse
+from training.config.config import FitConfig
+from training.config.defaults import with_usual_of_task
+from training.reporting.reproducibility import rerun
+
+FLAGS = [
+    [],
+    ["--task=match", "--data.train=a b.csv", "--match.granularities", "char", "word", "--no-baseline"],
+    ["--task=tag", "--data.train=-x.conll", "--tag.best-by=span_f1", "--text.lower-case=True"],
+    ["--encoder.size=mini", "--train.seed=7", "--data.label-separator=$ '", "--encoder.ngram-orders", "2"],
+    ["--task=masked-lm", "--data.train=t.txt", "--masked-lm.whole-word", "--no-calibrate"],
+]
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=" ".join)
+def test_the_command_has_the_settings_of_the_run(flags):
+    config = with_usual_of_task(parse(FitConfig, [*flags, "--out=runs/x", "--overwrite"], "fit"))
+    command = shlex.split(rerun(config))
+    assert command[:3] == ["python", "-m", "training.fit"]
+    again = with_usual_of_task(parse(FitConfig, command[3:], "fit"))
+    assert again.out == Path("runs/again") and not again.overwrite
+    for name, value in vars(config).items():
+        assert name in ("out", "overwrite") or getattr(again, name) == value
+
+
+def test_what_is_usual_is_not_said():
+    assert rerun(with_usual_of_task(FitConfig())) == "python -m training.fit --out runs/again"

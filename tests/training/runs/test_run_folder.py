@@ -1,0 +1,246 @@
+import errno
+import tempfile
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kmha.bundle.manifest import MANIFEST
+from kmha.errors import InputError
+from training.config.config import FitConfig, TrainSection
+from training.io.scratch_folder import scratch_folder
+from training.runs import run_folder as module
+from training.runs.checkpoint_folder import PROGRESS, write_progress
+from training.runs.run_folder import CHECKPOINT, CONFIG, check_same_data, kept_for_resume, run_folder, started
+
+
+def config_for(tmp_path: Path, **values) -> FitConfig:
+    return FitConfig(out=tmp_path / "runs" / "a", **values)
+
+
+def finish(config: FitConfig, text: str = "new") -> None:
+    with run_folder(config) as folder:
+        (folder / MANIFEST).write_text(text)
+
+
+def interrupt(config: FitConfig) -> None:
+    """Leaves a run as SIGTERM would: with a checkpoint."""
+    with pytest.raises(KeyboardInterrupt), run_folder(config) as folder:
+        (folder / CHECKPOINT / "00000001").mkdir(parents=True)
+        write_progress(folder / CHECKPOINT / "00000001", {})
+        raise KeyboardInterrupt
+
+
+def everything(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def test_a_checkpoint_cut_short_is_none(tmp_path):
+    with pytest.raises(KeyboardInterrupt), run_folder(config_for(tmp_path)) as folder:
+        (folder / CHECKPOINT / "00000001.partial").mkdir(parents=True)
+        (folder / CHECKPOINT / "00000001.partial" / "state.index").touch()
+        raise KeyboardInterrupt
+    assert everything(tmp_path) == []
+
+
+def test_a_finished_run_takes_its_place(tmp_path):
+    config = config_for(tmp_path)
+    with run_folder(config) as folder:
+        assert everything(tmp_path) == ["runs", "runs/a.partial", f"runs/a.partial/{CONFIG}"]
+        (folder / MANIFEST).touch()
+        (folder / CHECKPOINT).mkdir()
+        check_same_data(folder, {"train": {"name": "x", "sha256": "1"}}, resume=False)
+    assert everything(tmp_path) == ["runs", "runs/a", f"runs/a/{MANIFEST}", f"runs/a/{CONFIG}"]
+
+
+def test_a_failed_run_leaves_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError), run_folder(config_for(tmp_path)) as folder:
+        (folder / "half").write_text("written")
+        raise ZeroDivisionError
+    assert everything(tmp_path) == []
+
+
+def test_another_run_is_replaced_only_when_asked_and_only_when_the_new_one_stands(tmp_path):
+    finish(config_for(tmp_path), "first")
+    with pytest.raises(InputError, match="given one that holds another run; use --overwrite"):
+        finish(config_for(tmp_path))
+    with pytest.raises(ZeroDivisionError), run_folder(config_for(tmp_path, overwrite=True)):
+        raise ZeroDivisionError
+    bundle = tmp_path / "runs" / "a" / MANIFEST
+    assert bundle.read_text() == "first"
+    finish(config_for(tmp_path, overwrite=True), "second")
+    assert bundle.read_text() == "second"
+    assert everything(tmp_path / "runs") == ["a", f"a/{MANIFEST}", f"a/{CONFIG}"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_no_run_is_never_replaced(tmp_path, overwrite):
+    config = config_for(tmp_path, overwrite=overwrite)
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "thesis.txt").touch()
+    with pytest.raises(InputError, match="given a folder that holds something else than a run$"):
+        finish(config)
+    with pytest.raises(InputError, match="given a file$"):
+        finish(replace(config, out=tmp_path / "runs" / "a" / "thesis.txt"))
+    with pytest.raises(InputError, match="cannot write there"):
+        finish(replace(config, out=tmp_path / "runs" / "a" / "thesis.txt" / "b"))
+    with pytest.raises(InputError, match="given a folder that holds something else"):
+        finish(replace(config, out=Path("/")))
+    assert everything(tmp_path / "runs") == ["a", "a/thesis.txt"]
+
+
+def test_the_place_of_the_unfinished_run_is_not_cleared_of_other_things(tmp_path):
+    taken = tmp_path / "runs" / "a.partial" / "thesis.txt"
+    taken.parent.mkdir(parents=True)
+    taken.touch()
+    with pytest.raises(InputError, match="it is taken"):
+        finish(config_for(tmp_path, overwrite=True))
+    assert taken.exists()
+
+
+def test_an_empty_folder_and_a_link_to_a_run_are_fine(tmp_path):
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    finish(config_for(tmp_path), "first")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "runs" / "a")
+    finish(FitConfig(out=link, overwrite=True), "second")
+    assert link.is_symlink() and (link / MANIFEST).read_text() == "second"
+
+
+def test_an_interrupted_run_is_gone_on_with_under_its_settings_only(tmp_path):
+    config = config_for(tmp_path)
+    with pytest.raises(InputError, match="--resume: wanted an interrupted run in .*a.partial, given none"):
+        finish(replace(config, resume=True))
+    assert everything(tmp_path) == []
+    interrupt(config)
+    assert kept_for_resume(config)
+    with pytest.raises(InputError, match="--train.epochs 0, given 3$"):
+        finish(replace(config, resume=True, train=TrainSection(epochs=3)))
+    others = replace(config, resume=True, calibrate=False, train=TrainSection(epochs=3, seed=5))
+    with pytest.raises(InputError) as caught:
+        finish(others)
+    assert str(caught.value) == (
+        "--resume: wanted the settings that the run began with, --calibrate True, given False;"
+        " --train.epochs 0, given 3; --train.seed 0, given 5"
+    )
+    with pytest.raises(InputError, match="--encoder.head-dim unset, given 8$"):
+        finish(replace(config, resume=True, encoder=replace(config.encoder, head_dim=8)))
+    finish(replace(config, resume=True))
+    assert not kept_for_resume(config)
+    assert everything(tmp_path / "runs") == ["a", f"a/{MANIFEST}", f"a/{CONFIG}"]
+
+
+def test_an_interrupted_run_is_not_lost_by_forgetting_to_resume(tmp_path):
+    config = config_for(tmp_path)
+    interrupt(config)
+    with pytest.raises(InputError, match="--resume goes on with it, --overwrite starts anew"):
+        finish(config)
+    assert kept_for_resume(config)
+    finish(replace(config, overwrite=True))
+    assert not kept_for_resume(config)
+
+
+def test_a_run_killed_before_its_first_checkpoint_is_in_nobodys_way(tmp_path):
+    config = config_for(tmp_path)
+    (tmp_path / "runs" / "a.partial").mkdir(parents=True)
+    (tmp_path / "runs" / "a.partial" / CONFIG).touch()
+    (tmp_path / "runs" / "a.partial" / "epochs.csv").touch()
+    finish(config)
+    assert everything(tmp_path / "runs") == ["a", f"a/{MANIFEST}", f"a/{CONFIG}"]
+
+
+def test_two_fits_do_not_write_into_one_folder(tmp_path):
+    config = config_for(tmp_path)
+    with run_folder(config) as folder:
+        with pytest.raises(InputError, match="another fit is writing there"):
+            finish(replace(config, overwrite=True))
+        assert (folder / CONFIG).exists()
+        (folder / MANIFEST).touch()
+
+
+def test_other_rows_are_not_resumed_with(tmp_path):
+    check_same_data(tmp_path, {"train": {"name": "a.csv", "sha256": "1"}}, resume=False)
+    check_same_data(tmp_path, {"train": {"name": "a.csv", "sha256": "1"}}, resume=True)
+    with pytest.raises(
+        InputError, match="--resume: wanted the train rows that the run began with, a.csv has"
+    ):
+        check_same_data(tmp_path, {"train": {"name": "a.csv", "sha256": "2"}}, resume=True)
+
+
+def test_settings_that_touch_neither_weights_nor_scores_may_differ(tmp_path, monkeypatch):
+    config = config_for(tmp_path)
+    interrupt(config)
+    monkeypatch.chdir(tmp_path)
+    train = TrainSection(checkpoint_steps=7, checkpoint_minutes=1.0, checkpoints_kept=3)
+    other = FitConfig(
+        out=Path("runs/a"), resume=True, baseline=False, report=False, tensorboard=True, train=train
+    )
+    finish(other)
+    # A run notes the settings that it ended with.
+    assert tomllib.loads((tmp_path / "runs" / "a" / CONFIG).read_text())["train"]["checkpoint_steps"] == 7
+
+
+def test_without_a_whole_checkpoint_nothing_is_gone_on_with_and_nothing_lost(tmp_path):
+    config = config_for(tmp_path)
+    interrupt(config)
+    partial = tmp_path / "runs" / "a.partial"
+    (partial / CHECKPOINT / "00000001" / PROGRESS).write_text("{")
+    before = everything(tmp_path)
+    with pytest.raises(
+        InputError, match="given 00000001: progress.json is damaged; --overwrite starts anew$"
+    ):
+        finish(replace(config, resume=True))
+    assert everything(tmp_path) == before
+
+
+def test_one_command_begins_and_goes_on(tmp_path):
+    config = config_for(tmp_path, resume_or_begin=True)
+    assert not started(config).resume
+    interrupt(started(config))
+    assert started(config).resume
+    finish(started(config))
+    # What is finished is neither gone on with nor replaced.
+    with pytest.raises(InputError, match="holds another run"):
+        finish(started(config))
+
+
+def test_what_a_killed_run_left_in_the_temporary_folder_goes_with_its_next_start(tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    config = config_for(tmp_path)
+    with pytest.raises(KeyboardInterrupt), run_folder(config) as folder, scratch_folder(folder) as scratch:
+        # A kill leaves no time to tidy up.
+        left = scratch.with_name("kmha-left")
+        left.mkdir()
+        (folder / "00").touch()
+        note = folder / module.CHECKPOINT / "00000001"
+        note.mkdir(parents=True)
+        write_progress(note, {})
+        raise KeyboardInterrupt
+    (tmp_path / "runs" / "a.partial" / "scratch.txt").write_text(str(left))
+    finish(replace(config, resume=True))
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_kill_while_a_finished_run_is_moved_to_its_place_loses_nothing(tmp_path, monkeypatch):
+    config = config_for(tmp_path)
+
+    def killed(self, target):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), run_folder(config) as folder:
+        (folder / CHECKPOINT / "00000001").mkdir(parents=True)
+        write_progress(folder / CHECKPOINT / "00000001", {})
+        (folder / MANIFEST).touch()
+        monkeypatch.setattr(Path, "rename", killed)
+    assert kept_for_resume(config)
+
+
+def test_a_folder_that_takes_no_file_is_told_of_before_anything_is_read(tmp_path, monkeypatch):
+    def refuse(self, *_, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(InputError, match="--out .*/runs/a: cannot write there, Read-only file system"):
+        finish(config_for(tmp_path))

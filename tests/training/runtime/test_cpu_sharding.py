@@ -1,0 +1,142 @@
+"""Batches cut into shares, one for each core or few of them: the same gradients, the same answers."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.command_runs import NO_DROPOUT, TINY, call, clean_environment, news_rows, write_csv
+from tests.training.tiny_runs import distance, make_batch, make_step, tiny_model, trainable
+from training.config.config import FitConfig, TrainSection
+from training.engine import trainer
+from training.fit import main
+from training.runtime import cpu_sharding as shares
+from training.tasks.classify.task import ClassifyTask
+from training.tasks.match.task import MatchTask
+from training.tasks.protocol import Task
+
+ROOT = Path(__file__).parents[2]
+LARGE = 10_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest", "cores", "expected"),
+    [
+        ({}, 256, 2, 2),
+        ({}, 256, 1, 1),
+        ({}, 256, 16, 4),  # of the longest texts a batch has eight: two each
+        ({}, 512, 16, 2),
+        ({}, 1024, 16, 1),
+        ({}, 4096, 2, 1),
+        ({"batch_tokens": 65_536}, 256, 64, 4),
+        ({"batch_rows": 5}, 16, 16, 2),
+        ({"batch_rows": 1}, 16, 16, 1),
+    ],
+)
+def test_each_share_has_rows_to_compute(settings, longest, cores, expected):
+    assert shares.most_shares(TrainSection(**settings), longest, cores) == expected
+
+
+def test_a_job_is_shared_where_that_pays_and_each_row_is_scored_by_itself():
+    config = FitConfig()
+
+    def wanted(rows=LARGE, task: Task | None = None, **changed):
+        return shares.wanted_shares(
+            dataclasses.replace(config, **changed), task or ClassifyTask(), rows, cores=2
+        )
+
+    assert wanted() == 2
+    assert wanted(rows=100) == 1
+    assert wanted(strategy="mirrored") == 1
+    assert wanted(train=TrainSection(jit="on")) == 1
+    assert wanted(task=MatchTask(form="bi", loss="contrastive")) == 1
+    assert wanted(task=MatchTask(form="bi", loss="cross-entropy")) == 2
+    # Two texts of 512 tokens each: a batch has room for two pairs.
+    assert wanted(task=MatchTask(), text=dataclasses.replace(config.text, max_length=512)) == 1
+
+
+@pytest.mark.parametrize("given", ["", "0", "1", "64"])
+def test_workers_have_the_cores_that_they_were_given(given, monkeypatch):
+    monkeypatch.setattr(shares.os, "sched_getaffinity", lambda _: range(4))
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", given)
+    assert shares.cores() == (1 if given == "1" else 4)
+
+
+def _weights_after(batches, **options) -> list[np.ndarray]:
+    keras.utils.set_random_seed(3)
+    model = tiny_model()
+    step = make_step(model, clip_norm=0.05, **options)
+    sums = [step(batch) for batch in batches]
+    step.flush()
+    return [variable.numpy() for variable in trainable(model)] + [np.array([s["weight"] for s in sums])]
+
+
+def test_shares_reach_the_weights_of_the_whole():
+    """Rows of tables repeat from one share to the next; the last rows only fill up."""
+    rng = np.random.default_rng(0)
+    batches = [make_batch(rng, 4, 6, 8, [0.5, 1.0, 2.5]) for _ in range(4)]
+    whole = _weights_after(batches)
+    assert distance(whole, _weights_after(batches[:2] * 2)) > 1e-3
+    assert distance(whole, _weights_after(batches, shares=3)) < 1e-5
+    accumulated = _weights_after(batches, accumulation_steps=2)
+    assert distance(accumulated, _weights_after(batches, accumulation_steps=2, shares=2)) < 1e-5
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8])
+def test_answers_of_shares_are_those_of_the_whole(count, rows, monkeypatch):
+    monkeypatch.setattr(shares, "core_shares", lambda: count)
+    asked = []
+
+    def ask(part):
+        tf.debugging.assert_positive(tf.shape(part["ids"])[0])
+        asked.append(part)
+        return {"sums": tf.reduce_sum(part["ids"], axis=1), "same": part["other"]}
+
+    ids = np.arange(rows * 3).reshape(rows, 3)
+    features = {"ids": tf.constant(ids), "other": tf.constant(ids[:, :1])}
+    found = tf.function(lambda: shares.in_shares(ask, features), autograph=False)()
+    np.testing.assert_array_equal(found["sums"], ids.sum(axis=1))
+    np.testing.assert_array_equal(found["same"], ids[:, :1])
+    assert len(asked) == count
+
+
+def test_a_fit_in_shares_tells_what_one_of_whole_batches_tells(tmp_path, monkeypatch):
+    """By its own command: 61 rows in batches of 16, so that some are filled up."""
+    train = write_csv(tmp_path / "train.csv", news_rows(61, seed=1))
+    flags = [f"--data.train={train}", *TINY, *NO_DROPOUT, "--no-baseline", "--no-calibrate"]
+    history = []
+    for count in (1, 2):
+        for module in (shares, trainer):
+            monkeypatch.setattr(module, "core_shares", lambda count=count: count)
+        run = tmp_path / f"run{count}"
+        assert call(main, *flags, "--out", run).status == 0
+        history.append(json.loads((run / "metrics.json").read_text("utf-8"))["history"])
+    whole, shared = history
+    for before, after in zip(whole, shared, strict=True):
+        for name in ("loss", "val_loss", "val_accuracy"):
+            assert after[name] == pytest.approx(before[name], abs=1e-4)
+
+
+def test_tensorflow_starts_with_the_threads_of_a_share_and_is_left_alone_later():
+    program = """if True:
+        import os
+        os.sched_getaffinity = lambda _: range(4)
+        from training import shares
+        assert shares.core_shares() == 1
+        shares.split_cores(2)
+        print(shares.core_shares())
+        shares.split_cores(4)
+        print(shares.core_shares())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, env=clean_environment()
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["2", "2"]

@@ -1,0 +1,85 @@
+"""The estimate beside what training steps really take, and what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kmha.config import EncoderConfig
+from kmha.errors import InputError
+from kmha.layers.attention_choice import LONG_FROM
+from tests.command_runs import ROOT
+from tests.training.memory_worker import SHAPE
+from training.runtime.memory_estimate import (
+    ANYWAY,
+    available_bytes,
+    check_memory,
+    encoder_configs,
+    estimated_bytes,
+)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the peak")
+def test_the_estimate_is_within_a_factor_of_two_of_what_steps_take():
+    command = [sys.executable, "-m", "tests.training.memory_worker"]
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 3
+    for taken, estimate in found:
+        assert taken / 2 < estimate < 2 * taken, found
+
+
+def test_pairs_grow_with_the_square_and_blocks_do_not():
+    long = LONG_FROM * 4
+    short = EncoderConfig(**SHAPE, max_length=LONG_FROM - 1)
+    blocks, window = (
+        EncoderConfig(**SHAPE, max_length=2 * long, attention_window=each) for each in (None, 64)
+    )
+    half, whole = ((LONG_FROM - 2) // 2, LONG_FROM - 2)
+    of_pairs = [estimated_bytes([short], 0, 2, tokens) for tokens in (half, whole)]
+    assert 3 < (of_pairs[1] - ANYWAY) / (of_pairs[0] - ANYWAY) < 4
+    for config in (blocks, window):
+        of_blocks = [estimated_bytes([config], 0, 1, tokens) for tokens in (long, 2 * long)]
+        assert 1.5 < (of_blocks[1] - ANYWAY) / (of_blocks[0] - ANYWAY) <= 2
+    assert estimated_bytes([short], 10**6, 1, 8) - estimated_bytes([short], 0, 1, 8) == 24 * 10**6
+
+
+def test_what_cannot_fit_is_refused_by_its_flag_and_both_numbers():
+    config = EncoderConfig(**SHAPE, max_length=10**6)
+    one, many = (
+        SimpleNamespace(rows=np.arange(rows), row_tokens=tokens) for rows, tokens in ((1, 10**6), (900, 500))
+    )
+    for plan, flag, batch in (
+        (one, "--text.max-length", "1 row of 1,000,000 tokens"),
+        (many, "--train.batch-tokens", "900 rows of 500 tokens"),
+    ):
+        needed = estimated_bytes([config], 10**6, len(plan.rows), plan.row_tokens)
+        small = SimpleNamespace(rows=np.arange(2), row_tokens=10)
+        check_memory([config], 10**6, [small, plan], needed)
+        with pytest.raises(InputError) as refused:
+            check_memory([config], 10**6, [small, plan], needed - 1)
+        assert str(refused.value) == (
+            f"{flag}: wanted batches that fit into the {needed - 1:,} bytes of memory that are free, given a"
+            f" batch of {batch}, which takes about {needed:,}"
+        )
+    # Nobody knows, or there is nothing to say of the model.
+    check_memory([config], 10**6, [one], None)
+    check_memory([], 10**6, [one], 1)
+
+
+def test_what_is_free_is_less_than_the_machine_has():
+    free = available_bytes()
+    assert free is None or 2**20 < free < 2**50
+
+
+def test_every_encoder_of_a_model_counts():
+    config = EncoderConfig(**SHAPE)
+    model = SimpleNamespace(encoder_configs={"": config})
+    assert encoder_configs(model) == [config] and encoder_configs(object()) == []

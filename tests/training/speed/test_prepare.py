@@ -1,0 +1,69 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from kmha.errors import InputError
+from tests.command_runs import news_rows
+from training.speed.prepare import Rows, lacks, make_work, read_rows
+
+SIZES = {"hidden_dim": 8, "num_layers": 1, "num_heads": 2, "intermediate_dim": 8}
+
+
+def write(path, rows):
+    path.write_text("text,label\n" + "".join(f'"{text}",{label}\n' for text, label in rows), "utf-8")
+    return path
+
+
+def test_rows_are_drawn_by_the_seed(tmp_path):
+    given = list(news_rows(20, seed=1))
+    path = write(tmp_path / "rows.csv", given)
+    first, again, other = (read_rows(path, "text", "label", 12, seed) for seed in (0, 0, 1))
+    assert first == again != other
+    assert len(first.texts) == 12
+    names = sorted({label for _, label in given})
+    assert first.num_labels <= len(names)
+    label_of = dict(given)
+    kept = sorted({label_of[text] for text in first.texts})
+    assert [kept[label] for label in first.labels] == [label_of[text] for text in first.texts]
+
+
+def test_rows_that_teach_nothing_are_refused(tmp_path):
+    path = write(tmp_path / "rows.csv", [("a", "x"), ("b", "x")])
+    with pytest.raises(InputError, match=r"rows\.csv: rows of two labels or more wanted, given 1$"):
+        read_rows(path, "text", "label", 10, 0)
+    lists = tmp_path / "rows.jsonl"
+    lists.write_text('{"text": ["a", "b"], "label": "x"}\n')
+    with pytest.raises(InputError, match=r"rows\.jsonl:1: a text and its label wanted, a list given$"):
+        read_rows(lists, "text", "label", 10, 0)
+
+
+def test_a_batch_needs_its_rows(tmp_path):
+    rows = Rows(["old ferry", "new bread"], [0, 1], 2)
+    with pytest.raises(InputError, match="^--batch-rows: wanted at most the 2 rows, given 3$"):
+        make_work(rows, SIZES, "", 16, 3, tmp_path)
+    work = make_work(rows, SIZES, "", 16, 2, tmp_path)
+    assert work.sizes["vocabulary_size"] == len(Path(work.vocabulary).read_text("utf-8").splitlines())
+    assert work.sizes["num_labels"] == 2
+
+
+def test_a_published_bert_brings_its_sizes(tmp_path, monkeypatch):
+    from kmha.pretrained.installed import PACKAGES
+
+    rows = Rows(["old ferry", "new bread"], [0, 1], 2)
+    assert "minilm" in PACKAGES
+    work = make_work(rows, SIZES, "minilm", 128, 2, tmp_path)
+    assert (work.sizes["hidden_dim"], work.sizes["num_layers"]) == (384, 6)
+    assert (Path(work.pretrained) / "config.json").exists()
+    with pytest.raises(InputError, match="^--max-length: wanted at most 512 for minilm, given 513$"):
+        make_work(rows, SIZES, "minilm", 513, 2, tmp_path)
+
+
+def test_what_a_peer_lacks_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    # An environment without packages.
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    assert lacks("keras_hub", python) == "keras_hub"
+    assert lacks("torch", python) == "torch"

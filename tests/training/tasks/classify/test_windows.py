@@ -1,0 +1,73 @@
+import dataclasses
+
+import pytest
+
+from kmha.document_windows import WindowShape
+from kmha.errors import InputError
+from tests.bundles import make_bundle
+from training.config.config import EncoderSection, FitConfig, TextSection
+from training.config.defaults import with_usual_of_task
+from training.config.validation import check_settings
+from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify.windows import window_shape
+
+
+def settings(max_length=64, **windows) -> FitConfig:
+    return FitConfig(text=TextSection(max_length=max_length), classify=ClassifyTask(**windows))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"window": 65}, "--classify.window: wanted at most the 64 tokens of --text.max-length, given 65"),
+        ({"window": 2}, "--classify.window: wanted 3 or more, or 0 for none, given 2"),
+        ({"window": -1}, "--classify.window: wanted at least 0, given -1"),
+        (
+            {"window": 16, "window_overlap": 14},
+            "--classify.window-overlap: wanted less than the 14 tokens that a window of 16 reads of a text, given 14",
+        ),
+        ({"window": 16, "window_overlap": 20}, "--classify.window-overlap: wanted less than the 14 tokens"),
+        ({"window": 16, "window_overlap": -1}, "--classify.window-overlap: wanted at least 0, given -1"),
+        ({"window_overlap": 4}, "--classify.window-overlap: wanted --classify.window beside it, given none"),
+        ({"window_pooling": "max"}, "--classify.window-pooling: wanted --classify.window beside it"),
+    ],
+)
+def test_windows_that_cannot_be_are_named_by_their_flag(given, message):
+    with pytest.raises(InputError) as caught:
+        check_settings(settings(**given))
+    assert message in str(caught.value)
+
+
+def test_without_settings_there_are_no_windows():
+    assert window_shape(ClassifyTask()) is None and ClassifyTask().windows is None
+
+
+@pytest.mark.parametrize(("window", "overlap"), [(256, 64), (8, 2), (4, 1), (3, 0)])
+def test_usually_a_quarter_is_read_again(window, overlap):
+    assert ClassifyTask(window=window).windows == WindowShape(window, overlap)
+    check_settings(with_usual_of_task(settings(512, window=window)))
+
+
+def test_an_encoder_has_positions_for_a_window_alone():
+    from training.config.encoder_shape import encoder_config
+
+    config = with_usual_of_task(settings(window=16))
+    assert config.classify.encoder(encoder_config(config, 100, 1)).max_length == 16
+
+
+def test_of_a_checkpoint_a_window_must_fit_not_the_text(tmp_path):
+    make_bundle().save(tmp_path / "run")
+    start = EncoderSection(pretrained=str(tmp_path / "run"))
+    check_settings(with_usual_of_task(dataclasses.replace(settings(window=24), encoder=start)))
+    for given, message in (
+        (
+            {},
+            "--text.max-length: wanted at most the 24 positions .*given 64; --classify.window reads longer texts",
+        ),
+        (
+            {"window": 25},
+            "--classify.window: wanted at most the 24 positions of --encoder.pretrained, given 25",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            with_usual_of_task(dataclasses.replace(settings(**given), encoder=start))

@@ -1,0 +1,152 @@
+import pytest
+
+from kmha.errors import InputError
+from training.io.example_store import Example
+from training.io.tables import Row
+from training.tasks.match.rows import fits, number, pair_columns, pair_examples
+from training.tasks.protocol import Columns
+
+PAIRS = Columns("text_a", "label", text_b="text_b", query="query_id")
+TRIPLETS = Columns("anchor", text_b="positive", wrong="negative")
+GIVEN: dict[str, str | list[str]] = {
+    "text_a": " old bread ",
+    "text_b": "new bread",
+    "label": " 1 ",
+    "query_id": " q7 ",
+}
+
+
+@pytest.mark.parametrize(
+    ("available", "given", "found"),
+    [
+        (["text_a", "text_b", "label"], Columns(""), Columns("text_a", "label", text_b="text_b")),
+        (["label", "query_id", "text_b", "text_a"], Columns(""), PAIRS),
+        (["anchor", "positive", "negative"], Columns(""), TRIPLETS),
+        (
+            ["anchor", "positive", "negative", "query_id"],
+            Columns(""),
+            Columns("anchor", text_b="positive", wrong="negative", query="query_id"),
+        ),
+        (
+            ["q", "anchor", "positive", "negative"],
+            Columns("", query="q"),
+            Columns("anchor", text_b="positive", wrong="negative", query="q"),
+        ),
+        # Named columns mean pairs, whatever else the file has.
+        (
+            ["anchor", "positive", "negative", "good"],
+            Columns("anchor", "good", text_b="positive"),
+            Columns("anchor", "good", text_b="positive"),
+        ),
+        (
+            ["q", "text_b", "label"],
+            Columns("q", query="q"),
+            Columns("q", "label", text_b="text_b", query="q"),
+        ),
+        (None, Columns(""), Columns("text_a", "label", text_b="text_b")),
+        (None, Columns("s1", text_b="s2", query="id"), Columns("s1", "label", text_b="s2", query="id")),
+    ],
+)
+def test_columns_are_found_by_their_names(available, given, found):
+    assert pair_columns(available, given) == found
+
+
+@pytest.mark.parametrize(
+    ("available", "given", "message"),
+    [
+        (
+            ["text_a", "text_c", "label"],
+            Columns(""),
+            "--data.text-b-column: wanted a column text_b (or the columns anchor, positive, negative), given"
+            " text_a, text_c, label; did you mean --data.text-b-column text_c?",
+        ),
+        (
+            ["a", "b"],
+            Columns("a"),
+            "--data.text-b-column: wanted a column text_b, given a, b; name one with --data.text-b-column",
+        ),
+        (
+            ["text_a", "text_b", "score"],
+            Columns("", text_b="text_b"),
+            "--data.label-column: wanted a column label, given text_a, text_b, score; name one with",
+        ),
+        (
+            ["text_a", "text_b", "label"],
+            Columns("", query="qid"),
+            "--data.query-column: wanted a column qid",
+        ),
+        (
+            ["anchor", "positive", "negative"],
+            Columns("", query="qid"),
+            "--data.query-column: wanted a column qid",
+        ),
+        (["anchor", "positive"], Columns(""), "--data.text-column: wanted a column text_a (or the columns"),
+    ],
+)
+def test_columns_that_lack(available, given, message):
+    with pytest.raises(InputError) as caught:
+        pair_columns(available, given)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_row_is_a_pair():
+    (example,) = pair_examples(Row(GIVEN, "a.csv:2"), PAIRS, "binary")
+    assert example == Example((" old bread ", "new bread"), ("1",), "a.csv:2", "q7")
+
+
+def test_a_row_without_the_column_of_queries_has_none():
+    row = Row({name: GIVEN[name] for name in ("text_a", "text_b", "label")}, "a.csv:2")
+    assert pair_examples(row, PAIRS, "auto")[0].query is None
+
+
+def test_a_triplet_is_a_right_and_a_wrong_pair():
+    row = Row({"anchor": "a", "positive": "b", "negative": "c"}, "a.csv:3")
+    right, wrong = pair_examples(row, TRIPLETS, "binary")
+    assert right == Example(("a", "b"), ("1",), "a.csv:3")
+    assert wrong == Example(("a", "c"), ("0",), "a.csv:3")
+
+
+def test_empty_texts_are_texts():
+    (example,) = pair_examples(Row({**GIVEN, "text_a": "", "text_b": " "}, "a.csv:2"), PAIRS, "binary")
+    assert example.texts == ("", " ")
+
+
+@pytest.mark.parametrize(
+    ("values", "target", "message"),
+    [
+        ({"text_a": ["x", "y"]}, "auto", "text_a must be one text, given a list"),
+        ({"text_b": []}, "auto", "text_b must be one text, given a list"),
+        ({"label": "  "}, "auto", "label must be one label, given none"),
+        ({"label": []}, "auto", "label must be one label, given none"),
+        ({"label": ["1", "0"]}, "auto", "label must be one label, given 2 labels"),
+        ({"label": "yes"}, "binary", "label must be 0 or 1, given 'yes'"),
+        ({"label": "2"}, "binary", "label must be 0 or 1, given '2'"),
+        ({"label": "good"}, "graded", "label must be a number, given 'good'"),
+        ({"label": "nan"}, "graded", "label must be a number, given 'nan'"),
+        ({"query_id": ""}, "auto", "query_id must be one name, given none"),
+        ({"query_id": ["a"]}, "auto", "query_id must be one name, given a list"),
+    ],
+)
+def test_rows_that_are_no_pairs(values, target, message):
+    with pytest.raises(InputError) as caught:
+        pair_examples(Row({**GIVEN, **values}, "rows.jsonl:12"), PAIRS, target)
+    assert str(caught.value) == f"rows.jsonl:12: {message}"
+
+
+@pytest.mark.parametrize("column", ["anchor", "positive", "negative"])
+def test_triplets_need_three_texts(column):
+    values: dict[str, str | list[str]] = {"anchor": "x", "positive": "x", "negative": "x"}
+    row = Row({**values, column: ["x"]}, "a.jsonl:1")
+    with pytest.raises(InputError, match=f"a.jsonl:1: {column} must be one text, given a list"):
+        pair_examples(row, TRIPLETS, "binary")
+
+
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [("1", 1.0), ("-.5", -0.5), ("1e3", 1000.0), ("inf", None), ("nan", None), ("yes", None), ("", None)],
+)
+def test_labels_that_are_finite_numbers(label, value):
+    assert number(label) == value
+    assert fits(label, "graded") == (value is not None)
+    assert fits(label, "binary") == (value == 1.0)
+    assert fits(label, "classes") and fits(label, "auto")

@@ -1,0 +1,305 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kmha.config import EncoderConfig
+from kmha.errors import InputError
+from training.io.example_store import Example, write_examples
+from training.tasks.match.settings import check_together
+from training.tasks.match.task import MatchTask
+from training.tasks.protocol import Columns, Part
+
+NOTHING: Any = None
+
+PAIRS, TRIPLETS = ["text_a", "text_b", "label"], ["anchor", "positive", "negative"]
+BINARY = MatchTask(target="binary", loss="cross-entropy", best_by="accuracy")
+
+
+def part_of(folder: Path, rows, file: str = "a.csv") -> Part:
+    """Rows of label and query, or of the label alone; the texts are all different."""
+    rows = [(row, None) if isinstance(row, str) else row for row in rows]
+    examples = write_examples(
+        (
+            Example((f"a {query or number}", f"b {number}"), (label,), f"{file}:{number + 2}", query)
+            for number, (label, query) in enumerate(rows)
+        ),
+        folder,
+        num_texts=2,
+    )
+    return Part(examples, np.arange(len(rows)))
+
+
+def settled(folder: Path, rows, task: MatchTask | None = None, **others: Any) -> MatchTask:
+    sets = {"train": part_of(folder / "train", rows).examples}
+    for name, given in others.items():
+        sets[name] = part_of(folder / name, given, f"{name}.csv").examples
+    return (task or MatchTask()).settled(sets)
+
+
+@pytest.mark.parametrize(
+    ("labels", "target", "loss", "best_by"),
+    [
+        (["1", "0", "1"], "binary", "cross-entropy", "accuracy"),
+        (["1.0", "0"], "binary", "cross-entropy", "accuracy"),
+        (["1", "0", "2"], "graded", "squares", "spearman"),
+        (["0.25", "-3"], "graded", "squares", "spearman"),
+        (["1", "0", "maybe"], "classes", "cross-entropy", "accuracy"),
+        (["entailment", "neutral"], "classes", "cross-entropy", "accuracy"),
+    ],
+)
+def test_the_labels_say_what_is_wanted(tmp_path, labels, target, loss, best_by):
+    task = settled(tmp_path, labels)
+    assert (task.target, task.loss, task.best_by, task.metric) == (target, loss, best_by, best_by)
+    assert task.has_classes == (target != "graded")
+    assert task.outputs(["x", "y"], NOTHING) == (["x", "y"] if target == "classes" else ["score"])
+
+
+@pytest.mark.parametrize("labels", [["1", "0"], ["3", "1"]])
+def test_rows_with_queries_are_judged_by_their_rankings(tmp_path, labels):
+    task = settled(tmp_path, [(label, "q") for label in labels])
+    assert task.best_by == "map" and task.holds_out_queries
+
+
+def test_classes_have_no_rankings(tmp_path):
+    task = settled(tmp_path, [("yes", "q"), ("no", "q")])
+    assert task.best_by == "accuracy" and not task.holds_out_queries
+
+
+@pytest.mark.parametrize("loss", ["triplet", "listwise"])
+def test_queries_that_are_learnt_whole_are_held_out_whole(tmp_path, loss):
+    task = settled(tmp_path, ["1", "0"], MatchTask(loss=loss))
+    assert task.best_by == "accuracy" and task.holds_out_queries
+    assert not settled(tmp_path, ["1", "0"]).holds_out_queries
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "message"),
+    [
+        (MatchTask(target="binary"), ["1", "2"], "a.csv:3: the label must be 0 or 1 for a binary target"),
+        (MatchTask(target="binary"), ["0", "yes"], "a.csv:3: the label must be 0 or 1 for a binary target"),
+        (MatchTask(target="graded"), ["1", "good"], "a.csv:3: the label must be a number for a graded"),
+        (MatchTask(loss="triplet"), ["yes", "no"], "--match.loss: wanted cross-entropy for classes such as"
+            " 'yes', given triplet"),
+        (MatchTask(form="bi"), ["1", "no"], "--match.form: wanted cross or joint for classes such as 'no'"),
+        (MatchTask(hard_negatives="bm25"), ["yes", "no"], "--match.hard-negatives: wanted none for classes"),
+        (MatchTask(loss="cross-entropy"), ["1", "3"], "--match.loss: wanted squares, triplet, listwise or"
+            " contrastive for numbers, given cross-entropy"),
+        (MatchTask(loss="squares"), ["1", "0"], "--match.loss: wanted cross-entropy, triplet, listwise or"
+            " contrastive for labels of 0 and 1 (or --match.target graded), given squares"),
+        (MatchTask(best_by="map"), ["1", "0"], "--match.best-by: wanted one of accuracy, f1, roc_auc,"
+            " average_precision for these rows, given map"),
+        (MatchTask(best_by="spearman"), ["1", "0"], "--match.best-by: wanted one of accuracy, f1"),
+        (MatchTask(best_by="accuracy"), ["1", "3"], "--match.best-by: wanted one of spearman, pearson for"),
+        (MatchTask(best_by="map"), [("a", "q"), ("b", "q")], "--match.best-by: wanted one of accuracy, macro"),
+    ],
+)  # fmt: skip
+def test_rows_and_settings_that_do_not_go_together(tmp_path, task, rows, message):
+    with pytest.raises(InputError) as caught:
+        settled(tmp_path, rows, task)
+    assert str(caught.value).startswith(message)
+
+
+def test_every_file_must_have_labels_of_the_target(tmp_path):
+    with pytest.raises(
+        InputError, match="test.csv:3: the label must be 0 or 1 for a binary target, given '2'"
+    ):
+        settled(tmp_path, ["1", "0"], test=["1", "2"])
+    with pytest.raises(InputError, match="validation.csv:2: the label must be a number"):
+        settled(tmp_path, ["1", "4"], validation=["good"])
+    assert settled(tmp_path, ["yes", "no"], test=["perhaps"]).target == "classes"
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_a_file_without_queries_beside_one_with_them(tmp_path, part):
+    rows = [("1", "q"), ("0", "q")]
+    nameless: dict[str, Any] = {part: ["1", "0"]}
+    with pytest.raises(InputError) as caught:
+        settled(tmp_path, rows, **nameless)
+    assert str(caught.value) == (
+        f"{part}.csv: wanted names of queries as in the training rows, to judge by map, given none;"
+        " or give --match.best-by accuracy"
+    )
+    assert settled(tmp_path, rows, MatchTask(best_by="f1"), **nameless).best_by == "f1"
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (MatchTask(loss="contrastive"), "--match.form: wanted bi for --match.loss contrastive"),
+        (MatchTask(loss="contrastive", form="joint"), "--match.form: wanted bi for --match.loss contrastive"),
+        (MatchTask(form="bi", overlap=True), "--match.overlap: wanted none in the bi form"),
+        (MatchTask(target="classes", loss="listwise"), "--match.loss: wanted cross-entropy for classes"),
+        (MatchTask(target="classes", form="bi"), "--match.form: wanted cross or joint for classes, given bi"),
+        (MatchTask(symmetric=True, share_weights=False), "--match.share-weights: wanted shared weights with"
+            " --match.symmetric, given none"),
+        (MatchTask(form="joint", share_weights=False), "--match.share-weights: wanted shared weights with"
+            " --match.form joint"),
+    ],
+)  # fmt: skip
+def test_settings_that_contradict_each_other(task, message):
+    for refuse in (check_together, lambda given: given.resolve(PAIRS, Columns(""))):
+        with pytest.raises(InputError) as caught:
+            refuse(task)
+        assert str(caught.value).startswith(message)
+
+
+def test_overlap_is_marked_wherever_texts_see_each_other():
+    found = {form: MatchTask(form=form).resolve(PAIRS, Columns(""))[0] for form in ("cross", "bi", "joint")}
+    assert {form: task.overlap for form, task in found.items()} == {"cross": True, "bi": False, "joint": True}
+    assert MatchTask(overlap=False).resolve(PAIRS, Columns(""))[0].overlap is False
+
+
+def test_triplets_are_binary_and_learnt_by_the_triplet_loss():
+    task, columns = MatchTask().resolve(TRIPLETS, Columns(""))
+    assert (task.target, task.loss, columns.wrong) == ("binary", "triplet", "negative")
+    assert MatchTask(loss="cross-entropy").resolve(TRIPLETS, Columns(""))[0].loss == "cross-entropy"
+    with pytest.raises(InputError, match="--match.target: wanted binary for triplets, given graded"):
+        MatchTask(target="graded").resolve(TRIPLETS, Columns(""))
+
+
+@pytest.mark.parametrize(("form", "length", "segments"), [("cross", 20, 0), ("bi", 20, 0), ("joint", 39, 2)])
+def test_the_joint_form_has_room_for_both_texts(form, length, segments):
+    config = MatchTask(form=form).encoder(EncoderConfig(30, max_length=20, num_segments=0))
+    assert (config.max_length, config.num_segments) == (length, segments)
+
+
+def test_granularities_stand_in_the_place_of_the_usual_tokenization():
+    assert MatchTask().tokenizations("word") == ("word",)
+    assert MatchTask(granularities=("char", "wordpiece", "char")).tokenizations("word") == (
+        "char",
+        "wordpiece",
+    )
+
+
+def test_targets_are_values_and_numbers_of_queries(tmp_path):
+    part = part_of(tmp_path, [("1", "x"), ("0", "y"), ("0.5", "x"), ("1.0", "z")])
+    targets = replace(BINARY, target="graded").targets(part, ["score"])
+    assert targets.dtype == np.float32
+    assert targets[:, 0].tolist() == [1, 0, 0.5, 1]
+    assert targets[0, 1] == targets[2, 1] and sorted(set(targets[:, 1])) == [0, 1, 2]
+    # Of some rows only those queries are numbered.
+    some = replace(BINARY, target="graded").targets(Part(part.examples, np.array([1, 3])), ["score"])
+    assert some[:, 0].tolist() == [0, 1] and sorted(some[:, 1]) == [0, 1]
+
+
+def test_targets_of_classes_are_ids(tmp_path):
+    part = part_of(tmp_path, ["b", "a", "new", "b"])
+    assert replace(BINARY, target="classes").targets(part, ["a", "b"])[:, 0].tolist() == [1, 0, 0, 1]
+
+
+def test_rows_without_names_belong_to_the_query_of_their_first_text(tmp_path):
+    examples = write_examples(
+        [Example((f" {a} ", str(b)), ("1",), "") for b, a in enumerate("xyx")], tmp_path, num_texts=2
+    )
+    queries = BINARY.targets(Part(examples, np.arange(3)), ["score"])[:, 1]
+    assert queries[0] == queries[2] != queries[1]
+    assert not examples.named_queries
+
+
+def test_a_lesson_is_all_rows_where_each_is_learnt_alone(tmp_path):
+    part = Part(part_of(tmp_path, ["1", "0", "1", "0"]).examples, np.array([1, 3]))
+    lesson = BINARY.lesson(part, ["score"], seed=0)
+    assert lesson.rows.tolist() == [[1, 1], [3, 3]] and lesson.rows.dtype == np.int64
+    assert lesson.targets[:, 0].tolist() == [0, 0]
+    assert lesson.weights.tolist() == [1, 1] and lesson.weights.dtype == np.float32
+    assert lesson.lists is None
+
+
+ROWS = [
+    ("1", "lone"),
+    ("1", "good"),
+    ("0", "wrong"),
+    ("0", "good"),
+    ("0", "wrong"),
+    ("1", "right"),
+    ("1", "right"),
+]
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows", "skipped"),
+    [("triplet", [1, 3], 3), ("listwise", [1, 3, 5, 6], 2), ("contrastive", [0, 1, 3, 5, 6], 1)],
+)
+def test_queries_that_teach_nothing_are_skipped_and_counted(tmp_path, capsys, loss, rows, skipped):
+    task = replace(BINARY, loss=loss, form="bi")
+    lesson = task.lesson(part_of(tmp_path, ROWS), ["score"], seed=0)
+    assert lesson.rows.tolist() == [[row, row] for row in rows]
+    assert len(lesson.targets) == len(lesson.weights) == len(rows)
+    said = capsys.readouterr().err
+    assert said == f"{skipped} queries skipped: the {loss} loss can learn nothing from them\n"
+    if loss == "contrastive":
+        assert lesson.lists is None
+    else:
+        assert lesson.lists is not None
+        np.testing.assert_array_equal(lesson.lists, lesson.targets[:, 1])
+        assert lesson.lists[0] == lesson.lists[1]
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows"),
+    [
+        ("triplet", [("1", "x"), ("1", "x"), ("0", "y"), ("0", "y")]),
+        ("listwise", [("1", "x"), ("1", "y"), ("0", "z"), ("0", "z")]),
+        ("contrastive", [("0", "x"), ("0", "y")]),
+    ],
+)
+def test_rows_that_teach_nothing_at_all_are_refused(tmp_path, loss, rows):
+    with pytest.raises(InputError, match=f"--match.loss {loss}: wanted queries with right answers to tell"):
+        replace(BINARY, loss=loss).lesson(part_of(tmp_path, rows), ["score"], seed=0)
+
+
+def test_each_loss_is_the_one_that_was_asked_for():
+    targets = np.array([[1, 0], [0, 0]], np.float32)
+    logits = np.array([[2.0], [0.5]], np.float32)
+    right, wrong = np.log1p(np.exp(-2.0)), np.log1p(np.exp(0.5))
+    share = np.log1p(np.exp(0.5 - 2.0))
+    for loss, wanted in {
+        "cross-entropy": [right, wrong],
+        "squares": [1.0, 0.25],
+        "triplet": [0.5, 0.0],
+        "listwise": [share, 0.0],
+    }.items():
+        given = np.asarray(replace(BINARY, loss=loss, margin=2.0).row_losses(targets, logits))
+        np.testing.assert_allclose(given, wanted, atol=1e-6)
+    pairs = np.array([[2.0, 0.5], [0.0, 0.0]], np.float32)
+    given = np.asarray(replace(BINARY, loss="contrastive").row_losses(targets, pairs))
+    np.testing.assert_allclose(given, [share, 0.0], atol=1e-6)
+    classes = np.asarray(
+        replace(BINARY, target="classes").row_losses(targets, np.array([[0, 2.0], [1.0, 0]], np.float32))
+    )
+    np.testing.assert_allclose(classes, [np.log1p(np.exp(-2.0)), np.log1p(np.exp(-1.0))], atol=1e-6)
+
+
+def test_label_smoothing_reaches_the_loss():
+    targets, logits = np.array([[1, 0]], np.float32), np.array([[9.0]], np.float32)
+    smooth = replace(BINARY, label_smoothing=0.2).row_losses(targets, logits)
+    assert float(np.asarray(smooth)[0]) == pytest.approx(0.1 * 9.0, abs=1e-3)
+
+
+def test_the_threshold_is_the_most_accurate_one(tmp_path):
+    part = part_of(tmp_path, ["0", "0", "1", "1"])
+    found = BINARY.decision(part, ["score"], np.array([[0.1], [0.2], [0.3], [0.9]], np.float32))
+    assert found["thresholds"] == [pytest.approx(0.25)]
+    assert replace(BINARY, target="graded").decision(part, ["score"], np.zeros((4, 1))) == {}
+    assert replace(BINARY, target="classes").decision(part, ["0", "1"], np.zeros((4, 2))) == {}
+
+
+@pytest.mark.parametrize(
+    ("target", "labels", "probabilities", "wanted"),
+    [
+        ("binary", "0011", [[0.1], [0.6], [0.7], [0.4]], {"accuracy": 0.5, "map": 1.0}),
+        ("graded", "0123", [[0.0], [1.0], [2.0], [3.0]], {"spearman": 1.0, "mse": 0.0, "mrr": 1.0}),
+        ("classes", "aabb", [[1, 0], [0, 1], [0, 1], [0, 1]], {"accuracy": 0.75}),
+    ],
+)
+def test_scores_are_those_of_the_target(tmp_path, target, labels, probabilities, wanted):
+    queries = ["x", "x", "x", "y"]
+    part = part_of(tmp_path, list(zip(labels, queries, strict=True)))
+    task = replace(BINARY, target=target)
+    scores = task.scores(part, ["a", "b"], np.array(probabilities, np.float64), {"thresholds": [0.5]}, True)
+    assert {name: scores[name] for name in wanted} == pytest.approx(wanted)
+    assert set(scores["intervals"]) >= set(wanted) - {"mse"}
+    assert ("map" in scores) == (target != "classes")

@@ -1,0 +1,126 @@
+"""What a tagger adds to the encoder."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from kmha.config import EncoderConfig
+from kmha.errors import InputError
+from training.io.example_store import Example, write_examples
+from training.tasks.protocol import Part
+from training.tasks.tag.task import TagTask
+
+BIO = [["O", "B-PER", "I-PER"], ["B-LOC", "B-LOC"]]
+
+
+def part_of(folder, sequences, words=None) -> Part:
+    examples = write_examples(
+        (
+            Example(("\n".join(words or ["word"] * len(tags)),), tuple(tags), f"a:{n + 1}", ordered=True)
+            for n, tags in enumerate(sequences)
+        ),
+        folder,
+    )
+    return Part(examples, np.arange(len(sequences)))
+
+
+def settled(folder, sequences, words=None, **options) -> tuple[TagTask, Part]:
+    part = part_of(folder, sequences, words)
+    return TagTask(**options).settled({"train": part.examples}), part
+
+
+@pytest.mark.parametrize(
+    ("sequences", "scheme", "metric"),
+    [
+        (BIO, "bio", "span_f1"),
+        ([["O", "I-PER", "I-PER"], ["I-LOC", "B-LOC"]], "iob1", "span_f1"),
+        ([["O", "B-PER", "E-PER"], ["S-LOC", "O"]], "bioes", "span_f1"),
+        ([["B", "M", "E"], ["S", "S"]], "bmes", "span_f1"),
+        ([["NOUN", "VERB"], ["DET", "NOUN"]], "none", "token_accuracy"),
+    ],
+)
+def test_the_tags_say_how_they_spell_spans(tmp_path, sequences, scheme, metric):
+    task, part = settled(tmp_path, sequences)
+    assert (task.scheme, task.given_scheme, task.metric) == (scheme, scheme, metric)
+    assert task.outputs([], part) == sorted({tag for tags in sequences for tag in tags})
+    assert task.kept == {"metric": metric, "given_scheme": scheme}
+
+
+def test_another_scheme_is_learnt_and_answers_are_spelt_as_given(tmp_path):
+    task, part = settled(tmp_path, BIO, scheme="bioes")
+    assert (task.scheme, task.given_scheme) == ("bioes", "bio")
+    labels = task.outputs([], part)
+    assert labels == ["B-PER", "E-PER", "O", "S-LOC"]
+    assert [labels[i] for i in task.targets(part, labels)] == ["O", "B-PER", "E-PER", "S-LOC", "S-LOC"]
+    assert task.as_given(["O", "B-PER", "E-PER"]) == BIO[0]
+
+
+def test_tags_that_break_their_scheme_are_told_and_repaired(tmp_path, capsys):
+    task, part = settled(tmp_path, [*BIO, ["O", "I-PER"], ["I-LOC"]])
+    said = capsys.readouterr().err
+    assert "2 tags break bio and are repaired: a:3 word 2 (I-PER after O), a:4 word 1 (I-LOC after" in said
+    labels = task.outputs([], part)
+    assert [labels[i] for i in task.targets(part, labels)][-3:] == ["O", "B-PER", "B-LOC"]
+
+
+def test_single_characters_are_not_spelt_and_split_raw_texts(tmp_path):
+    task, _ = settled(tmp_path / "a", [["B", "E", "S"]], words=["渡", "轮", "。"])
+    assert (task.split, task.characters) == ("characters", False)
+    task, _ = settled(tmp_path / "b", [["O", "O", "O"], ["B-X", "O", "O"]], words=["old", "a", "bread"])
+    assert (task.split, task.characters) == ("words", True)
+    task, _ = settled(
+        tmp_path / "c", [["O", "O"], ["B-X", "O"]], words=["old", "a"], split="characters", characters=False
+    )
+    assert (task.split, task.characters) == ("characters", False)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "options", "words"),
+    [
+        (
+            [["N", "V"]],
+            {"scheme": "bio"},
+            "--tag.scheme: wanted none for tags that spell no spans, given bio",
+        ),
+        (
+            BIO,
+            {"scheme": "none"},
+            "--tag.scheme: wanted one that spells spans, as the tags do (bio), given none",
+        ),
+        (
+            [["N", "V"]],
+            {"best_by": "span_f1"},
+            "--tag.best-by: wanted token_accuracy for tags that spell no spans",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_the_tags_are_refused(tmp_path, sequences, options, words):
+    with pytest.raises(InputError) as error:
+        settled(tmp_path, sequences, **options)
+    assert words in str(error.value)
+
+
+class Rows(NamedTuple):
+    targets: np.ndarray
+    word_counts: np.ndarray
+
+
+def test_a_model_forbids_what_its_scheme_does_and_starts_at_the_shares(tmp_path):
+    task, part = settled(tmp_path, BIO)
+    labels = task.outputs([], part)
+    model: Any = task.build(
+        {"": EncoderConfig(20, hidden_dim=8, num_heads=2, num_layers=1, intermediate_dim=8)}, labels
+    )
+    assert model.crf.allowed[labels.index("O")][labels.index("I-PER")] == 0
+    assert model.crf.allowed_start[labels.index("I-PER")] == 0
+    task.prepare(model, Rows(task.targets(part, labels), np.array([3, 2])))
+    shares = np.exp(model.head.bias.numpy())
+    np.testing.assert_allclose(
+        shares[labels.index("B-LOC")] / shares[labels.index("O")], 2.5 / 1.5, rtol=1e-5
+    )
+    # As if the rows had each pair half a time more: B-PER stands before I-PER, and before nothing else.
+    pairs = np.exp(model.crf.transitions.numpy()[labels.index("B-PER")]) * shares
+    np.testing.assert_allclose(pairs, np.where(np.array(labels) == "I-PER", 1.5, 0.5) / 3, rtol=1e-5)
+    starts = np.exp(model.crf.start.numpy()) * shares
+    np.testing.assert_allclose(starts, np.isin(labels, ["O", "B-LOC"]) / 4 + 0.125, rtol=1e-5)

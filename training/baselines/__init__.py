@@ -1,0 +1,1 @@
+"""Simple models that every run is compared with."""

@@ -1,0 +1,1 @@
+"""The command line: parser, TOML files, option bounds, exceptions and exit codes."""

@@ -1,0 +1,135 @@
+"""A TOML file of settings, checked against the fields it sets and spelt as flags."""
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from kmha.errors import InputError
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint at the known names that a wrong one may stand for, to end a message with; empty if none is near.
+
+    Args:
+        name: What was given, for example `--learning-rate`.
+        known: All names, for example `--optimizer.learning-rate`; only what follows the last dot is compared.
+    """
+    places: dict[str, list[str]] = {}
+    for each in known:
+        places.setdefault(_last_part(each), []).append(each)
+    near = difflib.get_close_matches(_last_part(name), places, n=1, cutoff=0.65)
+    if not near:
+        return ""
+    as_deep = [each for each in places[near[0]] if each.count(".") == name.count(".")]
+    return f"; did you mean {' or '.join(as_deep or places[near[0]])}?"
+
+
+def _last_part(name: str) -> str:
+    return name.removeprefix("--").replace("_", "-").lower().rpartition(".")[2]
+
+
+def toml_flags(path: Path, config_type: type) -> list[str]:
+    """Spells a TOML file as flags.
+
+    Args:
+        path: The file.
+        config_type: A dataclass, perhaps of dataclasses, whose fields are the keys, all but `config`.
+
+    Raises:
+        InputError: The file is missing or no TOML, has a key that no field has, or a value of the wrong type.
+    """
+    try:
+        values = tomllib.loads(path.read_text("utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"--config {path}: wanted a TOML file, {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise InputError(f"{path}:{line}: UTF-8 text wanted, other bytes given") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: valid TOML wanted: {' '.join(str(error).split())}") from error
+    return table_flags(values, config_type, str(path))
+
+
+def table_flags(values: Mapping[str, Any], config_type: type, origin: str) -> list[str]:
+    """Spells settings as flags.
+
+    Args:
+        values: Nested as in a file.
+        config_type: As of `toml_flags`.
+        origin: Where they come from, for messages.
+
+    Raises:
+        InputError: A key that no field has, or a value of the wrong type.
+    """
+    return _table_flags(values, config_type, origin, "", _all_keys(config_type))
+
+
+def _table_flags(
+    values: Mapping[str, Any], config_type: type, origin: str, prefix: str, known: list[str]
+) -> list[str]:
+    wanted = {name: kind for name, kind in typing.get_type_hints(config_type).items() if name != "config"}
+    flags: list[str] = []
+    for key, value in values.items():
+        name = prefix + key
+        if key not in wanted:
+            raise InputError(f"{origin}: unknown key {name}{did_you_mean(name, known)}")
+        flag = f"--{name}".replace("_", "-")
+        if dataclasses.is_dataclass(wanted[key]) and isinstance(value, dict):
+            flags += _table_flags(value, wanted[key], origin, f"{name}.", known)
+        elif not _fits(value, wanted[key]):
+            choices = typing.get_args(wanted[key]) if typing.get_origin(wanted[key]) is Literal else ()
+            hint = did_you_mean(str(value), choices)
+            raise InputError(f"{origin}: {name} must be {_in_words(wanted[key])}, given {value!r}{hint}")
+        elif wanted[key] is bool:
+            parent, _, last = flag.removeprefix("--").rpartition(".")
+            flags.append(f"--{parent}{'.' if parent else ''}{'' if value else 'no-'}{last}")
+        elif isinstance(value, list):
+            flags += [flag, *map(str, value)]
+        else:
+            # With "=", so that a value may begin with a dash.
+            flags.append(f"{flag}={value}")
+    return flags
+
+
+def _all_keys(config_type: Any, prefix: str = "") -> list[str]:
+    keys = []
+    for name, kind in typing.get_type_hints(config_type).items():
+        keys += [prefix + name] if name != "config" else []
+        keys += _all_keys(kind, f"{prefix}{name}.") if dataclasses.is_dataclass(kind) else []
+    return keys
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Whether a TOML value has the type of a field."""
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, each) for each in arguments if each is not type(None))
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
+    if wanted is Path:
+        return isinstance(value, str)
+    if wanted is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    # `type`, because a bool is an int.
+    return not dataclasses.is_dataclass(wanted) and type(value) is wanted
+
+
+def _in_words(wanted: Any) -> str:
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_in_words(each) for each in arguments if each is not type(None))
+    if origin is Literal:
+        return f"one of {', '.join(arguments)}"
+    if origin is tuple:
+        return f"a list, each item {_in_words(arguments[0])}"
+    if dataclasses.is_dataclass(wanted):
+        return "a section"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", Path: "a path"}
+    return words[wanted]

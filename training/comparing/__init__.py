@@ -1,1 +1,0 @@
-"""Attention beside other networks, trained on the same rows with the same budget and as many weights."""

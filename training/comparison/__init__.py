@@ -1,0 +1,1 @@
+"""Comparison of several architectures on the same rows."""

@@ -1,0 +1,120 @@
+"""Who is compared, and how wide each must be to have as many weights as the first."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from kmha.config import EncoderConfig
+from training.runtime.resource_usage import trained_size
+from training.tasks.classify.task import ClassifyTask
+
+if TYPE_CHECKING:
+    import keras
+
+Name = Literal["heads", "one-head", "no-positions", "cnn", "bilstm", "averages", "linear"]
+HEADS, LINEAR = "heads", "linear"
+NAMES: tuple[Name, ...] = get_args(Name)
+ATTENTION: tuple[Name, ...] = ("heads", "one-head", "no-positions")
+
+# A number of weights is a polynomial of at most second degree in the size: three small models tell it.
+_TOLD_BY = (4, 8, 12)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What a candidate is built from.
+
+    Attributes:
+        encoder: As the settings describe it.
+        num_labels: Labels to choose from.
+        pooling: Of attention.
+        dropout: Of the vector of a text.
+    """
+
+    encoder: EncoderConfig
+    num_labels: int
+    pooling: str
+    dropout: float
+
+
+def build(name: str, shape: Shape, size: int) -> "keras.Model":
+    """A built candidate; its size is the feed-forward width of attention, filters, units, or the embedding's width."""
+    from kmha.models.classifier import TextClassifier
+    from training.comparison import architectures as peers
+
+    encoder = shape.encoder
+    if name in ATTENTION:
+        changes: dict[str, Any] = {"intermediate_dim": size}
+        changes |= {"num_heads": 1, "head_dim": None} if name == "one-head" else {}
+        changes |= {"positions": "none"} if name == "no-positions" else {}
+        model = TextClassifier(
+            dataclasses.replace(encoder, **changes),
+            shape.num_labels,
+            pooling=shape.pooling,
+            dropout=shape.dropout,
+        )
+    else:
+        readers: dict[str, Callable[[], Any]] = {
+            "cnn": lambda: peers.Convolutions(size),
+            "bilstm": lambda: peers.BothDirections(size),
+            "averages": peers.Averages,
+        }
+        embedding = peers.embedding_alone(encoder, size if name == "averages" else None)
+        model = peers.PeerClassifier(embedding, shape.num_labels, readers[name](), shape.dropout)
+    model.build()
+    return model
+
+
+def level_size(name: str, shape: Shape, target: int) -> int:
+    """The size, at least 1, at which a candidate's number of weights is nearest to the target."""
+    counts = [trained_size(build(name, shape, size)) for size in _TOLD_BY]
+    # Centred on the middle size, so that large constant terms do not drown the rest in rounding.
+    first, middle, last = counts
+    step = _TOLD_BY[1] - _TOLD_BY[0]
+    square = (first - 2 * middle + last) / (2 * step**2)
+    slope = (last - first) / (2 * step)
+
+    def count(size: int) -> float:
+        distance = size - _TOLD_BY[1]
+        return middle + slope * distance + square * distance**2
+
+    low, high = 1, 2
+    while count(high) < target:
+        low, high = high, 2 * high
+    while high - low > 1:
+        between = (low + high) // 2
+        low, high = (between, high) if count(between) < target else (low, between)
+    return min((low, high), key=lambda size: abs(count(size) - target))
+
+
+def describe(name: str, encoder: EncoderConfig, size: int) -> str:
+    """The candidate in a few words."""
+    width, layers, heads = encoder.hidden_dim, encoder.num_layers, encoder.num_heads
+    blocks = f"{layers} layer{'s' * (layers != 1)} of {width}, feed-forward {size}"
+    return {
+        "heads": f"attention, {heads} head{'s' * (heads != 1)}, {encoder.positions} positions, {blocks}",
+        "one-head": f"attention, 1 head, {encoder.positions} positions, {blocks}",
+        "no-positions": f"attention, {heads} head{'s' * (heads != 1)}, no positions, {blocks}",
+        "cnn": f"CNN, {size} filters each of 3, 4 and 5 tokens over {width}",
+        "bilstm": f"BiLSTM, {size} units each way over {width}",
+        "averages": f"average of vectors of {size}",
+    }[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class CandidateTask(ClassifyTask):
+    """Classify with a candidate as the model."""
+
+    candidate: str = HEADS
+    size: int = 1
+
+    @classmethod
+    def of(cls, task: ClassifyTask, candidate: str, size: int) -> "CandidateTask":
+        """The task with a candidate of a size as its model."""
+        given = {field.name: getattr(task, field.name) for field in dataclasses.fields(ClassifyTask)}
+        return cls(**given, candidate=candidate, size=size)
+
+    def build(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]):
+        """The built candidate."""
+        (encoder,) = encoders.values()
+        return build(self.candidate, Shape(encoder, len(labels), self.pooling, self.dropout), self.size)

@@ -1,0 +1,168 @@
+"""A comparison as one picture: accuracy with intervals, and latency against length."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kmha.errors import InputError
+from training.io.atomic_write import written_beside
+
+_INK, _QUIET = "#1f2933", "#7b8794"
+_COLOURS = ("#3b7dd8", "#e07b39", "#2f9e62", "#b5479c", "#8a6d1d", "#c0392b", "#16808c", "#5b5fc7")
+_MARKS = "osD^vPX*"
+
+
+def check_matplotlib() -> None:
+    """Raises InputError where there is nothing to draw with."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "--out: wanted matplotlib to draw with, given none; pip install 'kmha[report]'"
+        ) from None
+
+
+def draw(path: Path, comparison: Mapping[str, Any]) -> None:
+    """Draws a comparison; the file, a .png, stands there when it is whole.
+
+    Args:
+        path: Where to write; what stands there is replaced.
+        comparison: What `training.comparison.run.compare` gives.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = comparison["candidates"]
+    figure = Figure(figsize=(13.5, max(4.2, 1.6 + 0.42 * len(rows))), layout="constrained")
+    FigureCanvasAgg(figure)
+    accuracy, latency = figure.subplots(1, 2, width_ratios=(1, 1.1))
+    style = {
+        row["name"]: {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKS[place % len(_MARKS)]}
+        for place, row in enumerate(rows)
+    }
+    _draw_accuracy(accuracy, comparison, style)
+    _draw_latency(latency, comparison, style)
+    with written_beside(path, overwrite=True, flag="--out") as beside:
+        figure.savefig(beside, dpi=120, format="png")
+
+
+def _draw_accuracy(axes: Any, comparison: Mapping[str, Any], style: Mapping[str, Any]) -> None:
+    rows = sorted(comparison["candidates"], key=lambda row: row["accuracy"])
+    for place, row in enumerate(rows):
+        low, high = row["intervals"]["accuracy"]
+        axes.plot([low, high], [place, place], color=style[row["name"]]["color"], linewidth=2, alpha=0.6)
+        axes.plot([row["accuracy"]], [place], linestyle="none", markersize=8, **style[row["name"]])
+        axes.annotate(
+            f"{row['accuracy']:.4f}",
+            (row["accuracy"], place),
+            xytext=(0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=_INK,
+        )
+    axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
+    axes.set(ylim=(-0.6, len(rows) - 0.2), xlabel="accuracy on the test rows, 95 % interval")
+    axes.set_title(f"{comparison['rows']['train']:,} training, {comparison['rows']['test']:,} test rows")
+    axes.grid(color=_QUIET, alpha=0.2)
+
+
+def _draw_latency(axes: Any, comparison: Mapping[str, Any], style: Mapping[str, Any]) -> None:
+    from matplotlib.ticker import LogLocator
+
+    for row in comparison["candidates"]:
+        points = sorted((int(length), ms) for length, ms in row["latency_ms"].items())
+        if points:
+            lengths, times = zip(*points, strict=True)
+            axes.plot(lengths, times, label=row["name"], linewidth=1.6, markersize=5, **style[row["name"]])
+    axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="milliseconds, one text")
+    every = sorted({int(length) for row in comparison["candidates"] for length in row["latency_ms"]})
+    axes.set_xticks(every, [str(length) for length in every])
+    axes.minorticks_off()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_title("time to answer")
+    axes.grid(color=_QUIET, alpha=0.2)
+    if every:
+        axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+HEAD = (
+    "candidate",
+    "weights",
+    "rate",
+    "validation",
+    "accuracy",
+    "interval",
+    "difference",
+    "s an epoch",
+    "cpu s",
+)
+
+
+def cells(comparison: Mapping[str, Any]) -> list[list[str]]:
+    """The head, then a row a candidate.
+
+    Args:
+        comparison: What `training.comparison.run.compare` gives.
+    """
+    lengths = sorted({int(length) for row in comparison["candidates"] for length in row["latency_ms"]})
+    rows = [[*HEAD, *(f"ms at {length}" for length in lengths)]]
+    for row in comparison["candidates"]:
+        low, high = row["intervals"]["accuracy"]
+        rows.append(
+            [
+                row["name"],
+                f"{row['weights']:,}",
+                f"{row['rate']:g}" if "rate" in row else "",
+                f"{row['validation']:.4f}" if "validation" in row else "",
+                f"{row['accuracy']:.4f}",
+                f"{low:.4f}–{high:.4f}",
+                _difference(row.get("difference")),
+                _seconds(row, ""),
+                _seconds(row, "cpu_"),
+                *(
+                    f"{row['latency_ms'][str(length)]:.2f}" if str(length) in row["latency_ms"] else ""
+                    for length in lengths
+                ),
+            ]
+        )
+    return rows
+
+
+def _difference(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    low, high = found["interval"]
+    return f"{found['value']:+.4f} ({low:+.4f} to {high:+.4f})"
+
+
+def _seconds(row: Mapping[str, Any], kind: str) -> str:
+    if f"{kind}seconds_per_epoch" in row:
+        return f"{row[f'{kind}seconds_per_epoch']:.1f}"
+    return f"{row[f'{kind}seconds_in_all']:.1f} in all" if f"{kind}seconds_in_all" in row else ""
+
+
+def notes(comparison: Mapping[str, Any]) -> list[str]:
+    """What a reader of the table must know."""
+    reference = comparison["reference"]
+    level = comparison["weights"]
+    told = [
+        f"difference: accuracy less that of {reference}, on the same rows; in brackets its 95 % interval",
+        "s an epoch: training steps by the clock, cpu s: processor time of all threads, both of the middle epoch; ms:"
+        " one text by the clock, the middle of several rounds in turns",
+    ]
+    if level["target"] is not None:
+        told.append(
+            f"weights: trained networks within {level['largest_distance']:.2%} of {level['target']:,}, embeddings"
+            " included; linear and runs are as they are"
+        )
+    told += [f"{row['name']}: {row['description']}" for row in comparison["candidates"]]
+    return told
+
+
+def as_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    head, *body = rows
+    lines = [head, ["---"] * len(head), *body]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in lines)

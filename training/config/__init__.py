@@ -1,0 +1,1 @@
+"""Training configuration: dataclasses, defaults and validation."""

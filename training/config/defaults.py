@@ -1,0 +1,122 @@
+"""Settings that follow from the data where nobody gave them."""
+
+import dataclasses
+
+import numpy as np
+
+from training.config.config import BATCH_ROWS, FitConfig
+from training.config.encoder_shape import with_shape, with_size
+from training.tasks.match.task import MatchTask
+from training.tasks.protocol import Task, Usual
+
+FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
+# Of a short text each token is needed; a long one says everything several times.
+SHORT_TOKENS = 32
+SHORT_TOKEN_DROPOUT, LONG_TOKEN_DROPOUT = 0.3, 0.4
+# A few thousand pairs are learnt by heart at the usual rate before the texts have been compared.
+# An encoder that starts from a checkpoint ("on") knows much already, and forgets it at the usual rate.
+BATCH_ROWS_ON, FEWEST_EPOCHS_ON, MOST_EPOCHS_ON = 32, 2, 6
+# Pairs as one sequence lose what they know at more; of single texts less is too slow.
+LEARNING_RATE_ON, LEARNING_RATE_OF_PAIRS_ON = 2e-4, 8e-5
+LAYER_DECAY, HEAD_FACTOR = 0.9, 5.0
+LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
+
+
+def with_usual_of_task(config: FitConfig) -> FitConfig:
+    """The settings with those filled in that were left to the task, or to the size's name.
+
+    Raises:
+        InputError: A number contradicts the size.
+    """
+    config = with_shape(dataclasses.replace(config, encoder=with_size(config.encoder)))
+    text, encoder = config.text, config.encoder
+    tags = config.task == "tag"
+    if config.train.batch_rows is None:
+        rows = BATCH_ROWS_ON if encoder.pretrained else BATCH_ROWS
+        config = dataclasses.replace(config, train=dataclasses.replace(config.train, batch_rows=rows))
+    if encoder.pretrained:
+        config = dataclasses.replace(config, match=_with_usual_of_pairs(config.match))
+    if text.tokenization is None:
+        text = dataclasses.replace(text, tokenization="wordpiece")
+    if text.lower_case is None:
+        text = dataclasses.replace(text, lower_case=not tags)
+    if encoder.positions is None:
+        encoder = dataclasses.replace(encoder, positions="rotary" if tags else "learned")
+    return dataclasses.replace(config, text=text, encoder=encoder)
+
+
+def _with_usual_of_pairs(match: MatchTask) -> MatchTask:
+    """How an encoder that starts from a checkpoint reads pairs."""
+    # Where overlap says most from the start, little is left to teach the encoder: .757 against .789 on mrpc.
+    return dataclasses.replace(
+        match, form=match.form or "joint", overlap=False if match.overlap is None else match.overlap
+    )
+
+
+def with_usual(config: FitConfig, task: Task, lengths: np.ndarray, batches: int, pairs: int = 0) -> FitConfig:
+    """The settings with those filled in that were left to the data.
+
+    Args:
+        config: All settings.
+        task: Knows what it usually takes.
+        lengths: Tokens of each training text, integers [R].
+        batches: Of one epoch.
+        pairs: Training rows, where they are pairs; else 0.
+    """
+    if config.encoder.pretrained:
+        config = _with_usual_of_checkpoint(config, task.usual, batches)
+    train, encoder, optimizer = config.train, config.encoder, config.optimizer
+    if not train.epochs:
+        train = dataclasses.replace(train, epochs=usual_epochs(batches, task.usual.batches))
+    usual = task.usual
+    if encoder.dropout is None:
+        encoder = dataclasses.replace(encoder, dropout=usual.dropout)
+    if encoder.token_dropout is None:
+        rate = usual_token_dropout(lengths) if usual.token_dropout is None else usual.token_dropout
+        encoder = dataclasses.replace(encoder, token_dropout=rate)
+    if optimizer.embedding_rate is None:
+        optimizer = dataclasses.replace(optimizer, embedding_rate=usual.embedding_rate)
+    if optimizer.learning_rate is None:
+        rate = LEARNING_RATE_OF_FEW_PAIRS if 0 < pairs < FEW_PAIRS else LEARNING_RATE
+        optimizer = dataclasses.replace(optimizer, learning_rate=rate)
+    return dataclasses.replace(config, train=train, encoder=encoder, optimizer=optimizer)
+
+
+def _with_usual_of_checkpoint(config: FitConfig, usual: Usual, batches: int) -> FitConfig:
+    """The settings under which what an encoder knows is kept while it learns more."""
+
+    def filled(section, **values):
+        missing = {name: value for name, value in values.items() if getattr(section, name) is None}
+        return dataclasses.replace(section, **missing)
+
+    train = config.train
+    learning_rate = LEARNING_RATE_OF_PAIRS_ON if config.task == "match" else LEARNING_RATE_ON
+    if not train.epochs:
+        epochs = min(MOST_EPOCHS_ON, max(FEWEST_EPOCHS_ON, -(-usual.batches_on // batches)))
+        train = dataclasses.replace(train, epochs=epochs)
+    return dataclasses.replace(
+        config,
+        train=train,
+        encoder=filled(config.encoder, dropout=0.1, token_dropout=0.0),
+        optimizer=filled(config.optimizer, learning_rate=learning_rate, embedding_rate=1.0),
+        finetune=filled(config.finetune, layer_decay=LAYER_DECAY, head_factor=HEAD_FACTOR),
+    )
+
+
+def usual_epochs(batches: int, wanted: int = Usual.batches) -> int:
+    """How often to see all rows: a small set more often, so that it is learnt at all.
+
+    Args:
+        batches: Of one epoch.
+        wanted: Of all epochs.
+    """
+    return min(MOST_EPOCHS, max(FEWEST_EPOCHS, -(-wanted // batches)))
+
+
+def usual_token_dropout(lengths: np.ndarray) -> float:
+    """The probability of dropping a token: less where texts are short.
+
+    Args:
+        lengths: Tokens of each training row, integers [R].
+    """
+    return SHORT_TOKEN_DROPOUT if lengths.mean() < SHORT_TOKENS else LONG_TOKEN_DROPOUT

@@ -1,0 +1,163 @@
+"""The encoder's shape: the one asked for, or that of the checkpoint it starts from."""
+
+import dataclasses
+from typing import Any
+
+from kmha.config import EncoderConfig
+from kmha.errors import InputError
+from kmha.pretrained.checkpoint import Checkpoint, shortened
+from kmha.pretrained.sources import find_checkpoint
+from training.config.config import EncoderSection, FitConfig, TextSection
+
+# Of an encoder that starts from nothing.
+USUAL_SHAPE: dict[str, Any] = {
+    "hidden_dim": 128,
+    "num_layers": 2,
+    "num_heads": 4,
+    "intermediate_dim": 512,
+    "norm": "pre",
+    "activation": "gelu",
+    "ngram_buckets": 131_071,
+    "ngram_dim": 64,
+    "ngram_orders": (2, 3),
+    "attention_globals": 1,
+}
+# Of a checkpoint all of these are taken over; it may lose blocks, and have n-grams of its own where it had none.
+_OF_CHECKPOINT = (*(name for name in USUAL_SHAPE if name != "attention_globals"), "head_dim", "positions")
+# What a checkpoint has too, but whose weights fit any other value.
+_FREE = ("attention_window", "attention_globals")
+_OF_NGRAMS = ("ngram_buckets", "ngram_dim", "ngram_orders")
+
+
+def checkpoint_of(config: FitConfig) -> Checkpoint | None:
+    """The checkpoint that the encoder starts from, or None; raises InputError where it cannot be used."""
+    name = config.encoder.pretrained
+    if not name:
+        return None
+    try:
+        return find_checkpoint(name)
+    except InputError as error:
+        raise InputError(f"--encoder.pretrained {error}") from None
+
+
+def has_new_ngrams(config: FitConfig) -> bool:
+    """Whether n-grams, of settings whose shape is filled in, start from nothing beside a checkpoint without."""
+    checkpoint = checkpoint_of(config)
+    return (
+        checkpoint is not None and not checkpoint.config.ngram_buckets and bool(config.encoder.ngram_buckets)
+    )
+
+
+def with_shape(config: FitConfig) -> FitConfig:
+    """The settings with the shape of the encoder and the way texts are cut filled in.
+
+    Raises:
+        InputError: The checkpoint cannot be used, or a setting contradicts it.
+    """
+    checkpoint = checkpoint_of(config)
+    if checkpoint is None:
+        return dataclasses.replace(config, encoder=_filled(config.encoder, USUAL_SHAPE))
+    for flag, given in (
+        ("text.vocabulary", config.text.vocabulary),
+        ("encoder.vectors", config.encoder.vectors),
+    ):
+        if given is not None:
+            raise InputError(f"--{flag}: wanted none beside --encoder.pretrained, given {given}")
+    shape = {name: getattr(checkpoint.config, name) for name in _OF_CHECKPOINT}
+    if not checkpoint.config.ngram_buckets and config.encoder.ngram_buckets:
+        shape |= {name: getattr(config.encoder, name) or USUAL_SHAPE[name] for name in _OF_NGRAMS}
+    _check_shape(config.encoder, shape)
+    shape |= {name: getattr(checkpoint.config, name) for name in _FREE}
+    text = _text(config, checkpoint)
+    return dataclasses.replace(config, encoder=_filled(config.encoder, shape), text=text)
+
+
+def encoder_config(config: FitConfig, vocabulary_size: int, unknown_id: int) -> EncoderConfig:
+    """The encoder that the settings describe.
+
+    Args:
+        config: All settings, the shape filled in.
+        vocabulary_size: Tokens of the vocabulary.
+        unknown_id: Id of its [UNK].
+
+    Raises:
+        InputError: A value is out of its range, or the heads do not divide the hidden size.
+    """
+    section = dataclasses.asdict(config.encoder)
+    del section["vectors"], section["pretrained"], section["size"]
+    # Not yet filled in when settings are checked before the rows are read.
+    section["token_dropout"] = section["token_dropout"] or 0.0
+    section["dropout"] = section["dropout"] or 0.0
+    if section["attention_globals"] is None:
+        section["attention_globals"] = USUAL_SHAPE["attention_globals"]
+    section |= {"vocabulary_size": vocabulary_size, "max_length": config.text.max_length}
+    checkpoint = checkpoint_of(config)
+    if checkpoint is None:
+        return EncoderConfig(unknown_id=unknown_id, **section)
+    shape = shortened(checkpoint.config, section["num_layers"])
+    return dataclasses.replace(shape, unknown_id=unknown_id, **section)
+
+
+def _filled(section: EncoderSection, values: dict[str, Any]) -> EncoderSection:
+    missing = {name: value for name, value in values.items() if getattr(section, name) is None}
+    return dataclasses.replace(section, **missing)
+
+
+def _check_shape(section: EncoderSection, shape: dict[str, Any]) -> None:
+    for name, value in shape.items():
+        given = getattr(section, name)
+        if given is None or given == value or (name == "num_layers" and 1 <= given < value):
+            continue
+        flag = f"--encoder.{name.replace('_', '-')}"
+        most = "at most " if name == "num_layers" else ""
+        raise InputError(f"{flag}: wanted {most}the {value} of --encoder.pretrained, given {given}")
+
+
+def _text(config: FitConfig, checkpoint: Checkpoint) -> TextSection:
+    """How the checkpoint cuts texts."""
+    text = config.text
+    for name in ("tokenization", "lower_case"):
+        given, wanted = getattr(text, name), getattr(checkpoint, name)
+        if given is not None and given != wanted:
+            flag = f"--text.{name.replace('_', '-')}"
+            raise InputError(f"{flag}: wanted {wanted} as in --encoder.pretrained, given {given}")
+    positions = checkpoint.config.max_length
+    is_classifier = config.task == "classify"
+    window = config.classify.window if is_classifier else 0
+    longest = window or text.max_length
+    if checkpoint.config.positions == "learned" and longest > positions:
+        flag = "--classify.window" if window else "--text.max-length"
+        hint = "" if window or not is_classifier else "; --classify.window reads longer texts in windows"
+        raise InputError(
+            f"{flag}: wanted at most the {positions} positions of --encoder.pretrained, given {longest}{hint}"
+        )
+    return dataclasses.replace(text, tokenization=checkpoint.tokenization, lower_case=checkpoint.lower_case)
+
+
+def with_size(encoder: EncoderSection) -> EncoderSection:
+    """The section with the numbers that its size stands for.
+
+    Raises:
+        InputError: A number was given that differs from the size's; the flag is named.
+
+    Source: Turc et al. 2019, arXiv:1908.08962.
+    """
+    if not encoder.size:
+        return encoder
+    sizes = {
+        "tiny": EncoderConfig.bert_tiny,
+        "mini": EncoderConfig.bert_mini,
+        "small": EncoderConfig.bert_small,
+    }
+    named = sizes[encoder.size]()
+    wanted: dict[str, Any] = {
+        name: getattr(named, name) for name in ("hidden_dim", "num_layers", "num_heads", "intermediate_dim")
+    }
+    usual = EncoderSection()
+    for name, value in (*wanted.items(), ("head_dim", named.hidden_dim // named.num_heads)):
+        given = getattr(encoder, name)
+        if given not in (value, getattr(usual, name)):
+            raise InputError(
+                f"--encoder.{name.replace('_', '-')}: wanted {value} for --encoder.size {encoder.size}, given {given}"
+            )
+    return dataclasses.replace(encoder, **wanted)

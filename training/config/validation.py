@@ -1,0 +1,269 @@
+"""What can be known to be wrong with settings before any row is read."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+from kmha.bundle.manifest import (
+    A_MODEL,
+    CLASSIFY,
+    KINDS,
+    MANIFEST,
+    MASKED_LM,
+    MATCH,
+    TAG,
+    read_manifest,
+    sha256,
+)
+from kmha.config import EncoderConfig
+from kmha.errors import InputError
+from kmha.pretrained.checkpoint import Checkpoint
+from kmha.text.sentence_limits import SHORTEST
+from kmha.text.special_tokens import SPECIAL_TOKENS
+from kmha.text.vocabulary import Vocabulary
+from training.cli.bounds import check_ranges
+from training.config.config import DistillSection, FitConfig, task_section
+from training.config.defaults import with_usual_of_task
+from training.config.encoder_shape import checkpoint_of, encoder_config
+from training.tasks.classify.task import TEXT
+from training.tasks.classify.windows import check_windows
+from training.tasks.match.rows import LABEL, TEXT_A, TEXT_B
+from training.tasks.match.settings import BM25, NONE
+from training.tasks.protocol import Task
+
+# Of each task, a model in the words of what it must have in common with its student.
+_KIND_WORDS = {
+    "multi_label": lambda value: f"{'several labels' if value else 'one label'} a row",
+    "target": lambda value: f"a {value} target",
+    "scheme": lambda value: f"tags spelt {value}" if value != "none" else "tags that spell no spans",
+}
+_SHOWN_LABELS = 12
+
+
+def check_teacher(config: FitConfig) -> None:
+    """Refuses what is no run of the same task, settings that need a teacher where there is none, and the reverse.
+
+    Raises:
+        InputError: Names the flag.
+    """
+    distill = config.distill
+    if distill.teacher is None:
+        for flag, given in (
+            ("hidden-states", distill.hidden_states),
+            ("attention", distill.attention),
+            ("texts", distill.texts),
+            ("cache", distill.cache),
+        ):
+            if given:
+                raise InputError(f"--distill.{flag}: wanted --distill.teacher beside it, given none")
+        return
+    try:
+        task = read_manifest(distill.teacher)["task"]
+        if task != config.task:
+            raise InputError(f"wanted {A_MODEL[config.task]} for --task {config.task}, given {A_MODEL[task]}")
+    except InputError as error:
+        raise InputError(f"--distill.teacher {distill.teacher}: {error}") from error
+    if config.task == MATCH and config.match.loss == "contrastive":
+        raise InputError(
+            "--match.loss: wanted one that scores each pair by itself beside --distill.teacher, given contrastive"
+        )
+    if distill.cache is not None and distill.cache.exists() and not distill.cache.is_dir():
+        raise InputError(f"--distill.cache {distill.cache}: wanted a folder, given a file")
+
+
+def check_same_answers(config: FitConfig, task: Task, labels: list[str], origin: str) -> None:
+    """Refuses a teacher that answers with other labels than the rows have.
+
+    Args:
+        config: All settings.
+        task: Settled by the rows.
+        labels: Names of the outputs that will be learnt.
+        origin: Where they come from, for messages.
+
+    Raises:
+        InputError: Names the flag and the labels of both.
+    """
+    run = config.distill.teacher
+    if run is None:
+        return
+    manifest = read_manifest(run)
+    kind = KINDS[config.task]
+    wanted = {"multi_label": task.several_labels}.get(kind, getattr(task, kind, None))
+    if manifest[kind] != wanted:
+        words = _KIND_WORDS[kind]
+        raise InputError(
+            f"--distill.teacher {run}: wanted a model of {words(wanted)} as in {origin}, given one of"
+            f" {words(manifest[kind])}"
+        )
+    if set(manifest["labels"]) != set(labels):
+        raise InputError(
+            f"--distill.teacher {run}: wanted a model of the labels of {origin},"
+            f" {_differences(labels, manifest['labels'])}"
+        )
+
+
+def _differences(wanted: list[str], given: list[str]) -> str:
+    """Both lists; where they are long, what only one of them has."""
+    if max(len(wanted), len(given)) > _SHOWN_LABELS:
+        lists = (_few(sorted(set(one) - set(other))) for one, other in ((wanted, given), (given, wanted)))
+        return "given one that lacks {} and has {}".format(*lists)
+    return f"{', '.join(wanted)}, given {', '.join(given)}"
+
+
+def _few(names: list[str]) -> str:
+    return (
+        ", ".join(names[:_SHOWN_LABELS]) + ", …" * (len(names) > _SHOWN_LABELS) if names else "nothing else"
+    )
+
+
+def teacher_origins(distill: DistillSection) -> dict[str, dict[str, Any]]:
+    """What a run notes of its teacher and of the texts without labels: {"name", "sha256"} of each."""
+    files = {
+        "texts": (distill.texts, distill.texts),
+        # It holds the hashes of all others.
+        "teacher": (distill.teacher, (distill.teacher or Path()) / MANIFEST),
+    }
+    return {
+        name: {"name": str(shown), "sha256": sha256(file)}
+        for name, (shown, file) in files.items()
+        if shown is not None and file is not None
+    }
+
+
+def check_settings(config: FitConfig) -> None:
+    """Checks the settings of a fit, each alone and against each other, and the files they name for the model.
+
+    Raises:
+        InputError: A setting is out of its range or contradicts another, or a file is not what it must be;
+            the message names the flag.
+    """
+    check_ranges(config)
+    config = with_usual_of_task(config)
+    if not config.data.label_separator:
+        raise InputError("--data.label-separator: wanted a character or more, given none")
+    _check_columns(config)
+    _check_task(config)
+    if config.task == CLASSIFY:
+        check_windows(config.classify, config.text.max_length)
+    check_teacher(config)
+    if config.text.vocabulary is not None and len(tokenizations(config)) > 1:
+        raise InputError(
+            "--text.vocabulary: wanted none beside several --match.granularities, each of which learns its own, given"
+            f" {config.text.vocabulary}"
+        )
+    if config.text.prune and config.text.vocabulary is None and not config.encoder.pretrained:
+        raise InputError(
+            "--text.prune: wanted --text.vocabulary or --encoder.pretrained beside it, given none"
+        )
+    # The largest vocabulary that may be learnt stands for the one that will be.
+    given, checkpoint = config.text.vocabulary, checkpoint_of(config)
+    known = checkpoint.vocabulary if checkpoint else None if given is None else Vocabulary.read(given)
+    size = config.text.vocabulary_size if known is None else len(known)
+    if size <= len(SPECIAL_TOKENS) and known is None:
+        raise InputError(f"--text.vocabulary-size: wanted more than {len(SPECIAL_TOKENS)}, given {size}")
+    try:
+        encoder = encoder_config(config, size, unknown_id=1)
+    except InputError as error:
+        raise InputError(_with_flags(str(error))) from None
+    if config.task == "match" and config.match.form == "joint" and encoder.positions == "rotary":
+        raise InputError(
+            "--encoder.positions: wanted learned, sinusoidal or none for the joint form, given rotary"
+        )
+    if checkpoint is not None:
+        _check_beside_checkpoint(config, encoder, checkpoint)
+    vectors = config.encoder.vectors
+    if vectors is not None and not vectors.is_file():
+        given_kind = "a folder" if vectors.is_dir() else "no such file"
+        raise InputError(f"--encoder.vectors {vectors}: wanted a file of word vectors, given {given_kind}")
+
+
+def _check_beside_checkpoint(config: FitConfig, encoder: EncoderConfig, checkpoint: Checkpoint) -> None:
+    """Refuses what an encoder that starts from a checkpoint cannot do."""
+    if len(tokenizations(config)) > 1:
+        raise InputError("--match.granularities: wanted one beside --encoder.pretrained, given several")
+    longest, positions = task_section(config).encoder(encoder).max_length, checkpoint.config.max_length
+    if checkpoint.config.positions == "learned" and longest > positions:
+        raise InputError(
+            f"--text.max-length: wanted room for both texts in the {positions} positions of --encoder.pretrained,"
+            f" given {config.text.max_length}, {longest} for both"
+        )
+
+
+def _check_task(config: FitConfig) -> None:
+    """Refuses data settings that the task has no use for, and those it lacks."""
+    given, usual = config.data.sample, "pos" if config.task == TAG else "reviews"
+    if config.data.train is None and not config.data.tfds and given not in ("auto", usual):
+        raise InputError(f"--data.sample: wanted {usual} for --task {config.task}, given {given}")
+    if config.task == MATCH:
+        if config.data.train is None and not config.data.tfds:
+            raise InputError(
+                "--data.train: wanted pairs of texts for --task match (the sample has none), given none"
+            )
+        if config.match.hard_negatives not in (NONE, BM25):
+            _check_miner(Path(config.match.hard_negatives))
+        return
+    if config.task == TAG and config.tag.context_width and config.tag.context_width % 2 == 0:
+        raise InputError(
+            f"--tag.context-width: wanted an odd number, or 0 for none, given {config.tag.context_width}"
+        )
+    if config.task == TAG and config.text.max_length < SHORTEST:
+        raise InputError(
+            f"--text.max-length: wanted {SHORTEST} or more for sentences, given {config.text.max_length}"
+        )
+    if config.task == MASKED_LM and config.data.label_column:
+        raise InputError(
+            f"--data.label-column: wanted none for --task masked-lm, given {config.data.label_column}"
+        )
+    for flag, name in (
+        ("text-b-column", config.data.text_b_column),
+        ("query-column", config.data.query_column),
+    ):
+        if name:
+            raise InputError(f"--data.{flag}: wanted --task match beside it, given --task {config.task}")
+
+
+def _check_miner(run: Path) -> None:
+    """Refuses what is no run of a matcher; of which form it is, only the model knows."""
+    try:
+        task = read_manifest(run)["task"]
+        if task != MATCH:
+            raise InputError(f"wanted a matcher of the bi form, given {A_MODEL[task]}")
+    except InputError as error:
+        raise InputError(f"--match.hard-negatives {run}: {error}") from error
+
+
+def tokenizations(config: FitConfig) -> tuple[str, ...]:
+    """The ways in which the task of the settings cuts texts."""
+    return task_section(config).tokenizations(config.text.tokenization or "wordpiece")
+
+
+def _check_columns(config: FitConfig) -> None:
+    """Refuses a column that is named for two purposes; but a first text may be the name of its query."""
+    usual = {
+        CLASSIFY: {"text_column": TEXT},
+        MATCH: {"text_column": TEXT_A, "text_b_column": TEXT_B, "label_column": LABEL},
+        TAG: {},
+        MASKED_LM: {"text_column": TEXT},
+    }
+    named: dict[str, str] = {}
+    for flag in ("text_column", "text_b_column", "label_column"):
+        name = getattr(config.data, flag) or usual[config.task].get(flag, "")
+        shown = f"--data.{flag.replace('_', '-')}"
+        if name and name in named:
+            raise InputError(f"{shown}: wanted another column than {named[name]}, given {name!r} twice")
+        named[name] = shown
+    query = config.data.query_column
+    if query and named.get(query, "--data.text-column") != "--data.text-column":
+        raise InputError(
+            f"--data.query-column: wanted another column than {named[query]}, given {query!r} twice"
+        )
+
+
+def _with_flags(message: str) -> str:
+    """An EncoderConfig's message with the names of flags in place of its fields'."""
+    flags = {f.name: f"--encoder.{f.name.replace('_', '-')}" for f in dataclasses.fields(EncoderConfig)}
+    flags |= {name: f"--text.{name.replace('_', '-')}" for name in ("vocabulary_size", "max_length")}
+    # Names that are also plain words stay as they are.
+    known = [name for name in flags if "_" in name or name == "dropout"]
+    return re.sub(rf"\b({'|'.join(known)})\b", lambda found: flags[found[0]], message)

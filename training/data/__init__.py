@@ -1,0 +1,1 @@
+"""Loading, splitting, tokenizing and batching of training data."""

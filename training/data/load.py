@@ -1,0 +1,163 @@
+"""Everything a fit needs of its data: checked, split, counted."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from kmha.errors import InputError
+from training.config.config import FitConfig, sample_name
+from training.config.validation import teacher_origins
+from training.data.large_data import Large, held_out_fraction, with_fewer_validation_rows
+from training.data.sources import find_sources, read_examples
+from training.data.split import DataSummary, split
+from training.data.unlabelled import read_unlabelled, unseen
+from training.io.atomic_write import unchanged
+from training.io.scratch_folder import check_room, unpacked_bytes
+from training.tasks.protocol import Columns, Part, Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """The parts of the data and what is known of them."""
+
+    task: Task
+    columns: Columns
+    labels: list[str]
+    train: Part
+    validation: Part
+    test: Part | None
+    summary: DataSummary
+    origins: dict[str, dict[str, Any]]  # part to {"name", "sha256" (None: no single file)}
+    texts: Part | None = None  # without labels, for a teacher to answer
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """The parts by name, without those that there are none of."""
+        parts = {"train": self.train, "validation": self.validation, "test": self.test, "texts": self.texts}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    @property
+    def judged(self) -> Part:
+        """The test rows, or where there are none the validation rows."""
+        return self.validation if self.test is None else self.test
+
+    @property
+    def judged_name(self) -> str:
+        """Which of the two `judged` is."""
+        return "validation" if self.test is None else "test"
+
+
+def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
+    """Reads, checks and splits the rows.
+
+    Args:
+        config: Says where they are.
+        task: Reads an example from a row.
+        folder: Where the examples are kept while the job runs.
+
+    Raises:
+        InputError: Anything that is wrong with the files or the rows.
+    """
+    sources = find_sources(config.data, sample_name(config))
+    columns = Columns(
+        config.data.text_column,
+        config.data.label_column,
+        config.data.label_separator,
+        text_b=config.data.text_b_column,
+        query=config.data.query_column,
+    )
+    task, columns = task.resolve(sources["train"].columns, columns)
+    for source in sources.values():
+        # A column that the last file lacks is found before hours go into the first.
+        source.check(columns)
+    check_room(
+        folder,
+        unpacked_bytes(s.file for s in sources.values() if s.file is not None),
+        "the texts of all rows",
+    )
+    # What is noted of a file must be of the rows that were read.
+    with unchanged(*(source.file for source in sources.values())):
+        origins = {part: {"name": s.name, "sha256": s.fingerprint()} for part, s in sources.items()}
+        sets = {part: read_examples(source, task, columns, folder / part) for part, source in sources.items()}
+    task = task.settled(sets)
+    parts = split(
+        sets["train"],
+        sets.get("validation"),
+        sets.get("test"),
+        validation_fraction=held_out_fraction(
+            config.data.validation_fraction, len(sets["train"]), config.data.large_rows
+        ),
+        seed=config.train.seed,
+        multi_label=task.several_labels,
+        classes=task.has_classes,
+        whole_queries=task.holds_out_queries,
+        # Held out of right rows alone, validation rows could not tell a good model from a bad one.
+        # Texts whose tokens are hidden have no labels at all.
+        one_label=task.masking is not None or (task.makes_wrong_rows and "validation" in sets),
+    )
+    if "validation" in sets:
+        parts = with_fewer_validation_rows(parts, Large(config.data.large_rows, config.train.seed))
+    _check_validation(parts.summary, sources["train"].name)
+    train = Part(sets["train"], parts.train_rows)
+    validation = Part(sets.get("validation", sets["train"]), parts.validation_rows)
+    test = Part(sets["test"], parts.test_rows) if "test" in sets else None
+    texts = None
+    with unchanged(config.distill.texts):
+        if config.distill.texts is not None:
+            unlabelled = read_unlabelled(config.distill.texts, config.task, columns, folder / "texts")
+            texts = Part(unlabelled, unseen(unlabelled, [validation] if test is None else [validation, test]))
+        origins |= teacher_origins(config.distill)
+    return Data(
+        task=task,
+        columns=columns,
+        labels=task.outputs(parts.labels, train),
+        train=train,
+        validation=validation,
+        test=test,
+        summary=parts.summary,
+        origins=origins,
+        texts=texts,
+    )
+
+
+def _check_validation(summary: DataSummary, origin: str) -> None:
+    """Refuses rows that cannot choose between weights."""
+    if not summary.validation_rows:
+        raise InputError(
+            f"{origin}: wanted rows to hold out for validation, none can be spared;"
+            " give rows with --data.validation"
+        )
+    unknown = sum(summary.labels_only_in_validation.values())
+    if unknown >= summary.validation_rows:
+        names = ", ".join(summary.labels_only_in_validation)
+        raise InputError(f"--data.validation: wanted labels of the training rows, given only {names}")
+
+
+def describe(data: Data) -> list[str]:
+    """The counts worth a line each: sizes, what was dropped, what looks wrong."""
+    s = data.summary
+    lines = [f"{s.train_rows:,} training, {s.validation_rows:,} validation, {s.test_rows:,} test rows"]
+    if len(data.labels) > 1:
+        lines[0] += f"; {len(data.labels)} labels"
+    notes = [
+        (s.dropped_in_test, "rows dropped: their text stands in the test file"),
+        (s.dropped_in_validation, "training rows dropped: their text stands in the validation file"),
+        (s.left_out_of_validation, "validation rows left out: of large data a sample is judged"),
+        (s.repeated_train_rows, "training rows repeat an earlier text"),
+        (s.conflicting_train_rows, "training rows have a text that also has another label"),
+        (s.empty_texts, f"rows have an empty text ({'skipped' if data.task.masking else 'kept'})"),
+    ]
+    if data.texts is not None:
+        lines.append(f"{len(data.texts.rows):,} texts without labels")
+        notes.append(
+            (
+                len(data.texts.examples) - len(data.texts.rows),
+                "texts without labels dropped: they stand in the validation or test rows",
+            )
+        )
+    lines += [f"{count:,} {what}" for count, what in notes if count]
+    for part, labels in (("validation", s.labels_only_in_validation), ("test", s.labels_only_in_test)):
+        if labels:
+            names = ", ".join(f"{label} ({rows})" for label, rows in labels.items())
+            lines.append(f"labels that only {part} rows have, counted as errors: {names}")
+    return lines

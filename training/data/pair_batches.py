@@ -1,0 +1,276 @@
+"""Pairs of texts to padded batches, grouped by both lengths; lists of candidates stay together where asked."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from kmha.features import TextInputs
+from training.data.length_buckets import bucket_lengths, filled_up
+from training.data.text_batches import one_pass, padded_ids
+from training.io.ragged_store import Spool
+
+FILLER_QUERY = -1
+CELLS_A_BUCKET = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class PairPlan:
+    """Which rows make up one batch, and how long each input is padded."""
+
+    rows: np.ndarray  # int64 [B]
+    lengths: tuple[int, ...]
+    capacity: int  # rows that a full batch of these lengths has
+
+    @property
+    def row_tokens(self) -> int:
+        """Padded tokens of a row."""
+        return sum(self.lengths)
+
+
+class PairSource:
+    """Batches of one part of the pairs, made ahead of time by tf.data; the twin of `pipeline.BatchSource`.
+
+    Args:
+        inputs: What a model reads of each text.
+        tokens: Token ids of all rows of a set, for each input.
+        rows: int64 [R, 2], which row of the set the first and the second text of each pair are from.
+        targets: float32 [R, 2 or more]: value, number of the query, and what else the loss compares with.
+        weights: float32 [R].
+        lists: Integers [R]; rows with the same number stay in one batch. None: each row on its own.
+        full_shapes: Whether every batch has its bucket's full shape: XLA compiles once a shape. Else batches are
+            padded to their own longest rows, and rows are only filled up to a multiple of `divisor`.
+        divisor: Replicas that will share a batch, each with whole lists.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[TextInputs],
+        tokens: Sequence[Spool],
+        rows: np.ndarray,
+        targets: np.ndarray,
+        weights: np.ndarray,
+        lists: np.ndarray | None = None,
+        full_shapes: bool = False,
+        divisor: int = 1,
+    ):
+        self.inputs, self.tokens, self.rows = list(inputs), list(tokens), rows
+        self.targets, self.weights, self.lists = targets, weights, lists
+        self.full_shapes, self.divisor = full_shapes, divisor
+        columns = [
+            spool.lengths[rows[:, given.text]] for given, spool in zip(self.inputs, self.tokens, strict=True)
+        ]
+        self.input_lengths = np.stack(columns, axis=1).astype(np.int64)  # [R, inputs]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row, of all inputs together, int64 [R]."""
+        return self.input_lengths.sum(axis=1)
+
+    @property
+    def text_lengths(self) -> np.ndarray:
+        """Tokens of each text as the first granularity cuts it, int64 [2 R]."""
+        return self.input_lengths[:, :2].ravel()
+
+    def buckets(self, others: Sequence["PairSource"], most: int) -> list[tuple[int, ...]]:
+        """The padded lengths to compute for these rows and those of other sources, in ascending order."""
+        # Without XLA a combination costs nothing: no shape is compiled.
+        most = most if self.full_shapes else CELLS_A_BUCKET * most
+        return length_cells(np.concatenate([each.input_lengths for each in (self, *others)]), most)
+
+    def plans(
+        self,
+        buckets: Sequence[tuple[int, ...]],
+        batch_tokens: int,
+        most_rows: int,
+        rng: np.random.Generator | None,
+    ) -> list[PairPlan]:
+        """Groups pairs of similar lengths into batches of about the same number of tokens.
+
+        Args:
+            buckets: Padded lengths in ascending order, such as `buckets` gives; longer rows get lengths of their own.
+            batch_tokens: Padded tokens of a full batch at most (but one list at least).
+            most_rows: Rows of a batch at most (likewise).
+            rng: Shuffles rows and batches; None keeps the order of rows within a bucket.
+
+        Returns:
+            Every row exactly once.
+        """
+        units = _units(self.lists, len(self.rows), rng)
+        sizes = [len(unit) for unit in units]
+        starts = np.cumsum([0, *sizes[:-1]])
+        lengths = np.maximum.reduceat(self.input_lengths[np.concatenate(units)], starts, axis=0)
+        cells = np.array(buckets)
+        homes = _homes(lengths, cells)
+        if homes.max() == len(cells):
+            cells = np.concatenate([cells, [np.maximum(lengths.max(axis=0), cells.max(axis=0))]])
+        waiting = [np.flatnonzero(homes == index).tolist() for index in range(len(cells))]
+        plans: list[PairPlan] = []
+        for index, cell in enumerate(cells):
+            capacity = max(1, min(most_rows, batch_tokens // int(cell.sum())))
+            batches, rest = _packed(waiting[index], sizes, capacity)
+            # What does not fill a batch moves up to where there is room for it.
+            larger = np.flatnonzero(np.all(cells[index + 1 :] >= cell, axis=1))
+            if rest and len(larger):
+                waiting[index + 1 + larger[0]][:0] = rest
+            elif rest:
+                batches.append(rest)
+            plans += [self._plan([units[unit] for unit in batch], cell, capacity) for batch in batches]
+        if rng is not None:
+            plans = [plans[i] for i in rng.permutation(len(plans))]
+        return plans
+
+    def _plan(self, units: list[np.ndarray], cell: np.ndarray, capacity: int) -> PairPlan:
+        rows = np.concatenate(units)
+        longest = self.input_lengths[rows].max(axis=0)
+        lengths = np.maximum(longest, cell) if self.full_shapes else longest
+        return PairPlan(rows, tuple(lengths.tolist()), max(capacity, len(rows)))
+
+    def batch(self, plan: PairPlan) -> dict:
+        """One batch as NumPy arrays: "features", "targets", "weights"."""
+        places, count = self._places(plan)
+        features = {}
+        for given, spool, length in zip(self.inputs, self.tokens, plan.lengths, strict=True):
+            flat, lengths = spool.gather(self.rows[plan.rows, given.text])
+            ids, mask = padded_ids(flat, lengths, len(lengths), length, given.part.padding_id)
+            features[given.ids] = _spread(ids, places, count, given.part.padding_id)
+            features[given.mask] = _spread(mask, places, count, 0)
+        targets = _spread(self.targets[plan.rows], places, count, 0)
+        filled = np.ones(count, bool)
+        filled[places] = False
+        targets[filled, 1] = FILLER_QUERY
+        return {
+            "features": features,
+            "targets": targets,
+            "weights": _spread(self.weights[plan.rows], places, count, 0),
+        }
+
+    def _places(self, plan: PairPlan) -> tuple[np.ndarray, int]:
+        """Where each row of a plan stands in its batch, and how many rows the batch has."""
+        rows = len(plan.rows)
+        if self.lists is None or self.divisor == 1:
+            count = plan.capacity if self.full_shapes else rows
+            return np.arange(rows), filled_up(count, self.divisor)
+        # A list must not lie astride two replicas.
+        homes = list_homes(self.lists[plan.rows], self.divisor)
+        share = max(1, int(np.bincount(homes, minlength=1).max()))
+        if self.full_shapes:
+            share = max(share, math.ceil(plan.capacity / self.divisor))
+        places = np.zeros(rows, int)
+        for replica in range(self.divisor):
+            own = np.flatnonzero(homes == replica)
+            places[own] = replica * share + np.arange(len(own))
+        return places, share * self.divisor
+
+    def dataset(self, plans: Sequence[PairPlan]) -> tf.data.Dataset:
+        """The batches in the order of the plans, a few ahead."""
+        feature = tf.TensorSpec([None, None], tf.int32)
+        signature = {
+            "features": {name: feature for given in self.inputs for name in (given.ids, given.mask)},
+            "targets": tf.TensorSpec([None, *self.targets.shape[1:]], tf.float32),
+            "weights": tf.TensorSpec([None], tf.float32),
+        }
+        return one_pass((self.batch(plan) for plan in plans), signature).prefetch(4)
+
+    def different_ids(self, granularity: int) -> Iterator[np.ndarray]:
+        """Token ids of the texts of a granularity, each text once: int32 [B, T], padded with 0."""
+        seen: set[bytes] = set()
+        for given, spool in list(zip(self.inputs, self.tokens, strict=True))[2 * granularity :][:2]:
+            rows = np.unique(self.rows[:, given.text])
+            for first in range(0, len(rows), 4096):
+                flat, lengths = spool.gather(rows[first : first + 4096])
+                texts = np.split(flat, np.cumsum(lengths)[:-1])
+                fresh = [text for text in texts if not (text.tobytes() in seen or seen.add(text.tobytes()))]
+                if fresh:
+                    sizes = np.array([len(text) for text in fresh])
+                    yield padded_ids(np.concatenate(fresh), sizes, len(fresh), int(sizes.max()), 0)[0]
+
+
+def list_homes(lists: np.ndarray, count: int) -> np.ndarray:
+    """Shares out whole lists: the largest go first, each to where the fewest rows are.
+
+    Args:
+        lists: Integers [B], the list of each row.
+        count: To how many.
+
+    Returns:
+        Which of them has each row, integers [B].
+    """
+    _, numbers, sizes = np.unique(lists, return_inverse=True, return_counts=True)
+    loads, homes = np.zeros(count, int), np.zeros(len(sizes), int)
+    for number in np.argsort(-sizes, kind="stable"):
+        homes[number] = loads.argmin()
+        loads[homes[number]] += sizes[number]
+    return homes[numbers]
+
+
+def length_cells(lengths: np.ndarray, most: int) -> list[tuple[int, ...]]:
+    """Padded lengths that waste few tokens: buckets of the first text, in each of them buckets of the second.
+
+    Args:
+        lengths: Integers [R, inputs], of the first granularity's two texts first.
+        most: How many combinations at most.
+
+    Returns:
+        Ascending combinations; other inputs get the longest of the rows in each.
+    """
+    firsts = bucket_lengths(lengths[:, 0], max(1, math.isqrt(most)))
+    homes = np.searchsorted(firsts, lengths[:, 0])
+    cells = []
+    for index, first in enumerate(firsts):
+        own = lengths[homes == index]
+        if not len(own):
+            continue
+        seconds = bucket_lengths(own[:, 1], max(1, most // len(firsts)))
+        places = np.searchsorted(seconds, own[:, 1])
+        for place, second in enumerate(seconds):
+            rows = own[places == place]
+            if len(rows):
+                cells.append((first, second, *(int(each) for each in rows[:, 2:].max(axis=0))))
+    return cells
+
+
+def _units(lists: np.ndarray | None, rows: int, rng: np.random.Generator | None) -> list[np.ndarray]:
+    """Row numbers that stay together, in random order or in that of their first rows."""
+    if lists is None:
+        order = np.arange(rows) if rng is None else rng.permutation(rows)
+        return list(order[:, None])
+    by_list = np.argsort(lists, kind="stable")
+    units = np.split(by_list, np.flatnonzero(np.diff(lists[by_list])) + 1)
+    if rng is None:
+        return sorted(units, key=lambda unit: unit[0])
+    return [units[i] for i in rng.permutation(len(units))]
+
+
+def _homes(lengths: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """The first cell that holds each unit, or where none does how many cells there are; integers [units]."""
+    fits = np.all(lengths[:, None] <= cells[None], axis=2)
+    return np.where(np.any(fits, axis=1), fits.argmax(axis=1), len(cells))
+
+
+def _packed(units: list[int], sizes: list[int], capacity: int) -> tuple[list[list[int]], list[int]]:
+    """Batches of about `capacity` rows, of one unit at least, and the units that do not fill another one."""
+    batches: list[list[int]] = []
+    batch: list[int] = []
+    count = 0
+    for unit in units:
+        if batch and count + sizes[unit] > capacity:
+            batches.append(batch)
+            batch, count = [], 0
+        batch.append(unit)
+        count += sizes[unit]
+    if count >= capacity:
+        batches.append(batch)
+        batch = []
+    return batches, batch
+
+
+def _spread(values: np.ndarray, places: np.ndarray, count: int, filler: int) -> np.ndarray:
+    """The rows of an array at their places among `count`, the others filled."""
+    if len(values) == count and np.array_equal(places, np.arange(count)):
+        return values
+    result = np.full((count, *values.shape[1:]), filler, values.dtype)
+    result[places] = values
+    return result

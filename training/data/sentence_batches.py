@@ -1,0 +1,242 @@
+"""Sentences to padded batches: cut into windows once by the preprocessor, then read in any order from disk."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kmha.errors import InputError
+from kmha.features import CHARACTER_IDS, WORD_MASK, WORD_STARTS
+from kmha.text.ragged import Ragged
+from kmha.text.sentence_limits import LONGEST_SPELLING, MOST_WORDS
+from kmha.text.sentence_preprocessor import SentencePreprocessor
+from training.data.length_buckets import BatchPlan
+from training.data.text_batches import BatchSource, one_pass
+from training.io.example_store import ExampleSet
+from training.io.ragged_store import Spool, SpoolWriter
+from training.tasks.tag.rows import read_sentences
+
+CHUNK_ROWS = 512
+# The scores of this many words are added up in one sentence's loss and divided by them, so that a batch's loss is per
+# word; a target of no word.
+NO_TAG = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceCounts:
+    """What cutting a set of sentences met."""
+
+    rows: int
+    words: int
+    tokens: int  # special tokens included, some in two windows
+    windowed_rows: int  # longer than one window
+    unknown_tokens: int
+
+    def describe(self, name: str) -> str:
+        """One line."""
+        return (
+            f"{name} sentences: {self.words / max(1, self.rows):.1f} words each,"
+            f" {self.tokens / max(1, self.words):.2f} tokens a word, {self.unknown_tokens / max(1, self.tokens):.2%}"
+            f" unknown, {self.windowed_rows:,} read in several windows"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceTokens:
+    """The windows of all sentences of a set, on disk.
+
+    Attributes:
+        sequences: Token ids of each window, int32, special tokens included.
+        starts: Where each of its words starts, int32; those to tag come first.
+        spellings: 20 character ids of each of these words, int16; None where they are not read.
+        counts: Words to tag of each window, int64 [V].
+        first_windows: First window of each sentence, and their number, int64 [R + 1].
+    """
+
+    sequences: Spool
+    starts: Spool
+    spellings: Spool | None
+    counts: np.ndarray
+    first_windows: np.ndarray
+
+
+def cut_sentences(
+    examples: ExampleSet, preprocessor: SentencePreprocessor, path: Path
+) -> tuple[SentenceTokens, SentenceCounts]:
+    """Writes the windows of every sentence of a set to disk.
+
+    Args:
+        examples: Checked sentences.
+        preprocessor: Cuts them.
+        path: Where the windows go; three spools by this name.
+
+    Raises:
+        InputError: A sentence has more words than one may have (the place is named).
+    """
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)], autograph=False
+    )
+    def cut(words, lengths):
+        found = preprocessor.cut(Ragged.from_row_lengths(words, lengths))
+        windows = found.windows
+        spelt = tf.zeros([0], tf.int32)
+        if found.spellings is not None:
+            spelt = tf.reshape(tf.gather(found.spellings, windows.words.flat_values), [-1])
+        return windows, spelt
+
+    counts, per_row, words, windowed = [], [], 0, 0
+    names = ("sequences", "starts", "spellings")[: 3 if preprocessor.characters else 2]
+    types = {"sequences": np.int32, "starts": np.int32, "spellings": np.int16}
+    tokens = unknown = 0
+    with ExitStack() as files:
+        writers = {
+            name: files.enter_context(SpoolWriter(path.with_name(f"{path.name}-{name}"), types[name]))
+            for name in names
+        }
+        for first in range(0, len(examples), CHUNK_ROWS):
+            chunk = read_sentences(examples, np.arange(first, min(first + CHUNK_ROWS, len(examples))))
+            lengths = np.array([len(sentence) for sentence in chunk], np.int64)
+            if (lengths > MOST_WORDS).any():
+                row = int(np.argmax(lengths > MOST_WORDS))
+                raise InputError(
+                    f"{examples.place(first + row)}: a sentence of at most {MOST_WORDS:,} words wanted,"
+                    f" {lengths[row]:,} given"
+                )
+            flat = [word.encode("utf-8", "replace") for sentence in chunk for word in sentence]
+            windows, spelt = cut(tf.constant(flat, tf.string), lengths)
+            sequence, places = windows.sequences.flat_values.numpy(), windows.starts.row_lengths().numpy()
+            writers["sequences"].extend(sequence, windows.sequences.row_lengths().numpy())
+            writers["starts"].extend(windows.starts.flat_values.numpy(), places)
+            if preprocessor.characters:
+                writers["spellings"].extend(spelt.numpy(), places * LONGEST_SPELLING)
+            counts.append(windows.counts.numpy())
+            per_row.append(np.bincount(windows.sentences.numpy(), minlength=len(chunk)))
+            words += len(flat)
+            windowed += int((per_row[-1] > 1).sum())
+            tokens += len(sequence)
+            unknown += int((sequence == preprocessor.unknown_id).sum())
+        spools = {name: writer.close() for name, writer in writers.items()}
+    first_windows = np.concatenate([[0], np.cumsum(np.concatenate(per_row))]).astype(np.int64)
+    made = SentenceTokens(
+        spools["sequences"],
+        spools["starts"],
+        spools.get("spellings"),
+        np.concatenate(counts),
+        first_windows,
+    )
+    return made, SentenceCounts(len(examples), words, tokens, windowed, unknown)
+
+
+class SentenceSource:
+    """Batches of windows of some sentences, made ahead of time by tf.data.
+
+    Args:
+        tokens: The windows of all sentences of a set.
+        rows: int64 [R], the sentences of this part.
+        targets: [N, …], of each word of these sentences, one sentence after another: int32 [N], its tag id, or more.
+        weights: float32 [R], aligned with `rows`; a window counts that much a word.
+        padding_id: Fills up short windows.
+        full_shapes: As of `BatchSource`.
+        divisor: Replicas that will share a batch.
+    """
+
+    def __init__(
+        self,
+        tokens: SentenceTokens,
+        rows: np.ndarray,
+        targets: np.ndarray,
+        weights: np.ndarray,
+        padding_id: int,
+        full_shapes: bool = False,
+        divisor: int = 1,
+    ):
+        self.tokens, self.rows, self.targets, self.weights = tokens, rows, targets, weights
+        self.full_shapes = full_shapes
+        firsts, ends = tokens.first_windows[rows], tokens.first_windows[rows + 1]
+        counts = ends - firsts
+        shifts = np.repeat(firsts - np.cumsum(counts) + counts, counts)
+        self.windows = np.arange(int(counts.sum())) + shifts
+        self.window_rows = np.repeat(np.arange(len(rows)), counts)
+        self.counts = tokens.counts[self.windows]
+        # Where the words of each window begin among the targets.
+        self.begins = np.cumsum(self.counts) - self.counts
+        weights = weights[self.window_rows] * self.counts.astype(np.float32)
+        numbers = np.arange(len(self.windows))
+        self._tokens = BatchSource(
+            tokens.sequences, self.windows, numbers, weights, padding_id, full_shapes, divisor
+        )
+
+    @property
+    def word_counts(self) -> np.ndarray:
+        """Words of each sentence, int64 [R]."""
+        return np.bincount(self.window_rows, self.counts, len(self.rows)).astype(np.int64)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each window, int32 [V]."""
+        return self._tokens.lengths
+
+    @property
+    def text_lengths(self) -> np.ndarray:
+        """Tokens of each window, int32 [V]."""
+        return self.lengths
+
+    def buckets(self, others: Sequence["SentenceSource"], most: int) -> list[int]:
+        """The padded lengths to compute for these windows and those of other sources, ascending."""
+        return self._tokens.buckets([each._tokens for each in others], most)
+
+    def plans(
+        self, buckets: Sequence[int], batch_tokens: int, most_rows: int, rng: np.random.Generator | None
+    ) -> list[BatchPlan]:
+        """Groups windows of similar lengths into batches; the rows of a plan are windows."""
+        return self._tokens.plans(buckets, batch_tokens, most_rows, rng)
+
+    def different_ids(self, granularity: int = 0) -> Iterator[np.ndarray]:
+        """Token ids of all windows, int32 [B, T], padded with 0."""
+        return self._tokens.different_ids(granularity)
+
+    def batch(self, plan: BatchPlan) -> dict:
+        """One batch as NumPy arrays: "features", "targets" [B, W, …], "weights"."""
+        batch = self._tokens.batch(plan)
+        rows, windows = len(batch["weights"]), self.windows[plan.rows]
+        flat, lengths = self.tokens.starts.gather(windows)
+        # XLA compiles once a shape: then there is room for as many words as there can be.
+        width = plan.length - 2 if self.full_shapes else max(1, int(lengths.max(initial=1)))
+        there = _prefixes(lengths, rows, width)
+        starts = np.zeros((rows, width), np.int32)
+        starts[there] = flat
+        tagged = _prefixes(self.counts[plan.rows], rows, width)
+        targets = np.full((rows, width, *self.targets.shape[1:]), NO_TAG, self.targets.dtype)
+        targets[tagged] = np.concatenate(
+            [self.targets[self.begins[w] : self.begins[w] + self.counts[w]] for w in plan.rows]
+            + [self.targets[:0]]
+        )
+        batch["features"] |= {WORD_STARTS: starts, WORD_MASK: tagged.astype(np.int32)}
+        if self.tokens.spellings is not None:
+            spelt, _ = self.tokens.spellings.gather(windows)
+            characters = np.zeros((rows, width, LONGEST_SPELLING), np.int32)
+            characters[there] = spelt.reshape(-1, LONGEST_SPELLING)
+            batch["features"][CHARACTER_IDS] = characters
+        return batch | {"targets": targets}
+
+    def dataset(self, plans: Sequence[BatchPlan]) -> tf.data.Dataset:
+        """The batches in the order of the plans, a few ahead."""
+        table = tf.TensorSpec([None, None], tf.int32)
+        features: dict[str, Any] = dict.fromkeys((*self._tokens.feature_names, WORD_STARTS, WORD_MASK), table)
+        if self.tokens.spellings is not None:
+            features[CHARACTER_IDS] = tf.TensorSpec([None, None, LONGEST_SPELLING], tf.int32)
+        targets = tf.TensorSpec([None, None, *self.targets.shape[1:]], self.targets.dtype)
+        signature = {"features": features, "targets": targets, "weights": tf.TensorSpec([None], tf.float32)}
+        return one_pass((self.batch(plan) for plan in plans), signature).prefetch(4)
+
+
+def _prefixes(lengths: np.ndarray, rows: int, width: int) -> np.ndarray:
+    """Bool [rows, width], as many times True from the left as the lengths say; rows without one have none."""
+    full = np.zeros(rows, np.int64)
+    full[: len(lengths)] = lengths
+    return np.arange(width) < full[:, None]

@@ -1,0 +1,126 @@
+"""Where the rows of each part come from: files, TensorFlow data sets, or the sample."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from kmha.bundle.manifest import sha256
+from kmha.errors import InputError
+from training.config.config import DataSection
+from training.data.classification_reader import write_labelled_texts
+from training.io.atomic_write import unchanged
+from training.io.example_store import ExampleSet, write_examples
+from training.io.samples import pos_rows, review_rows
+from training.io.table_blocks import Block
+from training.io.tables import Row, column_names, has_blocks, read_blocks, read_rows
+from training.io.tfds import tfds_rows
+from training.tasks.protocol import Columns, Task
+
+# Columns and rows of each sample.
+_SAMPLES: dict[str, tuple[tuple[str, str], Callable[[Any], Iterator[Row]]]] = {
+    "reviews": (("text", "label"), review_rows),
+    "pos": (("words", "tags"), pos_rows),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Rows that can be read, perhaps more than once."""
+
+    name: str
+    columns: Sequence[str] | None  # None: not known before reading
+    rows: Callable[[Sequence[str]], Iterator[Row]]
+    file: Path | None = None
+    blocks: Callable[[Sequence[str]], Iterator[Block]] | None = None  # the same rows, many at a time
+
+    def fingerprint(self) -> str | None:
+        """SHA-256 of the file; None where there is no single file."""
+        return None if self.file is None else sha256(self.file)
+
+    def check(self, columns: Columns) -> None:
+        """Reads the first row of a file; raises InputError if it cannot be read or lacks a column."""
+        if self.file is not None:
+            next(self.rows(columns.required), None)
+
+
+def file_source(path: Path) -> Source:
+    """The rows of a CSV, TSV, JSONL or CoNLL file; raises InputError if it cannot be one."""
+    return Source(
+        str(path),
+        column_names(path),
+        lambda columns: read_rows(path, columns),
+        path,
+        (lambda columns: read_blocks(path, columns)) if has_blocks(path) else None,
+    )
+
+
+def find_sources(data: DataSection, sample: str = "reviews") -> dict[str, Source]:
+    """The sources of "train" and, where there are any, "validation" and "test".
+
+    Args:
+        data: Says where the rows are.
+        sample: Used where it names none.
+
+    Raises:
+        InputError: Files that do not exist or contradict each other.
+    """
+    if data.train is not None and data.tfds:
+        raise InputError("--data.train and --data.tfds: wanted one source of rows, given both")
+    files = {"train": data.train, "validation": data.validation, "test": data.test}
+    sources = {part: file_source(path) for part, path in files.items() if path is not None}
+    if "train" in sources:
+        return sources
+    if data.tfds:
+        return {**_tfds_sources(data), **sources}
+    if sources:
+        raise InputError(
+            f"--data.train: wanted training rows beside --data.{next(iter(sources))}, given none"
+        )
+    columns, rows = _SAMPLES[sample]
+    return {
+        "train": Source(f"sample {sample} (train)", columns, lambda _: rows("train")),
+        "test": Source(f"sample {sample} (test)", columns, lambda _: rows("test")),
+    }
+
+
+def _tfds_sources(data: DataSection) -> dict[str, Source]:
+    splits = {"train": "train"} | ({"test": data.tfds_test} if data.tfds_test else {})
+    return {
+        part: Source(
+            f"{data.tfds} ({split})",
+            None,
+            lambda columns, split=split: tfds_rows(data.tfds, split, columns, data.tfds_dir),
+        )
+        for part, split in splits.items()
+    }
+
+
+def read_examples(source: Source, task: Task, columns: Columns, folder: Path) -> ExampleSet:
+    """Checks every row of a source and writes it to disk.
+
+    Raises:
+        InputError: A row that cannot be used, by file and line, no rows at all, or a file that changes meanwhile.
+    """
+    if source.blocks is not None and task.labels_alone:
+        blocks = source.blocks(columns.required)
+        return write_labelled_texts(blocks, source.name, task, columns, folder)
+    # Where the names are not known before reading, a column that was named must be there.
+    optional = (name for name in columns.optional if source.columns is None or name in source.columns)
+    rows = source.rows((*columns.required, *optional))
+    skipped = 0
+
+    def checked():
+        nonlocal skipped
+        for row in rows:
+            found = task.examples(row, columns)
+            # Only a row without a text has no example.
+            skipped += not found
+            yield from found
+
+    with unchanged(source.file):
+        examples = write_examples(checked(), folder, task.num_texts)
+    examples.empty_texts += skipped
+    if not len(examples):
+        raise InputError(f"{source.name}: rows wanted, none given")
+    return examples

@@ -1,0 +1,226 @@
+"""Divides examples into training, validation and test rows that share no text.
+
+The test set is never touched: a text that stands in it is dropped from training and validation, a text
+that stands in a given validation set is dropped from training. Without a given validation set, a share of
+the training rows becomes one. All of it is sorting of digests; no text is read.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kmha.errors import InputError
+from training.data.stratify import held_out
+from training.io.example_store import ExampleSet
+
+_NO_ROWS = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSummary:
+    """What the rows of a run are and what became of the others; `dataclasses.asdict` makes it JSON.
+
+    Attributes:
+        train_rows: Rows that are trained on.
+        validation_rows: Rows that choose the best weights and thresholds.
+        test_rows: Rows of the test set.
+        dropped_in_test: Training and validation rows dropped because their text stands in the test set.
+        dropped_in_validation: Other training rows dropped because their text stands in the given
+            validation set.
+        repeated_train_rows: Rows whose text and labels stood before among the training rows, counted after
+            dropping and before a validation set is split off. They are kept.
+        conflicting_train_rows: Rows, counted likewise, whose text stands there with other labels too. Kept.
+        empty_texts: Rows of all sets with a text of nothing but white space. Kept.
+        labels_only_in_validation: Label to validation rows, for labels that no training row has.
+        labels_only_in_test: Label to test rows, for labels that no training row has.
+        class_counts: Label to rows that are trained on.
+        left_out_of_validation: Rows of the given validation set that are not judged, of large data.
+    """
+
+    train_rows: int
+    validation_rows: int
+    test_rows: int
+    dropped_in_test: int
+    dropped_in_validation: int
+    repeated_train_rows: int
+    conflicting_train_rows: int
+    empty_texts: int
+    labels_only_in_validation: dict[str, int]
+    labels_only_in_test: dict[str, int]
+    class_counts: dict[str, int]
+    left_out_of_validation: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """Which rows are for what; each array is int32, in ascending order.
+
+    Attributes:
+        labels: Names of the labels of the training rows, sorted: the classes of the model.
+        train_rows: Rows of the training set.
+        validation_rows: Rows of the given validation set, or of the training set where none was given.
+        test_rows: All rows of the test set.
+        summary: Counts for the report.
+    """
+
+    labels: list[str]
+    train_rows: np.ndarray
+    validation_rows: np.ndarray
+    test_rows: np.ndarray
+    summary: DataSummary
+
+
+def split(
+    train: ExampleSet,
+    validation: ExampleSet | None,
+    test: ExampleSet | None,
+    *,
+    validation_fraction: float,
+    seed: int,
+    multi_label: bool,
+    classes: bool = True,
+    whole_queries: bool = False,
+    one_label: bool = False,
+) -> Split:
+    """Chooses the training, validation and test rows.
+
+    Args:
+        train: The examples to learn from.
+        validation: The user's own validation set, or None to split one off.
+        test: The test set, if any.
+        validation_fraction: Share of the training rows to split off, in [0, 1). Stratified by label (by a
+            row's rarest label where rows may have several); rows of one text stay on one side, and each
+            label stays in training.
+        seed: Decides which rows are split off.
+        multi_label: Rows may have any number of labels.
+        classes: Labels are names to choose from; else they are numbers, of which none need be seen twice.
+        whole_queries: All rows of a query stay on one side, rather than all rows of a text.
+        one_label: All training rows may have the same label.
+
+    Returns:
+        The rows and the labels.
+
+    Raises:
+        InputError: The fraction is out of range; nothing is left after dropping; all training rows have the
+            same label; and, unless multi_label, a row without exactly one label or a label with only one
+            training row.
+    """
+    if not 0 <= validation_fraction < 1:
+        raise InputError(f"validation fraction: a number in [0, 1) wanted, {validation_fraction} given")
+    if not multi_label:
+        for examples in (train, validation, test):
+            _check_one_label(examples)
+
+    in_test = _standing_in(train, test)
+    in_validation = _standing_in(train, validation) & ~in_test
+    rows = np.flatnonzero(~(in_test | in_validation))
+    _check_rows(train, rows, multi_label or not classes, one_label, dropped=len(train) - len(rows))
+    dropped_in_test = int(in_test.sum())
+
+    label_digests = train.label_digests()[rows]
+    order = np.lexsort((label_digests, train.digests[rows]))
+    text_starts = _starts(train.digests[rows][order])
+    text_sizes = np.diff(text_starts, append=len(rows))
+    if validation is None:
+        ids, counts = train.local_labels(rows)
+        by, starts = order, text_starts
+        if whole_queries:
+            by = np.argsort(train.queries[rows], kind="stable")
+            starts = _starts(train.queries[rows][by])
+        chosen = held_out(
+            ids if classes else np.zeros_like(ids), counts, by, starts, validation_fraction, seed
+        )
+        train_rows, validation_rows, judged = rows[~chosen], rows[chosen], train
+    else:
+        judged = validation
+        validation_in_test = _standing_in(validation, test)
+        dropped_in_test += int(validation_in_test.sum())
+        train_rows, validation_rows = rows, np.flatnonzero(~validation_in_test)
+        if not len(validation_rows):
+            raise InputError(
+                f"{validation.origin}: validation rows wanted, each text stands in the test set too"
+            )
+    test_rows = _NO_ROWS if test is None else np.arange(len(test), dtype=np.int32)
+
+    class_counts = _class_counts(train, train_rows) if classes else {}
+    pair_count = len(_starts(train.digests[rows][order], label_digests[order]))
+    first, last = label_digests[order][text_starts], label_digests[order][text_starts + text_sizes - 1]
+    summary = DataSummary(
+        train_rows=len(train_rows),
+        validation_rows=len(validation_rows),
+        test_rows=len(test_rows),
+        dropped_in_test=dropped_in_test,
+        dropped_in_validation=int(in_validation.sum()),
+        repeated_train_rows=len(rows) - pair_count,
+        conflicting_train_rows=int(text_sizes[first != last].sum()),
+        empty_texts=sum(each.empty_texts for each in (train, validation, test) if each is not None),
+        labels_only_in_validation=_unknown(_class_counts(judged, validation_rows), class_counts, classes),
+        labels_only_in_test={}
+        if test is None
+        else _unknown(_class_counts(test, test_rows), class_counts, classes),
+        class_counts=class_counts,
+    )
+    return Split(
+        list(class_counts), train_rows.astype(np.int32), validation_rows.astype(np.int32), test_rows, summary
+    )
+
+
+def _standing_in(examples: ExampleSet, others: ExampleSet | None) -> np.ndarray:
+    """Marks the rows whose texts stand in another set, bool [rows]."""
+    if others is None:
+        return np.zeros(len(examples), np.bool_)
+    return np.isin(examples.digests, others.digests)
+
+
+def _starts(*keys: np.ndarray) -> np.ndarray:
+    """Gives the places where a run of equal entries begins in arrays sorted together, int64."""
+    new = np.zeros(len(keys[0]), np.bool_)
+    new[:1] = True
+    for key in keys:
+        new[1:] |= key[1:] != key[:-1]
+    return np.flatnonzero(new)
+
+
+def _check_one_label(examples: ExampleSet | None) -> None:
+    if examples is None:
+        return
+    counts = examples.local_labels(np.arange(len(examples)))[1]
+    wrong = np.flatnonzero(counts != 1)
+    if len(wrong):
+        given = "none" if counts[wrong[0]] == 0 else f"{counts[wrong[0]]} labels"
+        raise InputError(f"{examples.place(int(wrong[0]))}: exactly one label wanted, {given} given")
+
+
+def _check_rows(
+    train: ExampleSet, rows: np.ndarray, lonely_labels: bool, one_label: bool, dropped: int
+) -> None:
+    """Refuses training rows that nothing can be learnt from."""
+    if not len(rows):
+        reason = f", all {dropped} stand in the test or validation set too" if dropped else ", none given"
+        raise InputError(f"{train.origin}: training rows wanted{reason}")
+    after = f" after dropping what stands in other sets ({dropped} rows)" if dropped else ""
+    counts = _class_counts(train, rows)
+    if not one_label and len(np.unique(train.label_digests()[rows])) < 2:
+        given = f"only {', '.join(map(repr, counts))}" if counts else "no label"
+        raise InputError(
+            f"{train.origin}: training rows of two different labels or more wanted, {given} given{after}"
+        )
+    lonely = [] if lonely_labels else [name for name, count in counts.items() if count == 1]
+    if lonely:
+        ids, _ = train.local_labels(rows)
+        row = int(rows[np.flatnonzero(ids == train.label_names.index(lonely[0]))[0]])
+        others = f" (and {len(lonely) - 1} more such labels)" if len(lonely) > 1 else ""
+        raise InputError(
+            f"{train.place(row)}: two training rows or more wanted for each label, "
+            f"one given for {lonely[0]!r}{after}{others}"
+        )
+
+
+def _class_counts(examples: ExampleSet, rows: np.ndarray) -> dict[str, int]:
+    """Counts the rows of each label that these rows have, in sorted order of names."""
+    counts = np.bincount(examples.local_labels(rows)[0], minlength=len(examples.label_names)).tolist()
+    return {name: count for name, count in sorted(zip(examples.label_names, counts, strict=True)) if count}
+
+
+def _unknown(counts: dict[str, int], known: dict[str, int], classes: bool) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if classes and name not in known}

@@ -1,0 +1,170 @@
+"""What a model reads of large data: stretches of the training rows, and the tokens of the rows that judge it."""
+
+import dataclasses
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kmha.document_windows import WindowShape
+from kmha.text.preprocessor import Preprocessor
+from training.cli.parser import say
+from training.data.inputs import Inputs, Lessons, cut_parts
+from training.data.large_data import Large
+from training.data.text_batches import BatchSource, TokenCounts, tokenize_examples
+from training.io.ragged_store import Spool
+from training.io.scratch_folder import ROW_BYTES, TOKEN_BYTES_PER_TEXT_BYTE, check_room
+from training.tasks.protocol import Lesson, Masking, Part, Task
+
+Cut = tuple[np.ndarray, Spool, TokenCounts]
+
+
+class Stretches:
+    """The training rows in a random order of their own each epoch, cut into stretches of equal size.
+
+    Which rows a stretch has is a function of the seed and its number alone.
+
+    Args:
+        part: The training rows.
+        preprocessor: Cuts their texts.
+        large: How many rows a stretch has at most, and the seed.
+        folder: Where the tokens go; their files are removed at once, and the space is free when nobody reads them.
+
+    Attributes:
+        per_epoch: Stretches that make up all rows.
+    """
+
+    def __init__(self, part: Part, preprocessor: Preprocessor, large: Large, folder: Path):
+        self._part, self._preprocessor, self._large, self._folder = part, preprocessor, large, folder
+        self.per_epoch = -(-len(part.rows) // large.stretch_rows)
+        self._cutter = ThreadPoolExecutor(1, thread_name_prefix="stretches")
+        self._cut: dict[int, Future[Cut]] = {}
+
+    def rows(self, number: int) -> np.ndarray:
+        """The rows of a stretch, counted from 0 over all epochs: numbers of the set, integers [R], ascending."""
+        epoch, place = divmod(number, self.per_epoch)
+        total = len(self._part.rows)
+        order = np.random.default_rng([self._large.seed, 13, epoch]).permutation(total)
+        first, end = (total * each // self.per_epoch for each in (place, place + 1))
+        # In the order of the file, which reads them faster; batches are shuffled anyway.
+        return self._part.rows[np.sort(order[first:end])]
+
+    def take(self, number: int, then: int | None = None) -> Cut:
+        """The rows of a stretch, their token ids, a row of the spool each, and what cutting them met.
+
+        Args:
+            number: Of the stretch.
+            then: The stretch that is wanted next and cut meanwhile; all others are forgotten.
+        """
+        wanted = [number] if then is None else [number, then]
+        self._cut = {each: self._cut.get(each) or self._cutter.submit(self._made, each) for each in wanted}
+        return self._cut[number].result()
+
+    def close(self) -> None:
+        """Waits until nothing is cut any more; then the folder may go."""
+        self._cutter.shutdown(wait=True, cancel_futures=True)
+
+    def _made(self, number: int) -> Cut:
+        rows, path = self.rows(number), self._folder / f"stretch-{number}"
+        spool, counts = tokenize_examples(self._part.examples, self._preprocessor, path, rows=rows)
+        for each in self._folder.glob(f"{path.name}*"):
+            if each.name.split(".")[0] == path.name:
+                each.unlink()
+        return rows, spool, counts
+
+
+@dataclasses.dataclass(frozen=True)
+class LargeInputs(Inputs):
+    """Inputs of which the training rows are cut while a model trains.
+
+    Of the other parts only the rows that are judged are cut: row after row of `tokens`, whatever their numbers in
+    the set are.
+    """
+
+    stretches: Stretches = dataclasses.field(kw_only=True)
+
+    @property
+    def per_epoch(self) -> int:
+        """Parts in which all training rows are trained on, and after each of which the model is judged."""
+        return self.stretches.per_epoch
+
+    def text_lengths(self, name: str) -> np.ndarray:
+        """Tokens of each text of a part, of the training rows those of the first stretch; int32."""
+        return self.tokens[name][0].lengths
+
+    def source(self, name: str, lesson: Lesson, **options) -> BatchSource:
+        """Batches of all rows of a part that is no training part."""
+        rows = np.arange(len(lesson.rows))
+        options |= {"padding_id": self.preprocessor.padding_id, "windows": self.windows}
+        return BatchSource(self.tokens[name][0], rows, lesson.targets, lesson.weights, **options)
+
+    def lessons(self, task: Task, part: Part, labels: Sequence[str], seed: int, **options) -> Lessons:
+        """What to train on, a stretch after the other."""
+        options |= {"padding_id": self.preprocessor.padding_id, "windows": self.windows}
+
+        def of(number: int, last: bool = False) -> BatchSource:
+            rows, spool, _ = self.stretches.take(number, None if last else number + 1)
+            lesson = task.lesson(dataclasses.replace(part, rows=rows), labels, seed)
+            places = np.arange(len(rows))
+            return BatchSource(spool, places, lesson.targets, lesson.weights, **options)
+
+        return Lessons(of, self.per_epoch)
+
+    def close(self) -> None:
+        """Waits for what is being cut."""
+        self.stretches.close()
+
+
+def cut_for_training(
+    preprocessor: Any,
+    parts: dict[str, Part],
+    folder: Path,
+    masking: Masking | None = None,
+    large: Large | None = None,
+    windows: WindowShape | None = None,
+) -> Inputs:
+    """Cuts every part into tokens; of large data the training rows only when they are trained on.
+
+    Args:
+        preprocessor: Of a task.
+        parts: "train" and others.
+        folder: Where the token ids go.
+        masking: How tokens are hidden, where the model must find them.
+        large: From how many rows on data are large; None: never.
+        windows: How the model divides longer texts.
+    """
+    # Pairs and sentences are several spools a row, and read together with others of their set.
+    alone = masking is None and isinstance(preprocessor, Preprocessor)
+    if large is None or not alone or not large.is_large(parts["train"]):
+        check_room(folder, _token_bytes(parts), "token ids")
+        return cut_parts(preprocessor, parts, folder, masking, windows)
+    check_room(folder, _token_bytes(parts, large.stretch_rows), "token ids")
+    stretches = Stretches(parts["train"], preprocessor, large, folder)
+    tokens: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
+    _, first, counts["train"] = stretches.take(0)
+    tokens["train"] = [first]
+    for name, part in parts.items():
+        if name != "train":
+            path = folder / f"tokens-{name}"
+            spool, counts[name] = tokenize_examples(part.examples, preprocessor, path, rows=part.rows)
+            tokens[name] = [spool]
+    say(
+        f"{len(parts['train'].rows):,} training rows are read in {stretches.per_epoch} parts an epoch, each of which is"
+        f" cut into tokens while the one before is trained on; the first has {len(first):,}:"
+    )
+    return LargeInputs(preprocessor, parts, tokens, counts, windows=windows, stretches=stretches)
+
+
+def _token_bytes(parts: dict[str, Part], stretch_rows: int | None = None) -> float:
+    """Of the token ids of every part, of the training rows those of three stretches: bytes at most, or as good as."""
+    total = 0.0
+    for examples in {id(part.examples): part.examples for part in parts.values()}.values():
+        size = sum(float(spool.lengths.sum(dtype=np.int64)) for spool in examples.texts)
+        share = 1.0
+        if stretch_rows is not None and examples is parts["train"].examples:
+            share = min(1.0, (3 * stretch_rows + len(parts["validation"].rows)) / len(examples))
+        total += share * (size * TOKEN_BYTES_PER_TEXT_BYTE + len(examples) * ROW_BYTES)
+    return total

@@ -1,0 +1,237 @@
+"""Examples to padded batches: tokenized once by the Preprocessor, then read in any order from disk."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kmha.document_windows import WindowShape
+from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
+from kmha.text.preprocessor import Preprocessor
+from training.data.length_buckets import BatchPlan, bucket_lengths, filled_up, plan_batches
+from training.io.example_store import ExampleSet
+from training.io.ragged_store import Spool, SpoolWriter
+
+CHUNK_ROWS = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenCounts:
+    """What tokenizing a set of texts met."""
+
+    rows: int
+    tokens: int  # special tokens included, after truncation
+    truncated_rows: int  # lost tokens at max_length, or bytes before tokenizing
+    empty_rows: int  # no token at all; kept
+    unknown_tokens: int
+
+    def describe(self, name: str) -> str:
+        """One line."""
+        return (
+            f"{name} rows: {self.tokens / max(1, self.rows):.1f} tokens each,"
+            f" {self.unknown_tokens / max(1, self.tokens):.2%} unknown,"
+            f" {self.truncated_rows:,} truncated, {self.empty_rows:,} without a token"
+        )
+
+
+def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> tf.data.Dataset:
+    """Tokenizes chunks of texts in parallel.
+
+    Args:
+        texts: Chunks of texts.
+        preprocessor: Cuts them.
+
+    Returns:
+        Of each chunk: flat int32 token ids with the special tokens, int64 lengths [R], and how many tokens
+        each row had before truncation, int64 [R] (-1: bytes were cut first).
+    """
+
+    def cut(chunk):
+        tokens = preprocessor.tokenize(chunk, valid_utf8=True)
+        sequences = preprocessor.sequences(tokens)
+        capped = tf.strings.length(chunk) > preprocessor.max_bytes
+        return (
+            sequences.flat_values,
+            sequences.row_lengths(),
+            tf.where(capped, np.int64(-1), tokens.row_lengths()),
+        )
+
+    return (
+        one_pass(texts, tf.TensorSpec([None], tf.string))
+        .map(
+            tf.autograph.experimental.do_not_convert(cut),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        .prefetch(4)
+    )
+
+
+def one_pass(items: Iterator[Any], signature: Any) -> tf.data.Dataset:
+    """A dataset of what an iterator gives; it can be gone through once, a second time is an error.
+
+    TensorFlow keeps the function of a dataset as long as the process lives, with all that it holds. An iterator that
+    has come to its end holds nothing: no source's files and tables stay open for each epoch.
+
+    Args:
+        items: Of NumPy arrays; does not hold what it has been through.
+        signature: Their `tf.TensorSpec`.
+    """
+    left = [items]
+
+    def given() -> Iterator[Any]:
+        if not left:
+            raise RuntimeError("wanted a dataset that was not gone through before")
+        return left.pop()
+
+    return tf.data.Dataset.from_generator(given, output_signature=signature)
+
+
+def tokenize_examples(
+    examples: ExampleSet,
+    preprocessor: Preprocessor,
+    path: Path,
+    field: int = 0,
+    rows: np.ndarray | None = None,
+) -> tuple[Spool, TokenCounts]:
+    """Writes the token ids of rows of a set to disk.
+
+    Args:
+        examples: Checked rows.
+        preprocessor: Cuts the texts.
+        path: Where the token ids go.
+        field: Which of the example's texts.
+        rows: Which rows, integers [R]; None: all.
+
+    Returns:
+        Of each row the token ids int32, special tokens included, and the counts.
+    """
+
+    def chunks():
+        for first in range(0, total, CHUNK_ROWS):
+            end = min(first + CHUNK_ROWS, total)
+            yield examples.read_texts(np.arange(first, end) if rows is None else rows[first:end], field)
+
+    total = len(examples) if rows is None else len(rows)
+    tokens = truncated = empty = unknown = 0
+    unknown_id = preprocessor.unknown_id
+    with SpoolWriter(path, np.int32) as writer:
+        for flat, lengths, before in token_chunks(chunks(), preprocessor).as_numpy_iterator():
+            writer.extend(flat, lengths)
+            tokens += len(flat)
+            truncated += int(((before < 0) | (before > preprocessor.max_length - 2)).sum())
+            empty += int((lengths == 2).sum())
+            unknown += int((flat == unknown_id).sum())
+        spool = writer.close()
+    return spool, TokenCounts(len(spool), tokens, truncated, empty, unknown)
+
+
+def pad(
+    flat: np.ndarray, lengths: np.ndarray, rows: int, length: int, padding_id: int
+) -> dict[str, np.ndarray]:
+    """Features int32 [rows, length] of sequences laid end to end; rows past the last sequence are empty."""
+    token_ids, mask = padded_ids(flat, lengths, rows, length, padding_id)
+    return {TOKEN_IDS: token_ids, SEGMENT_IDS: np.zeros_like(token_ids), PADDING_MASK: mask}
+
+
+def padded_ids(
+    flat: np.ndarray, lengths: np.ndarray, rows: int, length: int, padding_id: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids and mask int32 [rows, length] of sequences laid end to end; rows past the last one are empty."""
+    mask = np.zeros((rows, length), np.int32)
+    mask[: len(lengths)] = np.arange(length) < lengths[:, None]
+    token_ids = np.full((rows, length), padding_id, np.int32)
+    token_ids[mask.astype(bool)] = flat
+    return token_ids, mask
+
+
+class BatchSource:
+    """Batches of one part of the texts, made ahead of time by tf.data.
+
+    Args:
+        tokens: Token ids of all rows of a set.
+        rows: int64 [R], the rows of this part.
+        targets: [R, …], aligned with `rows`.
+        weights: float32 [R], aligned with `rows`.
+        padding_id: Fills up short rows.
+        full_shapes: Whether every batch gets its bucket's full number of rows, filled up with rows of weight
+            0: XLA compiles once a shape. Else rows are only filled up to a multiple of `divisor`.
+        divisor: Replicas that will share a batch.
+        windows: How the model divides long rows, so that batches are as large as what is computed of them.
+    """
+
+    def __init__(
+        self,
+        tokens: Spool,
+        rows: np.ndarray,
+        targets: np.ndarray,
+        weights: np.ndarray,
+        padding_id: int,
+        full_shapes: bool = False,
+        divisor: int = 1,
+        windows: WindowShape | None = None,
+    ):
+        self.tokens, self.rows, self.targets, self.weights = tokens, rows, targets, weights
+        self.padding_id, self.full_shapes, self.divisor = padding_id, full_shapes, divisor
+        self.windows = windows
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row, int32 [R]."""
+        return self.tokens.lengths[self.rows]
+
+    @property
+    def text_lengths(self) -> np.ndarray:
+        """Tokens of each text, int32 [R]."""
+        return self.lengths
+
+    def buckets(self, others: Sequence["BatchSource"], most: int) -> list[int]:
+        """The padded lengths to compute for these rows and those of other sources, ascending."""
+        lengths = np.concatenate([each.lengths for each in (self, *others)])
+        return bucket_lengths(lengths, most, self.windows)
+
+    def plans(
+        self, buckets: Sequence[int], batch_tokens: int, most_rows: int, rng: np.random.Generator | None
+    ) -> list[BatchPlan]:
+        """As `plan_batches`; rows longer than the last bucket get a length of their own."""
+        longest = int(self.lengths.max(initial=1))
+        buckets = [*buckets] + [longest] * (longest > buckets[-1])
+        return plan_batches(self.lengths, buckets, batch_tokens, most_rows, rng, self.windows)
+
+    def different_ids(self, granularity: int = 0) -> Iterator[np.ndarray]:
+        """Token ids of all rows, int32 [B, T], padded with 0; rows of similar length together."""
+        rows = self.rows[np.argsort(self.lengths, kind="stable")]
+        for first in range(0, len(rows), CHUNK_ROWS):
+            flat, lengths = self.tokens.gather(rows[first : first + CHUNK_ROWS])
+            yield padded_ids(flat, lengths, len(lengths), int(lengths.max()), 0)[0]
+
+    feature_names = (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK)
+
+    def batch(self, plan: BatchPlan) -> dict:
+        """One batch as NumPy arrays: "features", "targets", "weights"."""
+        flat, lengths = self.tokens.gather(self.rows[plan.rows])
+        count = filled_up(plan.capacity if self.full_shapes else len(plan.rows), self.divisor)
+        filler = count - len(plan.rows)
+        return {
+            "features": pad(flat, lengths, count, plan.length, self.padding_id),
+            "targets": _fill(self.targets[plan.rows], filler),
+            "weights": _fill(self.weights[plan.rows], filler),
+        }
+
+    def dataset(self, plans: Sequence[BatchPlan]) -> tf.data.Dataset:
+        """The batches in the order of the plans, a few ahead; see `one_pass`."""
+        feature = tf.TensorSpec([None, None], tf.int32)
+        targets = tf.TensorSpec([None, *self.targets.shape[1:]], self.targets.dtype)
+        signature = {
+            "features": dict.fromkeys(self.feature_names, feature),
+            "targets": targets,
+            "weights": tf.TensorSpec([None], tf.float32),
+        }
+        return one_pass((self.batch(plan) for plan in plans), signature).prefetch(4)
+
+
+def _fill(values: np.ndarray, filler: int) -> np.ndarray:
+    return np.concatenate([values, np.zeros((filler, *values.shape[1:]), values.dtype)]) if filler else values

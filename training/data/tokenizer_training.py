@@ -1,0 +1,78 @@
+"""How the texts of a job become tokens: vocabularies read, or learnt from the training rows."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from kmha.text.preprocessor import Preprocessor
+from kmha.text.pruning import prune_vocabulary
+from kmha.text.vocabulary import Vocabulary
+from kmha.text.vocabulary_training import learn_vocabulary
+from training.cli.parser import say
+from training.config.config import TextSection
+from training.data.large_data import Large
+from training.distributed.coordinator import ALONE, Crew
+from training.tasks.protocol import Part, Task
+
+_CHUNK_ROWS = 4096
+
+
+def make_preprocessor(
+    text: TextSection,
+    parts: dict[str, Part],
+    task: Task,
+    vocabulary: Vocabulary | None = None,
+    large: Large | None = None,
+    crew: Crew = ALONE,
+) -> Any:
+    """Reads or learns the vocabularies.
+
+    Args:
+        text: How strings become tokens.
+        parts: "train" and others by name; the vocabularies are learnt from "train", and where there are texts without
+            labels from "texts", alone.
+        task: Says how texts are cut.
+        vocabulary: Used where it is given, in place of a learnt one.
+        large: From how many rows on a sample of them is learnt from; None: never.
+        crew: The workers that train together, of which one learns the vocabularies.
+
+    Raises:
+        InputError: The vocabulary file cannot be used.
+    """
+    num_texts = len(parts["train"].examples.texts)
+    if vocabulary is None and text.vocabulary is not None:
+        vocabulary = Vocabulary.read(text.vocabulary)
+    read = [parts[name] for name in ("train", "texts") if name in parts]
+    learnt_from = _Texts([large.sampled(part) if large else part for part in read], num_texts)
+    made = {
+        each: _preprocessor(text, each, vocabulary, learnt_from, crew)
+        for each in task.tokenizations(text.tokenization or "wordpiece")
+    }
+    return task.preprocessor(made)
+
+
+def _preprocessor(
+    text: TextSection, tokenization: Any, vocabulary: Vocabulary | None, texts: Iterable[str], crew: Crew
+) -> Preprocessor:
+    lower_case = bool(text.lower_case)
+    if vocabulary is not None and text.prune:
+        whole = len(vocabulary)
+        vocabulary = prune_vocabulary(vocabulary, texts, tokenization, lower_case).vocabulary
+        say(f"{len(vocabulary):,} of {whole:,} tokens of the vocabulary kept")
+    if vocabulary is None:
+        settings = (tokenization, text.vocabulary_size, text.min_frequency, lower_case)
+        learnt = crew.once("vocabulary", lambda: learn_vocabulary(texts, *settings).tokens)
+        vocabulary = Vocabulary(learnt)
+    return Preprocessor(vocabulary, tokenization, lower_case, text.max_length)
+
+
+class _Texts:
+    """The texts of some parts, read from disk each time they are iterated over."""
+
+    def __init__(self, parts: Sequence[Part], num_texts: int):
+        self.parts, self.num_texts = parts, num_texts
+
+    def __iter__(self) -> Iterator[str]:
+        for field, part in itertools.product(range(self.num_texts), self.parts):
+            for first in range(0, len(part.rows), _CHUNK_ROWS):
+                yield from part.examples.read_texts(part.rows[first : first + _CHUNK_ROWS], field)

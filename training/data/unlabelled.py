@@ -1,0 +1,83 @@
+"""Texts without labels, from which a model learns what its teacher says of them."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from kmha.bundle.manifest import MATCH, TAG
+from kmha.errors import InputError
+from training.io.example_store import Example, ExampleSet, write_examples
+from training.io.tables import read_rows
+from training.io.text_lines import open_lines
+from training.tasks.protocol import Columns, Part
+
+
+def read_unlabelled(path: Path, task: str, columns: Columns, folder: Path) -> ExampleSet:
+    """Reads texts and writes them to disk.
+
+    Args:
+        path: A `.txt` file, a text a line (of pairs a tab between both, of sentences white space between words; blank
+            lines are skipped), or a table with the columns of the training rows, but labels, each also gzipped.
+        task: "classify", "match" or "tag".
+        columns: Of the training rows.
+        folder: Where the texts go.
+
+    Raises:
+        InputError: The file or a row of it cannot be used (the place is named), or it holds no text.
+    """
+    is_plain = path.name.lower().removesuffix(".gz").endswith(".txt")
+    texts = _lines(path, task) if is_plain else _rows(path, task, columns)
+    examples = (Example(each, (), place, ordered=task == TAG) for place, each in texts)
+    found = write_examples(examples, folder, 2 if task == MATCH else 1)
+    if not len(found):
+        raise InputError(f"{path}: texts wanted, none given")
+    return found
+
+
+def unseen(examples: ExampleSet, others: list[Part]) -> np.ndarray:
+    """The rows, int64, whose texts stand in none of the other parts."""
+    known = np.concatenate([part.examples.digests[part.rows] for part in others])
+    return np.flatnonzero(~np.isin(examples.digests, known))
+
+
+def _lines(path: Path, task: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    with open_lines(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            place, line = f"{path}:{number}", line.rstrip("\r\n")
+            if not line.strip():
+                continue
+            if task == TAG:
+                yield place, ("\n".join(re.findall(r"[^ \t]+", line)),)
+                continue
+            texts = tuple(line.split("\t")) if task == MATCH else (line,)
+            if task == MATCH and len(texts) != 2:
+                given = f"{len(texts) - 1} tabs" if len(texts) > 1 else "none"
+                raise InputError(f"{place}: wanted two texts with one tab between them, given {given}")
+            yield place, texts
+
+
+def _rows(path: Path, task: str, columns: Columns) -> Iterator[tuple[str, tuple[str, ...]]]:
+    names = (columns.text, columns.text_b) if task == MATCH else (columns.text,)
+    for row in read_rows(path, names):
+        values = [row.values[name] for name in names]
+        if task == TAG:
+            yield row.place, (_sentence(values[0], row.place, columns.text),)
+            continue
+        for name, value in zip(names, values, strict=True):
+            if not isinstance(value, str):
+                raise InputError(f"{row.place}: {name} must be one text, given a list")
+        yield row.place, tuple(values)  # pyright: ignore  (texts by now)
+
+
+def _sentence(words: str | list[str], place: str, name: str) -> str:
+    if isinstance(words, str):
+        raise InputError(f"{place}: {name} must be a list of words (CoNLL or JSONL), given one text")
+    if not words:
+        raise InputError(f"{place}: {name} must hold a word, given none")
+    for number, word in enumerate(words, start=1):
+        if not word.strip() or "\n" in word:
+            wanted = "must hold a visible character and no line feed"
+            raise InputError(f"{place}: word {number} in {name} {wanted}, given {word!r}")
+    return "\n".join(words)

@@ -1,0 +1,1 @@
+"""Training a small model on the predictions of a large one."""

@@ -1,0 +1,196 @@
+"""Matching what goes on inside a student with what goes on inside its teacher, on the same features.
+
+Sources: hidden states as in Sun et al. 2019, arXiv:1908.09355, with the learnt projection of Jiao et al. 2020,
+arXiv:1909.10351 (TinyBERT), as is the attention, but for its weights after the softmax.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from kmha.bundle.files import parts_of
+from kmha.document_windows import windows_of
+from kmha.errors import InputError
+from kmha.models.traces import Trace, traced
+from kmha.text.sentence_preprocessor import SentencePreprocessor
+
+
+class Trainee:
+    """A student with what is learnt beside it for its teacher's sake alone: where sizes differ, projections.
+
+    Args:
+        model: A built student.
+        teacher: A built teacher of the same features; it stays as it is.
+        hidden_states: Weight of `state_distance`.
+        attention: Weight of `attention_distance`.
+    """
+
+    def __init__(self, model: Any, teacher: Any, hidden_states: float, attention: float):
+        self.model, self._teacher = model, teacher
+        self._hidden_states, self._attention = hidden_states, attention
+        # By the student's encoder, one for each of its states.
+        self._projections: dict[int, list[keras.layers.Layer]] = {}
+        if not hidden_states:
+            return
+        configs = zip(model.encoder_configs.values(), teacher.encoder_configs.values(), strict=True)
+        for index, (own, other) in enumerate(configs):
+            if own.hidden_dim != other.hidden_dim:
+                for encoder in model.encoders_of(index):
+                    self._projections[id(encoder)] = [
+                        _projection(own.hidden_dim, other.hidden_dim, state)
+                        for state in range(own.num_layers + 1)
+                    ]
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        """Those of the student and of the projections."""
+        layers = [layer for each in self._projections.values() for layer in each]
+        return [*self.model.trainable_variables, *(v for layer in layers for v in layer.trainable_variables)]
+
+    def distances(self, own: list[Trace], features: Any) -> Any:
+        """How far the student is from its teacher inside, weighted, float32 [B].
+
+        Args:
+            own: What `traced` found of the student.
+            features: What the student read.
+        """
+        with traced(weights=bool(self._attention)) as others:
+            self._teacher(features, training=False)
+        total = 0.0
+        for student, teacher in zip(own, others, strict=True):
+            if self._hidden_states:
+                projections = self._projections.get(id(student.encoder))
+                total += self._hidden_states * state_distance(student, teacher, projections) / len(own)
+            if self._attention:
+                total += self._attention * attention_distance(student, teacher) / len(own)
+        return total
+
+
+def _projection(width: int, wanted: int, number: int) -> keras.layers.Layer:
+    # With a seed of its own: where a teacher is read anew on the way, other chance has gone before.
+    start = keras.initializers.GlorotUniform(seed=number)
+    layer = keras.layers.Dense(wanted, kernel_initializer=start, name=f"projection_{number}", dtype="float32")
+    layer.build((None, None, width))
+    return layer
+
+
+def even_layers(student: int, teacher: int) -> list[int]:
+    """For what enters the first block of a student and what leaves each: after which block of the teacher to look.
+
+    Args:
+        student: Blocks of the student.
+        teacher: Blocks of the teacher.
+
+    Returns:
+        student + 1 numbers from 0 (before the first block) to `teacher`, as evenly spread as whole numbers can be.
+    """
+    return [0, *(max(1, (2 * i * teacher + student) // (2 * student)) for i in range(1, student + 1))]
+
+
+def state_distance(student: Trace, teacher: Trace, projections: list[keras.layers.Layer] | None) -> Any:
+    """Mean square of the difference of token vectors over real tokens, states and sizes, float32 [B].
+
+    Args:
+        student: Of B texts.
+        teacher: Of the same texts.
+        projections: Make the student's vectors as large as the teacher's, one for each state; None: they are.
+    """
+    real = ops.cast(student.mask, "float32")
+    tokens = ops.maximum(ops.sum(real, axis=1), 1.0)
+    places = even_layers(len(student.states) - 1, len(teacher.states) - 1)
+    total = 0.0
+    for index, place in enumerate(places):
+        own = ops.cast(student.states[index], "float32")
+        own = own if projections is None else projections[index](own)
+        wanted = ops.stop_gradient(ops.cast(teacher.states[place], "float32"))
+        total += ops.sum(ops.mean(ops.square(own - wanted), axis=-1) * real, axis=1) / tokens
+    return total / len(places)
+
+
+def attention_distance(student: Trace, teacher: Trace) -> Any:
+    """Mean square of the difference of attention weights over real queries, real keys and blocks, float32 [B].
+
+    Heads are compared one by one where both have as many, else their means.
+
+    Args:
+        student: Of B texts.
+        teacher: Of the same texts.
+    """
+    real = ops.cast(student.mask, "float32")
+    pairs = real[:, None, :, None] * real[:, None, None, :]  # [B, 1, T, T]
+    count = ops.maximum(ops.sum(pairs, axis=(1, 2, 3)), 1.0)
+    places = even_layers(len(student.weights), len(teacher.weights))[1:]
+    total = 0.0
+    for own, place in zip(student.weights, places, strict=True):
+        wanted = ops.stop_gradient(teacher.weights[place - 1])
+        if own.shape[1] != wanted.shape[1]:
+            own, wanted = (ops.mean(each, axis=1, keepdims=True) for each in (own, wanted))
+        each = ops.mean(ops.square(own - wanted), axis=1, keepdims=True)
+        total += ops.sum(each * pairs, axis=(1, 2, 3)) / count
+    return total / max(1, len(places))
+
+
+def check_same_features(flag: str, teacher: Any, preprocessor: Any) -> None:
+    """Refuses a teacher that cannot read the student's features.
+
+    Args:
+        flag: What asks for it.
+        teacher: The teacher's bundle.
+        preprocessor: The student's.
+
+    Raises:
+        InputError: Vocabulary, tokenization or case differ, texts are longer than the teacher takes, or it reads
+            characters of words that the student does not.
+    """
+    ours, theirs = parts_of(preprocessor), parts_of(teacher.preprocessor)
+    wanted = f"{flag}: wanted texts cut as by the teacher"
+    if list(ours) != list(theirs):
+        raise InputError(f"{wanted}, into {', '.join(theirs)}, given {', '.join(ours)}")
+    for own, other in zip(ours.values(), theirs.values(), strict=True):
+        for name in ("tokenization", "lower_case"):
+            values = getattr(other, name), getattr(own, name)
+            if values[0] != values[1]:
+                raise InputError(f"{wanted}, --text.{name.replace('_', '-')} {values[0]}, given {values[1]}")
+        if own.vocabulary.tokens != other.vocabulary.tokens:
+            raise InputError(
+                f"{wanted}, by its vocabulary of {len(other.vocabulary):,} tokens (--text.vocabulary with the file in"
+                f" its folder), given another of {len(own.vocabulary):,}"
+            )
+        if own.max_length > other.max_length:
+            raise InputError(
+                f"{wanted}, --text.max-length at most {other.max_length}, given {own.max_length}"
+            )
+    if isinstance(preprocessor, SentencePreprocessor):
+        if teacher.preprocessor.characters and not preprocessor.characters:
+            raise InputError(f"{wanted}, --tag.characters, given none")
+
+
+def check_same_passes(flag: str, teacher: Any, model: Any) -> None:
+    """Refuses a teacher whose encoders read other sequences than the student's, or one without a block to look at.
+
+    Args:
+        flag: What asks for it.
+        teacher: The teacher's model.
+        model: The student.
+
+    Raises:
+        InputError: One matcher reads both texts as one sequence and the other does not, or there are no blocks.
+    """
+    forms = [_form(each) for each in (teacher, model)]
+    if forms[0] != forms[1]:
+        raise InputError(f"{flag}: wanted {forms[0]} as the teacher, given {forms[1]}")
+    for which, each in (("a teacher", teacher), ("a student", model)):
+        if windows_of(each) is not None:
+            raise InputError(
+                f"{flag}: wanted texts that are read whole, given {which} that reads windows of them"
+            )
+    blocks = [config.num_layers for each in (teacher, model) for config in each.encoder_configs.values()]
+    if not all(blocks):
+        raise InputError(f"{flag}: wanted encoders of one block or more, given one of none")
+
+
+def _form(model: Any) -> str:
+    if getattr(model, "form", "") != "joint":
+        return "texts that are read one by one"
+    return f"the joint form{', symmetric' if model.symmetric else ''}"

@@ -1,0 +1,258 @@
+"""Distillation: a task that learns from a teacher's answers beside the labels."""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from kmha.bundle.files import read_model
+from kmha.bundle.manifest import CLASSIFY, MATCH, MODEL, TAG
+from kmha.document_windows import windows_of
+from kmha.models.traces import traced
+from training.baselines.text_linear import compare
+from training.cli.parser import say
+from training.config.config import DistillSection, FitConfig
+from training.data.inputs import Inputs, cut_parts
+from training.data.load import Data
+from training.data.sentence_batches import SentenceTokens
+from training.distillation.hidden_states import Trainee, check_same_features, check_same_passes
+from training.distillation.teacher import Teacher, answer_rows, kept_answers, write_answers
+from training.losses import distillation as distill_losses
+from training.tasks.protocol import Lesson, Part, Task
+
+
+class TaughtTargets:
+    """An array [R, L + 1 + C] that is put together when rows of it are asked for.
+
+    Columns: the labels, 1 where a row has them, the teacher's answers.
+
+    Args:
+        labels: [R, …] as the task wants them, of rows with labels alone; the first of all rows.
+        answers: float32 [R', C], R' at least R, perhaps on disk.
+        order: Which of their columns belongs to each label, integers [C].
+        filler: The labels of rows that have none.
+
+    Attributes:
+        shape: (R', L + 1 + C).
+        dtype: float32, which holds whole numbers exactly up to 2**24.
+    """
+
+    def __init__(self, labels: np.ndarray, answers: np.ndarray, order: np.ndarray, filler: Any = 0):
+        self._labels, self._answers, self._order, self._filler = labels, answers, order, filler
+        self._is_flat = labels.ndim == 1
+        self._width = 1 if self._is_flat else labels.shape[1]
+        self.dtype = np.dtype(np.float32)
+        self.shape = (len(answers), self._width + 1 + answers.shape[1])
+
+    def __len__(self) -> int:
+        """Counts the rows."""
+        return self.shape[0]
+
+    def __getitem__(self, rows) -> np.ndarray:
+        """Some rows, by their numbers, integers [B], or by a slice."""
+        rows = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows)
+        result = np.empty((len(rows), self.shape[1]), np.float32)
+        labelled = rows < len(self._labels)
+        result[:, : self._width] = self._filler
+        own = self._labels[rows[labelled]]
+        result[labelled, : self._width] = own[:, None] if self._is_flat else own
+        result[:, self._width] = labelled
+        result[:, self._width + 1 :] = self._answers[rows][:, self._order]
+        return result
+
+    def parts(self, targets) -> tuple[Any, Any, Any]:
+        """What a batch [B, …, L + 1 + C] holds: labels as the task wants them, 0 or 1 [B, …], and answers [B, …, C]."""
+        width = self._width
+        labels = targets[..., 0] if self._is_flat else targets[..., :width]
+        return (
+            ops.cast(labels, self._labels.dtype.name),
+            targets[..., width],
+            targets[..., width + 1 :],
+        )
+
+
+NO_QUERY = -1
+
+
+class TaughtTask:
+    """A task whose rows have a teacher's answers beside their labels; for what is not here, the task itself.
+
+    Args:
+        task: What is learnt.
+        name: "classify", "match" or "tag".
+        teacher: Has answered the rows.
+        distill: How much its answers count.
+        lesson: The rows, with `TaughtTargets`.
+        labelled: Batches of those that have labels, with the targets of the task.
+    """
+
+    def __init__(
+        self, task: Task, name: str, teacher: Teacher, distill: DistillSection, lesson: Lesson, labelled: Any
+    ):
+        self._task, self._name, self.teacher, self._distill = task, name, teacher, distill
+        self._lesson, self._labelled = lesson, labelled
+        self._targets: Any = lesson.targets
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_task":
+            raise AttributeError(name)
+        return getattr(self._task, name)
+
+    def lesson(self, part: Part, labels: list[str], seed: int) -> Lesson:
+        """All rows that the teacher has answered."""
+        return self._lesson
+
+    def prepare(self, model: Any, source: Any) -> None:
+        """As the task does by the rows that have labels."""
+        self._task.prepare(model, self._labelled)
+
+    def trained(self, model: Any) -> Any:
+        """The model, with what is learnt beside it where it is to be like its teacher inside; for `forward`.
+
+        Raises:
+            InputError: The teacher's model has another form.
+        """
+        distill = self._distill
+        if not (distill.hidden_states or distill.attention) or distill.teacher is None:
+            return model
+        check_same_passes(_inner_flag(distill), self.teacher.bundle.model, model)
+        teacher = self.teacher.bundle.model
+        if tf.distribute.has_strategy():
+            # Weights that are read on every replica have to be made there.
+            teacher = read_model(distill.teacher / MODEL, self._name)
+        return Trainee(model, teacher, distill.hidden_states, distill.attention)
+
+    def forward(self, trained: Any, features: Any) -> Any:
+        """What the loss reads of the model, and how far it is from its teacher inside, float32 [B] or 0."""
+        if not isinstance(trained, Trainee):
+            return self._task.forward(trained, features), 0.0
+        with traced(weights=bool(self._distill.attention)) as traces:
+            outputs = self._task.forward(trained.model, features)
+        return outputs, trained.distances(traces, features)
+
+    def row_losses(self, targets: Any, given: Any) -> Any:
+        """Loss of each row, float32 [B]: the teacher's share, where the row has labels theirs, and what is inside."""
+        outputs, distance = given
+        labels, labelled, answers = self._targets.parts(targets)
+        loss = self._distill.weight * self._teacher_losses(answers, outputs) + distance
+        if self._distill.weight == 1:
+            return loss
+        # Of a sentence that has tags, each word has.
+        labelled = labelled[:, 0] if len(labelled.shape) == 2 else labelled
+        own = ops.where(labelled > 0, self._task.row_losses(labels, outputs), 0.0)
+        return loss + (1 - self._distill.weight) * own
+
+    def judged_beside(
+        self, scores: dict[str, Any], part: Part, labels: list[str], folder: Path
+    ) -> dict[str, Any]:
+        """The teacher's own scores of judged rows, beside those of the student, which a line compares.
+
+        Args:
+            scores: Of the student.
+            part: The rows.
+            labels: Names of the outputs.
+            folder: Where token ids are kept meanwhile.
+        """
+        found = self.teacher.scores(self._task, part, labels, folder)
+        say(compare(scores, found, self._task.metric, "teacher"))
+        return found
+
+    def _teacher_losses(self, answers: Any, outputs: Any) -> Any:
+        temperature = self._distill.temperature
+        if self._name == TAG:
+            wanted = self.teacher.potentials(answers, outputs.word_mask)
+            return distill_losses.chain_divergence(wanted, outputs, temperature)
+        losses = {
+            "softmax": distill_losses.softmax_divergence,
+            "sigmoid": distill_losses.sigmoid_divergence,
+            "none": distill_losses.squared_distance,
+        }
+        return losses[self._answers_by()](answers, outputs, temperature)
+
+    def _answers_by(self) -> str:
+        """What makes probabilities of the outputs."""
+        if self._name == CLASSIFY:
+            return "sigmoid" if self._task.several_labels else "softmax"
+        return {"binary": "sigmoid", "classes": "softmax", "graded": "none"}[self._task.target]  # pyright: ignore
+
+
+def trained_beside(task: Any, model: Any) -> Any:
+    """What the training step moves: the model, or of a `TaughtTask` perhaps more; call it in the strategy's scope."""
+    return task.trained(model) if isinstance(task, TaughtTask) else model
+
+
+def _inner_flag(distill: DistillSection) -> str:
+    return f"--distill.{'hidden-states' if distill.hidden_states else 'attention'}"
+
+
+def with_teacher(config: FitConfig, data: Data, inputs: Inputs, folder: Path) -> tuple[Data, Inputs]:
+    """Asks the teacher, if there is one, about all training rows and texts without labels.
+
+    Args:
+        config: All settings.
+        data: The rows.
+        inputs: The rows as the student reads them.
+        folder: Where token ids and, without a cache, the answers are kept meanwhile.
+
+    Returns:
+        The data with a task that learns from the answers, and the inputs with the texts among the training rows.
+
+    Raises:
+        InputError: The teacher cannot be used.
+    """
+    run, distill = config.distill.teacher, config.distill
+    if run is None:
+        return data, inputs
+    teacher = Teacher.load(run, data.labels)
+    if distill.hidden_states or distill.attention:
+        check_same_features(_inner_flag(distill), teacher.bundle, inputs.preprocessor)
+    own = data.task.lesson(data.train, data.labels, config.train.seed)
+    labelled = inputs.source("train", own)
+    inputs, rows = inputs.with_texts(own.rows)
+    more = len(rows) - len(own.rows)
+    plain = _without_targets(inputs, rows)
+    shape = answer_rows(inputs.source("train", plain)), len(data.labels)
+    facts = {
+        "teacher": teacher.sha256,
+        "labels": teacher.bundle.labels,
+        "rows": _rows_hash(data, rows),
+    }
+
+    def write(path: Path) -> None:
+        parts = {name: part for name, part in data.parts.items() if name in ("train", "texts")}
+        (folder / "teacher").mkdir()
+        windows = windows_of(teacher.bundle.model)
+        read = cut_parts(teacher.bundle.preprocessor, parts, folder / "teacher", windows=windows)
+        write_answers(teacher.bundle.model, read.with_texts(own.rows)[0].source("train", plain), path)
+
+    answers = kept_answers(distill.cache or folder / "answers", facts, shape, write)
+    filler = np.array([0, NO_QUERY], np.float32) if config.task == MATCH else 0
+    lesson = Lesson(
+        rows,
+        TaughtTargets(own.targets, answers, teacher.order, filler),  # pyright: ignore  (reads as an array)
+        np.concatenate([own.weights, np.ones(more, np.float32)]),
+        None
+        if own.lists is None
+        else np.concatenate([own.lists, own.lists.max(initial=0) + 1 + np.arange(more)]),
+    )
+    task: Any = TaughtTask(data.task, config.task, teacher, distill, lesson, labelled)
+    return dataclasses.replace(data, task=task), inputs
+
+
+def _without_targets(inputs: Inputs, rows: np.ndarray) -> Lesson:
+    """A lesson for a model that is only asked."""
+    tokens, shape = inputs.tokens["train"], rows.shape
+    if isinstance(tokens, SentenceTokens):
+        shape = (int(tokens.counts.sum()),)  # words, of which the rows have as many at most
+    return Lesson(rows, np.broadcast_to(np.float32(0), shape), np.ones(len(rows), np.float32))
+
+
+def _rows_hash(data: Data, rows: np.ndarray) -> str:
+    """What changes when a text of the rows does, or their order."""
+    parts = (data.train,) if data.texts is None else (data.train, data.texts)
+    digests = np.concatenate([part.examples.digests for part in parts])
+    return hashlib.sha256(digests[rows].tobytes()).hexdigest()

@@ -1,0 +1,1 @@
+"""Training with several workers: TF_CONFIG, collectives, coordinator, local launcher."""

@@ -1,0 +1,279 @@
+"""The workers of a job, connected by TensorFlow: its collectives for tensors, its coordination service for words.
+
+The coordination service notices a worker that is gone by its heartbeats, and tells all of an error that one reports:
+whatever the others wait for then ends.
+"""
+
+import contextlib
+import itertools
+import json
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+# TensorFlow has no public door to its coordination service.
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2  # pyright: ignore
+from tensorflow.python.eager import context  # pyright: ignore
+
+from kmha.errors import InputError
+from training.cli.exceptions import Diverged, Stopped, WorkerLost
+from training.distributed.tf_config import Cluster
+
+INPUT, INTERRUPT, FAILURE = "input", "interrupt", "failure"
+_ABORTS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+_REPORT = re.compile(r"\[kmha (\w+)\] (.*?) \[end\]", re.DOTALL)
+_TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error comes of another worker's end."""
+    return isinstance(error, _ABORTS) or "Collective ops is aborted" in str(error)
+
+
+def said(index: int, message: str) -> Exception:
+    """What to raise on a worker for what another one reported, or what is known of its end.
+
+    Args:
+        index: Of the other worker.
+        message: As the coordination service has it.
+    """
+    report = _REPORT.search(message)
+    if report is None:
+        return WorkerLost(f"worker {index} is gone")
+    kind, words = report.groups()
+    if kind == INPUT:
+        # What all workers were compared in names the worker by itself.
+        return InputError(words if words.startswith("worker ") else f"worker {index}: {words}")
+    if kind == INTERRUPT:
+        return Stopped(f"an interrupt of worker {index}")
+    return WorkerLost(f"worker {index} failed: {words}")
+
+
+def report_of(message: str, cluster: Cluster) -> Exception:
+    """What to raise for a collective that ended, by the message of its error."""
+    # The last task named is the remote one; graphs before it may name this one.
+    named = [cluster.index_of(job, int(task)) for job, task in _TASK.findall(message)]
+    others = [index for index in named if index != cluster.index]
+    if not others:
+        return WorkerLost("another worker is gone")
+    return said(others[-1], message)
+
+
+# Without a heartbeat for so long a worker is gone; TensorFlow's own value is 10.
+HEARTBEAT_SECONDS = 5
+# They have met before.
+CONNECT_SECONDS = 60
+LEAVE_SECONDS = 5
+ASK_EVERY_SECONDS = 1.0
+MOST_BATCHES = 200
+POLL_MS = 500
+CHUNK_BYTES = 1 << 24
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SMALL_TYPES = (tf.int8, tf.uint8, tf.int16, tf.uint16)
+SUM = tf.distribute.ReduceOp.SUM
+
+
+class Connected:
+    """A worker's view of all; see `crew.Crew`.
+
+    Args:
+        cluster: All workers; the address of this one must be free.
+
+    Raises:
+        WorkerLost: The chief did not come in time.
+    """
+
+    def __init__(self, cluster: Cluster):
+        self.cluster, self.index, self.count = cluster, cluster.index, cluster.count
+        jobs = [
+            coordination_config_pb2.CoordinatedJob(name=job, num_tasks=tasks) for job, tasks in cluster.jobs
+        ]
+        context.context().configure_coordination_service(
+            service_type="standalone",
+            service_leader=f"/job:{cluster.jobs[0][0]}/replica:0/task:0",
+            cluster_register_timeout_in_ms=CONNECT_SECONDS * 1000,
+            heartbeat_timeout_in_ms=HEARTBEAT_SECONDS * 1000,
+            shutdown_barrier_timeout_in_ms=LEAVE_SECONDS * 1000,
+            coordinated_jobs=jobs,
+        )
+        try:
+            self.strategy: Any = tf.distribute.MultiWorkerMirroredStrategy()
+        except tf.errors.OpError as error:
+            reason = str(error.message).splitlines()[0]
+            raise WorkerLost(
+                f"worker {self.index} could not connect to worker 0 at {cluster.addresses[0]}: {reason}"
+            ) from error
+        _carry_all_types(self.strategy.extended)
+        self._calls: Counter[str] = Counter()
+        self._signals: list[int] = []
+        self._asked, self._interval, self._left = time.monotonic(), 1, 1
+        self._sums = tf.function(
+            self._summed, input_signature=[tf.TensorSpec([None], tf.int32)], autograph=False
+        )
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker judges and writes."""
+        return self.index == 0
+
+    def once(self, what: str, make: Callable[[], Any]) -> Any:
+        """See `Crew`."""
+        key = self._key(what)
+        if not self.is_chief:
+            return self._get(f"{key}/0")
+        value = make()
+        self._put(f"{key}/0", value)
+        return value
+
+    def gathered(self, what: str, value: Any) -> list[Any]:
+        """See `Crew`."""
+        key = self._key(what)
+        self._put(f"{key}/{self.index}", value)
+        return [self._get(f"{key}/{index}") for index in range(self.count)]
+
+    def agreed(self, signals: Sequence[int], now: bool = False) -> list[int]:
+        """See `Crew`."""
+        self._left -= 1
+        if not self._signals and (now or self._left <= 0):
+            # The chief says after how many batches all ask again, so that they do so after the same ones.
+            now_is, batches = time.monotonic(), max(1, self._interval - self._left)
+            due = round(batches * ASK_EVERY_SECONDS / max(now_is - self._asked, 1e-6))
+            asked = [int(number in signals) for number in SIGNALS]
+            mine = [*asked, min(max(due, 1), MOST_BATCHES) if self.is_chief else 0]
+            *found, self._interval = self._sum(np.array(mine, np.int32)).tolist()
+            self._asked, self._left = now_is, self._interval
+            self._signals = [number for number, times in zip(SIGNALS, found, strict=True) if times]
+        return self._signals
+
+    def hand_over(self, folder: Path) -> None:
+        """See `Crew`."""
+        files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        sizes = self.once(
+            f"files of {folder.name}",
+            lambda: {path.relative_to(folder).as_posix(): path.stat().st_size for path in files},
+        )
+        for name, size in sizes.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with open(folder / name, "rb" if self.is_chief else "wb") as file:
+                for first in range(0, size, CHUNK_BYTES):
+                    length = min(CHUNK_BYTES, size - first)
+                    # Nothing plus what the chief has is what the chief has.
+                    data = file.read(length) if self.is_chief else bytes(length)
+                    numbers = self._sum(np.frombuffer(data + bytes(-length % 4), np.int32))
+                    if not self.is_chief:
+                        file.write(numbers.tobytes()[:length])
+
+    def lost(self, error: BaseException) -> Exception | None:
+        """What to raise in place of an error that comes of another worker's end; None: it does not."""
+        if not is_lost(error):
+            return None
+        for index, message in self._ends():
+            return said(index, message)
+        return report_of(str(error), self.cluster)
+
+    def report(self, kind: str, message: str) -> None:
+        """Tells the others why this worker ends."""
+        with contextlib.suppress(tf.errors.OpError):
+            code = tf.errors.INVALID_ARGUMENT if kind == INPUT else tf.errors.ABORTED
+            context.context().report_error_to_cluster(code, f"[kmha {kind}] {message} [end]")
+            if self.is_chief:
+                # What they ask about it they ask here.
+                time.sleep(3 * POLL_MS / 1000)
+
+    def _summed(self, numbers):
+        def replica_sum():
+            first = tf.distribute.get_replica_context().replica_id_in_sync_group % replicas == 0
+            own = numbers * tf.cast(first, tf.int32)
+            return tf.distribute.get_replica_context().all_reduce(SUM, own)
+
+        replicas = self.strategy.num_replicas_in_sync // self.count
+        return self.strategy.experimental_local_results(self.strategy.run(replica_sum))[0]
+
+    def _sum(self, numbers: np.ndarray) -> np.ndarray:
+        """The sum over workers, int32."""
+        return self._sums(tf.constant(numbers, tf.int32)).numpy()
+
+    def _key(self, what: str) -> str:
+        self._calls[what] += 1
+        return f"kmha/{what}/{self._calls[what]}"
+
+    def _put(self, key: str, value: Any) -> None:
+        context.context().set_config_key_value(key, json.dumps(value))
+
+    def _get(self, key: str) -> Any:
+        # In short turns: between them signals come through, and whether somebody has ended is asked.
+        while True:
+            try:
+                return json.loads(context.context().get_config_key_value(key, POLL_MS))
+            except tf.errors.DeadlineExceededError:
+                for index, message in self._ends():
+                    raise said(index, message) from None
+
+    def _ends(self) -> Iterator[tuple[int, str]]:
+        """Of each other worker that is known to have ended, what is known of it."""
+        jobs = self.cluster.jobs
+        tasks = itertools.chain.from_iterable(((job, task) for task in range(tasks)) for job, tasks in jobs)
+        try:
+            states = context.context().get_task_states(jobs)
+        except tf.errors.OpError:
+            return
+        for (job, task), state in zip(tasks, states, strict=True):
+            index = self.cluster.index_of(job, task)
+            if state is not None and index != self.index:
+                yield index, str(getattr(state, "message", state))
+
+
+def _carry_all_types(extended: Any) -> None:
+    """Lets a new variable of any type begin as the chief's does: TensorFlow's broadcast knows no small integers."""
+    plain = extended._get_variable_creator_initial_value
+
+    def initial_value(replica_id, device, primary_var, **kwargs):
+        dtype = kwargs.get("dtype")
+        value = kwargs["initial_value"]
+        given: Any = value if callable(value) else lambda: value
+        if dtype is None or tf.as_dtype(dtype) not in SMALL_TYPES:
+            return plain(replica_id=replica_id, device=device, primary_var=primary_var, **kwargs)
+        kwargs |= {
+            "initial_value": lambda: tf.cast(tf.convert_to_tensor(given()), tf.int32),
+            "dtype": tf.int32,
+        }
+        wide = plain(replica_id=replica_id, device=device, primary_var=primary_var, **kwargs)
+        return lambda: tf.cast(wide(), dtype)
+
+    extended._get_variable_creator_initial_value = initial_value
+
+
+@contextlib.contextmanager
+def ending_together(crew: Connected) -> Iterator[None]:
+    """What ends one worker inside ends all.
+
+    Raises:
+        WorkerLost: Another worker is gone.
+        InputError: Of this worker or of another.
+        Stopped: Another worker was interrupted.
+    """
+    try:
+        yield
+    except (Stopped, Diverged, WorkerLost):
+        raise  # all know, or are told by who is gone
+    except tf.errors.OpError as error:
+        if other := crew.lost(error):
+            raise other from error
+        crew.report(FAILURE, str(error).splitlines()[0])
+        raise
+    except InputError as error:
+        crew.report(INPUT, str(error))
+        raise
+    except KeyboardInterrupt:
+        crew.report(INTERRUPT, "interrupted")
+        raise
+    except Exception as error:
+        crew.report(FAILURE, f"{type(error).__name__}: {error}")
+        raise

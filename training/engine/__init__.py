@@ -1,0 +1,1 @@
+"""The training loop, its step, optimizer and callbacks."""

@@ -1,0 +1,264 @@
+"""The training step: the same weights after it on one device, on N GPUs, and on M workers.
+
+Keras' own step is not (its clipping, its sparse AdamW and its uneven last batch depend on the replicas, and
+it refuses XLA under a strategy). Here each replica runs forward and backward alone, in XLA if asked; sums of
+gradients and of weights are all-reduced; and only then, outside XLA and identically everywhere, comes the
+division by the weight of the whole batch, the clipping and the optimizer.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from kmha.errors import InputError
+from training.config.config import BATCH_ROWS, TrainSection
+from training.engine.optimizer import AdamW, Gradient, added, global_norm, merged_rows, scaled
+from training.runtime.mixed_precision import LossScale, all_finite
+from training.runtime.traced import traced_once
+
+Batch = dict[str, object]
+StrategyName = Literal["auto", "one", "mirrored"]
+SUM = tf.distribute.ReduceOp.SUM
+
+
+def make_strategy(name: StrategyName = "auto") -> tf.distribute.Strategy:
+    """The strategy of that name.
+
+    Args:
+        name: "one" device; "mirrored" over all GPUs, or over all logical CPUs where there is no GPU; "auto"
+            is mirrored with two or more GPUs and one device otherwise.
+    """
+    gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
+    if name == "one" or (name == "auto" and len(gpus) < 2):
+        return tf.distribute.get_strategy()
+    devices = gpus or [device.name for device in tf.config.list_logical_devices("CPU")]
+    return tf.distribute.MirroredStrategy(devices)
+
+
+def check_rows(plans: Sequence[Any], settings: TrainSection, replicas: int, origin: str) -> None:
+    """Refuses fewer rows than replicas, of which some would only fill up.
+
+    Args:
+        plans: The batches of an epoch.
+        settings: How much goes into a batch.
+        replicas: That share each batch.
+        origin: Where the rows come from.
+
+    Raises:
+        InputError: Names what has too few.
+    """
+    sizes = [len(plan.rows) for plan in plans]
+    if sum(sizes) < replicas:
+        raise InputError(
+            f"{origin}: wanted {replicas} training rows or more, one a replica, given {sum(sizes)}"
+        )
+    rows = settings.batch_rows or BATCH_ROWS
+    if rows < replicas:
+        raise InputError(f"--train.batch-rows: wanted {replicas} or more, one row a replica, given {rows}")
+    if max(sizes) < replicas:
+        raise InputError(
+            f"--train.batch-tokens: wanted room for {replicas} rows or more, one a replica, given"
+            f" {settings.batch_tokens}, in which {max(sizes)} have room"
+        )
+
+
+class TrainingStep(tf.Module):
+    """Moves a model's weights by one batch, or by several accumulated ones.
+
+    Args:
+        model: A built Keras model, made in the strategy's scope, or what else has trainable variables.
+        loss: From targets and the model's output to float32 [B], the loss of each example.
+        optimizer: Made in the strategy's scope over the model's trainable variables.
+        strategy: Where to compute.
+        jit_compile: Whether XLA compiles forward and backward.
+        clip_norm: Largest global norm of the mean gradient; None never clips.
+        accumulation_steps: Batches of one optimizer step.
+        loss_scale: For float16; None for the other precisions.
+        forward: From features to what the loss reads; None: the model's output in training.
+        shares: Parts of a replica's rows that its cores compute side by side; see `training.runtime.cpu_sharding`.
+
+    Call:
+        batch: "features" {name: int32 [B, T]}, "targets" [B, …], "weights" float32 [B]. B must be divisible
+            by the replicas times the shares; rows of weight 0 count for nothing, so they fill up an uneven batch
+            exactly.
+        Returns {"loss", "weight"}: float32 sums over the batch.
+    """
+
+    def __init__(
+        self,
+        model,
+        loss: Callable,
+        optimizer: AdamW,
+        strategy: tf.distribute.Strategy,
+        jit_compile: bool = False,
+        clip_norm: float | None = 1.0,
+        accumulation_steps: int = 1,
+        loss_scale: LossScale | None = None,
+        forward: Callable | None = None,
+        shares: int = 1,
+    ):
+        super().__init__(name="training_step")
+        self.model = model
+        self.loss = loss
+        self.forward = forward or (lambda features: model(features, training=True))
+        self.optimizer = optimizer
+        self.strategy = strategy
+        self.clip_norm = clip_norm
+        self.accumulation_steps = accumulation_steps
+        self.loss_scale = loss_scale
+        self.jit_compile = jit_compile
+        self.shares = shares
+        self.variables_ = [variable.value for variable in model.trainable_variables]
+        self._forward_backward = tf.function(self._gradients, jit_compile=jit_compile, autograph=False)
+        self._compute = traced_once(self._step if accumulation_steps == 1 else self._accumulate)
+        self.pending = 0
+        if accumulation_steps > 1:
+            self._make_accumulators()
+
+    def _make_accumulators(self) -> None:
+        # Each replica adds up its own; they meet only when the optimizer moves.
+        local = {
+            "synchronization": tf.VariableSynchronization.ON_READ,
+            "aggregation": tf.VariableAggregation.SUM,
+        }
+        self.accumulators = [
+            tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False, **local) for v in self.variables_
+        ]
+        self.accumulated_weight = tf.Variable(tf.constant(0.0), trainable=False, **local)
+        # Which gradients come as slices is known only after the first backward pass.
+        self.sliced: list[bool] = []
+
+    def __call__(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """See the class."""
+        sums = self._compute(batch)
+        if self.accumulation_steps == 1:
+            return sums
+        self.pending += 1
+        if self.pending == self.accumulation_steps:
+            self.flush()
+        return sums
+
+    def flush(self) -> None:
+        """Moves the weights by what has been accumulated so far, if anything."""
+        if self.pending:
+            self._apply_accumulated()
+            self.pending = 0
+
+    def _gradients(self, batch, scale):
+        """Gradients of the summed loss on this replica, with the sums of loss and weight."""
+        if self.shares == 1:
+            return self._gradients_of(batch, scale)
+        found = [self._gradients_of(_part(batch, i, self.shares), scale) for i in range(self.shares)]
+        by_share, totals, weights = zip(*found, strict=True)
+        return list(map(added, zip(*by_share, strict=True))), tf.add_n(totals), tf.add_n(weights)
+
+    def _gradients_of(self, batch, scale):
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self.variables_)
+            output = self.forward(batch["features"])
+            weights = tf.cast(batch["weights"], tf.float32)
+            total = tf.reduce_sum(self.loss(batch["targets"], output) * weights)
+            objective = total * scale
+        gradients = tape.gradient(
+            objective, self.variables_, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        return gradients, total, tf.reduce_sum(weights)
+
+    def _scale(self) -> tf.Tensor:
+        return tf.constant(1.0) if self.loss_scale is None else self.loss_scale.value()
+
+    def _step(self, batch):
+        def replica_step():
+            gradients, total, weight = self._forward_backward(_own_rows(batch), self._scale())
+            return self._reduce_and_apply(gradients, weight, total)
+
+        total, weight = self.strategy.run(replica_step)
+        return {"loss": _first(self.strategy, total), "weight": _first(self.strategy, weight)}
+
+    def _accumulate(self, batch):
+        def replica_accumulate():
+            gradients, total, weight = self._forward_backward(_own_rows(batch), self._scale())
+            self.sliced = [isinstance(g, tf.IndexedSlices) for g in gradients]
+            for accumulator, gradient in zip(self.accumulators, gradients, strict=True):
+                accumulator.assign_add(tf.convert_to_tensor(gradient))
+            self.accumulated_weight.assign_add(weight)
+            return tf.distribute.get_replica_context().all_reduce(SUM, [total, weight])
+
+        total, weight = self.strategy.run(replica_accumulate)
+        return {"loss": _first(self.strategy, total), "weight": _first(self.strategy, weight)}
+
+    @tf.function(autograph=False)
+    def _apply_accumulated(self):
+        def replica_apply():
+            gradients = [
+                _rows_of(accumulator.read_value()) if sliced else accumulator.read_value()
+                for accumulator, sliced in zip(self.accumulators, self.sliced, strict=True)
+            ]
+            self._reduce_and_apply(gradients, self.accumulated_weight.read_value(), tf.constant(0.0))
+            for accumulator in (*self.accumulators, self.accumulated_weight):
+                accumulator.assign(tf.zeros_like(accumulator))
+
+        self.strategy.run(replica_apply)
+
+    def _reduce_and_apply(self, gradients: Sequence[Gradient], weight, total):
+        """Sums over replicas, then one identical optimizer step on each."""
+        context = tf.distribute.get_replica_context()
+        total, weight = context.all_reduce(SUM, [total, weight])
+        gradients = [_all_reduce(context, gradient) for gradient in gradients]
+        factor = 1.0 / (tf.maximum(weight, 1e-12) * self._scale())
+        norm = global_norm(gradients) * factor
+        if self.clip_norm is not None:
+            factor *= self.clip_norm / tf.maximum(norm, self.clip_norm)
+        # Once for both: of a large model each pass over all gradients shows in the time of a step.
+        gradients = [scaled(gradient, factor) for gradient in gradients]
+        context.merge_call(self._apply, args=(gradients, all_finite(norm), weight > 0))
+        return total, weight
+
+    def _apply(self, strategy, gradients, finite, weighty):
+        finite, weighty = _first(strategy, finite), _first(strategy, weighty)
+        # A norm that is not finite is a float16 overflow or a diverged run; neither may reach the weights.
+        self.optimizer.apply(strategy, gradients, tf.logical_and(finite, weighty))
+        if self.loss_scale is not None:
+            self.loss_scale.adjust(strategy, finite)
+
+
+def _all_reduce(context, gradient: Gradient) -> Gradient:
+    if not isinstance(gradient, tf.IndexedSlices):
+        return context.all_reduce(SUM, gradient)
+    # Slices are gathered, not added, over replicas: merge duplicates after.
+    return merged_rows(context.all_reduce(SUM, gradient) if context.num_replicas_in_sync > 1 else gradient)
+
+
+def _rows_of(dense: tf.Tensor) -> tf.IndexedSlices:
+    """The rows of a dense gradient that are not zero."""
+    rows = tf.where(tf.reduce_any(dense != 0, axis=-1))[:, 0]
+    return tf.IndexedSlices(tf.gather(dense, rows), rows, tf.shape(dense))
+
+
+def _first(strategy: tf.distribute.Strategy, value):
+    """One replica's copy of a value that is the same on all."""
+    return strategy.experimental_local_results(value)[0]
+
+
+def _own_rows(batch: Batch) -> Batch:
+    """This replica's rows of a batch that all replicas of a worker see whole."""
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return batch
+    # Of several workers each has a batch of its own, for the replicas that it has itself.
+    replicas = len(context.strategy.extended.worker_devices)
+    if replicas == 1:
+        return batch
+
+    return _part(batch, context.replica_id_in_sync_group % replicas, replicas)
+
+
+def _part(batch: Batch, number, count: int) -> Batch:
+    """One of so many equal parts of a batch's rows."""
+
+    def cut(value):
+        rows = tf.shape(value)[0] // count
+        return value[number * rows : (number + 1) * rows]
+
+    return tf.nest.map_structure(cut, batch)

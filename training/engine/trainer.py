@@ -1,0 +1,206 @@
+"""A model trained on the rows of a task: where it computes, what its step is, and how often it is judged."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kmha.errors import InputError
+from training.cli.parser import say
+from training.config.config import FitConfig
+from training.config.defaults import LEARNING_RATE, with_usual
+from training.config.encoder_shape import has_new_ngrams
+from training.data.inputs import Inputs, Source
+from training.data.length_buckets import computed_share
+from training.data.load import Data
+from training.distillation.task import trained_beside
+from training.distributed.coordinator import ALONE, Crew
+from training.engine.callbacks import EpochTable, Progress
+from training.engine.consistency import check_same_weights
+from training.engine.ema import WeightAverage
+from training.engine.layerwise_lr import freeze, rate_courses
+from training.engine.loop import Loop, Standing, epoch_plans
+from training.engine.model_init import Start, initial_model
+from training.engine.optimizer import AdamW, warmup_then_decay
+from training.engine.train_step import TrainingStep, check_rows, make_strategy
+from training.evaluation.evaluator import Judge
+from training.runs.checkpoint_folder import whole
+from training.runs.run_folder import CHECKPOINT, RUN_LOG
+from training.runtime.cpu_sharding import core_shares, may_share
+from training.runtime.memory_estimate import available_bytes, check_memory, encoder_configs
+from training.runtime.mixed_precision import LossScale
+from training.runtime.resource_usage import trained_size
+from training.tasks.protocol import Task
+
+
+def train(
+    config: FitConfig,
+    data: Data,
+    inputs: Inputs,
+    validation: Source,
+    folder: Path,
+    start: Start | None = None,
+    crew: Crew = ALONE,
+) -> tuple[Any, Judge, Standing]:
+    """Trains the model of the data's task.
+
+    Args:
+        config: All settings; those left to the data are filled in.
+        data: The parts of the data.
+        inputs: Their tokens.
+        validation: The validation rows, which pick the best weights.
+        folder: For the checkpoint and logs.
+        start: The model to go on with; None begins with a new one.
+        crew: The workers that train together.
+
+    Returns:
+        The model with its best weights, its judge, and how the training went.
+    """
+    strategy = _strategy(config, data.task, crew)
+    shares = core_shares() if may_share(config, data.task) else 1
+    lessons = inputs.lessons(
+        data.task,
+        data.train,
+        data.labels,
+        config.train.seed,
+        full_shapes=_compiled(config.train.jit),
+        divisor=strategy.num_replicas_in_sync // crew.count * shares,
+    )
+    source = lessons.of(0, last=True)
+    lengths = source.buckets([validation], config.train.buckets)
+    plans = epoch_plans(source, lengths, config.train, 0)
+    check_rows(plans, config.train, strategy.num_replicas_in_sync, data.train.examples.origin)
+    # Of large data all parts of an epoch are as long as the first, but for chance.
+    batches = len(plans) * lessons.per_epoch
+    pairs = len(source.rows) if data.task.num_texts == 2 else 0
+    config = with_usual(config, data.task, source.text_lengths, batches, pairs)
+    rounds = config.train.epochs * lessons.per_epoch
+    with strategy.scope():
+        if start is not None:
+            model = start.build()
+        else:
+            model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
+        # What a GPU has free is TensorFlow's to know; there it says so itself.
+        if not tf.config.list_logical_devices("GPU"):
+            check_memory(encoder_configs(model), trained_size(model), plans, available_bytes())
+        new_ngrams = has_new_ngrams(config)
+        freeze(model, config.finetune.frozen_layers, new_ngrams)
+        trained = trained_beside(data.task, model)
+        step, average = _step_and_average(
+            config, data.task, model, trained, strategy, batches, new_ngrams, shares
+        )
+    check_same_weights(crew, model.variables)
+    judge = Judge(model, data.task, data.labels, lengths)
+    judge.check(data.validation)
+    loop = Loop(
+        model=model,
+        step=step,
+        source=source,
+        lengths=lengths,
+        validate=lambda: crew.once("validation", lambda: judge.validate(validation, data.validation)),
+        metric=data.task.metric,
+        settings=dataclasses.replace(
+            config.train, epochs=rounds, patience=config.train.patience * lessons.per_epoch
+        ),
+        average=average,
+        checkpoint=folder / CHECKPOINT,
+        callbacks=_callbacks(config, data.task.metric, batches, lessons.per_epoch, folder),
+        judge_first=start is not None,
+        crew=crew,
+        source_of=lambda number: lessons.of(number, last=number + 1 == rounds),
+    )
+    if config.resume:
+        # All of them: where the newest turns out to be damaged, every worker takes the one before it.
+        for name in crew.once("checkpoints", lambda: [path.name for path in whole(loop.checkpoint)]):
+            crew.hand_over(loop.checkpoint / name)
+    # Of pairs there are many combinations, more than anybody would read.
+    shown = ", ".join(map(str, lengths)) if inputs.preprocessor.num_texts == 1 else f"{len(lengths)} shapes"
+    share = computed_share(plans, source.lengths)
+    counted = f"{batches:,} batches an epoch, padded to {shown}: {share:.2f} times the real tokens"
+    say(f"{trained_size(model):,} weights, {counted}")
+    return model, judge, loop.run(resume=config.resume)
+
+
+def _strategy(config: FitConfig, task: Task, crew: Crew = ALONE) -> tf.distribute.Strategy:
+    """Where to compute; raises InputError where replicas would each see too few rows."""
+    if crew.strategy is not None:
+        if task.whole_batches:
+            raise InputError(
+                "--match.loss: wanted one that scores each row by itself or within its list for several workers, given"
+                " one that compares each row with all others of its batch"
+            )
+        return crew.strategy
+    if not task.whole_batches:
+        return make_strategy(config.strategy)
+    strategy = make_strategy("one" if config.strategy == "auto" else config.strategy)
+    if strategy.num_replicas_in_sync > 1:
+        raise InputError(
+            "--strategy: wanted one for a loss that compares each row with all others of its batch, given"
+            f" {config.strategy} with {strategy.num_replicas_in_sync} devices"
+        )
+    return strategy
+
+
+def _step_and_average(
+    config: FitConfig,
+    task: Task,
+    model: Any,
+    trained: Any,
+    strategy: tf.distribute.Strategy,
+    batches: int,
+    new_ngrams: bool,
+    shares: int,
+) -> tuple[TrainingStep, WeightAverage | None]:
+    """The training step of a run with so many batches an epoch; call it in the scope of the strategy.
+
+    Trained are the variables of the model, or with a teacher of what learns beside it too.
+    """
+    optimizer = config.optimizer
+    variables = trained.trainable_variables
+    weights = [variable.value for variable in variables]
+    steps = -(-batches // optimizer.accumulation_steps) * config.train.epochs
+    rate = warmup_then_decay(
+        optimizer.learning_rate or LEARNING_RATE,
+        steps,
+        round(optimizer.warmup_fraction * steps),
+        optimizer.decay,
+    )
+    step = TrainingStep(
+        trained,
+        task.row_losses,
+        AdamW(
+            weights,
+            rate,
+            optimizer.weight_decay,
+            row_rate=optimizer.embedding_rate or 1.0,
+            courses=rate_courses(model, config.finetune, steps, variables, new_ngrams),
+        ),
+        strategy,
+        jit_compile=_compiled(config.train.jit),
+        clip_norm=optimizer.clip_norm or None,
+        accumulation_steps=optimizer.accumulation_steps,
+        loss_scale=LossScale() if config.precision == "float16" else None,
+        forward=lambda features: task.forward(trained, features),
+        shares=shares,
+    )
+    average = WeightAverage(weights, strategy, optimizer.ema_decay) if optimizer.ema_decay else None
+    return step, average
+
+
+def _compiled(jit: str) -> bool:
+    """Whether XLA compiles the step; auto: on GPUs."""
+    return jit == "on" or (jit == "auto" and bool(tf.config.list_logical_devices("GPU")))
+
+
+def _callbacks(
+    config: FitConfig, metric: str, batches: int, parts: int, folder: Path
+) -> list[keras.callbacks.Callback]:
+    callbacks: list[keras.callbacks.Callback] = [
+        Progress(batches * config.train.epochs, metric, parts),
+        EpochTable(folder / RUN_LOG, append=config.resume),
+    ]
+    if config.tensorboard:
+        callbacks.append(keras.callbacks.TensorBoard(str(folder / "tensorboard")))
+    return callbacks

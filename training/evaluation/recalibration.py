@@ -1,0 +1,171 @@
+"""A trained run judged on rows without its calibration, with it, and with one that fits these rows."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kmha.bundle.bundle import Bundle
+from kmha.bundle.manifest import TAG
+from kmha.calibration import Calibration, calibrate
+from kmha.tags.tagging import Decoder
+from training.cli.column_flags import GivenColumns
+from training.data.inputs import cut_parts
+from training.evaluation.abstention import Abstention, most_answers
+from training.evaluation.evaluator import Judge, read_some_rows
+from training.evaluation.model_calibration import fitted, one_answer
+from training.evaluation.reliability import Reliability, reliability
+from training.tasks.protocol import Part, Task
+
+JUDGED_LENGTHS = 8
+SHOWN = ("accuracy", "span_f1", "token_accuracy", "macro_f1", "ece", "loss")
+UNCALIBRATED, RUN, FITTED = "uncalibrated", "run", "fitted"
+_TITLES = {UNCALIBRATED: "without calibration", RUN: "as the run is", FITTED: "fitted to these rows"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Labelled rows and what a bundle says of them.
+
+    Attributes:
+        bundle: A trained bundle; its model is changed on the way and is the same again afterwards but for rounding.
+        task: Reads and scores the rows.
+        part: The rows.
+        raw: Logits float32 [R, C], or of a tagger the scores of all words float32 [N, K].
+        counts: Of a tagger the words of each sentence, int64 [R].
+    """
+
+    bundle: Bundle
+    task: Task
+    part: Part
+    raw: np.ndarray
+    counts: np.ndarray | None
+
+    @classmethod
+    def read(cls, bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> "Rows":
+        """Asks a bundle about the rows of a file.
+
+        Args:
+            bundle: A trained bundle.
+            path: Labelled rows.
+            given: Names of columns that are others than in training.
+            folder: Where the rows are kept meanwhile.
+
+        Raises:
+            InputError: The file or a row of it cannot be used, or it has none.
+        """
+        task, part = read_some_rows(bundle, path, given, folder)
+        inputs = cut_parts(bundle.preprocessor, {"judged": part}, folder, windows=task.windows)
+        read = inputs.judged("judged", task.targets(part, bundle.labels))
+        judge = Judge(bundle.model, task, bundle.labels, read.buckets([], JUDGED_LENGTHS))
+        words: Any = read
+        return cls(bundle, task, part, judge.raw(read), words.word_counts if bundle.task == TAG else None)
+
+    def answers(self, raw: np.ndarray) -> Any:
+        """What the model as it is now makes of logits or scores: probabilities, or `Tagged`."""
+        if self.counts is not None:
+            return Decoder(self.bundle.model)(raw, self.counts)
+        return np.asarray(self.bundle.model.probabilities(raw))
+
+    def judged(self, raw: np.ndarray, thresholds: list[float] | None) -> tuple[Any, dict[str, Any]]:
+        """The answers and their scores."""
+        answers = self.answers(raw)
+        decision = {} if thresholds is None else {"thresholds": thresholds}
+        return answers, self.task.scores(self.part, self.bundle.labels, answers, decision)
+
+    def sure_and_right(self, answers: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The probabilities that the calibration error is of, float [N], and whether each came true, bool [N]."""
+        labels = self.bundle.labels
+        if self.counts is not None:
+            wanted = self.task.targets(self.part, labels)
+            return answers.probabilities[np.arange(len(wanted)), answers.tag_ids], answers.tag_ids == wanted
+        if self.bundle.decides_by_threshold:
+            targets = self.task.targets(self.part, labels)
+            true = targets if self.bundle.multi_label else targets[:, :1]
+            return answers.ravel(), true.ravel() > 0
+        return one_answer(self.task, self.part, labels, answers, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recalibrated:
+    """What was found.
+
+    Attributes:
+        total: The calibration of the run as it is to be, counted from the uncalibrated model.
+        change: The one to put on the run as it is; None: none.
+        scores: Of the model in each state, by name.
+        diagrams: Of the uncalibrated model and of the last state.
+        wanted: The precision asked for; None: none.
+        abstention: None where none was asked for, or no threshold is enough.
+    """
+
+    total: Calibration
+    change: Calibration | None
+    scores: dict[str, dict[str, Any]]
+    diagrams: list[Reliability]
+    wanted: float | None
+    abstention: Abstention | None
+
+    def values(self) -> dict[str, Any]:
+        """As JSON values."""
+        last = list(self.scores.values())[-1]
+        shown: dict[str, Any] = {"rows": last["rows"]} if "rows" in last else {}
+        shown |= self.total.values()
+        for name, scores in self.scores.items():
+            shown[name] = {key: scores.get(key) for key in SHOWN}
+            shown[name] = {key: value for key, value in shown[name].items() if value is not None}
+        if self.wanted is not None:
+            found = {"abstain_below": None} if self.abstention is None else self.abstention.values()
+            shown["abstention"] = {"wanted_precision": self.wanted, **found}
+        return shown
+
+    def put(self, bundle: Bundle, name: str) -> Iterator[str]:
+        """Changes a bundle; gives a line for each thing that somebody should know.
+
+        Args:
+            bundle: The one that was judged, loaded anew.
+            name: Of the rows.
+        """
+        if self.change is not None:
+            calibrate(bundle.model, self.change)
+            if bundle.thresholds is not None:
+                bundle.thresholds = self.change.thresholds(bundle.thresholds)
+            bundle.details["calibration"] = {**self.total.values(), "rows": name}
+            if bundle.abstain_below is not None and self.wanted is None:
+                bundle.abstain_below = None
+                yield "abstain_below went, it was chosen for another temperature; choose one with --precision"
+        if self.wanted is not None:
+            bundle.abstain_below = None if self.abstention is None else self.abstention.abstain_below
+            if self.abstention is None:
+                yield f"no probability is high enough for {self.wanted:g} right answers: the run never abstains"
+
+
+def recalibrated(rows: Rows, refit: bool, precision: float | None) -> Recalibrated:
+    """Judges a run on rows, in up to three states.
+
+    Args:
+        rows: What it says of them.
+        refit: Whether to fit a calibration to them.
+        precision: Share of answers to be right, for which to find the probability to abstain below.
+    """
+    bundle, now = rows.bundle, Calibration.of(rows.bundle.details)
+    change = fitted(bundle.model, rows.task, rows.part, bundle.labels, rows.raw) if refit else None
+    states = {UNCALIBRATED: now.undone(), RUN: Calibration()}
+    if change is not None:
+        states[FITTED] = change
+    scores, diagrams, sure_and_right = {}, [], None
+    for name, state in states.items():
+        thresholds = None if bundle.thresholds is None else state.thresholds(bundle.thresholds)
+        calibrate(bundle.model, state)
+        answers, scores[name] = rows.judged(state.applied(rows.raw).astype(np.float32), thresholds)
+        calibrate(bundle.model, state.undone())
+        diagrams.append(reliability(_TITLES[name], *rows.sure_and_right(answers), scores[name]["ece"]))
+        if precision is not None:
+            sure_and_right = one_answer(rows.task, rows.part, bundle.labels, answers, thresholds)
+    abstention = None
+    if precision is not None and sure_and_right is not None:
+        abstention = most_answers(*sure_and_right, precision)
+    total = now if change is None else change.after(now)
+    return Recalibrated(total, change, scores, [diagrams[0], diagrams[-1]], precision, abstention)

@@ -1,0 +1,1 @@
+"""Attention view and token attributions of a prediction."""

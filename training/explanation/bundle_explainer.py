@@ -1,0 +1,244 @@
+"""A run's model as something that can be asked what it looked at, with gradients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kmha.bundle.bundle import Bundle
+from kmha.bundle.manifest import A_MODEL, MASKED_LM, MATCH, TAG
+from kmha.document_windows import windows_of
+from kmha.errors import InputError
+from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_STARTS
+from kmha.layers.stacked_heads import stacked_heads
+from kmha.models.traces import traced
+from kmha.text.ragged import Ragged
+from kmha.text.words import word_bounds
+from training.explanation.attributions import ATTENTION, TOKENS, Looked, WindowRead
+from training.explanation.explainer import Chosen
+from training.explanation.words import NO_WORD
+
+
+def run_model(bundle: Bundle) -> "RunTexts | RunTagger":
+    """A bundle's model as a `TextModel` or a `TagModel`; raises InputError where it is neither."""
+    if bundle.task == MASKED_LM:
+        raise InputError(f"wanted a classifier, a matcher or a tagger, given {A_MODEL[bundle.task]}")
+    return RunTagger(bundle) if bundle.task == TAG else RunTexts(bundle)
+
+
+class _Gradients:
+    """Attention and gradient × input of single rows, in one graph.
+
+    The input is what enters the first block, measured from what enters it where every token is unknown: a step from
+    nothing would say little of models that normalise each vector before they use it.
+
+    Args:
+        model: A built model.
+        answer: Of the model's outputs [1, …] the number that is explained, with two integers that choose it.
+        parts: The preprocessors by the name of their token ids.
+    """
+
+    def __init__(self, model: Any, answer: Any, parts: dict[str, Any]):
+        def forward(features, first, second):
+            with traced() as nothing:
+                model(features | _unknown(features, parts), training=False)
+            with tf.GradientTape() as tape, traced() as traces:
+                outputs, weights = model(features, return_attention_weights=True, training=False)
+                chosen = answer(outputs, first, second)
+            states = [trace.states[0] for trace in traces]
+            gradients = tape.gradient(chosen, states, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            products = [
+                tf.reduce_sum(tf.cast(gradient * (state - start.states[0]), tf.float32), axis=-1)
+                for gradient, state, start in zip(gradients, states, nothing, strict=True)
+            ]
+            named = weights if isinstance(weights, dict) else {ATTENTION: weights}
+            return {name: stacked_heads(each) for name, each in named.items()}, products
+
+        self._forward: Any = tf.function(forward, autograph=False)
+        self._traced: Any = None
+
+    def __call__(
+        self, features: dict[str, Any], first: int, second: int
+    ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+        """Attention float32 [B, L, N, T, S] by name, and gradient × input float32 [B, T] of each pass of an encoder.
+
+        B is 1, but for a text that is read in windows, of which it is how many there are.
+        """
+        if self._traced is None:
+            # Once, for sequences of any length.
+            specs = {
+                name: tf.TensorSpec([None] * len(each.shape), each.dtype) for name, each in features.items()
+            }
+            self._traced = self._forward.get_concrete_function(specs, *[tf.TensorSpec([], tf.int32)] * 2)
+        weights, products = self._traced(features, tf.constant(first), tf.constant(second))
+        return {name: each.numpy() for name, each in weights.items()}, [each.numpy() for each in products]
+
+
+def _unknown(features: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    """The features in which every token but the special ones at the ends is unknown, and no word is spelt."""
+    found = {}
+    for name, part in parts.items():
+        ids = features[name]
+        special = (ids == part.start_id) | (ids == part.end_id) | (ids == part.padding_id)
+        found[name] = tf.where(special, ids, part.unknown_id)
+    if CHARACTER_IDS in features:
+        found[CHARACTER_IDS] = tf.zeros_like(features[CHARACTER_IDS])
+    return found
+
+
+class RunTexts:
+    """See `training.explanation.explainer.TextModel`.
+
+    Args:
+        bundle: Of a classifier or a matcher.
+    """
+
+    def __init__(self, bundle: Bundle):
+        model = bundle.model
+        self._bundle, self._preprocessor = bundle, bundle.preprocessor
+        self._inputs = {given.ids.replace(TOKEN_IDS, TOKENS): given for given in bundle.preprocessor.inputs}
+        self.labels = bundle.labels
+        is_pair = bundle.task == MATCH
+        self.scores = is_pair and model.target == "graded"
+        self.decides = is_pair and bundle.decides_by_threshold
+        self._pairs: list[Any] = model.pairs if is_pair else []
+        self.pooling = self._pairs[0].pooling.mode if is_pair else model.pooling.mode
+        self.notes: list[str] = []
+        if is_pair and model.form == "bi":
+            self.notes.append(
+                "In the bi form the texts do not look at each other: there is no cross-attention."
+            )
+        if is_pair and model.form == "joint" and model.symmetric:
+            self.notes.append("The pair is read both ways; the attention is that of A before B.")
+        if is_pair and self._pairs[0].overlap:
+            self.notes.append(
+                "Which words both texts share also goes to the score directly, past all attention."
+            )
+        self._gradients = _Gradients(
+            model,
+            lambda logits, output, sign: logits[0, output] * tf.cast(sign, logits.dtype),
+            {given.ids: given.part for given in self._inputs.values()},
+        )
+
+    def probabilities(self, rows: Sequence[tuple[str, ...]]) -> np.ndarray:
+        """See the protocol."""
+        single = self._preprocessor.num_texts == 1
+        return self._bundle.probabilities([row[0] for row in rows] if single else list(rows))
+
+    def matches(self, row: tuple[str, ...]) -> bool:
+        """See the protocol."""
+        return self._bundle.predict([row])[0]["match"]
+
+    def bounds(self, text: str) -> list[tuple[int, int]]:
+        """See the protocol."""
+        return word_bounds(text)
+
+    def pieces(self, name: str, words: Sequence[str]) -> list[list[str]]:
+        """See the protocol."""
+        part = self._inputs[name].part
+        if not words:
+            return []
+        tokens = part.vocabulary.tokens
+        cut = part.tokenize(tf.constant([word.encode("utf-8", "replace") for word in words]))
+        return [[tokens[each] for each in ids] for ids in cut.to_list()]
+
+    def look(self, row: tuple[str, ...], chosen: Chosen) -> Looked:
+        """See the protocol."""
+        columns = [tf.constant([text.encode("utf-8", "replace")]) for text in row]
+        features = self._preprocessor.pad(self._preprocessor.cut(*columns))
+        found, products = self._gradients(features, chosen.output, chosen.sign)
+        tokens = {
+            name: [given.part.vocabulary.tokens[each] for each in features[given.ids][0].numpy()]
+            for name, given in self._inputs.items()
+        }
+        windows = windows_of(self._bundle.model)
+        if windows is not None and len(found[ATTENTION]) > 1:
+            shares = self._bundle.model.window_shares(features)[0].numpy().tolist()
+            places = windows.places(len(tokens[TOKENS]))
+            read = [
+                WindowRead(*each) for each in zip(places, shares, found[ATTENTION], products[0], strict=True)
+            ]
+            return Looked(tokens, {}, {}, read)
+        weights = {name: each[0] for name, each in found.items()}
+        lengths = {name: len(each) for name, each in tokens.items()}
+        return Looked(tokens, weights, self._by_name([each[0] for each in products], lengths))
+
+    def _by_name(self, products: list[np.ndarray], lengths: dict[str, int]) -> dict[str, np.ndarray]:
+        """Gradient × input by the name of the tokens, from the passes through encoders in their order."""
+        names = list(lengths)
+        if not self._pairs or self._bundle.model.form != "joint":
+            return dict(zip(names, products, strict=True))
+        found = {}
+        for index, (a, b) in enumerate(zip(names[::2], names[1::2], strict=True)):
+            both = products[index].copy()
+            if self._bundle.model.symmetric:
+                # The second pass reads B first: its [CLS] and B, then A without a [CLS].
+                other = products[len(self._pairs) + index]
+                both[0] += other[0]
+                both[1 : lengths[a]] += other[lengths[b] :]
+                both[lengths[a] :] += other[1 : lengths[b]]
+            found |= {a: both[: lengths[a]], b: both[lengths[a] :]}
+        return found
+
+
+class RunTagger:
+    """See `training.explanation.explainer.TagModel`.
+
+    Args:
+        bundle: Of a tagger.
+    """
+
+    def __init__(self, bundle: Bundle):
+        self._tagger: Any = bundle.tagger
+        self._model, self._preprocessor = bundle.model, bundle.preprocessor
+        self.labels = bundle.labels
+        self.notes: list[str] = []
+        self._gradients = _Gradients(
+            bundle.model,
+            lambda scores, word, tag: scores[0, word, tag],
+            {TOKEN_IDS: bundle.preprocessor.part},
+        )
+
+    def words(self, text: str) -> list[str]:
+        """The words of a raw text."""
+        return self._tagger.split([text]).words[0]
+
+    def tagged(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], np.ndarray]]:
+        """See the protocol."""
+        found = self._tagger.tag(sentences).sentences()
+        return [(each.tag_ids.tolist(), each.probabilities) for each in found]
+
+    def look(self, words: Sequence[str], word: int, tag: int) -> tuple[Looked, list[int], list[int]]:
+        """See the protocol."""
+        flat = tf.constant([each.encode("utf-8", "replace") for each in words])
+        cut = self._preprocessor.cut(Ragged.from_row_lengths(flat, [len(words)]))
+        firsts = np.cumsum(cut.windows.counts.numpy()) - cut.windows.counts.numpy()
+        window = int(np.searchsorted(firsts, word, side="right")) - 1
+        features = self._preprocessor.pad(self._preprocessor.chosen(cut, [window]))
+        numbers = cut.windows.words[window].numpy().tolist()
+        place = numbers.index(word)
+        found, products = self._gradients(features, place, tag)
+        weights = {name: each[0] for name, each in found.items()}
+        ids = features[TOKEN_IDS][0].numpy()
+        of_tokens = words_of_tokens(features[WORD_STARTS][0].numpy()[: len(numbers)], numbers, len(ids))
+        tokens = [self._preprocessor.vocabulary.tokens[each] for each in ids]
+        own = [token for token, number in enumerate(of_tokens) if number == word]
+        read_from = own[:1] if self._model.word_pooling == "first" else own
+        return Looked({TOKENS: tokens}, weights, {TOKENS: products[0][0]}), of_tokens, read_from
+
+
+def words_of_tokens(starts: np.ndarray, numbers: Sequence[int], length: int) -> list[int]:
+    """Which word each token of a window stands for.
+
+    Args:
+        starts: Place of each word's first token, integers [W].
+        numbers: Of the words.
+        length: Tokens of the window, special ones included; no padding.
+    """
+    found = [NO_WORD] * length
+    order = np.argsort(starts, kind="stable")
+    ends = [*starts[order][1:], length - 1]
+    for index, end in zip(order, ends, strict=True):
+        found[starts[index] : end] = [numbers[index]] * (end - starts[index])
+    return found

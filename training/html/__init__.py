@@ -1,0 +1,1 @@
+"""The frame, style and content policy of self-contained HTML pages."""

@@ -1,0 +1,1 @@
+"""Readers of data files, on-disk stores and atomic writes."""

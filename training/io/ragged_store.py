@@ -1,0 +1,190 @@
+"""Arrays of different lengths on disk, read by row, so that memory does not grow with the data.
+
+A spool is three files: `<path>` with the elements of all rows one after another, `<path>.lengths.npy`
+(int32 [rows]) and `<path>.offsets.npy` (int64 [rows], the first element of each row); the dtype is in
+`<path>.json`, which is written last: without it there is no spool. Only lengths and offsets are kept in
+memory, 12 bytes a row. The elements are read with `pread`, because pages of a memory map would count as
+memory of the process, and because it needs no lock between threads.
+"""
+
+import contextlib
+import json
+import os
+import weakref
+from array import array
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from training.io.scratch_folder import named
+
+_WRITE_BUFFER_BYTES = 1 << 20
+_MAX_LENGTH = int(np.iinfo(np.int32).max)
+
+
+class SpoolWriter:
+    """Writes a spool row by row; as a context manager it leaves nothing behind after an error.
+
+    Args:
+        path: The data file to make; its folder exists. Files of an older spool are replaced.
+        dtype: Type of the elements.
+    """
+
+    def __init__(self, path: Path, dtype: DTypeLike) -> None:
+        """Opens the data file."""
+        self._path = path
+        self._dtype = np.dtype(dtype)
+        self._lengths = array("i")
+        for suffix in ("json", "lengths.npy", "offsets.npy"):
+            _beside(path, suffix).unlink(missing_ok=True)
+        self._file = open(path, "wb", buffering=_WRITE_BUFFER_BYTES)
+
+    def append(self, row: np.ndarray) -> None:
+        """Adds one row.
+
+        Args:
+            row: 1-D array, cast to the dtype of the spool.
+        """
+        self.extend(row, np.array([len(row)]))
+
+    def extend(self, flat: np.ndarray, lengths: np.ndarray) -> None:
+        """Adds many rows at once.
+
+        Args:
+            flat: The elements of all rows, 1-D [sum(lengths)], cast to the dtype of the spool.
+            lengths: Elements of each row, integers [rows].
+
+        Raises:
+            ValueError: The lengths do not add up to the elements, or one is negative or above 2**31 - 1.
+        """
+        if flat.ndim != 1 or int(lengths.sum()) != flat.size:
+            raise ValueError(f"lengths add up to {int(lengths.sum())}, elements given: shape {flat.shape}")
+        if lengths.size and (lengths.min() < 0 or lengths.max() > _MAX_LENGTH):
+            raise ValueError(f"lengths in [0, {_MAX_LENGTH}] wanted, {lengths.min()}..{lengths.max()} given")
+        with named(self._path):
+            self._file.write(np.ascontiguousarray(flat, self._dtype).data)
+        self._lengths.frombytes(np.ascontiguousarray(lengths, np.int32).tobytes())
+
+    def close(self) -> "Spool":
+        """Writes the index and opens the finished spool; may be called again."""
+        self._finish()
+        return Spool.open(self._path)
+
+    def _finish(self) -> None:
+        if self._file.closed:
+            return
+        with named(self._path):
+            self._file.close()
+        lengths = np.array(self._lengths, np.int32)
+        offsets = np.zeros(len(lengths), np.int64)
+        np.cumsum(lengths[:-1], dtype=np.int64, out=offsets[1:])
+        np.save(_beside(self._path, "lengths.npy"), lengths)
+        np.save(_beside(self._path, "offsets.npy"), offsets)
+        index = {"dtype": self._dtype.str, "elements": int(lengths.sum(dtype=np.int64))}
+        _beside(self._path, "json").write_text(json.dumps(index), encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        """Gives the writer itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finishes the spool, or deletes it after an error."""
+        if kind is None:
+            self._finish()
+        else:
+            # On a full disk what is left in the buffer fails once more.
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._path.unlink(missing_ok=True)
+
+
+class Spool:
+    """A finished spool: rows of different lengths, read from disk in any order, from any thread.
+
+    Attributes:
+        dtype: Type of the elements.
+        lengths: Elements of each row, int32 [rows].
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype, lengths: np.ndarray, offsets: np.ndarray) -> None:
+        """Opens the data file; use `Spool.open`."""
+        self.dtype = dtype
+        self.lengths = lengths
+        self._offsets = offsets
+        self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    @classmethod
+    def open(cls, path: Path) -> "Spool":
+        """Opens the spool whose data file is `path`.
+
+        Raises:
+            FileNotFoundError: There is none, or it was not finished.
+            ValueError: The data file does not have the size that was recorded.
+        """
+        index = json.loads(_beside(path, "json").read_text(encoding="utf-8"))
+        dtype = np.dtype(index["dtype"])
+        wanted, given = index["elements"] * dtype.itemsize, path.stat().st_size
+        if wanted != given:
+            raise ValueError(f"{path}: {wanted} bytes wanted, {given} given")
+        lengths = np.load(_beside(path, "lengths.npy"), allow_pickle=False)
+        offsets = np.load(_beside(path, "offsets.npy"), allow_pickle=False)
+        return cls(path, dtype, lengths, offsets)
+
+    def __len__(self) -> int:
+        """Counts the rows."""
+        return len(self.lengths)
+
+    def read(self, row: int) -> np.ndarray:
+        """Reads one row, 1-D [lengths[row]].
+
+        Raises:
+            IndexError: No such row (negative rows do not exist).
+        """
+        return self.gather(np.array([row]))[0]
+
+    def gather(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Reads many rows, in the order asked for; a row may be asked for twice.
+
+        Args:
+            rows: Row numbers, integers [R].
+
+        Returns:
+            The elements of all rows one after another [sum(lengths)], and the lengths int32 [R].
+
+        Raises:
+            IndexError: No such row (negative rows do not exist).
+        """
+        rows = np.asarray(rows)
+        lengths = self.lengths[rows] if rows.size else np.zeros(0, np.int32)
+        flat = np.empty(int(lengths.sum(dtype=np.int64)), self.dtype)
+        if not rows.size:
+            return flat, lengths
+        if rows.min() < 0:
+            raise IndexError(f"row numbers from 0 wanted, {rows.min()} given")
+        # Neighbouring rows lie side by side in the file: each run of them costs one call.
+        starts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)
+        run_bytes = np.add.reduceat(lengths, starts, dtype=np.int64) * self.dtype.itemsize
+        positions = self._offsets[rows[starts]] * self.dtype.itemsize
+        view = flat.view(np.uint8).data
+        begin = 0
+        for size, position in zip(run_bytes.tolist(), positions.tolist(), strict=True):
+            self._read_into(view[begin : begin + size], position)
+            begin += size
+        return flat, lengths
+
+    def _read_into(self, view: memoryview, position: int) -> None:
+        while view:
+            count = os.preadv(self._descriptor, [view], position)
+            if not count:
+                raise OSError(f"the spool ends {len(view)} bytes too early")
+            view, position = view[count:], position + count
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(f"{path.name}.{suffix}")

@@ -1,0 +1,276 @@
+"""Rows of CSV, TSV and JSONL files in blocks, column by column: of millions, the handling of each is what costs.
+
+Whatever is wrong with a file is an `InputError` of one line that names the file and the physical line, counted by line
+feeds from 1 as editors and `sed` count.
+"""
+
+import csv
+import difflib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kmha.errors import InputError
+from training.io.text_lines import open_lines
+
+MAX_FIELD_CHARS = 1 << 24
+"""Longest CSV field, characters. A quote left open would otherwise read the whole file into one field."""
+
+FEWEST_ROWS, MOST_ROWS, BLOCK_CHARS = 16, 1024, 1 << 22
+"""Rows of the first block and of any block, and how many characters a block should have at most."""
+
+_JSON_KINDS = {dict: "an object", list: "a list", bool: "true or false", type(None): "null", str: "a string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows of a table that follow one another.
+
+    Attributes:
+        columns: Column name to the values of all rows: texts, in JSONL also lists of texts (see `training.io.tables`),
+            None where a row lacks the column.
+        lines: The physical line where each row starts.
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+    lines: Sequence[int]
+
+
+def csv_header(path: Path, delimiter: str) -> list[str]:
+    """Gives the names of the columns; raises InputError where the file has none or cannot be read."""
+    with open_lines(path) as lines:
+        return _header(path, csv.reader(lines, delimiter=delimiter, strict=True))
+
+
+def json_keys(path: Path) -> list[str]:
+    """Gives the keys of the first object of a JSONL file; raises InputError where there is none."""
+    with open_lines(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.isspace():
+                return list(_json_object(line, f"{path}:{number}"))
+    raise InputError(f"{path}: one JSON object a line wanted, an empty file given")
+
+
+def csv_blocks(
+    path: Path, delimiter: str, required: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[Block]:
+    """Streams the rows of a CSV or TSV file; rows before a wrong one come before the error.
+
+    Args:
+        path: The file.
+        delimiter: Between fields.
+        required: Columns that every row has.
+        optional: Columns that are kept where they exist.
+
+    Raises:
+        InputError: The file cannot be used, or the row at which the iteration stands.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD_CHARS))
+    with open_lines(path) as lines:
+        # strict: a quote that is never closed is an error, not one field with the rest of the file.
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        names = _header(path, reader)
+        for name in required:
+            if name not in names:
+                raise_missing(str(path), name, names)
+        places = {name: names.index(name) for name in (*required, *optional) if name in names}
+        first_line, most, found, problem, going_on = reader.line_num + 1, FEWEST_ROWS, False, "", True
+        while going_on:
+            rows: list[list[str]] = []
+            try:
+                # What was read before an error stays in the list.
+                rows.extend(itertools.islice(reader, most))
+            except csv.Error as error:
+                problem = _csv_problem(path, _line_behind(rows, first_line), reader.line_num, error)
+            going_on = len(rows) == most and not problem
+            numbers = _first_lines(rows, first_line, reader.line_num)
+            first_line = reader.line_num + 1
+            if rows and set(map(len, rows)) != {len(names)}:
+                rows, numbers, wrong = _whole_rows(rows, numbers, names)
+                if wrong:
+                    problem, going_on = f"{path}:{wrong}", False
+            if rows:
+                found = True
+                columns = list(zip(*rows, strict=True))
+                yield Block({name: columns[place] for name, place in places.items()}, numbers)
+                most = _next_rows(most, sum(sum(map(len, columns[place])) for place in places.values()))
+        if problem:
+            raise InputError(problem)
+        if not found:
+            raise InputError(f"{path}: rows wanted, nothing after the header given")
+
+
+def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Block]:
+    """Streams the rows of a JSONL file; rows before a wrong one come before the error. For the arguments see above."""
+    names, found = (*required, *optional), False
+    with open_lines(path) as lines:
+        numbered = enumerate(lines, start=1)
+        problem, going_on, most = None, True, FEWEST_ROWS
+        while going_on:
+            columns: dict[str, list[Any]] = {name: [] for name in names}
+            numbers: list[int] = []
+            chars, going_on = 0, False
+            for number, line in numbered:
+                if line.isspace():
+                    continue
+                try:
+                    values = _json_values(line, required, optional, f"{path}:{number}")
+                except InputError as error:
+                    problem = error
+                    break
+                for name, column in columns.items():
+                    column.append(values.get(name))
+                numbers.append(number)
+                chars += len(line)
+                if len(numbers) == most or chars >= BLOCK_CHARS:
+                    going_on = True
+                    break
+            most = _next_rows(most, chars)
+            if numbers:
+                found = True
+                yield Block(columns, numbers)
+        if problem is not None:
+            raise problem
+    if not found:
+        raise InputError(f"{path}: one JSON object a line wanted, an empty file given")
+
+
+def raise_missing(place: str, name: str, names: Sequence[str]) -> NoReturn:
+    """Raises the InputError for a column that there is not, with a guess at the one that was meant."""
+    folded = {each.strip().casefold(): each for each in names}
+    near = difflib.get_close_matches(name.strip().casefold(), folded, n=1)
+    hint = f"; did you mean {folded[near[0]]!r}?" if near else ""
+    raise InputError(f"{place}: column {name!r} wanted, columns {', '.join(names) or '(none)'} given{hint}")
+
+
+def _header(path: Path, reader: Any) -> list[str]:
+    try:
+        names = next(filter(None, reader), None)
+    except csv.Error as error:
+        raise InputError(_csv_problem(path, 1, reader.line_num, error)) from None
+    if names is None:
+        raise InputError(f"{path}: a header line with the column names wanted, an empty file given")
+    # Spreadsheets leave several nameless columns behind; nobody can ask for them, so they do no harm.
+    repeated = sorted({name for name in names if name and names.count(name) > 1})
+    if repeated:
+        raise InputError(f"{path}:{reader.line_num}: each column once wanted, {repeated[0]!r} given twice")
+    return names
+
+
+def _next_rows(rows: int, chars: int) -> int:
+    """Rows of the block after one of so many rows and characters."""
+    return min(MOST_ROWS, 2 * rows, max(1, BLOCK_CHARS * rows // max(1, chars)))
+
+
+def _line_behind(rows: Sequence[Sequence[str]], line: int) -> int:
+    """The line where the row behind these starts, the first of which starts at `line`."""
+    # Every line feed but those that end rows stands in a field.
+    return line + len(rows) + sum(field.count("\n") for fields in rows for field in fields)
+
+
+def _first_lines(rows: Sequence[Sequence[str]], line: int, last_line: int) -> Sequence[int]:
+    """The line where each row starts, of rows that reach from one line to another."""
+    if last_line - line + 1 == len(rows):
+        # Nothing in them reaches over a line end.
+        return range(line, last_line + 1)
+    counts = [1 + sum(field.count("\n") for field in fields) for fields in rows]
+    return list(itertools.accumulate(counts[:-1], initial=line))
+
+
+def _whole_rows(
+    rows: Sequence[list[str]], lines: Sequence[int], names: Sequence[str]
+) -> tuple[list[list[str]], list[int], str]:
+    """The rows before the first wrong one, but blank lines, where they start, and line and fault of the wrong one."""
+    kept, numbers, width = [], [], len(names)
+    for fields, line in zip(rows, lines, strict=True):
+        if len(fields) == width:
+            kept.append(fields)
+            numbers.append(line)
+        elif len(fields) > 1 or (fields and fields[0].strip()):
+            count = f"{width} field{'s' if width > 1 else ''} wanted ({', '.join(names)})"
+            return kept, numbers, f"{line}: {count}, {len(fields)} given"
+    return kept, numbers, ""
+
+
+def _csv_problem(path: Path, first_line: int, last_line: int, error: csv.Error) -> str:
+    text = str(error)
+    if "unexpected end" in text:
+        problem = "a closing quote wanted, the file ends inside a quoted field that starts here"
+    elif "field limit" in text:
+        problem = (
+            f"a field of at most {csv.field_size_limit()} characters wanted, more given (an open quote?)"
+        )
+    elif "new-line" in text:
+        problem = r"lines that end in \n or \r\n wanted, a lone \r outside quotes given"
+    else:
+        problem = f'quotes inside a quoted field written as "" wanted, others given at line {last_line}'
+    return f"{path}:{first_line}: {problem}"
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+# Numbers stay the text they were written as: no rounding, no limit on digits.
+_decode = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant).decode
+
+
+def _json_object(line: str, place: str) -> dict[str, Any]:
+    try:
+        record = _decode(line)
+    except (ValueError, RecursionError) as error:
+        problem = (
+            f"{error.msg} at position {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
+        )
+        raise InputError(f"{place}: one JSON object a line wanted, other text given ({problem})") from None
+    if not isinstance(record, dict):
+        raise InputError(f"{place}: one JSON object a line wanted, {_JSON_KINDS[type(record)]} given")
+    return record
+
+
+def _json_values(
+    line: str, required: Sequence[str], optional: Sequence[str], place: str
+) -> dict[str, str | list[str]]:
+    record = _json_object(line, place)
+    for name in required:
+        if name not in record:
+            raise_missing(place, name, list(record))
+    values = {
+        name: _json_value(record[name], name, place) for name in (*required, *optional) if name in record
+    }
+    # Only an escape can make half a surrogate pair, which no UTF-8 encoder takes.
+    if "\\ud" in line or "\\uD" in line:
+        _check_encodable(values, place)
+    return values
+
+
+def _json_value(value: Any, name: str, place: str) -> str | list[str]:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return value
+    if isinstance(value, list) and all(map(_is_span, value)):
+        return [json.dumps(each, ensure_ascii=False) for each in value]
+    given = "a list with other things" if isinstance(value, list) else _JSON_KINDS[type(value)]
+    raise InputError(f"{place}: a string, a number or a list of strings wanted for {name!r}, {given} given")
+
+
+def _is_span(item: Any) -> bool:
+    return (
+        item.keys() >= {"start", "end"}
+        if isinstance(item, dict)
+        else isinstance(item, list) and len(item) == 3
+    )
+
+
+def _check_encodable(values: dict[str, str | list[str]], place: str) -> None:
+    for name, value in values.items():
+        try:
+            "".join(value).encode("utf-8")
+        except UnicodeEncodeError:
+            raise InputError(
+                f"{place}: whole characters wanted for {name!r}, half a surrogate pair given"
+            ) from None

@@ -1,0 +1,98 @@
+"""Rows of a data set of `tensorflow-datasets`, in the form that tables give them."""
+
+import importlib.util
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from kmha.errors import InputError
+from training.io.tables import Row
+
+_logger = logging.getLogger(__name__)
+
+
+def tfds_rows(name: str, split: str, columns: Sequence[str], data_dir: Path | None = None) -> Iterator[Row]:
+    """Streams one split of a data set, in its fixed order, one row for each example.
+
+    A data set that is not prepared under `data_dir` yet is downloaded and prepared first. Bytes become
+    text, class numbers their names, other numbers text; a sequence of those becomes a list.
+
+    Args:
+        name: Name as for `tfds.load`, for example `ag_news_subset` or `glue/sst2`.
+        split: Split as for `tfds.load`, for example `train` or `train[:10%]`.
+        columns: The features wanted, under their names in the data set.
+        data_dir: Where data sets are kept; None is the default folder of tfds.
+
+    Yields:
+        Rows with the wanted columns; place is name, split and number from 1: `ag_news_subset:train:17`.
+
+    Raises:
+        InputError: `tensorflow-datasets` is not installed; unknown data set, split or feature; the data set
+            can not be downloaded; a feature is no text, class, number or sequence of those.
+    """
+    if importlib.util.find_spec("tensorflow_datasets") is None:
+        raise InputError(
+            f"tfds data set {name}: the package tensorflow-datasets wanted, it is not installed: "
+            "pip install 'kmha[tfds]'"
+        )
+    import tensorflow_datasets as tfds
+
+    builder = _prepared_builder(tfds, name, data_dir)
+    features = builder.info.features
+    known = list(features) if isinstance(features, tfds.features.FeaturesDict) else []
+    for column in columns:
+        if column not in known:
+            raise InputError(f"{name}: feature {column!r} wanted, features {', '.join(known)} given")
+    try:
+        dataset = builder.as_dataset(split=split, shuffle_files=False)
+    except (ValueError, KeyError):
+        given = ", ".join(builder.info.splits) or "(none)"
+        raise InputError(f"{name}: split {split!r} wanted, splits {given} given") from None
+    for number, example in enumerate(tfds.as_numpy(dataset), start=1):
+        place = f"{name}:{split}:{number}"
+        yield Row({key: _value(features[key], example[key], f"{place}: {key}") for key in columns}, place)
+
+
+def _prepared_builder(tfds: Any, name: str, data_dir: Path | None) -> Any:
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+    except tfds.core.registered.DatasetNotFoundError as error:
+        where = data_dir or "the default folder"
+        _logger.debug("tfds knows no %s: %s", name, error)
+        raise InputError(f"tfds data set {name!r} wanted, tfds and {where} hold none of that name") from None
+    except (ValueError, AssertionError, ImportError) as error:
+        raise InputError(f"tfds data set {name!r} can not be opened: {_first_line(error)}") from None
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # Each data set downloads in its own way and fails in its own way.
+        raise InputError(f"tfds data set {name!r} can not be prepared: {_first_line(error)}") from error
+    return builder
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _value(feature: Any, value: Any, place: str) -> str | list[str]:
+    """Turns one feature of one example into text, or into a list of texts for a sequence."""
+    if getattr(value, "ndim", 0) == 1:
+        element = getattr(feature, "feature", feature)
+        return [_text(element, each, place) for each in value]
+    return _text(feature, value, place)
+
+
+def _text(feature: Any, value: Any, place: str) -> str:
+    if hasattr(feature, "int2str"):
+        if not 0 <= int(value) < feature.num_classes:
+            raise InputError(f"{place}: a class from 0 to {feature.num_classes - 1} wanted, {value} given")
+        return feature.int2str(int(value))
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            raise InputError(f"{place}: UTF-8 text wanted, other bytes given") from None
+    if getattr(value, "shape", None) == ():
+        return str(value.item())
+    kind = type(feature).__name__
+    raise InputError(f"{place}: text, a class, a number or a list of those wanted, {kind} given")

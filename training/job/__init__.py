@@ -1,0 +1,1 @@
+"""One training run, from configuration to run folder."""

@@ -1,0 +1,105 @@
+"""How a fit joins the other workers of its job, if TF_CONFIG names any, and where each of them writes."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from kmha.errors import InputError
+from kmha.quiet import import_tensorflow
+from training.cli.parser import say
+from training.config.config import FitConfig
+from training.distributed.coordinator import ALONE, Crew
+from training.distributed.tf_config import VARIABLE, check_port, cluster_of, meet
+from training.runs.run_folder import run_folder
+
+
+@contextlib.contextmanager
+def joined(config: FitConfig) -> Iterator[Crew]:
+    """The workers that train together; inside, all but the chief say nothing.
+
+    Args:
+        config: All settings.
+
+    Raises:
+        InputError: TF_CONFIG or --strategy cannot be used, or another worker's input.
+        WorkerLost: Another worker is gone, or did not come.
+        Stopped: Another worker was interrupted.
+    """
+    cluster = cluster_of(os.environ.get(VARIABLE))
+    if cluster is None or cluster.count == 1:
+        yield ALONE
+        return
+    if config.strategy != "auto":
+        raise InputError(
+            f"--strategy: wanted auto for the {cluster.count} workers of {VARIABLE}, given {config.strategy}"
+        )
+    check_port(cluster)
+    say(f"worker {cluster.index} of {cluster.count} waits for the others")
+    meet(cluster)
+    crews = []
+
+    def connect() -> None:
+        from training.distributed.collectives import Connected
+
+        crews.append(Connected(cluster))
+
+    with _dying_of_signals():
+        import_tensorflow(connect)
+    from training.distributed.collectives import ending_together
+
+    with ending_together(crews[0]), _only_the_chief_speaks(crews[0]):
+        yield crews[0]
+
+
+def own_settings(config: FitConfig, crew: Crew) -> FitConfig:
+    """The settings of this worker: the chief says whether a run is gone on with, and alone writes where others read."""
+    if crew.count == 1:
+        return config
+    config = dataclasses.replace(config, resume=crew.once("resume", lambda: config.resume))
+    if crew.is_chief:
+        return config
+    return dataclasses.replace(
+        config, tensorboard=False, distill=dataclasses.replace(config.distill, cache=None)
+    )
+
+
+@contextlib.contextmanager
+def place(config: FitConfig, crew: Crew) -> Iterator[Path]:
+    """The folder to write into: of the chief as `run_folder`, of the others one that goes when the block ends."""
+    if crew.is_chief:
+        with run_folder(config) as folder:
+            yield folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="kmha-worker-") as folder:
+            yield Path(folder)
+
+
+@contextlib.contextmanager
+def _only_the_chief_speaks(crew: Crew) -> Iterator[None]:
+    if crew.is_chief:
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
+        yield
+
+
+@contextlib.contextmanager
+def _dying_of_signals() -> Iterator[None]:
+    """Lets signals end the process at once: Python would notice them only when all are connected.
+
+    Afterwards they are Python's again, although TensorFlow would like to have SIGTERM.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

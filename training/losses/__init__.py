@@ -1,0 +1,1 @@
+"""Loss functions, one value a row."""

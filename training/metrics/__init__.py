@@ -1,0 +1,1 @@
+"""Metrics computed from arrays of predictions and labels."""

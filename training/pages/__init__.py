@@ -1,1 +1,0 @@
-"""Pages that kmha writes: one HTML file each, which asks nobody for anything."""

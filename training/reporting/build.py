@@ -1,0 +1,106 @@
+"""A run's report put together and written: report.html, and report.md in the form of a model card."""
+
+from pathlib import Path, PurePath
+from typing import Any
+
+from kmha.bundle.manifest import A_MODEL, MATCH
+from training.html.page import write_page
+from training.reporting.blocks import Report, section
+from training.reporting.data_summary import duplicates, lengths, rows_read
+from training.reporting.html import page
+from training.reporting.model_card import card
+from training.reporting.overview import curves, overview, trust
+from training.reporting.per_label import labels
+from training.reporting.rankings import rankings
+from training.reporting.report_data import Material
+from training.reporting.reproducibility import making
+from training.reporting.rows_to_review import doubts
+
+# Of the tasks, as model hubs call what a model does.
+_PIPELINES = {
+    "classify": ("text-classification", "Text classification"),
+    "tag": ("token-classification", "Token classification"),
+    "masked-lm": ("fill-mask", "Masked language modeling"),
+}
+
+# Of scores that hubs know by another name.
+_HUB_METRICS = {
+    "macro_f1": "f1",
+    "span_f1": "f1",
+    "token_accuracy": "accuracy",
+    "masked_accuracy": "accuracy",
+}
+
+
+def report(material: Material) -> Report:
+    """The report of a run."""
+    sections = (
+        section("Scores", overview(material)),
+        section("Learning curves", curves(material)),
+        section("Labels", labels(material)),
+        section("Pairs", rankings(material)),
+        section("Probabilities", trust(material)),
+        section("Rows to read", doubts(material)),
+        section("Lengths", lengths(material)),
+        section("Rows", rows_read(material)),
+        section("Duplicates", duplicates(material)),
+        section("Making", making(material)),
+    )
+    rows = f"{material.scores['rows']:,} {material.judged.name} rows"
+    told = f"{A_MODEL[material.kind].split(' ', 1)[1].capitalize()}, judged on {rows}"
+    return Report(material.name, told, [each for each in sections if each], _card(material))
+
+
+def write_report(made: Report, html: Path, markdown: Path) -> None:
+    """Writes a report twice, each file beside its place first.
+
+    Args:
+        made: The report.
+        html: Where the page goes; one that stands there is replaced.
+        markdown: Likewise of the model card.
+
+    Raises:
+        InputError: Nobody can write there.
+    """
+    for path, content in ((html, page(made)), (markdown, card(made))):
+        write_page(path, content)
+
+
+def _card(material: Material) -> dict[str, Any]:
+    """The front matter of a model card; what only the owner of the rows can know is left out."""
+    pipeline, task = _pipeline(material)
+    scores = material.scores
+    named = dict.fromkeys((material.metric, "accuracy", "macro_f1", "f1", "loss"))
+    found = [name for name in named if isinstance(scores.get(name), int | float)]
+    origins = material.details.get("data")
+    origins = origins if isinstance(origins, dict) else {}
+    judged = origins.get(material.judged.name, origins.get("train", {}))
+    name = PurePath(str(judged.get("name", material.judged.name))).name
+    results = [
+        {"type": _HUB_METRICS.get(each, each), "name": each, "value": float(scores[each])} for each in found
+    ]
+    dataset = {"name": name, "type": name.partition(".")[0], "split": material.judged.name}
+    return {
+        "library_name": "keras",
+        "pipeline_tag": pipeline,
+        "tags": ["kmha", "keras", "tensorflow"],
+        "metrics": list(dict.fromkeys(each["type"] for each in results)),
+        "model-index": [
+            {
+                "name": material.name,
+                "results": [
+                    {"task": {"type": pipeline, "name": task}, "dataset": dataset, "metrics": results}
+                ],
+            }
+        ],
+    }
+
+
+def _pipeline(material: Material) -> tuple[str, str]:
+    if material.kind != MATCH:
+        return _PIPELINES[material.kind]
+    if material.judged.part.examples.named_queries:
+        return "text-ranking", "Text ranking"
+    if material.graded:
+        return "sentence-similarity", "Sentence similarity"
+    return "text-classification", "Classification of pairs of texts"

@@ -1,0 +1,1 @@
+"""Use of processors and memory: CPU sharding, mixed precision, resource usage."""

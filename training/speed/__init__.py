@@ -1,0 +1,1 @@
+"""Training speed compared with other libraries."""

@@ -1,0 +1,110 @@
+"""Trains as `training.fit` does: batches of similar lengths, its step, its optimizer, the moving average."""
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kmha.config import EncoderConfig
+from kmha.models.classifier import TextClassifier
+from kmha.pretrained.sources import find_checkpoint
+from kmha.pretrained.weights import put_weights
+from kmha.text.preprocessor import Preprocessor
+from kmha.text.vocabulary import Vocabulary
+from training.config.config import TrainSection
+from training.data.text_batches import BatchSource, token_chunks
+from training.engine.ema import WeightAverage
+from training.engine.optimizer import AdamW
+from training.engine.train_step import TrainingStep
+from training.io.ragged_store import SpoolWriter
+from training.losses.classification import softmax_cross_entropy
+from training.runtime.cpu_sharding import core_shares, cores, most_shares, split_cores
+from training.runtime.malloc_tuning import keep_freed_memory
+from training.runtime.mixed_precision import POLICIES
+from training.speed.workload import Work, answer
+
+_CHUNK_ROWS = 1024
+
+
+def learner(work: Work, precision: str) -> Callable[[int], Iterator[tuple[int, int, int]]]:
+    """See `training.speed.workload.answer`."""
+    keras.config.set_dtype_policy(POLICIES[precision])
+    keep_freed_memory()
+    split_cores(most_shares(TrainSection(batch_rows=work.batch_rows), work.max_length, cores()))
+    model = build(work)
+    step, average = training_step(model)
+    source = tokens_of(work)
+    batches = batches_of(source, work.batch_rows)
+
+    def train(steps: int) -> Iterator[tuple[int, int, int]]:
+        for plan, given in itertools.islice(batches, steps):
+            float(step(given)["loss"])
+            average.after_step(step.optimizer.steps_done)
+            yield len(plan.rows), plan.length, int(source.lengths[plan.rows].sum())
+
+    return train
+
+
+def build(work: Work) -> TextClassifier:
+    """A classifier of the wanted sizes, of the form of BERT: post-norm, no n-grams."""
+    sizes: dict[str, Any] = dict(work.sizes)
+    num_labels = sizes.pop("num_labels")
+    checkpoint = find_checkpoint(work.pretrained) if work.pretrained else None
+    config = (
+        EncoderConfig(**sizes, max_length=work.max_length, norm="post", attention_dropout=0.1)
+        if checkpoint is None
+        else checkpoint.config
+    )
+    model = TextClassifier(config, num_labels)
+    model.build()
+    if checkpoint is not None:
+        put_weights(model.encoder, checkpoint.read_weights(), config.num_layers)
+    return model
+
+
+def training_step(model: keras.Model) -> tuple[TrainingStep, WeightAverage]:
+    """The step of a classifier on one device."""
+    variables = [variable.value for variable in model.trainable_variables]
+    strategy = tf.distribute.get_strategy()
+    optimizer = AdamW(variables, lambda step: tf.constant(5e-5))
+    step = TrainingStep(model, softmax_cross_entropy, optimizer, strategy, shares=core_shares())
+    return step, WeightAverage(variables, strategy)
+
+
+def tokens_of(work: Work) -> BatchSource:
+    """The rows, cut once and kept on disk."""
+    vocabulary = Vocabulary.read(Path(work.vocabulary))
+    preprocessor = Preprocessor(vocabulary, "wordpiece", work.lower_case, work.max_length)
+    # Open files outlive their names: nothing is left behind, however the process ends.
+    with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
+        with SpoolWriter(Path(folder) / "tokens", np.int32) as writer:
+            chunks = (work.texts[i : i + _CHUNK_ROWS] for i in range(0, len(work.texts), _CHUNK_ROWS))
+            for flat, lengths, _ in token_chunks(chunks, preprocessor).as_numpy_iterator():
+                writer.extend(flat, lengths)
+            tokens = writer.close()
+    return BatchSource(
+        tokens,
+        np.arange(len(work.texts)),
+        np.array(work.labels, np.int32),
+        np.ones(len(work.texts), np.float32),
+        preprocessor.padding_id,
+        divisor=core_shares(),
+    )
+
+
+def batches_of(source: BatchSource, batch_rows: int):
+    """Plans and batches of one epoch after the other, as `training.fit` makes them by default."""
+    settings = TrainSection()
+    buckets = source.buckets([], settings.buckets)
+    for epoch in itertools.count():
+        plans = source.plans(buckets, settings.batch_tokens, batch_rows, np.random.default_rng(epoch))
+        yield from zip(plans, source.dataset(plans), strict=True)
+
+
+if __name__ == "__main__":
+    answer(learner)

@@ -1,0 +1,305 @@
+"""Classify a text: one label of many, or several at once.
+
+Judging imports scikit-learn, which takes a second: inside the methods, so that --help need not wait for it.
+"""
+
+import dataclasses
+import difflib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+
+from kmha.document_windows import WindowShape
+from kmha.errors import InputError
+from training.cli.bounds import Probability, Range
+from training.io.example_store import Example, ExampleSet, label_ids, label_matrix
+from training.io.tables import Row
+from training.tasks.classify.windows import window_shape
+from training.tasks.outputs import (
+    random_probabilities,
+    row_probabilities,
+    unknown_rows,
+    widened,
+    with_unknown,
+)
+from training.tasks.protocol import Columns, Lesson, Part, Usual
+
+if TYPE_CHECKING:
+    import keras
+
+    from kmha.config import EncoderConfig
+
+TEXT, ONE, SEVERAL = "text", "label", "labels"
+USUAL_SMOOTHING = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifyTask:
+    """What a classifier adds to the encoder."""
+
+    multi_label: bool | None = None
+    """Whether a row may have several labels; None: if their column is called labels."""
+    pooling: Literal["cls", "mean", "max"] = "mean"
+    """How the token vectors become one."""
+    dropout: Probability = 0.3
+    """Probability of dropping a value of the pooled vector."""
+    label_smoothing: Annotated[float | None, Range(at_least=0, below=1)] = None
+    """Share of each target spread over all labels; None: 0.1 with one label a row, 0 with several."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """Whether rows of rare labels count more."""
+    window: Annotated[int, Range(at_least=0)] = 0
+    """Tokens of a window, special ones included: texts up to --text.max-length are read in several; 0: whole."""
+    window_overlap: Annotated[int | None, Range(at_least=0)] = None
+    """Tokens of the text that a window has in common with the next one; None: a quarter of a window."""
+    window_pooling: Literal["mean", "max", "attention"] = "mean"
+    """How the vectors of a text's windows become one; the mean counts every token once."""
+
+    # See `Task`.
+    baseline_name = "linear baseline"
+    num_texts = 1
+    has_classes = labels_alone = True
+    holds_out_queries = whole_batches = makes_wrong_rows = False
+    masking = None
+
+    @property
+    def metric(self) -> str:
+        """Accuracy, or macro-F1 with several labels."""
+        return "macro_f1" if self.multi_label else "accuracy"
+
+    @property
+    def usual(self) -> Usual:
+        """Rare labels hang on rare words, which meet the optimizer too seldom to learn at the rate of the rest."""
+        return Usual(embedding_rate=4.0) if self.several_labels else Usual()
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The metric."""
+        return {"metric": self.metric}
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether a row may have any number of labels."""
+        return bool(self.multi_label)
+
+    @property
+    def windows(self) -> WindowShape | None:
+        """How long texts are divided; None: they are read whole."""
+        return window_shape(self)
+
+    @property
+    def smoothing(self) -> float:
+        """The label smoothing given, or the usual one: none where a rare label's share is below any smoothed target."""
+        if self.label_smoothing is not None:
+            return self.label_smoothing
+        return 0.0 if self.multi_label else USUAL_SMOOTHING
+
+    def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["ClassifyTask", Columns]:
+        """Finds the text and label columns and whether rows have several labels."""
+        columns = Columns(columns.text or TEXT, columns.label, columns.separator)
+        label = columns.label
+        if not label:
+            known = (ONE, SEVERAL) if available is None else available
+            order = (SEVERAL, ONE) if self.multi_label else (ONE, SEVERAL)
+            label = next((name for name in order if name in known), "")
+        if not label:
+            near = difflib.get_close_matches(ONE, available or (), n=1)
+            hint = (
+                f"; did you mean --data.label-column {near[0]}?"
+                if near
+                else "; name one with --data.label-column"
+            )
+            raise InputError(
+                f"--data.label-column: wanted a column {ONE} or {SEVERAL},"
+                f" given {', '.join(available or ())}{hint}"
+            )
+        multi_label = label == SEVERAL if self.multi_label is None else self.multi_label
+        return dataclasses.replace(self, multi_label=multi_label), dataclasses.replace(columns, label=label)
+
+    def examples(self, row: Row, columns: Columns) -> tuple[Example]:
+        """Text and labels of a row."""
+        text, given = row.values[columns.text], row.values[columns.label]
+        if not isinstance(text, str):
+            raise InputError(f"{row.place}: {columns.text} must be one text, given a list")
+        names = given if isinstance(given, list) else [given]
+        if self.multi_label:
+            names = [part for name in names for part in name.split(columns.separator)]
+        names = tuple(name.strip() for name in names if name.strip() or not self.multi_label)
+        if not self.multi_label and (len(names) != 1 or not names[0]):
+            what = "none" if not any(names) else f"{len(names)} labels"
+            raise InputError(f"{row.place}: {columns.label} must be one label, given {what}")
+        return (Example((text,), names, row.place),)
+
+    def settled(self, sets: Mapping[str, ExampleSet]) -> "ClassifyTask":
+        """Itself: the columns have said all."""
+        return self
+
+    def outputs(self, labels: Sequence[str], train: Part) -> list[str]:
+        """The labels."""
+        return list(labels)
+
+    def tokenizations(self, usual: str) -> tuple[str, ...]:
+        """The usual one."""
+        return (usual,)
+
+    def preprocessor(self, parts: Mapping[str, Any]) -> Any:
+        """The only part."""
+        (part,) = parts.values()
+        return part
+
+    def encoder(self, config: "EncoderConfig") -> "EncoderConfig":
+        """As the settings describe it; with windows it reads no more than one."""
+        return dataclasses.replace(config, max_length=self.window) if self.window else config
+
+    def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
+        """A built classifier."""
+        from kmha.models.classifier import TextClassifier
+
+        (encoder,) = encoders.values()
+        model = TextClassifier(
+            encoder,
+            len(labels),
+            multi_label=self.several_labels,
+            pooling=self.pooling,
+            dropout=self.dropout,
+            window=self.window,
+            window_overlap=self.windows.overlap if self.windows else 0,
+            window_pooling=self.window_pooling,
+            name="classifier",
+        )
+        model.build()
+        return model
+
+    def forward(self, model: "keras.Model", features: Any) -> Any:
+        """The logits."""
+        return model(features, training=True)
+
+    def lesson(self, part: Part, labels: Sequence[str], seed: int) -> Lesson:
+        """The rows of the part."""
+        targets = self.targets(part, labels)
+        return Lesson(part.rows, targets, self.weights(targets))
+
+    def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
+        """int32 label ids [R]; with several labels int32 [R, C], 1 = given."""
+        if self.multi_label:
+            return label_matrix(part.examples, part.rows, labels)[0].astype(np.int32)
+        ids, _ = label_ids(part.examples, part.rows, labels)
+        # A label that the model does not know cannot be a target; the scores count such rows as wrong.
+        return np.where(ids < len(labels), ids, 0).astype(np.int32)
+
+    def weights(self, targets: np.ndarray) -> np.ndarray:
+        """Ones, or weights under which every label counts the same; their mean is 1."""
+        if self.class_weights == "none":
+            return np.ones(len(targets), np.float32)
+        if not self.multi_label:
+            counts = np.bincount(targets)
+            return (len(targets) / (np.count_nonzero(counts) * counts[targets])).astype(np.float32)
+        # With several labels a row weighs what its rarest label does; rows without labels weigh the least.
+        counts = np.maximum(targets.sum(axis=0), 1)
+        rarity = np.where(targets > 0, 1.0 / counts, 0.0).max(axis=1)
+        rarity = np.maximum(rarity, 1.0 / len(targets))
+        return (rarity / rarity.mean()).astype(np.float32)
+
+    def prepare(self, model: "keras.Model", source: Any) -> None:
+        """Starts the head at each label's share of the training rows.
+
+        Adam moves a weight by little more than the learning rate a step: from zero the bias of a label that one
+        row in a thousand has would not arrive within a training of some thousand steps.
+
+        Source: Lin et al. 2017, §3.3, arXiv:1708.02002.
+        """
+        targets, weights = source.targets, source.weights.astype(np.float64)
+        if self.multi_label:
+            given = weights @ targets
+        else:
+            given = np.bincount(targets, weights, model.num_labels)
+        shares = (given + 0.5) / (weights.sum() + 1.0)
+        odds = shares / (1 - shares) if self.multi_label else shares
+        model.head.bias.assign(np.log(odds).astype(np.float32))
+
+    def row_losses(self, targets: Any, outputs: Any) -> Any:
+        """Cross-entropy of each example, float32 [B]."""
+        from training.losses.classification import sigmoid_cross_entropy, softmax_cross_entropy
+
+        loss = sigmoid_cross_entropy if self.multi_label else softmax_cross_entropy
+        return loss(targets, outputs, self.smoothing)
+
+    def reader(self, model: "keras.Model") -> Callable[[Any, Any], np.ndarray]:
+        """Gives probabilities float32 [R, C]."""
+        return functools.partial(row_probabilities, model)
+
+    def guesses(self, model: "keras.Model", part: Part) -> np.ndarray:
+        """Random probabilities float32 [R, C]."""
+        return random_probabilities(model, len(part.rows))
+
+    def decision(self, part: Part, labels: Sequence[str], probabilities: np.ndarray) -> dict[str, Any]:
+        """With several labels, the probability from which each is given, by F1 on validation rows."""
+        if not self.multi_label:
+            return {}
+        from training.metrics import thresholds
+
+        found = thresholds.best_thresholds(self.targets(part, labels), probabilities)
+        return {"thresholds": [float(value) for value in found]}
+
+    def scores(
+        self,
+        part: Part,
+        labels: Sequence[str],
+        probabilities: np.ndarray,
+        decision: dict,
+        intervals: bool = False,
+    ) -> dict[str, Any]:
+        """Accuracy, precision, recall, F1, ROC-AUC, average precision, calibration, confusion.
+
+        Labels that the model does not know count as errors; "unknown_labels" has the rows of each, where
+        there are any.
+        """
+        from training.metrics import classification as scores
+
+        if self.multi_label:
+            cuts = np.asarray(decision["thresholds"], np.float32)
+            names = with_unknown(part, labels)
+            true, _ = label_matrix(part.examples, part.rows, names)
+            answers = widened(probabilities >= cuts, len(names))
+            result = scores.multi_label_scores(true, probabilities, names, cuts)
+        else:
+            true, names = label_ids(part.examples, part.rows, labels)
+            answers = probabilities.argmax(axis=1)
+            result = scores.single_label_scores(true, probabilities, names)
+        if unknown := unknown_rows(part, labels):
+            result["unknown_labels"] = unknown
+        return {**result, "intervals": self._intervals(true, answers)} if intervals else result
+
+    def _intervals(self, true: np.ndarray, answers: np.ndarray) -> dict[str, Any]:
+        from training.metrics import bootstrap as intervals
+
+        make = intervals.multi_label_intervals if self.multi_label else intervals.single_label_intervals
+        return {name: list(ends) for name, ends in make(true, answers).items()}
+
+    def baseline(
+        self, train: Part, validation: Part, judged: Part, labels: Sequence[str], seed: int
+    ) -> tuple[str, dict[str, Any]]:
+        """TF-IDF n-grams and a linear model, on the same rows."""
+        from training.baselines import text_linear as baseline
+        from training.metrics import classification as scores
+
+        drawn = dataclasses.replace(train, rows=train.rows[baseline.drawn_rows(len(train.rows), seed)])
+        fitted = baseline.fit_baseline(
+            drawn.texts(),
+            self.targets(drawn, labels),
+            multi_label=self.several_labels,
+            seed=seed,
+            validation=(validation.texts(), self.targets(validation, labels)),
+            of_rows=len(train.rows),
+        )
+        answers = fitted.predict(judged.texts())
+        if self.multi_label:
+            names = with_unknown(judged, labels)
+            true, _ = label_matrix(judged.examples, judged.rows, names)
+            answers = widened(answers, len(names))
+            result = scores.multi_label_answer_scores(true, answers, names)
+        else:
+            true, names = label_ids(judged.examples, judged.rows, labels)
+            result = scores.single_label_answer_scores(true, answers, names, num_classes=len(labels))
+        return fitted.description, {**result, "intervals": self._intervals(true, answers)}

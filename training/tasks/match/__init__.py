@@ -1,0 +1,1 @@
+"""Matching of two texts."""

@@ -1,0 +1,112 @@
+"""Rows of files as pairs of texts: pairs as they stand, or triplets as two pairs each."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Sequence
+
+from kmha.errors import InputError
+from training.io.example_store import Example
+from training.io.tables import Row
+from training.tasks.protocol import Columns
+
+TEXT_A, TEXT_B, LABEL, QUERY = "text_a", "text_b", "label", "query_id"
+ANCHOR, POSITIVE, NEGATIVE = "anchor", "positive", "negative"
+RIGHT, WRONG = "1", "0"
+USUAL_PAIRS = Columns(TEXT_A, LABEL, text_b=TEXT_B)
+USUAL_TRIPLETS = Columns(ANCHOR, text_b=POSITIVE, wrong=NEGATIVE)
+
+
+def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
+    """The columns of pairs or of triplets, by their usual names where none were given.
+
+    Args:
+        available: The names in the data; None: unknown.
+        columns: What was given; empty names are to be found.
+
+    Raises:
+        InputError: There are neither pairs nor triplets.
+    """
+    given = columns.text or columns.text_b or columns.label
+    query = columns.query or (QUERY if QUERY in (available or ()) else "")
+    flags = {query: "query-column"} if query else {}
+    if not given and set(USUAL_TRIPLETS.required) <= set(available or ()):
+        found = dataclasses.replace(USUAL_TRIPLETS, separator=columns.separator, query=query)
+    else:
+        found = Columns(
+            columns.text or TEXT_A,
+            columns.label or LABEL,
+            columns.separator,
+            text_b=columns.text_b or TEXT_B,
+            query=query,
+        )
+        named = {found.text: "text-column", found.text_b: "text-b-column", found.label: "label-column"}
+        flags = named | {name: flag for name, flag in flags.items() if name not in named}
+    if available is None:
+        return found
+    for name, flag in flags.items():
+        if name not in available:
+            near = difflib.get_close_matches(name, available, n=1)
+            hint = f"did you mean --data.{flag} {near[0]}?" if near else f"name one with --data.{flag}"
+            triplets = f" (or the columns {ANCHOR}, {POSITIVE}, {NEGATIVE})" if not given else ""
+            raise InputError(
+                f"--data.{flag}: wanted a column {name}{triplets}, given {', '.join(available)}; {hint}"
+            )
+    return found
+
+
+def pair_examples(row: Row, columns: Columns, target: str) -> tuple[Example, ...]:
+    """The pairs in a row: one, or of a triplet the right and the wrong one.
+
+    Args:
+        row: Of a file.
+        columns: Its columns.
+        target: What labels are: "binary", "graded", "classes", or "auto" where that is not known yet.
+
+    Raises:
+        InputError: A side is missing, or the label is none or not as it must be; names the row's place.
+    """
+    a, b = _text(row, columns.text), _text(row, columns.text_b)
+    query = _query(row, columns.query) if columns.query in row.values else None
+    if columns.wrong:
+        wrong = _text(row, columns.wrong)
+        return Example((a, b), (RIGHT,), row.place, query), Example((a, wrong), (WRONG,), row.place, query)
+    label = row.values[columns.label]
+    label = label.strip() if isinstance(label, str) else label
+    if not isinstance(label, str) or not label:
+        given = "none" if not label else f"{len(label)} labels"
+        raise InputError(f"{row.place}: {columns.label} must be one label, given {given}")
+    if not fits(label, target):
+        wanted = "0 or 1" if target == "binary" else "a number"
+        raise InputError(f"{row.place}: {columns.label} must be {wanted}, given {label!r}")
+    return (Example((a, b), (label,), row.place, query),)
+
+
+def fits(label: str, target: str) -> bool:
+    """Whether a label can be one of a target; of classes and of what is not known yet any can."""
+    value = number(label)
+    return value in (0.0, 1.0) if target == "binary" else value is not None or target != "graded"
+
+
+def number(label: str) -> float | None:
+    """The finite number that a label is, or None."""
+    try:
+        value = float(label)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _query(row: Row, column: str) -> str:
+    name = row.values[column]
+    if isinstance(name, list) or not name.strip():
+        given = "a list" if isinstance(name, list) else "none"
+        raise InputError(f"{row.place}: {column} must be one name, given {given}")
+    return name.strip()
+
+
+def _text(row: Row, name: str) -> str:
+    text = row.values[name]
+    if not isinstance(text, str):
+        raise InputError(f"{row.place}: {name} must be one text, given a list")
+    return text

@@ -1,0 +1,281 @@
+"""What the fit needs of a task, so that it never branches on one."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from kmha.document_windows import WindowShape
+from training.io.example_store import Example, ExampleSet
+from training.io.tables import Row
+
+if TYPE_CHECKING:
+    import keras
+
+    from kmha.config import EncoderConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Names of the columns a task reads, and what separates several labels in one.
+
+    Args:
+        text: Of the text, of a pair the first, of a triplet the anchor.
+        label: Of the label; empty in triplets.
+        separator: Between several labels.
+        text_b: Of the second text of a pair, or the right one of a triplet; empty where there is one text.
+        wrong: Of the wrong text of a triplet; empty elsewhere.
+        query: Of the name of the query that a pair belongs to; empty where there is none.
+    """
+
+    text: str
+    label: str = ""
+    separator: str = "|"
+    text_b: str = ""
+    wrong: str = ""
+    query: str = ""
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Those that there are, as JSON values."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value}
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Those that every row has."""
+        return tuple(filter(None, (self.text, self.text_b, self.wrong, self.label)))
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Those that a file may lack."""
+        return tuple(filter(None, (self.query,)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Usual:
+    """What settings are where nobody gave them.
+
+    Attributes:
+        dropout: Probability of dropping a value.
+        token_dropout: Probability of replacing a token in training; None: by the length of the texts.
+        embedding_rate: Rate of the embedding tables over that of the rest.
+        batches: To train on in all, in from 3 to 20 epochs; past 1,200 the validation scores of every data set in
+            docs/results.md that has labels fell again.
+        batches_on: Of an encoder that starts from a checkpoint, in from 2 to 6 epochs.
+    """
+
+    dropout: float = 0.3
+    token_dropout: float | None = None
+    embedding_rate: float = 1.0
+    batches: int = 1200
+    batches_on: int = 800
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking:
+    """How tokens are hidden, where finding them is what a model learns.
+
+    Attributes:
+        share: Of the tokens, in (0, 1).
+        whole_word: Whether all tokens of a word are hidden together.
+        packed: Whether short texts share a row.
+    """
+
+    share: float = 0.15
+    whole_word: bool = False
+    packed: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Lesson:
+    """What a model trains on.
+
+    Attributes:
+        rows: Row numbers of the set, int64 [R]; of pairs those of each text, int64 [R, 2].
+        targets: What the loss compares with, [R, …].
+        weights: How much each row counts, float32 [R].
+        lists: Number of the list that a row belongs to, where the loss needs lists whole, integers [R]; else None.
+    """
+
+    rows: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+    lists: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Some rows of a set: those to train on, to validate on, or to test on.
+
+    Attributes:
+        examples: The set.
+        rows: Row numbers, integers [R].
+        source: Their tokens in batches, where it is tokens that a baseline counts; else None.
+    """
+
+    examples: ExampleSet
+    rows: np.ndarray
+    source: Any = None
+
+    def texts(self, field: int = 0) -> list[str]:
+        """The texts of all rows; of pairs the first or the second."""
+        return self.examples.read_texts(self.rows, field)
+
+
+class Task(Protocol):
+    """A job that a model can learn from rows of text."""
+
+    @property
+    def metric(self) -> str:
+        """Name of the score that picks the best weights; higher is better."""
+        ...
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What of the task a bundle keeps beside its model, to judge rows later; JSON values."""
+        ...
+
+    @property
+    def baseline_name(self) -> str:
+        """What the baseline is called."""
+        ...
+
+    @property
+    def usual(self) -> Usual:
+        """Settings that follow from the task."""
+        ...
+
+    @property
+    def num_texts(self) -> int:
+        """Texts of a row."""
+        ...
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether a row may have any number of labels."""
+        ...
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether labels are names, of which each must be learnt and held out in its share."""
+        ...
+
+    @property
+    def holds_out_queries(self) -> bool:
+        """Whether rows of one query are held out together."""
+        ...
+
+    @property
+    def labels_alone(self) -> bool:
+        """Whether a row is one text, and its label column alone decides its labels."""
+        ...
+
+    @property
+    def whole_batches(self) -> bool:
+        """Whether the loss compares each row with all others of its batch, which replicas then cannot share."""
+        ...
+
+    @property
+    def makes_wrong_rows(self) -> bool:
+        """Whether training finds wrong rows by itself, so that right ones alone can be learnt from."""
+        ...
+
+    @property
+    def masking(self) -> Masking | None:
+        """How tokens are hidden that the model must find; None where rows say by themselves what is wanted."""
+        ...
+
+    @property
+    def windows(self) -> WindowShape | None:
+        """How the model divides long texts; None where it reads every text whole."""
+        ...
+
+    def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["Task", Columns]:
+        """The task and its columns once the names in the data are known (None: unknown)."""
+        ...
+
+    def examples(self, row: Row, columns: Columns) -> Sequence[Example]:
+        """The examples in a row; raises InputError naming the row's place."""
+        ...
+
+    def settled(self, sets: Mapping[str, ExampleSet]) -> "Task":
+        """The task once all rows have been read, by "train" and others; raises InputError where they cannot be used."""
+        ...
+
+    def outputs(self, labels: Sequence[str], train: Part) -> list[str]:
+        """Names of the model's outputs, from the labels of the training rows."""
+        ...
+
+    def tokenizations(self, usual: str) -> tuple[str, ...]:
+        """The ways in which texts are cut, given the usual one."""
+        ...
+
+    def preprocessor(self, parts: Mapping[str, Any]) -> Any:
+        """What makes features of rows, from preprocessors of single texts by the way they cut."""
+        ...
+
+    def encoder(self, config: "EncoderConfig") -> "EncoderConfig":
+        """The encoder's shape, from the one that the settings describe."""
+        ...
+
+    def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]) -> "keras.Model":
+        """A built model of one encoder a granularity, with an output for each label."""
+        ...
+
+    def forward(self, model: "keras.Model", features: Any) -> Any:
+        """What the loss reads of the model, in training."""
+        ...
+
+    def lesson(self, part: Part, labels: Sequence[str], seed: int) -> Lesson:
+        """What to train on, from the training rows."""
+        ...
+
+    def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
+        """What the loss compares with, [R, …]."""
+        ...
+
+    def prepare(self, model: "keras.Model", source: Any) -> None:
+        """Sets what of a built model the training rows alone decide; `source` has their targets, weights and ids."""
+        ...
+
+    def row_losses(self, targets: Any, outputs: Any) -> Any:
+        """Loss of each example, float32 [B]."""
+        ...
+
+    def reader(self, model: "keras.Model") -> Callable[[Any, Any], Any]:
+        """What turns a model's outputs into answers, mostly probabilities float32 [R, C].
+
+        Args:
+            model: A built model.
+
+        Returns:
+            A function of a source and of the outputs: of each batch of its rows the plan and what the model gave.
+        """
+        ...
+
+    def guesses(self, model: "keras.Model", part: Part) -> Any:
+        """What a model that knows nothing would say of the rows of a part."""
+        ...
+
+    def decision(self, part: Part, labels: Sequence[str], answers: Any, /) -> dict[str, Any]:
+        """What more it takes to decide by answers, chosen on validation rows; JSON values for the bundle."""
+        ...
+
+    def scores(
+        self,
+        part: Part,
+        labels: Sequence[str],
+        answers: Any,
+        decision: dict,
+        /,
+        intervals: bool = False,
+    ) -> dict[str, Any]:
+        """Scores of the answers, by the names in DESIGN."""
+        ...
+
+    def baseline(
+        self, train: Part, validation: Part, judged: Part, labels: Sequence[str], seed: int
+    ) -> tuple[str, dict[str, Any]]:
+        """One line that says what the baseline is, and its scores on the judged rows."""
+        ...

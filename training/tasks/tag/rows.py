@@ -1,0 +1,189 @@
+"""Rows of files as tagged sentences: words with their tags, or a text with spans of its characters."""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from kmha.errors import InputError
+from kmha.tags.schemes import Span, tags_of
+from training.io.example_store import Example, ExampleSet
+from training.io.tables import Row
+from training.tasks.protocol import Columns
+
+WORDS, TAGS = "words", "tags"
+TEXT, SPANS = "text", "spans"
+_CONLLU_COLUMNS, _CONLLU_WORD, _CONLLU_TAG = 10, "2", "4"
+_SHOWN_CHARS = 80
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+Split = Callable[[str], Sequence[tuple[int, int]]]
+"""Cuts a text into words: first and last character of each plus 1, in order."""
+
+
+class _Given(NamedTuple):
+    """A span of characters."""
+
+    first: int
+    end: int
+    label: str
+
+
+def tag_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
+    """The columns of sentences, by their usual names where none were given.
+
+    These are `words` and `tags`, or `text` and `spans`. Where columns are numbered, as in CoNLL files, words are the
+    first and tags the last one; of ten columns, as in CoNLL-U files, the second and the fourth.
+
+    Args:
+        available: The names in the data; None: unknown.
+        columns: What was given; empty names are to be found.
+
+    Raises:
+        InputError: There is no such column, or one for both.
+    """
+    text, label = columns.text, columns.label
+    if available is not None and _numbered(available):
+        conllu = len(available) == _CONLLU_COLUMNS
+        text = text or (_CONLLU_WORD if conllu else available[0])
+        label = label or (_CONLLU_TAG if conllu else available[-1])
+    else:
+        names = (WORDS, TAGS, TEXT, SPANS) if available is None else available
+        text = text or (TEXT if TEXT in names and WORDS not in names else WORDS)
+        spans = SPANS in names and (TAGS not in names or text == TEXT)
+        label = label or (SPANS if spans or (text == TEXT and TAGS not in names) else TAGS)
+    found = Columns(text, label, columns.separator)
+    for name, flag in ((text, "text-column"), (label, "label-column")):
+        if available is not None and name not in available:
+            raise InputError(_missing(name, flag, available))
+    if text == label:
+        raise InputError(
+            f"--data.label-column: wanted a column of tags beside the words, given {label} for both"
+        )
+    return found
+
+
+def sentence_example(row: Row, columns: Columns, split: Split) -> Example:
+    """The sentence in a row.
+
+    Args:
+        row: Of a file. Where its text is a list, that are the words, and the labels are their tags. Where it is one
+            text, labels are spans (see `training.io.tables`), whose ends are counted in characters (code points).
+        columns: Its columns.
+        split: Finds the words of a text. They are cut where a span begins or ends inside of one.
+
+    Returns:
+        Its one text is the words, joined by line feeds; its labels are the tags in order, for spans those of BIO.
+
+    Raises:
+        InputError: There is no word, a word is nothing but white space or holds a line feed, there are more or fewer
+            tags than words, or a tag is empty; spans reach outside the text, overlap, hold no word or have no
+            label. Names the row's place.
+    """
+    text, labels = row.values[columns.text], row.values[columns.label]
+    if isinstance(labels, str):
+        what = f"a list of {'tags' if isinstance(text, list) else 'spans'} (CoNLL or JSONL)"
+        raise InputError(f"{row.place}: {columns.label} must be {what}, given one text")
+    if isinstance(text, str):
+        words, tags = _cut(text, _spans(text, labels, row.place, columns), split, row.place, columns)
+    else:
+        words, tags = text, [tag.strip() for tag in labels]
+    if not words:
+        raise InputError(f"{row.place}: {columns.text} must hold a word, given none")
+    if len(words) != len(tags):
+        wanted = f"a tag for each of {len(words)} word{'s' if len(words) > 1 else ''}"
+        raise InputError(f"{row.place}: {columns.label} must hold {wanted}, given {len(tags)}")
+    for number, (word, tag) in enumerate(zip(words, tags, strict=True), start=1):
+        if not word.strip() or "\n" in word:
+            wanted = "must hold a visible character and no line feed"
+            raise InputError(f"{row.place}: word {number} in {columns.text} {wanted}, given {word!r}")
+        if not tag:
+            raise InputError(
+                f"{row.place}: tag {number} in {columns.label} must be a text, given an empty one"
+            )
+    return Example(("\n".join(words),), tuple(tags), row.place, ordered=True)
+
+
+def _numbered(available: Sequence[str]) -> bool:
+    return len(available) > 0 and list(available) == [str(number + 1) for number in range(len(available))]
+
+
+def _missing(name: str, flag: str, available: Sequence[str]) -> str:
+    if _numbered(available):
+        return f"--data.{flag}: wanted one of {', '.join(available)}, given {name}"
+    near = difflib.get_close_matches(name, available, n=1)
+    hint = f"did you mean --data.{flag} {near[0]}?" if near else f"name one with --data.{flag}"
+    usual = f" (or the columns {TEXT}, {SPANS})" if name in (WORDS, TAGS) else ""
+    return f"--data.{flag}: wanted a column {name}{usual}, given {', '.join(available)}; {hint}"
+
+
+def _spans(text: str, items: Sequence[str], place: str, columns: Columns) -> list[_Given]:
+    """Checks the spans of a text; in order."""
+    spans = sorted(_span(item, place, columns) for item in items)
+    before = None
+    for span in spans:
+        shown = f"{span.first} to {span.end} ({span.label})"
+        if not 0 <= span.first < span.end <= len(text):
+            wanted = f"spans of one character or more within its {len(text)}"
+            raise InputError(f"{place}: {columns.label} must be {wanted}, given {shown}")
+        if before and span.first < before.end:
+            given = f"{before.first} to {before.end} ({before.label}) and {shown}"
+            raise InputError(f"{place}: {columns.label} must be spans apart from each other, given {given}")
+        before = span
+    return spans
+
+
+def _span(item: str, place: str, columns: Columns) -> _Given:
+    try:
+        given = json.loads(item)
+    except (ValueError, RecursionError):
+        given = None
+    item = item if len(item) <= _SHOWN_CHARS else item[:_SHOWN_CHARS] + "…"
+    if isinstance(given, dict):
+        given = [given.get("start"), given.get("end"), given.get("label")]
+    if not isinstance(given, list) or len(given) != 3:
+        wanted = 'spans: [0, 5, "PER"] or {"start": 0, "end": 5, "label": "PER"}'
+        raise InputError(f"{place}: {columns.label} must be {wanted}, given {item}")
+    first, end, label = given
+    if not isinstance(label, str) or not label.strip():
+        raise InputError(f"{place}: {columns.label} must be spans whose label is a text, given {item}")
+    first, end = str(first), str(end)  # numbers were kept as texts when the row was read
+    if not (_WHOLE_NUMBER.fullmatch(first) and _WHOLE_NUMBER.fullmatch(end)):
+        raise InputError(f"{place}: {columns.label} must be spans with whole numbers as ends, given {item}")
+    return _Given(int(first), int(end), label.strip())
+
+
+def _cut(
+    text: str, spans: Sequence[_Given], split: Split, place: str, columns: Columns
+) -> tuple[list[str], list[str]]:
+    """Words and tags of a text."""
+    ends = sorted({end for span in spans for end in (span.first, span.end)})
+    pieces, seen = [], 0
+    for first, end in split(text):
+        while seen < len(ends) and ends[seen] <= first:
+            seen += 1
+        stop = seen
+        while stop < len(ends) and ends[stop] < end:
+            stop += 1
+        marks = [first, *ends[seen:stop], end]
+        pieces += zip(marks, marks[1:], strict=False)
+    found, at = [], 0
+    for span in spans:
+        while at < len(pieces) and pieces[at][0] < span.first:
+            at += 1
+        begin = at
+        while at < len(pieces) and pieces[at][1] <= span.end:
+            at += 1
+        if begin == at:
+            shown = f"{span.first} to {span.end} ({span.label})"
+            raise InputError(f"{place}: {columns.label} must be spans that hold a word, given {shown}")
+        found.append(Span(begin, at, span.label))
+    return [text[first:end] for first, end in pieces], tags_of(found, len(pieces), "bio")
+
+
+def read_sentences(examples: ExampleSet, rows: np.ndarray) -> list[list[str]]:
+    """The words of some rows of a set of sentences."""
+    return [text.split("\n") for text in examples.read_texts(rows)]

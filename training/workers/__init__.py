@@ -1,1 +1,0 @@
-"""Several processes, perhaps on several machines, that train one model together."""
