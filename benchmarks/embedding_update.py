@@ -43,7 +43,7 @@ def main() -> int:
 
     from kmha.config import EncoderConfig
     from kmha.models.classifier import TextClassifier
-    from training.config.encoder_shape import USUAL_SHAPE
+    from training.config.encoder_shape import DEFAULT_SHAPE
     from training.engine.optimizer import AdamW
     from training.engine.train_step import TrainingStep
     from training.losses.classification import softmax_cross_entropy
@@ -58,8 +58,8 @@ def main() -> int:
     encoder = EncoderConfig(
         vocabulary_size=arguments.vocabulary_size,
         dropout=0.3,
-        ngram_buckets=USUAL_SHAPE["ngram_buckets"],
-        ngram_dim=USUAL_SHAPE["ngram_dim"],
+        ngram_buckets=DEFAULT_SHAPE["ngram_buckets"],
+        ngram_dim=DEFAULT_SHAPE["ngram_dim"],
     )
     steps = {}
     for name, kind in (("row_wise", TrainingStep), ("dense", DenseStep)):

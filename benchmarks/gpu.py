@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from training.io.json_subprocess import Crashed, WorkerProcess, has_package  # noqa: E402
-from training.speed.flops import step_flops
+from training.speed.flops import step_flops  # noqa: E402
 
 SIZES = {
     "vocabulary_size": 30_522,

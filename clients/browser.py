@@ -9,7 +9,7 @@ import numpy as np
 
 from clients import chromium, site
 from clients.environments import npm_packages
-from clients.material import Material
+from clients.material import ReportData
 from clients.mediapipe_python import LEAST_AGREEMENT, check_metadata, exact_rows
 from clients.outcome import NotRunError, Outcome, compared, not_run
 
@@ -56,7 +56,7 @@ def versions(site_folder: Path) -> dict[str, str]:
     return {**packages, name: version}
 
 
-def outcomes(material: Material) -> Iterator[Outcome]:
+def outcomes(material: ReportData) -> Iterator[Outcome]:
     """The outcome of each client in the browser."""
     package = versions(material.site)
     names = {
@@ -79,7 +79,7 @@ def outcomes(material: Material) -> Iterator[Outcome]:
             yield _demo(material, address, runtime)
 
 
-def _answered(material: Material, address: str, function: str, name: str) -> Outcome:
+def _answered(material: ReportData, address: str, function: str, name: str) -> Outcome:
     from_text = function == "mediapipe"
     given = "raw text" if from_text else "ids of tokenizer.js"
     try:
@@ -100,7 +100,7 @@ def _answered(material: Material, address: str, function: str, name: str) -> Out
     return compared(name, given, material.wanted, found, thresholds, share, exact, seconds)
 
 
-def _demo(material: Material, address: str, runtime: str) -> Outcome:
+def _demo(material: ReportData, address: str, runtime: str) -> Outcome:
     """Types texts into the demo page and reads what it shows."""
     shown_name = {"litert": "LiteRT", "onnx": "ONNX Runtime"}[runtime]
     name, given = f"Chromium, the demo page with {shown_name}", "typed text"

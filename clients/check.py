@@ -4,6 +4,7 @@ Exports a run in every format and asks it through programs that other people wro
 answers other than the run, or could not be run.
 """  # noqa: D415
 
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ import tyro
 from export.checks.exportable import check_single_texts
 from kmha.errors import InputError
 from training.cli.bounds import Count
-from training.cli.parser import FAILED, parse, run, say
+from training.cli.parser import FAILED, parse, run
+
+logger = logging.getLogger("kmha")
 
 Client = Literal["browser", "mediapipe", "triton", "grpc"]
 CLIENTS: tuple[Client, ...] = ("browser", "mediapipe", "triton", "grpc")
@@ -68,7 +71,7 @@ def _check(config: CheckConfig) -> int:
     material = _exported(bundle, texts, folder)
     outcomes = []
     for outcome in _outcomes(material, config.clients):
-        say(f"{outcome.client}: {outcome.problem or 'agrees'}")
+        logger.info(f"{outcome.client}: {outcome.problem or 'agrees'}")
         outcomes.append(outcome)
     print(table(outcomes))
     return FAILED if failed(outcomes, config.allow_missing) else 0

@@ -1,6 +1,7 @@
 """Environments of their own for programs that cannot live beside kmha, made once and kept."""
 
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -10,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clients.outcome import NotRunError
-from training.cli.parser import say
+
+logger = logging.getLogger("kmha")
 
 READY = ".ready"
 SECONDS = 1800
@@ -35,7 +37,7 @@ def python_environment(
     interpreter = str(folder / "bin" / "python")
     wanted = "\n".join([python, *packages])
     if not _is_ready(folder, wanted):
-        say(f"installing {', '.join(packages)} into {folder} (once)")
+        logger.info(f"installing {', '.join(packages)} into {folder} (once)")
         shutil.rmtree(folder, ignore_errors=True)
         _done([python, "-m", "venv", *(["--without-pip"] if without_pip else []), str(folder)])
         pip = ["pip", "--python", interpreter] if without_pip else ["pip"]
@@ -54,7 +56,7 @@ def npm_packages(folder: Path, packages: Sequence[str]) -> None:
     marker = folder / "node_modules"
     if _is_ready(marker, wanted):
         return
-    say(f"installing {', '.join(packages)} into {folder} (once)")
+    logger.info(f"installing {', '.join(packages)} into {folder} (once)")
     # --no-save: package.json stays the demo's own.
     arguments = [
         "install",

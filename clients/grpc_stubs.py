@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from clients.children import ServerError, free_port, started
-from clients.material import NAME, Material
+from clients.material import NAME, ReportData
 from clients.outcome import Outcome, compared, not_run
 from clients.programs import loaded_program
 
@@ -28,7 +28,7 @@ START_SECONDS = 120
 BATCH, EXPLAINED_AT_ONCE = 50, 1
 
 
-def outcome(material: Material) -> Outcome:
+def outcome(material: ReportData) -> Outcome:
     """The outcome of Predict calls of two signatures and of Classify calls; all must agree."""
     if importlib.util.find_spec("tensorflow_serving") is None:
         return not_run(PACKAGE, f"the package {PACKAGE} is not installed; pip install 'kmha[serving]'")

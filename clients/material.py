@@ -1,5 +1,6 @@
 """What every client is given: texts, the run's own answers, and the exports."""
 
+import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from training.cli.parser import say
+logger = logging.getLogger("kmha")
+
 
 NAME = "news"
 
 
 @dataclass(frozen=True)
-class Material:
+class ReportData:
     """A run, its exports and its answers.
 
     Attributes:
@@ -51,7 +53,7 @@ class Material:
         return self.folder / "environments"
 
 
-def prepared(bundle, texts: Sequence[str], folder: Path, fill) -> Material:
+def prepared(bundle, texts: Sequence[str], folder: Path, fill) -> ReportData:
     """Exports a run in every format.
 
     Args:
@@ -67,8 +69,8 @@ def prepared(bundle, texts: Sequence[str], folder: Path, fill) -> Material:
     from export.savedmodel.__main__ import write_savedmodel
     from export.tflite.__main__ import write_tflite
 
-    material = Material(bundle, list(texts), bundle.probabilities(list(texts)), folder)
-    say("exporting: the demo page's models, TFLite, ONNX, SavedModel")
+    material = ReportData(bundle, list(texts), bundle.probabilities(list(texts)), folder)
+    logger.info("exporting: the demo page's models, TFLite, ONNX, SavedModel")
     fill(bundle, material.site)
     write_tflite(bundle, material.tflite, [bundle.preprocessor.max_length], overwrite=True)
     write_onnx(bundle, material.site / "plain.onnx", overwrite=True)

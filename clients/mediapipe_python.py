@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from clients.environments import clean_environment, python_environment, reason
-from clients.material import Material
+from clients.material import ReportData
 from clients.outcome import NotRunError, Outcome, compared, not_run
 
 VERSION = "1.2.2"
@@ -36,7 +36,7 @@ def exact_rows(texts: Sequence[str]) -> list[bool]:
     return [text.isascii() for text in texts]
 
 
-def outcome(material: Material) -> Outcome:
+def outcome(material: ReportData) -> Outcome:
     """The outcome of MediaPipe in an environment of its own."""
     name = f"MediaPipe Tasks in Python {VERSION}"
     try:

@@ -3,6 +3,7 @@
 Opens the demo page of a filled folder in headless Chromium, types a text, waits for the answer and takes a picture.
 """  # noqa: D415
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ import tyro
 
 from kmha.errors import InputError
 from training.cli.bounds import Count
-from training.cli.parser import FAILED, parse, run, say
+from training.cli.parser import FAILED, parse, run
+
+logger = logging.getLogger("kmha")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def _picture(config: ScreenshotConfig) -> int:
             tab.evaluate("document.activeElement.blur()")
             tab.screenshot(config.out, config.width, config.height, config.scheme)
     except (NotRunError, chromium.BrowserError) as error:
-        say(f"error: {error}")
+        logger.info(f"error: {error}")
         return FAILED
     print(config.out)
     return 0

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import logging
 import random
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,8 @@ from pathlib import Path
 
 from kmha.bundle.manifest import MANIFEST
 from kmha.errors import InputError
-from training.cli.parser import say
+
+logger = logging.getLogger("kmha")
 
 WHO = {
     "cooking": ["the baker", "our cook", "my grandmother", "the chef from Lyon", "a kitchen boy"],
@@ -90,7 +92,7 @@ def small_run(folder: Path) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "train.csv", sentences(TRAIN_ROWS, 1))
     _write(data, sentences(TEST_ROWS, 2))
-    say("training a small English run")
+    logger.info("training a small English run")
     files = [f"--data.train={folder / 'train.csv'}", f"--data.test={data}", f"--out={run}", "--overwrite"]
     # Its answer is no part of this command's.
     with contextlib.redirect_stdout(sys.stderr):

@@ -10,7 +10,7 @@ import numpy as np
 
 from clients.children import ServerError, free_port, started
 from clients.environments import python_environment
-from clients.material import NAME, Material
+from clients.material import NAME, ReportData
 from clients.outcome import NotRunError, Outcome, compared, not_run
 
 VERSION = "0.7.0"
@@ -22,7 +22,7 @@ START_SECONDS, ANSWER_SECONDS = 240, 120
 BATCH = 8
 
 
-def outcome(material: Material) -> Outcome:
+def outcome(material: ReportData) -> Outcome:
     """The outcome of a Triton server that serves the SavedModel."""
     name, given = f"Triton (nvidia-pytriton {VERSION}), HTTP", "raw text"
     try:

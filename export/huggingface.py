@@ -4,6 +4,7 @@ Writes the encoder of a run as a folder that Hugging Face's BertModel loads: con
 and tokenizer_config.json. What stands above the encoder (pooling, scores of labels) stays behind.
 """  # noqa: D415
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from typing import Annotated, Literal
 import tyro
 
 from kmha.errors import InputError
-from training.cli.parser import parse, run, say
+from training.cli.parser import parse, run
+
+logger = logging.getLogger("kmha")
 
 
 @dataclass(frozen=True)
@@ -42,20 +45,20 @@ def _export(config: HuggingFaceConfig) -> int:
     from kmha.bundle.bundle import Bundle
     from kmha.bundle.files import parts_of
     from kmha.pretrained.write_huggingface import write_huggingface
-    from training.io.atomic_write import written_beside
+    from training.io.atomic_write import atomic_write
 
     bundle = Bundle.load(config.run)
     parts = list(parts_of(bundle.preprocessor).values())
     # Of a matcher that cuts texts in several ways, the one that BERT has.
     index = next((i for i, part in enumerate(parts) if part.tokenization == "wordpiece"), 0)
     encoder, part = bundle.model.encoders_of(index)[-1 if config.side == "b" else 0], parts[index]
-    with written_beside(config.out, config.overwrite) as beside:
+    with atomic_write(config.out, config.overwrite) as beside:
         try:
             write_huggingface(beside, encoder, part.vocabulary, part.tokenization, part.lower_case)
         except InputError as error:
             raise InputError(f"{config.run}: {error}") from error
     numbers = sum(int(variable.shape.num_elements()) for variable in encoder.trainable_variables)
-    say(f"{numbers:,} weights, {len(part.vocabulary):,} tokens")
+    logger.info(f"{numbers:,} weights, {len(part.vocabulary):,} tokens")
     print(config.out)
     return 0
 

@@ -5,6 +5,7 @@ NAME.verify.json beside each artefact; exit 1 where one does not.
 """  # noqa: D415
 
 import json
+import logging
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,9 +21,11 @@ from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError
 from training.cli.bounds import Range
 from training.cli.column_flags import ColumnFlags
-from training.cli.parser import FAILED, parse, run, say
+from training.cli.parser import FAILED, parse, run
 from training.data.sources import file_source
 from training.io.atomic_write import write_result
+
+logger = logging.getLogger("kmha")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,16 +64,16 @@ def _verify(config: VerifyConfig) -> int:
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         rows = read_rows(bundle, config.data, config.given(), config.rows, Path(scratch))
         kind = {CLASSIFY: "texts", MATCH: "pairs", TAG: "sentences"}[bundle.task]
-        say(f"{rows.real:,} rows of {config.data} and {len(rows.nasty)} nasty {kind}")
+        logger.info(f"{rows.real:,} rows of {config.data} and {len(rows.edge_case)} nasty {kind}")
         examiner = Examiner(bundle, rows)
         reports = []
         for artefact in artefacts:
-            say(f"asking {artefact.path}")
+            logger.info(f"asking {artefact.path}")
             reports.append(examiner.report(artefact))
             beside = artefact.path.with_name(f"{artefact.path.name}.verify.json")
             write_result(beside, {**reports[-1], "data": str(config.data)})
     for line in table(reports, examiner.metric):
-        say(line)
+        logger.info(line)
     passed = all(report["passed"] for report in reports)
     result = {
         "passed": passed,

@@ -127,9 +127,9 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
     assert whole.status == 0, whole.err
     go_on = Loop._batch
 
-    def stopped(self, standing, batch, last):
-        go_on(self, standing, batch, last)
-        if standing.batches_done == 7:
+    def stopped(self, training_progress, batch, last):
+        go_on(self, training_progress, batch, last)
+        if training_progress.batches_done == 7:
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Loop, "_batch", stopped)

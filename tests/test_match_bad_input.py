@@ -129,13 +129,13 @@ def test_odd_rows_are_learnt_and_scored_all_the_same(folder):
     odd = [("same", "same", "1", "o"), ("", "x y", "0", "o"), ("x y", " ", "0", "o"), ("", "", "1", "o")]
     write_csv(folder / "a.csv", [*rows, *odd, odd[0], ("one", "alone", "1", "lone")], header)
     # All right ones in one query, nothing right: neither may break the figures.
-    judged = [
+    evaluated = [
         ("u", "v", "0", "none"),
         ("u", "w", "0", "none"),
         ("same", "same", "0", "p"),
         ("", "", "0", "p"),
     ]
-    write_csv(folder / "b.csv", judged, header)
+    write_csv(folder / "b.csv", evaluated, header)
     flags = ["--match.loss=listwise", "--train.epochs=1", "--data.validation-fraction=0.3"]
     outcome = call(fit, "--task=match", "--data.train=a.csv", "--data.test=b.csv", *TINY, *flags)
     assert outcome.status == 0, outcome.err

@@ -63,10 +63,10 @@ def test_each_loss_learns_sixteen_rows_by_heart(tmp_path, kind, flags, metric):
     rows, header = sixteen_rows(kind), TRIPLETS if kind == "triplets" else PAIRS
     train = write_csv(tmp_path / "train.csv", rows, header)
     # Other texts to the eye, the same to the lower-casing model: what it knows by heart is what is judged.
-    judged = [tuple(text.upper() for text in row[:-2]) + row[-2:] for row in rows]
+    evaluated = [tuple(text.upper() for text in row[:-2]) + row[-2:] for row in rows]
     if kind == "triplets":
-        judged = [tuple(text.upper() for text in row) for row in rows]
-    validation = write_csv(tmp_path / "validation.csv", judged, header)
+        evaluated = [tuple(text.upper() for text in row) for row in rows]
+    validation = write_csv(tmp_path / "validation.csv", evaluated, header)
     files = [f"--data.train={train}", f"--data.validation={validation}"]
     fitted = call(fit, *files, *FLAGS, *flags, "--out", tmp_path / "run")
     assert fitted.status == 0, fitted.err

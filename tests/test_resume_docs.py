@@ -25,9 +25,9 @@ def test_every_command_does_what_the_page_says(tmp_path, monkeypatch):
         prepare(arguments)
     go_on = Loop._batch
 
-    def stopped(self, standing, batch, last):
-        go_on(self, standing, batch, last)
-        if standing.batches_done == 4:
+    def stopped(self, training_progress, batch, last):
+        go_on(self, training_progress, batch, last)
+        if training_progress.batches_done == 4:
             signal.raise_signal(signal.SIGTERM)
 
     for arguments, again in ((first, second), (third, third)):

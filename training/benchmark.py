@@ -7,6 +7,7 @@ stdout; docs/speed.md tells how.
 
 import contextlib
 import json
+import logging
 import statistics
 import sys
 import tempfile
@@ -17,13 +18,15 @@ from typing import Annotated
 
 from kmha.errors import InputError
 from training.cli.bounds import Count, Range
-from training.cli.parser import FAILED, parse, run, say
+from training.cli.parser import FAILED, parse, run
 from training.cli.text_table import aligned
 from training.io.atomic_write import write_result
 from training.io.json_subprocess import Crashed
 from training.speed.prepare import Peer, Precision, lacks, make_work, read_rows
 from training.speed.rounds import KMHA, Learner, play, report, start, start_matmuls, start_profile
 from training.speed.table import cells, op_cells
+
+logger = logging.getLogger("kmha")
 
 
 @dataclass(frozen=True)
@@ -94,18 +97,18 @@ def _benchmark(config: BenchmarkConfig) -> int:
             turns, rates = _played(config, learners, path, work.sizes)
             profiles = _profiles(config, path)
         except Crashed as error:
-            say(f"error: {error}")
+            logger.info(f"error: {error}")
             return FAILED
     found = report(turns, rates)
     for line in aligned(cells(found)):
-        say(line)
+        logger.info(line)
     for precision, times in profiles.items():
-        say(f"processor time of kmha in {precision}:")
+        logger.info(f"processor time of kmha in {precision}:")
         for line in aligned(op_cells(times)):
-            say(line)
+            logger.info(line)
     failures = [each for each in found if "failed" in each]
     for each in failures:
-        say(f"error: {each['learner']} {each['precision']}: {each['failed']}")
+        logger.info(f"error: {each['learner']} {each['precision']}: {each['failed']}")
     result = {
         "data": "sample reviews" if config.data is None else str(config.data),
         "rows": len(rows.texts),
@@ -136,7 +139,7 @@ def _learners(config: BenchmarkConfig) -> list[Learner]:
         if package is None:
             names.append(peer)
         else:
-            say(f"left out: {peer}, the package {package} is not installed")
+            logger.info(f"left out: {peer}, the package {package} is not installed")
     return [Learner(name, precision) for name in names for precision in dict.fromkeys(config.precisions)]
 
 
@@ -151,7 +154,7 @@ def _played(config: BenchmarkConfig, learners: Sequence[Learner], work: Path, si
             matmuls[precision] = stack.enter_context(start_matmuls(precision))
         for process in (*players.values(), *matmuls.values()):
             process.listen()
-        return play(players, matmuls, sizes, config.rounds, config.steps, say)
+        return play(players, matmuls, sizes, config.rounds, config.steps, logger.info)
 
 
 def _profiles(config: BenchmarkConfig, work: Path) -> dict[str, dict]:

@@ -6,6 +6,7 @@ are right, before and after; with --write the run keeps what was found. docs/cal
 """  # noqa: D415
 
 import json
+import logging
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,8 +20,10 @@ from kmha.bundle.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG, read_
 from kmha.errors import InputError
 from training.cli.bounds import Range
 from training.cli.column_flags import ColumnFlags
-from training.cli.parser import parse, run, say
+from training.cli.parser import parse, run
 from training.data.sources import file_source
+
+logger = logging.getLogger("kmha")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,15 +65,15 @@ def _calibrate(config: CalibrateConfig) -> int:
         from training.reporting.reliability_diagram import draw
 
         draw(config.out, found.diagrams)
-        say(f"{config.out}: drawn")
+        logger.info(f"{config.out}: drawn")
     if config.write:
         from training.runs.run_folder import rewrite
 
         bundle = Bundle.load(config.run)
         for line in found.put(bundle, config.data.name):
-            say(line)
+            logger.info(line)
         rewrite(config.run, bundle)
-        say(f"{config.run}: written")
+        logger.info(f"{config.run}: written")
     print(json.dumps(shown, ensure_ascii=False))
     return 0
 

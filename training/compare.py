@@ -8,6 +8,7 @@ docs/compare.md tells more.
 
 import contextlib
 import json
+import logging
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ from typing import Annotated
 from kmha.bundle.manifest import A_MODEL, CLASSIFY, read_manifest
 from kmha.errors import InputError
 from training.cli.bounds import Range
-from training.cli.exceptions import Diverged, Stopped
-from training.cli.parser import FAILED, INTERRUPTED, parse, run, say
+from training.cli.exceptions import Interrupted, TrainingDiverged
+from training.cli.parser import FAILED, INTERRUPTED, parse, run
 from training.cli.text_table import aligned
 from training.comparison.candidates import ATTENTION, HEADS, NAMES, Name
 from training.comparison.folder import FIGURES, PICTURE, TABLE, Workplace, check_place, opened
@@ -32,11 +33,13 @@ from training.config.config import (
     TrainSection,
     settings,
 )
-from training.config.defaults import with_usual_of_task
+from training.config.defaults import resolve_task_defaults
 from training.config.validation import check_settings
 from training.data.load import Data, describe, load_data
 from training.runs.run_folder import HOW_TO_START
 from training.tasks.classify.task import ClassifyTask
+
+logger = logging.getLogger("kmha")
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class CompareConfig:
             name: getattr(self, name)
             for name in ("data", "text", "encoder", "classify", "optimizer", "train")
         }
-        return with_usual_of_task(FitConfig(out=self.out, baseline=False, calibrate=False, **sections))
+        return resolve_task_defaults(FitConfig(out=self.out, baseline=False, calibrate=False, **sections))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,15 +93,15 @@ def _compare(config: CompareConfig) -> int:
         if config.out is not None:
             place = stack.enter_context(opened(config.out, _kept(fit, data), config.overwrite))
         for line in describe(data):
-            say(line)
+            logger.info(line)
         try:
             comparison = _compared(config, fit, data, place, Path(scratch))
-        except (Stopped, KeyboardInterrupt) as stop:
+        except (Interrupted, KeyboardInterrupt) as stop:
             goes_on = "; the same command goes on" if config.out is not None else ""
-            say(f"stopped by {str(stop) or 'an interrupt'}{goes_on}")
+            logger.info(f"stopped by {str(stop) or 'an interrupt'}{goes_on}")
             return INTERRUPTED
-        except Diverged as error:
-            say(f"error: training diverged, {error}; lower --rates")
+        except TrainingDiverged as error:
+            logger.info(f"error: training diverged, {error}; lower --rates")
             return FAILED
         _show(comparison, config.out)
     print(json.dumps(comparison, ensure_ascii=False))
@@ -134,20 +137,20 @@ def _show(comparison: dict, out: Path | None) -> None:
 
     rows = cells(comparison)
     for line in (*aligned(rows), *notes(comparison)):
-        say(line)
+        logger.info(line)
     if out is None:
         return
     from training.comparison.figure import draw
-    from training.io.atomic_write import written_beside
+    from training.io.atomic_write import atomic_write
 
     told = "".join(f"- {line}\n" for line in notes(comparison))
     written = {FIGURES: json.dumps(comparison, ensure_ascii=False, indent=2) + "\n"}
     written[TABLE] = f"{as_markdown(rows)}\n{told}"
     for name, text in written.items():
-        with written_beside(out / name, overwrite=True, flag="--out") as beside:
+        with atomic_write(out / name, overwrite=True, flag="--out") as beside:
             beside.write_text(text, "utf-8")
     draw(out / PICTURE, comparison)
-    say(f"written to {out}")
+    logger.info(f"written to {out}")
 
 
 def _check(config: CompareConfig) -> None:

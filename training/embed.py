@@ -7,6 +7,7 @@ vectors.npy` then ranks the texts without reading them again.
 """  # noqa: D415
 
 import json
+import logging
 import shutil
 import sys
 import tempfile
@@ -21,13 +22,15 @@ import tyro
 from kmha.bundle.manifest import A_MODEL, MANIFEST, MATCH, read_manifest
 from kmha.errors import InputError
 from training.cli.bounds import Range
-from training.cli.parser import parse, run, say
+from training.cli.parser import parse, run
 from training.predict import lines
+
+logger = logging.getLogger("kmha")
 
 PROGRESS_SECONDS = 10.0
 SHORTEST = 3
 # What the models of sentence-transformers that share MiniLM's architecture read.
-USUAL_LENGTH = 256
+DEFAULT_LENGTH = 256
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def _found_checkpoint(config: EmbedConfig) -> Any:
     def load() -> Any:
         from kmha.pretrained.text_encoder import text_encoder
 
-        return text_encoder(checkpoint, length or min(USUAL_LENGTH, positions))
+        return text_encoder(checkpoint, length or min(DEFAULT_LENGTH, positions))
 
     return load
 
@@ -115,9 +118,9 @@ def _told(chunks: Iterator[tuple[list[Any], Any]]) -> Iterator[tuple[list[Any], 
         done += len(texts)
         if time.monotonic() - said >= PROGRESS_SECONDS:
             said = time.monotonic()
-            say(f"{done:,} texts, {done / (said - started):,.0f} a second")
+            logger.info(f"{done:,} texts, {done / (said - started):,.0f} a second")
     seconds = max(time.monotonic() - started, 1e-9)
-    say(f"{done:,} texts in {seconds:.1f} s, {done / seconds:,.0f} a second")
+    logger.info(f"{done:,} texts in {seconds:.1f} s, {done / seconds:,.0f} a second")
 
 
 def _write_jsonl(chunks: Iterator[tuple[list[Any], Any]]) -> None:

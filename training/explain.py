@@ -7,6 +7,7 @@ many rows.
 """  # noqa: D415
 
 import json
+import logging
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -19,9 +20,11 @@ import tyro
 from kmha.bundle.manifest import A_MODEL, MASKED_LM, MATCH, TAG, read_manifest
 from kmha.errors import InputError
 from training.cli.bounds import Count, Range
-from training.cli.parser import parse, run, say
+from training.cli.parser import parse, run
 from training.data.sources import file_source
 from training.html.page import check_out, write_page
+
+logger = logging.getLogger("kmha")
 
 
 @dataclass(frozen=True)
@@ -131,9 +134,9 @@ def told(question: Any, out: Path | None, draws: int, seed: int, where: str) -> 
     test = deletion(question, scores, draws, seed)
     if out is not None:
         write_page(out, page(question, scores, test, where))
-    say(f"{question.explained}: {question.value:.4f}")
+    logger.info(f"{question.explained}: {question.value:.4f}")
     for line in (*question.notes, CAUTION, verdict(question, test)):
-        say(line)
+        logger.info(line)
     return {
         "explained": question.explained,
         question.unit: question.value,
@@ -161,9 +164,9 @@ def _many(config: ExplainConfig, bundle: Any, model: Any) -> dict[str, Any]:
                     yield None
 
     result = measured(questions(), config.draws, config.seed)
-    say(f"{result['rows']:,} rows of {config.data}; how far the model's own answer falls, on average")
+    logger.info(f"{result['rows']:,} rows of {config.data}; how far the model's own answer falls, on average")
     for line in table(result):
-        say(line)
+        logger.info(line)
     return {"data": str(config.data), **result}
 
 
@@ -174,12 +177,12 @@ def _rows(config: ExplainConfig, bundle: Any, folder: Path) -> list[Any]:
     from training.cli.column_flags import GivenColumns
     from training.data.sentence_batches import read_sentences
     from training.data.sources import read_examples
-    from training.evaluation.evaluator import judged_task, rows_of
+    from training.evaluation.evaluator import rows_of, task_of_bundle
 
     assert config.data is not None
     source = file_source(config.data)
     given = GivenColumns(config.text_column, config.label_column, config.text_b_column)
-    task, columns = judged_task(bundle, given, source.columns or ())
+    task, columns = task_of_bundle(bundle, given, source.columns or ())
     examples = read_examples(source, task, columns, folder)
     chosen = np.arange(len(examples))
     if config.rows and config.rows < len(chosen):

@@ -5,14 +5,17 @@ data flags it learns the sample of Chinese reviews. `--help` lists every setting
 """  # noqa: D415
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
 
-from training.cli.exceptions import Diverged, Stopped, Unwritten, WorkerLost
-from training.cli.parser import FAILED, INTERRUPTED, full_disk, parse, run, say
+from training.cli.exceptions import CheckpointWriteError, Interrupted, TrainingDiverged, WorkerLost
+from training.cli.parser import FAILED, INTERRUPTED, full_disk, parse, run
 from training.config.config import FitConfig
 from training.job.run import fit
 from training.runs.run_folder import kept_for_resume, started
+
+logger = logging.getLogger("kmha")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,22 +26,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fit(config: FitConfig) -> int:
     try:
         metrics = fit(config)
-    except (Stopped, KeyboardInterrupt) as stop:
-        say(f"stopped by {str(stop) or 'an interrupt'}; {_how_to_go_on(config)}")
+    except (Interrupted, KeyboardInterrupt) as stop:
+        logger.info(f"stopped by {str(stop) or 'an interrupt'}; {_how_to_go_on(config)}")
         return INTERRUPTED
-    except Unwritten as error:
-        say(f"error: {error}; {_how_to_go_on(config)}")
+    except CheckpointWriteError as error:
+        logger.info(f"error: {error}; {_how_to_go_on(config)}")
         return FAILED
     except OSError as error:
-        say(f"error: {full_disk(error)}; {_how_to_go_on(config)}")
+        logger.info(f"error: {full_disk(error)}; {_how_to_go_on(config)}")
         return FAILED
-    except Diverged as error:
-        say(f"error: training diverged, {error}; lower --optimizer.learning-rate")
+    except TrainingDiverged as error:
+        logger.info(f"error: training diverged, {error}; lower --optimizer.learning-rate")
         return FAILED
     except WorkerLost as error:
         # Where workers share no files only the chief has a checkpoint.
         goes_on = "; the same command on all workers with --resume goes on" if kept_for_resume(config) else ""
-        say(f"error: {error}{goes_on}")
+        logger.info(f"error: {error}{goes_on}")
         return FAILED
     if metrics is None:
         return 0

@@ -6,6 +6,7 @@ feed-forward rows, trained on for a short while. docs/heads.md tells more.
 """  # noqa: D415
 
 import json
+import logging
 import shlex
 import sys
 import tempfile
@@ -20,9 +21,11 @@ from kmha.bundle.manifest import A_MODEL, MASKED_LM, read_manifest
 from kmha.errors import InputError
 from training.cli.bounds import Count, Positive, Range
 from training.cli.column_flags import ColumnFlags
-from training.cli.exceptions import Diverged, Stopped
-from training.cli.parser import FAILED, INTERRUPTED, parse, run, say
+from training.cli.exceptions import Interrupted, TrainingDiverged
+from training.cli.parser import FAILED, INTERRUPTED, parse, run
 from training.data.sources import file_source
+
+logger = logging.getLogger("kmha")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +68,11 @@ def _heads(config: HeadsConfig) -> int:
             told = _told(config)
         else:
             told = _pruned(config, config.prune, config.out)
-    except Stopped as stop:
-        say(f"stopped by {stop}")
+    except Interrupted as stop:
+        logger.info(f"stopped by {stop}")
         return INTERRUPTED
-    except Diverged as error:
-        say(f"error: training diverged, {error}; lower --learning-rate")
+    except TrainingDiverged as error:
+        logger.info(f"error: training diverged, {error}; lower --learning-rate")
         return FAILED
     print(json.dumps(told, ensure_ascii=False))
     return 0
@@ -115,10 +118,10 @@ def _measured(config: HeadsConfig, scratch: Path) -> Any:
 
     found = measure(config.run, config.data, config.given(), config.rows, config.seed, scratch)
     for line in found.lines():
-        say(line)
+        logger.info(line)
     if config.picture is not None:
         draw(config.picture, found.blocks, found.heads, found.scores["loss"])
-        say(f"{config.picture}: drawn")
+        logger.info(f"{config.picture}: drawn")
     return found
 
 
@@ -145,7 +148,7 @@ def _pruned(config: HeadsConfig, share: float, out: Path) -> dict[str, Any]:
 
         cut = cut_model(found.all_rows.bundle.model, found.groups, found.found, share)
         heads, rows = cut.heads, cut.rows
-        say(
+        logger.info(
             f"without {heads['before'] - heads['after']} of {heads['before']} heads and"
             f" {rows['before'] - rows['after']:,} of {rows['before']:,} feed-forward rows"
         )
@@ -153,8 +156,8 @@ def _pruned(config: HeadsConfig, share: float, out: Path) -> dict[str, Any]:
             config.run, cut, share, found.all_rows, settings, _again(config), folder, parts[1]
         )
     for line in pruned_table(pruned):
-        say(line)
-    say(f"written to {out}")
+        logger.info(line)
+    logger.info(f"written to {out}")
     return _values(config, found) | {"pruned": {"run": str(out), **pruned}}
 
 

@@ -5,16 +5,19 @@ TF_CONFIG, and ends all when one fails. stdout is the chief's; stderr is everybo
 """  # noqa: D415
 
 import dataclasses
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 from kmha.errors import InputError
 from training.cli.bounds import Count, Range
-from training.cli.parser import FAILED, parse, run, say
+from training.cli.parser import FAILED, parse, run
 from training.config.config import FitConfig
 from training.distributed.local_launcher import Processes, free_addresses, own_devices
 from training.runs.run_folder import kept_for_resume
+
+logger = logging.getLogger("kmha")
 
 _SEPARATOR = "--"
 
@@ -52,7 +55,7 @@ def _launch(own: list[str], flags: list[str] | None) -> int:
             return status
         if restart < config.restarts:
             start = "from the last checkpoint" if kept_for_resume(fit) else "anew, there is no checkpoint yet"
-            say(f"starts all workers again, {start} (restart {restart + 1} of {config.restarts})")
+            logger.info(f"starts all workers again, {start} (restart {restart + 1} of {config.restarts})")
     return FAILED
 
 

@@ -6,6 +6,7 @@ object on stdout. docs/report.md tells more.
 """  # noqa: D415
 
 import json
+import logging
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,11 +19,13 @@ import tyro
 from kmha.bundle.manifest import read_manifest
 from kmha.errors import InputError
 from training.cli.column_flags import ColumnFlags
-from training.cli.parser import parse, run, say
+from training.cli.parser import parse, run
 from training.data.sources import file_source
 from training.html.page import check_out
 from training.reporting.from_run import named_rows
 from training.runs.run_folder import METRICS, REPORT
+
+logger = logging.getLogger("kmha")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,23 +60,26 @@ def _report(config: ReportConfig) -> int:
 
     import_tensorflow()
     from training.reporting.build import report, write_report
-    from training.reporting.from_run import material_of
+    from training.reporting.from_run import report_data_of
 
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
-        material = material_of(config.run, config.data, config.given(), Path(scratch))
-        write_report(_made(report, material, config.run), page, card)
-    say(f"{page} and {card.name}: written")
-    scores = {"rows": material.scores["rows"], material.metric: material.scores.get(material.metric)}
+        report_data = report_data_of(config.run, config.data, config.given(), Path(scratch))
+        write_report(_made(report, report_data, config.run), page, card)
+    logger.info(f"{page} and {card.name}: written")
+    scores = {
+        "rows": report_data.scores["rows"],
+        report_data.metric: report_data.scores.get(report_data.metric),
+    }
     print(json.dumps({"page": str(page), "card": str(card), **scores}, ensure_ascii=False))
     return 0
 
 
-def _made(report: Any, material: Any, run: Path) -> Any:
+def _made(report: Any, report_data: Any, run: Path) -> Any:
     """The report; a run from elsewhere may hold anything in metrics.json."""
     try:
-        return report(material)
+        return report(report_data)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
-        if not material.metrics:
+        if not report_data.metrics:
             raise
         reason = f"{type(error).__name__} {error}"
         raise InputError(

@@ -5,6 +5,7 @@ static server shows it, without a network: python -m http.server --directory SIT
 """  # noqa: D415
 
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ import tyro
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from training.cli.parser import parse, run, say
+from training.cli.parser import parse, run
+
+logger = logging.getLogger("kmha")
 
 HERE = Path(__file__).resolve().parent
 TOKENIZER = HERE.parents[1] / "export" / "device" / "tokenizer.js"
@@ -48,7 +51,7 @@ def _fill(config: FillConfig) -> int:
     from kmha.bundle.bundle import Bundle
 
     fill(Bundle.load(config.run), config.site, config.quantize)
-    say(f"now: npm install --prefix {config.site} && python -m http.server --directory {config.site}")
+    logger.info(f"now: npm install --prefix {config.site} && python -m http.server --directory {config.site}")
     print(config.site)
     return 0
 

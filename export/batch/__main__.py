@@ -18,7 +18,9 @@ import tyro
 from export.batch.shards import ERRORS, SUFFIX, is_local, is_shard_of, shards_beside, shards_of
 from kmha.errors import InputError
 from training.cli.bounds import Range
-from training.cli.parser import FAILED, parse, run, say
+from training.cli.parser import FAILED, parse, run
+
+logger = logging.getLogger("kmha")
 
 MISSING = (
     "export.batch needs the extra kmha[beam], in an environment of its own: make beam, see docs/batch.md"
@@ -74,7 +76,7 @@ def _batch(config: BatchConfig, flags: Sequence[str]) -> int:
     _check_apart(files, config.output)
     try:
         with _place(config) as output, text_model(config.model) as model:
-            say(f"{len(files):,} file{'s' * (len(files) != 1)} to answer")
+            logger.info(f"{len(files):,} file{'s' * (len(files) != 1)} to answer")
             started = time.monotonic()
             batch = Batch(
                 config.input,
@@ -88,7 +90,7 @@ def _batch(config: BatchConfig, flags: Sequence[str]) -> int:
             counts = run_batch(batch, options)
             seconds = time.monotonic() - started
     except PipelineFailed as error:
-        say(f"error: the pipeline failed, {error}")
+        logger.info(f"error: the pipeline failed, {error}")
         return FAILED
     return report(config, counts, seconds)
 
@@ -127,12 +129,12 @@ def report(config: BatchConfig, counts: tuple[int, int] | None, seconds: float) 
     else:
         print(f"{config.output}-*{SUFFIX}")
     if counts is None:
-        say(f"done in {seconds:.1f} s; the runner does not tell how many rows")
+        logger.info(f"done in {seconds:.1f} s; the runner does not tell how many rows")
         return 0
     answered, bad = counts
-    say(f"{answered:,} rows answered, {answered / seconds:,.0f} a second, {bad:,} bad")
+    logger.info(f"{answered:,} rows answered, {answered / seconds:,.0f} a second, {bad:,} bad")
     if bad:
-        say(f"bad rows with their reasons: {config.output}{ERRORS}-*{SUFFIX}")
+        logger.info(f"bad rows with their reasons: {config.output}{ERRORS}-*{SUFFIX}")
     return FAILED if bad and not answered else 0
 
 

@@ -5,6 +5,7 @@ batches, load time, memory, size. Tables on stderr, one JSON object on stdout; d
 """  # noqa: D415
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ from export.checks.exportable import check_single_texts
 from export.predictors.artefacts import recognise
 from kmha.errors import InputError
 from training.cli.bounds import Count, Positive, Range
-from training.cli.parser import FAILED, parse, run, say
+from training.cli.parser import FAILED, parse, run
 from training.io.atomic_write import write_result
+
+logger = logging.getLogger("kmha")
 
 # From here on, waiting for the processor shows in the latencies.
 BUSY = 1.2
@@ -71,23 +74,25 @@ def _benchmark(config: BenchmarkConfig) -> int:
     try:
         played = play_match(entries(config.run, artefacts), texts, rules)
     except Crashed as error:
-        say(f"error: {error}")
+        logger.info(f"error: {error}")
         return FAILED
     players = played.players
     references = {"the run": players[0]} | ({"the first": players[1]} if artefacts else {})
     reports = [report(player, references) for player in players]
     for line in tables(reports, played.ids_length):
-        say(line)
+        logger.info(line)
     busy = busyness(players)
     if busy is not None and busy > BUSY:
-        say(f"calls took {busy:.1f} times their processor time: the machine was busy, so compare cpu ms")
+        logger.info(
+            f"calls took {busy:.1f} times their processor time: the machine was busy, so compare cpu ms"
+        )
     for reason in played.skipped.values():
-        say(f"left out: {reason}")
+        logger.info(f"left out: {reason}")
     if played.ids_length is None:
-        say("not measured from ids: no length is common to all the files of fixed lengths")
+        logger.info("not measured from ids: no length is common to all the files of fixed lengths")
     for player in players:
         if player.failed is not None:
-            say(f"error: {player.name}: {player.failed}")
+            logger.info(f"error: {player.name}: {player.failed}")
     result = {
         "run": str(config.run),
         "texts": played.rows,

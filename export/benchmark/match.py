@@ -1,6 +1,7 @@
 """One benchmark: models loaded one after the other, given the same rows, measured in turns."""
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,9 @@ from export.benchmark.timed import BUNDLE, PEERS
 from export.predictors.artefacts import Artefact
 from kmha.bundle.manifest import MANIFEST, MODEL, VOCABULARY
 from kmha.errors import InputError
-from training.cli.parser import say
 from training.io.json_subprocess import Crashed
+
+logger = logging.getLogger("kmha")
 
 RUN_NAME = "the run itself"
 WARM_SECONDS = 2.0
@@ -92,13 +94,13 @@ def play_match(wanted: Sequence[Entry], texts: Sequence[str] | None, rules: Rule
     with contextlib.ExitStack() as stack:
         players, skipped = [], {}
         for entry in wanted:
-            say(f"loading {entry.name}")
+            logger.info(f"loading {entry.name}")
             players.append(_player(entry, stack, rules.threads))
         _check_alive(players[0])
         run = players[0].facts["run"]
         sizes = {**run["encoder"], "window": run["window"], "labels": run["labels"]}
         for kind in PEERS if rules.peers else ():
-            say(f"building {kind}")
+            logger.info(f"building {kind}")
             try:
                 players.append(_player(Entry(kind, kind, Path(kind), None), stack, rules.threads, sizes))
             except InputError as error:
@@ -141,15 +143,15 @@ def spread(texts: Sequence[str], most: int) -> list[str]:
     return [texts[int(place)] for place in np.linspace(0, len(texts) - 1, count).round()]
 
 
-def common_length(lengths: Sequence[list[int] | None], usual: int) -> int | None:
+def common_length(lengths: Sequence[list[int] | None], defaults: int) -> int | None:
     """The longest length that all take, or None.
 
     Args:
         lengths: That each takes; None: any.
-        usual: Taken where all take any.
+        defaults: Taken where all take any.
     """
     fixed = [set(each) for each in lengths if each is not None]
-    return max(set.intersection(*fixed), default=None) if fixed else usual
+    return max(set.intersection(*fixed), default=None) if fixed else defaults
 
 
 def _give(players: Sequence[Player], texts: Sequence[str], length: int | None) -> None:
@@ -176,6 +178,6 @@ def _phase(
     name: str, players: Sequence[Player], wanted: Sequence[Job], seconds: float, rows: int, has_ids: bool
 ) -> int:
     turns = sum(player.plays(job, has_ids) for player in players for job in wanted)
-    say(f"{name}: about {turns * seconds:.0f} s")
+    logger.info(f"{name}: about {turns * seconds:.0f} s")
     warm(players, wanted, min(seconds, WARM_SECONDS), has_ids)
     return play(players, wanted, seconds, rows, has_ids)

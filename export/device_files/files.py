@@ -20,7 +20,7 @@ from kmha.text.preprocessor import Preprocessor
 from kmha.text.sentence_limits import CHARACTERS, LONGEST_SPELLING, MOST_WORDS
 from kmha.text.special_tokens import END, MASK, PADDING, START, UNKNOWN
 from kmha.text.vocabulary import CONTINUATION, LONGEST_WORD_BYTES
-from training.io.atomic_write import written_beside
+from training.io.atomic_write import atomic_write
 
 
 def tokenizer_values(bundle: Bundle) -> dict[str, Any]:
@@ -156,7 +156,7 @@ TOKENIZER, LABELS, VOCABULARY = ".tokenizer.json", ".labels.txt", ".vocab.txt"
 
 @contextlib.contextmanager
 def written_for_devices(bundle: Bundle, final: Path, overwrite: bool = False) -> Iterator[Path]:
-    """Like `written_beside` for a model file, with all that a device needs beside it.
+    """Like `atomic_write` for a model file, with all that a device needs beside it.
 
     news.tflite gets news.tokenizer.json, news.labels.txt and news.vocab.txt; where texts are cut in several ways each
     further one has a vocabulary of its own, such as news.vocab.char.txt. One that stands there with the same
@@ -168,15 +168,15 @@ def written_for_devices(bundle: Bundle, final: Path, overwrite: bool = False) ->
         overwrite: Whether files that stand there are replaced.
 
     Raises:
-        InputError: As `written_beside`; or the tokenizer cannot be carried to a device.
+        InputError: As `atomic_write`; or the tokenizer cannot be carried to a device.
     """
     with contextlib.ExitStack() as files:
         # Renamed in reverse order: where the model stands, the rest does.
-        path = files.enter_context(written_beside(final, overwrite))
+        path = files.enter_context(atomic_write(final, overwrite))
         for suffix, content in device_files(bundle).items():
             beside = Path(final).with_suffix(suffix)
             if not beside.is_file() or beside.read_bytes() != content:
-                files.enter_context(written_beside(beside, overwrite)).write_bytes(content)
+                files.enter_context(atomic_write(beside, overwrite)).write_bytes(content)
         yield path
 
 

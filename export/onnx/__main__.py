@@ -5,6 +5,7 @@ beside it.
 """  # noqa: D415
 
 import importlib.util
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ import tyro
 
 from export.checks.exportable import CheckError, check_exportable
 from kmha.errors import InputError
-from training.cli.parser import FAILED, parse, run, say
+from training.cli.parser import FAILED, parse, run
+
+logger = logging.getLogger("kmha")
 
 FIRST_OPSET, LAST_OPSET = 13, 18
 FLOAT_TOLERANCE = 1e-4
@@ -68,10 +71,12 @@ def _export(config: OnnxConfig) -> int:
             config.embed,
         )
     except CheckError as error:
-        say(f"error: {error}")
+        logger.info(f"error: {error}")
         return FAILED
     size = config.out.stat().st_size
-    say(f"{size:,} bytes; probabilities differ from the bundle's by at most {worst:.1e} on its sample")
+    logger.info(
+        f"{size:,} bytes; probabilities differ from the bundle's by at most {worst:.1e} on its sample"
+    )
     print(config.out)
     return 0
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from export import answer
+from export.predictors import exchange
 from export.predictors.artefacts import Artefact
 from export.predictors.protocol import Row
 from kmha.errors import InputError
@@ -48,13 +48,13 @@ def ask(artefact: Artefact, texts: Sequence[Row]) -> Answers:
     """
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         folder = Path(scratch)
-        answer.write_texts(folder / answer.TEXTS, texts)
+        exchange.write_texts(folder / exchange.TEXTS, texts)
         _run(artefact, folder)
         return Answers(
-            np.load(folder / answer.PROBABILITIES, allow_pickle=False),
-            json.loads((folder / answer.IDS).read_text()),
-            json.loads((folder / answer.FACTS).read_text()),
-            _arrays(folder / answer.VECTORS),
+            np.load(folder / exchange.PROBABILITIES, allow_pickle=False),
+            json.loads((folder / exchange.IDS).read_text()),
+            json.loads((folder / exchange.FACTS).read_text()),
+            _arrays(folder / exchange.VECTORS),
         )
 
 
@@ -74,11 +74,11 @@ def ask_layers(
     """
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         folder = Path(scratch)
-        answer.write_texts(folder / answer.TEXTS, texts)
+        exchange.write_texts(folder / exchange.TEXTS, texts)
         arrays: dict[str, Any] = dict(layers)
-        np.savez(folder / answer.LAYERS, **arrays)
+        np.savez(folder / exchange.LAYERS, **arrays)
         _run(artefact, folder)
-        return json.loads((folder / answer.ERRORS).read_text())
+        return json.loads((folder / exchange.ERRORS).read_text())
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ Writes a run as a SavedModel for TensorFlow Serving: FOLDER/<next version>/, and
 settings of a server. docs/serving.md tells how to serve and ask it.
 """  # noqa: D415
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ import tyro
 
 from export.checks.exportable import check_exportable
 from kmha.errors import InputError
-from training.cli.parser import parse, run, say
+from training.cli.parser import parse, run
+
+logger = logging.getLogger("kmha")
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,12 @@ def write_savedmodel(bundle, folder: Path, xla: bool = False) -> Path:
     """
     import tensorflow as tf
 
-    from training.io.atomic_write import written_beside
+    from training.io.atomic_write import atomic_write
 
     final = folder / str(next_version(folder))
     try:
         # The folder first: where it is new, it goes again after an error.
-        with written_beside(final) as beside:
+        with atomic_write(final) as beside:
             signatures = _save(bundle, beside, xla)
             _add_server_files(folder, xla, _unjoined(signatures))
     except tf.errors.OpError as error:
@@ -103,7 +106,9 @@ def _save(bundle, folder: Path, xla: bool) -> list[str]:
         # The checksum of the file before that change; loaders do without one.
         (folder / "fingerprint.pb").unlink(missing_ok=True)
     if not write_warmup(bundle, signatures, folder, ALLOWED_BATCH_SIZES):
-        say("the run has no sample texts: no warm-up requests written, so the first requests will be slow")
+        logger.info(
+            "the run has no sample texts: no warm-up requests written, so the first requests will be slow"
+        )
     return list(signatures)
 
 
@@ -128,15 +133,19 @@ def _add_server_files(folder: Path, xla: bool, unjoined: str) -> None:
 
     kept = add_missing(folder, server_files(model_name(folder), xla, unjoined))
     if kept:
-        say(f"kept as they were: {', '.join(kept)}")
+        logger.info(f"kept as they were: {', '.join(kept)}")
     if COMPOSE not in kept:
         return
     compose = (folder / COMPOSE).read_text("utf-8", "replace")
     if xla and XLA_FLAG not in compose:
-        say(f"{folder / COMPOSE}: add {XLA_FLAG} to the command, without it the compiled signature fails")
+        logger.info(
+            f"{folder / COMPOSE}: add {XLA_FLAG} to the command, without it the compiled signature fails"
+        )
     if unjoined and f"{unjoined}:" not in compose:
         name = UNJOINED[unjoined]
-        say(f"{folder / COMPOSE}: add a server without batching, without it the signature {name} fails")
+        logger.info(
+            f"{folder / COMPOSE}: add a server without batching, without it the signature {name} fails"
+        )
 
 
 def load_savedmodel(folder: Path | str, signature: str = "serving_default"):

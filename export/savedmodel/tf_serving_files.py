@@ -4,7 +4,7 @@ import contextlib
 import re
 from pathlib import Path
 
-from training.io.atomic_write import written_beside
+from training.io.atomic_write import atomic_write
 
 MODELS, BATCHING, MONITORING, COMPOSE = (
     "models.config",
@@ -116,7 +116,7 @@ def add_missing(folder: Path, texts: dict[str, str]) -> list[str]:
     with contextlib.ExitStack() as if_failed:
         for name in texts:
             if name not in kept:
-                with written_beside(folder / name) as beside:
+                with atomic_write(folder / name) as beside:
                     beside.write_text(texts[name], "utf-8")
                 if_failed.callback((folder / name).unlink)
         if_failed.pop_all()

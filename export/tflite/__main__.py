@@ -5,6 +5,7 @@ tokenizer, the labels and the vocabulary as files beside it.
 """  # noqa: D415
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ import tyro
 
 from export.checks.exportable import check_exportable
 from kmha.errors import InputError
-from training.cli.parser import FAILED, parse, run, say
+from training.cli.parser import FAILED, parse, run
+
+logger = logging.getLogger("kmha")
 
 SHORTEST = 3
 STEP = 8
@@ -69,9 +72,9 @@ def _export(config: TfliteConfig) -> int:
                 bundle, config.out, lengths, config.quantize, config.attention, config.overwrite, config.embed
             )
     except CheckError as error:
-        say(f"error: {config.out}: {error}")
+        logger.info(f"error: {config.out}: {error}")
         return FAILED
-    say(f"largest difference from the run: {difference:.2g}")
+    logger.info(f"largest difference from the run: {difference:.2g}")
     print(config.out)
     return 0
 
@@ -83,14 +86,14 @@ def _text_model(config: TfliteConfig, bundle, length: int | None) -> Iterator[No
         yield
         return
     from export.tflite.string_model import check_convertible, write_text_tflite
-    from training.io.atomic_write import written_beside
+    from training.io.atomic_write import atomic_write
 
     check_convertible(bundle, config.quantize)
     quantize: Any = config.quantize
     final = config.out.with_suffix(".text.tflite")
-    with written_beside(final, config.overwrite) as path:
+    with atomic_write(final, config.overwrite) as path:
         difference = write_text_tflite(bundle, path, length or bundle.preprocessor.max_length, quantize)
-        say(f"{final}: largest difference from the run: {difference:.2g}")
+        logger.info(f"{final}: largest difference from the run: {difference:.2g}")
         yield
 
 
@@ -113,8 +116,8 @@ def chosen_lengths(bundle, wanted: Sequence[int] = ()) -> list[int]:
     if not wanted and bundle.task == TAG:
         return [longest]
     if not wanted:
-        usual = bundle.details.get("lengths", {}).get("p99", longest)
-        return [max(SHORTEST, min(longest, -(-usual // STEP) * STEP))]
+        defaults = bundle.details.get("lengths", {}).get("p99", longest)
+        return [max(SHORTEST, min(longest, -(-defaults // STEP) * STEP))]
     for length in wanted:
         if not shortest <= length <= longest:
             raise InputError(f"--length: wanted {shortest} to the run's {longest}, given {length}")

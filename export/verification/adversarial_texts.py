@@ -14,22 +14,22 @@ LONG_BYTES = 100_000
 RARE_LETTERS = "\u13a0\u1400\u16a0\u1401\u2c00\u10a80\ua4d0\U00010280\U00010330\U00012000\U00013000"
 
 
-def nasty_rows(bundle: Bundle) -> dict[str, Any]:
+def edge_case_rows(bundle: Bundle) -> dict[str, Any]:
     """Texts, or pairs of them, by what is nasty about them.
 
     Args:
         bundle: Its vocabulary says which words are known, and its longest length how many fit. Of pairs each nasty text
-            stands before a plain one, after it, and on both sides; of a tagger see `nasty_sentences`.
+            stands before a plain one, after it, and on both sides; of a tagger see `edge_case_sentences`.
     """
     if bundle.task == TAG:
-        return nasty_sentences(bundle)
+        return edge_case_sentences(bundle)
     parts = parts_of(bundle.preprocessor)
     if bundle.preprocessor.num_texts == 1:
-        return {name: text for part in parts.values() for name, text in nasty_texts(part).items()}
+        return {name: text for part in parts.values() for name, text in edge_case_texts(part).items()}
     rows, seen = {}, set()
     for granularity, part in parts.items():
         plain = f"{_known_word(part)} {_known_word(part)[::-1]}".encode()
-        for name, text in {"a plain text": plain, **nasty_texts(part)}.items():
+        for name, text in {"a plain text": plain, **edge_case_texts(part)}.items():
             if text in seen:
                 continue
             seen.add(text)
@@ -40,7 +40,7 @@ def nasty_rows(bundle: Bundle) -> dict[str, Any]:
     return rows
 
 
-def nasty_texts(part: Preprocessor) -> dict[str, bytes]:
+def edge_case_texts(part: Preprocessor) -> dict[str, bytes]:
     """Texts by what is nasty about them, made to fit a way to cut texts."""
     word, rare = _known_word(part), _unknown_word(part)
     longest = part.max_length
@@ -71,7 +71,7 @@ def nasty_texts(part: Preprocessor) -> dict[str, bytes]:
     return {name: text.encode() for name, text in texts.items()} | invalid
 
 
-def nasty_sentences(bundle: Bundle) -> dict[str, list[bytes] | bytes]:
+def edge_case_sentences(bundle: Bundle) -> dict[str, list[bytes] | bytes]:
     """Sentences by what is nasty about them: lists of words, and after them raw texts.
 
     Args:
@@ -80,7 +80,7 @@ def nasty_sentences(bundle: Bundle) -> dict[str, list[bytes] | bytes]:
     texts = bundle.preprocessor
     word = _known_word(texts.part).encode()
     single = {
-        f"{name}, as a word": text for name, text in nasty_texts(texts.part).items() if len(text) < 1000
+        f"{name}, as a word": text for name, text in edge_case_texts(texts.part).items() if len(text) < 1000
     }
     sentences: dict[str, list[bytes] | bytes] = {
         "no words": [],
@@ -95,7 +95,7 @@ def nasty_sentences(bundle: Bundle) -> dict[str, list[bytes] | bytes]:
     longest = texts.max_length
     for count in (longest - 3, longest - 2, longest - 1, longest, 2 * longest):
         sentences[f"{count} words of one token"] = [word] * count
-    raw = nasty_texts(texts.part)
+    raw = edge_case_texts(texts.part)
     raw["many words"] = b"%b. " % word * (MOST_WORDS // 2)
     counts = texts.words([*raw.values()]).words.row_lengths().numpy()
     # Longer ones are refused, by the run as well.

@@ -53,9 +53,9 @@ class Examiner:
             wrong, answers = str(error), None
         if answers is None or wrong is not None:
             return {**known, "passed": False, "failures": [wrong]}
-        return {**known, **self._judged(artefact, answers)}
+        return {**known, **self._evaluate(artefact, answers)}
 
-    def _judged(self, artefact: Artefact, answers: Answers) -> dict[str, Any]:
+    def _evaluate(self, artefact: Artefact, answers: Answers) -> dict[str, Any]:
         facts, expected = answers.facts, self._expected
         longest = facts["lengths"][-1] if facts["lengths"] else None
         wanted, longer = expected.within(longest)
@@ -71,7 +71,7 @@ class Examiner:
         report = {
             "quantization": facts["quantization"],
             "rows": self._rows.real,
-            "nasty_rows": len(self._rows.nasty),
+            "nasty_rows": len(self._rows.edge_case),
             "lengths": facts["lengths"],
             "rows_longer": int(longer.sum()),
             "rows_with_other_ids": None if others is None else len(others),

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from export.predictors.protocol import Row
-from export.verification.adversarial_texts import nasty_rows
+from export.verification.adversarial_texts import edge_case_rows
 from kmha.bundle.bundle import Bundle
 from training.cli.column_flags import GivenColumns
 from training.data.sources import file_source, read_examples
-from training.evaluation.evaluator import judged_task, rows_of
+from training.evaluation.evaluator import rows_of, task_of_bundle
 from training.tasks.protocol import Part, Task
 from training.tasks.tag.rows import read_sentences
 
@@ -29,7 +29,7 @@ class Rows:
     """
 
     texts: list[Row]
-    nasty: list[str]
+    edge_case: list[str]
     part: Part
     task: Task
 
@@ -43,7 +43,7 @@ class Rows:
         if index < self.real:
             return self.part.examples.place(int(self.part.rows[index]))
         kind = "sentence" if isinstance(self.texts[index], list) else "text"
-        return f"nasty {kind}: {self.nasty[index - self.real]}"
+        return f"nasty {kind}: {self.edge_case[index - self.real]}"
 
     def metric(self, labels: Sequence[str], answers: Any, decision: dict[str, Any]) -> float | None:
         """The task's own metric of its answers to the real rows; None where it is not defined."""
@@ -66,13 +66,13 @@ def read_rows(bundle: Bundle, path: Path, given: GivenColumns, most: int, folder
         InputError: The file or a row of it cannot be used.
     """
     source = file_source(path)
-    task, columns = judged_task(bundle, given, source.columns or ())
+    task, columns = task_of_bundle(bundle, given, source.columns or ())
     examples = read_examples(source, task, columns, folder)
     count = min(most or len(examples), len(examples))
     part = Part(examples, np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
-    nasty = nasty_rows(bundle)
+    edge_case = edge_case_rows(bundle)
     found = rows_of(examples, part.rows) if bundle.tagger is None else read_sentences(examples, part.rows)
-    return Rows([*map(_encoded, found), *nasty.values()], list(nasty), part, task)
+    return Rows([*map(_encoded, found), *edge_case.values()], list(edge_case), part, task)
 
 
 def _encoded(row: Any) -> Row:

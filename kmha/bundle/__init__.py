@@ -1,8 +1,9 @@
 """The run folder as a model that takes raw text: save, load, predict."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Bundle"]
+if TYPE_CHECKING:
+    from kmha.bundle.bundle import Bundle as Bundle
 
 
 def __getattr__(name: str) -> Any:

@@ -43,7 +43,7 @@ _FIELDS = {
     },
 }
 # Where an older config.json may lack a number, it is this one.
-_USUAL = {"layer_norm_eps": 1e-12, "type_vocab_size": 2}
+_DEFAULTS = {"layer_norm_eps": 1e-12, "type_vocab_size": 2}
 # What the same encoder cannot hold.
 _ONLY = {
     "position_embedding_type": ("absolute",),
@@ -82,9 +82,9 @@ def encoder_config(path: Path, family: str, values: dict[str, Any], vocabulary: 
         raise InputError(
             f"{path}: vocab_size must be the number of tokens, {len(vocabulary)}, given {shown(size)}"
         )
-    fields: dict[str, Any] = {"num_segments": 0, "norm_epsilon": _USUAL["layer_norm_eps"]}
+    fields: dict[str, Any] = {"num_segments": 0, "norm_epsilon": _DEFAULTS["layer_norm_eps"]}
     for ours, theirs in _FIELDS[family].items():
-        value = values.get(theirs, _USUAL.get(theirs))
+        value = values.get(theirs, _DEFAULTS.get(theirs))
         wanted = str if ours == "activation" else (int, float) if ours == "norm_epsilon" else int
         if not isinstance(value, wanted) or isinstance(value, bool):
             raise InputError(f"{path}: wanted {theirs}, given {shown(value)}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.bundles import NASTY, PAIRS, TEXTS, make_pair_bundle
+from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle
 from tests.command_runs import call
 
 # Each form; one way to cut texts and two; every target; symmetric or not.
@@ -20,8 +20,8 @@ ROWS = [
     *PAIRS,
     *((text, text) for text in TEXTS[:2]),
     # The very long one as the second text only: it takes as long as all others together.
-    *((text, "old bread") for text in NASTY if len(text) < LONG),
-    *(("old bread", text) for text in NASTY),
+    *((text, "old bread") for text in EDGE_CASES if len(text) < LONG),
+    *(("old bread", text) for text in EDGE_CASES),
 ]
 
 

@@ -13,7 +13,7 @@ from tests.bundles import SENTENCES, TAGGERS, tagger_bundle
 
 WORDS = [sentence.split() for sentence in SENTENCES]
 # Words that no one would call one, sentences of none, and of several windows where a window has 24 tokens.
-NASTY_WORDS = [
+EDGE_CASE_WORDS = [
     [],
     [""],
     ["", " ", "\0", "\u200b", "bread"],
@@ -24,7 +24,7 @@ NASTY_WORDS = [
     ["old", "new"] * 100,
     ["x" * 100_000, "bread", "港" * 100_000],
 ]
-ROWS = [*WORDS, *NASTY_WORDS]
+ROWS = [*WORDS, *EDGE_CASE_WORDS]
 KINDS = tuple(TAGGERS)
 TEXTS = ["The old ferry, isn't it?", "渡轮七点离开旧港口。", "", "New Bread Street " * 20, b"caf\xe9 \xff"]
 

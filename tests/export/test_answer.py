@@ -12,7 +12,7 @@ from export.predictors.artefacts import Artefact, recognise
 from export.predictors.exchange import read_texts, write_texts
 from export.predictors.isolated import ask
 from kmha.errors import InputError
-from tests.bundles import NASTY, TEXTS, one_label_bundle
+from tests.bundles import EDGE_CASES, TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call
 from training.io.json_subprocess import Crashed
 
@@ -26,7 +26,13 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_texts_of_any_bytes_travel(tmp_path):
-    texts = [*NASTY, *(text.encode() for text in TEXTS), b"a\nb\r\nc", b'"quoted" \\ text', bytes(range(256))]
+    texts = [
+        *EDGE_CASES,
+        *(text.encode() for text in TEXTS),
+        b"a\nb\r\nc",
+        b'"quoted" \\ text',
+        bytes(range(256)),
+    ]
     write_texts(tmp_path / "texts.jsonl", texts)
     assert read_texts(tmp_path / "texts.jsonl") == texts
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bundles import NASTY, TEXTS
+from tests.bundles import EDGE_CASES, TEXTS
 from tests.command_runs import ROOT, clean_environment
 from tests.export.conftest import BUNDLES
 
 SOURCE = ROOT / "examples" / "c" / "serve.c"
 # A file holds a text a line.
-LINES = [text for text in [*(text.encode() for text in TEXTS), *NASTY] if b"\n" not in text]
+LINES = [text for text in [*(text.encode() for text in TEXTS), *EDGE_CASES] if b"\n" not in text]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from export.answer import main as answer
 from export.predictors.exchange import read_texts, write_texts
 from export.savedmodel.__main__ import load_savedmodel, write_savedmodel
 from export.savedmodel.tf_serving_files import COMPOSE, server_files
-from tests.bundles import NASTY, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
+from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.command_runs import ROOT, call, clean_environment
 from tests.export.savedmodel.test_command import meta_graph
 from tests.export.savedmodel.test_warmup import inputs_of, logs
@@ -20,7 +20,7 @@ from tests.export.test_savedmodel_ops import check
 
 ROWS = [
     *((a.encode(), b.encode()) for a, b in PAIRS),
-    *((text, TEXTS[0].encode()) for text in NASTY[:12]),
+    *((text, TEXTS[0].encode()) for text in EDGE_CASES[:12]),
     (b"", b""),
 ]
 # What a server does: it knows nothing of this project, only the tokenizer's ops.

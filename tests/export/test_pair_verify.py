@@ -17,14 +17,14 @@ from export.verify import main
 from kmha.text.pair_preprocessor import PairPreprocessor
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import Vocabulary
-from tests.bundles import NASTY, PAIRS, TEXTS, make_pair_bundle
+from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle
 from tests.command_runs import call, write_csv
 
 ROWS = [*PAIRS, *((a, f"{a} {b}") for a, b in PAIRS), ("bread", "bread"), ("", "old harbour"), ("", "")]
 BYTES = [
     *((a.encode(), b.encode()) for a, b in ROWS),
-    *((text, TEXTS[0].encode()) for text in NASTY[:12]),
-    *((text, text) for text in NASTY[:12]),
+    *((text, TEXTS[0].encode()) for text in EDGE_CASES[:12]),
+    *((text, text) for text in EDGE_CASES[:12]),
 ]
 
 

@@ -17,7 +17,7 @@ from export.savedmodel.tf_serving_files import COMPOSE, add_missing, server_file
 from export.savedmodel.warmup import BATCH_SIZES
 from export.verification.expected_sentences import as_array
 from kmha.errors import InputError
-from tests.bundles import NASTY, SENTENCES, tagger_bundle
+from tests.bundles import EDGE_CASES, SENTENCES, tagger_bundle
 from tests.command_runs import call, clean_environment
 from tests.export.savedmodel.test_warmup import inputs_of, logs
 from tests.export.test_savedmodel_ops import check
@@ -26,9 +26,9 @@ ROWS = [
     *(sentence.encode().split() for sentence in SENTENCES),
     *(sentence.encode() for sentence in SENTENCES),
     [],
-    list(NASTY[:10]),
+    list(EDGE_CASES[:10]),
     b"",
-    *NASTY[:12],
+    *EDGE_CASES[:12],
 ]
 # What a server does: it knows nothing of this project, only the tokenizer's ops.
 SERVER = """

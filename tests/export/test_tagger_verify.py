@@ -13,7 +13,7 @@ from export.savedmodel.__main__ import write_savedmodel
 from export.savedmodel.tagger_endpoints import TaggerEndpoints
 from export.verification import examiner as report_card
 from export.verification import rows as verify_rows
-from export.verification.adversarial_texts import nasty_sentences
+from export.verification.adversarial_texts import edge_case_sentences
 from export.verification.differences import as_json, failures
 from export.verification.examiner import Examiner, table
 from export.verification.expected_sentences import ExpectedSentences
@@ -43,11 +43,13 @@ def rows_file(bundle, path: Path) -> Path:
     return path
 
 
-def some_nasty_sentences(bundle) -> dict:
+def some_edge_case_sentences(bundle) -> dict:
     """Enough of them where it is not about the sentences."""
     names = ("no words", "words without tokens", "NUL, as a word among others", "23 words of one token")
-    nasty = nasty_sentences(bundle)
-    return {name: nasty[name] for name in (*names, "empty, raw", "right to left, raw", "longest length, raw")}
+    edge_case = edge_case_sentences(bundle)
+    return {
+        name: edge_case[name] for name in (*names, "empty, raw", "right to left, raw", "longest length, raw")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def rows(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rows")
     path = rows_file(tagger_bundle(), folder / "rows.conll")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify_rows, "nasty_rows", some_nasty_sentences)
+        patch.setattr(verify_rows, "nasty_rows", some_edge_case_sentences)
         return read_rows(tagger_bundle(), path, GivenColumns(), 4, folder / "scratch")
 
 
@@ -75,12 +77,12 @@ def test_sentences_are_read_as_words_and_named(rows):
 @pytest.mark.parametrize("kind", ["spelt", "characters"])
 def test_nasty_sentences_are_answered_by_the_run_and_what_they_are_called(kind):
     bundle = tagger_bundle(kind)
-    nasty = nasty_sentences(bundle)
-    kinds = [isinstance(row, bytes) for row in nasty.values()]
+    edge_case = edge_case_sentences(bundle)
+    kinds = [isinstance(row, bytes) for row in edge_case.values()]
     assert kinds == sorted(kinds) and 10 < sum(kinds) < len(kinds)
-    assert len(nasty["1,500 words"]) == 1500 and len(nasty["2,048 words"]) == MOST_WORDS
-    assert nasty["NUL, as a word"] == [b"\0"] and nasty["empty, raw"] == b""
-    words = bundle.tagger.split(list(nasty.values())).words
+    assert len(edge_case["1,500 words"]) == 1500 and len(edge_case["2,048 words"]) == MOST_WORDS
+    assert edge_case["NUL, as a word"] == [b"\0"] and edge_case["empty, raw"] == b""
+    words = bundle.tagger.split(list(edge_case.values())).words
     assert max(map(len, words)) == MOST_WORDS
 
 
@@ -226,7 +228,7 @@ def quick_savedmodel(bundle, folder: Path) -> Path:
 
 
 def test_an_honest_copy_passes_and_one_of_other_transitions_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(verify_rows, "nasty_rows", some_nasty_sentences)
+    monkeypatch.setattr(verify_rows, "nasty_rows", some_edge_case_sentences)
     bundle = tagger_bundle()
     bundle.save(tmp_path / "run")
     data = rows_file(bundle, tmp_path / "rows.conll")

@@ -10,7 +10,7 @@ import pytest
 from kmha.bundle import bundle as module
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
-from tests.bundles import NASTY, PAIRS, make_pair_bundle, one_label_bundle, pair_bundle
+from tests.bundles import EDGE_CASES, PAIRS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.kmha.damaged_runs import change_manifest, put, refused
 
 TWO = ("char", "wordpiece")
@@ -35,7 +35,7 @@ def saved(two_vocabularies, tmp_path):
 def test_a_loaded_bundle_gives_the_same_answers(two_vocabularies):
     bundle, folder = two_vocabularies
     loaded = Bundle.load(str(folder))
-    pairs = [*PAIRS, *zip(NASTY, reversed(NASTY), strict=True)]
+    pairs = [*PAIRS, *zip(EDGE_CASES, reversed(EDGE_CASES), strict=True)]
     np.testing.assert_array_equal(loaded.probabilities(pairs), bundle.probabilities(pairs))
     assert np.isfinite(bundle.probabilities(pairs)).all()
     assert loaded.predict(pairs) == bundle.predict(pairs)

@@ -1,5 +1,6 @@
 """Files that are damaged or change: each is named, and nothing that can be saved is lost."""
 
+import logging
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 
 from tests.changed_files import flip_bit
 from tests.command_runs import news_rows, write_csv
-from tests.soak.fits import Fit, fitted, killed_after_a_checkpoint, say
+from tests.soak.fits import Fit, fitted, killed_after_a_checkpoint
+
+logger = logging.getLogger("kmha")
 
 pytestmark = pytest.mark.soak
 
@@ -46,7 +49,7 @@ def test_a_damaged_checkpoint(kinds, tmp_path, damage):
     said = kinds.finish("classify", tmp_path)
     (line,) = [line for line in said.splitlines() if "damaged" in line]
     assert f"run.partial/checkpoint/{newest.name} is damaged: " in line and reason in line
-    say(f"{line}; equal ")
+    logger.info(f"{line}; equal ")
 
 
 def test_damaged_checkpoints_all_of_them(kinds, tmp_path):
@@ -60,7 +63,7 @@ def test_damaged_checkpoints_all_of_them(kinds, tmp_path):
     assert ended.err.startswith("error: --resume: wanted a whole checkpoint in ")
     # Not even now is anything thrown away.
     assert len(list(checkpoints.glob("*[0-9]"))) == 2
-    say(f"{ended.last} ")
+    logger.info(f"{ended.last} ")
 
 
 @pytest.mark.parametrize("change", ["grows", "is cut", "is replaced"])
@@ -85,7 +88,7 @@ def test_a_data_file_that_changes_while_it_is_read(kinds, tmp_path, change):
     wanted = "wanted a file that stays as it is while it is read, given one that has changed meanwhile"
     assert ended.last == f"error: {train}: {wanted}"
     assert not (tmp_path / "run.partial").exists()
-    say(f"{change}: error: …/train.csv: {wanted} ")
+    logger.info(f"{change}: error: …/train.csv: {wanted} ")
 
 
 def test_a_data_file_that_changes_between_a_kill_and_the_next_start(kinds, tmp_path):
@@ -100,6 +103,6 @@ def test_a_data_file_that_changes_between_a_kill_and_the_next_start(kinds, tmp_p
     assert ended.status == 2 and ended.err.count("\n") == 1, ended.err[-3000:]
     assert "wanted the train rows that the run began with" in ended.last and "has changed" in ended.last
     assert (tmp_path / "run.partial" / "checkpoint").is_dir()
-    say(
+    logger.info(
         "after a kill: error: --resume: wanted the train rows that the run began with, …/train.csv has changed "
     )

@@ -1,6 +1,7 @@
 """Disks that are full, or become full while a run is written: told of early, and nothing that was kept is lost."""
 
 import contextlib
+import logging
 import resource
 import signal
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.command_runs import news_rows, write_csv
-from tests.soak.fits import Fit, fitted, killed_after_a_checkpoint, say
+from tests.soak.fits import Fit, fitted, killed_after_a_checkpoint
+
+logger = logging.getLogger("kmha")
 
 pytestmark = pytest.mark.soak
 
@@ -57,7 +60,7 @@ def test_too_small_a_disk_is_refused_before_training(kinds, tmp_path):
         only_line(ended, f"error: {disk}/run.partial/checkpoint: wanted ")
         assert "MB of free disk for 2 checkpoints and the next one, given " in ended.last
         assert not list(disk.iterdir())
-    say(f"refused before training: {ended.last} ")
+    logger.info(f"refused before training: {ended.last} ")
 
 
 def test_a_disk_that_fills_up_costs_no_checkpoint(kinds, tmp_path):
@@ -80,7 +83,7 @@ def test_a_disk_that_fills_up_costs_no_checkpoint(kinds, tmp_path):
         filler.unlink()
         more.unlink(missing_ok=True)
         kinds.finish("classify", tmp_path, "disk/run")
-    say(f"disk full in training: {ended.last}; tried again: {again.last}; with room again: equal ")
+    logger.info(f"disk full in training: {ended.last}; tried again: {again.last}; with room again: equal ")
 
 
 def test_a_temporary_folder_without_room_is_named(kinds, tmp_path):
@@ -92,7 +95,7 @@ def test_a_temporary_folder_without_room_is_named(kinds, tmp_path):
     assert ended.status == 2
     only_line(ended, f"error: {disk}: wanted ")
     assert not (tmp_path / "run.partial").exists()
-    say(f"temporary folder too small: {ended.last} ")
+    logger.info(f"temporary folder too small: {ended.last} ")
 
 
 def test_a_file_that_may_not_grow_costs_no_checkpoint(kinds, tmp_path):
@@ -112,7 +115,7 @@ def test_a_file_that_may_not_grow_costs_no_checkpoint(kinds, tmp_path):
     only_line(ended, f"error: no checkpoint could be written into {partial}, ")
     assert ended.last.endswith("; the same command with --resume goes on")
     kinds.finish("classify", tmp_path)
-    say(f"a limit on the size of files: {ended.last}; without it: equal ")
+    logger.info(f"a limit on the size of files: {ended.last}; without it: equal ")
 
 
 def test_a_folder_that_nobody_may_write_into_is_refused_at_once(kinds, tmp_path):
@@ -121,4 +124,4 @@ def test_a_folder_that_nobody_may_write_into_is_refused_at_once(kinds, tmp_path)
         ended = fitted(tmp_path, kinds.flags("classify"), "disk/run")
     assert ended.status == 2 and ended.err.count("\n") == 1
     only_line(ended, "error: --out disk/run: cannot write there, Read-only file system")
-    say(f"refused at once: {ended.last} ")
+    logger.info(f"refused at once: {ended.last} ")

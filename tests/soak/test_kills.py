@@ -1,5 +1,6 @@
 """kill -9 at random moments, and the same command again: the weights are those of a run that nobody touched."""
 
+import logging
 import os
 import random
 import signal
@@ -7,7 +8,9 @@ import time
 
 import pytest
 
-from tests.soak.fits import Fit, progress, say
+from tests.soak.fits import Fit, progress
+
+logger = logging.getLogger("kmha")
 
 pytestmark = pytest.mark.soak
 
@@ -33,13 +36,13 @@ def test_killed_at_a_random_moment(kinds, tmp_path, number):
         # It was over before its moment came; an earlier one, of a new run.
         share *= 0.7
         os.rename(tmp_path / "run", tmp_path / f"over-{share}")
-    standing = progress(tmp_path)
+    training_progress = progress(tmp_path)
     writing = any((tmp_path / "run.partial" / "checkpoint").glob("*.partial"))
-    batches = len(standing["history"]), standing["batch"]
+    batches = len(training_progress["history"]), training_progress["batch"]
     last = fit.said().splitlines()[-1]
     said = kinds.finish(kind, tmp_path)
     assert "damaged" not in said
-    say(
+    logger.info(
         f"{number + 1} of {KILLS} equal, seed {SEED}: {kind}, {share * reference.seconds:.2f} s after its first"
         f" checkpoint, gone on from epoch {batches[0] + 1}, batch {batches[1]}"
         f"{', while a checkpoint was being written' if writing else ''}; it had said: {last[:40]!r} "
@@ -55,4 +58,4 @@ def test_killed_before_its_first_checkpoint(kinds, tmp_path):
     # Its temporary folder goes with the next start.
     assert list((tmp_path / "temporary").glob("kmha-*"))
     kinds.finish("classify", tmp_path)
-    say("killed while it read: begun anew, equal, its temporary folder gone ")
+    logger.info("killed while it read: begun anew, equal, its temporary folder gone ")

@@ -1,11 +1,14 @@
 """An hour's worth of steps: memory stays flat and no file stays open."""
 
 import json
+import logging
 
 import pytest
 
 from tests.command_runs import NO_DROPOUT, TINY, news_rows, write_csv
-from tests.soak.fits import Fit, say, slope, watched
+from tests.soak.fits import Fit, slope, watched
+
+logger = logging.getLogger("kmha")
 
 pytestmark = pytest.mark.soak
 
@@ -41,7 +44,7 @@ def test_an_hour_of_steps(tmp_path):
     times, memory, files = (list(column) for column in zip(*seen[end // 2 : end], strict=True))
     growth = slope(times, memory) * (times[-1] - times[0])
     per_hour = growth * (end / (end - end // 2))
-    say(
+    logger.info(
         f"{epochs} epochs of {STEPS_PER_EPOCH} steps and {STEPS // 100} checkpoints in {seen[-1][0]:.0f} s: memory"
         f" {seen[0][1]:.0f} MB after five epochs, {memory[0]:.0f} in the middle, {memory[-1]:.0f} at the end; slope"
         f" {per_hour:+.1f} MB in {STEPS:,} steps; open files {min(files)} to {max(files)} "

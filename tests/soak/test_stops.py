@@ -1,11 +1,14 @@
 """SIGTERM and Ctrl-C in each stage of a fit: it says how to go on, and goes on without loss."""
 
+import logging
 import signal
 
 import pytest
 
 from tests.command_runs import news_rows, write_csv
-from tests.soak.fits import Fit, say
+from tests.soak.fits import Fit
+
+logger = logging.getLogger("kmha")
 
 pytestmark = pytest.mark.soak
 
@@ -48,7 +51,7 @@ def test_stopped_before_training(tmp_path):
                 assert fit.wait_for(lambda words=words, fit=fit: words in fit.said()), fit.said()
             last = stopped(fit, number)
         assert not fit.partial.exists() and not list((tmp_path / "temporary").glob("kmha-*"))
-        say(f"{stage}: {last} ")
+        logger.info(f"{stage}: {last} ")
 
 
 def test_stopped_after_a_checkpoint_in_every_stage(kinds, tmp_path):
@@ -62,8 +65,8 @@ def test_stopped_after_a_checkpoint_in_every_stage(kinds, tmp_path):
                 assert fit.wait_for(lambda words=words, fit=fit: words in f"\n{fit.said()}"), fit.said()
             last = stopped(fit, number)
         assert fit.checkpoints
-        say(f"{stage}: {last} ")
+        logger.info(f"{stage}: {last} ")
         number = signal.SIGINT if number == signal.SIGTERM else signal.SIGTERM
     # A report is no part of what the run would have been.
     kinds.finish("classify", tmp_path)
-    say("equal after all four ")
+    logger.info("equal after all four ")

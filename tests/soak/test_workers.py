@@ -1,6 +1,7 @@
 """A worker killed in two-worker training: all begin again from the last checkpoint and end with the same weights."""
 
 import importlib.util
+import logging
 import os
 import signal
 from pathlib import Path
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 
 from tests.command_runs import saved_weights
-from tests.soak.fits import Fit, fitted, say
+from tests.soak.fits import Fit, fitted
+
+logger = logging.getLogger("kmha")
 
 pytestmark = [
     pytest.mark.soak,
@@ -63,4 +66,4 @@ def test_a_killed_worker(kinds, unbroken, tmp_path, which):
         (np.frombuffer(weights[name], np.uint8), np.frombuffer(unbroken[name], np.uint8)) for name in weights
     ]
     assert all(np.array_equal(*pair) for pair in pairs)
-    say(f"worker {which + 1} of 2 killed: all began again, equal ")
+    logger.info(f"worker {which + 1} of 2 killed: all began again, equal ")

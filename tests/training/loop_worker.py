@@ -20,7 +20,7 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from tests.training.tiny_runs import make_loop, weights_of  # noqa: E402
-from training.cli.exceptions import Stopped  # noqa: E402
+from training.cli.exceptions import Interrupted  # noqa: E402
 from training.engine.train_step import make_strategy  # noqa: E402
 
 
@@ -42,12 +42,12 @@ def main() -> None:
         folder, strategy, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=count)], **case
     )
     try:
-        standing = loop.run()
-    except Stopped:
+        training_progress = loop.run()
+    except Interrupted:
         loop = make_loop(folder, strategy, **case)
-        standing = loop.run(resume=True)
+        training_progress = loop.run(resume=True)
     np.savez(folder / "weights.npz", *weights_of(loop.model))
-    print(json.dumps({"before_stop": len(before_stop), "best": standing.best_metric}))
+    print(json.dumps({"before_stop": len(before_stop), "best": training_progress.best_metric}))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from tests.training.tiny_runs import distance, trainable  # noqa: E402
 from training.config.config import DistillSection, FitConfig, TextSection  # noqa: E402
 from training.data.inputs import Inputs, make_inputs  # noqa: E402
 from training.data.load import Data  # noqa: E402
-from training.distillation.task import trained_beside, with_teacher  # noqa: E402
+from training.distillation.task import trained_with_teacher, with_teacher  # noqa: E402
 from training.engine.optimizer import AdamW  # noqa: E402
 from training.engine.train_step import TrainingStep, make_strategy  # noqa: E402
 from training.io.example_store import Example, write_examples  # noqa: E402
@@ -127,7 +127,7 @@ def train(task: Any, inputs: Inputs, strategy: tf.distribute.Strategy, xla: bool
     replicas = strategy.num_replicas_in_sync
     labels = task.outputs([], inputs.parts["train"])
     source = inputs.source(
-        "train", task.lesson(inputs.parts["train"], labels, 0), divisor=replicas, full_shapes=xla
+        "train", task.training_set(inputs.parts["train"], labels, 0), divisor=replicas, full_shapes=xla
     )
     with strategy.scope():
         (part,) = parts_of(inputs.preprocessor).values()
@@ -146,7 +146,7 @@ def train(task: Any, inputs: Inputs, strategy: tf.distribute.Strategy, xla: bool
         )
         model = task.build({"": encoder}, labels)
         task.prepare(model, source)
-        trained = trained_beside(task, model)
+        trained = trained_with_teacher(task, model)
         step = TrainingStep(
             trained,
             task.row_losses,

@@ -10,7 +10,7 @@ from tests import command_runs
 from tests.bundles import make_pair_bundle, one_label_bundle, several_label_bundle
 from tests.command_runs import call, news_rows, refused, write_csv
 from training import evaluate
-from training.cli.exceptions import Stopped
+from training.cli.exceptions import Interrupted
 from training.compare import main
 from training.comparison import trials
 
@@ -92,7 +92,7 @@ def test_a_stop_keeps_what_is_finished(compared, monkeypatch):
     flags, out, *_ = compared
 
     def stop(*arguments):
-        raise Stopped("SIGTERM")
+        raise Interrupted("SIGTERM")
 
     monkeypatch.setattr(trials, "train", stop)
     outcome = call(main, *flags, "--candidates", "averages", "--rates", "0.01", "0.02")

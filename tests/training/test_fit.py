@@ -11,7 +11,7 @@ import pytest
 
 from tests.command_runs import call, clean_environment, saved_weights
 from training import fit
-from training.cli.exceptions import Diverged, Unwritten
+from training.cli.exceptions import CheckpointWriteError, TrainingDiverged
 from training.fit import main
 from training.runs.checkpoint_folder import numbered, write_progress
 
@@ -179,7 +179,7 @@ def test_resuming_ends_where_an_unbroken_run_does(stopped, news_run, monkeypatch
 
 def test_training_that_leaves_the_numbers_is_told_as_such(monkeypatch):
     def diverge(config):
-        raise Diverged("loss is nan at batch 3")
+        raise TrainingDiverged("loss is nan at batch 3")
 
     monkeypatch.setattr(fit, "fit", diverge)
     outcome = call(main, "--data.train=a.csv")
@@ -193,7 +193,7 @@ def test_training_that_leaves_the_numbers_is_told_as_such(monkeypatch):
     [
         (KeyboardInterrupt("SIGTERM"), 130, "stopped by SIGTERM; "),
         (KeyboardInterrupt(), 130, "stopped by an interrupt; "),
-        (Unwritten("nothing could be written into a"), 1, "error: nothing could be written into a; "),
+        (CheckpointWriteError("nothing could be written into a"), 1, "error: nothing could be written into a; "),
         (OSError(errno.ENOSPC, "full", "a"), 1, "error: the disk is full, writing a; "),
         (OSError(errno.EFBIG, "large"), 1, "error: a file is larger than it may be; "),
     ],

@@ -222,9 +222,9 @@ def test_wrong_input_is_one_line(runs, monkeypatch, tmp_path, arguments, message
 
 
 def test_a_damaged_metrics_file_is_one_line(tmp_path):
-    material = types.SimpleNamespace(metrics={"history": [1]})
+    report_data = types.SimpleNamespace(metrics={"history": [1]})
     with pytest.raises(InputError, match=r"metrics\.json: wanted what training\.fit writes"):
-        _made(lambda given: given.metrics["history"][0]["loss"], material, tmp_path)
+        _made(lambda given: given.metrics["history"][0]["loss"], report_data, tmp_path)
 
 
 def test_metrics_of_the_fit_are_told_where_there_are_some(runs, tmp_path):

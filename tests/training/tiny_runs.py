@@ -18,7 +18,7 @@ from training.engine.ema import WeightAverage
 from training.engine.loop import Loop, epoch_plans
 from training.engine.optimizer import AdamW, warmup_then_decay
 from training.engine.train_step import TrainingStep, make_strategy
-from training.io.ragged_store import SpoolWriter
+from training.io.ragged_store import RaggedStoreWriter
 from training.losses.classification import softmax_cross_entropy
 
 LABELS = 3
@@ -107,13 +107,13 @@ def make_source(folder: Path, rows: int = 45, divisor: int = 1) -> BatchSource:
     rng = np.random.default_rng(0)
     lengths = rng.integers(3, CONFIG.max_length + 1, rows)
     targets = rng.integers(0, LABELS, rows).astype(np.int32)
-    with SpoolWriter(folder / "tokens", np.int32) as writer:
+    with RaggedStoreWriter(folder / "tokens", np.int32) as writer:
         for length, target in zip(lengths, targets, strict=True):
             writer.append(
                 np.concatenate([[target + 6], rng.integers(10, CONFIG.vocabulary_size, length - 1)])
             )
-        spool = writer.close()
-    return BatchSource(spool, np.arange(rows), targets, np.ones(rows, np.float32), 0, divisor=divisor)
+        ragged_store = writer.close()
+    return BatchSource(ragged_store, np.arange(rows), targets, np.ones(rows, np.float32), 0, divisor=divisor)
 
 
 def make_loop(

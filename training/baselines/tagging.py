@@ -25,11 +25,11 @@ class FrequentTags:
     """
 
     tags: dict[str, str]
-    usual: str
+    defaults: str
 
     def predict(self, words: Sentences) -> list[list[str]]:
         """Gives the tags of the words of each sentence."""
-        return [[self.tags.get(word, self.usual) for word in sentence] for sentence in words]
+        return [[self.tags.get(word, self.defaults) for word in sentence] for sentence in words]
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ def _fit_frequent(words: Sentences, tags: Sentences) -> FrequentTags:
     for sentence, wanted in zip(words, tags, strict=True):
         for word, tag in zip(sentence, wanted, strict=True):
             counts.setdefault(word, Counter())[tag] += 1
-    usual = sum(counts.values(), Counter()).most_common(1)[0][0]
-    return FrequentTags({word: tags.most_common(1)[0][0] for word, tags in counts.items()}, usual)
+    defaults = sum(counts.values(), Counter()).most_common(1)[0][0]
+    return FrequentTags({word: tags.most_common(1)[0][0] for word, tags in counts.items()}, defaults)
 
 
 def _draw(lengths: Sequence[int], seed: int, max_words: int) -> list[int]:

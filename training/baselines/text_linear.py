@@ -125,14 +125,17 @@ def fit_baseline(
         indicators = targets != 0
         if validation is not None and len(validation[0]):
             weights, biases = _several_labels(features, indicators, seed)
-            scores, judged = vectorizer.transform(validation[0]) @ weights + biases, np.asarray(validation[1])
+            scores, evaluated = (
+                vectorizer.transform(validation[0]) @ weights + biases,
+                np.asarray(validation[1]),
+            )
         else:
             rows = generator.permutation(len(texts))
             held_out, kept = np.split(rows, [max(1, len(rows) // _HELD_OUT_SHARE)])
             weights, biases = _several_labels(features[kept], indicators[kept], seed)
-            scores, judged = features[held_out] @ weights + biases, indicators[held_out]
+            scores, evaluated = features[held_out] @ weights + biases, indicators[held_out]
             weights, biases = _several_labels(features, indicators, seed)
-        thresholds = best_thresholds(judged, scores, default=0.0)
+        thresholds = best_thresholds(evaluated, scores, default=0.0)
     else:
         weights, biases, class_ids = _one_label(features, targets, seed)
     sample = f"a random {len(texts):,} of " if num_rows > len(texts) else ""

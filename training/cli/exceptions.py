@@ -1,15 +1,15 @@
 """Ways a run can end without a model; apart from the loop, so that naming them does not import TensorFlow."""
 
 
-class Stopped(Exception):
+class Interrupted(Exception):
     """The run was told to stop; a checkpoint has been written."""
 
 
-class Diverged(Exception):
+class TrainingDiverged(Exception):
     """The loss is no longer a number."""
 
 
-class Unwritten(Exception):
+class CheckpointWriteError(Exception):
     """A checkpoint could not be written; those before it stand."""
 
 
@@ -17,5 +17,5 @@ class WorkerLost(Exception):
     """Another worker of the job is gone, so that this one cannot go on."""
 
 
-class Dismissed(Exception):
+class NotChief(Exception):
     """This worker has trained with the others; what is left to do the chief does."""

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import io
+import logging
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ import tyro
 
 from kmha.errors import InputError
 from training.cli.bounds import check_ranges
-from training.cli.exceptions import Unwritten
+from training.cli.exceptions import CheckpointWriteError
 from training.cli.toml_file import did_you_mean, toml_flags
 
 Config = TypeVar("Config")
@@ -58,12 +59,24 @@ _FRAME = "│╭╮╰╯ "
 _MISSING = r"(--\S+ \S+|\b[A-Z]+) ([A-Z].*?)\.? \(required\)"
 
 
-def say(message: str) -> None:
-    """Progress goes to stderr; stdout is for data."""
-    # In one piece: of several threads that tell, none may end the line of another.
-    if sys.stderr is not None:  # services are started without one
-        sys.stderr.write(f"{message}\n")
-        sys.stderr.flush()
+class _StandardError(logging.Handler):
+    """Writes each message to stderr in one piece, so that threads do not break each other's lines.
+
+    stdout is for data. The stream is looked up at each message, since programs replace it.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes the message and a line end."""
+        if sys.stderr is not None:  # services are started without one
+            sys.stderr.write(f"{record.getMessage()}\n")
+            sys.stderr.flush()
+
+
+logger = logging.getLogger("kmha")
+if not logger.handlers:
+    logger.addHandler(_StandardError())
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def run(command: Callable[[], int]) -> int:
@@ -85,21 +98,21 @@ def run(command: Callable[[], int]) -> int:
             sys.stdout.flush()
             return status
     except InputError as error:
-        say(f"error: {' '.join(str(error).splitlines())}")
+        logger.error(f"error: {' '.join(str(error).splitlines())}")
         return WRONG_INPUT
     except BrokenPipeError:
         # What is left in the buffer must not fail once more when Python closes it.
         with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return NO_READER
-    except Unwritten as error:
-        say(f"error: {error}")
+    except CheckpointWriteError as error:
+        logger.error(f"error: {error}")
         return FAILED
     except OSError as error:
-        say(f"error: {full_disk(error)}")
+        logger.error(f"error: {full_disk(error)}")
         return FAILED
     except KeyboardInterrupt:
-        say("interrupted")
+        logger.info("interrupted")
         return INTERRUPTED
     except SystemExit as stop:
         # Only --help ends so.

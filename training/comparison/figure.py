@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
-from training.io.atomic_write import written_beside
+from training.io.atomic_write import atomic_write
 
 _INK, _QUIET = "#1f2933", "#7b8794"
 _COLOURS = ("#3b7dd8", "#e07b39", "#2f9e62", "#b5479c", "#8a6d1d", "#c0392b", "#16808c", "#5b5fc7")
@@ -42,7 +42,7 @@ def draw(path: Path, comparison: Mapping[str, Any]) -> None:
     }
     _draw_accuracy(accuracy, comparison, style)
     _draw_latency(latency, comparison, style)
-    with written_beside(path, overwrite=True, flag="--out") as beside:
+    with atomic_write(path, overwrite=True, flag="--out") as beside:
         figure.savefig(beside, dpi=120, format="png")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kmha.errors import InputError
 from training.cli.config_diff import differences
-from training.io.atomic_write import written_beside
+from training.io.atomic_write import atomic_write
 from training.runs.run_folder import FREE, has_checkpoint, locked
 
 SETTINGS, TRAININGS = "settings.json", "trainings"
@@ -29,7 +29,7 @@ class Workplace:
 
     def keep(self, name: str, rate: float, result: dict[str, Any]) -> None:
         """Keeps the result of a training, JSON values; its checkpoint is no longer needed."""
-        with written_beside(self._path(name, rate, ".json"), overwrite=True, flag="--out") as beside:
+        with atomic_write(self._path(name, rate, ".json"), overwrite=True, flag="--out") as beside:
             beside.write_text(json.dumps(result, ensure_ascii=False), "utf-8")
         shutil.rmtree(self._path(name, rate), ignore_errors=True)
 

@@ -10,7 +10,6 @@ from typing import Any
 import keras
 
 from kmha.bundle.bundle import Bundle
-from training.cli.parser import say
 from training.comparison import trials
 from training.comparison.candidates import HEADS, LINEAR, Shape, build, describe
 from training.comparison.existing_runs import run_result
@@ -22,6 +21,8 @@ from training.config.encoder_shape import encoder_config
 from training.data.inputs import Inputs, make_inputs
 from training.data.load import Data
 from training.runtime.resource_usage import trained_size
+
+logger = logging.getLogger("kmha")
 
 # Enough to cut a text of any length from.
 _SAMPLE_ROWS = 2000
@@ -62,8 +63,8 @@ def compare(wanted: Wanted, config: FitConfig, data: Data, place: Workplace, scr
         "latency_ms" by length, and of trained ones "rate", "validation", "epochs", "seconds_per_epoch", "tries".
 
     Raises:
-        Stopped: Told to stop; the same comparison goes on from there.
-        Diverged: The loss of a training left the numbers.
+        Interrupted: Told to stop; the same comparison goes on from there.
+        TrainingDiverged: The loss of a training left the numbers.
     """
     with _many_models():
         return _compared(wanted, config, data, place, scratch)
@@ -87,7 +88,7 @@ def _compared(
     bundles = {_run_name(path, wanted.runs): (path, Bundle.load(path)) for path in wanted.runs}
     inputs = make_inputs(config.text, data.parts, scratch, data.task)
     for name, counts in inputs.counts.items():
-        say(counts.describe(name))
+        logger.info(counts.describe(name))
     part = inputs.preprocessor
     shape = Shape(
         encoder_config(config, len(part.vocabulary), part.unknown_id),
@@ -106,7 +107,7 @@ def _compared(
         results[name] = run_result(path, bundle, data)
         own = bundle.preprocessor
         callers[name] = model_caller(bundle.model, len(own.vocabulary), own.max_length)
-    say(f"timing answers, rounds: {wanted.rounds}")
+    logger.info(f"timing answers, rounds: {wanted.rounds}")
     return _told(results, latencies(callers, wanted.lengths, wanted.rounds), target, networks, data) | {
         "rates": list(wanted.rates)
     }
@@ -129,7 +130,7 @@ def _trained(
         for name in networks:
             result = place.kept(name, rate)
             if result is None:
-                say(f"{name}, rate {rate:g}: {describe(name, shape.encoder, sizes[name])}")
+                logger.info(f"{name}, rate {rate:g}: {describe(name, shape.encoder, sizes[name])}")
                 result = trials.tried(name, sizes[name], rate, config, data, inputs, place)
                 place.keep(name, rate, result)
             tries[name].append(result)

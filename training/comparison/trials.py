@@ -43,21 +43,21 @@ def tried(
         epoch, "history" (validation accuracy of each epoch) and "answers".
 
     Raises:
-        Stopped: Told to stop; a checkpoint is kept.
-        Diverged: The loss left the numbers.
+        Interrupted: Told to stop; a checkpoint is kept.
+        TrainingDiverged: The loss left the numbers.
     """
     folder, begun = place.training(name, rate)
     keras.utils.set_random_seed(config.train.seed)
     task = CandidateTask.of(data.task, name, size)  # pyright: ignore[reportArgumentType]
     optimizer = dataclasses.replace(config.optimizer, learning_rate=rate)
     config = dataclasses.replace(config, optimizer=optimizer, resume=begun)
-    validation = inputs.judged("validation", task.targets(data.validation, data.labels))
-    _, judge, progress = train(config, dataclasses.replace(data, task=task), inputs, validation, folder)
+    validation = inputs.evaluated("validation", task.targets(data.validation, data.labels))
+    _, evaluator, progress = train(config, dataclasses.replace(data, task=task), inputs, validation, folder)
     assert data.test is not None
-    probabilities = judge.answers(inputs.judged("test", task.targets(data.test, data.labels)))
+    probabilities = evaluator.answers(inputs.evaluated("test", task.targets(data.test, data.labels)))
     return {
         "rate": rate,
-        "weights": trained_size(judge.model),
+        "weights": trained_size(evaluator.model),
         "validation": progress.best_metric,
         "epochs": progress.epoch,
         "best_epoch": progress.best_epoch + 1,

@@ -7,7 +7,7 @@ import numpy as np
 from training.config.config import BATCH_ROWS, FitConfig
 from training.config.encoder_shape import with_shape, with_size
 from training.tasks.match.task import MatchTask
-from training.tasks.protocol import Task, Usual
+from training.tasks.protocol import Defaults, Task
 
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 # Of a short text each token is needed; a long one says everything several times.
@@ -22,7 +22,7 @@ LAYER_DECAY, HEAD_FACTOR = 0.9, 5.0
 LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 
 
-def with_usual_of_task(config: FitConfig) -> FitConfig:
+def resolve_task_defaults(config: FitConfig) -> FitConfig:
     """The settings with those filled in that were left to the task, or to the size's name.
 
     Raises:
@@ -35,7 +35,7 @@ def with_usual_of_task(config: FitConfig) -> FitConfig:
         rows = BATCH_ROWS_ON if encoder.pretrained else BATCH_ROWS
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, batch_rows=rows))
     if encoder.pretrained:
-        config = dataclasses.replace(config, match=_with_usual_of_pairs(config.match))
+        config = dataclasses.replace(config, match=_resolve_pair_defaults(config.match))
     if text.tokenization is None:
         text = dataclasses.replace(text, tokenization="wordpiece")
     if text.lower_case is None:
@@ -45,7 +45,7 @@ def with_usual_of_task(config: FitConfig) -> FitConfig:
     return dataclasses.replace(config, text=text, encoder=encoder)
 
 
-def _with_usual_of_pairs(match: MatchTask) -> MatchTask:
+def _resolve_pair_defaults(match: MatchTask) -> MatchTask:
     """How an encoder that starts from a checkpoint reads pairs."""
     # Where overlap says most from the start, little is left to teach the encoder: .757 against .789 on mrpc.
     return dataclasses.replace(
@@ -53,7 +53,9 @@ def _with_usual_of_pairs(match: MatchTask) -> MatchTask:
     )
 
 
-def with_usual(config: FitConfig, task: Task, lengths: np.ndarray, batches: int, pairs: int = 0) -> FitConfig:
+def resolve_defaults(
+    config: FitConfig, task: Task, lengths: np.ndarray, batches: int, pairs: int = 0
+) -> FitConfig:
     """The settings with those filled in that were left to the data.
 
     Args:
@@ -64,25 +66,25 @@ def with_usual(config: FitConfig, task: Task, lengths: np.ndarray, batches: int,
         pairs: Training rows, where they are pairs; else 0.
     """
     if config.encoder.pretrained:
-        config = _with_usual_of_checkpoint(config, task.usual, batches)
+        config = _resolve_checkpoint_defaults(config, task.defaults, batches)
     train, encoder, optimizer = config.train, config.encoder, config.optimizer
     if not train.epochs:
-        train = dataclasses.replace(train, epochs=usual_epochs(batches, task.usual.batches))
-    usual = task.usual
+        train = dataclasses.replace(train, epochs=default_epochs(batches, task.defaults.batches))
+    defaults = task.defaults
     if encoder.dropout is None:
-        encoder = dataclasses.replace(encoder, dropout=usual.dropout)
+        encoder = dataclasses.replace(encoder, dropout=defaults.dropout)
     if encoder.token_dropout is None:
-        rate = usual_token_dropout(lengths) if usual.token_dropout is None else usual.token_dropout
+        rate = default_token_dropout(lengths) if defaults.token_dropout is None else defaults.token_dropout
         encoder = dataclasses.replace(encoder, token_dropout=rate)
     if optimizer.embedding_rate is None:
-        optimizer = dataclasses.replace(optimizer, embedding_rate=usual.embedding_rate)
+        optimizer = dataclasses.replace(optimizer, embedding_rate=defaults.embedding_rate)
     if optimizer.learning_rate is None:
         rate = LEARNING_RATE_OF_FEW_PAIRS if 0 < pairs < FEW_PAIRS else LEARNING_RATE
         optimizer = dataclasses.replace(optimizer, learning_rate=rate)
     return dataclasses.replace(config, train=train, encoder=encoder, optimizer=optimizer)
 
 
-def _with_usual_of_checkpoint(config: FitConfig, usual: Usual, batches: int) -> FitConfig:
+def _resolve_checkpoint_defaults(config: FitConfig, defaults: Defaults, batches: int) -> FitConfig:
     """The settings under which what an encoder knows is kept while it learns more."""
 
     def filled(section, **values):
@@ -92,7 +94,7 @@ def _with_usual_of_checkpoint(config: FitConfig, usual: Usual, batches: int) -> 
     train = config.train
     learning_rate = LEARNING_RATE_OF_PAIRS_ON if config.task == "match" else LEARNING_RATE_ON
     if not train.epochs:
-        epochs = min(MOST_EPOCHS_ON, max(FEWEST_EPOCHS_ON, -(-usual.batches_on // batches)))
+        epochs = min(MOST_EPOCHS_ON, max(FEWEST_EPOCHS_ON, -(-defaults.batches_on // batches)))
         train = dataclasses.replace(train, epochs=epochs)
     return dataclasses.replace(
         config,
@@ -103,7 +105,7 @@ def _with_usual_of_checkpoint(config: FitConfig, usual: Usual, batches: int) -> 
     )
 
 
-def usual_epochs(batches: int, wanted: int = Usual.batches) -> int:
+def default_epochs(batches: int, wanted: int = Defaults.batches) -> int:
     """How often to see all rows: a small set more often, so that it is learnt at all.
 
     Args:
@@ -113,7 +115,7 @@ def usual_epochs(batches: int, wanted: int = Usual.batches) -> int:
     return min(MOST_EPOCHS, max(FEWEST_EPOCHS, -(-wanted // batches)))
 
 
-def usual_token_dropout(lengths: np.ndarray) -> float:
+def default_token_dropout(lengths: np.ndarray) -> float:
     """The probability of dropping a token: less where texts are short.
 
     Args:

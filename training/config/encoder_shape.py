@@ -10,7 +10,7 @@ from kmha.pretrained.sources import find_checkpoint
 from training.config.config import EncoderSection, FitConfig, TextSection
 
 # Of an encoder that starts from nothing.
-USUAL_SHAPE: dict[str, Any] = {
+DEFAULT_SHAPE: dict[str, Any] = {
     "hidden_dim": 128,
     "num_layers": 2,
     "num_heads": 4,
@@ -23,7 +23,7 @@ USUAL_SHAPE: dict[str, Any] = {
     "attention_globals": 1,
 }
 # Of a checkpoint all of these are taken over; it may lose blocks, and have n-grams of its own where it had none.
-_OF_CHECKPOINT = (*(name for name in USUAL_SHAPE if name != "attention_globals"), "head_dim", "positions")
+_OF_CHECKPOINT = (*(name for name in DEFAULT_SHAPE if name != "attention_globals"), "head_dim", "positions")
 # What a checkpoint has too, but whose weights fit any other value.
 _FREE = ("attention_window", "attention_globals")
 _OF_NGRAMS = ("ngram_buckets", "ngram_dim", "ngram_orders")
@@ -56,7 +56,7 @@ def with_shape(config: FitConfig) -> FitConfig:
     """
     checkpoint = checkpoint_of(config)
     if checkpoint is None:
-        return dataclasses.replace(config, encoder=_filled(config.encoder, USUAL_SHAPE))
+        return dataclasses.replace(config, encoder=_filled(config.encoder, DEFAULT_SHAPE))
     for flag, given in (
         ("text.vocabulary", config.text.vocabulary),
         ("encoder.vectors", config.encoder.vectors),
@@ -65,7 +65,7 @@ def with_shape(config: FitConfig) -> FitConfig:
             raise InputError(f"--{flag}: wanted none beside --encoder.pretrained, given {given}")
     shape = {name: getattr(checkpoint.config, name) for name in _OF_CHECKPOINT}
     if not checkpoint.config.ngram_buckets and config.encoder.ngram_buckets:
-        shape |= {name: getattr(config.encoder, name) or USUAL_SHAPE[name] for name in _OF_NGRAMS}
+        shape |= {name: getattr(config.encoder, name) or DEFAULT_SHAPE[name] for name in _OF_NGRAMS}
     _check_shape(config.encoder, shape)
     shape |= {name: getattr(checkpoint.config, name) for name in _FREE}
     text = _text(config, checkpoint)
@@ -89,7 +89,7 @@ def encoder_config(config: FitConfig, vocabulary_size: int, unknown_id: int) -> 
     section["token_dropout"] = section["token_dropout"] or 0.0
     section["dropout"] = section["dropout"] or 0.0
     if section["attention_globals"] is None:
-        section["attention_globals"] = USUAL_SHAPE["attention_globals"]
+        section["attention_globals"] = DEFAULT_SHAPE["attention_globals"]
     section |= {"vocabulary_size": vocabulary_size, "max_length": config.text.max_length}
     checkpoint = checkpoint_of(config)
     if checkpoint is None:
@@ -153,10 +153,10 @@ def with_size(encoder: EncoderSection) -> EncoderSection:
     wanted: dict[str, Any] = {
         name: getattr(named, name) for name in ("hidden_dim", "num_layers", "num_heads", "intermediate_dim")
     }
-    usual = EncoderSection()
+    defaults = EncoderSection()
     for name, value in (*wanted.items(), ("head_dim", named.hidden_dim // named.num_heads)):
         given = getattr(encoder, name)
-        if given not in (value, getattr(usual, name)):
+        if given not in (value, getattr(defaults, name)):
             raise InputError(
                 f"--encoder.{name.replace('_', '-')}: wanted {value} for --encoder.size {encoder.size}, given {given}"
             )

@@ -24,7 +24,7 @@ from kmha.text.special_tokens import SPECIAL_TOKENS
 from kmha.text.vocabulary import Vocabulary
 from training.cli.bounds import check_ranges
 from training.config.config import DistillSection, FitConfig, task_section
-from training.config.defaults import with_usual_of_task
+from training.config.defaults import resolve_task_defaults
 from training.config.encoder_shape import checkpoint_of, encoder_config
 from training.tasks.classify.task import TEXT
 from training.tasks.classify.windows import check_windows
@@ -139,7 +139,7 @@ def check_settings(config: FitConfig) -> None:
             the message names the flag.
     """
     check_ranges(config)
-    config = with_usual_of_task(config)
+    config = resolve_task_defaults(config)
     if not config.data.label_separator:
         raise InputError("--data.label-separator: wanted a character or more, given none")
     _check_columns(config)
@@ -192,9 +192,9 @@ def _check_beside_checkpoint(config: FitConfig, encoder: EncoderConfig, checkpoi
 
 def _check_task(config: FitConfig) -> None:
     """Refuses data settings that the task has no use for, and those it lacks."""
-    given, usual = config.data.sample, "pos" if config.task == TAG else "reviews"
-    if config.data.train is None and not config.data.tfds and given not in ("auto", usual):
-        raise InputError(f"--data.sample: wanted {usual} for --task {config.task}, given {given}")
+    given, defaults = config.data.sample, "pos" if config.task == TAG else "reviews"
+    if config.data.train is None and not config.data.tfds and given not in ("auto", defaults):
+        raise InputError(f"--data.sample: wanted {defaults} for --task {config.task}, given {given}")
     if config.task == MATCH:
         if config.data.train is None and not config.data.tfds:
             raise InputError(
@@ -240,7 +240,7 @@ def tokenizations(config: FitConfig) -> tuple[str, ...]:
 
 def _check_columns(config: FitConfig) -> None:
     """Refuses a column that is named for two purposes; but a first text may be the name of its query."""
-    usual = {
+    defaults = {
         CLASSIFY: {"text_column": TEXT},
         MATCH: {"text_column": TEXT_A, "text_b_column": TEXT_B, "label_column": LABEL},
         TAG: {},
@@ -248,7 +248,7 @@ def _check_columns(config: FitConfig) -> None:
     }
     named: dict[str, str] = {}
     for flag in ("text_column", "text_b_column", "label_column"):
-        name = getattr(config.data, flag) or usual[config.task].get(flag, "")
+        name = getattr(config.data, flag) or defaults[config.task].get(flag, "")
         shown = f"--data.{flag.replace('_', '-')}"
         if name and name in named:
             raise InputError(f"{shown}: wanted another column than {named[name]}, given {name!r} twice")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from training.io.example_store import ExampleSet
-from training.io.ragged_store import Spool, SpoolWriter
+from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 from training.io.table_blocks import Block
 from training.io.tables import Row
 from training.tasks.protocol import Columns, Task
@@ -43,7 +43,7 @@ def write_labelled_texts(
     labels = _Labels(name, task, columns)
     digests, label_ids, label_counts = bytearray(), array("i"), array("i")
     empty_texts = 0
-    with open(folder / "lines", "wb") as lines, SpoolWriter(folder / "texts0", np.uint8) as writer:
+    with open(folder / "lines", "wb") as lines, RaggedStoreWriter(folder / "texts0", np.uint8) as writer:
         for block in blocks:
             found = labels.of(block)
             label_ids.extend(chain.from_iterable(found))
@@ -58,7 +58,7 @@ def write_labelled_texts(
     numbers = np.frombuffer(digests, "<u8")
     return ExampleSet(
         functools.partial(_place, name, folder / "lines"),
-        (Spool.open(folder / "texts0"),),
+        (RaggedStore.open(folder / "texts0"),),
         list(labels.names),
         np.frombuffer(label_counts, np.int32),
         np.frombuffer(label_ids, np.int32),

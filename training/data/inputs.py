@@ -18,19 +18,19 @@ from training.data.pair_batches import PairSource
 from training.data.sentence_batches import SentenceSource, SentenceTokens, cut_sentences
 from training.data.text_batches import BatchSource, tokenize_examples
 from training.data.tokenizer_training import make_preprocessor
-from training.io.ragged_store import Spool
-from training.tasks.protocol import Lesson, Masking, Part, Task
+from training.io.ragged_store import RaggedStore
+from training.tasks.protocol import Masking, Part, Task, TrainingSet
 
 
-class JoinedSpool:
-    """Two spools read as one; for the attributes and methods see `Spool`.
+class JoinedRaggedStore:
+    """Two spools read as one; for the attributes and methods see `RaggedStore`.
 
     Args:
         first: Has the rows from 0 on.
         second: Has the rows after those; of the same dtype.
     """
 
-    def __init__(self, first: Spool, second: Spool):
+    def __init__(self, first: RaggedStore, second: RaggedStore):
         self._parts = first, second
         self.dtype = first.dtype
         self.lengths = np.concatenate([first.lengths, second.lengths])
@@ -64,13 +64,13 @@ def joined_tokens(first: Any, second: Any) -> Any:
         second: The same of other rows, cut by the same preprocessor.
     """
     if not isinstance(first, SentenceTokens):
-        return [JoinedSpool(*spools) for spools in zip(first, second, strict=True)]
+        return [JoinedRaggedStore(*ragged_stores) for ragged_stores in zip(first, second, strict=True)]
     spellings = None
     if first.spellings is not None:
-        spellings = JoinedSpool(first.spellings, second.spellings)
+        spellings = JoinedRaggedStore(first.spellings, second.spellings)
     return SentenceTokens(
-        JoinedSpool(first.sequences, second.sequences),  # pyright: ignore  (reads as a spool does)
-        JoinedSpool(first.starts, second.starts),  # pyright: ignore
+        JoinedRaggedStore(first.sequences, second.sequences),  # pyright: ignore  (reads as a spool does)
+        JoinedRaggedStore(first.starts, second.starts),  # pyright: ignore
         spellings,  # pyright: ignore
         np.concatenate([first.counts, second.counts]),
         np.concatenate([first.first_windows, second.first_windows[1:] + first.first_windows[-1]]),
@@ -118,7 +118,7 @@ class Source(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Lessons:
+class TrainingSets:
     """What is trained on: by its number, counted over all epochs, and whether it is the last, a source of batches.
 
     Attributes:
@@ -137,7 +137,7 @@ class Inputs:
     Args:
         preprocessor: Made the token ids: a `Preprocessor`, or for pairs a `PairPreprocessor`.
         parts: The parts.
-        tokens: For each of the preprocessor's inputs, a `Spool` of the token ids of all rows of each part's set; of
+        tokens: For each of the preprocessor's inputs, a `RaggedStore` of the token ids of all rows of each part's set; of
             sentences `SentenceTokens`, of texts to hide tokens of `PieceTokens`. Parts of one set share them.
         counts: What tokenizing met, once a set and input.
         masking: How tokens are hidden, where the model must find them.
@@ -161,7 +161,7 @@ class Inputs:
         part = self.parts[name]
         if self.masking is None:
             return part
-        return dataclasses.replace(part, source=self.judged(name, np.zeros(len(part.rows), np.int32)))
+        return dataclasses.replace(part, source=self.evaluated(name, np.zeros(len(part.rows), np.int32)))
 
     def text_lengths(self, name: str) -> np.ndarray:
         """Tokens of each text of a part as the first granularity cuts it, int32; of pairs all first texts first."""
@@ -172,8 +172,8 @@ class Inputs:
             firsts, ends = (tokens.first_windows[self.parts[name].rows + end] for end in (0, 1))
             windows = [np.arange(first, end) for first, end in zip(firsts, ends, strict=True)]
             return tokens.sequences.lengths[np.concatenate(windows)]
-        spools = self.tokens[name][: self.preprocessor.num_texts]
-        return np.concatenate([spool.lengths[self.parts[name].rows] for spool in spools])
+        ragged_stores = self.tokens[name][: self.preprocessor.num_texts]
+        return np.concatenate([ragged_store.lengths[self.parts[name].rows] for ragged_store in ragged_stores])
 
     def with_texts(self, rows: np.ndarray) -> tuple["Inputs", np.ndarray]:
         """The same with the texts without labels in the set of the training rows, behind what it has.
@@ -191,13 +191,15 @@ class Inputs:
         joined = joined_tokens(self.tokens["train"], self.tokens["texts"])
         return dataclasses.replace(self, tokens=self.tokens | {"train": joined}), np.concatenate([rows, more])
 
-    def judged(self, name: str, targets: np.ndarray) -> Source:
+    def evaluated(self, name: str, targets: np.ndarray) -> Source:
         """Batches of a part to judge a model on; targets [R, …] aligned with its rows."""
         rows = self.parts[name].rows
         rows = rows if self.preprocessor.num_texts == 1 else np.stack([rows, rows], axis=1)
-        return self.source(name, Lesson(rows, targets, np.ones(len(rows), np.float32)))
+        return self.source(name, TrainingSet(rows, targets, np.ones(len(rows), np.float32)))
 
-    def lessons(self, task: Task, part: Part, labels: Sequence[str], seed: int, **options) -> Lessons:
+    def training_sets(
+        self, task: Task, part: Part, labels: Sequence[str], seed: int, **options
+    ) -> TrainingSets:
         """What to train on: all training rows in one source.
 
         Args:
@@ -207,36 +209,46 @@ class Inputs:
             seed: Of what is drawn by chance.
             **options: As in `source`.
         """
-        source = self.source("train", task.lesson(part, labels, seed), **options)
-        return Lessons(lambda number, last=False: source)
+        source = self.source("train", task.training_set(part, labels, seed), **options)
+        return TrainingSets(lambda number, last=False: source)
 
     def close(self) -> None:
         """Waits for what goes on beside; the folder of the tokens may go then."""
 
-    def source(self, name: str, lesson: Lesson, **options) -> Source:
+    def source(self, name: str, training_set: TrainingSet, **options) -> Source:
         """Batches of some rows of a part's set.
 
         Args:
             name: Which part.
-            lesson: The rows, targets and weights.
+            training_set: The rows, targets and weights.
             **options: More arguments of `BatchSource` or `PairSource`.
         """
         tokens, given = self.tokens[name], self.preprocessor.inputs
         if self.masking is not None:
-            return MaskedSource(tokens, lesson.rows, self.masking, **options)
+            return MaskedSource(tokens, training_set.rows, self.masking, **options)
         if isinstance(self.preprocessor, SentencePreprocessor):
             return SentenceSource(
                 tokens,
-                lesson.rows,
-                lesson.targets,
-                lesson.weights,
+                training_set.rows,
+                training_set.targets,
+                training_set.weights,
                 self.preprocessor.padding_id,
                 **options,
             )
         if self.preprocessor.num_texts == 1:
             options |= {"padding_id": self.preprocessor.padding_id, "windows": self.windows}
-            return BatchSource(tokens[0], lesson.rows, lesson.targets, lesson.weights, **options)
-        return PairSource(given, tokens, lesson.rows, lesson.targets, lesson.weights, lesson.lists, **options)
+            return BatchSource(
+                tokens[0], training_set.rows, training_set.targets, training_set.weights, **options
+            )
+        return PairSource(
+            given,
+            tokens,
+            training_set.rows,
+            training_set.targets,
+            training_set.weights,
+            training_set.lists,
+            **options,
+        )
 
 
 def make_inputs(
@@ -285,7 +297,7 @@ def cut_parts(
         tokens[name] = []
         for given in preprocessor.inputs:
             path = folder / f"tokens-{name}-{given.ids}"
-            spool, met = tokenize_examples(part.examples, given.part, path, given.text)
-            tokens[name].append(spool)
+            ragged_store, met = tokenize_examples(part.examples, given.part, path, given.text)
+            tokens[name].append(ragged_store)
             counts[name if num_texts == 1 else f"{name} {given.ids}"] = met
     return Inputs(preprocessor, parts, tokens, counts, masking, windows)

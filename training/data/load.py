@@ -37,13 +37,13 @@ class Data:
         return {name: part for name, part in parts.items() if part is not None}
 
     @property
-    def judged(self) -> Part:
+    def evaluated(self) -> Part:
         """The test rows, or where there are none the validation rows."""
         return self.validation if self.test is None else self.test
 
     @property
-    def judged_name(self) -> str:
-        """Which of the two `judged` is."""
+    def evaluated_name(self) -> str:
+        """Which of the two `evaluated` is."""
         return "validation" if self.test is None else "test"
 
 

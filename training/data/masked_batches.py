@@ -17,7 +17,7 @@ from training.tasks.protocol import Masking
 
 CHUNK_PIECES = 1024
 # Of rows that are judged, whatever the run's seed is: figures of two runs are of the same tokens.
-JUDGED = 0
+EVALUATED = 0
 _SEEDS = "seeds"
 
 
@@ -29,7 +29,7 @@ class MaskedPlan(BatchPlan):
         key: The same key hides the same tokens of a row, whatever stands beside it.
     """
 
-    key: int = JUDGED
+    key: int = EVALUATED
 
     @property
     def seeds(self) -> np.ndarray:
@@ -109,7 +109,7 @@ class MaskedSource:
         longest = int(self.lengths.max(initial=1))
         buckets = [*buckets] + [longest] * (longest > buckets[-1])
         plans = plan_batches(self.lengths, buckets, batch_tokens, most_rows, rng)
-        key = JUDGED if rng is None else int(rng.integers(1, 2**63))
+        key = EVALUATED if rng is None else int(rng.integers(1, 2**63))
         return [MaskedPlan(plan.rows, plan.length, plan.capacity, key=key) for plan in plans]
 
     def different_ids(self, granularity: int = 0) -> Iterator[np.ndarray]:

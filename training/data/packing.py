@@ -12,7 +12,7 @@ from kmha.text.pieces import piece_lengths, whole_texts
 from kmha.text.preprocessor import Preprocessor
 from training.data.text_batches import one_pass
 from training.io.example_store import ExampleSet
-from training.io.ragged_store import Spool, SpoolWriter
+from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 
 # Texts that are tokenized at once: so many, or those of so many bytes.
 CHUNK_ROWS, CHUNK_BYTES = 1024, 1 << 22
@@ -48,7 +48,7 @@ class PieceTokens:
         preprocessor: Cut them.
     """
 
-    pieces: Spool
+    pieces: RaggedStore
     first_pieces: np.ndarray
     preprocessor: Preprocessor
 
@@ -93,21 +93,21 @@ def cut_pieces(
         .prefetch(2)
     )
     per_row, tokens, unknown = [np.zeros(1, np.int64)], 0, 0
-    with SpoolWriter(path, np.int32) as writer:
+    with RaggedStoreWriter(path, np.int32) as writer:
         for flat, lengths in chunks.as_numpy_iterator():
             pieces, counts = piece_lengths(lengths, room)
             writer.extend(flat, pieces)
             per_row.append(counts)
             tokens += len(flat)
             unknown += int((flat == preprocessor.unknown_id).sum())
-        spool = writer.close()
-    if not len(spool):
+        ragged_store = writer.close()
+    if not len(ragged_store):
         raise InputError(f"{examples.origin}: wanted a text with a token, given none")
     counts = np.concatenate(per_row)
-    made = PieceTokens(spool, np.cumsum(counts), preprocessor)
+    made = PieceTokens(ragged_store, np.cumsum(counts), preprocessor)
     counts = counts[1:]
     met = PieceCounts(
-        len(counts), tokens, len(spool), int((counts > 1).sum()), int((counts == 0).sum()), unknown
+        len(counts), tokens, len(ragged_store), int((counts > 1).sum()), int((counts == 0).sum()), unknown
     )
     return made, met
 

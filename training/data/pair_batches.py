@@ -10,7 +10,7 @@ import tensorflow as tf
 from kmha.features import TextInputs
 from training.data.length_buckets import bucket_lengths, filled_up
 from training.data.text_batches import one_pass, padded_ids
-from training.io.ragged_store import Spool
+from training.io.ragged_store import RaggedStore
 
 FILLER_QUERY = -1
 CELLS_A_BUCKET = 4
@@ -48,7 +48,7 @@ class PairSource:
     def __init__(
         self,
         inputs: Sequence[TextInputs],
-        tokens: Sequence[Spool],
+        tokens: Sequence[RaggedStore],
         rows: np.ndarray,
         targets: np.ndarray,
         weights: np.ndarray,
@@ -60,7 +60,8 @@ class PairSource:
         self.targets, self.weights, self.lists = targets, weights, lists
         self.full_shapes, self.divisor = full_shapes, divisor
         columns = [
-            spool.lengths[rows[:, given.text]] for given, spool in zip(self.inputs, self.tokens, strict=True)
+            ragged_store.lengths[rows[:, given.text]]
+            for given, ragged_store in zip(self.inputs, self.tokens, strict=True)
         ]
         self.input_lengths = np.stack(columns, axis=1).astype(np.int64)  # [R, inputs]
 
@@ -132,8 +133,8 @@ class PairSource:
         """One batch as NumPy arrays: "features", "targets", "weights"."""
         places, count = self._places(plan)
         features = {}
-        for given, spool, length in zip(self.inputs, self.tokens, plan.lengths, strict=True):
-            flat, lengths = spool.gather(self.rows[plan.rows, given.text])
+        for given, ragged_store, length in zip(self.inputs, self.tokens, plan.lengths, strict=True):
+            flat, lengths = ragged_store.gather(self.rows[plan.rows, given.text])
             ids, mask = padded_ids(flat, lengths, len(lengths), length, given.part.padding_id)
             features[given.ids] = _spread(ids, places, count, given.part.padding_id)
             features[given.mask] = _spread(mask, places, count, 0)
@@ -177,10 +178,10 @@ class PairSource:
     def different_ids(self, granularity: int) -> Iterator[np.ndarray]:
         """Token ids of the texts of a granularity, each text once: int32 [B, T], padded with 0."""
         seen: set[bytes] = set()
-        for given, spool in list(zip(self.inputs, self.tokens, strict=True))[2 * granularity :][:2]:
+        for given, ragged_store in list(zip(self.inputs, self.tokens, strict=True))[2 * granularity :][:2]:
             rows = np.unique(self.rows[:, given.text])
             for first in range(0, len(rows), 4096):
-                flat, lengths = spool.gather(rows[first : first + 4096])
+                flat, lengths = ragged_store.gather(rows[first : first + 4096])
                 texts = np.split(flat, np.cumsum(lengths)[:-1])
                 fresh = [text for text in texts if not (text.tobytes() in seen or seen.add(text.tobytes()))]
                 if fresh:

@@ -17,7 +17,7 @@ from kmha.text.sentence_preprocessor import SentencePreprocessor
 from training.data.length_buckets import BatchPlan
 from training.data.text_batches import BatchSource, one_pass
 from training.io.example_store import ExampleSet
-from training.io.ragged_store import Spool, SpoolWriter
+from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 from training.tasks.tag.rows import read_sentences
 
 CHUNK_ROWS = 512
@@ -57,9 +57,9 @@ class SentenceTokens:
         first_windows: First window of each sentence, and their number, int64 [R + 1].
     """
 
-    sequences: Spool
-    starts: Spool
-    spellings: Spool | None
+    sequences: RaggedStore
+    starts: RaggedStore
+    spellings: RaggedStore | None
     counts: np.ndarray
     first_windows: np.ndarray
 
@@ -95,7 +95,7 @@ def cut_sentences(
     tokens = unknown = 0
     with ExitStack() as files:
         writers = {
-            name: files.enter_context(SpoolWriter(path.with_name(f"{path.name}-{name}"), types[name]))
+            name: files.enter_context(RaggedStoreWriter(path.with_name(f"{path.name}-{name}"), types[name]))
             for name in names
         }
         for first in range(0, len(examples), CHUNK_ROWS):
@@ -120,12 +120,12 @@ def cut_sentences(
             windowed += int((per_row[-1] > 1).sum())
             tokens += len(sequence)
             unknown += int((sequence == preprocessor.unknown_id).sum())
-        spools = {name: writer.close() for name, writer in writers.items()}
+        ragged_stores = {name: writer.close() for name, writer in writers.items()}
     first_windows = np.concatenate([[0], np.cumsum(np.concatenate(per_row))]).astype(np.int64)
     made = SentenceTokens(
-        spools["sequences"],
-        spools["starts"],
-        spools.get("spellings"),
+        ragged_stores["sequences"],
+        ragged_stores["starts"],
+        ragged_stores.get("spellings"),
         np.concatenate(counts),
         first_windows,
     )

@@ -130,9 +130,9 @@ def split(
         chosen = held_out(
             ids if classes else np.zeros_like(ids), counts, by, starts, validation_fraction, seed
         )
-        train_rows, validation_rows, judged = rows[~chosen], rows[chosen], train
+        train_rows, validation_rows, evaluated = rows[~chosen], rows[chosen], train
     else:
-        judged = validation
+        evaluated = validation
         validation_in_test = _standing_in(validation, test)
         dropped_in_test += int(validation_in_test.sum())
         train_rows, validation_rows = rows, np.flatnonzero(~validation_in_test)
@@ -154,7 +154,7 @@ def split(
         repeated_train_rows=len(rows) - pair_count,
         conflicting_train_rows=int(text_sizes[first != last].sum()),
         empty_texts=sum(each.empty_texts for each in (train, validation, test) if each is not None),
-        labels_only_in_validation=_unknown(_class_counts(judged, validation_rows), class_counts, classes),
+        labels_only_in_validation=_unknown(_class_counts(evaluated, validation_rows), class_counts, classes),
         labels_only_in_test={}
         if test is None
         else _unknown(_class_counts(test, test_rows), class_counts, classes),

@@ -1,6 +1,7 @@
 """What a model reads of large data: stretches of the training rows, and the tokens of the rows that judge it."""
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -10,15 +11,16 @@ import numpy as np
 
 from kmha.document_windows import WindowShape
 from kmha.text.preprocessor import Preprocessor
-from training.cli.parser import say
-from training.data.inputs import Inputs, Lessons, cut_parts
+from training.data.inputs import Inputs, TrainingSets, cut_parts
 from training.data.large_data import Large
 from training.data.text_batches import BatchSource, TokenCounts, tokenize_examples
-from training.io.ragged_store import Spool
+from training.io.ragged_store import RaggedStore
 from training.io.scratch_folder import ROW_BYTES, TOKEN_BYTES_PER_TEXT_BYTE, check_room
-from training.tasks.protocol import Lesson, Masking, Part, Task
+from training.tasks.protocol import Masking, Part, Task, TrainingSet
 
-Cut = tuple[np.ndarray, Spool, TokenCounts]
+logger = logging.getLogger("kmha")
+
+Cut = tuple[np.ndarray, RaggedStore, TokenCounts]
 
 
 class Stretches:
@@ -68,11 +70,11 @@ class Stretches:
 
     def _made(self, number: int) -> Cut:
         rows, path = self.rows(number), self._folder / f"stretch-{number}"
-        spool, counts = tokenize_examples(self._part.examples, self._preprocessor, path, rows=rows)
+        ragged_store, counts = tokenize_examples(self._part.examples, self._preprocessor, path, rows=rows)
         for each in self._folder.glob(f"{path.name}*"):
             if each.name.split(".")[0] == path.name:
                 each.unlink()
-        return rows, spool, counts
+        return rows, ragged_store, counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,23 +96,25 @@ class LargeInputs(Inputs):
         """Tokens of each text of a part, of the training rows those of the first stretch; int32."""
         return self.tokens[name][0].lengths
 
-    def source(self, name: str, lesson: Lesson, **options) -> BatchSource:
+    def source(self, name: str, training_set: TrainingSet, **options) -> BatchSource:
         """Batches of all rows of a part that is no training part."""
-        rows = np.arange(len(lesson.rows))
+        rows = np.arange(len(training_set.rows))
         options |= {"padding_id": self.preprocessor.padding_id, "windows": self.windows}
-        return BatchSource(self.tokens[name][0], rows, lesson.targets, lesson.weights, **options)
+        return BatchSource(self.tokens[name][0], rows, training_set.targets, training_set.weights, **options)
 
-    def lessons(self, task: Task, part: Part, labels: Sequence[str], seed: int, **options) -> Lessons:
+    def training_sets(
+        self, task: Task, part: Part, labels: Sequence[str], seed: int, **options
+    ) -> TrainingSets:
         """What to train on, a stretch after the other."""
         options |= {"padding_id": self.preprocessor.padding_id, "windows": self.windows}
 
         def of(number: int, last: bool = False) -> BatchSource:
-            rows, spool, _ = self.stretches.take(number, None if last else number + 1)
-            lesson = task.lesson(dataclasses.replace(part, rows=rows), labels, seed)
+            rows, ragged_store, _ = self.stretches.take(number, None if last else number + 1)
+            training_set = task.training_set(dataclasses.replace(part, rows=rows), labels, seed)
             places = np.arange(len(rows))
-            return BatchSource(spool, places, lesson.targets, lesson.weights, **options)
+            return BatchSource(ragged_store, places, training_set.targets, training_set.weights, **options)
 
-        return Lessons(of, self.per_epoch)
+        return TrainingSets(of, self.per_epoch)
 
     def close(self) -> None:
         """Waits for what is being cut."""
@@ -149,9 +153,9 @@ def cut_for_training(
     for name, part in parts.items():
         if name != "train":
             path = folder / f"tokens-{name}"
-            spool, counts[name] = tokenize_examples(part.examples, preprocessor, path, rows=part.rows)
-            tokens[name] = [spool]
-    say(
+            ragged_store, counts[name] = tokenize_examples(part.examples, preprocessor, path, rows=part.rows)
+            tokens[name] = [ragged_store]
+    logger.info(
         f"{len(parts['train'].rows):,} training rows are read in {stretches.per_epoch} parts an epoch, each of which is"
         f" cut into tokens while the one before is trained on; the first has {len(first):,}:"
     )
@@ -162,7 +166,7 @@ def _token_bytes(parts: dict[str, Part], stretch_rows: int | None = None) -> flo
     """Of the token ids of every part, of the training rows those of three stretches: bytes at most, or as good as."""
     total = 0.0
     for examples in {id(part.examples): part.examples for part in parts.values()}.values():
-        size = sum(float(spool.lengths.sum(dtype=np.int64)) for spool in examples.texts)
+        size = sum(float(ragged_store.lengths.sum(dtype=np.int64)) for ragged_store in examples.texts)
         share = 1.0
         if stretch_rows is not None and examples is parts["train"].examples:
             share = min(1.0, (3 * stretch_rows + len(parts["validation"].rows)) / len(examples))

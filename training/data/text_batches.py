@@ -13,7 +13,7 @@ from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.text.preprocessor import Preprocessor
 from training.data.length_buckets import BatchPlan, bucket_lengths, filled_up, plan_batches
 from training.io.example_store import ExampleSet
-from training.io.ragged_store import Spool, SpoolWriter
+from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 
 CHUNK_ROWS = 1024
 
@@ -96,7 +96,7 @@ def tokenize_examples(
     path: Path,
     field: int = 0,
     rows: np.ndarray | None = None,
-) -> tuple[Spool, TokenCounts]:
+) -> tuple[RaggedStore, TokenCounts]:
     """Writes the token ids of rows of a set to disk.
 
     Args:
@@ -118,15 +118,15 @@ def tokenize_examples(
     total = len(examples) if rows is None else len(rows)
     tokens = truncated = empty = unknown = 0
     unknown_id = preprocessor.unknown_id
-    with SpoolWriter(path, np.int32) as writer:
+    with RaggedStoreWriter(path, np.int32) as writer:
         for flat, lengths, before in token_chunks(chunks(), preprocessor).as_numpy_iterator():
             writer.extend(flat, lengths)
             tokens += len(flat)
             truncated += int(((before < 0) | (before > preprocessor.max_length - 2)).sum())
             empty += int((lengths == 2).sum())
             unknown += int((flat == unknown_id).sum())
-        spool = writer.close()
-    return spool, TokenCounts(len(spool), tokens, truncated, empty, unknown)
+        ragged_store = writer.close()
+    return ragged_store, TokenCounts(len(ragged_store), tokens, truncated, empty, unknown)
 
 
 def pad(
@@ -165,7 +165,7 @@ class BatchSource:
 
     def __init__(
         self,
-        tokens: Spool,
+        tokens: RaggedStore,
         rows: np.ndarray,
         targets: np.ndarray,
         weights: np.ndarray,

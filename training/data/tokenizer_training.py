@@ -1,6 +1,7 @@
 """How the texts of a job become tokens: vocabularies read, or learnt from the training rows."""
 
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -8,11 +9,12 @@ from kmha.text.preprocessor import Preprocessor
 from kmha.text.pruning import prune_vocabulary
 from kmha.text.vocabulary import Vocabulary
 from kmha.text.vocabulary_training import learn_vocabulary
-from training.cli.parser import say
 from training.config.config import TextSection
 from training.data.large_data import Large
-from training.distributed.coordinator import ALONE, Crew
+from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.tasks.protocol import Part, Task
+
+logger = logging.getLogger("kmha")
 
 _CHUNK_ROWS = 4096
 
@@ -23,7 +25,7 @@ def make_preprocessor(
     task: Task,
     vocabulary: Vocabulary | None = None,
     large: Large | None = None,
-    crew: Crew = ALONE,
+    coordinator: Coordinator = SINGLE_WORKER,
 ) -> Any:
     """Reads or learns the vocabularies.
 
@@ -34,7 +36,7 @@ def make_preprocessor(
         task: Says how texts are cut.
         vocabulary: Used where it is given, in place of a learnt one.
         large: From how many rows on a sample of them is learnt from; None: never.
-        crew: The workers that train together, of which one learns the vocabularies.
+        coordinator: The workers that train together, of which one learns the vocabularies.
 
     Raises:
         InputError: The vocabulary file cannot be used.
@@ -45,23 +47,27 @@ def make_preprocessor(
     read = [parts[name] for name in ("train", "texts") if name in parts]
     learnt_from = _Texts([large.sampled(part) if large else part for part in read], num_texts)
     made = {
-        each: _preprocessor(text, each, vocabulary, learnt_from, crew)
+        each: _preprocessor(text, each, vocabulary, learnt_from, coordinator)
         for each in task.tokenizations(text.tokenization or "wordpiece")
     }
     return task.preprocessor(made)
 
 
 def _preprocessor(
-    text: TextSection, tokenization: Any, vocabulary: Vocabulary | None, texts: Iterable[str], crew: Crew
+    text: TextSection,
+    tokenization: Any,
+    vocabulary: Vocabulary | None,
+    texts: Iterable[str],
+    coordinator: Coordinator,
 ) -> Preprocessor:
     lower_case = bool(text.lower_case)
     if vocabulary is not None and text.prune:
         whole = len(vocabulary)
         vocabulary = prune_vocabulary(vocabulary, texts, tokenization, lower_case).vocabulary
-        say(f"{len(vocabulary):,} of {whole:,} tokens of the vocabulary kept")
+        logger.info(f"{len(vocabulary):,} of {whole:,} tokens of the vocabulary kept")
     if vocabulary is None:
         settings = (tokenization, text.vocabulary_size, text.min_frequency, lower_case)
-        learnt = crew.once("vocabulary", lambda: learn_vocabulary(texts, *settings).tokens)
+        learnt = coordinator.broadcast("vocabulary", lambda: learn_vocabulary(texts, *settings).tokens)
         vocabulary = Vocabulary(learnt)
     return Preprocessor(vocabulary, tokenization, lower_case, text.max_length)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from kmha.bundle.manifest import CLASSIFY, MATCH, MODEL, TAG
 from kmha.document_windows import windows_of
 from kmha.models.traces import traced
 from training.baselines.text_linear import compare
-from training.cli.parser import say
 from training.config.config import DistillSection, FitConfig
 from training.data.inputs import Inputs, cut_parts
 from training.data.load import Data
@@ -22,10 +22,12 @@ from training.data.sentence_batches import SentenceTokens
 from training.distillation.hidden_states import Trainee, check_same_features, check_same_passes
 from training.distillation.teacher import Teacher, answer_rows, kept_answers, write_answers
 from training.losses import distillation as distill_losses
-from training.tasks.protocol import Lesson, Part, Task
+from training.tasks.protocol import Part, Task, TrainingSet
+
+logger = logging.getLogger("kmha")
 
 
-class TaughtTargets:
+class DistillationTargets:
     """An array [R, L + 1 + C] that is put together when rows of it are asked for.
 
     Columns: the labels, 1 where a row has them, the teacher's answers.
@@ -78,7 +80,7 @@ class TaughtTargets:
 NO_QUERY = -1
 
 
-class TaughtTask:
+class DistillationTask:
     """A task whose rows have a teacher's answers beside their labels; for what is not here, the task itself.
 
     Args:
@@ -86,25 +88,31 @@ class TaughtTask:
         name: "classify", "match" or "tag".
         teacher: Has answered the rows.
         distill: How much its answers count.
-        lesson: The rows, with `TaughtTargets`.
+        lesson: The rows, with `DistillationTargets`.
         labelled: Batches of those that have labels, with the targets of the task.
     """
 
     def __init__(
-        self, task: Task, name: str, teacher: Teacher, distill: DistillSection, lesson: Lesson, labelled: Any
+        self,
+        task: Task,
+        name: str,
+        teacher: Teacher,
+        distill: DistillSection,
+        training_set: TrainingSet,
+        labelled: Any,
     ):
         self._task, self._name, self.teacher, self._distill = task, name, teacher, distill
-        self._lesson, self._labelled = lesson, labelled
-        self._targets: Any = lesson.targets
+        self._training_set, self._labelled = training_set, labelled
+        self._targets: Any = training_set.targets
 
     def __getattr__(self, name: str) -> Any:
         if name == "_task":
             raise AttributeError(name)
         return getattr(self._task, name)
 
-    def lesson(self, part: Part, labels: list[str], seed: int) -> Lesson:
+    def training_set(self, part: Part, labels: list[str], seed: int) -> TrainingSet:
         """All rows that the teacher has answered."""
-        return self._lesson
+        return self._training_set
 
     def prepare(self, model: Any, source: Any) -> None:
         """As the task does by the rows that have labels."""
@@ -146,7 +154,7 @@ class TaughtTask:
         own = ops.where(labelled > 0, self._task.row_losses(labels, outputs), 0.0)
         return loss + (1 - self._distill.weight) * own
 
-    def judged_beside(
+    def compare_with_teacher(
         self, scores: dict[str, Any], part: Part, labels: list[str], folder: Path
     ) -> dict[str, Any]:
         """The teacher's own scores of judged rows, beside those of the student, which a line compares.
@@ -158,7 +166,7 @@ class TaughtTask:
             folder: Where token ids are kept meanwhile.
         """
         found = self.teacher.scores(self._task, part, labels, folder)
-        say(compare(scores, found, self._task.metric, "teacher"))
+        logger.info(compare(scores, found, self._task.metric, "teacher"))
         return found
 
     def _teacher_losses(self, answers: Any, outputs: Any) -> Any:
@@ -180,9 +188,9 @@ class TaughtTask:
         return {"binary": "sigmoid", "classes": "softmax", "graded": "none"}[self._task.target]  # pyright: ignore
 
 
-def trained_beside(task: Any, model: Any) -> Any:
-    """What the training step moves: the model, or of a `TaughtTask` perhaps more; call it in the strategy's scope."""
-    return task.trained(model) if isinstance(task, TaughtTask) else model
+def trained_with_teacher(task: Any, model: Any) -> Any:
+    """What the training step moves: the model, or of a `DistillationTask` perhaps more; call it in the strategy's scope."""
+    return task.trained(model) if isinstance(task, DistillationTask) else model
 
 
 def _inner_flag(distill: DistillSection) -> str:
@@ -210,7 +218,7 @@ def with_teacher(config: FitConfig, data: Data, inputs: Inputs, folder: Path) ->
     teacher = Teacher.load(run, data.labels)
     if distill.hidden_states or distill.attention:
         check_same_features(_inner_flag(distill), teacher.bundle, inputs.preprocessor)
-    own = data.task.lesson(data.train, data.labels, config.train.seed)
+    own = data.task.training_set(data.train, data.labels, config.train.seed)
     labelled = inputs.source("train", own)
     inputs, rows = inputs.with_texts(own.rows)
     more = len(rows) - len(own.rows)
@@ -231,24 +239,24 @@ def with_teacher(config: FitConfig, data: Data, inputs: Inputs, folder: Path) ->
 
     answers = kept_answers(distill.cache or folder / "answers", facts, shape, write)
     filler = np.array([0, NO_QUERY], np.float32) if config.task == MATCH else 0
-    lesson = Lesson(
+    training_set = TrainingSet(
         rows,
-        TaughtTargets(own.targets, answers, teacher.order, filler),  # pyright: ignore  (reads as an array)
+        DistillationTargets(own.targets, answers, teacher.order, filler),  # pyright: ignore  (reads as an array)
         np.concatenate([own.weights, np.ones(more, np.float32)]),
         None
         if own.lists is None
         else np.concatenate([own.lists, own.lists.max(initial=0) + 1 + np.arange(more)]),
     )
-    task: Any = TaughtTask(data.task, config.task, teacher, distill, lesson, labelled)
+    task: Any = DistillationTask(data.task, config.task, teacher, distill, training_set, labelled)
     return dataclasses.replace(data, task=task), inputs
 
 
-def _without_targets(inputs: Inputs, rows: np.ndarray) -> Lesson:
+def _without_targets(inputs: Inputs, rows: np.ndarray) -> TrainingSet:
     """A lesson for a model that is only asked."""
     tokens, shape = inputs.tokens["train"], rows.shape
     if isinstance(tokens, SentenceTokens):
         shape = (int(tokens.counts.sum()),)  # words, of which the rows have as many at most
-    return Lesson(rows, np.broadcast_to(np.float32(0), shape), np.ones(len(rows), np.float32))
+    return TrainingSet(rows, np.broadcast_to(np.float32(0), shape), np.ones(len(rows), np.float32))
 
 
 def _rows_hash(data: Data, rows: np.ndarray) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import sys
 import time
@@ -20,15 +21,16 @@ from kmha.document_windows import windows_of
 from kmha.errors import InputError
 from kmha.layers.crf import Potentials
 from kmha.tags.tagging import Tagged, put_scores
-from training.cli.parser import say
 from training.data.inputs import Source, cut_parts
 from training.data.sentence_batches import SentenceSource
-from training.evaluation.evaluator import Judge
+from training.evaluation.evaluator import Evaluator
 from training.runtime.cpu_sharding import in_shares
 from training.runtime.traced import traced_once
 from training.tasks.protocol import Part
 
-JUDGED_LENGTHS = 8
+logger = logging.getLogger("kmha")
+
+EVALUATED_LENGTHS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +75,9 @@ class Teacher:
         """
         windows = windows_of(self.bundle.model)
         inputs = cut_parts(self.bundle.preprocessor, {"judged": part}, folder, windows=windows)
-        source = inputs.judged("judged", task.targets(part, labels))
-        judge = Judge(self.bundle.model, task, labels, source.buckets([], JUDGED_LENGTHS))
-        answers, thresholds = judge.answers(source), self.bundle.thresholds
+        source = inputs.evaluated("judged", task.targets(part, labels))
+        evaluator = Evaluator(self.bundle.model, task, labels, source.buckets([], EVALUATED_LENGTHS))
+        answers, thresholds = evaluator.answers(source), self.bundle.thresholds
         if isinstance(answers, Tagged):
             places = np.argsort(self.order).astype(np.int32)
             answers = answers._replace(
@@ -110,7 +112,7 @@ def kept_answers(
     path = folder / f"{name[:32]}.npy"
     found = _opened(path, shape)
     if found is not None:
-        say(f"teacher: answers to {shape[0]:,} rows found in {path}")
+        logger.info(f"teacher: answers to {shape[0]:,} rows found in {path}")
         return found
     beside = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
@@ -167,7 +169,9 @@ def write_answers(model: Any, source: Source, path: Path) -> None:
             bar.update(int(source.lengths[plan.rows].sum()))
     table.flush()
     seconds = time.monotonic() - started
-    say(f"teacher: {len(source.rows):,} rows answered in {seconds:.1f} s ({total / seconds:,.0f} tokens/s)")
+    logger.info(
+        f"teacher: {len(source.rows):,} rows answered in {seconds:.1f} s ({total / seconds:,.0f} tokens/s)"
+    )
 
 
 def answer_rows(source: Source) -> int:

@@ -23,7 +23,7 @@ from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2  # pyri
 from tensorflow.python.eager import context  # pyright: ignore
 
 from kmha.errors import InputError
-from training.cli.exceptions import Diverged, Stopped, WorkerLost
+from training.cli.exceptions import Interrupted, TrainingDiverged, WorkerLost
 from training.distributed.tf_config import Cluster
 
 INPUT, INTERRUPT, FAILURE = "input", "interrupt", "failure"
@@ -52,7 +52,7 @@ def said(index: int, message: str) -> Exception:
         # What all workers were compared in names the worker by itself.
         return InputError(words if words.startswith("worker ") else f"worker {index}: {words}")
     if kind == INTERRUPT:
-        return Stopped(f"an interrupt of worker {index}")
+        return Interrupted(f"an interrupt of worker {index}")
     return WorkerLost(f"worker {index} failed: {words}")
 
 
@@ -81,7 +81,7 @@ SUM = tf.distribute.ReduceOp.SUM
 
 
 class Connected:
-    """A worker's view of all; see `crew.Crew`.
+    """A worker's view of all; see `training.distributed.coordinator.Coordinator`.
 
     Args:
         cluster: All workers; the address of this one must be free.
@@ -123,8 +123,8 @@ class Connected:
         """Whether this worker judges and writes."""
         return self.index == 0
 
-    def once(self, what: str, make: Callable[[], Any]) -> Any:
-        """See `Crew`."""
+    def broadcast(self, what: str, make: Callable[[], Any]) -> Any:
+        """See `Coordinator`."""
         key = self._key(what)
         if not self.is_chief:
             return self._get(f"{key}/0")
@@ -132,14 +132,14 @@ class Connected:
         self._put(f"{key}/0", value)
         return value
 
-    def gathered(self, what: str, value: Any) -> list[Any]:
-        """See `Crew`."""
+    def all_gather(self, what: str, value: Any) -> list[Any]:
+        """See `Coordinator`."""
         key = self._key(what)
         self._put(f"{key}/{self.index}", value)
         return [self._get(f"{key}/{index}") for index in range(self.count)]
 
-    def agreed(self, signals: Sequence[int], now: bool = False) -> list[int]:
-        """See `Crew`."""
+    def any_signaled(self, signals: Sequence[int], now: bool = False) -> list[int]:
+        """See `Coordinator`."""
         self._left -= 1
         if not self._signals and (now or self._left <= 0):
             # The chief says after how many batches all ask again, so that they do so after the same ones.
@@ -152,10 +152,10 @@ class Connected:
             self._signals = [number for number, times in zip(SIGNALS, found, strict=True) if times]
         return self._signals
 
-    def hand_over(self, folder: Path) -> None:
-        """See `Crew`."""
+    def copy_from_chief(self, folder: Path) -> None:
+        """See `Coordinator`."""
         files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-        sizes = self.once(
+        sizes = self.broadcast(
             f"files of {folder.name}",
             lambda: {path.relative_to(folder).as_posix(): path.stat().st_size for path in files},
         )
@@ -251,29 +251,29 @@ def _carry_all_types(extended: Any) -> None:
 
 
 @contextlib.contextmanager
-def ending_together(crew: Connected) -> Iterator[None]:
+def ending_together(coordinator: Connected) -> Iterator[None]:
     """What ends one worker inside ends all.
 
     Raises:
         WorkerLost: Another worker is gone.
         InputError: Of this worker or of another.
-        Stopped: Another worker was interrupted.
+        Interrupted: Another worker was interrupted.
     """
     try:
         yield
-    except (Stopped, Diverged, WorkerLost):
+    except (Interrupted, TrainingDiverged, WorkerLost):
         raise  # all know, or are told by who is gone
     except tf.errors.OpError as error:
-        if other := crew.lost(error):
+        if other := coordinator.lost(error):
             raise other from error
-        crew.report(FAILURE, str(error).splitlines()[0])
+        coordinator.report(FAILURE, str(error).splitlines()[0])
         raise
     except InputError as error:
-        crew.report(INPUT, str(error))
+        coordinator.report(INPUT, str(error))
         raise
     except KeyboardInterrupt:
-        crew.report(INTERRUPT, "interrupted")
+        coordinator.report(INTERRUPT, "interrupted")
         raise
     except Exception as error:
-        crew.report(FAILURE, f"{type(error).__name__}: {error}")
+        coordinator.report(FAILURE, f"{type(error).__name__}: {error}")
         raise

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 
-class Crew(Protocol):
+class Coordinator(Protocol):
     """The workers of a job, as one of them sees them. All call the same methods in the same order.
 
     Attributes:
@@ -23,7 +23,7 @@ class Crew(Protocol):
         """Whether this worker judges and writes."""
         ...
 
-    def once(self, what: str, make: Callable[[], Any]) -> Any:
+    def broadcast(self, what: str, make: Callable[[], Any]) -> Any:
         """What the chief makes, on every worker; JSON values.
 
         Args:
@@ -32,11 +32,11 @@ class Crew(Protocol):
         """
         ...
 
-    def gathered(self, what: str, value: Any) -> list[Any]:
+    def all_gather(self, what: str, value: Any) -> list[Any]:
         """What each worker has by that name, in their order; JSON values."""
         ...
 
-    def agreed(self, signals: Sequence[int], now: bool = False) -> list[int]:
+    def any_signaled(self, signals: Sequence[int], now: bool = False) -> list[int]:
         """The signals by which all workers stop here, because one of them has got one; call it after each batch.
 
         Args:
@@ -45,30 +45,30 @@ class Crew(Protocol):
         """
         ...
 
-    def hand_over(self, folder: Path) -> None:
+    def copy_from_chief(self, folder: Path) -> None:
         """Makes the files of a folder those of the chief."""
         ...
 
 
-class Alone:
+class SingleWorker:
     """The crew of a process that trains alone."""
 
     index, count, strategy, is_chief = 0, 1, None, True
 
-    def once(self, what: str, make: Callable[[], Any]) -> Any:
+    def broadcast(self, what: str, make: Callable[[], Any]) -> Any:
         """What is made."""
         return make()
 
-    def gathered(self, what: str, value: Any) -> list[Any]:
+    def all_gather(self, what: str, value: Any) -> list[Any]:
         """The value."""
         return [value]
 
-    def agreed(self, signals: Sequence[int], now: bool = False) -> list[int]:
+    def any_signaled(self, signals: Sequence[int], now: bool = False) -> list[int]:
         """The signals."""
         return list(signals)
 
-    def hand_over(self, folder: Path) -> None:
+    def copy_from_chief(self, folder: Path) -> None:
         """Nothing."""
 
 
-ALONE = Alone()
+SINGLE_WORKER = SingleWorker()

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import IO
 
 from kmha.errors import InputError
-from training.cli.parser import FAILED, INTERRUPTED, WRONG_INPUT, say
+from training.cli.parser import FAILED, INTERRUPTED, WRONG_INPUT
 from training.distributed.tf_config import VARIABLE
 from training.runtime.cpu_sharding import available_cores
+
+logger = logging.getLogger("kmha")
 
 HOST = "localhost"
 POLL_SECONDS = 0.1
@@ -103,7 +106,7 @@ class Processes:
             return INTERRUPTED
         # Who is told of wrong input by another worker may be the first to leave.
         if failed is not None and WRONG_INPUT not in statuses:
-            say(f"error: worker {failed} {_ended(statuses[failed])}; the others were ended")
+            logger.info(f"error: worker {failed} {_ended(statuses[failed])}; the others were ended")
         return WRONG_INPUT if WRONG_INPUT in statuses else FAILED
 
     def _start(self, index: int) -> threading.Thread:
@@ -170,7 +173,7 @@ class Processes:
 def _relay(lines: IO[str], index: int) -> None:
     with lines:
         for line in lines:
-            say(f"[{index}] {line.rstrip()}")
+            logger.info(f"[{index}] {line.rstrip()}")
 
 
 def _ended(status: int) -> str:

@@ -13,7 +13,7 @@ from kmha.errors import InputError
 from training.cli.config_diff import differences
 from training.config.config import FitConfig, settings
 from training.data.load import Data
-from training.distributed.coordinator import Crew
+from training.distributed.coordinator import Coordinator
 
 _PACKAGES = ("kmha", "tensorflow", "tensorflow-text", "keras", "numpy", "tokenizers")
 _SOURCES = ("kmha", "training")
@@ -64,11 +64,11 @@ def rows_of(data: Data) -> dict[str, dict[str, Any]]:
     return found
 
 
-def check_same_settings(crew: Crew, config: FitConfig, devices: int) -> None:
+def check_same_settings(coordinator: Coordinator, config: FitConfig, devices: int) -> None:
     """Refuses workers of other versions, settings or numbers of devices than the chief's; on all of them.
 
     Args:
-        crew: The workers.
+        coordinator: The workers.
         config: All settings of this one.
         devices: On which this worker computes.
 
@@ -76,7 +76,7 @@ def check_same_settings(crew: Crew, config: FitConfig, devices: int) -> None:
         InputError: Names the worker and what differs.
     """
     facts = {"versions": versions(), "settings": shared_settings(config), "devices": devices}
-    chief, *others = crew.gathered("settings", facts)
+    chief, *others = coordinator.all_gather("settings", facts)
     for index, other in enumerate(others, 1):
         for name, version in chief["versions"].items():
             if other["versions"].get(name) != version:
@@ -88,9 +88,9 @@ def check_same_settings(crew: Crew, config: FitConfig, devices: int) -> None:
             raise _differs(index, f"{chief['devices']} devices", other["devices"])
 
 
-def check_same_rows(crew: Crew, data: Data) -> None:
+def check_same_rows(coordinator: Coordinator, data: Data) -> None:
     """Refuses workers that read other rows than the chief; raises InputError, which names the part, on all of them."""
-    chief, *others = crew.gathered("rows", rows_of(data))
+    chief, *others = coordinator.all_gather("rows", rows_of(data))
     for index, other in enumerate(others, 1):
         for part, rows in chief.items():
             if other.get(part, {}).get("digest") != rows["digest"]:
@@ -98,17 +98,17 @@ def check_same_rows(crew: Crew, data: Data) -> None:
                 raise _differs(index, f"the {part} rows of {rows['name']}", f"other ones in {given}")
 
 
-def check_same_weights(crew: Crew, variables: Sequence[Any]) -> None:
+def check_same_weights(coordinator: Coordinator, variables: Sequence[Any]) -> None:
     """Refuses workers that begin with other weights than the chief; raises InputError, which names them, on all.
 
     Args:
-        crew: The workers.
+        coordinator: The workers.
         variables: Keras variables, of which each has a path.
     """
-    if crew.count == 1:
+    if coordinator.count == 1:
         return
     own = [[each.path, hashlib.sha256(np.asarray(each.value).tobytes()).hexdigest()] for each in variables]
-    chief, *others = crew.gathered("weights", own)
+    chief, *others = coordinator.all_gather("weights", own)
     for index, other in enumerate(others, 1):
         for (path, digest), (_, given) in zip(chief, other, strict=True):
             if digest != given:

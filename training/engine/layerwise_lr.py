@@ -5,7 +5,7 @@ from typing import Any
 
 from kmha.errors import InputError
 from training.config.config import FinetuneSection
-from training.engine.optimizer import Course
+from training.engine.optimizer import LearningRateSchedule
 
 
 def freeze(model: Any, layers: int, new_ngrams: bool = False) -> None:
@@ -33,13 +33,13 @@ def freeze(model: Any, layers: int, new_ngrams: bool = False) -> None:
                 variable.trainable = id(variable) in kept
 
 
-def rate_courses(
+def learning_rate_schedules(
     model: Any,
     section: FinetuneSection,
     steps: int,
     variables: Sequence[Any] | None = None,
     new_ngrams: bool = False,
-) -> list[Course]:
+) -> list[LearningRateSchedule]:
     """The course of each trainable variable's rate, in their order.
 
     Args:
@@ -53,19 +53,19 @@ def rate_courses(
     """
     decay = section.layer_decay or 1.0
     head_steps, all_steps = round(section.head_fraction * steps), round(section.unfreeze_fraction * steps)
-    outside = Course(section.head_factor or 1.0)
-    courses: dict[int, Course] = {}
+    outside = LearningRateSchedule(section.head_factor or 1.0)
+    schedules: dict[int, LearningRateSchedule] = {}
     for encoder in _encoders(model):
         # The highest block first; after the lowest one comes the embedding.
         levels = [[block] for block in reversed(encoder.blocks)] + [_below_blocks(encoder)]
         for depth, parts in enumerate(levels):
             first_step = head_steps + all_steps * depth // max(1, len(levels) - 1)
-            course = Course(decay**depth, first_step)
-            courses |= {id(variable): course for part in parts for variable in part.trainable_variables}
+            schedule = LearningRateSchedule(decay**depth, first_step)
+            schedules |= {id(variable): schedule for part in parts for variable in part.trainable_variables}
         if new_ngrams:
-            courses |= {id(variable): outside for variable in encoder.embedding.ngrams.trainable_variables}
+            schedules |= {id(variable): outside for variable in encoder.embedding.ngrams.trainable_variables}
     trained = model.trainable_variables if variables is None else variables
-    return [courses.get(id(variable), outside) for variable in trained]
+    return [schedules.get(id(variable), outside) for variable in trained]
 
 
 def _encoders(model: Any) -> list[Any]:

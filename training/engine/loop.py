@@ -15,11 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.errors import InputError
-from training.cli.exceptions import Diverged, Stopped
+from training.cli.exceptions import Interrupted, TrainingDiverged
 from training.config.config import BATCH_ROWS, TrainSection
 from training.data.inputs import Source
 from training.data.worker_shards import shares
-from training.distributed.coordinator import ALONE, Crew
+from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.engine.callbacks import readable_optimizer
 from training.engine.ema import WeightAverage
 from training.engine.train_step import TrainingStep
@@ -53,7 +53,7 @@ class RunState(tf.Module):
 
 
 @dataclasses.dataclass
-class Standing:
+class TrainingProgress:
     """How far a run has come. JSON values only."""
 
     epoch: int = 0  # the one to go on with
@@ -67,7 +67,7 @@ class Standing:
     history: list[dict] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def read(cls, progress: dict[str, Any]) -> "Standing":
+    def read(cls, progress: dict[str, Any]) -> "TrainingProgress":
         """The standing that a checkpoint tells of; raises InputError where another version of this code wrote it."""
         try:
             return cls(**progress)
@@ -118,112 +118,114 @@ class Loop:
     average: WeightAverage | None
     checkpoint: Path
     callbacks: Sequence[keras.callbacks.Callback] = ()
-    judge_first: bool = False
-    crew: Crew = ALONE
+    evaluate_first: bool = False
+    coordinator: Coordinator = SINGLE_WORKER
     source_of: Callable[[int], Source] | None = None
 
-    def run(self, resume: bool = False) -> Standing:
+    def run(self, resume: bool = False) -> TrainingProgress:
         """Trains and leaves the best weights in the model.
 
         A checkpoint of the trained model stays on disk, so that a kill while it is judged loses nothing.
 
         Raises:
-            Stopped: After SIGINT or SIGTERM, with a checkpoint on disk.
-            Diverged: The loss, a gradient or the validation metric was not finite.
+            Interrupted: After SIGINT or SIGTERM, with a checkpoint on disk.
+            TrainingDiverged: The loss, a gradient or the validation metric was not finite.
             InputError: Nothing to resume, it belongs to another model, or the disk has too little room.
-            Unwritten: A checkpoint could not be written; those before it stand.
+            CheckpointWriteError: A checkpoint could not be written; those before it stand.
         """
         state = RunState(self.model, self.step, self.average)
         check_room(self.checkpoint, state_size(state), self.settings.checkpoints_kept)
-        standing = Standing()
+        training_progress = TrainingProgress()
         if resume:
-            standing = Standing.read(read_checkpoint(self.checkpoint, state))
-        elif self.judge_first:
-            standing.best_metric = self.validate()[self.metric]
+            training_progress = TrainingProgress.read(read_checkpoint(self.checkpoint, state))
+        elif self.evaluate_first:
+            training_progress.best_metric = self.validate()[self.metric]
         callbacks = keras.callbacks.CallbackList(
             list(self.callbacks),
             model=self.model,
             epochs=self.settings.epochs,
-            done_batches=standing.batches_done,
-            done_epochs=standing.epoch,
+            done_batches=training_progress.batches_done,
+            done_epochs=training_progress.epoch,
         )
         self.model.stop_training = False
         self._saved, self._saved_steps = time.monotonic(), self.step.optimizer.steps_done
         with _noted_signals() as signals, readable_optimizer(self.model, self.step.optimizer):
             callbacks.on_train_begin()
             try:
-                while not self._is_over(standing):
-                    self._epoch(standing, state, callbacks, signals)
+                while not self._is_over(training_progress):
+                    self._epoch(training_progress, state, callbacks, signals)
             finally:
                 callbacks.on_train_end()
         # One that came after the last checkpoint, which is that of the trained model: judging may wait.
-        self._stop_if(self.crew.agreed(signals, now=True))
+        self._stop_if(self.coordinator.any_signaled(signals, now=True))
         state.take_best()
-        return standing
+        return training_progress
 
-    def _is_over(self, standing: Standing) -> bool:
-        fruitless = standing.epoch - 1 - standing.best_epoch
+    def _is_over(self, training_progress: TrainingProgress) -> bool:
+        fruitless = training_progress.epoch - 1 - training_progress.best_epoch
         return (
-            standing.ended
-            or standing.epoch >= self.settings.epochs
+            training_progress.ended
+            or training_progress.epoch >= self.settings.epochs
             or fruitless >= max(1, self.settings.patience)
         )
 
-    def _epoch(self, standing: Standing, state: RunState, callbacks, signals: list[int]) -> None:
-        source = self.source if self.source_of is None else self.source_of(standing.epoch)
+    def _epoch(
+        self, training_progress: TrainingProgress, state: RunState, callbacks, signals: list[int]
+    ) -> None:
+        source = self.source if self.source_of is None else self.source_of(training_progress.epoch)
         row_lengths = source.lengths
-        plans = epoch_plans(source, self.lengths, self.settings, standing.epoch)
-        callbacks.on_epoch_begin(standing.epoch)
+        plans = epoch_plans(source, self.lengths, self.settings, training_progress.epoch)
+        callbacks.on_epoch_begin(training_progress.epoch)
         started, waited, tokens = time.monotonic(), 0.0, 0
         worked = time.process_time()
-        own = shares(source, plans[standing.batch :], self.crew.index, self.crew.count)
+        own = shares(source, plans[training_progress.batch :], self.coordinator.index, self.coordinator.count)
         batches = iter(source.dataset(own))
-        for plan in plans[standing.batch :]:
+        for plan in plans[training_progress.batch :]:
             asked = time.monotonic()
             batch = next(batches)
             waited += time.monotonic() - asked
-            callbacks.on_train_batch_begin(standing.batch)
-            self._batch(standing, batch, last=standing.batch + 1 == len(plans))
+            callbacks.on_train_batch_begin(training_progress.batch)
+            self._batch(training_progress, batch, last=training_progress.batch + 1 == len(plans))
             tokens += int(row_lengths[plan.rows].sum())
-            callbacks.on_train_batch_end(standing.batch - 1, {"loss": standing.mean_loss()})
-            self._perhaps_save(standing, state, signals)
+            callbacks.on_train_batch_end(training_progress.batch - 1, {"loss": training_progress.mean_loss()})
+            self._perhaps_save(training_progress, state, signals)
             if self.model.stop_training:
                 self.step.flush()
                 break
         seconds, cpu_seconds = time.monotonic() - started, time.process_time() - worked
         with self._averaged():
-            logs = {"loss": standing.mean_loss(), **self._validated(standing, state)}
+            logs = {"loss": training_progress.mean_loss(), **self._validated(training_progress, state)}
             logs["learning_rate"] = float(self.step.optimizer.learning_rate)
             logs["tokens_per_second"] = tokens / seconds
             # Of all threads; on a busy machine it tells more of the model than the clock does.
             logs["tokens_per_cpu_second"] = tokens / cpu_seconds
             logs["input_wait_share"] = waited / seconds
-            standing.history.append({"epoch": standing.epoch, **logs})
+            training_progress.history.append({"epoch": training_progress.epoch, **logs})
             # Within the average, so that what a callback saves is what was judged.
-            callbacks.on_epoch_end(standing.epoch, logs)
-        standing.epoch, standing.batch = standing.epoch + 1, 0
-        standing.loss_sum = standing.weight_sum = 0.0
-        standing.ended = bool(self.model.stop_training)
-        self._perhaps_save(standing, state, signals, due=self._is_over(standing))
+            callbacks.on_epoch_end(training_progress.epoch, logs)
+        training_progress.epoch, training_progress.batch = training_progress.epoch + 1, 0
+        training_progress.loss_sum = training_progress.weight_sum = 0.0
+        training_progress.ended = bool(self.model.stop_training)
+        self._perhaps_save(training_progress, state, signals, due=self._is_over(training_progress))
 
-    def _batch(self, standing: Standing, batch, last: bool) -> None:
+    def _batch(self, training_progress: TrainingProgress, batch, last: bool) -> None:
         steps_before = self.step.optimizer.steps_done
         sums = self.step(batch)
         if last:
             self.step.flush()
         loss, weight = float(sums["loss"]), float(sums["weight"])
-        standing.batch += 1
-        standing.batches_done += 1
-        standing.loss_sum += loss
-        standing.weight_sum += weight
+        training_progress.batch += 1
+        training_progress.batches_done += 1
+        training_progress.loss_sum += loss
+        training_progress.weight_sum += weight
         if not math.isfinite(loss):
-            raise Diverged(f"loss is {loss} at batch {standing.batches_done}")
+            raise TrainingDiverged(f"loss is {loss} at batch {training_progress.batches_done}")
         if self.step.pending:
             return
         steps = self.step.optimizer.steps_done
         # Only float16 may skip a step: its loss scale was too large.
         if steps == steps_before and weight > 0 and self.step.loss_scale is None:
-            raise Diverged(f"the gradient is not finite at batch {standing.batches_done}")
+            raise TrainingDiverged(f"the gradient is not finite at batch {training_progress.batches_done}")
         if steps > steps_before and self.average is not None:
             self.average.after_step(steps)
 
@@ -239,29 +241,29 @@ class Loop:
         finally:
             self.average.swap()
 
-    def _validated(self, standing: Standing, state: RunState) -> dict[str, float]:
+    def _validated(self, training_progress: TrainingProgress, state: RunState) -> dict[str, float]:
         """Validation scores of the model's weights, which are kept if they are the best so far."""
         scores = self.validate()
         metric = scores[self.metric]
         if not math.isfinite(metric):
-            raise Diverged(f"{self.metric} is {metric} after epoch {standing.epoch + 1}")
-        if standing.best_metric is None or metric > standing.best_metric:
-            standing.best_metric, standing.best_epoch = metric, standing.epoch
+            raise TrainingDiverged(f"{self.metric} is {metric} after epoch {training_progress.epoch + 1}")
+        if training_progress.best_metric is None or metric > training_progress.best_metric:
+            training_progress.best_metric, training_progress.best_epoch = metric, training_progress.epoch
             state.keep_best()
         return {f"val_{name}": value for name, value in scores.items()}
 
     def _perhaps_save(
-        self, standing: Standing, state: RunState, signals: list[int], due: bool = False
+        self, training_progress: TrainingProgress, state: RunState, signals: list[int], due: bool = False
     ) -> None:
         if self.step.pending:
             return  # gradients that wait in the accumulators are not part of a checkpoint
-        signals = self.crew.agreed(signals, now=due)
+        signals = self.coordinator.any_signaled(signals, now=due)
         minutes = (time.monotonic() - self._saved) / 60
         steps, often = self.step.optimizer.steps_done, self.settings.checkpoint_steps
         due = due or 0 < often <= steps - self._saved_steps
         if due or signals or minutes >= self.settings.checkpoint_minutes:
-            if self.crew.is_chief:
-                progress = dataclasses.asdict(standing)
+            if self.coordinator.is_chief:
+                progress = dataclasses.asdict(training_progress)
                 write_checkpoint(self.checkpoint, state, progress, self.settings.checkpoints_kept)
             self._saved, self._saved_steps = time.monotonic(), steps
         self._stop_if(signals)
@@ -269,8 +271,8 @@ class Loop:
     def _stop_if(self, signals: Sequence[int]) -> None:
         if signals:
             # Nobody leaves before the checkpoint is written: who waits for all might end the chief.
-            self.crew.once("saved", lambda: None)
-            raise Stopped(signal.Signals(signals[0]).name)
+            self.coordinator.broadcast("saved", lambda: None)
+            raise Interrupted(signal.Signals(signals[0]).name)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """The model as training finds it: built for the data, its n-grams known, its word vectors read."""
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,11 +15,12 @@ from kmha.pretrained.checkpoint import Checkpoint
 from kmha.pretrained.weights import put_weights
 from kmha.text.vectors import put_vectors, read_vectors
 from kmha.text.vocabulary import Vocabulary
-from training.cli.parser import say
 from training.config.config import FitConfig
 from training.config.encoder_shape import checkpoint_of, encoder_config
 from training.data.inputs import Source
 from training.tasks.protocol import Task
+
+logger = logging.getLogger("kmha")
 
 
 def initial_model(
@@ -70,12 +72,14 @@ def _put_checkpoint(model: Any, checkpoint: Checkpoint, vocabulary: Vocabulary) 
     for kernel in model.additions:
         # What an encoder knows holds for the inputs that it knows.
         kernel.assign(np.zeros(kernel.shape, np.float32))
-    say(f"starts from {checkpoint.origin}, read in {time.monotonic() - started:.1f} s")
+    logger.info(f"starts from {checkpoint.origin}, read in {time.monotonic() - started:.1f} s")
 
 
 def _learn_ngrams(ngrams: Any, encoder: EncoderConfig, batches: Any, of_name: str) -> None:
     known = zip(encoder.ngram_orders, ngrams.learn(batches), strict=True)
-    say(f"n-grams known{of_name}: " + ", ".join(f"{count:,} of {order} tokens" for order, count in known))
+    logger.info(
+        f"n-grams known{of_name}: " + ", ".join(f"{count:,} of {order} tokens" for order, count in known)
+    )
 
 
 def _put_word_vectors(
@@ -84,7 +88,7 @@ def _put_word_vectors(
     found = read_vectors(path, vocabulary, encoder.hidden_dim, lower_case)
     put_vectors(table, found)
     share = len(found) / len(vocabulary)
-    say(f"word vectors found{of_name} for {len(found):,} of {len(vocabulary):,} tokens ({share:.1%})")
+    logger.info(f"word vectors found{of_name} for {len(found):,} of {len(vocabulary):,} tokens ({share:.1%})")
 
 
 @dataclasses.dataclass(frozen=True)

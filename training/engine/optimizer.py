@@ -17,7 +17,7 @@ SMALLEST_DECAYED_RANK = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Course:
+class LearningRateSchedule:
     """How a variable's learning rate differs from that of all.
 
     Attributes:
@@ -84,7 +84,7 @@ class AdamW(tf.Module):
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         row_rate: float = 1.0,
-        courses: Sequence[Course] | None = None,
+        schedules: Sequence[LearningRateSchedule] | None = None,
     ):
         super().__init__(name="adamw")
         self.variables_ = list(variables)
@@ -92,7 +92,9 @@ class AdamW(tf.Module):
         self.weight_decay = weight_decay
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.row_rate = row_rate
-        self.courses = [Course()] * len(self.variables_) if courses is None else list(courses)
+        self.schedules = (
+            [LearningRateSchedule()] * len(self.variables_) if schedules is None else list(schedules)
+        )
         self.iterations = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="iterations")
         self.means = [_slot(v, "mean") for v in self.variables_]
         self.squares = [_slot(v, "square") for v in self.variables_]
@@ -121,12 +123,12 @@ class AdamW(tf.Module):
         def move():
             step = tf.cast(self.iterations + 1, tf.float32)
             powers = tf.pow(self.beta_1, step), tf.pow(self.beta_2, step)
-            for variable, course, *others in zip(
-                self.variables_, self.courses, self.means, self.squares, gradients, strict=True
+            for variable, schedule, *others in zip(
+                self.variables_, self.schedules, self.means, self.squares, gradients, strict=True
             ):
-                rate = course.factor * self.learning_rate
-                if course.first_step:
-                    rate = tf.where(self.iterations < course.first_step, 0.0, rate)
+                rate = schedule.factor * self.learning_rate
+                if schedule.first_step:
+                    rate = tf.where(self.iterations < schedule.first_step, 0.0, rate)
                 strategy.extended.update(variable, self._update, args=(*others, rate, *powers), group=False)
             strategy.extended.update(self.iterations, lambda steps: steps.assign_add(1), group=False)
             return True

@@ -1,6 +1,7 @@
 """A model trained on the rows of a task: where it computes, what its step is, and how often it is judged."""
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -8,24 +9,23 @@ import keras
 import tensorflow as tf
 
 from kmha.errors import InputError
-from training.cli.parser import say
 from training.config.config import FitConfig
-from training.config.defaults import LEARNING_RATE, with_usual
+from training.config.defaults import LEARNING_RATE, resolve_defaults
 from training.config.encoder_shape import has_new_ngrams
 from training.data.inputs import Inputs, Source
 from training.data.length_buckets import computed_share
 from training.data.load import Data
-from training.distillation.task import trained_beside
-from training.distributed.coordinator import ALONE, Crew
+from training.distillation.task import trained_with_teacher
+from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.engine.callbacks import EpochTable, Progress
 from training.engine.consistency import check_same_weights
 from training.engine.ema import WeightAverage
-from training.engine.layerwise_lr import freeze, rate_courses
-from training.engine.loop import Loop, Standing, epoch_plans
+from training.engine.layerwise_lr import freeze, learning_rate_schedules
+from training.engine.loop import Loop, TrainingProgress, epoch_plans
 from training.engine.model_init import Start, initial_model
 from training.engine.optimizer import AdamW, warmup_then_decay
 from training.engine.train_step import TrainingStep, check_rows, make_strategy
-from training.evaluation.evaluator import Judge
+from training.evaluation.evaluator import Evaluator
 from training.runs.checkpoint_folder import whole
 from training.runs.run_folder import CHECKPOINT, RUN_LOG
 from training.runtime.cpu_sharding import core_shares, may_share
@@ -33,6 +33,8 @@ from training.runtime.memory_estimate import available_bytes, check_memory, enco
 from training.runtime.mixed_precision import LossScale
 from training.runtime.resource_usage import trained_size
 from training.tasks.protocol import Task
+
+logger = logging.getLogger("kmha")
 
 
 def train(
@@ -42,8 +44,8 @@ def train(
     validation: Source,
     folder: Path,
     start: Start | None = None,
-    crew: Crew = ALONE,
-) -> tuple[Any, Judge, Standing]:
+    coordinator: Coordinator = SINGLE_WORKER,
+) -> tuple[Any, Evaluator, TrainingProgress]:
     """Trains the model of the data's task.
 
     Args:
@@ -53,30 +55,30 @@ def train(
         validation: The validation rows, which pick the best weights.
         folder: For the checkpoint and logs.
         start: The model to go on with; None begins with a new one.
-        crew: The workers that train together.
+        coordinator: The workers that train together.
 
     Returns:
         The model with its best weights, its judge, and how the training went.
     """
-    strategy = _strategy(config, data.task, crew)
+    strategy = _strategy(config, data.task, coordinator)
     shares = core_shares() if may_share(config, data.task) else 1
-    lessons = inputs.lessons(
+    training_sets = inputs.training_sets(
         data.task,
         data.train,
         data.labels,
         config.train.seed,
         full_shapes=_compiled(config.train.jit),
-        divisor=strategy.num_replicas_in_sync // crew.count * shares,
+        divisor=strategy.num_replicas_in_sync // coordinator.count * shares,
     )
-    source = lessons.of(0, last=True)
+    source = training_sets.of(0, last=True)
     lengths = source.buckets([validation], config.train.buckets)
     plans = epoch_plans(source, lengths, config.train, 0)
     check_rows(plans, config.train, strategy.num_replicas_in_sync, data.train.examples.origin)
     # Of large data all parts of an epoch are as long as the first, but for chance.
-    batches = len(plans) * lessons.per_epoch
+    batches = len(plans) * training_sets.per_epoch
     pairs = len(source.rows) if data.task.num_texts == 2 else 0
-    config = with_usual(config, data.task, source.text_lengths, batches, pairs)
-    rounds = config.train.epochs * lessons.per_epoch
+    config = resolve_defaults(config, data.task, source.text_lengths, batches, pairs)
+    rounds = config.train.epochs * training_sets.per_epoch
     with strategy.scope():
         if start is not None:
             model = start.build()
@@ -87,51 +89,57 @@ def train(
             check_memory(encoder_configs(model), trained_size(model), plans, available_bytes())
         new_ngrams = has_new_ngrams(config)
         freeze(model, config.finetune.frozen_layers, new_ngrams)
-        trained = trained_beside(data.task, model)
+        trained = trained_with_teacher(data.task, model)
         step, average = _step_and_average(
             config, data.task, model, trained, strategy, batches, new_ngrams, shares
         )
-    check_same_weights(crew, model.variables)
-    judge = Judge(model, data.task, data.labels, lengths)
-    judge.check(data.validation)
+    check_same_weights(coordinator, model.variables)
+    evaluator = Evaluator(model, data.task, data.labels, lengths)
+    evaluator.check(data.validation)
     loop = Loop(
         model=model,
         step=step,
         source=source,
         lengths=lengths,
-        validate=lambda: crew.once("validation", lambda: judge.validate(validation, data.validation)),
+        validate=lambda: coordinator.broadcast(
+            "validation", lambda: evaluator.validate(validation, data.validation)
+        ),
         metric=data.task.metric,
         settings=dataclasses.replace(
-            config.train, epochs=rounds, patience=config.train.patience * lessons.per_epoch
+            config.train, epochs=rounds, patience=config.train.patience * training_sets.per_epoch
         ),
         average=average,
         checkpoint=folder / CHECKPOINT,
-        callbacks=_callbacks(config, data.task.metric, batches, lessons.per_epoch, folder),
-        judge_first=start is not None,
-        crew=crew,
-        source_of=lambda number: lessons.of(number, last=number + 1 == rounds),
+        callbacks=_callbacks(config, data.task.metric, batches, training_sets.per_epoch, folder),
+        evaluate_first=start is not None,
+        coordinator=coordinator,
+        source_of=lambda number: training_sets.of(number, last=number + 1 == rounds),
     )
     if config.resume:
         # All of them: where the newest turns out to be damaged, every worker takes the one before it.
-        for name in crew.once("checkpoints", lambda: [path.name for path in whole(loop.checkpoint)]):
-            crew.hand_over(loop.checkpoint / name)
+        for name in coordinator.broadcast(
+            "checkpoints", lambda: [path.name for path in whole(loop.checkpoint)]
+        ):
+            coordinator.copy_from_chief(loop.checkpoint / name)
     # Of pairs there are many combinations, more than anybody would read.
     shown = ", ".join(map(str, lengths)) if inputs.preprocessor.num_texts == 1 else f"{len(lengths)} shapes"
     share = computed_share(plans, source.lengths)
     counted = f"{batches:,} batches an epoch, padded to {shown}: {share:.2f} times the real tokens"
-    say(f"{trained_size(model):,} weights, {counted}")
-    return model, judge, loop.run(resume=config.resume)
+    logger.info(f"{trained_size(model):,} weights, {counted}")
+    return model, evaluator, loop.run(resume=config.resume)
 
 
-def _strategy(config: FitConfig, task: Task, crew: Crew = ALONE) -> tf.distribute.Strategy:
+def _strategy(
+    config: FitConfig, task: Task, coordinator: Coordinator = SINGLE_WORKER
+) -> tf.distribute.Strategy:
     """Where to compute; raises InputError where replicas would each see too few rows."""
-    if crew.strategy is not None:
+    if coordinator.strategy is not None:
         if task.whole_batches:
             raise InputError(
                 "--match.loss: wanted one that scores each row by itself or within its list for several workers, given"
                 " one that compares each row with all others of its batch"
             )
-        return crew.strategy
+        return coordinator.strategy
     if not task.whole_batches:
         return make_strategy(config.strategy)
     strategy = make_strategy("one" if config.strategy == "auto" else config.strategy)
@@ -175,7 +183,7 @@ def _step_and_average(
             rate,
             optimizer.weight_decay,
             row_rate=optimizer.embedding_rate or 1.0,
-            courses=rate_courses(model, config.finetune, steps, variables, new_ngrams),
+            schedules=learning_rate_schedules(model, config.finetune, steps, variables, new_ngrams),
         ),
         strategy,
         jit_compile=_compiled(config.train.jit),

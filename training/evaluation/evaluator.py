@@ -25,7 +25,7 @@ from training.runtime.cpu_sharding import in_shares
 from training.runtime.traced import traced_once
 from training.tasks.classify.task import ClassifyTask
 from training.tasks.masked_lm import MaskedLmTask, kept_task
-from training.tasks.match.rows import QUERY, USUAL_PAIRS, USUAL_TRIPLETS
+from training.tasks.match.rows import DEFAULT_PAIRS, DEFAULT_TRIPLETS, QUERY
 from training.tasks.match.task import MatchTask
 from training.tasks.outputs import row_outputs, word_scores
 from training.tasks.protocol import Columns, Part, Task
@@ -39,7 +39,7 @@ CHUNK_ROWS = 4096
 
 
 @dataclasses.dataclass
-class Judge:
+class Evaluator:
     """Computes answers batch by batch, on one device.
 
     Args:
@@ -103,7 +103,7 @@ class Judge:
         return scores
 
 
-def judged_task(bundle: Bundle, given: GivenColumns, available: Sequence[str]) -> tuple[Task, Columns]:
+def task_of_bundle(bundle: Bundle, given: GivenColumns, available: Sequence[str]) -> tuple[Task, Columns]:
     """The task of a bundle, to read and score rows with, and the columns it reads.
 
     Args:
@@ -167,20 +167,23 @@ def _columns_of_pairs(trained: Columns, given: GivenColumns, available: Sequence
     """Those given; else as in training; else, where the file has other ones, pairs or triplets by the usual names."""
     query = next((name for name in (given.query, trained.query, QUERY) if name and name in available), "")
     asked = bool(given.text or given.text_b or given.label)
-    for columns in (trained, USUAL_PAIRS, USUAL_TRIPLETS):
+    for columns in (trained, DEFAULT_PAIRS, DEFAULT_TRIPLETS):
         if not asked and columns.text and set(columns.required) <= set(available):
             return dataclasses.replace(columns, query=query)
     # What the file lacks is told when it is read.
-    usual = trained if trained.text and not trained.wrong else USUAL_PAIRS
+    defaults = trained if trained.text and not trained.wrong else DEFAULT_PAIRS
     return Columns(
-        given.text or usual.text, given.label or usual.label, text_b=given.text_b or usual.text_b, query=query
+        given.text or defaults.text,
+        given.label or defaults.label,
+        text_b=given.text_b or defaults.text_b,
+        query=query,
     )
 
 
 def _columns_of_sentences(trained: Columns, given: GivenColumns, available: Sequence[str]) -> Columns:
     """Those given; else as in training where the file has them; else the usual ones."""
-    usual = (name if name in available else "" for name in (trained.text, trained.label))
-    text, label = (one or other for one, other in zip((given.text, given.label), usual, strict=True))
+    defaults = (name if name in available else "" for name in (trained.text, trained.label))
+    text, label = (one or other for one, other in zip((given.text, given.label), defaults, strict=True))
     return tag_columns(available, Columns(text, label))
 
 
@@ -213,10 +216,10 @@ def bundle_scores(
     decision = {"thresholds": bundle.thresholds}
     scores = task.scores(part, bundle.labels, answers, decision, intervals)
     if bundle.abstain_below is not None:
-        from training.evaluation.abstention import judged
+        from training.evaluation.abstention import evaluated
 
         sure_and_right = one_answer(task, part, bundle.labels, answers, bundle.thresholds)
-        scores["abstention"] = judged(bundle.abstain_below, *sure_and_right).values()
+        scores["abstention"] = evaluated(bundle.abstain_below, *sure_and_right).values()
     return scores
 
 
@@ -229,15 +232,15 @@ def asked_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) ->
     if isinstance(task, MaskedLmTask):
         tokens, _ = cut_pieces(examples, bundle.preprocessor, folder / "tokens")
         pieces = MaskedSource(tokens, part.rows, task.masking)
-        judge = Judge(bundle.model, task, bundle.labels, pieces.buckets([], MOST_BUCKETS))
-        return task, part, judge.answers(pieces)
+        evaluator = Evaluator(bundle.model, task, bundle.labels, pieces.buckets([], MOST_BUCKETS))
+        return task, part, evaluator.answers(pieces)
     return task, part, probabilities_of(bundle, part)
 
 
 def read_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> tuple[Task, Part]:
     """The task of a bundle, and the rows of a file; see `bundle_scores`."""
     source = file_source(path)
-    task, columns = judged_task(bundle, given, source.columns or ())
+    task, columns = task_of_bundle(bundle, given, source.columns or ())
     examples = read_examples(source, task, columns, folder)
     return task, Part(examples, np.arange(len(examples)))
 

@@ -1,14 +1,16 @@
 """The last step of a training: probabilities that mean what they say."""
 
 import dataclasses
+import logging
 from typing import Any
 
 from kmha.calibration import Calibration, calibrate
-from training.cli.parser import say
 from training.data.inputs import Inputs, Source
 from training.data.load import Data
-from training.evaluation.evaluator import Judge
+from training.evaluation.evaluator import Evaluator
 from training.evaluation.model_calibration import fitted, gives_probabilities, told
+
+logger = logging.getLogger("kmha")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,32 +33,34 @@ class BeforeCalibration:
         return self.calibration.values() | parts
 
 
-def calibrated(data: Data, inputs: Inputs, judge: Judge, validation: Source) -> BeforeCalibration | None:
+def calibrated(
+    data: Data, inputs: Inputs, evaluator: Evaluator, validation: Source
+) -> BeforeCalibration | None:
     """Calibrates a trained model on validation rows, in which it decides as before.
 
     Args:
         data: The rows.
         inputs: The rows as the model reads them.
-        judge: Has the model, in float32, which is changed.
+        evaluator: Has the model, in float32, which is changed.
         validation: The validation rows.
 
     Returns:
         None where the model stays as it is.
     """
     task, labels = data.task, data.labels
-    if not gives_probabilities(judge.model):
+    if not gives_probabilities(evaluator.model):
         return None
-    raw, answers = judge.raw_and_answers(validation)
-    found = fitted(judge.model, task, data.validation, labels, raw)
+    raw, answers = evaluator.raw_and_answers(validation)
+    found = fitted(evaluator.model, task, data.validation, labels, raw)
     if found is None:
-        say("not calibrated: too few validation rows, or no temperature makes them more probable")
+        logger.info("not calibrated: too few validation rows, or no temperature makes them more probable")
         return None
     decision = task.decision(data.validation, labels, answers)
     scores = {"validation": task.scores(data.validation, labels, answers, decision)}
     if data.test is not None:
-        answers = judge.answers(inputs.judged("test", task.targets(data.test, labels)))
+        answers = evaluator.answers(inputs.evaluated("test", task.targets(data.test, labels)))
         scores["test"] = task.scores(data.test, labels, answers, decision)
-    calibrate(judge.model, found)
+    calibrate(evaluator.model, found)
     if "thresholds" in decision:
         decision = {**decision, "thresholds": found.thresholds(decision["thresholds"])}
     return BeforeCalibration(found, decision, scores)

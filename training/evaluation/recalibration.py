@@ -14,12 +14,12 @@ from kmha.tags.tagging import Decoder
 from training.cli.column_flags import GivenColumns
 from training.data.inputs import cut_parts
 from training.evaluation.abstention import Abstention, most_answers
-from training.evaluation.evaluator import Judge, read_some_rows
+from training.evaluation.evaluator import Evaluator, read_some_rows
 from training.evaluation.model_calibration import fitted, one_answer
 from training.evaluation.reliability import Reliability, reliability
 from training.tasks.protocol import Part, Task
 
-JUDGED_LENGTHS = 8
+EVALUATED_LENGTHS = 8
 SHOWN = ("accuracy", "span_f1", "token_accuracy", "macro_f1", "ece", "loss")
 UNCALIBRATED, RUN, FITTED = "uncalibrated", "run", "fitted"
 _TITLES = {UNCALIBRATED: "without calibration", RUN: "as the run is", FITTED: "fitted to these rows"}
@@ -58,10 +58,10 @@ class Rows:
         """
         task, part = read_some_rows(bundle, path, given, folder)
         inputs = cut_parts(bundle.preprocessor, {"judged": part}, folder, windows=task.windows)
-        read = inputs.judged("judged", task.targets(part, bundle.labels))
-        judge = Judge(bundle.model, task, bundle.labels, read.buckets([], JUDGED_LENGTHS))
+        read = inputs.evaluated("judged", task.targets(part, bundle.labels))
+        evaluator = Evaluator(bundle.model, task, bundle.labels, read.buckets([], EVALUATED_LENGTHS))
         words: Any = read
-        return cls(bundle, task, part, judge.raw(read), words.word_counts if bundle.task == TAG else None)
+        return cls(bundle, task, part, evaluator.raw(read), words.word_counts if bundle.task == TAG else None)
 
     def answers(self, raw: np.ndarray) -> Any:
         """What the model as it is now makes of logits or scores: probabilities, or `Tagged`."""
@@ -69,7 +69,7 @@ class Rows:
             return Decoder(self.bundle.model)(raw, self.counts)
         return np.asarray(self.bundle.model.probabilities(raw))
 
-    def judged(self, raw: np.ndarray, thresholds: list[float] | None) -> tuple[Any, dict[str, Any]]:
+    def evaluated(self, raw: np.ndarray, thresholds: list[float] | None) -> tuple[Any, dict[str, Any]]:
         """The answers and their scores."""
         answers = self.answers(raw)
         decision = {} if thresholds is None else {"thresholds": thresholds}
@@ -159,7 +159,7 @@ def recalibrated(rows: Rows, refit: bool, precision: float | None) -> Recalibrat
     for name, state in states.items():
         thresholds = None if bundle.thresholds is None else state.thresholds(bundle.thresholds)
         calibrate(bundle.model, state)
-        answers, scores[name] = rows.judged(state.applied(rows.raw).astype(np.float32), thresholds)
+        answers, scores[name] = rows.evaluated(state.applied(rows.raw).astype(np.float32), thresholds)
         calibrate(bundle.model, state.undone())
         diagrams.append(reliability(_TITLES[name], *rows.sure_and_right(answers), scores[name]["ece"]))
         if precision is not None:

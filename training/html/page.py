@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from kmha.errors import InputError
-from training.io.atomic_write import written_beside
+from training.io.atomic_write import atomic_write
 
 
 def html_page(title: str, body: str, style: str, script: str = "") -> str:
@@ -55,7 +55,7 @@ def write_page(path: Path, content: str) -> None:
     Raises:
         InputError: Nobody can write there.
     """
-    with written_beside(path, overwrite=True, flag="--out") as beside:
+    with atomic_write(path, overwrite=True, flag="--out") as beside:
         beside.write_bytes(content.encode("utf-8", "replace"))
 
 

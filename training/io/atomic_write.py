@@ -13,7 +13,7 @@ from kmha.errors import InputError
 
 
 @contextlib.contextmanager
-def written_beside(final: Path, overwrite: bool = False, flag: str = "") -> Iterator[Path]:
+def atomic_write(final: Path, overwrite: bool = False, flag: str = "") -> Iterator[Path]:
     """A path to write a file or folder to; it becomes `final` when the block ends well, else nothing stays.
 
     Args:
@@ -62,7 +62,7 @@ def remove(path: Path) -> None:
 
 def write_result(path: Path, result: dict[str, Any]) -> None:
     """Writes JSON values to a file; raises InputError where nobody can write."""
-    with written_beside(path, overwrite=True) as beside:
+    with atomic_write(path, overwrite=True) as beside:
         beside.write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from kmha.errors import InputError
-from training.io.ragged_store import Spool, SpoolWriter
+from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 
 _BLOCK_ROWS = 4096
 
@@ -58,7 +58,7 @@ class ExampleSet:
     def __init__(
         self,
         place: Callable[[int], str],
-        texts: tuple[Spool, ...],
+        texts: tuple[RaggedStore, ...],
         label_names: list[str],
         label_counts: np.ndarray,
         local_ids: np.ndarray,
@@ -158,7 +158,7 @@ def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1
     with ExitStack() as files:
         places = files.enter_context(open(folder / "places.txt", "w", encoding="utf-8", newline="\n"))
         writers = [
-            files.enter_context(SpoolWriter(path, np.uint8)) for path in _text_paths(folder, num_texts)
+            files.enter_context(RaggedStoreWriter(path, np.uint8)) for path in _text_paths(folder, num_texts)
         ]
         blocks: list[list[bytes]] = [[] for _ in writers]
         for example in examples:
@@ -185,7 +185,7 @@ def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1
         _flush(writers, blocks)
     return ExampleSet(
         functools.partial(_noted_place, folder / "places.txt"),
-        tuple(Spool.open(path) for path in _text_paths(folder, num_texts)),
+        tuple(RaggedStore.open(path) for path in _text_paths(folder, num_texts)),
         list(names),
         np.array(label_counts, np.int32),
         np.array(label_ids, np.int32),
@@ -275,7 +275,7 @@ def _text_paths(folder: Path, num_texts: int) -> list[Path]:
     return [folder / f"texts{field}" for field in range(num_texts)]
 
 
-def _flush(writers: list[SpoolWriter], blocks: list[list[bytes]]) -> None:
+def _flush(writers: list[RaggedStoreWriter], blocks: list[list[bytes]]) -> None:
     for writer, block in zip(writers, blocks, strict=True):
         lengths = np.array([len(data) for data in block], np.int32)
         writer.extend(np.frombuffer(b"".join(block), np.uint8), lengths)

@@ -25,7 +25,7 @@ _WRITE_BUFFER_BYTES = 1 << 20
 _MAX_LENGTH = int(np.iinfo(np.int32).max)
 
 
-class SpoolWriter:
+class RaggedStoreWriter:
     """Writes a spool row by row; as a context manager it leaves nothing behind after an error.
 
     Args:
@@ -68,10 +68,10 @@ class SpoolWriter:
             self._file.write(np.ascontiguousarray(flat, self._dtype).data)
         self._lengths.frombytes(np.ascontiguousarray(lengths, np.int32).tobytes())
 
-    def close(self) -> "Spool":
+    def close(self) -> "RaggedStore":
         """Writes the index and opens the finished spool; may be called again."""
         self._finish()
-        return Spool.open(self._path)
+        return RaggedStore.open(self._path)
 
     def _finish(self) -> None:
         if self._file.closed:
@@ -103,7 +103,7 @@ class SpoolWriter:
             self._path.unlink(missing_ok=True)
 
 
-class Spool:
+class RaggedStore:
     """A finished spool: rows of different lengths, read from disk in any order, from any thread.
 
     Attributes:
@@ -112,7 +112,7 @@ class Spool:
     """
 
     def __init__(self, path: Path, dtype: np.dtype, lengths: np.ndarray, offsets: np.ndarray) -> None:
-        """Opens the data file; use `Spool.open`."""
+        """Opens the data file; use `RaggedStore.open`."""
         self.dtype = dtype
         self.lengths = lengths
         self._offsets = offsets
@@ -120,7 +120,7 @@ class Spool:
         weakref.finalize(self, os.close, self._descriptor)
 
     @classmethod
-    def open(cls, path: Path) -> "Spool":
+    def open(cls, path: Path) -> "RaggedStore":
         """Opens the spool whose data file is `path`.
 
         Raises:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import logging
 import os
 import signal
 import tempfile
@@ -11,15 +12,16 @@ from pathlib import Path
 
 from kmha.errors import InputError
 from kmha.quiet import import_tensorflow
-from training.cli.parser import say
 from training.config.config import FitConfig
-from training.distributed.coordinator import ALONE, Crew
+from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.distributed.tf_config import VARIABLE, check_port, cluster_of, meet
 from training.runs.run_folder import run_folder
 
+logger = logging.getLogger("kmha")
+
 
 @contextlib.contextmanager
-def joined(config: FitConfig) -> Iterator[Crew]:
+def joined(config: FitConfig) -> Iterator[Coordinator]:
     """The workers that train together; inside, all but the chief say nothing.
 
     Args:
@@ -28,40 +30,40 @@ def joined(config: FitConfig) -> Iterator[Crew]:
     Raises:
         InputError: TF_CONFIG or --strategy cannot be used, or another worker's input.
         WorkerLost: Another worker is gone, or did not come.
-        Stopped: Another worker was interrupted.
+        Interrupted: Another worker was interrupted.
     """
     cluster = cluster_of(os.environ.get(VARIABLE))
     if cluster is None or cluster.count == 1:
-        yield ALONE
+        yield SINGLE_WORKER
         return
     if config.strategy != "auto":
         raise InputError(
             f"--strategy: wanted auto for the {cluster.count} workers of {VARIABLE}, given {config.strategy}"
         )
     check_port(cluster)
-    say(f"worker {cluster.index} of {cluster.count} waits for the others")
+    logger.info(f"worker {cluster.index} of {cluster.count} waits for the others")
     meet(cluster)
-    crews = []
+    coordinators = []
 
     def connect() -> None:
         from training.distributed.collectives import Connected
 
-        crews.append(Connected(cluster))
+        coordinators.append(Connected(cluster))
 
     with _dying_of_signals():
         import_tensorflow(connect)
     from training.distributed.collectives import ending_together
 
-    with ending_together(crews[0]), _only_the_chief_speaks(crews[0]):
-        yield crews[0]
+    with ending_together(coordinators[0]), _only_the_chief_speaks(coordinators[0]):
+        yield coordinators[0]
 
 
-def own_settings(config: FitConfig, crew: Crew) -> FitConfig:
+def own_settings(config: FitConfig, coordinator: Coordinator) -> FitConfig:
     """The settings of this worker: the chief says whether a run is gone on with, and alone writes where others read."""
-    if crew.count == 1:
+    if coordinator.count == 1:
         return config
-    config = dataclasses.replace(config, resume=crew.once("resume", lambda: config.resume))
-    if crew.is_chief:
+    config = dataclasses.replace(config, resume=coordinator.broadcast("resume", lambda: config.resume))
+    if coordinator.is_chief:
         return config
     return dataclasses.replace(
         config, tensorboard=False, distill=dataclasses.replace(config.distill, cache=None)
@@ -69,9 +71,9 @@ def own_settings(config: FitConfig, crew: Crew) -> FitConfig:
 
 
 @contextlib.contextmanager
-def place(config: FitConfig, crew: Crew) -> Iterator[Path]:
+def place(config: FitConfig, coordinator: Coordinator) -> Iterator[Path]:
     """The folder to write into: of the chief as `run_folder`, of the others one that goes when the block ends."""
-    if crew.is_chief:
+    if coordinator.is_chief:
         with run_folder(config) as folder:
             yield folder
     else:
@@ -80,8 +82,8 @@ def place(config: FitConfig, crew: Crew) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _only_the_chief_speaks(crew: Crew) -> Iterator[None]:
-    if crew.is_chief:
+def _only_the_chief_speaks(coordinator: Coordinator) -> Iterator[None]:
+    if coordinator.is_chief:
         yield
         return
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,7 @@ import numpy as np
 
 from kmha.bundle.bundle import Bundle
 from training.baselines import text_linear as baseline
-from training.cli.exceptions import Dismissed
-from training.cli.parser import say
+from training.cli.exceptions import NotChief
 from training.config.config import FitConfig
 from training.config.encoder_shape import checkpoint_of
 from training.data.inputs import Inputs, Source
@@ -20,17 +20,19 @@ from training.data.large_data import Large
 from training.data.load import Data
 from training.data.streamed import cut_for_training
 from training.data.tokenizer_training import make_preprocessor
-from training.distillation.task import TaughtTask, with_teacher
-from training.distributed.coordinator import ALONE, Crew
+from training.distillation.task import DistillationTask, with_teacher
+from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.engine.model_init import Start
 from training.engine.trainer import train
-from training.evaluation.evaluator import Judge
+from training.evaluation.evaluator import Evaluator
 from training.evaluation.model_calibration import described
 from training.evaluation.post_training import BeforeCalibration, calibrated
-from training.reporting.report_data import Asked
+from training.reporting.report_data import ScoredSplit
 from training.runtime.mixed_precision import POLICIES, in_float32
 from training.runtime.resource_usage import Cost, trained_size
 from training.tasks.protocol import Part
+
+logger = logging.getLogger("kmha")
 
 # Enough to calibrate an 8-bit export on; at the longest default text about 300 kB.
 SAMPLE_ROWS = 256
@@ -68,7 +70,7 @@ def length_percentiles(lengths: np.ndarray) -> dict[str, int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Learnt:
+class FitResult:
     """What a training leaves: the bundle to save and the scores to report.
 
     Attributes:
@@ -80,19 +82,19 @@ class Learnt:
 
     bundle: Bundle
     metrics: dict[str, Any]
-    asked: list[Asked]
+    asked: list[ScoredSplit]
     lengths: dict[str, np.ndarray]
 
 
-def learn(
+def train_and_evaluate(
     config: FitConfig,
     data: Data,
     scratch: Path,
     folder: Path,
     cost: Cost,
     start: Start | None = None,
-    crew: Crew = ALONE,
-) -> Learnt:
+    coordinator: Coordinator = SINGLE_WORKER,
+) -> FitResult:
     """Trains a model on checked data and judges it.
 
     Args:
@@ -102,13 +104,13 @@ def learn(
         folder: The unfinished run, for its checkpoint and logs.
         cost: Of the run so far; goes on.
         start: The model to go on with, whose labels those of the data are; None begins with a new one.
-        crew: The workers that train together.
+        coordinator: The workers that train together.
 
     Raises:
         InputError: A vocabulary, vector or checkpoint file cannot be used.
-        Stopped: Told to stop; a checkpoint is kept.
-        Diverged: The loss left the numbers.
-        Dismissed: The model is trained, and another worker judges it.
+        Interrupted: Told to stop; a checkpoint is kept.
+        TrainingDiverged: The loss left the numbers.
+        NotChief: The model is trained, and another worker judges it.
     """
     keras.utils.set_random_seed(config.train.seed)
     checkpoint = checkpoint_of(config)
@@ -118,34 +120,36 @@ def learn(
         if start is not None:
             preprocessor = start.preprocessor
         else:
-            preprocessor = make_preprocessor(config.text, data.parts, data.task, vocabulary, large, crew)
+            preprocessor = make_preprocessor(
+                config.text, data.parts, data.task, vocabulary, large, coordinator
+            )
         # A teacher answers all rows before any is trained on.
         by_parts = None if config.distill.teacher else large
         inputs = cut_for_training(
             preprocessor, data.parts, scratch, data.task.masking, by_parts, data.task.windows
         )
     for name, counts in inputs.counts.items():
-        say(counts.describe(name))
+        logger.info(counts.describe(name))
     with cost.of("teacher") if config.distill.teacher else contextlib.nullcontext():
         data, inputs = with_teacher(config, data, inputs, scratch)
     with cost.of("training"), _dtype_policy(POLICIES[config.precision]), contextlib.closing(inputs):
-        validation = inputs.judged("validation", data.task.targets(data.validation, data.labels))
-        model, judge, progress = train(config, data, inputs, validation, folder, start, crew)
-    if not crew.is_chief:
-        raise Dismissed
+        validation = inputs.evaluated("validation", data.task.targets(data.validation, data.labels))
+        model, evaluator, progress = train(config, data, inputs, validation, folder, start, coordinator)
+    if not coordinator.is_chief:
+        raise NotChief
     with cost.of("judging"), _dtype_policy(POLICIES["float32"]):
         model = in_float32(model)
-        judge = dataclasses.replace(judge, model=model)
-        before = calibrated(data, inputs, judge, validation) if config.calibrate else None
-        decision, metrics, asked = _judged(data, inputs, judge, validation, before)
+        evaluator = dataclasses.replace(evaluator, model=model)
+        before = calibrated(data, inputs, evaluator, validation) if config.calibrate else None
+        decision, metrics, asked = _evaluate(data, inputs, evaluator, validation, before)
     if config.baseline:
         with cost.of("baseline"):
-            metrics["baseline"] = _baseline(config, data, inputs, metrics[data.judged_name])
-    if isinstance(data.task, TaughtTask):
-        metrics["teacher"] = data.task.judged_beside(
-            metrics[data.judged_name], data.judged, data.labels, scratch
+            metrics["baseline"] = _baseline(config, data, inputs, metrics[data.evaluated_name])
+    if isinstance(data.task, DistillationTask):
+        metrics["teacher"] = data.task.compare_with_teacher(
+            metrics[data.evaluated_name], data.evaluated, data.labels, scratch
         )
-    lengths = {name: inputs.text_lengths(name) for name in dict.fromkeys(("train", data.judged_name))}
+    lengths = {name: inputs.text_lengths(name) for name in dict.fromkeys(("train", data.evaluated_name))}
     metrics |= {
         "best_epoch": progress.best_epoch,
         "history": progress.history,
@@ -165,7 +169,7 @@ def learn(
     }
     sample = sample_texts(data.train, config.train.seed)
     bundle = Bundle(model, inputs.preprocessor, data.labels, decision.get("thresholds"), details, sample)
-    return Learnt(bundle, metrics, asked, lengths)
+    return FitResult(bundle, metrics, asked, lengths)
 
 
 @contextlib.contextmanager
@@ -178,35 +182,37 @@ def _dtype_policy(name: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def _judged(
-    data: Data, inputs: Inputs, judge: Judge, validation: Source, before: BeforeCalibration | None
-) -> tuple[dict[str, Any], dict[str, Any], list[Asked]]:
+def _evaluate(
+    data: Data, inputs: Inputs, evaluator: Evaluator, validation: Source, before: BeforeCalibration | None
+) -> tuple[dict[str, Any], dict[str, Any], list[ScoredSplit]]:
     """The decision found on validation rows, the scores, and the answers to the rows that were not trained on."""
-    task, labels, name = data.task, data.labels, data.judged_name
-    answers = judge.answers(validation)
+    task, labels, name = data.task, data.labels, data.evaluated_name
+    answers = evaluator.answers(validation)
     decision = before.decision if before else task.decision(data.validation, labels, answers)
-    asked = [Asked("validation", data.validation, answers)]
+    asked = [ScoredSplit("validation", data.validation, answers)]
     metrics: dict[str, Any] = {
         "judged_on": name,
         "validation": task.scores(data.validation, labels, answers, decision),
     }
     if data.test is not None:
-        answers = judge.answers(inputs.judged("test", task.targets(data.test, labels)))
-        asked.append(Asked("test", data.test, answers))
-    metrics[name] = scores = task.scores(data.judged, labels, answers, decision, intervals=True)
+        answers = evaluator.answers(inputs.evaluated("test", task.targets(data.test, labels)))
+        asked.append(ScoredSplit("test", data.test, answers))
+    metrics[name] = scores = task.scores(data.evaluated, labels, answers, decision, intervals=True)
     if before:
         metrics["calibration"] = before.told(metrics)
-        say(f"{name}: {described(before.calibration, before.scores[name], scores)}")
+        logger.info(f"{name}: {described(before.calibration, before.scores[name], scores)}")
     value = scores[task.metric]
-    say(f"{name}: {task.metric} {'is undefined for these rows' if value is None else f'{value:.4f}'}")
+    logger.info(f"{name}: {task.metric} {'is undefined for these rows' if value is None else f'{value:.4f}'}")
     return decision, metrics, asked
 
 
 def _baseline(config: FitConfig, data: Data, inputs: Inputs, scores: dict[str, Any]) -> dict[str, Any]:
     """What the baseline is and scores on the judged rows; says how that compares with the model's scores."""
     task = data.task
-    train, validation, judged = (inputs.part(name) for name in ("train", "validation", data.judged_name))
-    description, result = task.baseline(train, validation, judged, data.labels, config.train.seed)
-    say(f"{task.baseline_name}: {description}")
-    say(baseline.compare(scores, result, task.metric, task.baseline_name))
+    train, validation, evaluated = (
+        inputs.part(name) for name in ("train", "validation", data.evaluated_name)
+    )
+    description, result = task.baseline(train, validation, evaluated, data.labels, config.train.seed)
+    logger.info(f"{task.baseline_name}: {description}")
+    logger.info(baseline.compare(scores, result, task.metric, task.baseline_name))
     return {"description": description, **result}

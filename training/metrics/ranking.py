@@ -51,10 +51,10 @@ def ranking_scores(relevance: np.ndarray, scores: np.ndarray, queries: np.ndarra
         ValueError: Shapes do not fit, or a relevance or score is not finite.
     """
     values, without_right, only_right = query_values(relevance, scores, queries)
-    judged = len(values["map"])
-    means = {name: float(column.mean()) if judged else None for name, column in values.items()}
+    evaluated = len(values["map"])
+    means = {name: float(column.mean()) if evaluated else None for name, column in values.items()}
     return means | {
-        "queries": judged,
+        "queries": evaluated,
         "queries_without_right": without_right,
         "queries_with_only_right": only_right,
     }
@@ -92,6 +92,6 @@ def query_values(relevance: np.ndarray, scores: np.ndarray, queries: np.ndarray)
         f"ndcg_at_{NDCG_DEPTH}": (sums(gains * discounts), sums(best_gains * discounts)),
         **{f"recall_at_{depth}": (sums(right & (ranks <= depth)), rights) for depth in RECALL_DEPTHS},
     }
-    judged = rights > 0
-    values = {name: reached[judged] / best[judged] for name, (reached, best) in columns.items()}
-    return QueryValues(values, int((~judged).sum()), int((rights == sizes).sum()))
+    evaluated = rights > 0
+    values = {name: reached[evaluated] / best[evaluated] for name, (reached, best) in columns.items()}
+    return QueryValues(values, int((~evaluated).sum()), int((rights == sizes).sum()))

@@ -12,7 +12,7 @@ from kmha.errors import InputError
 from kmha.features import WORD_MASK
 from training.cli.column_flags import GivenColumns
 from training.data.inputs import Inputs, Source, cut_parts
-from training.evaluation.evaluator import Judge, read_some_rows
+from training.evaluation.evaluator import Evaluator, read_some_rows
 from training.io.example_store import label_ids
 from training.tasks.protocol import Part, Task
 
@@ -59,7 +59,7 @@ class MeasuredRows:
     @property
     def source(self) -> Source:
         """Their tokens."""
-        return self.inputs.judged(_NAME, self.task.targets(self.part, self.bundle.labels))
+        return self.inputs.evaluated(_NAME, self.task.targets(self.part, self.bundle.labels))
 
     @property
     def metric(self) -> str:
@@ -93,11 +93,13 @@ class MeasuredRows:
         parts = {_NAME: dataclasses.replace(part, rows=rows)}
         return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, parts=parts))
 
-    def judged(self) -> "JudgedRows":
+    def evaluated(self) -> "EvaluatedRows":
         """What asks the bundle's model about the rows, as its weights are then."""
         source = self.source
         lengths = source.buckets([], LENGTHS)
-        return JudgedRows(self, source, Judge(self.bundle.model, self.task, self.bundle.labels, lengths))
+        return EvaluatedRows(
+            self, source, Evaluator(self.bundle.model, self.task, self.bundle.labels, lengths)
+        )
 
     def outputs(self, features: Any) -> tuple[Any, dict[str, Any]]:
         """What the loss reads of the model, and its attention weights by name; without dropout."""
@@ -110,18 +112,18 @@ class MeasuredRows:
 
 
 @dataclasses.dataclass(frozen=True)
-class JudgedRows:
+class EvaluatedRows:
     """Rows, their tokens, and what asks a model about them."""
 
     rows: MeasuredRows
     source: Source
-    judge: Judge
+    evaluator: Evaluator
 
     def scores(self) -> dict[str, float]:
         """Loss, and the metric where the rows define it, of the model as it is now."""
         rows, bundle = self.rows, self.rows.bundle
         decision = {} if bundle.thresholds is None else {"thresholds": bundle.thresholds}
-        found = rows.task.scores(rows.part, bundle.labels, self.judge.answers(self.source), decision)
+        found = rows.task.scores(rows.part, bundle.labels, self.evaluator.answers(self.source), decision)
         return {name: found[name] for name in ("loss", rows.metric) if found.get(name) is not None}
 
 

@@ -1,16 +1,19 @@
 """How a pruned model is trained on: as its run was, for a shorter while."""
 
 import dataclasses
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
-from training.cli.parser import parse, say
+from training.cli.parser import parse
 from training.config.config import DataSection, FinetuneSection, FitConfig, task_section
 from training.data.sources import file_source
 from training.engine.model_init import Start
 from training.runs.run_folder import CONFIG, RUN_LOG
+
+logger = logging.getLogger("kmha")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,26 +97,26 @@ def trained_on(config: FitConfig, start: Start, folder: Path, scratch: Path) -> 
 
     Raises:
         InputError: The rows cannot be used, or have labels that the model does not know.
-        Stopped: Told to stop.
-        Diverged: The loss left the numbers.
+        Interrupted: Told to stop.
+        TrainingDiverged: The loss left the numbers.
     """
-    from training.config.defaults import with_usual_of_task
+    from training.config.defaults import resolve_task_defaults
     from training.data.load import describe, load_data
-    from training.job.train_and_evaluate import learn
+    from training.job.train_and_evaluate import train_and_evaluate
     from training.runtime.resource_usage import Cost
 
-    config = with_usual_of_task(config)
+    config = resolve_task_defaults(config)
     data = load_data(config, task_section(config), scratch)
     unknown = sorted(set(data.labels) - set(start.labels))
     if unknown:
         name = data.origins["train"]["name"]
         raise InputError(f"{name}: wanted labels of the run, given also {', '.join(unknown[:5])}")
     for line in describe(data):
-        say(line)
+        logger.info(line)
     data = dataclasses.replace(data, labels=start.labels, test=None)
     # A pruning is not gone on with: what would offer that, were it killed, goes with the scratch folder.
     unfinished = scratch / "unfinished"
     unfinished.mkdir()
-    learnt = learn(config, data, scratch, unfinished, Cost(), start)
+    fit_result = train_and_evaluate(config, data, scratch, unfinished, Cost(), start)
     shutil.move(unfinished / RUN_LOG, folder / RUN_LOG)
-    return learnt, data
+    return fit_result, data

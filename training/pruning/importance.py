@@ -129,7 +129,7 @@ def without_each_head(rows: MeasuredRows, blocks: Sequence[Block]) -> list[list[
         rows: Whose labels the model knows.
         blocks: Of the model.
     """
-    judged = rows.judged()
+    evaluated = rows.evaluated()
     found = []
     for block in blocks:
         kernel, size = block.output_kernel, block.head_size
@@ -140,7 +140,7 @@ def without_each_head(rows: MeasuredRows, blocks: Sequence[Block]) -> list[list[
             changed[head * size : (head + 1) * size] = 0
             kernel.assign(changed)
             try:
-                found[-1].append(judged.scores())
+                found[-1].append(evaluated.scores())
             finally:
                 kernel.assign(whole)
     return found

@@ -1,17 +1,19 @@
 """Everything that labelled rows say of the heads of a run."""
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any
 
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from training.cli.column_flags import GivenColumns
-from training.cli.parser import say
 from training.pruning.evaluation_rows import MeasuredRows
 from training.pruning.importance import Importance, importances, without_each_head
 from training.pruning.presentation import head_table, head_values, row_table, row_values
 from training.pruning.prunable_blocks import Block, Group, groups_of
+
+logger = logging.getLogger("kmha")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +76,8 @@ def measure(run: Path, data: Path, given: GivenColumns, most: int, seed: int, sc
     all_rows = MeasuredRows.read(bundle, data, given, scratch)
     rows = all_rows.drawn(most, seed)
     number, heads = len(rows.part.rows), sum(block.heads for block in blocks)
-    say(f"{number:,} of {len(all_rows.part.rows):,} rows of {data}, {heads} heads")
+    logger.info(f"{number:,} of {len(all_rows.part.rows):,} rows of {data}, {heads} heads")
     found = importances(rows, blocks)
-    scores = rows.judged().scores()
+    scores = rows.evaluated().scores()
     of_heads = head_values(blocks, found, without_each_head(rows, blocks))
     return Measurement(all_rows, number, groups, found, scores, of_heads, row_values(blocks, found))

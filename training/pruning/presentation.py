@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from training.cli.text_table import aligned
-from training.io.atomic_write import written_beside
+from training.io.atomic_write import atomic_write
 from training.pruning.importance import Importance
 from training.pruning.prunable_blocks import Block
 
@@ -132,5 +132,5 @@ def draw(path: Path, blocks: Sequence[Block], heads: Sequence[dict[str, Any]], l
         place.set(title=title, xlabel="head", xticks=range(most), xticklabels=range(1, most + 1))
         place.set_yticks(range(len(blocks)), [block.name for block in blocks])
         figure.colorbar(image, ax=place)
-    with written_beside(path, overwrite=True, flag="--picture") as beside:
+    with atomic_write(path, overwrite=True, flag="--picture") as beside:
         figure.savefig(beside, dpi=120, format=path.suffix[1:].lower())

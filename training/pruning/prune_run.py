@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MODEL
 from kmha.calibration import Calibration, calibrate
-from training.cli.parser import say
 from training.config.config import FitConfig
 from training.engine.model_init import Start
 from training.job.fit_report import report_fit
@@ -18,6 +18,8 @@ from training.pruning.evaluation_rows import MeasuredRows
 from training.pruning.fine_tuning import trained_on
 from training.pruning.latency import latencies_ms
 from training.runs.run_folder import CONFIG, METRICS
+
+logger = logging.getLogger("kmha")
 
 TIMED_ROWS = 50
 BEFORE, CUT, AFTER = "before", "cut", "after"
@@ -51,23 +53,25 @@ def write_pruned(
 
     Raises:
         InputError: The training rows cannot be used, or have labels that the run does not know.
-        Stopped: Told to stop.
-        Diverged: The loss left the numbers.
+        Interrupted: Told to stop.
+        TrainingDiverged: The loss left the numbers.
     """
     bundle = rows.bundle
     scores = {
-        BEFORE: rows.judged().scores(),
-        CUT: rows.of(dataclasses.replace(bundle, model=cut.build())).judged().scores(),
+        BEFORE: rows.evaluated().scores(),
+        CUT: rows.of(dataclasses.replace(bundle, model=cut.build())).evaluated().scores(),
     }
     details = {name: bundle.details[name] for name in ("pretrained",) if name in bundle.details}
     start = Start(bundle.preprocessor, bundle.labels, _uncalibrated(cut.build, bundle), details)
-    learnt, data = trained_on(config, start, folder, scratch)
+    fit_result, data = trained_on(config, start, folder, scratch)
     if bundle.abstain_below is not None:
-        say("abstain_below went, it was chosen for another model; training.calibrate --precision finds one")
-    if learnt.metrics["best_epoch"] < 0:
-        say("training on has not helped on the validation rows: the model stays as it was cut")
-    after: Bundle = learnt.bundle
-    scores[AFTER] = rows.of(after).judged().scores()
+        logger.info(
+            "abstain_below went, it was chosen for another model; training.calibrate --precision finds one"
+        )
+    if fit_result.metrics["best_epoch"] < 0:
+        logger.info("training on has not helped on the validation rows: the model stays as it was cut")
+    after: Bundle = fit_result.bundle
+    scores[AFTER] = rows.of(after).evaluated().scores()
     counts = [weight_counts(each.model) for each in (bundle, after)]
     told: dict[str, Any] = {"share": share, "heads": cut.heads, "feed_forward_rows": cut.rows}
     told |= {
@@ -86,10 +90,10 @@ def write_pruned(
     }
     told["scores"] = scores
     _say_what_it_is(folder / CONFIG, run, share)
-    metrics = learnt.metrics | {"pruned": told}
+    metrics = fit_result.metrics | {"pruned": told}
     (folder / METRICS).write_text(json.dumps(metrics, ensure_ascii=False, indent=2) + "\n", "utf-8")
     if config.report:
-        report_fit(config, data, learnt, metrics, folder, command)
+        report_fit(config, data, fit_result, metrics, folder, command)
     return told
 
 

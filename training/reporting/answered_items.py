@@ -10,7 +10,7 @@ from kmha.bundle.manifest import TAG
 from training.data.sentence_batches import read_sentences
 from training.evaluation.model_calibration import tag_ids
 from training.io.example_store import label_ids
-from training.reporting.report_data import Asked, Material
+from training.reporting.report_data import ReportData, ScoredSplit
 from training.tasks.protocol import Part
 
 LONGEST_TEXT = 400
@@ -23,7 +23,7 @@ class Answered:
     """N things of some rows.
 
     Attributes:
-        name: Where the rows come from, as of `Asked`.
+        name: Where the rows come from, as of `ScoredSplit`.
         part: The rows.
         names: Of labels: those that the model knows, then others that the rows have.
         true: Places in `names`, int64 [N]; -1 for tags that the model does not know.
@@ -90,34 +90,34 @@ def cut(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
 
 
-def answered(material: Material, asked: Asked) -> Answered | None:
+def answered(report_data: ReportData, asked: ScoredSplit) -> Answered | None:
     """The things in some rows that have one answer each; None of several labels, of numbers, and of hidden tokens."""
-    if material.kind == TAG:
-        return _words(material, asked)
-    if material.kind not in ("classify", "match") or material.several_labels or material.graded:
+    if report_data.kind == TAG:
+        return _words(report_data, asked)
+    if report_data.kind not in ("classify", "match") or report_data.several_labels or report_data.graded:
         return None
     part, rows = asked.part, np.arange(len(asked.part.rows))
-    if material.target == "binary":
-        assert material.thresholds is not None
+    if report_data.target == "binary":
+        assert report_data.thresholds is not None
         score = np.asarray(asked.answers, np.float32)[:, 0]
-        true = (material.task.targets(part, material.labels)[:, 0] > 0).astype(np.int64)
-        given = (score >= np.float32(material.thresholds[0])).astype(np.int64)
+        true = (report_data.task.targets(part, report_data.labels)[:, 0] > 0).astype(np.int64)
+        given = (score >= np.float32(report_data.thresholds[0])).astype(np.int64)
         both = np.stack([1 - score, score], axis=1)
         return Answered(asked.name, part, ["0", "1"], true, given, both, rows)
-    true, names = label_ids(part.examples, part.rows, material.labels)
+    true, names = label_ids(part.examples, part.rows, report_data.labels)
     probabilities = np.asarray(asked.answers, np.float32)
     return Answered(asked.name, part, names, true, probabilities.argmax(axis=1), probabilities, rows)
 
 
-def _words(material: Material, asked: Asked) -> Answered:
-    true, counts = tag_ids(material.task, asked.part, material.labels)
+def _words(report_data: ReportData, asked: ScoredSplit) -> Answered:
+    true, counts = tag_ids(report_data.task, asked.part, report_data.labels)
     rows = np.repeat(np.arange(len(counts)), counts)
     words = np.arange(len(true)) - (np.cumsum(counts) - counts)[rows]
     tagged = asked.answers
     return Answered(
         asked.name,
         asked.part,
-        list(material.labels),
+        list(report_data.labels),
         true.astype(np.int64),
         tagged.tag_ids.astype(np.int64),
         tagged.probabilities,

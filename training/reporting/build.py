@@ -12,7 +12,7 @@ from training.reporting.model_card import card
 from training.reporting.overview import curves, overview, trust
 from training.reporting.per_label import labels
 from training.reporting.rankings import rankings
-from training.reporting.report_data import Material
+from training.reporting.report_data import ReportData
 from training.reporting.reproducibility import making
 from training.reporting.rows_to_review import doubts
 
@@ -32,23 +32,23 @@ _HUB_METRICS = {
 }
 
 
-def report(material: Material) -> Report:
+def report(report_data: ReportData) -> Report:
     """The report of a run."""
     sections = (
-        section("Scores", overview(material)),
-        section("Learning curves", curves(material)),
-        section("Labels", labels(material)),
-        section("Pairs", rankings(material)),
-        section("Probabilities", trust(material)),
-        section("Rows to read", doubts(material)),
-        section("Lengths", lengths(material)),
-        section("Rows", rows_read(material)),
-        section("Duplicates", duplicates(material)),
-        section("Making", making(material)),
+        section("Scores", overview(report_data)),
+        section("Learning curves", curves(report_data)),
+        section("Labels", labels(report_data)),
+        section("Pairs", rankings(report_data)),
+        section("Probabilities", trust(report_data)),
+        section("Rows to read", doubts(report_data)),
+        section("Lengths", lengths(report_data)),
+        section("Rows", rows_read(report_data)),
+        section("Duplicates", duplicates(report_data)),
+        section("Making", making(report_data)),
     )
-    rows = f"{material.scores['rows']:,} {material.judged.name} rows"
-    told = f"{A_MODEL[material.kind].split(' ', 1)[1].capitalize()}, judged on {rows}"
-    return Report(material.name, told, [each for each in sections if each], _card(material))
+    rows = f"{report_data.scores['rows']:,} {report_data.evaluated.name} rows"
+    told = f"{A_MODEL[report_data.kind].split(' ', 1)[1].capitalize()}, judged on {rows}"
+    return Report(report_data.name, told, [each for each in sections if each], _card(report_data))
 
 
 def write_report(made: Report, html: Path, markdown: Path) -> None:
@@ -66,20 +66,20 @@ def write_report(made: Report, html: Path, markdown: Path) -> None:
         write_page(path, content)
 
 
-def _card(material: Material) -> dict[str, Any]:
+def _card(report_data: ReportData) -> dict[str, Any]:
     """The front matter of a model card; what only the owner of the rows can know is left out."""
-    pipeline, task = _pipeline(material)
-    scores = material.scores
-    named = dict.fromkeys((material.metric, "accuracy", "macro_f1", "f1", "loss"))
+    pipeline, task = _pipeline(report_data)
+    scores = report_data.scores
+    named = dict.fromkeys((report_data.metric, "accuracy", "macro_f1", "f1", "loss"))
     found = [name for name in named if isinstance(scores.get(name), int | float)]
-    origins = material.details.get("data")
+    origins = report_data.details.get("data")
     origins = origins if isinstance(origins, dict) else {}
-    judged = origins.get(material.judged.name, origins.get("train", {}))
-    name = PurePath(str(judged.get("name", material.judged.name))).name
+    evaluated = origins.get(report_data.evaluated.name, origins.get("train", {}))
+    name = PurePath(str(evaluated.get("name", report_data.evaluated.name))).name
     results = [
         {"type": _HUB_METRICS.get(each, each), "name": each, "value": float(scores[each])} for each in found
     ]
-    dataset = {"name": name, "type": name.partition(".")[0], "split": material.judged.name}
+    dataset = {"name": name, "type": name.partition(".")[0], "split": report_data.evaluated.name}
     return {
         "library_name": "keras",
         "pipeline_tag": pipeline,
@@ -87,7 +87,7 @@ def _card(material: Material) -> dict[str, Any]:
         "metrics": list(dict.fromkeys(each["type"] for each in results)),
         "model-index": [
             {
-                "name": material.name,
+                "name": report_data.name,
                 "results": [
                     {"task": {"type": pipeline, "name": task}, "dataset": dataset, "metrics": results}
                 ],
@@ -96,11 +96,11 @@ def _card(material: Material) -> dict[str, Any]:
     }
 
 
-def _pipeline(material: Material) -> tuple[str, str]:
-    if material.kind != MATCH:
-        return _PIPELINES[material.kind]
-    if material.judged.part.examples.named_queries:
+def _pipeline(report_data: ReportData) -> tuple[str, str]:
+    if report_data.kind != MATCH:
+        return _PIPELINES[report_data.kind]
+    if report_data.evaluated.part.examples.named_queries:
         return "text-ranking", "Text ranking"
-    if material.graded:
+    if report_data.graded:
         return "sentence-similarity", "Sentence similarity"
     return "text-classification", "Classification of pairs of texts"

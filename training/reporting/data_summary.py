@@ -9,7 +9,7 @@ from training.reporting import figures as pictures
 from training.reporting.answered_items import cut, place_of
 from training.reporting.blocks import Block, Note, Table, percent
 from training.reporting.matplotlib_style import can_draw
-from training.reporting.report_data import Material
+from training.reporting.report_data import ReportData
 from training.tasks.protocol import Part
 
 MOST_LABELS, MOST_TEXTS = 60, 10
@@ -25,9 +25,9 @@ _COUNTS = {
 }
 
 
-def rows_read(material: Material) -> Iterator[Block | None]:
+def rows_read(report_data: ReportData) -> Iterator[Block | None]:
     """Counts, labels and hashes."""
-    summary: dict[str, Any] = material.metrics.get("data", {})
+    summary: dict[str, Any] = report_data.metrics.get("data", {})
     if summary:
         counts = [(what, f"{summary[name]:,}") for name, what in _COUNTS.items() if name in summary]
         yield Table("Rows of the fit", ("rows", "number"), counts)
@@ -41,7 +41,7 @@ def rows_read(material: Material) -> Iterator[Block | None]:
             if only := summary[f"labels_only_in_{part}"]:
                 names = ", ".join(f"{name} ({rows})" for name, rows in only.items())
                 yield Note(f"Labels that only {part} rows have, counted as errors: {names}.")
-    origins = material.details.get("data")
+    origins = report_data.details.get("data")
     if isinstance(origins, dict):
         yield Table(
             "Where the rows come from",
@@ -51,13 +51,13 @@ def rows_read(material: Material) -> Iterator[Block | None]:
         )
 
 
-def lengths(material: Material) -> Iterator[Block | None]:
+def lengths(report_data: ReportData) -> Iterator[Block | None]:
     """How long texts are in tokens, and how many lost their ends."""
-    found = {name: each for name, each in material.lengths.items() if len(each)}
+    found = {name: each for name, each in report_data.lengths.items() if len(each)}
     if found and can_draw():
-        windows = material.kind in ("tag", "masked-lm")
-        yield pictures.lengths(found, material.longest, "a window" if windows else "a text")
-    tokens: dict[str, Any] = material.metrics.get("tokens", {})
+        windows = report_data.kind in ("tag", "masked-lm")
+        yield pictures.lengths(found, report_data.longest, "a window" if windows else "a text")
+    tokens: dict[str, Any] = report_data.metrics.get("tokens", {})
     rows = []
     for name, counts in tokens.items():
         cut_short = next((k for k in ("truncated_rows", "windowed_rows", "cut_rows") if k in counts), None)
@@ -73,17 +73,17 @@ def lengths(material: Material) -> Iterator[Block | None]:
         )
     if rows:
         ends = {"tag": "read in several windows", "masked-lm": "cut into pieces"}.get(
-            material.kind, "truncated"
+            report_data.kind, "truncated"
         )
         columns = ("part", "texts", "tokens each", "unknown tokens", ends)
-        yield Table(f"Texts as tokens; at most {material.longest} are read at once", columns, rows)
+        yield Table(f"Texts as tokens; at most {report_data.longest} are read at once", columns, rows)
 
 
-def duplicates(material: Material) -> Iterator[Block | None]:
+def duplicates(report_data: ReportData) -> Iterator[Block | None]:
     """Training texts that stand there several times, first those with different labels."""
-    if material.train is None or material.kind == "masked-lm":
+    if report_data.train is None or report_data.kind == "masked-lm":
         return
-    order, starts, sizes, mixed = _groups(material.train)
+    order, starts, sizes, mixed = _groups(report_data.train)
     if not len(starts):
         yield Note("No text stands twice among the training rows.")
         return
@@ -94,7 +94,7 @@ def duplicates(material: Material) -> Iterator[Block | None]:
     for caption, chosen in (("Texts with different labels", mixed), ("Texts that are repeated most", ~mixed)):
         places = np.flatnonzero(chosen)
         shown = [order[starts[each] : starts[each] + sizes[each]] for each in places[:MOST_TEXTS]]
-        yield _repeated(caption, shown, len(places), material.train)
+        yield _repeated(caption, shown, len(places), report_data.train)
 
 
 def _groups(train: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

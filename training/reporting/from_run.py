@@ -14,7 +14,7 @@ from training.cli.parser import parse
 from training.config.config import FitConfig
 from training.data.inputs import cut_parts
 from training.evaluation.evaluator import asked_rows
-from training.reporting.report_data import Asked, Material, file_sizes, most_tokens
+from training.reporting.report_data import ReportData, ScoredSplit, file_sizes, most_tokens
 from training.reporting.reproducibility import rerun
 from training.runs.run_folder import CONFIG, METRICS
 
@@ -49,7 +49,7 @@ def named_rows(manifest: dict[str, Any], data: Path) -> tuple[str, dict[str, Any
 _ROWS = "rows"
 
 
-def material_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> Material:
+def report_data_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> ReportData:
     """What a run says of the rows of a file, beside what its fit has left.
 
     Args:
@@ -78,7 +78,7 @@ def material_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> Mat
     # A part's name becomes the name of a file; this one's could be anything.
     read = cut_parts(bundle.preprocessor, {_ROWS: part}, folder / "cut", task.masking)
     tokens = {key.replace(_ROWS, name): dataclasses.asdict(met) for key, met in read.counts.items()}
-    return Material(
+    return ReportData(
         name=run.resolve().name,
         kind=bundle.task,
         task=task,
@@ -87,7 +87,7 @@ def material_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> Mat
         thresholds=bundle.thresholds,
         calibration=Calibration.of(bundle.details),
         metric=bundle.details.get("metric") or task.metric,
-        asked=[Asked(name, part, answers)],
+        asked=[ScoredSplit(name, part, answers)],
         scores=scores,
         metrics=metrics | {"tokens": metrics.get("tokens", {}) | tokens},
         details=bundle.details | {"data": origins},

@@ -7,7 +7,7 @@ import numpy as np
 from training.io.example_store import label_matrix
 from training.reporting.answered_items import cut, place_of
 from training.reporting.blocks import score
-from training.reporting.report_data import Asked, Material
+from training.reporting.report_data import ReportData, ScoredSplit
 from training.tasks.protocol import Part
 
 
@@ -69,15 +69,15 @@ class SeveralLabels:
         return place_of(self.part, int(self.part.rows[row]))
 
 
-def several_labels(material: Material, asked: Asked) -> SeveralLabels:
+def several_labels(report_data: ReportData, asked: ScoredSplit) -> SeveralLabels:
     """The rows that were asked, of a model of several labels."""
     part = asked.part
     ids, _ = part.examples.local_labels(part.rows)
     seen = {part.examples.label_names[place] for place in np.unique(ids)}
-    others = sorted(seen.difference(material.labels))
-    names = [*material.labels, *others]
+    others = sorted(seen.difference(report_data.labels))
+    names = [*report_data.labels, *others]
     true = label_matrix(part.examples, part.rows, names)[0] != 0
-    thresholds = np.asarray(material.thresholds, np.float32)
+    thresholds = np.asarray(report_data.thresholds, np.float32)
     given = np.asarray(asked.answers, np.float32) >= thresholds
     given = np.pad(given, ((0, 0), (0, len(others))))
     probabilities = np.asarray(asked.answers, np.float64)

@@ -16,7 +16,7 @@ from training.reporting.blocks import Block, Figures, Note, Table, between, perc
 from training.reporting.label_errors import LEAST_ROWS
 from training.reporting.matplotlib_style import can_draw
 from training.reporting.multi_label import several_labels
-from training.reporting.report_data import Material
+from training.reporting.report_data import ReportData
 
 NO_PICTURES = "Pictures were left out: matplotlib is not installed; pip install 'kmha[report]'."
 # Of all scores, those that are compared; others are in metrics.json.
@@ -48,35 +48,37 @@ COMPARED = (
 _SMALLEST = 1e-12
 
 
-def overview(material: Material) -> Iterator[Block | None]:
+def overview(report_data: ReportData) -> Iterator[Block | None]:
     """The main score with its interval, beside the baseline's, and all scores in a table."""
-    scores, base, metric = material.scores, material.baseline, material.metric
+    scores, base, metric = report_data.scores, report_data.baseline, report_data.metric
     ends = scores.get("intervals", {}).get(metric)
-    rows = f"{scores['rows']:,} {material.judged.name} rows"
+    rows = f"{scores['rows']:,} {report_data.evaluated.name} rows"
     told = f"95 % of resamples: {between(ends)}" if ends else rows
     items = [(metric, score(scores.get(metric)), told)]
     if base:
-        name = material.task.baseline_name
+        name = report_data.task.baseline_name
         items.append((f"{metric}, {name}", score(base.get(metric)), str(base.get("description", ""))))
     if scores.get("ece") is not None:
-        before = material.metrics.get("calibration", {}).get(material.judged.name, {}).get("ece_before")
+        before = (
+            report_data.metrics.get("calibration", {}).get(report_data.evaluated.name, {}).get("ece_before")
+        )
         changed = f"without the fitted temperature {score(before)}" if before is not None else "0 is best"
         items.append(("calibration error", score(scores["ece"]), changed))
-    items.append(("rows judged", f"{scores['rows']:,}", material.judged.name))
+    items.append(("rows judged", f"{scores['rows']:,}", report_data.evaluated.name))
     yield Figures(items)
     if base:
-        yield Note(f"{compare(scores, base, metric, material.task.baseline_name)}.")
+        yield Note(f"{compare(scores, base, metric, report_data.task.baseline_name)}.")
     if not can_draw():
         yield Note(NO_PICTURES)
-    yield _scores(material)
+    yield _scores(report_data)
     if others := base.get("baselines"):
         shown = ", ".join(f"{name} {score(values[metric])}" for name, values in others.items())
         yield Note(f"{metric} of every baseline: {shown}.")
 
 
-def _scores(material: Material) -> Table:
-    scores = material.scores
-    others = (material.baseline, material.task.baseline_name), (material.teacher, "teacher")
+def _scores(report_data: ReportData) -> Table:
+    scores = report_data.scores
+    others = (report_data.baseline, report_data.task.baseline_name), (report_data.teacher, "teacher")
     sides = [(scores, "model"), *(other for other in others if other[0])]
     columns = ["score", *(name for _, side in sides for name in (side, "95 %"))]
     rows = [
@@ -91,7 +93,7 @@ def _scores(material: Material) -> Table:
         for name in COMPARED
         if isinstance(scores.get(name), int | float)
     ]
-    return Table(f"Scores of the {material.judged.name} rows", columns, rows)
+    return Table(f"Scores of the {report_data.evaluated.name} rows", columns, rows)
 
 
 def _value(scores: dict[str, Any], name: str) -> str:
@@ -99,21 +101,21 @@ def _value(scores: dict[str, Any], name: str) -> str:
     return score(value) if isinstance(value, int | float) else ""
 
 
-def curves(material: Material) -> Iterator[Block | None]:
+def curves(report_data: ReportData) -> Iterator[Block | None]:
     """How loss and score went over the epochs."""
-    history, metric = material.metrics.get("history", []), material.metric
+    history, metric = report_data.metrics.get("history", []), report_data.metric
     if not history:
         return
-    parts = material.metrics.get("parts_of_epoch", 1)
+    parts = report_data.metrics.get("parts_of_epoch", 1)
     caption, name = (f"Parts, {parts} to an epoch", "part") if parts > 1 else ("Epochs", "epoch")
     if can_draw():
-        yield pictures.learning_curves(history, metric, material.metrics.get("best_epoch"), name)
+        yield pictures.learning_curves(history, metric, report_data.metrics.get("best_epoch"), name)
     yield Table(
         caption,
         (name, "training loss", "validation loss", metric, "learning rate", "tokens a second"),
         [
             (
-                f"{each['epoch'] + 1}{' (kept)' if each['epoch'] == material.metrics.get('best_epoch') else ''}",
+                f"{each['epoch'] + 1}{' (kept)' if each['epoch'] == report_data.metrics.get('best_epoch') else ''}",
                 score(each["loss"]),
                 score(each["val_loss"]),
                 score(each[f"val_{metric}"]),
@@ -125,12 +127,12 @@ def curves(material: Material) -> Iterator[Block | None]:
     )
 
 
-def trust(material: Material) -> Iterator[Block | None]:
+def trust(report_data: ReportData) -> Iterator[Block | None]:
     """How often answers of each probability are right, and from which one on nearly all are."""
-    pairs = _sure_and_right(material)
+    pairs = _sure_and_right(report_data)
     if not pairs:
         return
-    errors = [*(calibration_error(*pair) for pair in pairs[:-1]), material.scores.get("ece")]
+    errors = [*(calibration_error(*pair) for pair in pairs[:-1]), report_data.scores.get("ece")]
     titles = ("without calibration", "as the run answers")[-len(pairs) :]
     models: list[Reliability] = [
         reliability(title, *pair, error) for title, pair, error in zip(titles, pairs, errors, strict=True)
@@ -138,7 +140,7 @@ def trust(material: Material) -> Iterator[Block | None]:
     if can_draw():
         yield pictures.reliability_diagram(models)
     # Of several labels most probabilities are near 0, and right.
-    if found := answered(material, material.judged):
+    if found := answered(report_data, report_data.evaluated):
         yield _by_probability(found.sure, found.right)
         if found.words is None:
             yield Note("training.calibrate --precision finds the probability below which to abstain.")
@@ -159,22 +161,22 @@ def _by_probability(sure: np.ndarray, right: np.ndarray) -> Table | None:
     )
 
 
-def _sure_and_right(material: Material) -> list[tuple[np.ndarray, np.ndarray]]:
+def _sure_and_right(report_data: ReportData) -> list[tuple[np.ndarray, np.ndarray]]:
     """Probabilities and whether they came true: uncalibrated, where that can be told, and calibrated."""
-    asked, undone = material.judged, material.calibration.undone()
+    asked, undone = report_data.evaluated, report_data.calibration.undone()
     calibrated = undone != Calibration()
-    if material.several_labels or material.target == "binary":
+    if report_data.several_labels or report_data.target == "binary":
         found = np.asarray(asked.answers, np.float64)
-        if material.several_labels:
-            true = several_labels(material, asked).true[:, : found.shape[1]]
+        if report_data.several_labels:
+            true = several_labels(report_data, asked).true[:, : found.shape[1]]
         else:
-            true = material.task.targets(asked.part, material.labels)[:, :1] > 0
+            true = report_data.task.targets(asked.part, report_data.labels)[:, :1] > 0
         states = [found]
         if calibrated:
             logits = undone.applied(logit(np.clip(found, _SMALLEST, 1 - _SMALLEST)))
             states.insert(0, 1 / (1 + np.exp(-logits)))
         return [(each.ravel(), true.ravel()) for each in states]
-    one = answered(material, asked)
+    one = answered(report_data, asked)
     if one is None:
         return []
     states = [(one.sure, one.right)]

@@ -12,7 +12,7 @@ from training.reporting import figures as pictures
 from training.reporting.blocks import Block, Note, Table, between, percent, score
 from training.reporting.matplotlib_style import can_draw
 from training.reporting.multi_label import several_labels
-from training.reporting.report_data import Material
+from training.reporting.report_data import ReportData
 
 LEVEL = 0.95
 
@@ -46,20 +46,20 @@ MOST_CONFUSIONS = 12
 _COLUMNS = {"F1": ("f1", f1), "precision": ("precision", precision), "recall": ("recall", recall)}
 
 
-def labels(material: Material) -> Iterator[Block | None]:
+def labels(report_data: ReportData) -> Iterator[Block | None]:
     """The table of labels or types of spans, and their confusion matrix."""
-    scores = material.scores
+    scores = report_data.scores
     per_label = scores.get("per_class") or scores.get("per_type")
-    names = list(per_label) if per_label else ["0", "1"] if material.target == "binary" else []
+    names = list(per_label) if per_label else ["0", "1"] if report_data.target == "binary" else []
     if not names:
         return
-    if material.several_labels:
-        found = several_labels(material, material.judged)
+    if report_data.several_labels:
+        found = several_labels(report_data, report_data.evaluated)
         yield _table(names, indicator_counts(found.true, found.given), "label")
         return
     matrix = np.array(scores["confusion_matrix"])
-    task: Any = material.task
-    what = "label" if material.kind != TAG else "tag" if task.given_scheme == "none" else "type"
+    task: Any = report_data.task
+    what = "label" if report_data.kind != TAG else "tag" if task.given_scheme == "none" else "type"
     yield _table(names, matrix_counts(matrix), what)
     # Of spans one more, for those that were missed and those that nobody wanted.
     yield from _confusion(matrix, [*names, *[MISSED] * (len(matrix) - len(names))])

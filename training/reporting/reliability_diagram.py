@@ -8,7 +8,7 @@ import numpy as np
 
 from kmha.errors import InputError
 from training.evaluation.reliability import Reliability
-from training.io.atomic_write import written_beside
+from training.io.atomic_write import atomic_write
 from training.metrics.classification import CALIBRATION_BINS
 from training.reporting.matplotlib_style import ACCENT, FILL, INK, QUIET
 
@@ -50,7 +50,7 @@ def draw(path: Path, models: Sequence[Reliability]) -> None:
     figure = Figure(figsize=(4.8 * len(models), 6.4), layout="constrained")
     FigureCanvasAgg(figure)
     draw_into(figure, models)
-    with written_beside(path, overwrite=True, flag="--out") as beside:
+    with atomic_write(path, overwrite=True, flag="--out") as beside:
         figure.savefig(beside, dpi=120, format=path.suffix[1:].lower())
 
 

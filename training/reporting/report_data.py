@@ -13,7 +13,7 @@ from training.tasks.protocol import Part, Task
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class ScoredSplit:
     """Rows that the model has not trained on, and its answers.
 
     Attributes:
@@ -29,7 +29,7 @@ class Asked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Material:
+class ReportData:
     """What a report is made of.
 
     Attributes:
@@ -61,7 +61,7 @@ class Material:
     thresholds: Sequence[float] | None
     calibration: Calibration
     metric: str
-    asked: Sequence[Asked]
+    asked: Sequence[ScoredSplit]
     scores: dict[str, Any]
     metrics: dict[str, Any]
     details: dict[str, Any]
@@ -73,7 +73,7 @@ class Material:
     files: dict[str, int]
 
     @property
-    def judged(self) -> Asked:
+    def evaluated(self) -> ScoredSplit:
         """The rows that the scores are of."""
         return self.asked[-1]
 
@@ -98,7 +98,7 @@ class Material:
         return self._of_the_same_rows("teacher")
 
     def _of_the_same_rows(self, name: str) -> dict[str, Any]:
-        return self.metrics.get(name, {}) if self.metrics.get("judged_on") == self.judged.name else {}
+        return self.metrics.get(name, {}) if self.metrics.get("judged_on") == self.evaluated.name else {}
 
 
 def most_tokens(preprocessor: Any) -> int:

@@ -9,7 +9,7 @@ from training.reporting.answered_items import SHOWN, Answered, answered, confide
 from training.reporting.blocks import Block, Note, Table, score
 from training.reporting.label_errors import LEAST_ROWS, can_be_found, label_errors, several_label_errors
 from training.reporting.multi_label import SeveralLabels, several_labels
-from training.reporting.report_data import Material
+from training.reporting.report_data import ReportData
 
 NO_LIBRARY = (
     "Likely label errors were not looked for: cleanlab is not installed; pip install 'kmha[report]' and"
@@ -20,21 +20,21 @@ DOUBTED = "Likely label errors, the likeliest first"
 MOST_PROBABILITIES = 50_000_000
 
 
-def doubts(material: Material) -> Iterator[Block | None]:
+def doubts(report_data: ReportData) -> Iterator[Block | None]:
     """Errors and close calls of the judged rows, then likely label errors of all rows that were asked."""
-    if material.several_labels:
-        yield from _of_several(material)
-    elif found := answered(material, material.judged):
-        yield from _of_one(material, found)
+    if report_data.several_labels:
+        yield from _of_several(report_data)
+    elif found := answered(report_data, report_data.evaluated):
+        yield from _of_one(report_data, found)
 
 
-def unit(material: Material) -> str:
+def unit(report_data: ReportData) -> str:
     """What gets an answer."""
-    return "words" if material.kind == TAG else "pairs" if material.kind == "match" else "rows"
+    return "words" if report_data.kind == TAG else "pairs" if report_data.kind == "match" else "rows"
 
 
-def _of_one(material: Material, found: Answered) -> Iterator[Block | None]:
-    what, wrong = unit(material), int((~found.right).sum())
+def _of_one(report_data: ReportData, found: Answered) -> Iterator[Block | None]:
+    what, wrong = unit(report_data), int((~found.right).sum())
     yield _table(
         f"Most confident errors, of {wrong:,} among {len(found.true):,} {what}",
         found,
@@ -46,18 +46,18 @@ def _of_one(material: Material, found: Answered) -> Iterator[Block | None]:
     if not can_be_found():
         yield Note(NO_LIBRARY)
         return
-    parts = [each for asked in material.asked if (each := answered(material, asked))]
+    parts = [each for asked in report_data.asked if (each := answered(report_data, asked))]
     width = found.probabilities.shape[1]
     pool = _pooled([np.flatnonzero((0 <= part.true) & (part.true < width)) for part in parts], width)
     ranked = label_errors(
         np.concatenate([part.true[places] for part, places in zip(parts, pool, strict=True)]),
         np.concatenate([part.probabilities[places] for part, places in zip(parts, pool, strict=True)]),
     )
-    yield Note(_looked_at(material, pool, len(ranked)))
+    yield Note(_looked_at(report_data, pool, len(ranked)))
     shown = _in_parts(pool, ranked[:SHOWN])
     if shown:
         columns = ("label", "likelier", "probability of the label", "of the likelier", "place")
-        texts = _text_columns(material)
+        texts = _text_columns(report_data)
         yield Table(
             DOUBTED,
             (*texts, *columns),
@@ -74,8 +74,8 @@ def _likelier(part: Answered, place: int) -> tuple[str, ...]:
     return (*texts, part.label(label), part.label(best), *chances, where)
 
 
-def _of_several(material: Material) -> Iterator[Block | None]:
-    found = several_labels(material, material.judged)
+def _of_several(report_data: ReportData) -> Iterator[Block | None]:
+    found = several_labels(report_data, report_data.evaluated)
     wrong = found.true != found.given
     yield _labels_table(
         found,
@@ -86,15 +86,15 @@ def _of_several(material: Material) -> Iterator[Block | None]:
     if not can_be_found():
         yield Note(NO_LIBRARY)
         return
-    parts = [several_labels(material, asked) for asked in material.asked]
-    known = len(material.labels)
+    parts = [several_labels(report_data, asked) for asked in report_data.asked]
+    known = len(report_data.labels)
     pool = _pooled([np.arange(len(part.true)) for part in parts], known)
     ranked = several_label_errors(
         np.concatenate([part.true[places, :known] for part, places in zip(parts, pool, strict=True)]),
         np.concatenate([part.given[places, :known] for part, places in zip(parts, pool, strict=True)]),
         np.concatenate([part.probabilities[places] for part, places in zip(parts, pool, strict=True)]),
     )
-    yield Note(_looked_at(material, pool, len(ranked)))
+    yield Note(_looked_at(report_data, pool, len(ranked)))
     rows = [parts[number].named(place) for number, place in _in_parts(pool, ranked[:SHOWN])]
     if rows:
         yield Table(DOUBTED, ("text", "labels", "the model's", "place"), rows, frozenset((0,)))
@@ -120,8 +120,8 @@ def _in_parts(pool: Sequence[np.ndarray], ranked: np.ndarray) -> list[tuple[int,
     return [(int(numbers[each]), int(places[each])) for each in ranked]
 
 
-def _looked_at(material: Material, pool: Sequence[np.ndarray], found: int) -> str:
-    names, what = " and ".join(asked.name for asked in material.asked), unit(material)
+def _looked_at(report_data: ReportData, pool: Sequence[np.ndarray], found: int) -> str:
+    names, what = " and ".join(asked.name for asked in report_data.asked), unit(report_data)
     rows = sum(map(len, pool))
     if rows < LEAST_ROWS:
         return (
@@ -158,5 +158,5 @@ def _labels_table(found: SeveralLabels, caption: str, cells: Sequence[tuple[int,
     )
 
 
-def _text_columns(material: Material) -> tuple[str, ...]:
-    return ("text a", "text b") if material.kind == "match" else ("text",)
+def _text_columns(report_data: ReportData) -> tuple[str, ...]:
+    return ("text a", "text b") if report_data.kind == "match" else ("text",)

@@ -92,9 +92,9 @@ def check_room(folder: Path, size: int, kept: int) -> None:
     Raises:
         InputError: Too little is free.
     """
-    standing = next(path for path in (folder, *folder.parents) if path.exists())
+    training_progress = next(path for path in (folder, *folder.parents) if path.exists())
     wanted = size * max(1, kept + 1 - len(numbered(folder)))
-    free = shutil.disk_usage(standing).free
+    free = shutil.disk_usage(training_progress).free
     if free < wanted:
         raise InputError(
             f"{folder}: wanted {wanted / 1e6:,.1f} MB of free disk for {kept} checkpoints and the next one, given"

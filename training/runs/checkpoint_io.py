@@ -1,5 +1,6 @@
 """What a run needs to go on after it was stopped: weights, optimizer, averages, and how far it had come."""
 
+import logging
 import os
 import re
 import shutil
@@ -9,8 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from kmha.errors import InputError
-from training.cli.exceptions import Unwritten
-from training.cli.parser import say
+from training.cli.exceptions import CheckpointWriteError
 from training.runs.checkpoint_folder import (
     UNFINISHED,
     fault,
@@ -20,6 +20,8 @@ from training.runs.checkpoint_folder import (
     read_progress,
     write_progress,
 )
+
+logger = logging.getLogger("kmha")
 
 _STATE = "state"
 
@@ -39,7 +41,7 @@ def write_checkpoint(folder: Path, state: tf.Module, progress: dict[str, Any], k
         kept: How many checkpoints stay, the newest included.
 
     Raises:
-        Unwritten: The disk is full, or nobody can write there any more.
+        CheckpointWriteError: The disk is full, or nobody can write there any more.
     """
     beside = None
     try:
@@ -56,7 +58,9 @@ def write_checkpoint(folder: Path, state: tf.Module, progress: dict[str, Any], k
         _to_disk(folder)
         leave_last(folder, kept)
     except (OSError, tf.errors.OpError) as error:
-        raise Unwritten(f"no checkpoint could be written into {folder}, {_reason(error)}") from error
+        raise CheckpointWriteError(
+            f"no checkpoint could be written into {folder}, {_reason(error)}"
+        ) from error
     finally:
         if beside is not None:
             shutil.rmtree(beside, ignore_errors=True)
@@ -75,7 +79,7 @@ def read_checkpoint(folder: Path, state: tf.Module) -> dict[str, Any]:
         reason = fault(checkpoint) or _restored(checkpoint, state)
         if not reason:
             return read_progress(checkpoint)
-        say(f"checkpoint {checkpoint} is damaged: {reason}; the one before it is tried")
+        logger.info(f"checkpoint {checkpoint} is damaged: {reason}; the one before it is tried")
     raise InputError(
         f"--resume: wanted a whole checkpoint in {folder}, all are damaged; --overwrite starts anew"
     )

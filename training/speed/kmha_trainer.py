@@ -21,7 +21,7 @@ from training.data.text_batches import BatchSource, token_chunks
 from training.engine.ema import WeightAverage
 from training.engine.optimizer import AdamW
 from training.engine.train_step import TrainingStep
-from training.io.ragged_store import SpoolWriter
+from training.io.ragged_store import RaggedStoreWriter
 from training.losses.classification import softmax_cross_entropy
 from training.runtime.cpu_sharding import core_shares, cores, most_shares, split_cores
 from training.runtime.malloc_tuning import keep_freed_memory
@@ -82,7 +82,7 @@ def tokens_of(work: Work) -> BatchSource:
     preprocessor = Preprocessor(vocabulary, "wordpiece", work.lower_case, work.max_length)
     # Open files outlive their names: nothing is left behind, however the process ends.
     with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
-        with SpoolWriter(Path(folder) / "tokens", np.int32) as writer:
+        with RaggedStoreWriter(Path(folder) / "tokens", np.int32) as writer:
             chunks = (work.texts[i : i + _CHUNK_ROWS] for i in range(0, len(work.texts), _CHUNK_ROWS))
             for flat, lengths, _ in token_chunks(chunks, preprocessor).as_numpy_iterator():
                 writer.extend(flat, lengths)

@@ -21,7 +21,7 @@ class Learner(NamedTuple):
     precision: str
 
 
-class Asked(Protocol):
+class ScoredSplit(Protocol):
     """A learner's process."""
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -76,8 +76,8 @@ def _started(command: list[str]) -> WorkerProcess:
 
 
 def play(
-    learners: Mapping[Learner, Asked],
-    matmuls: Mapping[str, Asked],
+    learners: Mapping[Learner, ScoredSplit],
+    matmuls: Mapping[str, ScoredSplit],
     sizes: Mapping[str, int],
     rounds: int,
     steps: int,

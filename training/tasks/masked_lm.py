@@ -14,7 +14,7 @@ from kmha.errors import InputError
 from training.cli.bounds import OpenShare, check_ranges
 from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
-from training.tasks.protocol import Columns, Lesson, Masking, Part, Usual
+from training.tasks.protocol import Columns, Defaults, Masking, Part, TrainingSet
 
 if TYPE_CHECKING:
     import keras
@@ -67,9 +67,9 @@ class MaskedLmTask:
         return Masking(self.share, self.whole_word, self.packed)
 
     @property
-    def usual(self) -> Usual:
+    def defaults(self) -> Defaults:
         """Hidden tokens are noise enough; and each batch teaches little, so it takes many."""
-        return Usual(dropout=0.1, token_dropout=0.0, batches=6000, batches_on=6000)
+        return Defaults(dropout=0.1, token_dropout=0.0, batches=6000, batches_on=6000)
 
     @property
     def kept(self) -> dict[str, Any]:
@@ -95,9 +95,9 @@ class MaskedLmTask:
         """None: the outputs are tokens."""
         return []
 
-    def tokenizations(self, usual: str) -> tuple[str, ...]:
+    def tokenizations(self, defaults: str) -> tuple[str, ...]:
         """The usual one."""
-        return (usual,)
+        return (defaults,)
 
     def preprocessor(self, parts: Mapping[str, Any]) -> Any:
         """The only part."""
@@ -121,9 +121,9 @@ class MaskedLmTask:
         """The logits."""
         return model(features, training=True)
 
-    def lesson(self, part: Part, labels: Sequence[str], seed: int) -> Lesson:
+    def training_set(self, part: Part, labels: Sequence[str], seed: int) -> TrainingSet:
         """The rows of the part."""
-        return Lesson(part.rows, self.targets(part, labels), np.ones(len(part.rows), np.float32))
+        return TrainingSet(part.rows, self.targets(part, labels), np.ones(len(part.rows), np.float32))
 
     def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
         """Zeros [R]: what is wanted of a row is made with it."""
@@ -177,12 +177,12 @@ class MaskedLmTask:
         return {"rows": len(part.rows), **masked_scores(answers, intervals)}
 
     def baseline(
-        self, train: Part, validation: Part, judged: Part, labels: Sequence[str], seed: int
+        self, train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """How often each token stands in the training texts, asked for the same masked tokens."""
         from training.metrics.masked_lm import masked_scores, unigram_answers
 
         counts = train.source.token_counts()
-        answers = unigram_answers(counts, judged.source)
+        answers = unigram_answers(counts, evaluated.source)
         description = f"frequencies of {int(counts.sum()):,} training tokens"
-        return description, {"rows": len(judged.rows), **masked_scores(answers, intervals=True)}
+        return description, {"rows": len(evaluated.rows), **masked_scores(answers, intervals=True)}

@@ -53,7 +53,7 @@ class Columns:
 
 
 @dataclasses.dataclass(frozen=True)
-class Usual:
+class Defaults:
     """What settings are where nobody gave them.
 
     Attributes:
@@ -88,7 +88,7 @@ class Masking:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lesson:
+class TrainingSet:
     """What a model trains on.
 
     Attributes:
@@ -142,7 +142,7 @@ class Task(Protocol):
         ...
 
     @property
-    def usual(self) -> Usual:
+    def defaults(self) -> Defaults:
         """Settings that follow from the task."""
         ...
 
@@ -207,7 +207,7 @@ class Task(Protocol):
         """Names of the model's outputs, from the labels of the training rows."""
         ...
 
-    def tokenizations(self, usual: str) -> tuple[str, ...]:
+    def tokenizations(self, defaults: str) -> tuple[str, ...]:
         """The ways in which texts are cut, given the usual one."""
         ...
 
@@ -227,7 +227,7 @@ class Task(Protocol):
         """What the loss reads of the model, in training."""
         ...
 
-    def lesson(self, part: Part, labels: Sequence[str], seed: int) -> Lesson:
+    def training_set(self, part: Part, labels: Sequence[str], seed: int) -> TrainingSet:
         """What to train on, from the training rows."""
         ...
 
@@ -275,7 +275,7 @@ class Task(Protocol):
         ...
 
     def baseline(
-        self, train: Part, validation: Part, judged: Part, labels: Sequence[str], seed: int
+        self, train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """One line that says what the baseline is, and its scores on the judged rows."""
         ...

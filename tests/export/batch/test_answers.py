@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from export.batch.answers import BATCH_BYTES, LONGEST_BYTES, answers, check_signature, of_like_length
 from export.savedmodel.__main__ import load_savedmodel, write_savedmodel
 from kmha.errors import InputError
-from tests.bundles import NASTY, TEXTS, one_label_bundle, several_label_bundle
+from tests.bundles import EDGE_CASES, TEXTS, one_label_bundle, several_label_bundle
 
-STRINGS = [*TEXTS, *(text.decode("utf-8", "replace") for text in NASTY), *TEXTS[::-1]]
+STRINGS = [*TEXTS, *(text.decode("utf-8", "replace") for text in EDGE_CASES), *TEXTS[::-1]]
 
 
 @pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])

@@ -16,7 +16,7 @@ from export.benchmark.match import common_length, spread
     ],
 )
 def test_ids_have_the_longest_length_that_all_take(lengths, length):
-    assert common_length(lengths, usual=40) == length
+    assert common_length(lengths, defaults=40) == length
 
 
 @given(st.lists(st.text(), max_size=30), st.integers(0, 40))

@@ -20,7 +20,7 @@ from export.device_files.files import tokenizer_values, write_tokenizer
 from kmha.text.ragged import Ragged
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.words import SPACE, character_classes, word_bounds
-from tests.bundles import NASTY, TEXTS, make_tagger_bundle, one_label_bundle, tagger_bundle
+from tests.bundles import EDGE_CASES, TEXTS, make_tagger_bundle, one_label_bundle, tagger_bundle
 from tests.export.tagger_bundles import KINDS, ROWS
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -91,7 +91,7 @@ def splitter(split):
 
 @pytest.mark.parametrize("split", ["words", "characters"])
 def test_golden_texts_are_split_alike(split):
-    texts = [text.decode("utf-8", "replace") for text in NASTY if len(text) < 10_000]
+    texts = [text.decode("utf-8", "replace") for text in EDGE_CASES if len(text) < 10_000]
     texts += [
         *TEXTS,
         "It's 3.5, isn’t it? l'eau 1,000.5. _a_b 'x' e\u0301\u0301' 7e a.b 한국어 日本 ไทย ²x \u0301a",

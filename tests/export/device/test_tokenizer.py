@@ -19,7 +19,7 @@ from export.device.tokenizer import Tokenizer
 from export.device_files.files import tokenizer_values, write_tokenizer
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import TOKENIZATIONS, Vocabulary
-from tests.bundles import NASTY, TEXTS, make_bundle, one_label_bundle, preprocessor, several_label_bundle
+from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle, preprocessor, several_label_bundle
 
 KINDS = list(itertools.product(TOKENIZATIONS, (True, False)))
 every_kind = pytest.mark.parametrize(("tokenization", "lower_case"), KINDS)
@@ -34,7 +34,7 @@ TRICKY = [
     "x" * 100_000,
     "\ufeffbread",
 ]
-GOLDEN = [*NASTY, *(text.encode() for text in (*TEXTS, *LONG, *TRICKY)), *CUT]
+GOLDEN = [*EDGE_CASES, *(text.encode() for text in (*TEXTS, *LONG, *TRICKY)), *CUT]
 PIECES = st.sampled_from(
     [*" \t\n\u3000\0", *"!-#[]渡轮가é́ßİ🚢ﬁ", "bread", "Harbour", "##", "[CLS]", "b" * 200]
 )

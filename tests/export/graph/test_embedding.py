@@ -22,7 +22,7 @@ from export.tflite.runner import load_tflite
 from export.verify import main as verify
 from kmha.inference.vectors import TextVectors
 from tests.bundles import (
-    NASTY,
+    EDGE_CASES,
     PAIRS,
     TEXTS,
     make_bundle,
@@ -35,7 +35,7 @@ from tests.command_runs import call, refused, write_csv
 
 onnx = pytest.importorskip("onnx")
 
-ALL = [*TEXTS, *(text for text in NASTY if len(text) < 1000)]
+ALL = [*TEXTS, *(text for text in EDGE_CASES if len(text) < 1000)]
 BYTES = [text if isinstance(text, bytes) else text.encode() for text in ALL]
 PAIR_BYTES = [(a.encode(), b.encode()) for a, b in PAIRS]
 

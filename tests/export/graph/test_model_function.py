@@ -3,13 +3,13 @@ import pytest
 import tensorflow as tf
 
 from export.graph.model_function import ids_function, ids_specs
-from tests.bundles import NASTY, TEXTS, one_label_bundle, several_label_bundle
+from tests.bundles import EDGE_CASES, TEXTS, one_label_bundle, several_label_bundle
 
 
 @pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
 @pytest.mark.parametrize("length", [None, 24])
 def test_ids_of_texts_are_answered_as_the_texts(make, length):
-    bundle, texts = make(), [*TEXTS, *NASTY]
+    bundle, texts = make(), [*TEXTS, *EDGE_CASES]
     function = ids_function(bundle, with_attention=True)
     features = bundle.preprocessor(tf.constant(texts), length)
     answers = function.get_concrete_function(*ids_specs(bundle, None, length))(

@@ -8,10 +8,10 @@ from export.graph.model_function import ids_function, ids_specs, input_names, ou
 from export.graph.tagger_function import OUTPUTS
 from kmha.text.ragged import Ragged
 from tests.bundles import TAGGERS, tagger_bundle
-from tests.export.tagger_bundles import NASTY_WORDS, WORDS
+from tests.export.tagger_bundles import EDGE_CASE_WORDS, WORDS
 
 # Each in one window, even where every character is a token.
-ROWS = [*WORDS[2:4], *NASTY_WORDS[:5]]
+ROWS = [*WORDS[2:4], *EDGE_CASE_WORDS[:5]]
 
 
 def features_of_words(bundle, rows, length=None):

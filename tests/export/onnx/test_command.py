@@ -11,7 +11,7 @@ from export.device.tokenizer import Tokenizer
 from export.graph.model_function import ATTENTION, PROBABILITIES
 from export.onnx.__main__ import main, write_onnx
 from kmha.errors import InputError
-from tests.bundles import NASTY, TEXTS, make_bundle, one_label_bundle
+from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle
 from tests.command_runs import call
 from tests.export.conftest import BUNDLES
 
@@ -35,7 +35,7 @@ def answers(path, features):
 @every_bundle
 @pytest.mark.parametrize("length", [None, 24])
 def test_it_answers_as_the_bundle_at_any_length(onnx_files, kind, length):
-    bundle, texts = BUNDLES[kind](), [*TEXTS, *NASTY]
+    bundle, texts = BUNDLES[kind](), [*TEXTS, *EDGE_CASES]
     found = answers(onnx_files[kind], bundle.preprocessor(tf.constant(texts), length))
     np.testing.assert_allclose(found[PROBABILITIES], bundle.probabilities(texts), atol=1e-5)
     config, steps = bundle.model.encoder_config, 24

@@ -11,9 +11,9 @@ from export.savedmodel.classifier_endpoints import Endpoints
 from export.savedmodel.warmup import serialized_example
 from kmha.inference.vectors import TextVectors
 from kmha.text.special_tokens import PADDING, START
-from tests.bundles import NASTY, SEVERAL, TEXTS, make_bundle, one_label_bundle, several_label_bundle
+from tests.bundles import EDGE_CASES, SEVERAL, TEXTS, make_bundle, one_label_bundle, several_label_bundle
 
-ALL = [*TEXTS, *NASTY]
+ALL = [*TEXTS, *EDGE_CASES]
 both = pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
 both_ids = pytest.mark.parametrize("name", ["predict_ids", "predict_ids_xla"])
 

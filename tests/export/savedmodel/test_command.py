@@ -12,12 +12,12 @@ from tensorflow.core.protobuf import saved_model_pb2
 from export.savedmodel.__main__ import load_savedmodel, main, next_version, write_savedmodel
 from export.savedmodel.warmup import serialized_example
 from kmha.errors import InputError
-from tests.bundles import NASTY, TEXTS, one_label_bundle
+from tests.bundles import EDGE_CASES, TEXTS, one_label_bundle
 from tests.command_runs import clean_environment
 from tests.export.conftest import BUNDLES
 
 every_bundle = pytest.mark.parametrize("kind", BUNDLES)
-ALL = [*NASTY, *(text.encode() for text in TEXTS)]
+ALL = [*EDGE_CASES, *(text.encode() for text in TEXTS)]
 # What a server does: it knows nothing of this project, only the tokenizer's ops.
 SERVER = """
 import json, sys
@@ -77,7 +77,7 @@ def test_a_fresh_process_answers_as_the_bundle(served, kind):
 @every_bundle
 def test_other_texts_in_the_batch_do_not_matter(served, kind):
     together, answer = ask(served[kind], ALL), load_savedmodel(served[kind])
-    for index in (0, len(NASTY), len(ALL) - 1):
+    for index in (0, len(EDGE_CASES), len(ALL) - 1):
         alone = answer([ALL[index]])["probabilities"].numpy()[0]
         np.testing.assert_allclose(alone, together["probabilities"][index], atol=1e-5)
 

@@ -9,17 +9,17 @@ from export.savedmodel.classifier_endpoints import endpoints
 from export.savedmodel.matcher_endpoints import PairEndpoints
 from export.savedmodel.warmup import serialized_example
 from kmha.text.special_tokens import PADDING, START
-from tests.bundles import NASTY, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
+from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.export.savedmodel.test_classifier_endpoints import as_a_server_joins
 
 # The longest texts of NASTY are cut anyway and only cost time here.
-SHORT = [text for text in NASTY if len(text) < 1000]
+SHORT = [text for text in EDGE_CASES if len(text) < 1000]
 ALL = [
     *PAIRS,
     *((text, TEXTS[0]) for text in SHORT),
     *((TEXTS[3], text) for text in SHORT),
     *((text, text) for text in (*TEXTS, *SHORT)),
-    (NASTY[-2], NASTY[-4]),
+    (EDGE_CASES[-2], EDGE_CASES[-4]),
 ]
 KINDS = {
     "cross": {},

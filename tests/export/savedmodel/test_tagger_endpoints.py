@@ -11,9 +11,9 @@ from export.savedmodel.tagger_endpoints import TaggerEndpoints
 from kmha.text.ragged import Ragged
 from kmha.text.sentence_limits import MOST_WORDS
 from kmha.text.special_tokens import PADDING, START
-from tests.bundles import NASTY, SENTENCES, TEXTS, make_tagger_bundle, tagger_bundle
+from tests.bundles import EDGE_CASES, SENTENCES, TEXTS, make_tagger_bundle, tagger_bundle
 
-SHORT = [text for text in NASTY if len(text) < 1000]
+SHORT = [text for text in EDGE_CASES if len(text) < 1000]
 RAW = [*(text.encode() for text in (*SENTENCES, *TEXTS)), *SHORT, b"", b"old harbour. " * 150]
 WORDS = [
     *(sentence.encode().split() for sentence in SENTENCES),

@@ -13,10 +13,10 @@ from export.tflite.check import new_interpreter, op_counts
 from export.tflite.convert import convert, run_converter
 from export.tflite.runner import load_tflite
 from kmha.errors import InputError
-from tests.bundles import NASTY, TEXTS, make_bundle, one_label_bundle, several_label_bundle
+from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle, several_label_bundle
 from tests.command_runs import call, clean_environment
 
-ALL = [*TEXTS, *NASTY]
+ALL = [*TEXTS, *EDGE_CASES]
 FILES = ["m.labels.txt", "m.tflite", "m.tokenizer.json", "m.vocab.txt"]
 DEVICE = """
 import sys

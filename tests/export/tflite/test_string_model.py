@@ -5,10 +5,10 @@ from export.tflite.__main__ import main
 from export.tflite.string_model import convert_text, load_text_tflite
 from kmha.errors import InputError
 from kmha.text.vocabulary import Tokenization
-from tests.bundles import NASTY, TEXTS, make_bundle, one_label_bundle
+from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle
 from tests.command_runs import call
 
-SHORT = [text for text in NASTY if len(text) < 100]
+SHORT = [text for text in EDGE_CASES if len(text) < 100]
 
 
 @pytest.mark.parametrize("tokenization", ["wordpiece", "word"])

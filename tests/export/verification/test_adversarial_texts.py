@@ -1,6 +1,6 @@
 import pytest
 
-from export.verification.adversarial_texts import LONG_BYTES, nasty_rows, nasty_texts
+from export.verification.adversarial_texts import LONG_BYTES, edge_case_rows, edge_case_texts
 from export.verification.layer_outputs import sequences
 from tests.bundles import make_bundle, make_pair_bundle
 
@@ -8,8 +8,8 @@ from tests.bundles import make_bundle, make_pair_bundle
 @pytest.mark.parametrize("tokenization", ["wordpiece", "word", "char"])
 def test_they_are_what_they_are_called(tokenization):
     bundle = make_bundle(tokenization=tokenization)
-    texts = nasty_rows(bundle)
-    assert texts == nasty_texts(bundle.preprocessor)
+    texts = edge_case_rows(bundle)
+    assert texts == edge_case_texts(bundle.preprocessor)
     ids = {name: row[0] for name, row in zip(texts, sequences(bundle, list(texts.values())), strict=True)}
     unknown, longest = bundle.preprocessor.unknown_id, bundle.preprocessor.max_length
     assert set(ids["only unknown words"][1:-1]) == {unknown}
@@ -25,7 +25,7 @@ def test_they_are_what_they_are_called(tokenization):
 @pytest.mark.parametrize("tokenization", ["wordpiece", "word", "char"])
 def test_the_longest_length_is_met_exactly_with_known_tokens(tokenization):
     bundle = make_bundle(tokenization=tokenization)
-    text = nasty_texts(bundle.preprocessor)["longest length"]
+    text = edge_case_texts(bundle.preprocessor)["longest length"]
     (uncut,) = bundle.preprocessor.tokenize([text]).to_list()
     assert len(uncut) == bundle.preprocessor.max_length - 2
     assert bundle.preprocessor.unknown_id not in uncut
@@ -33,14 +33,14 @@ def test_the_longest_length_is_met_exactly_with_known_tokens(tokenization):
 
 def test_pairs_have_every_nasty_text_on_either_side_and_on_both():
     bundle = make_pair_bundle(("char", "word"))
-    rows = nasty_rows(bundle)
+    rows = edge_case_rows(bundle)
     assert rows["char, empty on both sides"] == (b"", b"")
     plain = rows["char, a plain text on both sides"][0]
     assert rows["char, NUL as A"] == (b"\0", plain) and rows["char, NUL as B"] == (plain, b"\0")
     assert rows["char, NUL on both sides"] == (b"\0", b"\0")
     stands = {text for pair in rows.values() for text in pair}
     for part in bundle.preprocessor.parts:
-        assert stands >= set(nasty_texts(part).values())
+        assert stands >= set(edge_case_texts(part).values())
     # Texts that both ways to cut find nasty come once.
     assert len(rows) == len(set(rows.values())) and "word, NUL as A" not in rows
     assert "word, longest length as A" in rows

@@ -35,7 +35,7 @@ def test_rows_are_spread_over_the_file_and_named(rows, tmp_path):
     assert rows.real == 4
     assert rows.texts[:4] == [TEXTS[index].encode() for index in (0, 2, 4, 6)]
     assert rows.place(1) == f"{tmp_path / 'rows.csv'}:4"
-    assert rows.place(4) == "nasty text: empty" and len(rows.texts) == 4 + len(rows.nasty)
+    assert rows.place(4) == "nasty text: empty" and len(rows.texts) == 4 + len(rows.edge_case)
 
 
 def test_answers_of_the_run_itself_pass(bundle, rows, artefact, monkeypatch):

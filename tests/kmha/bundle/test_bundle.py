@@ -9,7 +9,7 @@ import pytest
 from kmha.bundle import bundle as module
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
-from tests.bundles import NASTY, ONE, SEVERAL, TEXTS, make_bundle, one_label_bundle, several_label_bundle
+from tests.bundles import EDGE_CASES, ONE, SEVERAL, TEXTS, make_bundle, one_label_bundle, several_label_bundle
 from tests.command_runs import ROOT, clean_environment
 
 FORBIDDEN_TRAINING = """
@@ -35,7 +35,7 @@ def test_a_loaded_bundle_gives_the_same_answers(tmp_path, bundle):
     bundle.details["data"] = {"train": "ü"}
     bundle.save(tmp_path)
     loaded = Bundle.load(str(tmp_path))
-    texts = [*TEXTS, *NASTY]
+    texts = [*TEXTS, *EDGE_CASES]
     np.testing.assert_array_equal(loaded.probabilities(texts), bundle.probabilities(texts))
     assert loaded.predict(texts) == bundle.predict(texts)
     assert (loaded.labels, loaded.thresholds) == (bundle.labels, bundle.thresholds)
@@ -71,7 +71,9 @@ def test_every_tokenization_is_kept(tmp_path, tokenization):
 
 
 def test_a_fresh_process_without_the_training_code_gives_the_same_answers(saved):
-    texts = [text.decode("utf-8", "replace") for text in (*NASTY[:13], *(text.encode() for text in TEXTS))]
+    texts = [
+        text.decode("utf-8", "replace") for text in (*EDGE_CASES[:13], *(text.encode() for text in TEXTS))
+    ]
     result = subprocess.run(
         [sys.executable, "-c", FORBIDDEN_TRAINING, str(saved), json.dumps(texts)],
         env=clean_environment(),
@@ -146,12 +148,12 @@ def test_the_order_of_texts_of_mixed_lengths_is_kept(bundle, monkeypatch):
 
 
 def test_any_bytes_are_answered(bundle):
-    probabilities = bundle.probabilities(NASTY)
+    probabilities = bundle.probabilities(EDGE_CASES)
     assert np.isfinite(probabilities).all() and (probabilities >= 0).all() and (probabilities <= 1).all()
     as_texts = [
-        text.decode("utf-8", "replace") for text in NASTY if b"\xff" not in text and b"\xed" not in text
+        text.decode("utf-8", "replace") for text in EDGE_CASES if b"\xff" not in text and b"\xed" not in text
     ]
-    as_bytes = [text for text in NASTY if b"\xff" not in text and b"\xed" not in text]
+    as_bytes = [text for text in EDGE_CASES if b"\xff" not in text and b"\xed" not in text]
     found = bundle.probabilities([*as_texts, "a\ud800b"])
     np.testing.assert_allclose(found[:-1], bundle.probabilities(as_bytes), atol=1e-6)
     assert np.isfinite(found).all()

@@ -5,7 +5,7 @@ from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from kmha.inference import mask_filler as filling
 from kmha.text.special_tokens import SPECIAL_TOKENS
-from tests.bundles import NASTY, masked_bundle
+from tests.bundles import EDGE_CASES, masked_bundle
 
 
 def reference(text: str) -> np.ndarray:
@@ -59,7 +59,7 @@ def test_every_mask_of_a_long_text_is_answered():
 
 
 def test_nothing_that_can_be_typed_fails():
-    texts = [text[:2000] + b"[MASK]" + text[-2000:] for text in NASTY]
+    texts = [text[:2000] + b"[MASK]" + text[-2000:] for text in EDGE_CASES]
     for answer in masked_bundle().filler.answers(texts, 2):
         (mask,) = answer["masks"]
         assert len(mask["probabilities"]) == 2

@@ -8,7 +8,7 @@ from kmha.inference import ranker as module
 from kmha.inference import vectors
 from kmha.inference.ranker import Ranker, best_first
 from kmha.inference.vectors import TextVectors
-from tests.bundles import NASTY, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
+from tests.bundles import EDGE_CASES, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 
 BI = {"form": "bi", "share_weights": False}
 
@@ -50,7 +50,7 @@ def test_equal_candidates_have_equal_scores_in_the_order_given(form):
 
 
 def test_candidates_are_ranked_in_many_batches_as_in_one(monkeypatch):
-    texts = [*TEXTS * 3, *NASTY[:12]]
+    texts = [*TEXTS * 3, *EDGE_CASES[:12]]
     wanted = Ranker(pair_bundle(), texts).scores(TEXTS[1])
     assert np.isfinite(wanted).all()
     monkeypatch.setattr(module, "BATCH_TOKENS", 60)
@@ -96,7 +96,7 @@ def test_vectors_are_of_length_one_and_give_the_scores(bi_bundle):
 
 def test_a_vector_depends_on_its_text_alone(bi_bundle, monkeypatch):
     reader = TextVectors(bi_bundle)
-    texts = [*TEXTS, *NASTY]
+    texts = [*TEXTS, *EDGE_CASES]
     together = reader(texts)
     assert np.isfinite(together).all()
     np.testing.assert_allclose(np.concatenate([reader([text]) for text in texts]), together, atol=1e-5)

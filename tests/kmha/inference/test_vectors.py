@@ -12,7 +12,7 @@ from kmha.errors import InputError
 from kmha.inference import vectors
 from kmha.inference.vectors import TextVectors
 from tests.bundles import (
-    NASTY,
+    EDGE_CASES,
     SENTENCES,
     TAGGERS,
     TEXTS,
@@ -107,7 +107,7 @@ def test_a_text_of_the_cross_form_is_encoded_alone():
 
 @every_bundle
 def test_vectors_are_of_length_one_and_tell_texts_apart(name):
-    found = reader(name)([*TEXTS, *NASTY])
+    found = reader(name)([*TEXTS, *EDGE_CASES])
     assert found.dtype == np.float32 and found.shape[1] == reader(name).dim
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
     assert np.ptp(found[: len(TEXTS)], axis=0).max() > 0.05

@@ -11,7 +11,7 @@ from kmha.errors import InputError
 from kmha.inference.vectors import TextVectors
 from kmha.pretrained.sources import find_checkpoint
 from kmha.pretrained.text_encoder import text_encoder
-from tests.bundles import NASTY, TEXTS
+from tests.bundles import EDGE_CASES, TEXTS
 from tests.kmha.pretrained.tiny_folders import write_tiny_bert
 
 
@@ -40,7 +40,7 @@ def test_a_vector_is_the_mean_of_the_last_states(checkpoint, length):
 
 def test_any_bytes_have_a_vector_of_their_own(checkpoint):
     read = TextVectors(text_encoder(checkpoint, 12))
-    texts = [*TEXTS, *NASTY]
+    texts = [*TEXTS, *EDGE_CASES]
     together = read(texts)
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, rtol=1e-5)
     np.testing.assert_allclose(np.concatenate([read([text]) for text in texts]), together, atol=1e-5)

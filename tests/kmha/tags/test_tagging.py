@@ -14,7 +14,7 @@ from kmha.errors import InputError
 from kmha.layers.crf_decoding import decode
 from kmha.tags.schemes import broken
 from kmha.text.sentence_limits import MOST_WORDS
-from tests.bundles import NASTY, TAGGERS, TEXTS, tagger_bundle
+from tests.bundles import EDGE_CASES, TAGGERS, TEXTS, tagger_bundle
 
 every_kind = pytest.mark.parametrize("kind", TAGGERS)
 SENTENCES = [text.split() for text in TEXTS if text.split()]
@@ -38,7 +38,7 @@ def test_a_sentence_is_tagged_alone_as_among_others(kind):
 @every_kind
 def test_probabilities_are_shares_and_answers_are_all_finite(kind):
     found = tagger_bundle(kind).tagger.tag(
-        [[text.decode("utf-8", "replace")] for text in NASTY[:-2]] + [LONG]
+        [[text.decode("utf-8", "replace")] for text in EDGE_CASES[:-2]] + [LONG]
     )
     np.testing.assert_allclose(found.probabilities.sum(axis=1), 1, atol=1e-5)
     assert np.isfinite(found.path_probabilities).all() and (found.path_probabilities > 0).all()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kmha.errors import InputError
 from kmha.text.preprocessor import BYTES_A_TOKEN, Preprocessor
 from kmha.text.vocabulary import TOKENIZATIONS
-from tests.bundles import NASTY, TEXTS, preprocessor
+from tests.bundles import EDGE_CASES, TEXTS, preprocessor
 
 every_tokenization = pytest.mark.parametrize("tokenization", TOKENIZATIONS)
 cached = functools.cache(preprocessor)
@@ -68,7 +68,7 @@ def test_a_text_without_tokens_is_the_two_ends(tokenization, text):
 
 @every_tokenization
 def test_any_bytes_give_ids_of_the_vocabulary(tokenization):
-    cut, texts = cached(tokenization), tf.constant(NASTY)
+    cut, texts = cached(tokenization), tf.constant(EDGE_CASES)
     ids = cut(texts)["token_ids"].numpy()
     assert 0 <= ids.min() and ids.max() < len(cut.vocabulary) and ids.shape[1] <= cut.max_length
     assert all(len(row) >= 2 for row in rows(cut(texts)))
@@ -77,7 +77,7 @@ def test_any_bytes_give_ids_of_the_vocabulary(tokenization):
 @every_tokenization
 def test_a_long_text_costs_no_more_than_its_first_bytes(tokenization):
     cut = cached(tokenization)
-    for text in NASTY:
+    for text in EDGE_CASES:
         assert cut.tokenize(tf.constant([text])).row_lengths().numpy()[0] <= cut.max_bytes
 
 
@@ -101,7 +101,7 @@ def graph(tokenization):
 @every_tokenization
 def test_the_pipeline_gives_the_same_ids(tokenization):
     cut = cached(tokenization)
-    texts = [*NASTY, *(text.encode() for text in TEXTS)]
+    texts = [*EDGE_CASES, *(text.encode() for text in TEXTS)]
     batches = tf.data.Dataset.from_tensor_slices(texts).batch(4).map(cut, num_parallel_calls=2)
     found = [row for features in batches for row in rows(features)]
     assert found == rows(cut(tf.constant(texts)))

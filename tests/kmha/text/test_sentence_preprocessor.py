@@ -8,7 +8,7 @@ from kmha.errors import InputError
 from kmha.text.ragged import Ragged
 from kmha.text.sentence_limits import LONGEST_SPELLING
 from kmha.text.sentence_preprocessor import SentencePreprocessor, spellings
-from tests.bundles import NASTY, preprocessor
+from tests.bundles import EDGE_CASES, preprocessor
 
 
 def features_of(sentences, **options):
@@ -38,8 +38,8 @@ def test_a_word_without_tokens_is_one_unknown_token():
 
 
 def test_nasty_words_and_empty_sentences_have_features():
-    _, features = features_of([[], *([text] for text in NASTY)], characters=True)
-    assert features["word_mask"].numpy().sum() == len(NASTY)
+    _, features = features_of([[], *([text] for text in EDGE_CASES)], characters=True)
+    assert features["word_mask"].numpy().sum() == len(EDGE_CASES)
     assert features["character_ids"].shape[2] == LONGEST_SPELLING
     nothing = SentencePreprocessor(preprocessor(max_length=12), characters=True)
     empty = nothing.pad(nothing.cut(Ragged.from_row_splits(tf.constant([], tf.string), [0, 0])))

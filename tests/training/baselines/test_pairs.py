@@ -60,9 +60,9 @@ def test_right_candidates_come_before_the_others():
         seed=0,
     )
     for name, scores in baseline.scores(a, b).items():
-        judged = np.unique(queries[~learnt])
-        best = [labels[queries == query][scores[queries == query].argmax()] for query in judged]
-        assert len(judged) > 20 and np.mean(best) > 0.7, name
+        evaluated = np.unique(queries[~learnt])
+        best = [labels[queries == query][scores[queries == query].argmax()] for query in evaluated]
+        assert len(evaluated) > 20 and np.mean(best) > 0.7, name
 
 
 def test_classes_are_answered_with_their_ids():

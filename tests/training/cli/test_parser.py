@@ -1,6 +1,7 @@
 import dataclasses
 import errno
 import io
+import logging
 import os
 import signal
 import sys
@@ -12,8 +13,10 @@ import tyro
 
 from kmha.errors import InputError
 from training.cli.bounds import Count
-from training.cli.parser import parse, run, say
+from training.cli.parser import parse, run
 from training.config.config import FitConfig
+
+logger = logging.getLogger("kmha")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,10 +162,10 @@ def test_what_is_told_is_written_in_one_piece(monkeypatch):
             return len(text)
 
     monkeypatch.setattr(sys, "stderr", Heard())
-    say("a line")
+    logger.info("a line")
     assert written == ["a line\n"]
     monkeypatch.setattr(sys, "stderr", None)
-    say("to nobody")
+    logger.info("to nobody")
 
 
 def test_output_is_utf8_whatever_the_locale_is(monkeypatch):

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from training.config.config import EncoderSection, FitConfig, OptimizerSection, TrainSection
-from training.config.defaults import usual_epochs, usual_token_dropout, with_usual, with_usual_of_task
+from training.config.defaults import (
+    default_epochs,
+    default_token_dropout,
+    resolve_defaults,
+    resolve_task_defaults,
+)
 from training.tasks.classify.task import ClassifyTask
 from training.tasks.match.task import MatchTask
 from training.tasks.tag.task import TagTask
@@ -17,23 +22,23 @@ SHORT, LONG = np.full(5, 12), np.array([4, 90, 60])
     ("batches", "epochs"), [(1, 20), (60, 20), (61, 20), (100, 12), (399, 4), (10_000, 3)]
 )
 def test_small_sets_are_seen_more_often(batches, epochs):
-    assert usual_epochs(batches) == epochs
+    assert default_epochs(batches) == epochs
 
 
 def test_tokens_of_short_texts_are_dropped_less():
-    assert 0 < usual_token_dropout(SHORT) < usual_token_dropout(LONG) < 1
+    assert 0 < default_token_dropout(SHORT) < default_token_dropout(LONG) < 1
 
 
 def test_what_was_left_open_is_filled_in():
-    filled = with_usual(FitConfig(), ONE, SHORT, 100)
-    assert filled.train.epochs == usual_epochs(100)
-    assert filled.encoder.token_dropout == usual_token_dropout(SHORT)
+    filled = resolve_defaults(FitConfig(), ONE, SHORT, 100)
+    assert filled.train.epochs == default_epochs(100)
+    assert filled.encoder.token_dropout == default_token_dropout(SHORT)
     assert (filled.optimizer.embedding_rate, filled.optimizer.learning_rate) == (1, 1e-3)
-    assert with_usual(filled, SEVERAL, LONG, 5) == filled
+    assert resolve_defaults(filled, SEVERAL, LONG, 5) == filled
 
 
 def test_tables_learn_faster_where_labels_may_be_rare():
-    assert (with_usual(FitConfig(), SEVERAL, SHORT, 100).optimizer.embedding_rate or 0) > 1
+    assert (resolve_defaults(FitConfig(), SEVERAL, SHORT, 100).optimizer.embedding_rate or 0) > 1
 
 
 def test_what_was_given_stays_even_where_it_is_nothing():
@@ -42,26 +47,28 @@ def test_what_was_given_stays_even_where_it_is_nothing():
         encoder=EncoderSection(dropout=0.0, token_dropout=0.0),
         optimizer=OptimizerSection(embedding_rate=0.5, learning_rate=0.002),
     )
-    assert with_usual(given, SEVERAL, LONG, 100, pairs=10) == given
-    assert with_usual(given, SEVERAL, LONG, 100) == given
+    assert resolve_defaults(given, SEVERAL, LONG, 100, pairs=10) == given
+    assert resolve_defaults(given, SEVERAL, LONG, 100) == given
 
 
 def test_few_pairs_are_learnt_slowly():
     rates = [
-        with_usual(FitConfig(), ONE, LONG, 5, pairs).optimizer.learning_rate or 0 for pairs in (0, 4999, 5000)
+        resolve_defaults(FitConfig(), ONE, LONG, 5, pairs).optimizer.learning_rate or 0
+        for pairs in (0, 4999, 5000)
     ]
     assert rates[1] < rates[0] == rates[2]
 
 
 def test_tags_are_read_in_order_and_with_their_case_and_little_of_them_is_dropped():
-    config = with_usual_of_task(FitConfig(task="tag"))
+    config = resolve_task_defaults(FitConfig(task="tag"))
     assert (config.encoder.positions, config.text.lower_case) == ("rotary", False)
-    others = with_usual_of_task(FitConfig())
+    others = resolve_task_defaults(FitConfig())
     assert (others.encoder.positions, others.text.lower_case) == ("learned", True)
     spelt, single = (
-        with_usual(config, TagTask(characters=characters), SHORT, 100).encoder for characters in (True, False)
+        resolve_defaults(config, TagTask(characters=characters), SHORT, 100).encoder
+        for characters in (True, False)
     )
-    classified = with_usual(others, ONE, SHORT, 100).encoder
+    classified = resolve_defaults(others, ONE, SHORT, 100).encoder
     assert (single.dropout or 1) < (spelt.dropout or 1) <= (classified.dropout or 0)
     assert (single.token_dropout or 1) < (spelt.token_dropout or 1) < (classified.token_dropout or 0)
 
@@ -69,6 +76,6 @@ def test_tags_are_read_in_order_and_with_their_case_and_little_of_them_is_droppe
 @pytest.mark.parametrize(("batches", "epochs"), [(10, 6), (125, 4), (275, 2), (5000, 2)])
 def test_pairs_from_a_checkpoint_are_seen_less_often_than_texts(batches, epochs):
     config = FitConfig(task="match", encoder=EncoderSection(pretrained="some"))
-    pairs = with_usual(config, MatchTask(), LONG, batches, pairs=99).train.epochs
-    texts = with_usual(dataclasses.replace(config, task="classify"), ONE, LONG, batches).train.epochs
+    pairs = resolve_defaults(config, MatchTask(), LONG, batches, pairs=99).train.epochs
+    texts = resolve_defaults(dataclasses.replace(config, task="classify"), ONE, LONG, batches).train.epochs
     assert pairs == epochs <= texts

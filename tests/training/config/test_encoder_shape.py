@@ -5,9 +5,9 @@ import pytest
 from kmha.errors import InputError
 from tests.bundles import make_bundle
 from training.config.config import EncoderSection, FitConfig, TextSection
-from training.config.defaults import with_usual_of_task
+from training.config.defaults import resolve_task_defaults
 from training.config.encoder_shape import (
-    USUAL_SHAPE,
+    DEFAULT_SHAPE,
     checkpoint_of,
     encoder_config,
     has_new_ngrams,
@@ -32,11 +32,13 @@ def starting_from(run, **values):
 def test_without_a_checkpoint_the_shape_is_the_usual_one():
     section = with_shape(FitConfig(encoder=EncoderSection(hidden_dim=24))).encoder
     assert section.hidden_dim == 24
-    assert all(getattr(section, name) == value for name, value in USUAL_SHAPE.items() if name != "hidden_dim")
+    assert all(
+        getattr(section, name) == value for name, value in DEFAULT_SHAPE.items() if name != "hidden_dim"
+    )
 
 
 def test_the_shape_is_that_of_the_checkpoint(run):
-    config = with_usual_of_task(starting_from(run))
+    config = resolve_task_defaults(starting_from(run))
     section = config.encoder
     assert (section.hidden_dim, section.num_layers, section.norm, section.ngram_buckets) == (16, 2, "post", 0)
     assert (config.text.tokenization, config.text.lower_case) == ("wordpiece", True)
@@ -47,24 +49,24 @@ def test_the_shape_is_that_of_the_checkpoint(run):
 
 
 def test_settings_that_were_filled_in_can_be_given_again(run):
-    config = with_usual_of_task(starting_from(run))
-    assert with_usual_of_task(config) == config
+    config = resolve_task_defaults(starting_from(run))
+    assert resolve_task_defaults(config) == config
     check_settings(config)
 
 
 @pytest.mark.parametrize("task", ["classify", "match", "tag"])
 def test_tags_too_keep_the_positions_and_the_case_of_the_checkpoint(run, task):
-    config = with_usual_of_task(dataclasses.replace(starting_from(run), task=task))
+    config = resolve_task_defaults(dataclasses.replace(starting_from(run), task=task))
     assert (config.encoder.positions, config.text.lower_case) == ("learned", True)
 
 
 def test_pairs_are_read_as_one_sequence_unless_told_otherwise(run):
     config = dataclasses.replace(starting_from(run), task="match")
-    match = with_usual_of_task(config).match
+    match = resolve_task_defaults(config).match
     assert (match.form, match.overlap) == ("joint", False)
-    assert with_usual_of_task(dataclasses.replace(config, match=MatchTask(overlap=True))).match.overlap
-    assert with_usual_of_task(dataclasses.replace(config, match=MatchTask(form="bi"))).match.form == "bi"
-    assert with_usual_of_task(FitConfig(task="match")).match.form is None
+    assert resolve_task_defaults(dataclasses.replace(config, match=MatchTask(overlap=True))).match.overlap
+    assert resolve_task_defaults(dataclasses.replace(config, match=MatchTask(form="bi"))).match.form == "bi"
+    assert resolve_task_defaults(FitConfig(task="match")).match.form is None
 
 
 def test_an_encoder_may_have_fewer_blocks(run):
@@ -72,17 +74,17 @@ def test_an_encoder_may_have_fewer_blocks(run):
 
 
 def test_an_encoder_may_have_ngrams_that_the_checkpoint_lacks(run):
-    config = with_usual_of_task(starting_from(run, ngram_buckets=101))
+    config = resolve_task_defaults(starting_from(run, ngram_buckets=101))
     section = config.encoder
     assert (section.ngram_buckets, section.ngram_dim, section.ngram_orders) == (101, 64, (2, 3))
-    assert has_new_ngrams(config) and not has_new_ngrams(with_usual_of_task(starting_from(run)))
-    assert with_usual_of_task(config) == config
-    assert not has_new_ngrams(with_usual_of_task(FitConfig()))
+    assert has_new_ngrams(config) and not has_new_ngrams(resolve_task_defaults(starting_from(run)))
+    assert resolve_task_defaults(config) == config
+    assert not has_new_ngrams(resolve_task_defaults(FitConfig()))
 
 
 def test_ngrams_of_the_checkpoint_stay_as_they_are(tmp_path):
     make_bundle(ngram_buckets=11).save(tmp_path / "run")
-    assert not has_new_ngrams(with_usual_of_task(starting_from(tmp_path / "run")))
+    assert not has_new_ngrams(resolve_task_defaults(starting_from(tmp_path / "run")))
     with pytest.raises(
         InputError, match="--encoder.ngram-buckets: wanted the 11 of --encoder.pretrained, given 13"
     ):

@@ -3,7 +3,7 @@ import pytest
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from training.config.config import EncoderSection, FitConfig
-from training.config.defaults import with_usual_of_task
+from training.config.defaults import resolve_task_defaults
 from training.config.encoder_shape import encoder_config, with_size
 from training.config.validation import check_settings
 
@@ -14,7 +14,7 @@ from training.config.validation import check_settings
 def test_names_stand_for_published_shapes(size, shape):
     config = FitConfig(encoder=EncoderSection(size=size))
     check_settings(config)
-    encoder = encoder_config(with_usual_of_task(config), 99, 1)
+    encoder = encoder_config(resolve_task_defaults(config), 99, 1)
     assert isinstance(encoder, EncoderConfig)
     assert (encoder.hidden_dim, encoder.num_layers, encoder.num_heads, encoder.intermediate_dim) == shape
     # What a run records makes the same run.

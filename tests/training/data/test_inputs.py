@@ -12,7 +12,7 @@ from training.data.inputs import make_inputs
 from training.io.example_store import Example, write_examples
 from training.tasks.classify.task import ClassifyTask
 from training.tasks.match.task import MatchTask
-from training.tasks.protocol import Lesson, Part
+from training.tasks.protocol import Part, TrainingSet
 
 WORDS = MatchTask(granularities=("word",))
 TEXT = TextSection(max_length=16, vocabulary_size=120, min_frequency=1)
@@ -40,8 +40,8 @@ def test_pairs_are_cut_in_every_granularity(tmp_path, parts):
     # Parts of one set share their token ids, and are counted once.
     assert inputs.tokens["train"] is inputs.tokens["validation"]
     assert list(inputs.counts) == [f"{part} {name}" for part in ("train", "test") for name in names]
-    assert [spool.read(0).tolist() for spool in inputs.tokens["test"]] == [
-        spool.read(0).tolist() for spool in inputs.tokens["train"]
+    assert [ragged_store.read(0).tolist() for ragged_store in inputs.tokens["test"]] == [
+        ragged_store.read(0).tolist() for ragged_store in inputs.tokens["train"]
     ]
     assert inputs.counts["train word_token_ids_a"].empty_rows == 1
 
@@ -59,17 +59,17 @@ def test_single_texts_have_a_preprocessor_of_their_own(tmp_path):
     parts = {"train": Part(examples, np.arange(9))}
     inputs = make_inputs(dataclasses.replace(TEXT, tokenization="word"), parts, tmp_path, ClassifyTask())
     assert isinstance(inputs.preprocessor, Preprocessor) and list(inputs.counts) == ["train"]
-    source = inputs.judged("train", np.arange(9))
+    source = inputs.evaluated("train", np.arange(9))
     assert source.rows.tolist() == list(range(9)) and source.weights.tolist() == [1] * 9
     assert inputs.counts["train"].describe("train").startswith("train rows: ")
 
 
 def test_rows_to_judge_are_pairs_of_their_own_rows(tmp_path, parts):
     inputs = make_inputs(TEXT, parts, tmp_path, WORDS)
-    source = inputs.judged("validation", np.zeros((5, 2), np.float32))
+    source = inputs.evaluated("validation", np.zeros((5, 2), np.float32))
     assert source.rows.tolist() == [[row, row] for row in range(16, 21)]
     assert len(source.text_lengths) == 10 and source.lengths.sum() == source.text_lengths.sum()
-    lesson = Lesson(np.array([[0, 3]]), np.zeros((1, 2)), np.ones(1), np.array([7]))
-    assert inputs.source("train", lesson, divisor=2).batch(
-        inputs.source("train", lesson).plans([(16, 16)], 64, 8, None)[0]
+    training_set = TrainingSet(np.array([[0, 3]]), np.zeros((1, 2)), np.ones(1), np.array([7]))
+    assert inputs.source("train", training_set, divisor=2).batch(
+        inputs.source("train", training_set).plans([(16, 16)], 64, 8, None)[0]
     )["weights"].tolist() == [1, 0]

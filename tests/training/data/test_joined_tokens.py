@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bundles import SENTENCES, make_tagger_bundle
-from training.data.inputs import JoinedSpool, joined_tokens
+from training.data.inputs import JoinedRaggedStore, joined_tokens
 from training.data.sentence_batches import SentenceSource, cut_sentences
 from training.io.example_store import Example, write_examples
-from training.io.ragged_store import Spool, SpoolWriter
+from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 
 rows_of_numbers = st.lists(st.lists(st.integers(-99, 99), max_size=4), max_size=5)
 
 
-def spool_of(path: Path, rows: list[list[int]]) -> Spool:
-    with SpoolWriter(path, np.int32) as writer:
+def ragged_store_of(path: Path, rows: list[list[int]]) -> RaggedStore:
+    with RaggedStoreWriter(path, np.int32) as writer:
         for row in rows:
             writer.append(np.array(row, np.int32))
     return writer.close()
@@ -23,7 +23,7 @@ def spool_of(path: Path, rows: list[list[int]]) -> Spool:
 @given(first=rows_of_numbers, second=rows_of_numbers, data=st.data())
 def test_two_spools_read_as_one(tmp_path_factory, first, second, data):
     folder = tmp_path_factory.mktemp("spools")
-    joined = JoinedSpool(spool_of(folder / "a", first), spool_of(folder / "b", second))
+    joined = JoinedRaggedStore(ragged_store_of(folder / "a", first), ragged_store_of(folder / "b", second))
     rows = [*first, *second]
     assert len(joined) == len(rows) and joined.lengths.tolist() == [len(row) for row in rows]
     asked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6)) if rows else []

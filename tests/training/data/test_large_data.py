@@ -40,12 +40,12 @@ def test_of_a_large_validation_file_a_sample_is_judged(tmp_path):
             ("validation", enumerate(news_rows(30, 1), start=100)),
         )
     }
-    for large_rows, judged in ((50, 30), (40, 4)):
+    for large_rows, evaluated in ((50, 30), (40, 4)):
         config = FitConfig(
             data=DataSection(train=files["train"], validation=files["validation"], large_rows=large_rows)
         )
         data = load_data(config, ClassifyTask(), tmp_path / str(large_rows))
-        assert len(set(data.validation.rows.tolist())) == data.summary.validation_rows == judged
+        assert len(set(data.validation.rows.tolist())) == data.summary.validation_rows == evaluated
         assert len(data.train.rows) == 50
         left_out = "26 validation rows left out: of large data a sample is judged"
-        assert (left_out in describe(data)) == (judged == 4)
+        assert (left_out in describe(data)) == (evaluated == 4)

@@ -66,12 +66,12 @@ def test_the_test_rows_are_judged_or_else_the_validation_rows(tmp_path):
     train = write_csv(tmp_path / "a.csv", news_rows(30, seed=0))
     test = write_csv(tmp_path / "b.csv", news_rows(9, seed=1))
     alone, beside = load(tmp_path, train=train), load(tmp_path, train=train, test=test)
-    assert (alone.judged_name, alone.judged, list(alone.parts)) == (
+    assert (alone.evaluated_name, alone.evaluated, list(alone.parts)) == (
         "validation",
         alone.validation,
         ["train", "validation"],
     )
-    assert (beside.judged_name, beside.judged) == ("test", beside.test)
+    assert (beside.evaluated_name, beside.evaluated) == ("test", beside.test)
     assert beside.origins["test"]["name"] == str(test) and len(beside.origins["test"]["sha256"]) == 64
     assert alone.origins.keys() == {"train"}
 
@@ -150,8 +150,8 @@ def tfds_folder(tmp_path_factory) -> Path:
 def test_a_tensorflow_data_set_is_data_like_any_other(tmp_path, tfds_folder):
     data = load(tmp_path, tfds="tiny_news", tfds_dir=tfds_folder)
     assert data.labels == ["food", "money", "sport"] and not data.task.several_labels
-    assert len(data.train.rows) + len(data.validation.rows) == 30 and data.judged_name == "test"
-    assert sorted(data.judged.texts()) == sorted(text for text, _ in news_rows(9, seed=1))
+    assert len(data.train.rows) + len(data.validation.rows) == 30 and data.evaluated_name == "test"
+    assert sorted(data.evaluated.texts()) == sorted(text for text, _ in news_rows(9, seed=1))
     assert data.origins["train"] == {"name": "tiny_news (train)", "sha256": None}
     with pytest.raises(InputError, match="tiny_news: feature 'body' wanted, features text, label given"):
         load_data(

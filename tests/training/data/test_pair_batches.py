@@ -14,15 +14,15 @@ from training.data.inputs import Inputs, make_inputs
 from training.data.length_buckets import computed_share
 from training.data.pair_batches import FILLER_QUERY, PairPlan, PairSource, length_cells
 from training.io.example_store import Example, write_examples
-from training.io.ragged_store import SpoolWriter
+from training.io.ragged_store import RaggedStoreWriter
 from training.tasks.match.task import MatchTask
-from training.tasks.protocol import Lesson, Part
+from training.tasks.protocol import Part, TrainingSet
 
 TOKENS, ROWS = 96, 8
 
 
-def spool_of(path: Path, lengths: Sequence[int]):
-    with SpoolWriter(path, np.int32) as writer:
+def ragged_store_of(path: Path, lengths: Sequence[int]):
+    with RaggedStoreWriter(path, np.int32) as writer:
         for number, length in enumerate(lengths):
             writer.append(np.full(length, 10 + number))
         return writer.close()
@@ -35,13 +35,15 @@ def make_source(folder: Path, lengths, lists=None, **options) -> PairSource:
         SimpleNamespace(ids=f"ids{i}", mask=f"mask{i}", text=i % 2, part=SimpleNamespace(padding_id=0))
         for i in range(lengths.shape[1])
     ]
-    spools = [spool_of(folder / f"tokens{i}", column) for i, column in enumerate(lengths.T.tolist())]
+    ragged_stores = [
+        ragged_store_of(folder / f"tokens{i}", column) for i, column in enumerate(lengths.T.tolist())
+    ]
     count = len(lengths)
     queries = np.zeros(count) if lists is None else np.asarray(lists)
     targets = np.stack([np.arange(count), queries], axis=1).astype(np.float32)
     rows = np.stack([np.arange(count)] * 2, axis=1)
     lists = None if lists is None else np.asarray(lists)
-    return PairSource(inputs, spools, rows, targets, np.ones(count, np.float32), lists, **options)
+    return PairSource(inputs, ragged_stores, rows, targets, np.ones(count, np.float32), lists, **options)
 
 
 def random_lengths(rng: np.random.Generator, rows: int, inputs: int = 2) -> np.ndarray:
@@ -226,20 +228,24 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module", params=[("wordpiece",), ("char", "word")], ids="-".join)
-def nasty_inputs(request, tmp_path_factory) -> Inputs:
+def edge_case_inputs(request, tmp_path_factory) -> Inputs:
     return tokenized(tmp_path_factory.mktemp("nasty"), list(zip(TEXTS, TEXTS, strict=True)), request.param)
 
 
 @given(rows=st.lists(st.tuples(*[st.integers(0, len(TEXTS) - 1)] * 2), min_size=1, max_size=9))
-def test_features_are_those_of_the_preprocessor(nasty_inputs, rows):
-    lesson = Lesson(np.array(rows), np.zeros((len(rows), 2), np.float32), np.ones(len(rows), np.float32))
-    source: Any = nasty_inputs.source("train", lesson)
+def test_features_are_those_of_the_preprocessor(edge_case_inputs, rows):
+    training_set = TrainingSet(
+        np.array(rows), np.zeros((len(rows), 2), np.float32), np.ones(len(rows), np.float32)
+    )
+    source: Any = edge_case_inputs.source("train", training_set)
     for plan in plans_of(source, None):
-        wanted = nasty_inputs.preprocessor(
+        wanted = edge_case_inputs.preprocessor(
             *([TEXTS[rows[row][side]] for row in plan.rows] for side in (0, 1))
         )
         features = source.batch(plan)["features"]
-        assert list(features) == list(wanted) and len(features) == 4 * len(nasty_inputs.preprocessor.parts)
+        assert list(features) == list(wanted) and len(features) == 4 * len(
+            edge_case_inputs.preprocessor.parts
+        )
         for name, value in wanted.items():
             np.testing.assert_array_equal(features[name], value.numpy())
 
@@ -248,7 +254,7 @@ def test_each_text_is_shown_once_to_what_learns_from_ids(tmp_path):
     rows = [(a, b) for a, b, _ in paraphrase_rows(6, seed=0)]
     pairs = [*rows, rows[0], (rows[1][1], rows[0][0])]
     inputs = tokenized(tmp_path, pairs, ("char", "word"))
-    source = inputs.judged("train", np.zeros((len(pairs), 2), np.float32))
+    source = inputs.evaluated("train", np.zeros((len(pairs), 2), np.float32))
     for granularity, part in enumerate(inputs.preprocessor.parts):
         shown = [tuple(row[row > 0]) for ids in source.different_ids(granularity) for row in ids]
         texts = {text for pair in rows for text in pair}

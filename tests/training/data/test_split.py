@@ -55,8 +55,8 @@ def three_sets(draw) -> tuple[bool, Table, Table | None, Table | None]:
     """Draws multi_label and training, validation and test tables that have texts in common."""
     multi_label = draw(st.booleans())
     row = st.tuples(some_texts, any_labels if multi_label else one_label)
-    judged = st.none() | st.lists(row, max_size=8)
-    return multi_label, draw(st.lists(row, min_size=6, max_size=40)), draw(judged), draw(judged)
+    evaluated = st.none() | st.lists(row, max_size=8)
+    return multi_label, draw(st.lists(row, min_size=6, max_size=40)), draw(evaluated), draw(evaluated)
 
 
 @settings(max_examples=200)
@@ -68,13 +68,13 @@ def test_the_split_is_a_partition_that_shares_no_text(tmp_path_factory, drawn, f
         parts = divide(folder, train, validation, test, fraction, seed, multi_label)
     except InputError:
         return
-    judged = train if validation is None else validation
+    evaluated = train if validation is None else validation
     summary = parts.summary
 
     def texts(table: Table | None, rows: np.ndarray) -> list[str]:
         return [(table or [])[row][0].strip() for row in rows]
 
-    train_texts, validation_texts = texts(train, parts.train_rows), texts(judged, parts.validation_rows)
+    train_texts, validation_texts = texts(train, parts.train_rows), texts(evaluated, parts.validation_rows)
     test_texts = texts(test, parts.test_rows)
     assert parts.test_rows.tolist() == list(range(len(test or [])))
     assert not set(train_texts) & set(validation_texts)
@@ -279,15 +279,15 @@ def test_numbers_need_not_be_seen_twice(tmp_path):
 
 def test_one_label_is_enough_where_wrong_rows_are_made(tmp_path):
     train = pairs(tmp_path / "train", [(str(number), f"text {number}", "1") for number in range(4)])
-    judged = pairs(tmp_path / "judged", [("a", "x", "1"), ("a", "y", "0")])
+    evaluated = pairs(tmp_path / "judged", [("a", "x", "1"), ("a", "y", "0")])
     options: dict = {"validation_fraction": 0.25, "seed": 0, "multi_label": False}
-    parts = split(train, judged, None, one_label=True, **options)
+    parts = split(train, evaluated, None, one_label=True, **options)
     assert len(parts.train_rows) == 4
     assert parts.summary.labels_only_in_validation == {"0": 1}
     with pytest.raises(
         InputError, match="training rows of two different labels or more wanted, only '1' given"
     ):
-        split(train, judged, None, **options)
+        split(train, evaluated, None, **options)
 
 
 def test_a_pair_is_in_the_test_set_only_as_a_whole(tmp_path):

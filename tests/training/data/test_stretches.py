@@ -43,8 +43,8 @@ def test_a_stretch_has_the_tokens_of_its_rows_and_leaves_no_file(cut, tmp_path):
     stretches = Stretches(part, preprocessor, Large(rows=16, seed=0), tmp_path)
     met = 0
     for number, then in ((0, None), (0, 1), (1, 2), (2, 3), (3, None)):
-        rows, spool, found = stretches.take(number, then)
-        for mine, theirs in zip(spool.gather(np.arange(len(rows))), whole.gather(rows), strict=True):
+        rows, ragged_store, found = stretches.take(number, then)
+        for mine, theirs in zip(ragged_store.gather(np.arange(len(rows))), whole.gather(rows), strict=True):
             assert np.array_equal(mine, theirs)
         met += found.tokens if then or number else 0
     stretches.close()

@@ -11,7 +11,7 @@ from kmha.text.vocabulary_training import learn_vocabulary
 from training.data.length_buckets import BatchPlan, plan_batches
 from training.data.text_batches import BatchSource, pad, token_chunks, tokenize_examples
 from training.io.example_store import Example, write_examples
-from training.io.ragged_store import SpoolWriter
+from training.io.ragged_store import RaggedStoreWriter
 
 TEXTS = ["red green blue", "", "red red", "green blue red green blue red", "mauve blue"]
 
@@ -31,10 +31,10 @@ def expected_ids(preprocessor: Preprocessor, text: str) -> list[int]:
 def test_every_text_is_tokenized_once_in_order(tmp_path, preprocessor, monkeypatch):
     monkeypatch.setattr("training.data.text_batches.CHUNK_ROWS", 2)
     examples = write_examples((Example((t,), ("a",), "x:1") for t in TEXTS), tmp_path / "examples")
-    spool, counts = tokenize_examples(examples, preprocessor, tmp_path / "tokens")
+    ragged_store, counts = tokenize_examples(examples, preprocessor, tmp_path / "tokens")
     wanted = [expected_ids(preprocessor, text) for text in TEXTS]
-    assert [spool.read(row).tolist() for row in range(len(spool))] == wanted
-    assert spool.dtype == np.int32
+    assert [ragged_store.read(row).tolist() for row in range(len(ragged_store))] == wanted
+    assert ragged_store.dtype == np.int32
     assert (counts.rows, counts.tokens) == (5, sum(map(len, wanted)))
     assert (counts.truncated_rows, counts.empty_rows, counts.unknown_tokens) == (1, 1, 1)
 
@@ -58,21 +58,21 @@ ROWS = [[1], [2, 2], [3, 3, 3], [4], [5, 5]]
 
 
 @pytest.fixture(scope="module")
-def spool(tmp_path_factory):
-    with SpoolWriter(tmp_path_factory.mktemp("spool") / "tokens", np.int32) as writer:
+def ragged_store(tmp_path_factory):
+    with RaggedStoreWriter(tmp_path_factory.mktemp("spool") / "tokens", np.int32) as writer:
         for row in ROWS:
             writer.append(np.array(row))
         return writer.close()
 
 
-def make_source(spool, **options) -> BatchSource:
+def make_source(ragged_store, **options) -> BatchSource:
     rows = np.array([4, 2, 0, 1])
     targets = np.array([40, 20, 0, 10], np.int32)
-    return BatchSource(spool, rows, targets, np.array([0.4, 0.2, 0.1, 0.3], np.float32), 0, **options)
+    return BatchSource(ragged_store, rows, targets, np.array([0.4, 0.2, 0.1, 0.3], np.float32), 0, **options)
 
 
-def test_a_batch_has_the_rows_of_its_plan(spool):
-    batch = make_source(spool).batch(BatchPlan(np.array([3, 0]), length=4, capacity=3))
+def test_a_batch_has_the_rows_of_its_plan(ragged_store):
+    batch = make_source(ragged_store).batch(BatchPlan(np.array([3, 0]), length=4, capacity=3))
     assert batch["features"][TOKEN_IDS].tolist() == [[2, 2, 0, 0], [5, 5, 0, 0]]
     assert batch["targets"].tolist() == [10, 40]
     np.testing.assert_allclose(batch["weights"], [0.3, 0.4])
@@ -82,8 +82,8 @@ def test_a_batch_has_the_rows_of_its_plan(spool):
     ("options", "rows"),
     [({}, 3), ({"divisor": 2}, 4), ({"full_shapes": True}, 5), ({"full_shapes": True, "divisor": 2}, 6)],
 )
-def test_fillers_weigh_nothing(spool, options, rows):
-    batch = make_source(spool, **options).batch(BatchPlan(np.array([0, 1, 2]), length=3, capacity=5))
+def test_fillers_weigh_nothing(ragged_store, options, rows):
+    batch = make_source(ragged_store, **options).batch(BatchPlan(np.array([0, 1, 2]), length=3, capacity=5))
     assert {len(value) for value in (*batch["features"].values(), batch["targets"], batch["weights"])} == {
         rows
     }
@@ -92,15 +92,15 @@ def test_fillers_weigh_nothing(spool, options, rows):
     assert batch["weights"].dtype == np.float32
 
 
-def test_several_labels_are_filled_too(spool):
+def test_several_labels_are_filled_too(ragged_store):
     source = BatchSource(
-        spool, np.array([0]), np.ones((1, 3), np.int32), np.ones(1, np.float32), 0, divisor=2
+        ragged_store, np.array([0]), np.ones((1, 3), np.int32), np.ones(1, np.float32), 0, divisor=2
     )
     assert source.batch(BatchPlan(np.array([0]), 1, 1))["targets"].tolist() == [[1, 1, 1], [0, 0, 0]]
 
 
-def test_the_dataset_is_the_batches_in_order(spool):
-    source = make_source(spool, divisor=2)
+def test_the_dataset_is_the_batches_in_order(ragged_store):
+    source = make_source(ragged_store, divisor=2)
     plans = plan_batches(source.lengths, [2, 3], 4, 2, np.random.default_rng(0))
     batches = list(source.dataset(plans).as_numpy_iterator())
     assert len(batches) == len(plans)
@@ -111,19 +111,19 @@ def test_the_dataset_is_the_batches_in_order(spool):
         np.testing.assert_array_equal(batch["weights"], wanted["weights"])
 
 
-def test_a_dataset_is_not_silently_empty_the_second_time(spool):
-    source = make_source(spool)
+def test_a_dataset_is_not_silently_empty_the_second_time(ragged_store):
+    source = make_source(ragged_store)
     dataset = source.dataset(plan_batches(source.lengths, [3], 6, 2, None))
     assert len(list(dataset)) > 1
     with pytest.raises(tf.errors.UnknownError, match="not gone through before"):
         list(dataset)
 
 
-def test_nothing_of_a_source_stays_when_its_batches_are_through(spool):
+def test_nothing_of_a_source_stays_when_its_batches_are_through(ragged_store):
     """Of large data each part of an epoch is a source of its own, with open files."""
     kept = []
     for _ in range(3):
-        source = make_source(spool)
+        source = make_source(ragged_store)
         for _ in source.dataset(plan_batches(source.lengths, [3], 6, 2, None)):
             pass
         kept.append(weakref.ref(source))

@@ -102,5 +102,5 @@ def test_texts_that_are_judged_are_not_learnt_from(tmp_path):
         return Part(examples, np.array(rows))
 
     more = part("more", ["a", "b", " c ", "d"], [])
-    judged = [part("validation", ["a", "d"], [0]), part("test", ["c"], [0])]
-    assert unseen(more.examples, judged).tolist() == [1, 3]
+    evaluated = [part("validation", ["a", "d"], [0]), part("test", ["c"], [0])]
+    assert unseen(more.examples, evaluated).tolist() == [1, 3]

@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from training.distillation.task import TaughtTargets
+from training.distillation.task import DistillationTargets
 
 ANSWERS = np.arange(15, dtype=np.float32).reshape(5, 3)
 ORDER = np.array([2, 0, 1])
 
 
 def test_labels_stand_beside_the_answers_in_the_order_of_the_labels():
-    targets = TaughtTargets(np.array([7, 8, 9], np.int32), ANSWERS, ORDER)
+    targets = DistillationTargets(np.array([7, 8, 9], np.int32), ANSWERS, ORDER)
     assert targets.shape == (5, 5) and len(targets) == 5 and targets.dtype == np.float32
     assert targets[np.array([4, 1])].tolist() == [[0, 0, 14, 12, 13], [8, 1, 5, 3, 4]]
     assert targets[2:4].tolist() == [[9, 1, 8, 6, 7], [0, 0, 11, 9, 10]]
@@ -17,7 +17,7 @@ def test_labels_stand_beside_the_answers_in_the_order_of_the_labels():
 
 def test_rows_without_labels_are_filled_as_told():
     labels = np.array([[1, 4]], np.float32)
-    targets = TaughtTargets(labels, ANSWERS[:2], ORDER, np.array([0, -1], np.float32))
+    targets = DistillationTargets(labels, ANSWERS[:2], ORDER, np.array([0, -1], np.float32))
     assert targets[:2].tolist() == [[1, 4, 1, 2, 0, 1], [0, -1, 0, 5, 3, 4]]
 
 
@@ -28,7 +28,7 @@ def test_rows_without_labels_are_filled_as_told():
     ids=["one", "several"],
 )
 def test_a_batch_is_taken_apart_as_it_was_put_together(labels, axes):
-    targets = TaughtTargets(labels, ANSWERS[:3], ORDER)
+    targets = DistillationTargets(labels, ANSWERS[:3], ORDER)
     batch = targets[np.arange(3)]
     batch = np.stack([batch, batch], axis=1) if axes else batch
     found, labelled, answers = targets.parts(batch)

@@ -5,7 +5,7 @@ from tests.bundles import SENTENCES, SEVERAL, TEXTS, make_bundle, make_pair_bund
 from training.data.inputs import cut_parts
 from training.distillation.teacher import answer_rows, kept_answers, write_answers
 from training.io.example_store import Example, write_examples
-from training.tasks.protocol import Lesson, Part
+from training.tasks.protocol import Part, TrainingSet
 
 FACTS = {"teacher": "a", "rows": "b"}
 
@@ -20,8 +20,8 @@ def asked(folder, bundle, rows):
     order = np.arange(len(rows))[::-1]
     pairs = np.stack([order, order], axis=1) if bundle.preprocessor.num_texts == 2 else order
     shape = (99,) if ordered else pairs.shape
-    lesson = Lesson(pairs, np.broadcast_to(np.float32(0), shape), np.ones(len(rows), np.float32))
-    return inputs.source("train", lesson)
+    training_set = TrainingSet(pairs, np.broadcast_to(np.float32(0), shape), np.ones(len(rows), np.float32))
+    return inputs.source("train", training_set)
 
 
 @pytest.mark.parametrize("kind", ["one", "several", "pairs", "classes"])

@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 
 from kmha.errors import InputError
-from training.cli.exceptions import Stopped, WorkerLost
+from training.cli.exceptions import Interrupted, WorkerLost
 from training.distributed.collectives import is_lost, report_of, said
 from training.distributed.tf_config import Cluster
 
@@ -18,7 +18,7 @@ Additional GRPC error information from remote target /job:worker/replica:0/task:
         ("[kmha input] --data.train x: no such file [end]", InputError, "worker 2: --data.train x: no such file"),
         ("[kmha input] worker 1: wanted this [end] more", InputError, "worker 1: wanted this"),
         ("[kmha failure] OSError: [Errno 28] full [end]", WorkerLost, "worker 2 failed: OSError: [Errno 28] full"),
-        ("[kmha interrupt] interrupted [end]", Stopped, "an interrupt of worker 2"),
+        ("[kmha interrupt] interrupted [end]", Interrupted, "an interrupt of worker 2"),
     ],
 )  # fmt: skip
 def test_what_another_worker_reported_is_told(message, kind, words):

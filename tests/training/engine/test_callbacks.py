@@ -62,8 +62,8 @@ def test_csv_logger(tmp_path):
 def test_early_stopping(tmp_path):
     settings = dataclasses.replace(SETTINGS, epochs=4)
     stop = keras.callbacks.EarlyStopping("val_fit", mode="max", patience=1, min_delta=100)
-    standing = make_loop(tmp_path, settings=settings, callbacks=[stop]).run()
-    assert (standing.epoch, standing.ended) == (2, True)
+    training_progress = make_loop(tmp_path, settings=settings, callbacks=[stop]).run()
+    assert (training_progress.epoch, training_progress.ended) == (2, True)
     # It stays ended: going on with it trains no further.
     assert make_loop(tmp_path, settings=settings).run(resume=True).epoch == 2
 
@@ -75,8 +75,12 @@ def test_a_callback_may_stop_within_an_epoch(tmp_path):
         loop.model.stop_training = batch == 3
 
     loop.callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=stop)]
-    standing = loop.run()
-    assert (standing.batches_done, standing.epoch, len(standing.history)) == (4, 1, 1)
+    training_progress = loop.run()
+    assert (training_progress.batches_done, training_progress.epoch, len(training_progress.history)) == (
+        4,
+        1,
+        1,
+    )
     # Three batches, and the one that was waiting.
     assert loop.step.optimizer.steps_done == 2
 

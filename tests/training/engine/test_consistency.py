@@ -10,12 +10,12 @@ from kmha.errors import InputError
 from tests.command_runs import news_rows, write_csv
 from training.config.config import DataSection, FitConfig, TextSection, TrainSection, task_section
 from training.data.load import load_data
-from training.distributed.coordinator import ALONE, Alone
+from training.distributed.coordinator import SINGLE_WORKER, SingleWorker
 from training.engine import consistency as facts
 from training.engine.consistency import check_same_rows, check_same_settings, check_same_weights, rows_of
 
 
-class Two(Alone):
+class Two(SingleWorker):
     """A crew whose other worker has what it is said to have."""
 
     count = 2
@@ -23,7 +23,7 @@ class Two(Alone):
     def __init__(self, change: Callable[[Any], Any]):
         self.change = change
 
-    def gathered(self, what, value):
+    def all_gather(self, what, value):
         return [value, self.change(copy.deepcopy(value))]
 
 
@@ -86,12 +86,12 @@ def test_rows_are_compared_by_part(tmp_path):
     ]  # fmt: skip
     for name, other, message in others:
         found = rows_of(data(name, *other))
-        crew = Two(lambda _, found=found: found)
+        coordinator = Two(lambda _, found=found: found)
         if not message:
-            check_same_rows(crew, own)
+            check_same_rows(coordinator, own)
             continue
         with pytest.raises(InputError, match=message):
-            check_same_rows(crew, own)
+            check_same_rows(coordinator, own)
 
 
 def test_weights_are_compared_one_by_one():
@@ -102,7 +102,7 @@ def test_weights_are_compared_one_by_one():
         return found
 
     check_same_weights(Two(lambda found: found), variables)
-    check_same_weights(ALONE, variables)
+    check_same_weights(SINGLE_WORKER, variables)
     with pytest.raises(
         InputError, match="worker 1: wanted the weights of layer/1 as worker 0 has, given others"
     ):

@@ -6,8 +6,8 @@ from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.models.classifier import TextClassifier
 from training.config.config import FinetuneSection
-from training.engine.layerwise_lr import freeze, rate_courses
-from training.engine.optimizer import AdamW, Course
+from training.engine.layerwise_lr import freeze, learning_rate_schedules
+from training.engine.optimizer import AdamW, LearningRateSchedule
 from training.engine.train_step import TrainingStep
 from training.losses.classification import softmax_cross_entropy
 
@@ -21,18 +21,18 @@ def classifier(norm="post"):
     return model
 
 
-def courses_by_part(model, **section):
-    courses = rate_courses(model, FinetuneSection(**section), steps=100)
+def schedules_by_part(model, **section):
+    schedules = learning_rate_schedules(model, FinetuneSection(**section), steps=100)
     named = {}
-    for variable, course in zip(model.trainable_variables, courses, strict=True):
+    for variable, schedule in zip(model.trainable_variables, schedules, strict=True):
         parts = variable.path.split("/")
         part = next((p for p in parts if p.startswith("block_") or p in ("embedding", "norm")), parts[-2])
-        named.setdefault(part, set()).add(course)
+        named.setdefault(part, set()).add(schedule)
     return {part: found.pop() for part, found in named.items() if len(found) == 1 or pytest.fail(part)}
 
 
 def test_lower_blocks_learn_more_slowly():
-    courses = courses_by_part(classifier(), layer_decay=0.5, head_factor=10.0)
+    schedules = schedules_by_part(classifier(), layer_decay=0.5, head_factor=10.0)
     wanted = {
         "block_2": 1.0,
         "block_1": 0.5,
@@ -41,12 +41,15 @@ def test_lower_blocks_learn_more_slowly():
         "norm": 0.125,
         "head": 10.0,
     }
-    assert courses == {part: Course(factor) for part, factor in wanted.items()}
+    assert schedules == {part: LearningRateSchedule(factor) for part, factor in wanted.items()}
 
 
 def test_the_last_norm_of_a_pre_norm_model_is_no_part_of_its_embedding():
-    courses = courses_by_part(classifier("pre"), layer_decay=0.5)
-    assert courses["embedding"] == Course(0.125) and courses["pooled_norm"] == Course()
+    schedules = schedules_by_part(classifier("pre"), layer_decay=0.5)
+    assert (
+        schedules["embedding"] == LearningRateSchedule(0.125)
+        and schedules["pooled_norm"] == LearningRateSchedule()
+    )
 
 
 def with_ngrams():
@@ -59,15 +62,15 @@ def with_ngrams():
 @pytest.mark.parametrize("new", [True, False])
 def test_ngrams_that_the_checkpoint_lacks_learn_as_the_head_does(new):
     model = with_ngrams()
-    courses = rate_courses(
+    schedules = learning_rate_schedules(
         model, FinetuneSection(layer_decay=0.5, head_factor=10.0, head_fraction=0.1), 100, new_ngrams=new
     )
     found = {
-        course
-        for variable, course in zip(model.trainable_variables, courses, strict=True)
+        schedule
+        for variable, schedule in zip(model.trainable_variables, schedules, strict=True)
         if "ngrams" in variable.path
     }
-    assert found == {Course(10.0) if new else Course(0.125, 10)}
+    assert found == {LearningRateSchedule(10.0) if new else LearningRateSchedule(0.125, 10)}
 
 
 @pytest.mark.parametrize("new", [True, False])
@@ -79,12 +82,12 @@ def test_ngrams_that_the_checkpoint_lacks_are_not_frozen(new):
 
 
 def test_nothing_asked_for_changes_nothing():
-    assert set(courses_by_part(classifier()).values()) == {Course()}
+    assert set(schedules_by_part(classifier()).values()) == {LearningRateSchedule()}
 
 
 def test_the_head_moves_first_and_blocks_follow_from_above():
-    courses = courses_by_part(classifier(), head_fraction=0.1, unfreeze_fraction=0.3)
-    first_steps = {part: course.first_step for part, course in courses.items()}
+    schedules = schedules_by_part(classifier(), head_fraction=0.1, unfreeze_fraction=0.3)
+    first_steps = {part: schedule.first_step for part, schedule in schedules.items()}
     assert first_steps == {
         "head": 0, "block_2": 10, "block_1": 20, "block_0": 30, "embedding": 40, "norm": 40
     }  # fmt: skip
@@ -93,8 +96,8 @@ def test_the_head_moves_first_and_blocks_follow_from_above():
 def trained(model, section, steps):
     """Weights before and after some steps on one batch, by path."""
     variables = [variable.value for variable in model.trainable_variables]
-    courses = rate_courses(model, section, steps)
-    optimizer = AdamW(variables, lambda step: tf.constant(0.01), weight_decay=0.1, courses=courses)
+    schedules = learning_rate_schedules(model, section, steps)
+    optimizer = AdamW(variables, lambda step: tf.constant(0.01), weight_decay=0.1, schedules=schedules)
     step = TrainingStep(model, softmax_cross_entropy, optimizer, tf.distribute.get_strategy())
     ids = np.array([[2, 5, 6, 3], [2, 7, 8, 3]], np.int32)
     features = {"token_ids": ids, "segment_ids": np.zeros_like(ids), "padding_mask": np.ones_like(ids)}
@@ -135,8 +138,8 @@ def test_while_the_head_learns_alone_nothing_else_moves():
 
 def test_the_factor_is_what_the_rate_is_multiplied_by():
     weights = [tf.Variable(tf.constant([1.0, 2.0])) for _ in range(2)]
-    courses = [Course(), Course(0.25)]
-    optimizer = AdamW(weights, lambda step: tf.constant(0.1), weight_decay=0.0, courses=courses)
+    schedules = [LearningRateSchedule(), LearningRateSchedule(0.25)]
+    optimizer = AdamW(weights, lambda step: tf.constant(0.1), weight_decay=0.0, schedules=schedules)
     optimizer.apply(tf.distribute.get_strategy(), [tf.constant([1.0, -1.0])] * 2, tf.constant(True))
     full, slow = (np.array([1.0, 2.0]) - weight.numpy() for weight in weights)
     np.testing.assert_allclose(slow, full / 4, rtol=1e-5)

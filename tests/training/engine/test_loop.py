@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from tests.training.tiny_runs import SETTINGS, distance, make_loop, make_source, trainable, weights_of
-from training.cli.exceptions import Diverged, Stopped
+from training.cli.exceptions import Interrupted, TrainingDiverged
 from training.data.length_buckets import bucket_lengths
 from training.engine import loop as loop_module
-from training.engine.loop import Loop, Standing, epoch_plans
+from training.engine.loop import Loop, TrainingProgress, epoch_plans
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,11 +45,11 @@ def scripted(scores: list[float]):
 
 def resumed(folder, batch: int, number: int = signal.SIGINT, **options):
     """Weights of a run that was stopped at a batch and went on in a new loop."""
-    with pytest.raises(Stopped, match=signal.Signals(number).name):
+    with pytest.raises(Interrupted, match=signal.Signals(number).name):
         make_loop(folder, callbacks=[signal_at(batch, number)], **options).run()
     loop = make_loop(folder, **options)
-    standing = loop.run(resume=True)
-    return loop, standing
+    training_progress = loop.run(resume=True)
+    return loop, training_progress
 
 
 def batches_of_an_epoch(loop: Loop) -> int:
@@ -65,14 +65,17 @@ def whole(tmp_path_factory):
 
 def check_equal(whole, again) -> None:
     """Two runs ended alike."""
-    (loop, standing), (other, ended) = whole, again
+    (loop, training_progress), (other, ended) = whole, again
     assert distance(weights_of(loop.model), weights_of(other.model)) < 1e-6
     averages = [[value.numpy() for value in run.average.averages] for run in (loop, other)]
     assert distance(*averages) < 1e-6
-    assert ended.best_metric == pytest.approx(standing.best_metric, abs=1e-6)
-    assert (ended.best_epoch, ended.batches_done) == (standing.best_epoch, standing.batches_done)
+    assert ended.best_metric == pytest.approx(training_progress.best_metric, abs=1e-6)
+    assert (ended.best_epoch, ended.batches_done) == (
+        training_progress.best_epoch,
+        training_progress.batches_done,
+    )
     assert [e["loss"] for e in ended.history] == pytest.approx(
-        [e["loss"] for e in standing.history], abs=1e-5
+        [e["loss"] for e in training_progress.history], abs=1e-5
     )
 
 
@@ -90,17 +93,21 @@ def test_a_signal_while_the_epoch_is_judged_stops_after_it(tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
         return {"loss": 1.0, "fit": 0.5}
 
-    with pytest.raises(Stopped):
+    with pytest.raises(Interrupted):
         make_loop(tmp_path, validate=validate).run()
-    standing = make_loop(tmp_path, validate=scripted([0.75])).run(resume=True)
-    assert (standing.best_epoch, standing.best_metric, standing.epoch) == (1, 0.75, 2)
+    training_progress = make_loop(tmp_path, validate=scripted([0.75])).run(resume=True)
+    assert (training_progress.best_epoch, training_progress.best_metric, training_progress.epoch) == (
+        1,
+        0.75,
+        2,
+    )
 
 
 def test_a_signal_after_the_last_checkpoint_stops_before_the_model_is_judged(tmp_path):
     def late(logs):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(Stopped, match="SIGTERM"):
+    with pytest.raises(Interrupted, match="SIGTERM"):
         make_loop(tmp_path, callbacks=[keras.callbacks.LambdaCallback(on_train_end=late)]).run()
     assert make_loop(tmp_path).run(resume=True).epoch == SETTINGS.epochs
 
@@ -126,7 +133,7 @@ def test_a_second_signal_ends_at_once(tmp_path):
 
 def test_handlers_are_put_back(tmp_path):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(Stopped):
+    with pytest.raises(Interrupted):
         make_loop(tmp_path, callbacks=[signal_at(1)]).run()
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
@@ -139,25 +146,25 @@ def test_waiting_gradients_are_applied_before_a_stop(tmp_path):
     count = batches_of_an_epoch(whole)
     assert whole.step.optimizer.steps_done == -(-count // 3)
     # The signal comes while gradients wait; the run goes on until they are applied.
-    loop, standing = resumed(tmp_path, 1, **options)
-    assert standing.batches_done == count
+    loop, training_progress = resumed(tmp_path, 1, **options)
+    assert training_progress.batches_done == count
     assert distance(weights_of(whole.model), weights_of(loop.model)) < 1e-6
 
 
 def test_resuming_needs_a_checkpoint_of_the_same_model(tmp_path):
     with pytest.raises(InputError, match="given none"):
         make_loop(tmp_path).run(resume=True)
-    with pytest.raises(Stopped):
+    with pytest.raises(Interrupted):
         make_loop(tmp_path, callbacks=[signal_at(1)], ema=False).run()
     with pytest.raises(InputError, match="another model"):
         make_loop(tmp_path).run(resume=True)
 
 
 def test_a_checkpoint_of_another_version_is_refused():
-    standing = Standing(epoch=3, best_metric=0.5)
-    assert Standing.read(dataclasses.asdict(standing)) == standing
+    training_progress = TrainingProgress(epoch=3, best_metric=0.5)
+    assert TrainingProgress.read(dataclasses.asdict(training_progress)) == training_progress
     with pytest.raises(InputError, match="wanted a checkpoint of this version, given one .* 'steps'"):
-        Standing.read({"epoch": 3, "steps": 1})
+        TrainingProgress.read({"epoch": 3, "steps": 1})
 
 
 def test_the_best_weights_are_kept_and_patience_ends_the_run(tmp_path):
@@ -169,8 +176,8 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(tmp_path):
         return {"loss": 1.0, "fit": scores[len(snapshots) - 1]}
 
     loop.validate = validate
-    standing = loop.run()
-    assert (len(snapshots), standing.best_epoch, standing.best_metric) == (4, 1, 0.7)
+    training_progress = loop.run()
+    assert (len(snapshots), training_progress.best_epoch, training_progress.best_metric) == (4, 1, 0.7)
     assert distance([v.numpy() for v in trainable(loop.model)], snapshots[1]) == 0
     assert distance(snapshots[1], snapshots[3]) > 0
 
@@ -178,39 +185,43 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(tmp_path):
 @pytest.mark.parametrize("patience", [0, 1])
 def test_the_least_patience_ends_with_the_first_epoch_that_is_not_better(tmp_path, patience):
     settings = with_settings(epochs=9, patience=patience)
-    standing = make_loop(tmp_path, settings=settings, validate=scripted([0.1, 0.2, 0.2])).run()
-    assert (standing.epoch, standing.best_epoch) == (3, 1)
+    training_progress = make_loop(tmp_path, settings=settings, validate=scripted([0.1, 0.2, 0.2])).run()
+    assert (training_progress.epoch, training_progress.best_epoch) == (3, 1)
 
 
 def test_weights_to_start_from_stay_where_none_are_better(tmp_path):
     loop = make_loop(tmp_path, validate=scripted([0.9, 0.4, 0.8]), settings=with_settings(epochs=2))
-    loop.judge_first = True
+    loop.evaluate_first = True
     before = [weight.numpy() for weight in trainable(loop.model)]
-    standing = loop.run()
-    assert (standing.best_epoch, standing.best_metric, standing.epoch) == (-1, 0.9, 2)
+    training_progress = loop.run()
+    assert (training_progress.best_epoch, training_progress.best_metric, training_progress.epoch) == (
+        -1,
+        0.9,
+        2,
+    )
     assert distance([weight.numpy() for weight in trainable(loop.model)], before) == 0
 
 
 def test_the_average_is_judged_and_kept(tmp_path):
     loop = make_loop(tmp_path, settings=with_settings(epochs=1))
-    judged = []
+    evaluated = []
 
     def validate():
-        judged.append([v.numpy() for v in trainable(loop.model)])
+        evaluated.append([v.numpy() for v in trainable(loop.model)])
         return {"loss": 1.0, "fit": 0.5}
 
     loop.validate = validate
     loop.run()
     assert loop.average is not None
     averages = [average.numpy() for average in loop.average.averages]
-    assert distance(judged[0], averages) == 0
+    assert distance(evaluated[0], averages) == 0
     assert distance([v.numpy() for v in trainable(loop.model)], averages) == 0
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
     loop = make_loop(tmp_path)
     loop.source.weights[7] = np.nan
-    with pytest.raises(Diverged, match="loss is nan at batch"):
+    with pytest.raises(TrainingDiverged, match="loss is nan at batch"):
         loop.run()
 
 
@@ -218,25 +229,25 @@ def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path):
     loop = make_loop(tmp_path)
     # The loss is 0 at this point, its slope infinite.
     loop.step.loss = lambda targets, logits: tf.sqrt(tf.reduce_sum(logits, axis=-1) * 0.0)
-    with pytest.raises(Diverged, match="the gradient is not finite at batch 1"):
+    with pytest.raises(TrainingDiverged, match="the gradient is not finite at batch 1"):
         loop.run()
 
 
 def test_a_metric_that_is_no_number_ends_the_run(tmp_path):
-    with pytest.raises(Diverged, match="fit is nan after epoch 1"):
+    with pytest.raises(TrainingDiverged, match="fit is nan after epoch 1"):
         make_loop(tmp_path, validate=scripted([np.nan])).run()
 
 
 def test_history(tmp_path, whole):
-    _, standing = whole
-    assert [entry["epoch"] for entry in standing.history] == [0, 1]
-    for entry in standing.history:
+    _, training_progress = whole
+    assert [entry["epoch"] for entry in training_progress.history] == [0, 1]
+    for entry in training_progress.history:
         assert entry["tokens_per_second"] > 0
         assert 0 <= entry["input_wait_share"] <= 1
         assert entry["val_fit"] == -entry["val_loss"]
-    rates = [entry["learning_rate"] for entry in standing.history]
+    rates = [entry["learning_rate"] for entry in training_progress.history]
     assert 0.01 > rates[0] > rates[1] == 0
-    assert standing.history[1]["loss"] < standing.history[0]["loss"]
+    assert training_progress.history[1]["loss"] < training_progress.history[0]["loss"]
 
 
 class Killed(BaseException):
@@ -257,14 +268,14 @@ def kill_at(batch: int) -> keras.callbacks.Callback:
 
 def check_same_bits(whole, again) -> None:
     """Two runs ended with the same weights, averages and random state, after epochs of the same figures."""
-    (loop, standing), (other, ended) = whole, again
+    (loop, training_progress), (other, ended) = whole, again
     assert distance(weights_of(loop.model), weights_of(other.model)) == 0
     assert distance(*([value.numpy() for value in run.average.averages] for run in (loop, other))) == 0
     assert loop.step.optimizer.steps_done == other.step.optimizer.steps_done
     timed = ("tokens_per_second", "tokens_per_cpu_second", "input_wait_share")
     first, second = (
         [{name: value for name, value in entry.items() if name not in timed} for entry in run.history]
-        for run in (standing, ended)
+        for run in (training_progress, ended)
     )
     assert first == second
 
@@ -369,6 +380,6 @@ def test_two_replicas_stop_and_go_on_to_the_weights_of_one(tmp_path):
     assert done["before_stop"] == 7
     (tmp_path / "here").mkdir()
     loop = make_loop(tmp_path / "here", dropout=0.0)
-    standing = loop.run()
-    assert done["best"] == pytest.approx(standing.best_metric, abs=1e-5)
+    training_progress = loop.run()
+    assert done["best"] == pytest.approx(training_progress.best_metric, abs=1e-5)
     assert distance(saved(tmp_path)[:3], weights_of(loop.model)[:3]) < 1e-5

@@ -45,7 +45,7 @@ def test_one_device_may_be_called_mirrored():
 
 
 def test_several_workers_share_all_but_a_loss_over_all_pairs_of_a_batch():
-    crew: Any = types.SimpleNamespace(strategy="theirs")
-    assert trainer._strategy(FitConfig(), LISTWISE, crew) == "theirs"
+    coordinator: Any = types.SimpleNamespace(strategy="theirs")
+    assert trainer._strategy(FitConfig(), LISTWISE, coordinator) == "theirs"
     with pytest.raises(InputError, match="--match.loss: wanted one that scores each row by itself"):
-        trainer._strategy(FitConfig(), CONTRASTIVE, crew)
+        trainer._strategy(FitConfig(), CONTRASTIVE, coordinator)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from training.evaluation.abstention import judged, most_answers
+from training.evaluation.abstention import evaluated, most_answers
 
 
 def drawn(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -14,7 +14,7 @@ def drawn(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def test_a_threshold_is_judged_by_the_rows_it_leaves():
     sure, right = np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, True, False, True])
-    found = judged(0.7, sure, right)
+    found = evaluated(0.7, sure, right)
     assert (found.rows, found.coverage, found.precision) == (3, 0.75, pytest.approx(2 / 3))
     assert found.precision_at_least is not None and 0.1 < found.precision_at_least < 2 / 3
     # If it were so low, two right ones or more would be one case in ten.
@@ -23,19 +23,19 @@ def test_a_threshold_is_judged_by_the_rows_it_leaves():
 
 def test_a_probability_at_the_threshold_is_an_answer():
     at = float(np.float32(0.7))
-    assert judged(at, np.array([at], np.float32), np.array([True])).rows == 1
-    assert judged(float(np.nextafter(np.float32(at), 1)), np.array([at]), np.array([True])).rows == 0
+    assert evaluated(at, np.array([at], np.float32), np.array([True])).rows == 1
+    assert evaluated(float(np.nextafter(np.float32(at), 1)), np.array([at]), np.array([True])).rows == 0
 
 
 def test_nothing_answered_has_no_precision():
-    assert judged(1.0, np.array([0.5]), np.array([True])).values() == {
+    assert evaluated(1.0, np.array([0.5]), np.array([True])).values() == {
         "abstain_below": 1.0,
         "rows": 0,
         "coverage": 0.0,
         "precision": None,
         "precision_at_least": None,
     }
-    assert judged(0.5, np.zeros(0), np.zeros(0, bool)).coverage is None
+    assert evaluated(0.5, np.zeros(0), np.zeros(0, bool)).coverage is None
 
 
 @pytest.mark.parametrize("wanted", [0.8, 0.9, 0.95])
@@ -44,7 +44,7 @@ def test_no_other_threshold_leaves_more_answers_that_are_good_enough(wanted):
     found = most_answers(sure, right, wanted)
     assert found is not None and found.precision is not None and found.precision_at_least is not None
     assert found.precision > found.precision_at_least >= wanted
-    others = [judged(cut, sure, right) for cut in np.unique(sure)]
+    others = [evaluated(cut, sure, right) for cut in np.unique(sure)]
     good = [each.rows for each in others if (each.precision_at_least or 0) >= wanted]
     assert found.rows == max(good) < len(sure)
 

@@ -10,8 +10,8 @@ from kmha.errors import InputError
 from tests.bundles import one_label_bundle, pair_bundle
 from tests.training.tiny_runs import CONFIG, LABELS, make_source, tiny_model
 from training.cli.column_flags import GivenColumns
-from training.evaluation import evaluator as judge
-from training.evaluation.evaluator import Judge, judged_task
+from training.evaluation import evaluator as evaluator
+from training.evaluation.evaluator import Evaluator, task_of_bundle
 from training.tasks.outputs import random_probabilities, row_probabilities
 from training.tasks.protocol import Columns
 
@@ -32,29 +32,29 @@ def reader(model):
     return functools.partial(row_probabilities, model)
 
 
-def judged(model, source, lengths) -> np.ndarray:
+def evaluated(model, source, lengths) -> np.ndarray:
     task: Any = types.SimpleNamespace(reader=reader)
-    return Judge(model, task, NAMES, lengths).answers(source)
+    return Evaluator(model, task, NAMES, lengths).answers(source)
 
 
 def test_probabilities_do_not_depend_on_the_batches(model, source, monkeypatch):
-    one = judged(model, source, [CONFIG.max_length])
+    one = evaluated(model, source, [CONFIG.max_length])
     np.testing.assert_allclose(one.sum(axis=1), 1.0, rtol=1e-5)
     assert one.std(axis=0).min() > 1e-3
-    monkeypatch.setattr(judge, "BATCH_TOKENS", 40)
-    monkeypatch.setattr(judge, "MOST_ROWS", 3)
-    np.testing.assert_allclose(judged(model, source, [4, 8, CONFIG.max_length]), one, atol=1e-5)
+    monkeypatch.setattr(evaluator, "BATCH_TOKENS", 40)
+    monkeypatch.setattr(evaluator, "MOST_ROWS", 3)
+    np.testing.assert_allclose(evaluated(model, source, [4, 8, CONFIG.max_length]), one, atol=1e-5)
 
 
 def test_rows_longer_than_any_training_row_are_judged_too(model, source):
-    one = judged(model, source, [CONFIG.max_length])
-    np.testing.assert_allclose(judged(model, source, [4]), one, atol=1e-5)
+    one = evaluated(model, source, [CONFIG.max_length])
+    np.testing.assert_allclose(evaluated(model, source, [4]), one, atol=1e-5)
 
 
 def test_probabilities_are_those_of_the_model_row_by_row(model, source):
     from training.data.length_buckets import BatchPlan
 
-    answers = judged(model, source, [CONFIG.max_length])
+    answers = evaluated(model, source, [CONFIG.max_length])
     for row in (0, 17):
         batch = source.batch(BatchPlan(np.array([row]), int(source.lengths[row]), 1))
         alone = np.asarray(model.probabilities(model(batch["features"])))
@@ -75,7 +75,7 @@ def test_validation_gives_loss_and_metric_of_the_task(model, source):
         decision=lambda *_: {"thresholds": [0.5]},
         reader=reader,
     )
-    result = Judge(model, task, NAMES, [CONFIG.max_length]).validate(source, part)
+    result = Evaluator(model, task, NAMES, [CONFIG.max_length]).validate(source, part)
     assert result == {"loss": 0.5, "accuracy": 0.25}
     assert seen == {"part": "part", "labels": NAMES, "rows": 30, "decision": {"thresholds": [0.5]}}
 
@@ -91,11 +91,11 @@ def test_a_metric_that_is_undefined_is_refused_before_training(model):
         reader=reader,
         guesses=lambda model, part: random_probabilities(model, len(part.rows)),
     )
-    judge = Judge(model, task, NAMES, [CONFIG.max_length])
-    judge.check(part)
+    evaluator = Evaluator(model, task, NAMES, [CONFIG.max_length])
+    evaluator.check(part)
     scores["map"] = None
     with pytest.raises(InputError, match="a.csv: wanted validation rows that map is defined for, given 2"):
-        judge.check(part)
+        evaluator.check(part)
 
 
 PAIRS = {"text": "text_a", "text_b": "text_b", "label": "label"}
@@ -127,13 +127,13 @@ NOTHING = GivenColumns()
 )
 def test_columns_of_pairs_are_found_in_the_file_to_judge(trained, given, available, found):
     bundle = dataclasses.replace(pair_bundle(), details={} if trained is None else {"columns": trained})
-    task, columns = judged_task(bundle, given, available)
+    task, columns = task_of_bundle(bundle, given, available)
     assert columns == Columns(**found)
     assert task.num_texts == 2
 
 
 def test_columns_of_single_texts_are_those_of_the_training_or_given():
     bundle = dataclasses.replace(one_label_bundle(), details={"columns": {"text": "body", "label": "kind"}})
-    assert judged_task(bundle, NOTHING, ["body", "kind"])[1] == Columns("body", "kind")
-    assert judged_task(bundle, GivenColumns(label="y"), ["body"])[1] == Columns("body", "y")
-    assert judged_task(one_label_bundle(), NOTHING, [])[1] == Columns("text", "label")
+    assert task_of_bundle(bundle, NOTHING, ["body", "kind"])[1] == Columns("body", "kind")
+    assert task_of_bundle(bundle, GivenColumns(label="y"), ["body"])[1] == Columns("body", "y")
+    assert task_of_bundle(one_label_bundle(), NOTHING, [])[1] == Columns("text", "label")

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import DTypeLike
 
-from training.io.ragged_store import Spool, SpoolWriter
+from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 
 ROWS = [[3, 1, 4], [], [1], [5, 9, 2, 6], [], []]
 
 
-def spool_of(path: Path, rows: list[list[int]], dtype: DTypeLike = np.int32) -> Spool:
-    with SpoolWriter(path, dtype) as writer:
+def ragged_store_of(path: Path, rows: list[list[int]], dtype: DTypeLike = np.int32) -> RaggedStore:
+    with RaggedStoreWriter(path, dtype) as writer:
         for row in rows:
             writer.append(np.array(row, dtype))
     return writer.close()
@@ -22,11 +22,13 @@ def spool_of(path: Path, rows: list[list[int]], dtype: DTypeLike = np.int32) -> 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float64])
 def test_rows_come_back_by_number(tmp_path, dtype):
-    spool = spool_of(tmp_path / "s", ROWS, dtype)
-    assert len(spool) == len(ROWS)
-    assert spool.lengths.dtype == np.int32 and spool.lengths.tolist() == [len(row) for row in ROWS]
+    ragged_store = ragged_store_of(tmp_path / "s", ROWS, dtype)
+    assert len(ragged_store) == len(ROWS)
+    assert ragged_store.lengths.dtype == np.int32 and ragged_store.lengths.tolist() == [
+        len(row) for row in ROWS
+    ]
     for number, row in enumerate(ROWS):
-        given_row = spool.read(number)
+        given_row = ragged_store.read(number)
         assert given_row.dtype == dtype and given_row.tolist() == row
 
 
@@ -35,16 +37,16 @@ rows_of_numbers = st.lists(st.lists(st.integers(-100, 100), max_size=5), min_siz
 
 @given(rows=rows_of_numbers, data=st.data())
 def test_gather_gives_rows_in_the_order_asked(tmp_path_factory, rows, data):
-    spool = spool_of(tmp_path_factory.mktemp("spool") / "s", rows)
+    ragged_store = ragged_store_of(tmp_path_factory.mktemp("spool") / "s", rows)
     asked = data.draw(st.lists(st.integers(0, len(rows) - 1)))
-    flat, lengths = spool.gather(np.array(asked, np.int64))
+    flat, lengths = ragged_store.gather(np.array(asked, np.int64))
     assert lengths.dtype == np.int32 and lengths.tolist() == [len(rows[number]) for number in asked]
     assert flat.dtype == np.int32 and flat.tolist() == [each for number in asked for each in rows[number]]
 
 
 def test_extend_and_append_write_the_same_files(tmp_path):
-    spool_of(tmp_path / "one", ROWS)
-    with SpoolWriter(tmp_path / "two", np.int32) as writer:
+    ragged_store_of(tmp_path / "one", ROWS)
+    with RaggedStoreWriter(tmp_path / "two", np.int32) as writer:
         writer.append(np.array(ROWS[0]))
         flat = np.array([each for row in ROWS[1:] for each in row])
         writer.extend(flat, np.array([len(row) for row in ROWS[1:]], np.int64))
@@ -54,64 +56,64 @@ def test_extend_and_append_write_the_same_files(tmp_path):
 
 @pytest.mark.parametrize("rows", [[], [[]], [[], []]])
 def test_spools_without_elements(tmp_path, rows):
-    spool = spool_of(tmp_path / "s", rows)
-    flat, lengths = spool.gather(np.arange(len(rows)))
-    assert len(spool) == len(lengths) == len(rows) and flat.shape == (0,)
+    ragged_store = ragged_store_of(tmp_path / "s", rows)
+    flat, lengths = ragged_store.gather(np.arange(len(rows)))
+    assert len(ragged_store) == len(lengths) == len(rows) and flat.shape == (0,)
 
 
 def test_asking_for_no_rows(tmp_path):
-    flat, lengths = spool_of(tmp_path / "s", ROWS).gather(np.zeros(0, np.int64))
+    flat, lengths = ragged_store_of(tmp_path / "s", ROWS).gather(np.zeros(0, np.int64))
     assert flat.shape == lengths.shape == (0,) and flat.dtype == lengths.dtype == np.int32
 
 
 @pytest.mark.parametrize("row", [-1, 6])
 def test_no_such_row(tmp_path, row):
     with pytest.raises(IndexError):
-        spool_of(tmp_path / "s", ROWS).read(row)
+        ragged_store_of(tmp_path / "s", ROWS).read(row)
 
 
 def test_opened_again_later(tmp_path):
-    spool_of(tmp_path / "s", ROWS)
-    again = Spool.open(tmp_path / "s")
+    ragged_store_of(tmp_path / "s", ROWS)
+    again = RaggedStore.open(tmp_path / "s")
     assert [again.read(number).tolist() for number in range(len(again))] == ROWS
 
 
 def test_many_threads_read_what_one_reads(tmp_path):
     random = np.random.default_rng(0)
     rows = [random.integers(0, 255, size).tolist() for size in random.integers(0, 50, 300)]
-    spool = spool_of(tmp_path / "s", rows, np.uint8)
+    ragged_store = ragged_store_of(tmp_path / "s", rows, np.uint8)
     orders = [random.permutation(300) for _ in range(40)]
     with ThreadPoolExecutor(4) as pool:
-        for order, (flat, _) in zip(orders, pool.map(spool.gather, orders), strict=True):
+        for order, (flat, _) in zip(orders, pool.map(ragged_store.gather, orders), strict=True):
             assert flat.tolist() == [each for number in order for each in rows[number]]
 
 
 def test_an_error_while_writing_leaves_nothing(tmp_path):
-    spool_of(tmp_path / "s", ROWS)
-    with pytest.raises(KeyError), SpoolWriter(tmp_path / "s", np.int32) as writer:
+    ragged_store_of(tmp_path / "s", ROWS)
+    with pytest.raises(KeyError), RaggedStoreWriter(tmp_path / "s", np.int32) as writer:
         writer.append(np.array([1]))
         raise KeyError("stop")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unfinished_spool_can_not_be_opened(tmp_path):
-    writer = SpoolWriter(tmp_path / "s", np.int32)
+    writer = RaggedStoreWriter(tmp_path / "s", np.int32)
     with pytest.raises(FileNotFoundError):
-        Spool.open(tmp_path / "s")
+        RaggedStore.open(tmp_path / "s")
     assert len(writer.close()) == 0
 
 
 def test_a_data_file_of_another_size_is_refused(tmp_path):
-    spool_of(tmp_path / "s", ROWS)
+    ragged_store_of(tmp_path / "s", ROWS)
     (tmp_path / "s").write_bytes(b"\0" * 7)
     with pytest.raises(ValueError, match="32 bytes wanted, 7 given"):
-        Spool.open(tmp_path / "s")
+        RaggedStore.open(tmp_path / "s")
     assert json.loads((tmp_path / "s.json").read_text())["elements"] == 8
 
 
 @pytest.mark.parametrize("lengths", [[1, 1], [4], [4, -1]])
 def test_lengths_that_do_not_fit_the_elements_are_refused(tmp_path, lengths):
-    with pytest.raises(ValueError), SpoolWriter(tmp_path / "s", np.int32) as writer:
+    with pytest.raises(ValueError), RaggedStoreWriter(tmp_path / "s", np.int32) as writer:
         writer.extend(np.array([1, 2, 3]), np.array(lengths))
 
 
@@ -122,6 +124,6 @@ def test_a_disk_that_is_full_is_named(tmp_path, elements):
     path.symlink_to("/dev/full")
     with (
         pytest.raises(OSError, match="No space left on device: '.*/tokens'"),
-        SpoolWriter(path, np.int32) as writer,
+        RaggedStoreWriter(path, np.int32) as writer,
     ):
         writer.append(np.zeros(elements, np.int32))

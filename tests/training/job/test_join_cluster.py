@@ -5,7 +5,7 @@ import pytest
 
 from tests.command_runs import refused
 from training.config.config import FitConfig
-from training.distributed.coordinator import ALONE
+from training.distributed.coordinator import SINGLE_WORKER
 from training.distributed.tf_config import VARIABLE
 from training.fit import main
 from training.job.join_cluster import joined, own_settings, place
@@ -18,11 +18,11 @@ def config(addresses: list[str], index: int = 0) -> str:
 def test_a_single_worker_trains_alone(monkeypatch):
     for text in ("", config(["localhost:1"])):
         monkeypatch.setenv(VARIABLE, text)
-        with joined(FitConfig()) as crew:
-            assert crew is ALONE and crew.is_chief
-            assert own_settings(FitConfig(resume=True), crew).resume
-            assert crew.once("what", lambda: 3) == 3 and crew.gathered("what", 4) == [4]
-            assert crew.agreed([15]) == [15] and crew.agreed([]) == []
+        with joined(FitConfig()) as coordinator:
+            assert coordinator is SINGLE_WORKER and coordinator.is_chief
+            assert own_settings(FitConfig(resume=True), coordinator).resume
+            assert coordinator.broadcast("what", lambda: 3) == 3 and coordinator.all_gather("what", 4) == [4]
+            assert coordinator.any_signaled([15]) == [15] and coordinator.any_signaled([]) == []
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,6 @@ def test_only_the_chief_writes_where_it_was_told_to(tmp_path):
         (folder / "epochs.csv").write_text("")
         assert not list(tmp_path.iterdir())
     assert not folder.exists()
-    with place(config, ALONE) as folder:
+    with place(config, SINGLE_WORKER) as folder:
         assert folder.parent == tmp_path
     assert (tmp_path / "run").is_dir()

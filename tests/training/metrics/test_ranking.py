@@ -100,9 +100,9 @@ def test_of_equal_scores_the_wrong_come_first():
 def test_each_query_equals_scikit_learn(rows, seed, grades):
     relevance, scores, queries = _rows(rows, 4, seed, grades)
     values = query_values(relevance, scores, queries).values
-    judged = [query for query in np.unique(queries) if (relevance[queries == query] > 0).any()]
-    assert all(len(column) == len(judged) for column in values.values())
-    for position, query in enumerate(judged):
+    evaluated = [query for query in np.unique(queries) if (relevance[queries == query] > 0).any()]
+    assert all(len(column) == len(evaluated) for column in values.values())
+    for position, query in enumerate(evaluated):
         mine = queries == query
         right = (relevance[mine] > 0).astype(int)
         # average_precision_score steps over thresholds, the other over labels: two ways to one number.

@@ -30,13 +30,13 @@ def blocks_of(model):
     return [block for group in groups_of(model) for block in group.blocks]
 
 
-def loss_with(judged, kernel, gate, places):
+def loss_with(evaluated, kernel, gate, places):
     """The mean loss where some rows of a kernel are multiplied by a gate."""
     whole = kernel.numpy()
     changed = whole.copy()
     changed[places] *= gate
     kernel.assign(changed)
-    loss = judged.scores()["loss"]
+    loss = evaluated.scores()["loss"]
     kernel.assign(whole)
     return loss
 
@@ -47,7 +47,7 @@ def test_a_gradient_is_the_slope_of_the_loss(kind, tmp_path):
     bundle = KINDS[kind]()
     rows = rows_of(bundle, tmp_path, 1).drawn(1, 0)
     blocks = blocks_of(bundle.model)
-    found, judged = importances(rows, blocks), rows.judged()
+    found, evaluated = importances(rows, blocks), rows.evaluated()
     step = 2e-3
     for block, importance in zip(blocks, found, strict=True):
         size = block.head_size
@@ -56,7 +56,7 @@ def test_a_gradient_is_the_slope_of_the_loss(kind, tmp_path):
             (block.output_kernel, slice(head * size, (head + 1) * size), importance.heads[head]),
             (block.contract_kernel, slice(row, row + 1), importance.rows[row]),
         ):
-            ends = [loss_with(judged, kernel, 1 + sign * step, places) for sign in (1, -1)]
+            ends = [loss_with(evaluated, kernel, 1 + sign * step, places) for sign in (1, -1)]
             assert told == pytest.approx(abs(ends[0] - ends[1]) / (2 * step), rel=0.05, abs=2e-3)
 
 
@@ -97,12 +97,12 @@ def test_where_heads_look_is_what_numpy_says(tmp_path):
 def test_leaving_out_a_head_changes_nothing_for_good(tmp_path):
     bundle = KINDS["one label"]()
     rows, blocks = rows_of(bundle, tmp_path, 6), blocks_of(bundle.model)
-    judged = rows.judged()
-    before = judged.scores()
+    evaluated = rows.evaluated()
+    before = evaluated.scores()
     found = without_each_head(rows, blocks)
     assert [len(each) for each in found] == [4, 4]
-    assert judged.scores() == before
+    assert evaluated.scores() == before
     block = blocks[1]
-    gone = loss_with(judged, block.output_kernel, 0, slice(2 * block.head_size, 3 * block.head_size))
+    gone = loss_with(evaluated, block.output_kernel, 0, slice(2 * block.head_size, 3 * block.head_size))
     assert found[1][2]["loss"] == pytest.approx(gone, abs=1e-6)
     assert len({each["loss"] for part in found for each in part}) == 8

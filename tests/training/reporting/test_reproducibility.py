@@ -5,7 +5,7 @@ import pytest
 
 from training.cli.parser import parse
 from training.config.config import FitConfig
-from training.config.defaults import with_usual_of_task
+from training.config.defaults import resolve_task_defaults
 from training.reporting.reproducibility import rerun
 
 FLAGS = [
@@ -19,14 +19,14 @@ FLAGS = [
 
 @pytest.mark.parametrize("flags", FLAGS, ids=" ".join)
 def test_the_command_has_the_settings_of_the_run(flags):
-    config = with_usual_of_task(parse(FitConfig, [*flags, "--out=runs/x", "--overwrite"], "fit"))
+    config = resolve_task_defaults(parse(FitConfig, [*flags, "--out=runs/x", "--overwrite"], "fit"))
     command = shlex.split(rerun(config))
     assert command[:3] == ["python", "-m", "training.fit"]
-    again = with_usual_of_task(parse(FitConfig, command[3:], "fit"))
+    again = resolve_task_defaults(parse(FitConfig, command[3:], "fit"))
     assert again.out == Path("runs/again") and not again.overwrite
     for name, value in vars(config).items():
         assert name in ("out", "overwrite") or getattr(again, name) == value
 
 
 def test_what_is_usual_is_not_said():
-    assert rerun(with_usual_of_task(FitConfig())) == "python -m training.fit --out runs/again"
+    assert rerun(resolve_task_defaults(FitConfig())) == "python -m training.fit --out runs/again"

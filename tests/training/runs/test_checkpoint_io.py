@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from kmha.errors import InputError
-from training.cli.exceptions import Unwritten
+from training.cli.exceptions import CheckpointWriteError
 from training.runs import checkpoint_io as checkpoint
 from training.runs.checkpoint_folder import PROGRESS
 from training.runs.checkpoint_io import read_checkpoint, state_size, write_checkpoint
@@ -100,7 +100,7 @@ def test_a_disk_that_takes_no_more_leaves_the_one_before(tmp_path, monkeypatch, 
         raise error
 
     monkeypatch.setattr(tf.train.Checkpoint, "write", fail)
-    with pytest.raises(Unwritten, match=f"no checkpoint could be written into .*, {reason}$"):
+    with pytest.raises(CheckpointWriteError, match=f"no checkpoint could be written into .*, {reason}$"):
         write_checkpoint(folder, State(2.0), {"value": 2}, kept=1)
     assert [path.name for path in folder.iterdir()] == ["00000001"]
     assert read_checkpoint(folder, State(0.0)) == {"value": 1}

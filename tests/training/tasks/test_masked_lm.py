@@ -53,7 +53,7 @@ def scores_of(model, source, part) -> dict:
 
 def test_sixteen_texts_are_learnt_by_heart(inputs):
     part = inputs.part("train")
-    source = inputs.source("train", TASK.lesson(part, [], 0))
+    source = inputs.source("train", TASK.training_set(part, [], 0))
     model = new_model(inputs, source)
     before = scores_of(model, source, part)
     optimizer = AdamW(trainable(model), warmup_then_decay(5e-3, STEPS, STEPS // 20))
@@ -77,7 +77,7 @@ def test_sixteen_texts_are_learnt_by_heart(inputs):
 def test_it_starts_at_the_baseline(inputs):
     """What the first model says is what the frequencies say, as far as its small random weights let it."""
     part = inputs.part("train")
-    source = inputs.source("train", TASK.lesson(part, [], 0))
+    source = inputs.source("train", TASK.training_set(part, [], 0))
     model = new_model(inputs, source)
     found = unigram_probabilities(source.token_counts())
     np.testing.assert_allclose(np.exp(model.bias.numpy()), found, rtol=1e-5)
@@ -89,7 +89,7 @@ def test_it_starts_at_the_baseline(inputs):
 
 
 def test_the_lesson_weighs_tokens_and_not_rows(inputs):
-    source = inputs.source("train", TASK.lesson(inputs.part("train"), [], 0))
+    source = inputs.source("train", TASK.training_set(inputs.part("train"), [], 0))
     (plan,) = source.plans([8], 999, 99, rng=None)
     batch = source.batch(plan)
     model = new_model(inputs, source)

@@ -24,7 +24,7 @@ from training.tasks.outputs import (
     widened,
     with_unknown,
 )
-from training.tasks.protocol import Columns, Lesson, Part, Usual
+from training.tasks.protocol import Columns, Defaults, Part, TrainingSet
 
 if TYPE_CHECKING:
     import keras
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kmha.config import EncoderConfig
 
 TEXT, ONE, SEVERAL = "text", "label", "labels"
-USUAL_SMOOTHING = 0.1
+DEFAULT_SMOOTHING = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +69,9 @@ class ClassifyTask:
         return "macro_f1" if self.multi_label else "accuracy"
 
     @property
-    def usual(self) -> Usual:
+    def defaults(self) -> Defaults:
         """Rare labels hang on rare words, which meet the optimizer too seldom to learn at the rate of the rest."""
-        return Usual(embedding_rate=4.0) if self.several_labels else Usual()
+        return Defaults(embedding_rate=4.0) if self.several_labels else Defaults()
 
     @property
     def kept(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class ClassifyTask:
         """The label smoothing given, or the usual one: none where a rare label's share is below any smoothed target."""
         if self.label_smoothing is not None:
             return self.label_smoothing
-        return 0.0 if self.multi_label else USUAL_SMOOTHING
+        return 0.0 if self.multi_label else DEFAULT_SMOOTHING
 
     def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["ClassifyTask", Columns]:
         """Finds the text and label columns and whether rows have several labels."""
@@ -139,9 +139,9 @@ class ClassifyTask:
         """The labels."""
         return list(labels)
 
-    def tokenizations(self, usual: str) -> tuple[str, ...]:
+    def tokenizations(self, defaults: str) -> tuple[str, ...]:
         """The usual one."""
-        return (usual,)
+        return (defaults,)
 
     def preprocessor(self, parts: Mapping[str, Any]) -> Any:
         """The only part."""
@@ -175,10 +175,10 @@ class ClassifyTask:
         """The logits."""
         return model(features, training=True)
 
-    def lesson(self, part: Part, labels: Sequence[str], seed: int) -> Lesson:
+    def training_set(self, part: Part, labels: Sequence[str], seed: int) -> TrainingSet:
         """The rows of the part."""
         targets = self.targets(part, labels)
-        return Lesson(part.rows, targets, self.weights(targets))
+        return TrainingSet(part.rows, targets, self.weights(targets))
 
     def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
         """int32 label ids [R]; with several labels int32 [R, C], 1 = given."""
@@ -278,7 +278,7 @@ class ClassifyTask:
         return {name: list(ends) for name, ends in make(true, answers).items()}
 
     def baseline(
-        self, train: Part, validation: Part, judged: Part, labels: Sequence[str], seed: int
+        self, train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """TF-IDF n-grams and a linear model, on the same rows."""
         from training.baselines import text_linear as baseline
@@ -293,13 +293,13 @@ class ClassifyTask:
             validation=(validation.texts(), self.targets(validation, labels)),
             of_rows=len(train.rows),
         )
-        answers = fitted.predict(judged.texts())
+        answers = fitted.predict(evaluated.texts())
         if self.multi_label:
-            names = with_unknown(judged, labels)
-            true, _ = label_matrix(judged.examples, judged.rows, names)
+            names = with_unknown(evaluated, labels)
+            true, _ = label_matrix(evaluated.examples, evaluated.rows, names)
             answers = widened(answers, len(names))
             result = scores.multi_label_answer_scores(true, answers, names)
         else:
-            true, names = label_ids(judged.examples, judged.rows, labels)
+            true, names = label_ids(evaluated.examples, evaluated.rows, labels)
             result = scores.single_label_answer_scores(true, answers, names, num_classes=len(labels))
         return fitted.description, {**result, "intervals": self._intervals(true, answers)}

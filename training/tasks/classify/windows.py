@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from training.tasks.classify.task import ClassifyTask
 
 # Part of a window that the next one reads again, where nobody says how much: one in so many tokens.
-USUAL_SHARE = 4
+DEFAULT_SHARE = 4
 
 
 def window_shape(task: "ClassifyTask") -> WindowShape | None:
@@ -21,8 +21,8 @@ def window_shape(task: "ClassifyTask") -> WindowShape | None:
     if not task.window:
         return None
     # A quarter of a very small window may be all that it has room for.
-    usual = min(task.window // USUAL_SHARE, task.window - 3)
-    return WindowShape(task.window, usual if task.window_overlap is None else task.window_overlap)
+    defaults = min(task.window // DEFAULT_SHARE, task.window - 3)
+    return WindowShape(task.window, defaults if task.window_overlap is None else task.window_overlap)
 
 
 def check_windows(task: "ClassifyTask", max_length: int) -> None:

@@ -1,5 +1,6 @@
 """More wrong pairs for training: each query beside the training texts that look most like a right answer to it."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,9 +10,10 @@ import numpy as np
 from kmha.bundle.manifest import A_MODEL, MATCH
 from kmha.errors import InputError
 from training.baselines.bm25 import SCORES_AT_ONCE, Bm25, best_rows, suited_analyzer
-from training.cli.parser import say
 from training.tasks.match.settings import BM25
 from training.tasks.protocol import Part
+
+logger = logging.getLogger("kmha")
 
 
 class Teaching(NamedTuple):
@@ -88,7 +90,7 @@ def with_hard_negatives(
     else:
         vectors = _vectors(Path(how), queries, candidates)
         found = vector_negatives(*vectors, queries, candidates, right, count, seed, known)
-    say(f"{len(found):,} hard negatives added for {len(np.unique(found[:, 0])):,} queries")
+    logger.info(f"{len(found):,} hard negatives added for {len(np.unique(found[:, 0])):,} queries")
     more_rows = np.stack([rows[found[:, 0], 0], rows[found[:, 1], 1]], axis=1)
     more_targets = np.stack([np.zeros(len(found)), targets[found[:, 0], 1]], axis=1).astype(np.float32)
     return np.concatenate([rows, more_rows]), np.concatenate([targets, more_targets])

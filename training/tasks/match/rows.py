@@ -13,8 +13,8 @@ from training.tasks.protocol import Columns
 TEXT_A, TEXT_B, LABEL, QUERY = "text_a", "text_b", "label", "query_id"
 ANCHOR, POSITIVE, NEGATIVE = "anchor", "positive", "negative"
 RIGHT, WRONG = "1", "0"
-USUAL_PAIRS = Columns(TEXT_A, LABEL, text_b=TEXT_B)
-USUAL_TRIPLETS = Columns(ANCHOR, text_b=POSITIVE, wrong=NEGATIVE)
+DEFAULT_PAIRS = Columns(TEXT_A, LABEL, text_b=TEXT_B)
+DEFAULT_TRIPLETS = Columns(ANCHOR, text_b=POSITIVE, wrong=NEGATIVE)
 
 
 def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
@@ -30,8 +30,8 @@ def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
     given = columns.text or columns.text_b or columns.label
     query = columns.query or (QUERY if QUERY in (available or ()) else "")
     flags = {query: "query-column"} if query else {}
-    if not given and set(USUAL_TRIPLETS.required) <= set(available or ()):
-        found = dataclasses.replace(USUAL_TRIPLETS, separator=columns.separator, query=query)
+    if not given and set(DEFAULT_TRIPLETS.required) <= set(available or ()):
+        found = dataclasses.replace(DEFAULT_TRIPLETS, separator=columns.separator, query=query)
     else:
         found = Columns(
             columns.text or TEXT_A,

@@ -75,7 +75,7 @@ def _if_asked(asked: bool, make: Any) -> dict[str, Any]:
 
 
 def baseline_scores(
-    task: "MatchTask", train: Part, validation: Part, judged: Part, labels: Sequence[str], seed: int
+    task: "MatchTask", train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
 ) -> tuple[str, dict[str, Any]]:
     """The description and scores of the baseline that is best on validation rows; see `MatchTask.baseline`."""
     fitted = fit_pair_baseline(
@@ -84,9 +84,9 @@ def baseline_scores(
         target=task.target,  # pyright: ignore  (settled by now)
         seed=seed,
     )
-    found = fitted.scores(*_texts(judged))
+    found = fitted.scores(*_texts(evaluated))
     if task.target == "classes":
-        true, names = label_ids(judged.examples, judged.rows, labels)
+        true, names = label_ids(evaluated.examples, evaluated.rows, labels)
         answers = found[LINEAR]
         result = scores.single_label_answer_scores(true, answers, names, num_classes=len(labels))
         ends = label_intervals.single_label_intervals(true, answers)
@@ -98,7 +98,7 @@ def baseline_scores(
             {name: each if name == LINEAR else _as_shares(each) for name, each in given.items()}
             for given in (found, before)
         )
-    wanted, targets = task.targets(judged, labels), task.targets(validation, labels)
+    wanted, targets = task.targets(evaluated, labels), task.targets(validation, labels)
     results: dict[str, dict[str, Any]] = {}
     on_validation: dict[str, float] = {}
     for name in found:
@@ -108,7 +108,9 @@ def baseline_scores(
         rankings = validation.examples.named_queries
         value = score_scores(targets, before[name], cut, rankings, intervals=False)[task.metric]
         on_validation[name] = -np.inf if value is None else value
-        results[name] = score_scores(wanted, found[name], cut, judged.examples.named_queries, intervals=True)
+        results[name] = score_scores(
+            wanted, found[name], cut, evaluated.examples.named_queries, intervals=True
+        )
     best = max(on_validation, key=lambda name: on_validation[name])
     described = fitted.description if best == LINEAR else best
     others = {name: {task.metric: result[task.metric]} for name, result in results.items()}

@@ -82,8 +82,8 @@ def check_labels(examples: ExampleSet, target: Target) -> None:
 
 def loss_of(task: "MatchTask", target: Target, train: ExampleSet) -> Loss:
     """The loss given, or the usual one of the target; raises InputError where it cannot be."""
-    usual: Loss = "squares" if target == "graded" else "cross-entropy"
-    loss = usual if task.loss == "auto" else task.loss
+    defaults: Loss = "squares" if target == "graded" else "cross-entropy"
+    loss = defaults if task.loss == "auto" else task.loss
     if target == "classes":
         name = next((name for name in train.label_names if number(name) is None), train.label_names[0])
         _check_classes(task, f"classes such as {name!r}")

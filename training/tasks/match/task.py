@@ -5,6 +5,7 @@ Judging imports scikit-learn, which takes a second: inside the methods, so that 
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from kmha.errors import InputError
 from training.cli.bounds import Count, Positive, Probability, Range
-from training.cli.parser import say
 from training.io.example_store import Example, ExampleSet, label_ids
 from training.io.tables import Row
 from training.tasks.match.rows import number, pair_columns, pair_examples
@@ -30,7 +30,9 @@ from training.tasks.match.settings import (
     target_of,
 )
 from training.tasks.outputs import random_probabilities, row_probabilities
-from training.tasks.protocol import Columns, Lesson, Part, Usual
+from training.tasks.protocol import Columns, Defaults, Part, TrainingSet
+
+logger = logging.getLogger("kmha")
 
 if TYPE_CHECKING:
     import keras
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from kmha.config import EncoderConfig
 
 SCORE = "score"
-USUAL_FORM = "cross"
+DEFAULT_FORM = "cross"
 Tokenization = Literal["wordpiece", "char", "word"]
 
 
@@ -82,7 +84,7 @@ class MatchTask:
     masking = None
     windows = None
     # Pairs are learnt by heart sooner: the best epoch of mrpc is the third of 125 batches, of wikiqa the second of 275.
-    usual = Usual(batches_on=500)
+    defaults = Defaults(batches_on=500)
     baseline_name = "baseline"
     num_texts = 2
     several_labels = False
@@ -121,7 +123,7 @@ class MatchTask:
     def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["MatchTask", Columns]:
         """Finds the columns; refuses settings that contradict each other."""
         columns = pair_columns(available, columns)
-        task = dataclasses.replace(self, form=self.form or USUAL_FORM)
+        task = dataclasses.replace(self, form=self.form or DEFAULT_FORM)
         if columns.wrong:
             if self.target not in ("auto", "binary"):
                 raise InputError(f"--match.target: wanted binary for triplets, given {self.target}")
@@ -149,9 +151,9 @@ class MatchTask:
         """The classes, or one score."""
         return list(labels) if self.target == "classes" else [SCORE]
 
-    def tokenizations(self, usual: str) -> tuple[str, ...]:
+    def tokenizations(self, defaults: str) -> tuple[str, ...]:
         """The granularities, or the usual way."""
-        return tuple(dict.fromkeys(self.granularities)) or (usual,)
+        return tuple(dict.fromkeys(self.granularities)) or (defaults,)
 
     def preprocessor(self, parts: Mapping[str, Any]) -> Any:
         """One for pairs, of all parts."""
@@ -173,7 +175,7 @@ class MatchTask:
             encoders,
             len(labels),
             target=self.target,  # pyright: ignore  (settled by now)
-            form=self.form or USUAL_FORM,
+            form=self.form or DEFAULT_FORM,
             rounds=self.rounds,
             pooling=self.pooling,
             symmetric=self.symmetric,
@@ -206,7 +208,7 @@ class MatchTask:
             return model.all_pairs(features, training=True)
         return model(features, training=True)
 
-    def lesson(self, part: Part, labels: Sequence[str], seed: int) -> Lesson:
+    def training_set(self, part: Part, labels: Sequence[str], seed: int) -> TrainingSet:
         """The rows that the loss can learn from, and hard negatives."""
         targets = self.targets(part, labels)
         rows = np.stack([part.rows, part.rows], axis=1).astype(np.int64)
@@ -225,12 +227,12 @@ class MatchTask:
                     f"--match.loss {self.loss}: wanted queries with right answers to tell from others, given none"
                 )
             if teaching.skipped_queries:
-                say(
+                logger.info(
                     f"{teaching.skipped_queries:,} queries skipped: the {self.loss} loss can learn nothing from them"
                 )
             rows, targets = rows[teaching.rows], targets[teaching.rows]
         lists = targets[:, 1].astype(np.int64) if self.loss in LISTS else None
-        return Lesson(rows, targets, np.ones(len(rows), np.float32), lists)
+        return TrainingSet(rows, targets, np.ones(len(rows), np.float32), lists)
 
     def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
         """float32 [R, 2]: 0 or 1, a class id or a number; and the number of the row's query among these rows."""
@@ -292,9 +294,9 @@ class MatchTask:
         return pair_scores(self, part, labels, probabilities, decision, intervals)
 
     def baseline(
-        self, train: Part, validation: Part, judged: Part, labels: Sequence[str], seed: int
+        self, train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """TF-IDF cosine, BM25 and a linear model on overlap features; the one best on validation rows."""
         from training.tasks.match.scoring import baseline_scores
 
-        return baseline_scores(self, train, validation, judged, labels, seed)
+        return baseline_scores(self, train, validation, evaluated, labels, seed)

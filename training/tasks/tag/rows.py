@@ -116,8 +116,8 @@ def _missing(name: str, flag: str, available: Sequence[str]) -> str:
         return f"--data.{flag}: wanted one of {', '.join(available)}, given {name}"
     near = difflib.get_close_matches(name, available, n=1)
     hint = f"did you mean --data.{flag} {near[0]}?" if near else f"name one with --data.{flag}"
-    usual = f" (or the columns {TEXT}, {SPANS})" if name in (WORDS, TAGS) else ""
-    return f"--data.{flag}: wanted a column {name}{usual}, given {', '.join(available)}; {hint}"
+    defaults = f" (or the columns {TEXT}, {SPANS})" if name in (WORDS, TAGS) else ""
+    return f"--data.{flag}: wanted a column {name}{defaults}, given {', '.join(available)}; {hint}"
 
 
 def _spans(text: str, items: Sequence[str], place: str, columns: Columns) -> list[_Given]:

@@ -41,7 +41,7 @@ def sentence_scores(
 
 
 def baseline_scores(
-    task: "TagTask", train: Part, validation: Part, judged: Part, seed: int
+    task: "TagTask", train: Part, validation: Part, evaluated: Part, seed: int
 ) -> tuple[str, dict[str, Any]]:
     """What the baseline is, and its scores on the judged sentences."""
     from training.baselines.tagging import fit_tag_baseline
@@ -50,8 +50,8 @@ def baseline_scores(
         (read_sentences(part.examples, part.rows), task.given_tags(part)) for part in (train, validation)
     )
     fitted = fit_tag_baseline(*learnt, *held_out, seed)
-    predicted = fitted.predict(read_sentences(judged.examples, judged.rows))
-    return fitted.description, _scores(task, task.given_tags(judged), predicted, True)
+    predicted = fitted.predict(read_sentences(evaluated.examples, evaluated.rows))
+    return fitted.description, _scores(task, task.given_tags(evaluated), predicted, True)
 
 
 def _scores(task: "TagTask", gold: Any, predicted: Any, intervals: bool) -> dict[str, Any]:

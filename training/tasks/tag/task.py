@@ -5,6 +5,7 @@ Judging imports scikit-learn, which takes a second: inside the methods, so that 
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,11 +15,12 @@ from kmha.errors import InputError
 from kmha.tags.letters import Scheme
 from kmha.tags.schemes import allowed_transitions, broken, detect_scheme, repaired, spans_of, tags_of
 from training.cli.bounds import Probability, Range
-from training.cli.parser import say
 from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
-from training.tasks.protocol import Columns, Lesson, Part, Usual
+from training.tasks.protocol import Columns, Defaults, Part, TrainingSet
 from training.tasks.tag.rows import sentence_example, tag_columns
+
+logger = logging.getLogger("kmha")
 
 if TYPE_CHECKING:
     import keras
@@ -74,9 +76,9 @@ class TagTask:
         return self.best_by
 
     @property
-    def usual(self) -> Usual:
+    def defaults(self) -> Defaults:
         """Little is dropped, since every word is asked for; but spelling is learnt from words that are dropped."""
-        return Usual(0.3, 0.2) if self.characters else Usual(0.05, 0.05)
+        return Defaults(0.3, 0.2) if self.characters else Defaults(0.05, 0.05)
 
     @property
     def kept(self) -> dict[str, Any]:
@@ -135,9 +137,9 @@ class TagTask:
         """The tags of the training rows in the scheme that is learnt, sorted."""
         return sorted({tag for tags in self.given_tags(train) for tag in self.learnt(tags)})
 
-    def tokenizations(self, usual: str) -> tuple[str, ...]:
+    def tokenizations(self, defaults: str) -> tuple[str, ...]:
         """The usual one."""
-        return (usual,)
+        return (defaults,)
 
     def preprocessor(self, parts: Mapping[str, Any]) -> Any:
         """One for sentences, around the only part."""
@@ -187,9 +189,9 @@ class TagTask:
 
         return model.potentials(model(features, training=True), features[WORD_MASK])
 
-    def lesson(self, part: Part, labels: Sequence[str], seed: int) -> Lesson:
+    def training_set(self, part: Part, labels: Sequence[str], seed: int) -> TrainingSet:
         """The sentences of the part."""
-        return Lesson(part.rows, self.targets(part, labels), np.ones(len(part.rows), np.float32))
+        return TrainingSet(part.rows, self.targets(part, labels), np.ones(len(part.rows), np.float32))
 
     def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
         """int32 [N], a tag id of each word, one sentence after another, in the scheme that is learnt."""
@@ -255,12 +257,12 @@ class TagTask:
         return sentence_scores(self, part, labels, answers, intervals)
 
     def baseline(
-        self, train: Part, validation: Part, judged: Part, labels: Sequence[str], seed: int
+        self, train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """The most frequent tag of each word, or a linear model on windows, affixes and shapes."""
         from training.tasks.tag.scoring import baseline_scores
 
-        return baseline_scores(self, train, validation, judged, seed)
+        return baseline_scores(self, train, validation, evaluated, seed)
 
 
 def tag_sequences(examples: ExampleSet, rows: np.ndarray) -> list[list[str]]:
@@ -282,7 +284,7 @@ def _tell_broken(examples: ExampleSet, scheme: Scheme) -> None:
             before = tags[word - 1] if word else "the start"
             shown.append(f"{examples.place(row)} word {word + 1} ({tags[word]} after {before})")
     if count:
-        say(
+        logger.info(
             f"{count:,} tags break {scheme} and are repaired: {', '.join(shown)}{', …' * (count > len(shown))}"
         )
 

@@ -157,8 +157,8 @@ def test_the_baseline_is_judged_on_the_same_rows_and_labels(tmp_path, task):
     examples = [Example((word,), (label,), "") for word, label in [("red", "warm"), ("blue", "cold")] * 8]
     train = Part(write_examples(examples, tmp_path / "train"), np.arange(16))
     unknown = [*examples[:6], Example(("green",), ("new",), "")]
-    judged = Part(write_examples(unknown, tmp_path / "judged"), np.arange(7))
-    description, scores = task.baseline(train, train, judged, ["cold", "warm"], seed=0)
+    evaluated = Part(write_examples(unknown, tmp_path / "judged"), np.arange(7))
+    description, scores = task.baseline(train, train, evaluated, ["cold", "warm"], seed=0)
     assert "16 training rows" in description
     assert scores["rows"] == 7 and scores["per_class"]["warm"]["recall"] == 1
     assert scores["accuracy"] == pytest.approx(6 / 7) and "new" in scores["per_class"]

@@ -6,7 +6,7 @@ from kmha.document_windows import WindowShape
 from kmha.errors import InputError
 from tests.bundles import make_bundle
 from training.config.config import EncoderSection, FitConfig, TextSection
-from training.config.defaults import with_usual_of_task
+from training.config.defaults import resolve_task_defaults
 from training.config.validation import check_settings
 from training.tasks.classify.task import ClassifyTask
 from training.tasks.classify.windows import window_shape
@@ -45,20 +45,20 @@ def test_without_settings_there_are_no_windows():
 @pytest.mark.parametrize(("window", "overlap"), [(256, 64), (8, 2), (4, 1), (3, 0)])
 def test_usually_a_quarter_is_read_again(window, overlap):
     assert ClassifyTask(window=window).windows == WindowShape(window, overlap)
-    check_settings(with_usual_of_task(settings(512, window=window)))
+    check_settings(resolve_task_defaults(settings(512, window=window)))
 
 
 def test_an_encoder_has_positions_for_a_window_alone():
     from training.config.encoder_shape import encoder_config
 
-    config = with_usual_of_task(settings(window=16))
+    config = resolve_task_defaults(settings(window=16))
     assert config.classify.encoder(encoder_config(config, 100, 1)).max_length == 16
 
 
 def test_of_a_checkpoint_a_window_must_fit_not_the_text(tmp_path):
     make_bundle().save(tmp_path / "run")
     start = EncoderSection(pretrained=str(tmp_path / "run"))
-    check_settings(with_usual_of_task(dataclasses.replace(settings(window=24), encoder=start)))
+    check_settings(resolve_task_defaults(dataclasses.replace(settings(window=24), encoder=start)))
     for given, message in (
         (
             {},
@@ -70,4 +70,4 @@ def test_of_a_checkpoint_a_window_must_fit_not_the_text(tmp_path):
         ),
     ):
         with pytest.raises(InputError, match=message):
-            with_usual_of_task(dataclasses.replace(settings(**given), encoder=start))
+            resolve_task_defaults(dataclasses.replace(settings(**given), encoder=start))

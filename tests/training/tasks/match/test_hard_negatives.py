@@ -133,13 +133,13 @@ def test_hard_negatives_are_part_of_the_lesson(part, loss):
     from dataclasses import replace
 
     task = replace(TASK, hard_negatives="bm25", loss=loss, form="bi", negatives=2)
-    lesson = task.lesson(part, ["score"], seed=0)
+    training_set = task.training_set(part, ["score"], seed=0)
     # Three queries get two each; the rows of the one without a right answer teach only where each row stands alone.
-    assert len(lesson.rows) == (5 if loss == "cross-entropy" else 4) + 6
-    assert len(lesson.targets) == len(lesson.weights) == len(lesson.rows)
-    assert lesson.targets[:, 0].sum() == 3
+    assert len(training_set.rows) == (5 if loss == "cross-entropy" else 4) + 6
+    assert len(training_set.targets) == len(training_set.weights) == len(training_set.rows)
+    assert training_set.targets[:, 0].sum() == 3
     if loss in ("triplet", "listwise"):
-        assert lesson.lists is not None and len(set(lesson.lists)) == 3
+        assert training_set.lists is not None and len(set(training_set.lists)) == 3
 
 
 def test_texts_of_nothing_are_no_trouble(tmp_path):
@@ -147,7 +147,7 @@ def test_texts_of_nothing_are_no_trouble(tmp_path):
         Example((text, other), ("1",), "a") for text, other in zip(TEXTS, ["", " ", *TEXTS[2:]], strict=True)
     ]
     part = Part(write_examples(rows, tmp_path, num_texts=2), np.arange(len(TEXTS)))
-    lesson = MatchTask(target="binary", loss="cross-entropy", hard_negatives="bm25").lesson(
+    training_set = MatchTask(target="binary", loss="cross-entropy", hard_negatives="bm25").training_set(
         part, ["score"], 0
     )
-    assert len(lesson.rows) > len(TEXTS)
+    assert len(training_set.rows) > len(TEXTS)

@@ -18,7 +18,7 @@ from training.data.pair_batches import PairSource
 from training.io.example_store import Example, write_examples
 from training.tasks.match.initialization import start_from_overlap, training_shares
 from training.tasks.match.task import MatchTask
-from training.tasks.protocol import Lesson, Part
+from training.tasks.protocol import Part, TrainingSet
 
 ROWS = 90
 GRANULARITIES = ("char", "word")
@@ -43,8 +43,8 @@ def source_of(inputs: Inputs, values, rows=None, lists=None, **options) -> PairS
     rows = np.arange(ROWS) if rows is None else np.asarray(rows)
     queries = np.arange(len(rows)) if lists is None else lists
     targets = np.stack([values, queries], axis=1).astype(np.float32)
-    lesson = Lesson(np.stack([rows, rows], axis=1), targets, np.ones(len(rows), np.float32), lists)
-    source: Any = inputs.source("train", lesson, **options)
+    training_set = TrainingSet(np.stack([rows, rows], axis=1), targets, np.ones(len(rows), np.float32), lists)
+    source: Any = inputs.source("train", training_set, **options)
     return source
 
 

@@ -201,11 +201,11 @@ def test_rows_without_names_belong_to_the_query_of_their_first_text(tmp_path):
 
 def test_a_lesson_is_all_rows_where_each_is_learnt_alone(tmp_path):
     part = Part(part_of(tmp_path, ["1", "0", "1", "0"]).examples, np.array([1, 3]))
-    lesson = BINARY.lesson(part, ["score"], seed=0)
-    assert lesson.rows.tolist() == [[1, 1], [3, 3]] and lesson.rows.dtype == np.int64
-    assert lesson.targets[:, 0].tolist() == [0, 0]
-    assert lesson.weights.tolist() == [1, 1] and lesson.weights.dtype == np.float32
-    assert lesson.lists is None
+    training_set = BINARY.training_set(part, ["score"], seed=0)
+    assert training_set.rows.tolist() == [[1, 1], [3, 3]] and training_set.rows.dtype == np.int64
+    assert training_set.targets[:, 0].tolist() == [0, 0]
+    assert training_set.weights.tolist() == [1, 1] and training_set.weights.dtype == np.float32
+    assert training_set.lists is None
 
 
 ROWS = [
@@ -225,17 +225,17 @@ ROWS = [
 )
 def test_queries_that_teach_nothing_are_skipped_and_counted(tmp_path, capsys, loss, rows, skipped):
     task = replace(BINARY, loss=loss, form="bi")
-    lesson = task.lesson(part_of(tmp_path, ROWS), ["score"], seed=0)
-    assert lesson.rows.tolist() == [[row, row] for row in rows]
-    assert len(lesson.targets) == len(lesson.weights) == len(rows)
+    training_set = task.training_set(part_of(tmp_path, ROWS), ["score"], seed=0)
+    assert training_set.rows.tolist() == [[row, row] for row in rows]
+    assert len(training_set.targets) == len(training_set.weights) == len(rows)
     said = capsys.readouterr().err
     assert said == f"{skipped} queries skipped: the {loss} loss can learn nothing from them\n"
     if loss == "contrastive":
-        assert lesson.lists is None
+        assert training_set.lists is None
     else:
-        assert lesson.lists is not None
-        np.testing.assert_array_equal(lesson.lists, lesson.targets[:, 1])
-        assert lesson.lists[0] == lesson.lists[1]
+        assert training_set.lists is not None
+        np.testing.assert_array_equal(training_set.lists, training_set.targets[:, 1])
+        assert training_set.lists[0] == training_set.lists[1]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_queries_that_teach_nothing_are_skipped_and_counted(tmp_path, capsys, lo
 )
 def test_rows_that_teach_nothing_at_all_are_refused(tmp_path, loss, rows):
     with pytest.raises(InputError, match=f"--match.loss {loss}: wanted queries with right answers to tell"):
-        replace(BINARY, loss=loss).lesson(part_of(tmp_path, rows), ["score"], seed=0)
+        replace(BINARY, loss=loss).training_set(part_of(tmp_path, rows), ["score"], seed=0)
 
 
 def test_each_loss_is_the_one_that_was_asked_for():
