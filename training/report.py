@@ -22,8 +22,7 @@ from training.cli.column_flags import ColumnFlags
 from training.cli.parser import parse, run
 from training.data.sources import file_source
 from training.html.page import check_out
-from training.reporting.from_run import named_rows
-from training.runs.run_folder import METRICS, REPORT
+from training.runs.run_folder import METRICS, REPORT, named_rows
 
 logger = logging.getLogger("kmha")
 

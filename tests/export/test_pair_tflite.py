@@ -22,7 +22,7 @@ from tests.export.pair_bundles import KINDS, ROWS, answers_of, bundle_of, writte
 DEVICE = """
 import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
-from export.tflite_runner import load_tflite
+from export.tflite.runner import load_tflite
 print(load_tflite(sys.argv[1])([("old bread", "new bread")])[0, 0])
 """
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -33,7 +33,7 @@ DEVICE = """
 import json, sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
 from pathlib import Path
-from export.read_onnx import read
+from export.onnx.predictor import read
 print(json.dumps(read(Path(sys.argv[1])).probabilities([["bread"] * 40, "old ferry"]).tolist()))
 """
 OPSETS = (17, 13, 18)

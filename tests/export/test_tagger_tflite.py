@@ -36,7 +36,7 @@ from tests.export.tagger_bundles import (
 DEVICE = """
 import json, sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
-from export.tflite_runner import load_tflite
+from export.tflite.runner import load_tflite
 print(json.dumps(load_tflite(sys.argv[1])([["bread"] * 40, "old ferry"]).tolist()))
 """
 every_kind = pytest.mark.parametrize("kind", KINDS)

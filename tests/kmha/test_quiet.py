@@ -9,7 +9,7 @@ from tests.command_runs import ROOT, clean_environment
 
 IMPORT = "from kmha.quiet import import_tensorflow; import_tensorflow()\n"
 USE = """
-import kmha.bundle, sys, tensorflow as tf
+import kmha.bundle.bundle, sys, tensorflow as tf
 tf.function(lambda x: x + 1)(tf.constant(1.0))
 list(tf.data.Dataset.range(3).map(lambda x: x + 1))
 import_tensorflow()

@@ -17,7 +17,7 @@ from typing import IO
 from kmha.errors import InputError
 from training.cli.parser import FAILED, INTERRUPTED, WRONG_INPUT
 from training.distributed.tf_config import VARIABLE
-from training.runtime.cpu_sharding import available_cores
+from training.runtime.resource_usage import available_cores
 
 logger = logging.getLogger("kmha")
 

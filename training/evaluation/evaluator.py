@@ -27,8 +27,9 @@ from training.tasks.classify.task import ClassifyTask
 from training.tasks.masked_lm import MaskedLmTask, kept_task
 from training.tasks.match.rows import DEFAULT_PAIRS, DEFAULT_TRIPLETS, QUERY
 from training.tasks.match.task import MatchTask
-from training.tasks.outputs import row_outputs, word_scores
+from training.tasks.outputs import row_outputs
 from training.tasks.protocol import Columns, Part, Task
+from training.tasks.tag.outputs import word_scores
 from training.tasks.tag.rows import tag_columns
 from training.tasks.tag.task import TagTask
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.bundle.bundle import Bundle
-from kmha.bundle.manifest import MATCH, read_manifest, sha256
+from kmha.bundle.manifest import MATCH, read_manifest
 from kmha.calibration import Calibration
 from kmha.errors import InputError
 from training.cli.column_flags import GivenColumns
@@ -16,35 +16,7 @@ from training.data.inputs import cut_parts
 from training.evaluation.evaluator import asked_rows
 from training.reporting.report_data import ReportData, ScoredSplit, file_sizes, most_tokens
 from training.reporting.reproducibility import rerun
-from training.runs.run_folder import CONFIG, METRICS
-
-
-def named_rows(manifest: dict[str, Any], data: Path) -> tuple[str, dict[str, Any]]:
-    """What rows are called, as by the fit or else as their file, and where all rows of the run come from.
-
-    Args:
-        manifest: bundle.json of the run.
-        data: The file.
-
-    Returns:
-        The name, and by name {"name", "sha256"}, with these rows.
-
-    Raises:
-        InputError: The run has trained on them.
-    """
-    kept = manifest.get("data")
-    kept = kept if isinstance(kept, dict) else {}
-    origins = {part: each for part, each in kept.items() if isinstance(each, dict)}
-    found = sha256(data)
-    same = [part for part, each in origins.items() if each.get("sha256") == found]
-    if "train" in same:
-        raise InputError(
-            f"--data {data}: wanted rows that the run has not trained on, given its training rows"
-        )
-    if same:
-        return same[0], origins
-    return data.name, origins | {data.name: {"name": str(data), "sha256": found}}
-
+from training.runs.run_folder import CONFIG, METRICS, named_rows
 
 _ROWS = "rows"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import tomli_w
 
-from kmha.bundle.manifest import MANIFEST
+from kmha.bundle.manifest import MANIFEST, sha256
 from kmha.errors import InputError
 from training.cli.config_diff import differences
 from training.config.config import FitConfig, settings
@@ -249,3 +249,30 @@ def rewrite(folder: Path, bundle: Any) -> None:
             take_place(new, final)
     except OSError as error:
         raise InputError(f"{folder}: cannot write there, {error.strerror or error}") from error
+
+
+def named_rows(manifest: dict[str, Any], data: Path) -> tuple[str, dict[str, Any]]:
+    """What rows are called, as by the fit or else as their file, and where all rows of the run come from.
+
+    Args:
+        manifest: bundle.json of the run.
+        data: The file.
+
+    Returns:
+        The name, and by name {"name", "sha256"}, with these rows.
+
+    Raises:
+        InputError: The run has trained on them.
+    """
+    kept = manifest.get("data")
+    kept = kept if isinstance(kept, dict) else {}
+    origins = {part: each for part, each in kept.items() if isinstance(each, dict)}
+    found = sha256(data)
+    same = [part for part, each in origins.items() if each.get("sha256") == found]
+    if "train" in same:
+        raise InputError(
+            f"--data {data}: wanted rows that the run has not trained on, given its training rows"
+        )
+    if same:
+        return same[0], origins
+    return data.name, origins | {data.name: {"name": str(data), "sha256": found}}

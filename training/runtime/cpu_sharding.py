@@ -12,13 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from training.config.config import FitConfig, TrainSection
+from training.runtime.resource_usage import available_cores
 from training.tasks.protocol import Task
-
-
-def available_cores() -> int:
-    """The cores that this process may use; all of the machine's where the system does not say which."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
 
 # The sums of the shares' gradients grow with their number; more than two were not measured.
 MOST_SHARES = 4

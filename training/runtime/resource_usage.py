@@ -2,13 +2,12 @@
 
 import contextlib
 import math
+import os
 import resource
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
-
-from training.runtime.cpu_sharding import available_cores
 
 
 class Cost:
@@ -63,3 +62,8 @@ def _device_memory() -> dict[str, int]:
             name = device.name.removeprefix("/device:")
             found[name] = int(tf.config.experimental.get_memory_info(name)["peak"])
     return found
+
+
+def available_cores() -> int:
+    """The cores that this process may use; all of the machine's where the system does not say which."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

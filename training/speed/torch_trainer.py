@@ -7,7 +7,7 @@ from typing import Any
 import torch  # pyright: ignore[reportMissingImports]  (perhaps in an environment of its own)
 import transformers  # pyright: ignore[reportMissingImports]
 
-from training.runtime.cpu_sharding import available_cores
+from training.runtime.resource_usage import available_cores
 from training.speed.workload import Work, answer
 
 

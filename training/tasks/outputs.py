@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from kmha.tags.tagging import Decoder, Tagged, put_scores
-from training.data.sentence_batches import SentenceSource
 from training.tasks.protocol import Part
 
 
@@ -40,31 +38,6 @@ def random_probabilities(model: Any, rows: int) -> np.ndarray:
     """float32 [R, C] of a model that knows nothing."""
     logits = np.random.default_rng(0).normal(size=(rows, model.num_labels))
     return np.asarray(model.probabilities(logits.astype(np.float32)))
-
-
-def tagged_sentences(decoder: Decoder, source: SentenceSource, outputs: Iterable[tuple[Any, Any]]) -> Tagged:
-    """The tags of every sentence of a source.
-
-    Args:
-        decoder: Of the model.
-        source: The sentences.
-        outputs: Of each batch its plan and its scores, float32 [B, W, K].
-    """
-    return decoder(word_scores(decoder.num_tags, source, outputs), source.word_counts)
-
-
-def word_scores(num_tags: int, source: SentenceSource, outputs: Iterable[tuple[Any, Any]]) -> np.ndarray:
-    """The scores of every word of a source, float32 [N, K], one sentence after another.
-
-    Args:
-        num_tags: K.
-        source: The sentences.
-        outputs: Of each batch its plan and its scores, float32 [B, W, K].
-    """
-    scores = np.zeros((int(source.counts.sum()), num_tags), np.float32)
-    for plan, found in outputs:
-        put_scores(scores, np.asarray(found), source.begins[plan.rows], source.counts[plan.rows])
-    return scores
 
 
 def unknown_rows(part: Part, labels: Sequence[str]) -> dict[str, int]:

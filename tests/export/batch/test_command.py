@@ -11,7 +11,7 @@ from tests.bundles import TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call, clean_environment
 
 WITHOUT_BEAM = (
-    "import sys; sys.modules['apache_beam'] = None; import export.batch; sys.exit(export.batch.main())"
+    "import sys; sys.modules['apache_beam'] = None; import export.batch.__main__; sys.exit(export.batch.main())"
 )
 
 

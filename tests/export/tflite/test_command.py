@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from export.device.tokenizer import Tokenizer
-from export.tflite import convert as tflite_convert
+from export.tflite.__main__ import convert as tflite_convert
 from export.tflite.__main__ import chosen_lengths, main, write_tflite
 from export.tflite.check import new_interpreter, op_counts
 from export.tflite.convert import convert, run_converter
@@ -21,7 +21,7 @@ FILES = ["m.labels.txt", "m.tflite", "m.tokenizer.json", "m.vocab.txt"]
 DEVICE = """
 import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
-from export.tflite_runner import load_tflite
+from export.tflite.runner import load_tflite
 print(load_tflite(sys.argv[1])(["old bread"])[0].tolist())
 """
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from kmha.bundle import bundle as module
+from kmha.bundle.bundle import bundle as module
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, ONE, SEVERAL, TEXTS, make_bundle, one_label_bundle, several_label_bundle
@@ -17,7 +17,7 @@ import json, sys
 sys.modules["training"] = None
 from kmha.quiet import import_tensorflow
 import_tensorflow()
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 bundle = Bundle.load(sys.argv[1])
 print(json.dumps(bundle.predict(json.loads(sys.argv[2]))))
 """

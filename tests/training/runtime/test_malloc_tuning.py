@@ -9,7 +9,7 @@ import pytest
 MIB = 64  # more than glibc ever takes from what was freed, unless told
 SCRIPT = f"""
 import resource, sys
-from training.kept_memory import keep_freed_memory
+from training.runtime.malloc_tuning import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 before = 0

@@ -231,7 +231,7 @@ class TagTask:
     def reader(self, model: "keras.Model") -> Callable[[Any, Any], Any]:
         """Gives the tags of each sentence, `kmha.tags.tagging.Tagged`."""
         from kmha.tags.tagging import Decoder
-        from training.tasks.outputs import tagged_sentences
+        from training.tasks.tag.outputs import tagged_sentences
 
         return functools.partial(tagged_sentences, Decoder(model))
 
