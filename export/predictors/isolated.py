@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from export.predictors.protocol import exchange
+from export.predictors import exchange
 from export.predictors.artefacts import Artefact
 from export.predictors.protocol import Row
 from kmha.errors import InputError

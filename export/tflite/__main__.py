@@ -154,7 +154,7 @@ def write_tflite(
     from export.device_files.files import LABELS, VOCABULARY, device_files, written_for_devices
     from export.graph.embedding import check_embeds
     from export.graph.model_function import check_attention
-    from export.tflite.__main__ import metadata as tflite_metadata
+    from export.tflite import metadata as tflite_metadata
     from export.tflite.check import check_answers, check_ops
     from export.tflite.convert import convert
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from export.answer import main
-from export.predictors.protocol import isolated as processes
+from export.predictors import isolated as processes
 from export.predictors.artefacts import Artefact, recognise
 from export.predictors.exchange import read_texts, write_texts
 from export.predictors.isolated import ask

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 import yaml
 
-from export.batch.__main__ import answers as batch_model
-from export.benchmark.__main__ import __main__ as benchmark
+from export.batch import answers as batch_model
+from export.benchmark import __main__ as benchmark
 from export.predictors.exchange import read_texts, write_texts
 from export.savedmodel.__main__ import load_savedmodel, write_savedmodel
 from export.savedmodel.predictor import read

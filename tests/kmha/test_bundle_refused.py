@@ -6,7 +6,7 @@ import json
 import keras
 import pytest
 
-from kmha.bundle.bundle import bundle as module
+from kmha.bundle import bundle as module
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from tests.bundles import one_label_bundle, several_label_bundle

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from kmha.bundle.bundle import bundle as module
+from kmha.bundle import bundle as module
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, PAIRS, make_pair_bundle, one_label_bundle, pair_bundle

@@ -21,7 +21,7 @@ from training.data.load import Data
 from training.data.sentence_batches import SentenceTokens
 from training.distillation.hidden_states import Trainee, check_same_features, check_same_passes
 from training.distillation.teacher import Teacher, answer_rows, kept_answers, write_answers
-from training.losses.classification import distillation as distill_losses
+from training.losses import distillation as distill_losses
 from training.tasks.protocol import Part, Task, TrainingSet
 
 logger = logging.getLogger("kmha")

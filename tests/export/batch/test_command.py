@@ -10,9 +10,7 @@ from kmha.errors import InputError
 from tests.bundles import TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call, clean_environment
 
-WITHOUT_BEAM = (
-    "import sys; sys.modules['apache_beam'] = None; import export.batch.__main__; sys.exit(export.batch.main())"
-)
+WITHOUT_BEAM = "import sys; sys.modules['apache_beam'] = None; import export.batch.__main__; sys.exit(export.batch.__main__.main())"
 
 
 @pytest.mark.parametrize(

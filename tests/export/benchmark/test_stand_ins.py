@@ -47,7 +47,7 @@ for line in sys.stdin:
 @pytest.fixture
 def stand_ins(monkeypatch):
     """Lets stand-ins play; returns how each is to die by its kind, and the requests that each kind was given."""
-    from export.benchmark.__main__ import match
+    from export.benchmark import match
     from training.io.json_subprocess import WorkerProcess
 
     deaths, asked = {"sample": ["a text"]}, []
@@ -118,7 +118,7 @@ def test_texts_of_a_file_are_answered_from_the_column_of_the_training(runs, stan
 
 
 def test_peers_get_the_sizes_of_the_run_and_missing_ones_are_named(runs, stand_ins, monkeypatch):
-    from export.benchmark.__main__ import match
+    from export.benchmark import match
 
     start, given = match.start_worker, {}
 

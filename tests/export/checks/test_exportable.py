@@ -2,9 +2,9 @@ import pytest
 
 from export import verify
 from export.checks.exportable import check_exportable
-from export.onnx.__main__ import __main__ as onnx
-from export.savedmodel.__main__ import __main__ as savedmodel
-from export.tflite.__main__ import __main__ as tflite
+from export.onnx import __main__ as onnx
+from export.savedmodel import __main__ as savedmodel
+from export.tflite import __main__ as tflite
 from tests.bundles import masked_bundle, one_label_bundle
 from tests.command_runs import call
 

@@ -1,8 +1,8 @@
 import pytest
 
 from clients import check
-from export.batch.__main__ import answers as batch_model
-from export.benchmark.__main__ import __main__ as benchmark
+from export.batch import answers as batch_model
+from export.benchmark import __main__ as benchmark
 from export.checks.exportable import check_single_texts
 from export.savedmodel.__main__ import load_savedmodel
 from kmha.errors import InputError

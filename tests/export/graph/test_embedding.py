@@ -10,11 +10,11 @@ import tensorflow as tf
 from export.checks.exportable import CheckError
 from export.graph import device_function as device_graph
 from export.graph.embedding import embeddings, vectors_function
-from export.onnx.__main__ import predictor as read_onnx
+from export.onnx import predictor as read_onnx
 from export.onnx.__main__ import main as onnx_main
 from export.onnx.__main__ import write_onnx
-from export.tflite.__main__ import convert as tflite_convert
-from export.tflite.__main__ import predictor as read_tflite
+from export.tflite import convert as tflite_convert
+from export.tflite import predictor as read_tflite
 from export.tflite.__main__ import main as tflite_main
 from export.tflite.__main__ import write_tflite
 from export.tflite.check import new_interpreter

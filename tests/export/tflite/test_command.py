@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from export.device.tokenizer import Tokenizer
-from export.tflite.__main__ import convert as tflite_convert
+from export.tflite import convert as tflite_convert
 from export.tflite.__main__ import chosen_lengths, main, write_tflite
 from export.tflite.check import new_interpreter, op_counts
 from export.tflite.convert import convert, run_converter

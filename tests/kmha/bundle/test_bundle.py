@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from kmha.bundle.bundle import bundle as module
+from kmha.bundle import bundle as module
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, ONE, SEVERAL, TEXTS, make_bundle, one_label_bundle, several_label_bundle

@@ -6,7 +6,7 @@ import pytest
 
 from kmha.errors import InputError
 from tests.command_runs import news_rows, write_csv
-from training.data.load import classification_reader as labelled_texts
+from training.data import classification_reader as labelled_texts
 from training.data.classification_reader import write_labelled_texts
 from training.io.example_store import ExampleSet, write_examples
 from training.io.tables import read_blocks, read_rows

@@ -7,7 +7,7 @@ from kmha.text.pieces import piece_lengths
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.special_tokens import SPECIAL_TOKENS
 from kmha.text.vocabulary import Vocabulary
-from training.data.load import packing
+from training.data import packing
 from training.data.packing import cut_pieces, laid_out, packed_rows
 from training.io.example_store import Example, write_examples
 

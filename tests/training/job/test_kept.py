@@ -2,7 +2,7 @@ import numpy as np
 
 from tests.command_runs import news_rows
 from training.io.example_store import Example, write_examples
-from training.job.run import train_and_evaluate as kept
+from training.job import train_and_evaluate as kept
 from training.job.train_and_evaluate import length_percentiles, sample_texts
 from training.tasks.protocol import Part
 

@@ -249,7 +249,7 @@ class MatchTask:
 
     def row_losses(self, targets: Any, outputs: Any) -> Any:
         """The chosen loss of each row, float32 [B]."""
-        from training.losses.classification import pairs as pair_losses
+        from training.losses import pairs as pair_losses
 
         if self.loss == "triplet":
             return pair_losses.triplet(targets, outputs, self.margin)
