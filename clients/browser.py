@@ -97,7 +97,7 @@ def _answered(material: ReportData, address: str, function: str, name: str) -> O
     found = np.array(answer["probabilities"], np.float32)
     share, exact = (LEAST_AGREEMENT, exact_rows(material.texts)) if from_text else (1.0, None)
     thresholds, seconds = material.bundle.thresholds, answer["seconds"]
-    return compared(name, given, material.wanted, found, thresholds, share, exact, seconds)
+    return compared(name, given, material.expected, found, thresholds, share, exact, seconds)
 
 
 def _demo(material: ReportData, address: str, runtime: str) -> Outcome:
@@ -105,7 +105,7 @@ def _demo(material: ReportData, address: str, runtime: str) -> Outcome:
     shown_name = {"litert": "LiteRT", "onnx": "ONNX Runtime"}[runtime]
     name, given = f"Chromium, the demo page with {shown_name}", "typed text"
     texts = material.texts[:DEMO_TEXTS]
-    answers = [material.bundle.answer(row) for row in material.wanted[: len(texts)]]
+    answers = [material.bundle.answer(row) for row in material.expected[: len(texts)]]
     agreeing = 0
     try:
         with chromium.opened(OFFLINE) as tab:

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _check(config: CheckConfig) -> int:
     if (config.run is None) != (config.data is None):
         given = "RUN" if config.data is None else "--data"
-        raise InputError(f"wanted RUN and --data, or neither, given {given} alone")
+        raise InputError(f"expected RUN and --data, or neither, got {given} alone")
     if config.run is not None:
         check_single_texts(config.run, "clients.check")
     from kmha.quiet import import_tensorflow

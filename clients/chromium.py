@@ -178,7 +178,7 @@ def opened(arguments: Sequence[str] = ()) -> Iterator[Tab]:
         # Its sandbox refuses to run as root, as in a container.
         command += ["--no-sandbox"] if os.geteuid() == 0 else []
         places = {0: nothing, 1: nothing, 2: nothing, READS: commands, WRITES: answers}
-        actions = [(os.POSIX_SPAWN_DUP2, given, wanted) for wanted, given in places.items()]
+        actions = [(os.POSIX_SPAWN_DUP2, given, expected) for expected, given in places.items()]
         process = os.posix_spawn(program, command, dict(os.environ), file_actions=actions)
         stack.callback(_reaped, process)
         tab = Tab(reading, writing)

@@ -35,14 +35,14 @@ def python_environment(
     if shutil.which(python) is None:
         raise NotRunError(f"{python} is not installed")
     interpreter = str(folder / "bin" / "python")
-    wanted = "\n".join([python, *packages])
-    if not _is_ready(folder, wanted):
+    expected = "\n".join([python, *packages])
+    if not _is_ready(folder, expected):
         logger.info(f"installing {', '.join(packages)} into {folder} (once)")
         shutil.rmtree(folder, ignore_errors=True)
         _done([python, "-m", "venv", *(["--without-pip"] if without_pip else []), str(folder)])
         pip = ["pip", "--python", interpreter] if without_pip else ["pip"]
         _done([sys.executable if without_pip else interpreter, "-m", *pip, "install", "--quiet", *packages])
-        (folder / READY).write_text(wanted, "utf-8")
+        (folder / READY).write_text(expected, "utf-8")
     return interpreter
 
 
@@ -52,9 +52,9 @@ def npm_packages(folder: Path, packages: Sequence[str]) -> None:
     Raises:
         NotRunError: npm is missing, or cannot; the reason is its own.
     """
-    wanted = "\n".join([(folder / "package.json").read_text("utf-8"), *packages])
+    expected = "\n".join([(folder / "package.json").read_text("utf-8"), *packages])
     marker = folder / "node_modules"
-    if _is_ready(marker, wanted):
+    if _is_ready(marker, expected):
         return
     logger.info(f"installing {', '.join(packages)} into {folder} (once)")
     # --no-save: package.json stays the demo's own.
@@ -68,7 +68,7 @@ def npm_packages(folder: Path, packages: Sequence[str]) -> None:
         "--ignore-scripts",
     ]
     _done([*npm(), *arguments, *packages])
-    (marker / READY).write_text(wanted, "utf-8")
+    (marker / READY).write_text(expected, "utf-8")
 
 
 def npm() -> list[str]:
@@ -91,9 +91,9 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
-def _is_ready(folder: Path, wanted: str) -> bool:
+def _is_ready(folder: Path, expected: str) -> bool:
     marker = folder / READY
-    return marker.is_file() and marker.read_text("utf-8") == wanted
+    return marker.is_file() and marker.read_text("utf-8") == expected
 
 
 def _done(command: Sequence[str]) -> None:

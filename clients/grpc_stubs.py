@@ -47,7 +47,7 @@ def outcome(material: ReportData) -> Outcome:
         return Outcome(name, given, len(material.texts), problem=f"failed: {' '.join(str(error).split())}")
     thresholds = material.bundle.thresholds
     outcomes = [
-        compared(name, given, material.wanted, np.array(rows, np.float32), thresholds, seconds=seconds)
+        compared(name, given, material.expected, np.array(rows, np.float32), thresholds, seconds=seconds)
         for rows in found
     ]
     return max(outcomes, key=lambda one: (bool(one.problem), one.difference))

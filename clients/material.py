@@ -29,7 +29,7 @@ class ReportData:
 
     bundle: Any
     texts: list[str]
-    wanted: np.ndarray
+    expected: np.ndarray
     folder: Path
 
     @property

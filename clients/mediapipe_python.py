@@ -59,4 +59,4 @@ def outcome(material: ReportData) -> Outcome:
     found = np.array(answer["probabilities"], np.float32)
     thresholds, seconds = material.bundle.thresholds, answer["seconds"]
     exact = exact_rows(material.texts)
-    return compared(name, "raw text", material.wanted, found, thresholds, LEAST_AGREEMENT, exact, seconds)
+    return compared(name, "raw text", material.expected, found, thresholds, LEAST_AGREEMENT, exact, seconds)

@@ -40,7 +40,7 @@ class Outcome:
 def compared(
     client: str,
     given: str,
-    wanted: np.ndarray,
+    expected: np.ndarray,
     found: np.ndarray,
     thresholds: Sequence[float] | None,
     least_agreement: float = 1.0,
@@ -52,29 +52,29 @@ def compared(
     Args:
         client: Its name and version.
         given: What it was given.
-        wanted: The run's, float [R, C].
+        expected: The run's, float [R, C].
         found: The client's, float [R, C].
         thresholds: With several labels, those of the run; None: the best label is the answer.
         least_agreement: Share of texts that must have the run's answer.
         exact_rows: Texts whose probabilities must be the run's, but for rounding; None: all.
         seconds: Time of all texts.
     """
-    if found.shape != wanted.shape:
-        problem = f"wanted probabilities {list(wanted.shape)}, given {list(found.shape)}"
-        return Outcome(client, given, len(wanted), problem=problem)
+    if found.shape != expected.shape:
+        problem = f"expected probabilities {list(expected.shape)}, got {list(found.shape)}"
+        return Outcome(client, given, len(expected), problem=problem)
     if not np.isfinite(found).all():
-        return Outcome(client, given, len(wanted), problem="answers that are not finite numbers")
-    same = _answers(wanted, thresholds) == _answers(found, thresholds)
-    agreeing = int(same.reshape(len(wanted), -1).all(axis=1).sum())
-    differences = np.abs(wanted - found)
+        return Outcome(client, given, len(expected), problem="answers that are not finite numbers")
+    same = _answers(expected, thresholds) == _answers(found, thresholds)
+    agreeing = int(same.reshape(len(expected), -1).all(axis=1).sum())
+    differences = np.abs(expected - found)
     difference = float(differences.max(initial=0))
     exact = differences if exact_rows is None else differences[np.asarray(exact_rows, bool)]
     problem = ""
-    if agreeing < least_agreement * len(wanted):
-        problem = f"wanted at least {least_agreement:.0%} of the answers to agree"
+    if agreeing < least_agreement * len(expected):
+        problem = f"expected at least {least_agreement:.0%} of the answers to agree"
     elif exact.max(initial=0) > FLOAT_TOLERANCE:
-        problem = f"wanted probabilities within {FLOAT_TOLERANCE:g}, given a difference of {exact.max():.1e}"
-    return Outcome(client, given, len(wanted), agreeing, difference, seconds, problem)
+        problem = f"expected probabilities within {FLOAT_TOLERANCE:g}, got a difference of {exact.max():.1e}"
+    return Outcome(client, given, len(expected), agreeing, difference, seconds, problem)
 
 
 def _answers(probabilities: np.ndarray, thresholds: Sequence[float] | None) -> np.ndarray:

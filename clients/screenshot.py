@@ -48,7 +48,7 @@ def _picture(config: ScreenshotConfig) -> int:
     from clients.outcome import NotRunError
 
     if not (config.site / "index.html").is_file():
-        raise InputError(f"{config.site}: wanted a folder with the demo page, given one without")
+        raise InputError(f"{config.site}: expected a folder with the demo page, got one without")
     try:
         with site.served(config.site) as address, chromium.opened(["--hide-scrollbars"]) as tab:
             tab.open(address)

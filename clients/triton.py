@@ -41,7 +41,7 @@ def outcome(material: ReportData) -> Outcome:
     except (ServerError, OSError, http.client.HTTPException) as error:
         return Outcome(name, given, len(material.texts), problem=f"failed: {error}")
     found = np.array(rows, np.float32)
-    return compared(name, given, material.wanted, found, material.bundle.thresholds, seconds=seconds)
+    return compared(name, given, material.expected, found, material.bundle.thresholds, seconds=seconds)
 
 
 def request(texts: Sequence[str]) -> dict:

@@ -49,9 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _explain(config: ServedExplainConfig) -> int:
     artefact = recognise(config.artefact)
     if artefact.format != SAVEDMODEL:
-        raise InputError(f"{artefact.path}: wanted a SavedModel, given another kind of export")
+        raise InputError(f"{artefact.path}: expected a SavedModel, got another kind of export")
     if not any(text.strip() for text in config.text):
-        raise InputError("TEXT: wanted a text with words, given none or an empty one")
+        raise InputError("TEXT: expected a text with words, got none or an empty one")
     if config.out is not None:
         check_out(config.out)
     from export.savedmodel.explainer import ServedWords, served_model
@@ -59,12 +59,12 @@ def _explain(config: ServedExplainConfig) -> int:
 
     model = served_model(artefact.path)
     if len(config.text) != model.num_texts:
-        wanted = "two texts, A and B" if model.num_texts == 2 else "one text"
-        raise InputError(f"TEXT: wanted {wanted}, given {len(config.text)}")
+        expected = "two texts, A and B" if model.num_texts == 2 else "one text"
+        raise InputError(f"TEXT: expected {expected}, got {len(config.text)}")
     if isinstance(model, ServedWords):
         question = tag_question(model, model.words(config.text[0]), config.label, config.word)
     elif config.word:
-        raise InputError("--word: wanted a tagger, given another model")
+        raise InputError("--word: expected a tagger, got another model")
     else:
         question = text_question(model, config.text, config.label)
     where = config.artefact.resolve().name

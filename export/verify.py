@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _verify(config: VerifyConfig) -> int:
     if not config.artefacts:
-        raise InputError("ARTEFACT: wanted one or more exported models, given none")
+        raise InputError("ARTEFACT: expected one or more exported models, got none")
     artefacts = [recognise(path) for path in config.artefacts]
     file_source(config.data)
     check_exportable(config.run)

@@ -93,7 +93,7 @@ def calibrate(model: Any, calibration: Calibration) -> None:
 
     if task_of(model) == TAG:
         if len(temperatures) != 1 or biases.any():
-            raise ValueError(f"a tagger takes one temperature and no bias, given {calibration}")
+            raise ValueError(f"a tagger takes one temperature and no bias, got {calibration}")
         for weights in (model.head.kernel, model.head.bias, *_orders(model)):
             _assign(weights, _read(weights) / temperatures[0])
         return

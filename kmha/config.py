@@ -104,7 +104,7 @@ class EncoderConfig:
             _require(getattr(self, name) in words, name, f"one of {', '.join(words)}", getattr(self, name))
         if self.head_dim is None and self.hidden_dim % self.num_heads:
             raise InputError(
-                f"num_heads must divide hidden_dim, given hidden_dim {self.hidden_dim} and num_heads"
+                f"num_heads must divide hidden_dim, got hidden_dim {self.hidden_dim} and num_heads"
                 f" {self.num_heads}; or give head_dim"
             )
         _require(self.head_dim is None or self.head_dim >= 1, "head_dim", "at least 1", self.head_dim)
@@ -190,6 +190,6 @@ def _require_sizes(name: str, sizes: tuple) -> None:
         _require(fine, name, "heads and inner size, at least 1 each", size)
 
 
-def _require(holds: bool, name: str, wanted: str, given: object) -> None:
+def _require(holds: bool, name: str, expected: str, given: object) -> None:
     if not holds:
-        raise InputError(f"{name} must be {wanted}, given {given}")
+        raise InputError(f"{name} must be {expected}, got {given}")

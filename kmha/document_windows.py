@@ -31,11 +31,11 @@ class WindowShape:
 
     def __post_init__(self):
         if self.room < 1:
-            raise InputError(f"a window must be at least {SPECIAL_TOKENS + 1} long, given {self.length}")
+            raise InputError(f"a window must be at least {SPECIAL_TOKENS + 1} long, got {self.length}")
         if not 0 <= self.overlap < self.room:
             raise InputError(
                 f"the overlap must be at least 0 and below {self.room}, what a window of {self.length} reads of a"
-                f" text, given {self.overlap}"
+                f" text, got {self.overlap}"
             )
 
     @property

@@ -89,12 +89,12 @@ def checked_ids(token_ids, vocabulary_size: int, max_length: int) -> np.ndarray:
     try:
         ids = np.asarray(token_ids)
     except ValueError:
-        raise InputError(f"{TOKEN_IDS} must be integers [B, T], given rows of different lengths") from None
+        raise InputError(f"{TOKEN_IDS} must be integers [B, T], got rows of different lengths") from None
     if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
-        raise InputError(f"{TOKEN_IDS} must be integers [B, T], given {ids.dtype} of shape {ids.shape}")
+        raise InputError(f"{TOKEN_IDS} must be integers [B, T], got {ids.dtype} of shape {ids.shape}")
     if ids.shape[1] > max_length:
-        raise InputError(f"{TOKEN_IDS} must be at most {max_length} long, given length {ids.shape[1]}")
+        raise InputError(f"{TOKEN_IDS} must be at most {max_length} long, got length {ids.shape[1]}")
     if ids.size and (ids.min() < 0 or ids.max() >= vocabulary_size):
         wrong = ids[(ids < 0) | (ids >= vocabulary_size)][0]
-        raise InputError(f"{TOKEN_IDS} must be in [0, {vocabulary_size}), given {wrong}")
+        raise InputError(f"{TOKEN_IDS} must be in [0, {vocabulary_size}), got {wrong}")
     return ids.astype(DTYPE)

@@ -25,22 +25,22 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 DATA = {
-    "an empty file": ("", "a.csv: a header line with the column names wanted, an empty file given"),
-    "only a header": ("text,label\n", "a.csv: rows wanted, nothing after the header given"),
-    "no text": ("txt,label\nx,a\n", "a.csv: column 'text' wanted, columns txt, label given; did you mean"),
-    "no label": ("text,lable\nx,a\n", "--data.label-column: wanted a column label or labels,"
-        " given text, lable; did you mean --data.label-column lable?"),
-    "one class": ("text,label\nx,a\ny,a\n", "a.csv: training rows of two different labels or more wanted,"
-        " only 'a' given"),
-    "a lone label": ("text,label\nx,a\ny,a\nz,b\n", "a.csv:4: two training rows or more wanted for each"
-        " label, one given for 'b'"),
-    "too many fields": ("text,label\nx,a\nx,y,a\n", "a.csv:3: 2 fields wanted (text, label), 3 given"),
-    "too few fields": ("text,label\nx,a\n\nx\n", "a.csv:4: 2 fields wanted (text, label), 1 given"),
-    "a row without label": ("text,label\nx,a\ny,\n", "a.csv:3: label must be one label, given none"),
-    "an open quote": ('text,label\nx,a\n"y,b\n', "a.csv:3: a closing quote wanted"),
-    "invalid UTF-8": (b"text,label\nx,a\n\xff,b\n", "a.csv:3: UTF-8 text wanted, byte 0xff at position 1"),
-    "no test of its own": (GOOD, "good.csv: training rows wanted, all 12 stand in the test or validation"),
-    "nothing to hold out": ("text,label\nx,a\nx,a\ny,b\ny,b\n", "a.csv: wanted rows to hold out for"),
+    "an empty file": ("", "a.csv: a header line with the column names expected, an empty file got"),
+    "only a header": ("text,label\n", "a.csv: rows expected, nothing after the header got"),
+    "no text": ("txt,label\nx,a\n", "a.csv: column 'text' expected, columns txt, label got; did you mean"),
+    "no label": ("text,lable\nx,a\n", "--data.label-column: expected a column label or labels,"
+        " got text, lable; did you mean --data.label-column lable?"),
+    "one class": ("text,label\nx,a\ny,a\n", "a.csv: training rows of two different labels or more expected,"
+        " only 'a' got"),
+    "a lone label": ("text,label\nx,a\ny,a\nz,b\n", "a.csv:4: two training rows or more expected for each"
+        " label, one got for 'b'"),
+    "too many fields": ("text,label\nx,a\nx,y,a\n", "a.csv:3: 2 fields expected (text, label), 3 got"),
+    "too few fields": ("text,label\nx,a\n\nx\n", "a.csv:4: 2 fields expected (text, label), 1 got"),
+    "a row without label": ("text,label\nx,a\ny,\n", "a.csv:3: label must be one label, got none"),
+    "an open quote": ('text,label\nx,a\n"y,b\n', "a.csv:3: a closing quote expected"),
+    "invalid UTF-8": (b"text,label\nx,a\n\xff,b\n", "a.csv:3: UTF-8 text expected, byte 0xff at position 1"),
+    "no test of its own": (GOOD, "good.csv: training rows expected, all 12 stand in the test or validation"),
+    "nothing to hold out": ("text,label\nx,a\nx,a\ny,b\ny,b\n", "a.csv: expected rows to hold out for"),
 }  # fmt: skip
 
 
@@ -57,38 +57,38 @@ def test_rows_that_cannot_be_learnt_from(folder, case):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data.train", "none.csv"], "none.csv: a file wanted, no such file found"),
-        (["--data.train", "good.csv", "--data.test", "none.csv"], "none.csv: a file wanted"),
+        (["--data.train", "none.csv"], "none.csv: a file expected, no such file found"),
+        (["--data.train", "good.csv", "--data.test", "none.csv"], "none.csv: a file expected"),
         (["--data.train", "good.xls"], "good.xls: a name that ends in .csv, .tsv, .jsonl"),
         (["--data.train", "."], ".: a name that ends in .csv"),
-        (["--data.test", "good.csv"], "--data.train: wanted training rows beside --data.test, given none"),
-        (["--data.train", "good.csv", "--data.text-column", "body"], "good.csv: column 'body' wanted"),
-        (["--data.validation-fraction", "0"], "--data.validation-fraction: wanted above 0 and below 1"),
-        (["--data.validation-fraction", "1"], "--data.validation-fraction: wanted above 0 and below 1"),
-        (["--data.label-separator", ""], "--data.label-separator: wanted a character or more"),
-        (["--text.max-length", "2"], "--text.max-length: wanted at least 3, given 2"),
-        (["--encoder.dropout", "1.5"], "--encoder.dropout must be a probability in [0, 1), given 1.5"),
-        (["--classify.dropout", "1"], "--classify.dropout: wanted at least 0 and below 1, given 1.0"),
+        (["--data.test", "good.csv"], "--data.train: expected training rows beside --data.test, got none"),
+        (["--data.train", "good.csv", "--data.text-column", "body"], "good.csv: column 'body' expected"),
+        (["--data.validation-fraction", "0"], "--data.validation-fraction: expected above 0 and below 1"),
+        (["--data.validation-fraction", "1"], "--data.validation-fraction: expected above 0 and below 1"),
+        (["--data.label-separator", ""], "--data.label-separator: expected a character or more"),
+        (["--text.max-length", "2"], "--text.max-length: expected at least 3, got 2"),
+        (["--encoder.dropout", "1.5"], "--encoder.dropout must be a probability in [0, 1), got 1.5"),
+        (["--classify.dropout", "1"], "--classify.dropout: expected at least 0 and below 1, got 1.0"),
         (
             ["--classify.label-smoothing", "1.5"],
-            "--classify.label-smoothing: wanted at least 0 and below 1, given 1.5",
+            "--classify.label-smoothing: expected at least 0 and below 1, got 1.5",
         ),
-        (["--encoder.num-heads", "3"], "--encoder.num-heads must divide --encoder.hidden-dim, given"),
-        (["--train.epochs=-1"], "--train.epochs: wanted at least 0, given -1"),
-        (["--train.batch-tokens", "0"], "--train.batch-tokens: wanted at least 1, given 0"),
-        (["--train.seed", "-1"], "--train.seed: wanted at least 0 and below 4294967296, given -1"),
-        (["--optimizer.learning-rate", "-0.1"], "--optimizer.learning-rate: wanted above 0, given -0.1"),
-        (["--optimizer.learning-rate", "fast"], "--optimizer.learning-rate: wanted a number, given 'fast'"),
-        (["--optimizer.ema-decay", "1"], "--optimizer.ema-decay: wanted at least 0 and below 1, given 1.0"),
+        (["--encoder.num-heads", "3"], "--encoder.num-heads must divide --encoder.hidden-dim, got"),
+        (["--train.epochs=-1"], "--train.epochs: expected at least 0, got -1"),
+        (["--train.batch-tokens", "0"], "--train.batch-tokens: expected at least 1, got 0"),
+        (["--train.seed", "-1"], "--train.seed: expected at least 0 and below 4294967296, got -1"),
+        (["--optimizer.learning-rate", "-0.1"], "--optimizer.learning-rate: expected above 0, got -0.1"),
+        (["--optimizer.learning-rate", "fast"], "--optimizer.learning-rate: expected a number, got 'fast'"),
+        (["--optimizer.ema-decay", "1"], "--optimizer.ema-decay: expected at least 0 and below 1, got 1.0"),
         (["--train.epoch", "3"], "unknown flag --train.epoch; did you mean --train.epochs?"),
-        (["--precision", "fp16"], "--precision: wanted one of 'float32', 'bfloat16', 'float16'"),
-        (["--config", "none.toml"], "--config none.toml: wanted a TOML file, No such file or directory"),
-        (["--text.vocabulary", "none.txt"], "none.txt: wanted a vocabulary file, No such file or directory"),
-        (["--encoder.vectors", "none.txt"], "--encoder.vectors none.txt: wanted a file of word vectors"),
-        (["--resume", "--out", "runs/a"], "--resume: wanted an interrupted run in"),
-        (["--out", "good.csv"], "--out good.csv: wanted a new folder, given a file"),
+        (["--precision", "fp16"], "--precision: expected one of 'float32', 'bfloat16', 'float16'"),
+        (["--config", "none.toml"], "--config none.toml: expected a TOML file, No such file or directory"),
+        (["--text.vocabulary", "none.txt"], "none.txt: expected a vocabulary file, No such file or directory"),
+        (["--encoder.vectors", "none.txt"], "--encoder.vectors none.txt: expected a file of word vectors"),
+        (["--resume", "--out", "runs/a"], "--resume: expected an interrupted run in"),
+        (["--out", "good.csv"], "--out good.csv: expected a new folder, got a file"),
         (["--out", "good.csv/run"], "--out good.csv/run: cannot write there, Not a directory"),
-        (["--out", "."], "--out .: wanted a new folder, given a folder that holds something else"),
+        (["--out", "."], "--out .: expected a new folder, got a folder that holds something else"),
         (["--out", "x" * 300], f"--out {'x' * 300}: cannot write there, File name too long"),
     ],
 )  # fmt: skip
@@ -102,12 +102,12 @@ def test_settings_that_cannot_be_meant(folder, arguments, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[train]\nepochs = 'many'", "a.toml: train.epochs must be a whole number, given 'many'"),
+        ("[train]\nepochs = 'many'", "a.toml: train.epochs must be a whole number, got 'many'"),
         ("[train]\nepoch = 3", "a.toml: unknown key train.epoch; did you mean train.epochs?"),
         ("[trian]\nepochs = 3", "a.toml: unknown key trian; did you mean train?"),
-        ("[train]\nepochs = -1", "a.toml: --train.epochs: wanted at least 0, given -1"),
-        ("[encoder]\nnum_heads = 5", "--encoder.num-heads must divide --encoder.hidden-dim, given"),
-        ("[train\nepochs = 3", "a.toml: valid TOML wanted: Expected ']' at the end of a table declaration"),
+        ("[train]\nepochs = -1", "a.toml: --train.epochs: expected at least 0, got -1"),
+        ("[encoder]\nnum_heads = 5", "--encoder.num-heads must divide --encoder.hidden-dim, got"),
+        ("[train\nepochs = 3", "a.toml: valid TOML expected: Expected ']' at the end of a table declaration"),
     ],
 )
 def test_a_file_of_settings_that_cannot_be_meant(folder, text, message):
@@ -118,7 +118,7 @@ def test_a_file_of_settings_that_cannot_be_meant(folder, text, message):
 def test_a_vocabulary_with_a_token_twice(folder):
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "a", "a"]))
     message = refused(folder, fit, "--data.train", "good.csv", "--text.vocabulary", "vocab.txt")
-    assert message == "vocab.txt:7: tokens must be distinct, given 'a' again (first in line 6)"
+    assert message == "vocab.txt:7: tokens must be distinct, got 'a' again (first in line 6)"
 
 
 def test_vectors_of_the_wrong_width(folder):
@@ -126,7 +126,7 @@ def test_vectors_of_the_wrong_width(folder):
     outcome = call(fit, "--data.train", "good.csv", "--encoder.vectors", "vectors.txt", *TINY)
     assert outcome.status == 2
     assert outcome.err.splitlines()[-1] == (
-        "error: vectors.txt:1: wanted vectors of 16 numbers (--encoder.hidden-dim), given 3"
+        "error: vectors.txt:1: expected vectors of 16 numbers (--encoder.hidden-dim), got 3"
     )
     assert not (folder / "runs").exists()
 
@@ -136,26 +136,26 @@ def test_a_folder_that_holds_something_else_is_never_replaced(folder, flags):
     (folder / "thesis").mkdir()
     (folder / "thesis" / "chapter1.txt").touch()
     message = refused(folder, fit, "--data.train", "good.csv", "--out", "thesis", *flags)
-    assert message == "--out thesis: wanted a new folder, given a folder that holds something else than a run"
+    assert message == "--out thesis: expected a new folder, got a folder that holds something else than a run"
 
 
 def test_a_folder_that_holds_another_run(folder, news_run):
     message = refused(folder, fit, "--data.train", "good.csv", "--out", str(news_run.folder))
-    assert message.endswith("wanted a new folder, given one that holds another run; use --overwrite")
+    assert message.endswith("expected a new folder, got one that holds another run; use --overwrite")
 
 
 @pytest.mark.parametrize("main", [predict, lambda argv: evaluate([*argv, "--data", "good.csv"])])
 def test_a_folder_that_is_no_run(folder, main):
-    assert refused(folder, main, ".").startswith(".: wanted a run folder with bundle.json")
-    assert refused(folder, main, "none").startswith("none: wanted a run folder with bundle.json")
+    assert refused(folder, main, ".").startswith(".: expected a run folder with bundle.json")
+    assert refused(folder, main, "none").startswith("none: expected a run folder with bundle.json")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "none.csv"], "none.csv: a file wanted, no such file found"),
-        (["--data", "good.csv", "--label-column", "lable"], "good.csv: column 'lable' wanted"),
-        (["--data", "good.csv", "--text-column", "body"], "good.csv: column 'body' wanted"),
+        (["--data", "none.csv"], "none.csv: a file expected, no such file found"),
+        (["--data", "good.csv", "--label-column", "lable"], "good.csv: column 'lable' expected"),
+        (["--data", "good.csv", "--text-column", "body"], "good.csv: column 'body' expected"),
         ([], "missing --data PATH"),
     ],
 )  # fmt: skip
@@ -164,7 +164,7 @@ def test_rows_that_cannot_be_judged(folder, news_run, arguments, message):
 
 
 def test_a_negative_number_of_answers(folder):
-    assert refused(folder, predict, "run", "--top", "-1") == "--top: wanted at least 0, given -1"
+    assert refused(folder, predict, "run", "--top", "-1") == "--top: expected at least 0, got -1"
     assert refused(folder, predict) == "missing RUN (Run folder that training.fit wrote)"
 
 
@@ -178,7 +178,7 @@ def test_the_process_itself_exits_with_2_and_no_traceback(folder):
         text=True,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: a.csv:3: UTF-8 text wanted, byte 0xff at position 1 of the line given\n"
+    assert done.stderr == "error: a.csv:3: UTF-8 text expected, byte 0xff at position 1 of the line got\n"
     assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "good.csv"]
 
 

@@ -122,9 +122,9 @@ def test_a_student_learns_its_teachers_answers_by_heart_without_labels(tmp_path,
     student = learnt_from(tmp_path, teacher)
     assert student.labels == sorted(LABELS)
     order = [LABELS.index(label) for label in student.labels]
-    wanted, given = teacher.probabilities(TEXTS)[:, order], student.probabilities(TEXTS)
-    assert wanted.std(axis=0).min() > 0.1
-    np.testing.assert_allclose(given, wanted, atol=0.1)
+    expected, given = teacher.probabilities(TEXTS)[:, order], student.probabilities(TEXTS)
+    assert expected.std(axis=0).min() > 0.1
+    np.testing.assert_allclose(given, expected, atol=0.1)
 
 
 def test_pairs_have_a_teacher(tmp_path):
@@ -168,13 +168,13 @@ def test_what_a_teacher_cannot_teach_is_refused(folder, monkeypatch):
     write_csv(folder / "two.csv", [row for row in news_rows(30, seed=1) if row[1] != "food"])
     write_csv(folder / "bodies.csv", [("a",), ("b",)], ("body",))
     cases = [
-        (["--data.train=two.csv", *teacher], "--distill.teacher teacher: wanted a model of the labels of two.csv"),
-        (["--data.train=train.csv", "--distill.teacher", "none"], "--distill.teacher none: none: wanted a run folder"),
-        (["--data.train=train.csv", *teacher, "--distill.texts", "bodies.csv"], "bodies.csv: column 'text' wanted"),
-        (["--data.train=train.csv", *teacher, "--distill.texts", "none.txt"], "none.txt: a file wanted"),
-        (["--data.train=train.csv", "--distill.weight", "1.5"], "--distill.weight: wanted at least 0 and at most 1"),
-        (["--data.train=train.csv", "--distill.temperature", "0"], "--distill.temperature: wanted above 0, given 0.0"),
-        (["--data.train=train.csv", "--text.prune"], "--text.prune: wanted --text.vocabulary or"),
+        (["--data.train=two.csv", *teacher], "--distill.teacher teacher: expected a model of the labels of two.csv"),
+        (["--data.train=train.csv", "--distill.teacher", "none"], "--distill.teacher none: none: expected a run folder"),
+        (["--data.train=train.csv", *teacher, "--distill.texts", "bodies.csv"], "bodies.csv: column 'text' expected"),
+        (["--data.train=train.csv", *teacher, "--distill.texts", "none.txt"], "none.txt: a file expected"),
+        (["--data.train=train.csv", "--distill.weight", "1.5"], "--distill.weight: expected at least 0 and at most 1"),
+        (["--data.train=train.csv", "--distill.temperature", "0"], "--distill.temperature: expected above 0, got 0.0"),
+        (["--data.train=train.csv", "--text.prune"], "--text.prune: expected --text.vocabulary or"),
     ]  # fmt: skip
     for arguments, message in cases:
         assert refused(folder, fit, *arguments).startswith(message), arguments

@@ -51,7 +51,7 @@ def test_a_batch_that_cannot_fit_is_one_line_and_leaves_nothing(rows, tmp_path, 
     assert done.status == 2
     said = done.err.splitlines()[-1]
     assert said.startswith(
-        "error: --train.batch-tokens: wanted batches that fit into the 1,000 bytes of memory"
+        "error: --train.batch-tokens: expected batches that fit into the 1,000 bytes of memory"
     )
     assert not (tmp_path / "run").exists()
 
@@ -73,7 +73,7 @@ def test_every_copy_of_a_run_with_a_window_passes_verify(tmp_path):
 def test_bert_has_no_window(tmp_path):
     make_bundle(**WINDOW, norm="post", ngram_buckets=0).save(tmp_path / "run")
     said = refused(tmp_path, huggingface, str(tmp_path / "run"), str(tmp_path / "out"))
-    assert "attention_window must be none, given 2" in said
+    assert "attention_window must be none, got 2" in said
 
 
 def test_a_served_run_of_long_texts_computes_in_blocks_with_ops_that_every_server_has():

@@ -142,16 +142,16 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
 
 
 BAD_FILES = {
-    "empty.txt": (b"", "empty.txt: a text a line wanted, an empty file given"),
-    "blank.txt": (b"\n \n\t\n", "blank.txt: a text a line wanted, only empty lines given"),
+    "empty.txt": (b"", "empty.txt: a text a line expected, an empty file got"),
+    "blank.txt": (b"\n \n\t\n", "blank.txt: a text a line expected, only empty lines got"),
     "latin.txt": (
         b"good\nb\xe9\n",
-        "latin.txt:2: UTF-8 text wanted, byte 0xe9 at position 2 of the line given",
+        "latin.txt:2: UTF-8 text expected, byte 0xe9 at position 2 of the line got",
     ),
-    "zip.txt.gz": (b"no gzip", "zip.txt.gz: gzip data wanted"),
-    "one.txt": (b"lonely\n", "one.txt: wanted rows to hold out for validation, none can be spared"),
-    "none.csv": (b"label\nx\n", "none.csv: column 'text' wanted, columns label given"),
-    "list.jsonl": (b'{"text": ["a", "b"]}\n', "list.jsonl:1: text must be one text, given a list"),
+    "zip.txt.gz": (b"no gzip", "zip.txt.gz: gzip data expected"),
+    "one.txt": (b"lonely\n", "one.txt: expected rows to hold out for validation, none can be spared"),
+    "none.csv": (b"label\nx\n", "none.csv: column 'text' expected, columns label got"),
+    "list.jsonl": (b'{"text": ["a", "b"]}\n', "list.jsonl:1: text must be one text, got a list"),
 }
 
 
@@ -166,14 +166,14 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path, monkeypatch, na
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--data.label-column=label"], "--data.label-column: wanted none for --task masked-lm, given label"),
+        (["--data.label-column=label"], "--data.label-column: expected none for --task masked-lm, got label"),
         (
             ["--data.text-b-column=b"],
-            "--data.text-b-column: wanted --task match beside it, given --task masked-lm",
+            "--data.text-b-column: expected --task match beside it, got --task masked-lm",
         ),
-        (["--data.text-column=b"], "good.txt: column 'b' wanted, columns text given"),
-        (["--masked-lm.share=1"], "--masked-lm.share: wanted above 0 and below 1, given 1.0"),
-        (["--task=classify"], "--data.label-column: wanted a column label or labels, given text"),
+        (["--data.text-column=b"], "good.txt: column 'b' expected, columns text got"),
+        (["--masked-lm.share=1"], "--masked-lm.share: expected above 0 and below 1, got 1.0"),
+        (["--task=classify"], "--data.label-column: expected a column label or labels, got text"),
     ],
 )
 def test_what_is_wrong_with_settings_is_said_in_one_line(tmp_path, monkeypatch, flags, message):
@@ -192,18 +192,18 @@ def test_texts_without_a_token_say_so(tmp_path):
     ]
     outcome = call(fit, *FLAGS, *flags, "--out", tmp_path / "run")
     assert outcome.status == 2
-    assert outcome.err.splitlines()[-1] == f"error: {train}: wanted a text with a token, given none"
+    assert outcome.err.splitlines()[-1] == f"error: {train}: expected a text with a token, got none"
 
 
 def test_evaluate_refuses_what_it_cannot_use(run, tmp_path):
     outcome = call(evaluate, run.folder, "--data", run.test, "--label-column", "x")
     assert (outcome.status, outcome.err) == (
         2,
-        "error: --label-column: wanted a run that learnt labels, given a masked language model\n",
+        "error: --label-column: expected a run that learnt labels, got a masked language model\n",
     )
     broken = tmp_path / "run"
     bundle = Bundle.load(run.folder)
     bundle.details["masking"] = {"share": 2}
     bundle.save(broken)
     outcome = call(evaluate, broken, "--data", run.test)
-    assert outcome.status == 2 and "masking: wanted share, whole_word and packed" in outcome.err
+    assert outcome.status == 2 and "masking: expected share, whole_word and packed" in outcome.err

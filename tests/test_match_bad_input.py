@@ -28,20 +28,20 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 DATA = {
-    "no second text": ("text_a,label\nx,1\n", "--data.text-b-column: wanted a column text_b (or the columns"
-        " anchor, positive, negative), given text_a, label; did you mean --data.text-b-column text_a?"),
-    "no label": ("text_a,text_b,score\nx,y,1\n", "--data.label-column: wanted a column label"),
-    "neither pairs nor triplets": ("anchor,positive\nx,y\n", "--data.text-column: wanted a column text_a"),
-    "a row without its second text": (f"{HEADER}x,y,1\nx,0\n", "a.csv:3: 3 fields wanted (text_a, text_b,"
-        " label), 2 given"),
-    "a triplet without its wrong text": (f"{TRIPLETS}x,y,z\nx,y\n", "a.csv:3: 3 fields wanted"),
-    "a row without label": (f"{HEADER}x,y,1\nz,w,\n", "a.csv:3: label must be one label, given none"),
+    "no second text": ("text_a,label\nx,1\n", "--data.text-b-column: expected a column text_b (or the columns"
+        " anchor, positive, negative), got text_a, label; did you mean --data.text-b-column text_a?"),
+    "no label": ("text_a,text_b,score\nx,y,1\n", "--data.label-column: expected a column label"),
+    "neither pairs nor triplets": ("anchor,positive\nx,y\n", "--data.text-column: expected a column text_a"),
+    "a row without its second text": (f"{HEADER}x,y,1\nx,0\n", "a.csv:3: 3 fields expected (text_a, text_b,"
+        " label), 2 got"),
+    "a triplet without its wrong text": (f"{TRIPLETS}x,y,z\nx,y\n", "a.csv:3: 3 fields expected"),
+    "a row without label": (f"{HEADER}x,y,1\nz,w,\n", "a.csv:3: label must be one label, got none"),
     "one label only": (f"{HEADER}x,y,1\nz,w,1\n", "a.csv: training rows of two different labels or more"),
-    "a lone class": (f"{HEADER}x,y,yes\nz,w,no\nu,v,no\n", "a.csv:2: two training rows or more wanted for"),
-    "only a header": (HEADER, "a.csv: rows wanted, nothing after the header given"),
+    "a lone class": (f"{HEADER}x,y,yes\nz,w,no\nu,v,no\n", "a.csv:2: two training rows or more expected for"),
+    "only a header": (HEADER, "a.csv: rows expected, nothing after the header got"),
     "a query without a name": ("text_a,text_b,label,query_id\nx,y,1,q\nz,w,0, \n", "a.csv:3: query_id must"
-        " be one name, given none"),
-    "a column twice": ("text_a,text_b,label,label\nx,y,1,1\n", "a.csv:1: each column once wanted"),
+        " be one name, got none"),
+    "a column twice": ("text_a,text_b,label,label\nx,y,1,1\n", "a.csv:1: each column once expected"),
 }  # fmt: skip
 
 
@@ -55,11 +55,11 @@ def test_rows_that_are_no_pairs(folder, case):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"text_a": "x", "label": "1"}, "a.jsonl:2: column 'text_b' wanted, columns text_a, label given"),
+        ({"text_a": "x", "label": "1"}, "a.jsonl:2: column 'text_b' expected, columns text_a, label got"),
         ({"text_a": "x", "text_b": None, "label": "1"}, "a.jsonl:2: a string, a number or a list of strings"
-            " wanted for 'text_b', null given"),
-        ({"text_a": ["x"], "text_b": "y", "label": "1"}, "a.jsonl:2: text_a must be one text, given a list"),
-        ({"text_a": "x", "text_b": "y", "label": ["0", "1"]}, "a.jsonl:2: label must be one label, given 2"),
+            " expected for 'text_b', null got"),
+        ({"text_a": ["x"], "text_b": "y", "label": "1"}, "a.jsonl:2: text_a must be one text, got a list"),
+        ({"text_a": "x", "text_b": "y", "label": ["0", "1"]}, "a.jsonl:2: label must be one label, got 2"),
     ],
 )  # fmt: skip
 def test_a_json_row_that_is_no_pair(folder, row, message):
@@ -71,17 +71,17 @@ def test_a_json_row_that_is_no_pair(folder, row, message):
 @pytest.mark.parametrize(
     ("label", "flags", "message"),
     [
-        ("good", ["--match.target=graded"], "a.csv:26: label must be a number, given 'good'"),
-        ("good", ["--match.target=binary"], "a.csv:26: label must be 0 or 1, given 'good'"),
-        ("2", ["--match.target=binary"], "a.csv:26: label must be 0 or 1, given '2'"),
-        ("good", ["--match.loss=squares"], "--match.loss: wanted cross-entropy for classes such as 'good'"),
-        ("good", ["--match.loss=listwise"], "--match.loss: wanted cross-entropy for classes such as 'good'"),
-        ("good", ["--match.form=bi"], "--match.form: wanted cross or joint for classes such as 'good'"),
-        ("2", ["--match.loss=cross-entropy"], "--match.loss: wanted squares, triplet, listwise or"),
-        ("1", ["--match.loss=squares"], "--match.loss: wanted cross-entropy, triplet, listwise or"),
-        ("1", ["--match.best-by=map"], "--match.best-by: wanted one of accuracy, f1, roc_auc, average_prec"),
-        ("1", ["--match.loss=contrastive"], "--match.form: wanted bi for --match.loss contrastive"),
-        ("1", ["--match.form=bi", "--match.overlap=True"], "--match.overlap: wanted none in the bi form"),
+        ("good", ["--match.target=graded"], "a.csv:26: label must be a number, got 'good'"),
+        ("good", ["--match.target=binary"], "a.csv:26: label must be 0 or 1, got 'good'"),
+        ("2", ["--match.target=binary"], "a.csv:26: label must be 0 or 1, got '2'"),
+        ("good", ["--match.loss=squares"], "--match.loss: expected cross-entropy for classes such as 'good'"),
+        ("good", ["--match.loss=listwise"], "--match.loss: expected cross-entropy for classes such as 'good'"),
+        ("good", ["--match.form=bi"], "--match.form: expected cross or joint for classes such as 'good'"),
+        ("2", ["--match.loss=cross-entropy"], "--match.loss: expected squares, triplet, listwise or"),
+        ("1", ["--match.loss=squares"], "--match.loss: expected cross-entropy, triplet, listwise or"),
+        ("1", ["--match.best-by=map"], "--match.best-by: expected one of accuracy, f1, roc_auc, average_prec"),
+        ("1", ["--match.loss=contrastive"], "--match.form: expected bi for --match.loss contrastive"),
+        ("1", ["--match.form=bi", "--match.overlap=True"], "--match.overlap: expected none in the bi form"),
     ],
 )  # fmt: skip
 def test_labels_and_settings_that_do_not_go_together(folder, label, flags, message):
@@ -92,15 +92,15 @@ def test_labels_and_settings_that_do_not_go_together(folder, label, flags, messa
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--task=match"], "--data.train: wanted pairs of texts for --task match (the sample has none)"),
-        (["--data.train=good.csv", "--data.text-b-column=text_b"], "--data.text-b-column: wanted --task match"),
+        (["--task=match"], "--data.train: expected pairs of texts for --task match (the sample has none)"),
+        (["--data.train=good.csv", "--data.text-b-column=text_b"], "--data.text-b-column: expected --task match"),
         (["--task=match", "--data.train=good.csv", "--data.test=test.csv"], "test.csv:3: the label must be 0 or"
-            " 1 for a binary target, given '2'"),
+            " 1 for a binary target, got '2'"),
         (["--task=match", "--data.train=good.csv", "--match.hard-negatives=none.csv"], "--match.hard-negatives"
-            " none.csv: none.csv: wanted a run folder with bundle.json"),
+            " none.csv: none.csv: expected a run folder with bundle.json"),
         (["--task=match", "--data.train=good.csv", "--match.granularities", "letters"],
-            "--match.granularities: wanted"),
-        (["--task=match", "--data.train=good.csv", "--match.rounds=0"], "--match.rounds: wanted at least 1"),
+            "--match.granularities: expected"),
+        (["--task=match", "--data.train=good.csv", "--match.rounds=0"], "--match.rounds: expected at least 1"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_meant(folder, flags, message):
@@ -117,7 +117,7 @@ def test_validation_rows_that_the_metric_is_undefined_for(folder):
     outcome = call(fit, "--task=match", *files, *TINY)
     assert outcome.status == 2 and outcome.out == ""
     assert outcome.err.splitlines()[-1] == (
-        "error: wrong.csv: wanted validation rows that map is defined for, given 2 that it is not"
+        "error: wrong.csv: expected validation rows that map is defined for, got 2 that it is not"
     )
     assert not (folder / "runs").exists()
 
@@ -160,10 +160,10 @@ def pair_folder(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("lines", "answered", "message"),
     [
-        (b"one text\n", 0, "stdin:1: wanted text_a and text_b with one tab between them, given none"),
-        (b"a\tb\nc\td\ne\n", 2, "stdin:3: wanted text_a and text_b with one tab between them, given none"),
-        (b"a\tb\tc\n", 0, "stdin:1: wanted text_a and text_b with one tab between them, given 2 tabs"),
-        (b"a\tb\n\n", 1, "stdin:2: wanted text_a and text_b with one tab between them, given none"),
+        (b"one text\n", 0, "stdin:1: expected text_a and text_b with one tab between them, got none"),
+        (b"a\tb\nc\td\ne\n", 2, "stdin:3: expected text_a and text_b with one tab between them, got none"),
+        (b"a\tb\tc\n", 0, "stdin:1: expected text_a and text_b with one tab between them, got 2 tabs"),
+        (b"a\tb\n\n", 1, "stdin:2: expected text_a and text_b with one tab between them, got none"),
     ],
 )
 def test_what_comes_before_a_line_that_is_no_pair_is_answered(pair_folder, lines, answered, message):
@@ -180,26 +180,26 @@ def test_what_cannot_be_ranked(folder, pair_folder, news_run):
         return refused(folder, predict, str(run), *flags)
 
     assert ranked(pair_folder, "--rank", "none.txt").startswith(
-        "--rank none.txt: wanted a file of candidates"
+        "--rank none.txt: expected a file of candidates"
     )
-    assert ranked(pair_folder, "--rank", "empty.txt").endswith("one a line, given an empty file")
+    assert ranked(pair_folder, "--rank", "empty.txt").endswith("one a line, got an empty file")
     assert ranked(news_run.folder, "--rank", "texts.txt").startswith(
-        "--rank: wanted a run that matches pairs"
+        "--rank: expected a run that matches pairs"
     )
     make_pair_bundle(labels=["yes", "no"], target="classes").save(folder / "classes")
     message = ranked(folder / "classes", "--rank", "texts.txt")
-    assert message == "ranking: wanted a matcher that gives scores, given a matcher of classes"
+    assert message == "ranking: expected a matcher that gives scores, got a matcher of classes"
 
 
 @pytest.mark.parametrize(
     ("content", "flags", "message"),
     [
-        (f"{HEADER}x,y,2\n", [], "a.csv:2: label must be 0 or 1, given '2'"),
-        (f"{HEADER}x,y,yes\n", [], "a.csv:2: label must be 0 or 1, given 'yes'"),
-        ("text_a,text_c,label\nx,y,1\n", [], "a.csv: column 'text_b' wanted"),
-        ("text_a,text_b\nx,y\n", [], "a.csv: column 'label' wanted"),
-        (f"{HEADER}x,y,1\n", ["--text-b-column=b"], "a.csv: column 'b' wanted"),
-        (f"{HEADER}x,y,1\n", ["--query-column=qid"], "--query-column: wanted a column qid, given text_a, text_b"),
+        (f"{HEADER}x,y,2\n", [], "a.csv:2: label must be 0 or 1, got '2'"),
+        (f"{HEADER}x,y,yes\n", [], "a.csv:2: label must be 0 or 1, got 'yes'"),
+        ("text_a,text_c,label\nx,y,1\n", [], "a.csv: column 'text_b' expected"),
+        ("text_a,text_b\nx,y\n", [], "a.csv: column 'label' expected"),
+        (f"{HEADER}x,y,1\n", ["--text-b-column=b"], "a.csv: column 'b' expected"),
+        (f"{HEADER}x,y,1\n", ["--query-column=qid"], "--query-column: expected a column qid, got text_a, text_b"),
     ],
 )  # fmt: skip
 def test_rows_that_cannot_be_judged(folder, pair_folder, content, flags, message):
@@ -210,7 +210,7 @@ def test_rows_that_cannot_be_judged(folder, pair_folder, content, flags, message
 def test_columns_of_pairs_are_nothing_to_a_classifier(folder, news_run):
     for flag in ("--text-b-column", "--query-column"):
         message = refused(folder, evaluate, str(news_run.folder), "--data", "good.csv", flag, "x")
-        assert message == f"{flag}: wanted a run that matches pairs beside it, given a classifier"
+        assert message == f"{flag}: expected a run that matches pairs beside it, got a classifier"
 
 
 def test_a_matcher_of_triplets_is_judged_on_pairs_and_the_other_way_round(folder):

@@ -86,7 +86,7 @@ def test_evaluate_gives_what_follows_from_the_answers(name, request):
         for query in sorted(set(queries))
         if true[queries == query].any()
     ]
-    wanted = {
+    expected = {
         "rows": len(rows),
         "accuracy": metrics.accuracy_score(true, match),
         "f1": metrics.f1_score(true, match, zero_division=0),
@@ -95,10 +95,10 @@ def test_evaluate_gives_what_follows_from_the_answers(name, request):
         "loss": metrics.log_loss(true, found),
         "map": np.mean(per_query),
     }
-    assert {key: scores[key] for key in wanted} == pytest.approx(wanted, abs=1e-5)
+    assert {key: scores[key] for key in expected} == pytest.approx(expected, abs=1e-5)
     assert set(scores["intervals"]) >= {"accuracy", "f1", "roc_auc", "map", "mrr", "ndcg_at_10"}
     # What the fit said of the same rows.
-    assert {key: run.outcome.json[key] for key in wanted} == pytest.approx(wanted, abs=1e-5)
+    assert {key: run.outcome.json[key] for key in expected} == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_symmetric_matcher_does_not_know_which_text_is_first(cross_run):
@@ -122,12 +122,12 @@ def test_a_ranking_has_the_scores_of_the_pairs(name, request, tmp_path):
     bundle = Bundle.load(run.folder)
     for query, line in zip(queries, map(json.loads, outcome.out.splitlines()), strict=True):
         assert line["query"] == query
-        wanted = bundle.probabilities([(query, text) for text in candidates])[:, 0]
+        expected = bundle.probabilities([(query, text) for text in candidates])[:, 0]
         places = [entry["line"] - 1 for entry in line["ranking"]]
         assert sorted(places) == list(range(len(candidates)))
         given = [entry["score"] for entry in line["ranking"]]
         assert given == sorted(given, reverse=True)
-        np.testing.assert_allclose(given, [wanted[place] for place in places], atol=1e-5)
+        np.testing.assert_allclose(given, [expected[place] for place in places], atol=1e-5)
         assert [entry["text"] for entry in line["ranking"]] == [candidates[place] for place in places]
     short = call(predict, run.folder, "--rank", file, "--top", 3, stdin=queries[0].encode()).json
     assert short["ranking"] == json.loads(outcome.out.splitlines()[0])["ranking"][:3]
@@ -151,8 +151,8 @@ def test_every_form_ranks_as_it_scores(model):
     texts = [b for _, b in PAIRS] + ["", "old " * 50]
     ranker = Ranker(bundle, texts)
     for query in ("New bread, old bakers", "", "ferry " * 50):
-        wanted = bundle.probabilities([(query, text) for text in texts])[:, 0]
-        np.testing.assert_allclose(ranker.scores(query), wanted, atol=1e-5)
+        expected = bundle.probabilities([(query, text) for text in texts])[:, 0]
+        np.testing.assert_allclose(ranker.scores(query), expected, atol=1e-5)
 
 
 def test_a_query_is_encoded_once_for_all_candidates(monkeypatch):

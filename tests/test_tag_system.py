@@ -98,8 +98,8 @@ def test_predict_takes_texts_and_words(run):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--top=2"], "--top: wanted a run that classifies or matches texts, given a tagger"),
-        (["--rank=x.txt"], "--rank: wanted a run that matches pairs, given a tagger"),
+        (["--top=2"], "--top: expected a run that classifies or matches texts, got a tagger"),
+        (["--rank=x.txt"], "--rank: expected a run that matches pairs, got a tagger"),
     ],
 )
 def test_what_a_tagger_has_no_use_for_is_refused(run, flags, words):
@@ -111,12 +111,12 @@ def test_what_a_tagger_has_no_use_for_is_refused(run, flags, words):
     ("name", "content", "flags", "words"),
     [
         ("a.conll", "x\tO\ny\n", [], "a.conll:2: "),
-        ("a.conll", "x\tO\n", ["--data.label-column=3"], "--data.label-column: wanted one of 1, 2, given 3"),
+        ("a.conll", "x\tO\n", ["--data.label-column=3"], "--data.label-column: expected one of 1, 2, got 3"),
         ("a.conll", "\n\n", [], "a.conll: "),
-        ("a.jsonl", '{"words": [], "tags": []}\n', [], "a.jsonl:1: words must hold a word, given none"),
+        ("a.jsonl", '{"words": [], "tags": []}\n', [], "a.jsonl:1: words must hold a word, got none"),
         ("a.jsonl", '{"text": "old", "spans": [[0, 9, "X"]]}\n', [], "a.jsonl:1: spans must be spans of"),
-        ("a.conll", "x " * 3, ["--tag.context-width=4"], "--tag.context-width: wanted an odd number"),
-        ("a.conll", "x " * 3, ["--text.max-length=5"], "--text.max-length: wanted 8 or more for sentences"),
+        ("a.conll", "x " * 3, ["--tag.context-width=4"], "--tag.context-width: expected an odd number"),
+        ("a.conll", "x " * 3, ["--text.max-length=5"], "--text.max-length: expected 8 or more for sentences"),
     ],
 )
 def test_wrong_input_is_one_line(tmp_path, name, content, flags, words):

@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _benchmark(config: BenchmarkConfig) -> int:
     if config.hidden_dim % config.num_heads:
         raise InputError(
-            f"--num-heads: wanted a divisor of --hidden-dim {config.hidden_dim}, given {config.num_heads}"
+            f"--num-heads: expected a divisor of --hidden-dim {config.hidden_dim}, got {config.num_heads}"
         )
     learners = _learners(config)
     rows = read_rows(config.data, config.text_column, config.label_column, config.rows, config.seed)
@@ -134,7 +134,7 @@ def _learners(config: BenchmarkConfig) -> list[Learner]:
     for peer in dict.fromkeys(config.peers):
         python = config.torch_python if peer == "torch" else None
         if python is not None and not python.exists():
-            raise InputError(f"--torch-python: wanted a Python, {python} does not exist")
+            raise InputError(f"--torch-python: expected a Python, {python} does not exist")
         package = lacks(peer, python)
         if package is None:
             names.append(peer)

@@ -85,13 +85,13 @@ def _check(config: CalibrateConfig) -> None:
     task = manifest["task"]
     if task == MASKED_LM or manifest.get("target") == "graded":
         kind = A_MODEL[task] if task == MASKED_LM else "one of a graded target"
-        raise InputError(f"{config.run}: wanted a model that gives probabilities of labels, given {kind}")
+        raise InputError(f"{config.run}: expected a model that gives probabilities of labels, got {kind}")
     one = (task == CLASSIFY and not manifest["multi_label"]) or task == MATCH
     if config.precision is not None and not one:
         kind = A_MODEL[TAG] if task == TAG else "one of several labels"
-        raise InputError(f"--precision: wanted a model that gives a row one answer, given {kind}")
+        raise InputError(f"--precision: expected a model that gives a row one answer, got {kind}")
     if config.write and not config.refit and config.precision is None:
-        raise InputError("--write: wanted something to change, --refit or --precision, given neither")
+        raise InputError("--write: expected something to change, --refit or --precision, got neither")
     if config.out is not None:
         from training.reporting.reliability_diagram import check_picture
 

@@ -156,15 +156,15 @@ def _show(comparison: dict, out: Path | None) -> None:
 def _check(config: CompareConfig) -> None:
     """Refuses what can be refused before any row is read."""
     if not config.candidates and not config.runs:
-        raise InputError("--candidates: wanted one or more, or --runs, given none")
+        raise InputError("--candidates: expected one or more, or --runs, got none")
     # Trainings are kept by their rate as it is shown.
     shown = {f"{rate:g}" for rate in config.rates}
     if not config.rates or len(shown) < len(config.rates) or not all(0 < rate < 1 for rate in config.rates):
         given = " ".join(map(str, config.rates)) or "none"
-        raise InputError(f"--rates: wanted different numbers above 0 and below 1, given {given}")
+        raise InputError(f"--rates: expected different numbers above 0 and below 1, got {given}")
     if not config.lengths or min(config.lengths) < 3:
         raise InputError(
-            f"--lengths: wanted numbers of at least 3, given {' '.join(map(str, config.lengths)) or 'none'}"
+            f"--lengths: expected numbers of at least 3, got {' '.join(map(str, config.lengths)) or 'none'}"
         )
     for flag, given in (
         ("encoder.pretrained", config.encoder.pretrained),
@@ -172,20 +172,20 @@ def _check(config: CompareConfig) -> None:
         ("optimizer.learning-rate", config.optimizer.learning_rate),
     ):
         if given:
-            wanted = "--rates in its place" if "rate" in flag else "none, all candidates start from nothing"
-            raise InputError(f"--{flag}: wanted {wanted}, given {given}")
+            expected = "--rates in its place" if "rate" in flag else "none, all candidates start from nothing"
+            raise InputError(f"--{flag}: expected {expected}, got {given}")
     if config.classify.window:
         raise InputError(
-            f"--classify.window: wanted 0, all candidates read texts whole, given {config.classify.window}"
+            f"--classify.window: expected 0, all candidates read texts whole, got {config.classify.window}"
         )
     if config.classify.multi_label:
-        raise InputError("--classify.multi-label: wanted rows of one label each, given True")
+        raise InputError("--classify.multi-label: expected rows of one label each, got True")
     if config.encoder.num_heads == 1 and HEADS in config.candidates and "one-head" in config.candidates:
-        raise InputError("--encoder.num-heads: wanted 2 or more beside --candidates one-head, given 1")
+        raise InputError("--encoder.num-heads: expected 2 or more beside --candidates one-head, got 1")
     attention = [name for name in ATTENTION if name in config.candidates]
     if config.encoder.num_layers == 0 and attention:
         raise InputError(
-            f"--encoder.num-layers: wanted 1 or more beside --candidates {attention[0]}, given 0"
+            f"--encoder.num-layers: expected 1 or more beside --candidates {attention[0]}, got 0"
         )
     if config.runs:
         _check_runs(config.runs)
@@ -203,17 +203,17 @@ def _check_runs(runs: tuple[Path, ...]) -> None:
         if manifest["task"] != CLASSIFY or manifest["multi_label"]:
             several = manifest["task"] == CLASSIFY
             kind = "one of several labels" if several else A_MODEL[manifest["task"]]
-            raise InputError(f"--runs {path}: wanted a classifier of one label a row, given {kind}")
+            raise InputError(f"--runs {path}: expected a classifier of one label a row, got {kind}")
 
 
 def _check_data(data: Data) -> None:
     if data.task.several_labels:
         raise InputError(
-            f"--data.label-column: wanted one label a row, given {data.columns.label}, which may hold several"
+            f"--data.label-column: expected one label a row, got {data.columns.label}, which may hold several"
         )
     if data.test is None:
         raise InputError(
-            "--data.test: wanted test rows (validation rows choose the epoch and the rate), given none"
+            "--data.test: expected test rows (validation rows choose the epoch and the rate), got none"
         )
 
 

@@ -75,10 +75,10 @@ def _found(config: EmbedConfig) -> Any:
         return _found_checkpoint(config)
     task = read_manifest(folder)["task"]
     if config.side != "b" and task != MATCH:
-        raise InputError(f"--side: wanted a matcher, given {A_MODEL[task]}")
+        raise InputError(f"--side: expected a matcher, got {A_MODEL[task]}")
     if config.max_length:
         raise InputError(
-            f"--max-length: wanted a published checkpoint, given {A_MODEL[task]} of its own length"
+            f"--max-length: expected a published checkpoint, got {A_MODEL[task]} of its own length"
         )
 
     def load() -> Any:
@@ -94,11 +94,11 @@ def _found_checkpoint(config: EmbedConfig) -> Any:
 
     checkpoint = find_checkpoint(config.run)
     if config.side != "b":
-        raise InputError("--side: wanted a matcher, given a published checkpoint")
+        raise InputError("--side: expected a matcher, got a published checkpoint")
     positions, length = checkpoint.config.max_length, config.max_length
     if length and not SHORTEST <= length <= positions:
         raise InputError(
-            f"--max-length: wanted {SHORTEST} to the {positions} positions of {config.run}, given {length}"
+            f"--max-length: expected {SHORTEST} to the {positions} positions of {config.run}, got {length}"
         )
 
     def load() -> Any:

@@ -83,26 +83,26 @@ def _explain(config: ExplainConfig) -> int:
 def _check(config: ExplainConfig, task: str) -> None:
     """Refuses what contradicts itself, before TensorFlow is imported."""
     if task == MASKED_LM:
-        raise InputError(f"{config.run}: wanted a classifier, a matcher or a tagger, given {A_MODEL[task]}")
+        raise InputError(f"{config.run}: expected a classifier, a matcher or a tagger, got {A_MODEL[task]}")
     if config.word and (task != TAG or config.data is not None):
         raise InputError(
-            f"--word: wanted a text for a tagger, given {'--data' if task == TAG else A_MODEL[task]}"
+            f"--word: expected a text for a tagger, got {'--data' if task == TAG else A_MODEL[task]}"
         )
     if config.data is not None:
         for given, flag in ((config.text, "TEXT"), (config.out, "--out"), (config.label, "--label")):
             if given:
-                raise InputError(f"{flag}: wanted no text, page or label beside --data, given one")
+                raise InputError(f"{flag}: expected no text, page or label beside --data, got one")
         file_source(config.data)
         return
     for name in ("text_column", "text_b_column", "label_column"):
         if getattr(config, name):
-            raise InputError(f"--{name.replace('_', '-')}: wanted --data beside it, given none")
-    wanted = 2 if task == MATCH else 1
-    if len(config.text) != wanted:
-        shown = "two texts, A and B" if wanted == 2 else "one text"
-        raise InputError(f"TEXT: wanted {shown}, for {A_MODEL[task]}, given {len(config.text) or 'none'}")
+            raise InputError(f"--{name.replace('_', '-')}: expected --data beside it, got none")
+    expected = 2 if task == MATCH else 1
+    if len(config.text) != expected:
+        shown = "two texts, A and B" if expected == 2 else "one text"
+        raise InputError(f"TEXT: expected {shown}, for {A_MODEL[task]}, got {len(config.text) or 'none'}")
     if not any(text.strip() for text in config.text):
-        raise InputError("TEXT: wanted a text with words, given an empty one")
+        raise InputError("TEXT: expected a text with words, got an empty one")
     if config.out is not None:
         check_out(config.out)
 

@@ -83,20 +83,20 @@ def _check(config: HeadsConfig) -> None:
     task = read_manifest(config.run)["task"]
     if task == MASKED_LM:
         raise InputError(
-            f"{config.run}: wanted a classifier, a matcher or a tagger, given {A_MODEL[task]};"
+            f"{config.run}: expected a classifier, a matcher or a tagger, got {A_MODEL[task]};"
             " prune a run that starts from it"
         )
     file_source(config.data)
     if config.train is not None:
         file_source(config.train)
     if config.prune is not None and config.out is None:
-        raise InputError("--out: wanted a folder for the pruned run beside --prune, given none")
+        raise InputError("--out: expected a folder for the pruned run beside --prune, got none")
     if config.out is not None and config.out.resolve() == config.run.resolve():
-        raise InputError(f"--out {config.out}: wanted a folder beside the run, given the run itself")
+        raise InputError(f"--out {config.out}: expected a folder beside the run, got the run itself")
     if config.prune is None:
         for flag, given in (("out", config.out), ("train", config.train), ("overwrite", config.overwrite)):
             if given:
-                raise InputError(f"--{flag}: wanted --prune beside it, given none")
+                raise InputError(f"--{flag}: expected --prune beside it, got none")
     if config.picture is not None:
         from training.reporting.reliability_diagram import check_picture
 

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _launch(own: list[str], flags: list[str] | None) -> int:
     config = parse(LaunchConfig, own, "python -m training.launch")
     if flags is None:
-        raise InputError("wanted the flags of training.fit after --, given no --")
+        raise InputError("expected the flags of training.fit after --, got no --")
     # What is wrong with them is told once, and not by each worker.
     fit = parse(FitConfig, flags, "python -m training.fit")
     devices = own_devices(config.workers)

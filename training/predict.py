@@ -57,7 +57,7 @@ def pairs(stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
         if len(texts) != 2:
             given = f"{len(texts) - 1} tabs" if len(texts) > 1 else "none"
             raise InputError(
-                f"stdin:{place}: wanted text_a and text_b with one tab between them, given {given}"
+                f"stdin:{place}: expected text_a and text_b with one tab between them, got {given}"
             )
         yield texts[0], texts[1]
 
@@ -71,13 +71,13 @@ def sentences(stream: BinaryIO) -> Iterator[list[bytes]]:
 def _predict(config: PredictConfig) -> int:
     task = read_manifest(config.run)["task"]
     if config.rank is not None and task != MATCH:
-        raise InputError(f"--rank: wanted a run that matches pairs, given {A_MODEL[task]}")
+        raise InputError(f"--rank: expected a run that matches pairs, got {A_MODEL[task]}")
     if config.words and task != TAG:
-        raise InputError(f"--words: wanted a run that tags words, given {A_MODEL[task]}")
+        raise InputError(f"--words: expected a run that tags words, got {A_MODEL[task]}")
     if config.top and task == TAG:
-        raise InputError("--top: wanted a run that classifies or matches texts, given a tagger")
+        raise InputError("--top: expected a run that classifies or matches texts, got a tagger")
     if config.vectors is not None and config.rank is None:
-        raise InputError("--vectors: wanted --rank with their texts beside it, given none")
+        raise InputError("--vectors: expected --rank with their texts beside it, got none")
     candidates = None if config.rank is None else _candidates(config.rank)
     vectors = None if config.vectors is None else _vectors(config.vectors)
     from kmha.quiet import import_tensorflow
@@ -113,24 +113,26 @@ def _candidates(path: Path) -> list[bytes]:
         with open(path, "rb") as file:
             found = list(lines(file))
     except OSError as error:
-        raise InputError(f"--rank {path}: wanted a file of candidates, {error.strerror or error}") from error
+        raise InputError(
+            f"--rank {path}: expected a file of candidates, {error.strerror or error}"
+        ) from error
     if not found:
-        raise InputError(f"--rank {path}: wanted a candidate or more, one a line, given an empty file")
+        raise InputError(f"--rank {path}: expected a candidate or more, one a line, got an empty file")
     return found
 
 
 def _vectors(path: Path) -> Any:
     import numpy as np
 
-    wanted = f"--vectors {path}: wanted a file that training.embed wrote"
+    expected = f"--vectors {path}: expected a file that training.embed wrote"
     try:
         with open(path, "rb") as file:
             vectors = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{wanted}, {reason}") from error
+        raise InputError(f"{expected}, {reason}") from error
     if not isinstance(vectors, np.ndarray):
-        raise InputError(f"{wanted}, given an archive of several")
+        raise InputError(f"{expected}, got an archive of several")
     return vectors
 
 

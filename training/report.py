@@ -52,9 +52,9 @@ def _report(config: ReportConfig) -> int:
     check_out(page)
     card = page.with_suffix(".md")
     if card.is_dir():
-        raise InputError(f"--out {page}: wanted a place for {card} too, given a folder")
+        raise InputError(f"--out {page}: expected a place for {card} too, got a folder")
     if card.exists() and not page.exists():
-        raise InputError(f"--out {page}: wanted a place for {card} too, given one that is taken")
+        raise InputError(f"--out {page}: expected a place for {card} too, got one that is taken")
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
@@ -82,7 +82,7 @@ def _made(report: Any, report_data: Any, run: Path) -> Any:
             raise
         reason = f"{type(error).__name__} {error}"
         raise InputError(
-            f"{run / METRICS}: wanted what training.fit writes, given something else ({reason})"
+            f"{run / METRICS}: expected what training.fit writes, got something else ({reason})"
         ) from error
 
 

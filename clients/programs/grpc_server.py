@@ -50,9 +50,9 @@ class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
     def _answers(self, spec, context, inputs):
         signature = spec.signature_name or "serving_default"
         if spec.name != self._name or signature not in self._loaded.signatures:
-            wanted = f"{self._name} with {', '.join(self._loaded.signatures)}"
+            expected = f"{self._name} with {', '.join(self._loaded.signatures)}"
             # It raises.
-            context.abort(grpc.StatusCode.NOT_FOUND, f"wanted {wanted}, given {spec.name} {signature}")
+            context.abort(grpc.StatusCode.NOT_FOUND, f"expected {expected}, got {spec.name} {signature}")
         return self._loaded.signatures[signature](**inputs)
 
 

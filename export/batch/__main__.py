@@ -109,7 +109,7 @@ def _place(config: BatchConfig) -> Iterator[str]:
 def _check_apart(files: Sequence[str], output: str) -> None:
     for file in files:
         if is_shard_of(file, output):
-            raise InputError(f"{file}: wanted input apart from the output, given a file of {output!r}")
+            raise InputError(f"{file}: expected input apart from the output, got a file of {output!r}")
 
 
 def report(config: BatchConfig, counts: tuple[int, int] | None, seconds: float) -> int:

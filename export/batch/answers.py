@@ -77,12 +77,12 @@ def check_signature(signature: Signature, place: str) -> None:
     except Exception as error:  # TensorFlow refuses a wrong input with errors of many kinds.
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(
-            f"{place}: wanted a SavedModel that answers texts as export.savedmodel writes it, given another"
+            f"{place}: expected a SavedModel that answers texts as export.savedmodel writes it, got another"
             f" ({type(error).__name__}: {reason})"
         ) from error
     if tags:
         raise InputError(
-            f"{place}: wanted a classifier, since export.batch asks single texts, given a tagger's SavedModel"
+            f"{place}: expected a classifier, since export.batch asks single texts, got a tagger's SavedModel"
         )
 
 
@@ -145,7 +145,7 @@ def _version(path: Path) -> Path:
     try:
         found = recognise(path)
     except InputError as error:
-        raise InputError(f"{path}: wanted a run folder or a SavedModel, given neither") from error
+        raise InputError(f"{path}: expected a run folder or a SavedModel, got neither") from error
     if found.format != SAVEDMODEL:
-        raise InputError(f"{path}: wanted a run folder or a SavedModel, given a {path.suffix} file")
+        raise InputError(f"{path}: expected a run folder or a SavedModel, got a {path.suffix} file")
     return found.path.absolute()

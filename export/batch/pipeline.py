@@ -77,7 +77,7 @@ class Lines(FileBasedSource):
             yield from self._lines(file_name, offset_range_tracker)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(
-                f"{file_name}: wanted a readable file, {error or type(error).__name__}"
+                f"{file_name}: expected a readable file, {error or type(error).__name__}"
             ) from error
 
     def _lines(self, file_name: str, offset_range_tracker: Any) -> Iterator[Line]:
@@ -161,14 +161,14 @@ def matched_files(pattern: str) -> list[str]:
         found = [entry.path for entry in FileSystems.match([with_folder(pattern)])[0].metadata_list]
     except Exception as error:  # Each store has errors of its own.
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{pattern}: wanted files, cannot look there ({reason})") from error
+        raise InputError(f"{pattern}: expected files, cannot look there ({reason})") from error
     if not found:
-        raise InputError(f"{pattern}: wanted files, given a pattern that no file matches")
+        raise InputError(f"{pattern}: expected files, got a pattern that no file matches")
     if is_local(pattern) and os.path.isdir(pattern):
-        raise InputError(f"{pattern}: wanted files, given a folder; name the files in it by a pattern")
+        raise InputError(f"{pattern}: expected files, got a folder; name the files in it by a pattern")
     for file in found:
         if CompressionTypes.detect_compression_type(file) not in _READ:
-            raise InputError(f"{file}: wanted plain or gzipped files, given another kind")
+            raise InputError(f"{file}: expected plain or gzipped files, got another kind")
     return found
 
 

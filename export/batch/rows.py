@@ -33,17 +33,17 @@ def parse_row(line: bytes, text_column: str, keep_text: bool = True) -> tuple[st
     """
     record = _object(_decoded(line))
     if text_column not in record:
-        raise InputError(f"wanted a field {text_column!r}, given {', '.join(record) or 'none'}")
+        raise InputError(f"expected a field {text_column!r}, got {', '.join(record) or 'none'}")
     text = record[text_column]
     if not isinstance(text, str):
-        raise InputError(f"wanted a string in {text_column!r}, given {_KINDS.get(type(text), 'a number')}")
+        raise InputError(f"expected a string in {text_column!r}, got {_KINDS.get(type(text), 'a number')}")
     carried: dict[str, Any] = {}
     for name, value in record.items():
         if name == text_column and not keep_text:
             continue
         new_name = f"{INPUT_PREFIX}{name}" if name in ANSWER_FIELDS else name
         if new_name != name and new_name in record:
-            raise InputError(f"wanted {name!r} or {new_name!r}, which the answer would hold once, given both")
+            raise InputError(f"expected {name!r} or {new_name!r}, which the answer would hold once, got both")
         carried[new_name] = value
     written = json.dumps(carried, ensure_ascii=False)
     _check_whole_characters(text + written)
@@ -92,18 +92,18 @@ def _decoded(line: bytes) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         wrong = f"byte 0x{line[error.start]:02x} at position {error.start + 1} of the line"
-        raise InputError(f"wanted UTF-8, given {wrong}") from None
+        raise InputError(f"expected UTF-8, got {wrong}") from None
 
 
 def _object(line: str) -> dict[str, Any]:
     try:
         record = _decode(line)
     except json.JSONDecodeError as error:
-        raise InputError(f"wanted a JSON object, given {error.msg} at position {error.pos + 1}") from None
+        raise InputError(f"expected a JSON object, got {error.msg} at position {error.pos + 1}") from None
     except (InputError, ValueError, RecursionError) as error:
-        raise InputError(f"wanted a JSON object, given {error}") from None
+        raise InputError(f"expected a JSON object, got {error}") from None
     if not isinstance(record, dict):
-        raise InputError(f"wanted a JSON object, given {_KINDS.get(type(record), 'a number')}")
+        raise InputError(f"expected a JSON object, got {_KINDS.get(type(record), 'a number')}")
     return record
 
 
@@ -136,7 +136,7 @@ def _check_whole_characters(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise InputError("wanted whole characters, given half a surrogate pair") from None
+        raise InputError("expected whole characters, got half a surrogate pair") from None
 
 
 def _encodable(text: str) -> str:

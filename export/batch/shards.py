@@ -25,8 +25,8 @@ def with_folder(place: str) -> str:
 
 def is_shard_of(place: str, output: str) -> bool:
     """Whether a file name is one that a batch with this output would write: answers or bad rows."""
-    wanted = f"{re.escape(with_folder(output))}({re.escape(ERRORS)})?{_NUMBER}{re.escape(SUFFIX)}"
-    return bool(re.fullmatch(wanted, with_folder(place)))
+    expected = f"{re.escape(with_folder(output))}({re.escape(ERRORS)})?{_NUMBER}{re.escape(SUFFIX)}"
+    return bool(re.fullmatch(expected, with_folder(place)))
 
 
 def shards_of(output: Path) -> list[Path]:
@@ -49,11 +49,11 @@ def shards_beside(output: Path, overwrite: bool = False) -> Iterator[Path]:
         InputError: Such files stand there and must not be replaced, or nobody can write there.
     """
     if not output.name:
-        raise InputError(f"{output}: wanted what the files' names begin with, given no name")
+        raise InputError(f"{output}: expected what the files' names begin with, got no name")
     if shards_of(output) and not overwrite:
         given = shards_of(output)[0].name
         raise InputError(
-            f"{output}: wanted a new place, given one with files such as {given}; use --overwrite"
+            f"{output}: expected a new place, got one with files such as {given}; use --overwrite"
         )
     missing = [folder for folder in output.parents if not folder.exists()]
     beside = output.with_name(f"{output.name}.partial")

@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _benchmark(config: BenchmarkConfig) -> int:
     if min(config.batch_sizes, default=1) < 1:
-        raise InputError(f"--batch-sizes: wanted at least 1, given {min(config.batch_sizes)}")
+        raise InputError(f"--batch-sizes: expected at least 1, got {min(config.batch_sizes)}")
     artefacts = [recognise(path) for path in config.artefacts]
     check_single_texts(config.run, "export.benchmark")
     texts = None if config.texts is None else read_texts(config.texts, config.run, config.text_column)
@@ -129,7 +129,7 @@ def read_texts(path: Path, run: Path, column: str = "") -> list[str]:
     name = column or read_manifest(run).get("columns", {}).get("text", "text")
     texts = [str(row.values[name]) for row in file_source(path).rows([name])]
     if not texts:
-        raise InputError(f"{path}: rows wanted, none given")
+        raise InputError(f"{path}: rows expected, none got")
     return texts
 
 

@@ -79,11 +79,11 @@ def entries(run: Path, artefacts: Sequence[Artefact]) -> list[Entry]:
     return [Entry(RUN_NAME, BUNDLE, run, size), *copies]
 
 
-def play_match(wanted: Sequence[Entry], texts: Sequence[str] | None, rules: Rules) -> Played:
+def play_match(expected: Sequence[Entry], texts: Sequence[str] | None, rules: Rules) -> Played:
     """Loads all models and measures them.
 
     Args:
-        wanted: The run first.
+        expected: The run first.
         texts: To answer; None takes the run's sample.
         rules: How to measure.
 
@@ -93,7 +93,7 @@ def play_match(wanted: Sequence[Entry], texts: Sequence[str] | None, rules: Rule
     """
     with contextlib.ExitStack() as stack:
         players, skipped = [], {}
-        for entry in wanted:
+        for entry in expected:
             logger.info(f"loading {entry.name}")
             players.append(_player(entry, stack, rules.threads))
         _check_alive(players[0])
@@ -107,7 +107,7 @@ def play_match(wanted: Sequence[Entry], texts: Sequence[str] | None, rules: Rule
                 skipped[kind] = str(error)
         chosen = spread(run["sample"] if texts is None else texts, rules.most_rows)
         if not chosen:
-            raise InputError("--texts: wanted a file of texts, since the run keeps no sample, given none")
+            raise InputError("--texts: expected a file of texts, since the run keeps no sample, got none")
         ready = [player for player in players if player.failed is None]
         length = common_length([player.facts["lengths"] for player in ready], run["length"])
         _give(players, chosen, length)
@@ -175,9 +175,9 @@ def _measure(players: Sequence[Player], rules: Rules, rows: int, has_ids: bool) 
 
 
 def _phase(
-    name: str, players: Sequence[Player], wanted: Sequence[Job], seconds: float, rows: int, has_ids: bool
+    name: str, players: Sequence[Player], expected: Sequence[Job], seconds: float, rows: int, has_ids: bool
 ) -> int:
-    turns = sum(player.plays(job, has_ids) for player in players for job in wanted)
+    turns = sum(player.plays(job, has_ids) for player in players for job in expected)
     logger.info(f"{name}: about {turns * seconds:.0f} s")
-    warm(players, wanted, min(seconds, WARM_SECONDS), has_ids)
-    return play(players, wanted, seconds, rows, has_ids)
+    warm(players, expected, min(seconds, WARM_SECONDS), has_ids)
+    return play(players, expected, seconds, rows, has_ids)

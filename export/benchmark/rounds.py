@@ -83,10 +83,10 @@ def jobs(batches: Sequence[int]) -> list[Job]:
     return [Job(column, batch) for batch in batches for column in (TEXTS, IDS)]
 
 
-def warm(players: Sequence[Player], wanted: Sequence[Job], seconds: float, has_ids: bool) -> None:
+def warm(players: Sequence[Player], expected: Sequence[Job], seconds: float, has_ids: bool) -> None:
     """Lets every player do each of its jobs untimed, for at most about these seconds each."""
     for player in players:
-        for job in wanted:
+        for job in expected:
             if player.plays(job, has_ids):
                 found = player.ask(do="warm", column=job.column, batch=job.batch, seconds=seconds)
                 player.warm |= {} if found is None else {job: found}
@@ -94,7 +94,7 @@ def warm(players: Sequence[Player], wanted: Sequence[Job], seconds: float, has_i
 
 def play(
     players: Sequence[Player],
-    wanted: Sequence[Job],
+    expected: Sequence[Job],
     seconds: float,
     rows: int,
     has_ids: bool,
@@ -104,7 +104,7 @@ def play(
 
     Args:
         players: Warm ones.
-        wanted: Jobs.
+        expected: Jobs.
         seconds: Of measuring for each player and job, on average; at least three rounds are played.
         rows: Number of rows that the workers were given.
         has_ids: Whether ids were among them.
@@ -113,13 +113,13 @@ def play(
     Returns:
         The number of rounds.
     """
-    calls = {job: _calls(players, job, seconds) for job in wanted}
-    turns = sum(player.plays(job, has_ids) for player in players for job in wanted)
+    calls = {job: _calls(players, job, seconds) for job in expected}
+    turns = sum(player.plays(job, has_ids) for player in players for job in expected)
     end, number = clock() + seconds * turns, 0
     while number < LEAST_ROUNDS or clock() < end:
         # Nobody always follows the same other one.
         shift = number % len(players)
-        for job in wanted:
+        for job in expected:
             first = number * calls[job] * job.batch % rows
             for player in (*players[shift:], *players[:shift]):
                 if player.plays(job, has_ids):

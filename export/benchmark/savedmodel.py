@@ -29,7 +29,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     signatures = loaded.signatures
     for name in (FROM_TEXTS, FROM_IDS):
         if name not in signatures:
-            raise InputError(f"{path}: wanted a SavedModel with the signature {name}, given one without")
+            raise InputError(f"{path}: expected a SavedModel with the signature {name}, got one without")
 
     def from_texts(texts: Sequence[bytes]) -> np.ndarray:
         # `loaded` must outlive its signatures, which do not hold the variables themselves.

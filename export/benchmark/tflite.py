@@ -28,7 +28,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
         interpreter = Interpreter(model_path=path, num_threads=threads)
     except ValueError as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path}: wanted a TFLite model, {reason}") from error
+        raise InputError(f"{path}: expected a TFLite model, {reason}") from error
     signatures = read_signatures(interpreter, path)
     tokenizer = read_text_tokenizer(Path(path))
     longest = signatures[-1].lengths[0] or tokenizer.max_length

@@ -63,7 +63,7 @@ def loader(kind: str, path: str) -> Callable[[str, int, dict[str, Any]], Timed]:
     module, packages, extra = _LOADERS[kind]
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise InputError(f"{path}: wanted the package {package}, given none; install {extra}")
+            raise InputError(f"{path}: expected the package {package}, got none; install {extra}")
     return importlib.import_module(module).load
 
 
@@ -79,10 +79,10 @@ def check_sizes(path: str, sizes: dict[str, Any]) -> None:
     """
     if sizes["window"]:
         raise InputError(
-            f"{path}: wanted a run that reads texts whole, given one that reads windows of {sizes['window']} tokens"
+            f"{path}: expected a run that reads texts whole, got one that reads windows of {sizes['window']} tokens"
         )
     if sizes["layer_sizes"]:
-        raise InputError(f"{path}: wanted blocks that are all alike, given those of a pruned encoder")
+        raise InputError(f"{path}: expected blocks that are all alike, got those of a pruned encoder")
     if sizes["head_dim"] is not None and sizes["head_dim"] * sizes["num_heads"] != sizes["hidden_dim"]:
         heads = f"{sizes['num_heads']} of {sizes['head_dim']} in {sizes['hidden_dim']}"
-        raise InputError(f"{path}: wanted heads that fill the hidden size, given {heads}")
+        raise InputError(f"{path}: expected heads that fill the hidden size, got {heads}")

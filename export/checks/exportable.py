@@ -11,7 +11,7 @@ def check_exportable(run: Path) -> None:
     task = read_manifest(run)["task"]
     if task == MASKED_LM:
         raise InputError(
-            f"{run}: wanted a classifier, a matcher or a tagger, given {A_MODEL[task]};"
+            f"{run}: expected a classifier, a matcher or a tagger, got {A_MODEL[task]};"
             f" start one from it with training.fit --encoder.pretrained {run}"
         )
 
@@ -26,7 +26,7 @@ def check_single_texts(run: Path, command: str) -> None:
     task = read_manifest(run)["task"]
     if task != CLASSIFY:
         raise InputError(
-            f"{run}: wanted a classifier, since {command} asks single texts, given {A_MODEL[task]}"
+            f"{run}: expected a classifier, since {command} asks single texts, got {A_MODEL[task]}"
         )
 
 

@@ -108,7 +108,7 @@ class SentenceTokenizer:
         else:
             words = [as_text(word) for word in sentence]
         if len(words) > self.most_words:
-            raise ValueError(f"wanted at most {self.most_words} words a sentence, given {len(words)}")
+            raise ValueError(f"expected at most {self.most_words} words a sentence, got {len(words)}")
         return words
 
     def windows(self, words, length=None):

@@ -208,13 +208,13 @@ class PairTokenizer:
         return answer
 
 
-def check(values, wanted):
+def check(values, expected):
     """Raises ValueError where tokenizer.json is newer than this file, or of a model that does something else."""
     if values["format"] > FORMAT:
-        raise ValueError(f"tokenizer.json: wanted format {FORMAT} or older, given {values['format']}")
+        raise ValueError(f"tokenizer.json: expected format {FORMAT} or older, got {values['format']}")
     given = values.get("task", "classify")
-    if given != wanted:
-        raise ValueError(f"tokenizer.json: wanted one of a model to {wanted}, given one to {given}")
+    if given != expected:
+        raise ValueError(f"tokenizer.json: expected one of a model to {expected}, got one to {given}")
 
 
 def _normalization(tables):

@@ -147,7 +147,7 @@ def _check_tokens(text: Preprocessor, white_space: list[int]) -> None:
     for index, token in enumerate(text.vocabulary.tokens):
         if white.search(token) and not any(ord(character) in changed for character in token):
             raise InputError(
-                f"vocabulary:{index + 1}: wanted tokens without white space for a device, given {token!r}"
+                f"vocabulary:{index + 1}: expected tokens without white space for a device, got {token!r}"
             )
 
 

@@ -30,7 +30,7 @@ def check_embeds(bundle: Bundle) -> None:
     """Raises InputError where exports carry no vectors of a bundle's texts."""
     if not embeddings(bundle):
         given = f"one of the {bundle.model.form} form" if bundle.task == MATCH else A_MODEL[bundle.task]
-        raise InputError(f"--embed: wanted a classifier or a matcher of the bi form, given {given}")
+        raise InputError(f"--embed: expected a classifier or a matcher of the bi form, got {given}")
 
 
 def text_inputs(bundle: Bundle, number: int) -> list[TextInputs]:

@@ -34,7 +34,7 @@ def check_attention(bundle: Bundle) -> None:
     windows = windows_of(bundle.model)
     if windows is not None:
         raise InputError(
-            f"--attention: wanted a run that reads texts whole, given one that reads windows of {windows.length} tokens"
+            f"--attention: expected a run that reads texts whole, got one that reads windows of {windows.length} tokens"
         )
 
 

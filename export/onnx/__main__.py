@@ -84,12 +84,12 @@ def _export(config: OnnxConfig) -> int:
 def check_settings(out: Path, opset: int) -> None:
     """Refuses what cannot be written, before any work; raises InputError."""
     if out.suffix != ".onnx":
-        raise InputError(f"{out}: wanted a name that ends in .onnx, given {out.suffix or 'no suffix'}")
+        raise InputError(f"{out}: expected a name that ends in .onnx, got {out.suffix or 'no suffix'}")
     if not FIRST_OPSET <= opset <= LAST_OPSET:
-        raise InputError(f"--opset: wanted {FIRST_OPSET} to {LAST_OPSET}, given {opset}")
+        raise InputError(f"--opset: expected {FIRST_OPSET} to {LAST_OPSET}, got {opset}")
     for name in NEEDED:
         if importlib.util.find_spec(name) is None:
-            raise InputError(f"export.onnx: wanted the package {name}, given none; install kmha[onnx]")
+            raise InputError(f"export.onnx: expected the package {name}, got none; install kmha[onnx]")
 
 
 def write_onnx(

@@ -33,11 +33,11 @@ def open_session(
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has an exception class for each of its states, with no parent.
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path}: wanted an ONNX file, given another ({reason})") from error
+        raise InputError(f"{path}: expected an ONNX file, got another ({reason})") from error
     inputs = sorted(given.name for given in session.get_inputs())
-    wanted = [name for group in names for name in group]
-    if inputs != sorted(wanted) or session.get_outputs()[0].name not in (PROBABILITIES, SCORES):
+    expected = [name for group in names for name in group]
+    if inputs != sorted(expected) or session.get_outputs()[0].name not in (PROBABILITIES, SCORES):
         raise InputError(
-            f"{path}: wanted a model of {' and '.join(wanted)}, given one of {', '.join(inputs)}"
+            f"{path}: expected a model of {' and '.join(expected)}, got one of {', '.join(inputs)}"
         )
     return session

@@ -37,11 +37,11 @@ def recognise(path: Path) -> Artefact:
     """
     path = Path(path)
     if not path.exists():
-        raise InputError(f"{path}: wanted an exported model, given no such file or folder")
+        raise InputError(f"{path}: expected an exported model, got no such file or folder")
     if path.is_file():
         if path.suffix not in _SUFFIXES:
             raise InputError(
-                f"{path}: wanted a SavedModel folder, a .tflite or a .onnx file, given another file"
+                f"{path}: expected a SavedModel folder, a .tflite or a .onnx file, got another file"
             )
         return Artefact(path, _SUFFIXES[path.suffix])
     if (path / _GRAPH).is_file():
@@ -49,5 +49,5 @@ def recognise(path: Path) -> Artefact:
     versions = [each for each in path.iterdir() if each.name.isascii() and each.name.isdigit()]
     complete = [each for each in versions if (each / _GRAPH).is_file()]
     if not complete:
-        raise InputError(f"{path}: wanted a SavedModel or a folder of its versions, given a folder without")
+        raise InputError(f"{path}: expected a SavedModel or a folder of its versions, got a folder without")
     return Artefact(max(complete, key=lambda each: int(each.name)), SAVEDMODEL)

@@ -22,12 +22,12 @@ def nearest_errors(
         For each layer |tensor - layer| / |layer| (Euclidean; of integers 0 or 1), or None where no tensor has its
         number of values or is finite.
     """
-    wanted: dict[int, list[str]] = {}
+    expected: dict[int, list[str]] = {}
     for name, layer in layers.items():
-        wanted.setdefault(layer.size, []).append(name)
+        expected.setdefault(layer.size, []).append(name)
     errors: dict[str, float | None] = dict.fromkeys(layers)
     for tensor in tensors:
-        for name in wanted.get(tensor.size, ()):
+        for name in expected.get(tensor.size, ()):
             error, best = _error(layers[name], tensor), errors[name]
             if np.isfinite(error) and (best is None or error < best):
                 errors[name] = error

@@ -81,6 +81,6 @@ def load(artefact: Artefact) -> Predictor:
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise InputError(
-                f"{artefact.path}: wanted the package {package} to read it, given none; install {extra}"
+                f"{artefact.path}: expected the package {package} to read it, got none; install {extra}"
             )
     return importlib.import_module(module).read(artefact.path)

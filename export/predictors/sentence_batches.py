@@ -41,7 +41,7 @@ def cut_sentence(
         is_words = isinstance(row, list | tuple) and all(isinstance(word, str | bytes) for word in row)
         if not is_words:
             raise InputError(
-                f"sentence {number}: wanted a text or a list of words, given {type(row).__name__}"
+                f"sentence {number}: expected a text or a list of words, got {type(row).__name__}"
             )
     try:
         words = tokenizer.words(row)

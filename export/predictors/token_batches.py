@@ -37,14 +37,14 @@ def read_tokenizer(model: Path) -> AnyTokenizer:
         return _TOKENIZERS.get(values.get("task"), Tokenizer)(values)
     except OSError as error:
         raise InputError(
-            f"{path}: wanted the tokenizer of {model.name}, {error.strerror or error}"
+            f"{path}: expected the tokenizer of {model.name}, {error.strerror or error}"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = (
             f"not {error}" if isinstance(error, json.JSONDecodeError) else f"{type(error).__name__} {error}"
         )
         raise InputError(
-            f"{path}: wanted a tokenizer.json of an export, given another file ({reason})"
+            f"{path}: expected a tokenizer.json of an export, got another file ({reason})"
         ) from error
 
 
@@ -52,7 +52,7 @@ def read_text_tokenizer(model: Path) -> TextTokenizer:
     """As `read_tokenizer`, but not of a tagger; raises InputError there too."""
     tokenizer = read_tokenizer(model)
     if isinstance(tokenizer, SentenceTokenizer):
-        raise InputError(f"{model}: wanted a model of texts, given a tagger")
+        raise InputError(f"{model}: expected a model of texts, got a tagger")
     return tokenizer
 
 
@@ -86,9 +86,9 @@ def encoded(tokenizer: TextTokenizer, row: TextRow, length: int | None = None) -
         return [tokenizer.encode(row, length)]
     if isinstance(tokenizer, PairTokenizer) and not is_text and len(row) == 2:
         return tokenizer.encode(row[0], row[1], length)
-    wanted = "a text" if isinstance(tokenizer, Tokenizer) else "a pair of texts"
+    expected = "a text" if isinstance(tokenizer, Tokenizer) else "a pair of texts"
     given = "one text" if is_text else f"{len(row)} texts"
-    raise InputError(f"wanted {wanted} a row, given {given}")
+    raise InputError(f"expected {expected} a row, got {given}")
 
 
 def shown_ids(rows: Sequence[list[list[int]]]) -> list[Any]:

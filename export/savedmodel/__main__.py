@@ -168,10 +168,10 @@ def load_savedmodel(folder: Path | str, signature: str = "serving_default"):
     try:
         loaded = tf.saved_model.load(str(folder))
     except OSError as error:
-        raise InputError(f"{folder}: wanted a SavedModel, given none") from error
+        raise InputError(f"{folder}: expected a SavedModel, got none") from error
     function = loaded.signatures.get(signature)
     if function is None:
-        raise InputError(f"{folder}: wanted a SavedModel with the signature {signature}, given one without")
+        raise InputError(f"{folder}: expected a SavedModel with the signature {signature}, got one without")
     specs = function.structured_input_signature[1]
 
     def answer(*only, **named):
@@ -179,7 +179,7 @@ def load_savedmodel(folder: Path | str, signature: str = "serving_default"):
         assert loaded is not None
         # A file does not keep the order of its inputs.
         if only and (len(only), len(specs)) != (1, 1):
-            raise InputError(f"{folder}: {signature} wants {', '.join(sorted(specs))} by name, given without")
+            raise InputError(f"{folder}: {signature} wants {', '.join(sorted(specs))} by name, got without")
         given = dict(zip(specs, only, strict=True)) if only else named
         return function(**{name: tf.constant(value, specs[name].dtype) for name, value in given.items()})
 

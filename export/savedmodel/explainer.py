@@ -28,7 +28,7 @@ def served_model(path: Path) -> "ServedTexts | ServedWords":
     """
     loaded = open_savedmodel(path)
     if EXPLAIN not in loaded.signatures:
-        raise InputError(f"{path}: wanted a SavedModel with the signature {EXPLAIN}, given one without")
+        raise InputError(f"{path}: expected a SavedModel with the signature {EXPLAIN}, got one without")
     return ServedWords(path, loaded) if EXPLAIN_WORDS in loaded.signatures else ServedTexts(path, loaded)
 
 
@@ -132,7 +132,7 @@ class ServedWords:
         tokens, of_tokens = windows[window], [NO_WORD, *places[window], NO_WORD]
         if word not in of_tokens:
             raise InputError(
-                f"TEXT: wanted a word that the model shows among its tokens, given {words[word]!r}"
+                f"TEXT: expected a word that the model shows among its tokens, got {words[word]!r}"
             )
         size = len(tokens)
         attention = answers["attention"][window][:, :, :size, :size]

@@ -11,11 +11,11 @@ from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.special_tokens import START
 
 
-def checked_inputs(wanted: Sequence[TextInputs], given: Sequence) -> list:
+def checked_inputs(expected: Sequence[TextInputs], given: Sequence) -> list:
     """A model's inputs, once they are known to be usable, without what a batching server has added.
 
     Args:
-        wanted: The texts that the model reads, as `preprocessor.inputs` has them.
+        expected: The texts that the model reads, as `preprocessor.inputs` has them.
         given: Token ids and padding mask of each, int32 [B, T] in turn.
 
     Returns:
@@ -26,9 +26,9 @@ def checked_inputs(wanted: Sequence[TextInputs], given: Sequence) -> list:
             rows.
     """
     checked, rows = [], tf.shape(given[0])[0]
-    for text, token_ids, mask in zip(wanted, given[::2], given[1::2], strict=True):
+    for text, token_ids, mask in zip(expected, given[::2], given[1::2], strict=True):
         vocabulary, found = text.part.vocabulary, tf.shape(token_ids)[0]
-        message = [f"{text.ids} must have as many rows as {wanted[0].ids},", rows, "given", found]
+        message = [f"{text.ids} must have as many rows as {expected[0].ids},", rows, "given", found]
         with tf.control_dependencies([tf.debugging.Assert(tf.equal(rows, found), message)]):
             ids, mask = checked_in_graph(
                 token_ids, mask, len(vocabulary), text.part.max_length, (text.ids, text.mask)
@@ -68,10 +68,10 @@ def checked_in_graph(
     checks = [
         tf.debugging.Assert(
             tf.equal(tf.size(wrong), 0),
-            [f"{ids_name} must be in [0, {vocabulary_size}), given", wrong[:1]],
+            [f"{ids_name} must be in [0, {vocabulary_size}), got", wrong[:1]],
         ),
         tf.debugging.Assert(
-            shape[1] <= max_length, [f"{ids_name} must be at most {max_length} long, given length", shape[1]]
+            shape[1] <= max_length, [f"{ids_name} must be at most {max_length} long, got length", shape[1]]
         ),
         tf.debugging.Assert(
             tf.reduce_all(tf.equal(shape, tf.shape(padding_mask))),
@@ -111,30 +111,30 @@ def compiled_lengths(max_length: int) -> list[int]:
     return [*doubled, max_length]
 
 
-def compiled_shapes(wanted: Sequence[TextInputs]) -> list[list[int]]:
+def compiled_shapes(expected: Sequence[TextInputs]) -> list[list[int]]:
     """The lengths of all texts of a compiled model together, shortest first: few, so they rise together.
 
     Args:
-        wanted: The texts that the model reads.
+        expected: The texts that the model reads.
     """
-    lengths = [compiled_lengths(text.part.max_length) for text in wanted]
+    lengths = [compiled_lengths(text.part.max_length) for text in expected]
     steps = max(map(len, lengths))
     return [[each[min(step, len(each) - 1)] for each in lengths] for step in range(steps)]
 
 
-def at_compiled_length(wanted: Sequence[TextInputs], given: Sequence) -> list:
+def at_compiled_length(expected: Sequence[TextInputs], given: Sequence) -> list:
     """Inputs padded to the smallest of `compiled_shapes` that holds them all.
 
     Args:
-        wanted: The texts that the model reads.
+        expected: The texts that the model reads.
         given: Token ids and padding mask of each, int32 [B, T] in turn.
     """
-    shapes = tf.constant(compiled_shapes(wanted))
+    shapes = tf.constant(compiled_shapes(expected))
     lengths = tf.stack([tf.shape(token_ids)[1] for token_ids in given[::2]])
     holds = tf.reduce_all(shapes >= lengths, axis=1)
     missing = shapes[tf.argmax(holds)] - lengths
     padded = []
-    for index, (text, token_ids, mask) in enumerate(zip(wanted, given[::2], given[1::2], strict=True)):
+    for index, (text, token_ids, mask) in enumerate(zip(expected, given[::2], given[1::2], strict=True)):
         paddings = tf.stack([[0, 0], tf.stack([0, missing[index]])])
         padded.append(tf.pad(token_ids, paddings, constant_values=text.part.padding_id))
         padded.append(tf.pad(mask, paddings))
@@ -173,14 +173,14 @@ def checked_sentences(texts: SentencePreprocessor, given: Mapping[str, Any]) -> 
         _in_range(WORD_STARTS, starts, length),
         tf.debugging.Assert(
             shape[1] <= part.max_length,
-            [f"{WORD_STARTS} must be at most {part.max_length} long, given length", shape[1]],
+            [f"{WORD_STARTS} must be at most {part.max_length} long, got length", shape[1]],
         ),
     ]
     if texts.characters:
         characters = given[CHARACTER_IDS]
-        wanted = tf.concat([shape, [LONGEST_SPELLING]], axis=0)
+        expected = tf.concat([shape, [LONGEST_SPELLING]], axis=0)
         checks += [
-            _same(f"{CHARACTER_IDS} must have the shape", wanted, tf.shape(characters)),
+            _same(f"{CHARACTER_IDS} must have the shape", expected, tf.shape(characters)),
             _in_range(CHARACTER_IDS, characters, CHARACTERS),
         ]
     # Stateless ops do not wait for an assertion by themselves.
@@ -192,8 +192,8 @@ def checked_sentences(texts: SentencePreprocessor, given: Mapping[str, Any]) -> 
     return {**checked, CHARACTER_IDS: given[CHARACTER_IDS]} if texts.characters else checked
 
 
-def _same(message: str, wanted, found):
-    return tf.debugging.Assert(tf.reduce_all(tf.equal(wanted, found)), [message, wanted, "given", found])
+def _same(message: str, expected, found):
+    return tf.debugging.Assert(tf.reduce_all(tf.equal(expected, found)), [message, expected, "given", found])
 
 
 def _in_range(name: str, values, end):

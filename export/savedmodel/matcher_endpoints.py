@@ -161,7 +161,7 @@ def _one(query):
     """The query, once it is known to be one: a server that joined two requests would mix up their candidates."""
     size = tf.size(query)
     with tf.control_dependencies(
-        [tf.debugging.Assert(tf.equal(size, 1), [f"{QUERY} must be one text, given", size])]
+        [tf.debugging.Assert(tf.equal(size, 1), [f"{QUERY} must be one text, got", size])]
     ):
         return tf.identity(query)
 

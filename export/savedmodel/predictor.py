@@ -96,7 +96,7 @@ def open_savedmodel(path: Path | str) -> Any:
         return tf.saved_model.load(str(path))
     except (OSError, ValueError, tf.errors.OpError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path}: wanted a SavedModel, given another folder ({reason})") from error
+        raise InputError(f"{path}: expected a SavedModel, got another folder ({reason})") from error
 
 
 def _text_signature(path: Path, loaded: Any) -> tuple[Any, tuple[str, ...]]:
@@ -107,7 +107,7 @@ def _text_signature(path: Path, loaded: Any) -> tuple[Any, tuple[str, ...]]:
         if set(takes) == set(names):
             return signature, names
     raise InputError(
-        f"{path}: wanted a SavedModel whose {SIGNATURE} takes {TEXT}, or {TEXT_A} and {TEXT_B}, given one without"
+        f"{path}: expected a SavedModel whose {SIGNATURE} takes {TEXT}, or {TEXT_A} and {TEXT_B}, got one without"
     )
 
 

@@ -167,8 +167,8 @@ class TaggerEndpoints(tf.Module):
         rows, width = tf.unstack(tf.shape(features[WORD_STARTS]))
         if compiled:
             features = at_compiled_size(self.preprocessor, features)
-        wanted = {name: features[name] for name in self._names}
-        padded = {name: _at_least_one(values) for name, values in wanted.items()}
+        expected = {name: features[name] for name in self._names}
+        padded = {name: _at_least_one(values) for name, values in expected.items()}
         answers = function(*padded.values())
         return {
             name: values[:rows] if name == ATTENTION else values[:rows, :width]
@@ -226,7 +226,7 @@ def _flat_words(words, num_words):
 def _checked_lengths(lengths):
     """Words of each sentence, int64 [B], once none has too many: a best path is found in one piece."""
     most = tf.reduce_max(lengths)
-    message = [f"a sentence must have at most {MOST_WORDS:,} words, given", most]
+    message = [f"a sentence must have at most {MOST_WORDS:,} words, got", most]
     with tf.control_dependencies([tf.debugging.Assert(most <= MOST_WORDS, message)]):
         return tf.identity(lengths)
 

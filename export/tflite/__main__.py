@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _export(config: TfliteConfig) -> int:
     if config.dynamic_length and config.length:
-        raise InputError("--dynamic-length: wanted it or --length, given both")
+        raise InputError("--dynamic-length: expected it or --length, got both")
     check_exportable(config.run)
     from kmha.quiet import import_tensorflow
 
@@ -97,12 +97,12 @@ def _text_model(config: TfliteConfig, bundle, length: int | None) -> Iterator[No
         yield
 
 
-def chosen_lengths(bundle, wanted: Sequence[int] = ()) -> list[int]:
+def chosen_lengths(bundle, expected: Sequence[int] = ()) -> list[int]:
     """The lengths to export, ascending.
 
     Args:
         bundle: A trained bundle.
-        wanted: Lengths asked for; none asks for the 99th percentile of the training texts, rounded up, or for a
+        expected: Lengths asked for; none asks for the 99th percentile of the training texts, rounded up, or for a
             tagger's longest: a sentence in shorter windows is tagged, but not as by the run.
 
     Raises:
@@ -113,15 +113,15 @@ def chosen_lengths(bundle, wanted: Sequence[int] = ()) -> list[int]:
 
     shortest = SHORTEST_WINDOW if bundle.task == TAG else SHORTEST
     longest = max(given.part.max_length for given in bundle.preprocessor.inputs)
-    if not wanted and bundle.task == TAG:
+    if not expected and bundle.task == TAG:
         return [longest]
-    if not wanted:
+    if not expected:
         defaults = bundle.details.get("lengths", {}).get("p99", longest)
         return [max(SHORTEST, min(longest, -(-defaults // STEP) * STEP))]
-    for length in wanted:
+    for length in expected:
         if not shortest <= length <= longest:
-            raise InputError(f"--length: wanted {shortest} to the run's {longest}, given {length}")
-    return sorted(set(wanted))
+            raise InputError(f"--length: expected {shortest} to the run's {longest}, got {length}")
+    return sorted(set(expected))
 
 
 def write_tflite(

@@ -56,7 +56,7 @@ def check_ops(content: bytes) -> None:
     """
     for name in op_counts(content):
         if name.split(" ")[0] in FORBIDDEN:
-            raise CheckError(f"wanted built-in ops without variables, given {name}")
+            raise CheckError(f"expected built-in ops without variables, got {name}")
 
 
 def check_answers(content: bytes, bundle: Bundle, lengths, exact: bool, with_vectors: bool = False) -> float:
@@ -89,18 +89,18 @@ def check_answers(content: bytes, bundle: Bundle, lengths, exact: bool, with_vec
             inputs = one_row(bundle, features, row, cut=not length)
             found = runner(**inputs)[output_name(bundle)][0]
             if not np.isfinite(found).all():
-                raise CheckError(f"signature {name}: wanted numbers, given {found[~np.isfinite(found)][0]}")
+                raise CheckError(f"signature {name}: expected numbers, got {found[~np.isfinite(found)][0]}")
             largest = max(largest, float(np.abs(found - expected[row]).max()))
     embedded = embedding_signatures(bundle, lengths) if with_vectors else {}
     for name, (number, length) in embedded.items():
         features = features_of(bundle, rows, length or longest_length(bundle))
         apart = _vectors_difference(interpreter.get_signature_runner(name), bundle, number, features, length)
         if not np.isfinite(apart):
-            raise CheckError(f"signature {name}: wanted numbers, given {apart}")
+            raise CheckError(f"signature {name}: expected numbers, got {apart}")
         largest = max(largest, apart) if exact else largest
     if exact and largest > TOLERANCE:
         raise CheckError(
-            f"wanted the run's answers within {TOLERANCE:g}, given a difference of {largest:.2g}"
+            f"expected the run's answers within {TOLERANCE:g}, got a difference of {largest:.2g}"
         )
     return largest
 
@@ -137,6 +137,6 @@ def new_interpreter(content: bytes) -> Any:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
         raise InputError(
-            "TFLite: wanted the package ai-edge-litert, given none; install kmha[litert]"
+            "TFLite: expected the package ai-edge-litert, got none; install kmha[litert]"
         ) from error
     return Interpreter(model_content=content)

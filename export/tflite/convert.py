@@ -90,10 +90,10 @@ def convert(
     """
     if quantize == "int8" and bundle.task == TAG:
         # The converter's calibration crashes on a loop, and the best path is found in one.
-        raise InputError("--quantize: wanted none, float16 or dynamic for a tagger, given int8")
+        raise InputError("--quantize: expected none, float16 or dynamic for a tagger, got int8")
     if quantize == "int8" and not bundle.sample:
         raise InputError(
-            "--quantize int8: wanted a run with a sample of its training texts, given one without"
+            "--quantize int8: expected a run with a sample of its training texts, got one without"
         )
     names = dict(zip(signature_names(lengths), lengths, strict=True))
     embedded = embedding_signatures(bundle, lengths) if with_vectors else {}
@@ -182,7 +182,7 @@ def run_converter(converter: Any) -> bytes:
         named = re.search(r"^(?:Custom|Flex|TF Select) ops: (.+)$", str(error), re.MULTILINE)
         if named is None:
             raise
-        raise CheckError(f"wanted built-in ops without variables, given {named[1]}") from error
+        raise CheckError(f"expected built-in ops without variables, got {named[1]}") from error
 
 
 def _signature(bundle: Bundle, length: int | None, with_attention: bool) -> Any:
@@ -230,8 +230,8 @@ def _calibration(
         for row in range(len(next(iter(features.values())))):
             inputs = one_row(bundle, features, row, cut=length is None)
             yield name, inputs
-            for other, (number, wanted) in embedded.items():
-                if wanted == length:
+            for other, (number, expected) in embedded.items():
+                if expected == length:
                     yield other, embedding_row(bundle, number, inputs)
 
 

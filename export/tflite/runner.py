@@ -71,14 +71,14 @@ def read_signatures(
         given = {name for name in inputs if TOKEN_IDS in name}
         answer = next((name for name in (PROBABILITIES, SCORES) if name in outputs), None)
         if given != set(names) or answer is None:
-            wanted = f"{', '.join(names)} and {PROBABILITIES} or {SCORES}"
-            raise InputError(f"{path}: wanted a TFLite model of {wanted}, given one of {', '.join(inputs)}")
+            expected = f"{', '.join(names)} and {PROBABILITIES} or {SCORES}"
+            raise InputError(f"{path}: expected a TFLite model of {expected}, got one of {', '.join(inputs)}")
         lengths = (int(inputs[name]["shape_signature"][1]) for name in names)
         found.append(
             Signature(runner, tuple(inputs), tuple(max(each, 0) for each in lengths), answer, tuple(outputs))
         )
     if not found:
-        raise InputError(f"{path}: wanted a TFLite model with a signature, given one without")
+        raise InputError(f"{path}: expected a TFLite model with a signature, got one without")
     return _shortest_first(found)
 
 
@@ -174,10 +174,10 @@ def _interpreter(path: Path, num_threads: int | None):
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
-        raise InputError(f"{path}: wanted the package ai-edge-litert, given none") from error
+        raise InputError(f"{path}: expected the package ai-edge-litert, got none") from error
     if not path.is_file():
-        raise InputError(f"{path}: wanted a TFLite model, given none")
+        raise InputError(f"{path}: expected a TFLite model, got none")
     try:
         return Interpreter(model_path=str(path), num_threads=num_threads)
     except ValueError as error:
-        raise InputError(f"{path}: wanted a TFLite model, {str(error).splitlines()[0]}") from error
+        raise InputError(f"{path}: expected a TFLite model, {str(error).splitlines()[0]}") from error

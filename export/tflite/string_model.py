@@ -29,11 +29,11 @@ def check_convertible(bundle: Bundle, quantize: str) -> None:
     """Refuses what cannot become a model of strings; raises InputError."""
     if bundle.task != CLASSIFY:
         given = "sentences" if bundle.task == TAG else "pairs"
-        raise InputError(f"--with-tokenizer: wanted a run of single texts, given one of {given}")
+        raise InputError(f"--with-tokenizer: expected a run of single texts, got one of {given}")
     if bundle.preprocessor.tokenization == "char":
-        raise InputError("--with-tokenizer: wanted a wordpiece or word run, given one of characters")
+        raise InputError("--with-tokenizer: expected a wordpiece or word run, got one of characters")
     if quantize == "int8":
-        raise InputError("--with-tokenizer: wanted --quantize none, float16 or dynamic, given int8")
+        raise InputError("--with-tokenizer: expected --quantize none, float16 or dynamic, got int8")
 
 
 def convert_text(bundle: Bundle, length: int, quantize: Literal["none", "float16", "dynamic"]) -> bytes:
@@ -69,7 +69,7 @@ def convert_text(bundle: Bundle, length: int, quantize: Literal["none", "float16
     if others := [
         name for name in op_counts(content) if name.startswith("CUSTOM") and name not in CUSTOM_OPS
     ]:
-        raise CheckError(f"wanted no custom ops but tensorflow-text's tokenizer, given {others[0]}")
+        raise CheckError(f"expected no custom ops but tensorflow-text's tokenizer, got {others[0]}")
     return content
 
 
@@ -140,7 +140,7 @@ def write_text_tflite(
     difference = float(np.abs(load_text_tflite(content)(short) - bundle.probabilities(short)).max())
     if not np.isfinite(difference) or (quantize == "none" and difference > TOLERANCE):
         raise CheckError(
-            f"with its tokenizer: wanted the run's answers, given a difference of {difference:.2g}"
+            f"with its tokenizer: expected the run's answers, got a difference of {difference:.2g}"
         )
     path.write_bytes(content)
     return difference

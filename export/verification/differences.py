@@ -230,7 +230,7 @@ def tagged_difference(
     """
     for name, values in found.items():
         if not np.isfinite(values).all():
-            raise CheckError(f"{place}wanted numbers, given {values[~np.isfinite(values)][0]} in {name}")
+            raise CheckError(f"{place}expected numbers, got {values[~np.isfinite(values)][0]} in {name}")
     tagged = word_mask > 0
     differences = np.abs(found["probabilities"] - expected["probabilities"])[tagged]
     largest = float(differences.max(initial=0.0))
@@ -241,7 +241,7 @@ def tagged_difference(
     worst = max(largest, float(paths.max(initial=0.0)))
     if worst > TOLERANCE:
         raise CheckError(
-            f"{place}wanted the run's tags within {TOLERANCE:g}, given a difference of {worst:.2g}"
+            f"{place}expected the run's tags within {TOLERANCE:g}, got a difference of {worst:.2g}"
         )
     return largest
 

@@ -96,12 +96,12 @@ class Examiner:
         """What is to be told of the vectors, by name, and why they fail."""
         found, reasons, quantization = {}, [], answers.facts["quantization"]
         if answers.vectors and not embeddings(self._bundle):
-            return {}, [f"wanted no vectors, given {', '.join(answers.vectors)}"]
+            return {}, [f"expected no vectors, got {', '.join(answers.vectors)}"]
         for name, given in answers.vectors.items():
             wanted = self._expected.vectors(text_number(name, self._bundle.preprocessor.num_texts), longest)
             if given.shape != wanted.shape:
                 reasons.append(
-                    f"{name}: wanted vectors of shape {list(wanted.shape)}, given {list(given.shape)}"
+                    f"{name}: expected vectors of shape {list(wanted.shape)}, got {list(given.shape)}"
                 )
                 continue
             compared = vector_differences(wanted, given, self._rows.real)
@@ -126,7 +126,7 @@ class Examiner:
 def _wrong_shape(found: np.ndarray, expected: np.ndarray) -> str | None:
     if found.shape == expected.shape:
         return None
-    return f"wanted probabilities of shape {list(expected.shape)}, given {list(found.shape)}"
+    return f"expected probabilities of shape {list(expected.shape)}, got {list(found.shape)}"
 
 
 def table(reports: Sequence[dict[str, Any]], metric: float | None) -> list[str]:

@@ -88,15 +88,15 @@ class Bundle:
         outputs = self.model.num_labels
         if len(self.labels) != outputs:
             raise InputError(
-                f"wanted as many labels as the model with {outputs} outputs, given {len(self.labels)} labels"
+                f"expected as many labels as the model with {outputs} outputs, got {len(self.labels)} labels"
             )
         if self.thresholds is not None and not self.decides_by_threshold:
             kind = A_MODEL[self.task]
             if self.task in (CLASSIFY, MATCH):
                 kind = "one label" if self.task == CLASSIFY else f"a {self.model.target} target"
-            raise InputError(f"thresholds belong to a model of several labels, given one of {kind}")
+            raise InputError(f"thresholds belong to a model of several labels, got one of {kind}")
         if self.thresholds is not None and len(self.thresholds) != outputs:
-            raise InputError(f"wanted {outputs} thresholds, one a label, given {len(self.thresholds)}")
+            raise InputError(f"expected {outputs} thresholds, one a label, got {len(self.thresholds)}")
         if self.abstain_below is not None and not self.gives_one_answer:
             raise InputError(
                 "abstain_below belongs to a model that gives a row one answer and its probability"
@@ -104,18 +104,16 @@ class Bundle:
         parts, encoders = parts_of(self.preprocessor), self.model.encoder_configs
         if list(parts) != list(encoders):
             raise InputError(
-                f"wanted texts cut into {', '.join(encoders)} as by the model, given {', '.join(parts)}"
+                f"expected texts cut into {', '.join(encoders)} as by the model, got {', '.join(parts)}"
             )
         for part, encoder in zip(parts.values(), encoders.values(), strict=True):
             tokens, length = len(part.vocabulary), self.model.most_tokens(part.max_length)
             if tokens > encoder.vocabulary_size:
                 raise InputError(
-                    f"wanted a vocabulary of at most the model's {encoder.vocabulary_size} tokens, given {tokens}"
+                    f"expected a vocabulary of at most the model's {encoder.vocabulary_size} tokens, got {tokens}"
                 )
             if length > encoder.max_length:
-                raise InputError(
-                    f"max_length must be at most the model's {encoder.max_length}, given {length}"
-                )
+                raise InputError(f"max_length must be at most the model's {encoder.max_length}, got {length}")
 
     @property
     def task(self) -> str:
@@ -192,9 +190,9 @@ class Bundle:
             InputError: They are no sequence of texts, or of pairs where the model compares.
         """
         if not self._gives_probabilities:
-            raise InputError(f"wanted a classifier or a matcher, given {A_MODEL[self.task]}")
+            raise InputError(f"expected a classifier or a matcher, got {A_MODEL[self.task]}")
         if isinstance(texts, str | bytes):
-            raise InputError("texts must be a list of strings, given one string")
+            raise InputError("texts must be a list of strings, got one string")
         parts = [self._chunk(texts[i : i + CHUNK_ROWS]) for i in range(0, len(texts), CHUNK_ROWS)]
         return np.concatenate(parts) if parts else np.zeros((0, len(self.labels)), np.float32)
 
@@ -237,12 +235,12 @@ class Bundle:
         checked = {}
         for ids_name, mask_name, _, part in self.preprocessor.inputs:
             if ids_name not in features:
-                raise InputError(f"wanted {ids_name}, given {', '.join(features) or 'none'}")
+                raise InputError(f"expected {ids_name}, got {', '.join(features) or 'none'}")
             ids = checked_ids(features[ids_name], len(part.vocabulary), part.max_length)
             mask = np.asarray(features.get(mask_name, ids != part.padding_id)) > 0
             if mask.shape != ids.shape:
                 raise InputError(
-                    f"{mask_name} must have the shape of {ids_name} {ids.shape}, given {mask.shape}"
+                    f"{mask_name} must have the shape of {ids_name} {ids.shape}, got {mask.shape}"
                 )
             checked |= {ids_name: tf.constant(ids), mask_name: tf.constant(mask.astype("int32"))}
         return self.model.probabilities(self._logits(checked)).numpy()

@@ -107,24 +107,24 @@ def read_preprocessor(folder: Path, manifest: dict[str, Any]) -> AnyPreprocessor
         # Of the file's name the granularity is a part: it must not lead anywhere else.
         name = vocabulary_file(index, granularity)
         if name not in manifest["files"]:
-            raise InputError(f"files must hold the SHA-256 of {name}, given none")
+            raise InputError(f"files must hold the SHA-256 of {name}, got none")
         parts[granularity] = Preprocessor(Vocabulary.read(folder / name), **settings)
     return PairPreprocessor(parts)
 
 
 def read_sample(path: Path, num_texts: int) -> list[Any]:
     """The sample: texts, or with num_texts 2 pairs of them; raises InputError where it is none."""
-    wanted = "a JSON string" if num_texts == 1 else "a JSON list of two strings"
+    expected = "a JSON string" if num_texts == 1 else "a JSON list of two strings"
     try:
         rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
     except ValueError as error:
-        raise InputError(f"{path}: wanted {wanted} a line, {error}") from error
+        raise InputError(f"{path}: expected {expected} a line, {error}") from error
     if num_texts == 1 and all(isinstance(row, str) for row in rows):
         return rows
     pairs = (isinstance(row, list) and len(row) == 2 and all(isinstance(t, str) for t in row) for row in rows)
     if num_texts == 2 and all(pairs):
         return [tuple(row) for row in rows]
-    raise InputError(f"{path}: wanted {wanted} a line, given something else")
+    raise InputError(f"{path}: expected {expected} a line, got something else")
 
 
 def read_model(path: Path, task: str) -> Any:
@@ -136,7 +136,7 @@ def read_model(path: Path, task: str) -> Any:
         Exception
     ) as error:  # Keras answers damaged files, and those that hold code, with errors of any kind.
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path}: wanted a saved {kind.__name__}, {reason}") from error
+        raise InputError(f"{path}: expected a saved {kind.__name__}, {reason}") from error
     if not isinstance(model, kind):
-        raise InputError(f"{path}: wanted a saved {kind.__name__}, given {type(model).__name__}")
+        raise InputError(f"{path}: expected a saved {kind.__name__}, got {type(model).__name__}")
     return model

@@ -58,26 +58,26 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InputError(
-            f"{folder}: wanted a run folder with {MANIFEST}, {error.strerror or error}"
+            f"{folder}: expected a run folder with {MANIFEST}, {error.strerror or error}"
         ) from error
     except ValueError as error:
         raise InputError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(manifest, dict):
-        raise InputError(f"{path}: must be a JSON object, given {type(manifest).__name__}")
+        raise InputError(f"{path}: must be a JSON object, got {type(manifest).__name__}")
     given = manifest.get("format")
     if isinstance(given, int) and given > FORMAT:
-        raise InputError(f"{path}: wanted bundle format {FORMAT} or older, given {given}; update kmha")
-    for name, (wanted, holds) in (_ENTRIES | _OF_TASK.get(str(manifest.get("task")), {})).items():
+        raise InputError(f"{path}: expected bundle format {FORMAT} or older, got {given}; update kmha")
+    for name, (expected, holds) in (_ENTRIES | _OF_TASK.get(str(manifest.get("task")), {})).items():
         if name not in manifest:
             raise InputError(f"{path}: {name} is missing")
         if not holds(manifest[name]):
-            raise InputError(f"{path}: {name} must be {wanted}, given {_shown(manifest[name])}")
+            raise InputError(f"{path}: {name} must be {expected}, got {_shown(manifest[name])}")
     if not _is_probability(manifest.get("abstain_below", 0.0)):
         given = _shown(manifest["abstain_below"])
-        raise InputError(f"{path}: abstain_below must be a number from 0 to 1, given {given}")
+        raise InputError(f"{path}: abstain_below must be a number from 0 to 1, got {given}")
     labels, thresholds = manifest["labels"], manifest["thresholds"]
     if thresholds is not None and len(thresholds) != len(labels):
-        raise InputError(f"{path}: wanted {len(labels)} thresholds, one a label, given {len(thresholds)}")
+        raise InputError(f"{path}: expected {len(labels)} thresholds, one a label, got {len(thresholds)}")
     return manifest
 
 
@@ -91,13 +91,13 @@ def check_files(folder: Path, manifest: dict[str, Any]) -> None:
     for name in dict.fromkeys((MODEL, VOCABULARY, *recorded)):
         path = folder / name
         if name not in recorded:
-            raise InputError(f"{folder / MANIFEST}: files must hold the SHA-256 of {name}, given none")
+            raise InputError(f"{folder / MANIFEST}: files must hold the SHA-256 of {name}, got none")
         if not path.is_file():
-            raise InputError(f"{folder}: wanted the bundle's file {name}, given none")
+            raise InputError(f"{folder}: expected the bundle's file {name}, got none")
         found = sha256(path)
         if found != recorded[name]:
             raise InputError(
-                f"{path}: wanted SHA-256 {recorded[name][:12]}…, given {found[:12]}…; the file was changed"
+                f"{path}: expected SHA-256 {recorded[name][:12]}…, got {found[:12]}…; the file was changed"
             )
 
 

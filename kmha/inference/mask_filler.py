@@ -68,7 +68,7 @@ class MaskFiller:
             InputError: They are no sequence of texts.
         """
         if isinstance(texts, str | bytes):
-            raise InputError("texts must be a list of strings, given one string")
+            raise InputError("texts must be a list of strings, got one string")
         checked_texts(texts, 0)
         sequences, masks = self._sequences(texts)
         top = min(top or len(self.tokens), int(self._ordinary.numpy().sum()))

@@ -73,7 +73,7 @@ class Ranker:
     def __init__(self, bundle: Bundle, candidates: Sequence[str | bytes], vectors: np.ndarray | None = None):
         if bundle.task != MATCH or bundle.model.target == "classes":
             given = "a matcher of classes" if bundle.task == MATCH else "a classifier"
-            raise InputError(f"ranking: wanted a matcher that gives scores, given {given}")
+            raise InputError(f"ranking: expected a matcher that gives scores, got {given}")
         self.bundle = bundle
         self.candidates = checked_texts(candidates, bundle.preprocessor.max_bytes)
         self.form = bundle.model.form
@@ -92,7 +92,7 @@ class Ranker:
                 self._vectors = vectors[np.unique(self._places, return_index=True)[1]] if alike else vectors
         elif vectors is not None:
             raise InputError(
-                f"ranking: wanted a matcher of the bi form for vectors, given the {self.form} form"
+                f"ranking: expected a matcher of the bi form for vectors, got the {self.form} form"
             )
         elif self.form == "cross":
             self._queries, self._readers = TextReader(bundle, "a"), TextReader(bundle, "b")
@@ -149,6 +149,6 @@ class Ranker:
 def _check_vectors(vectors: np.ndarray, candidates: int, dim: int) -> None:
     if vectors.dtype != np.float32 or vectors.shape != (candidates, dim) or not np.isfinite(vectors).all():
         raise InputError(
-            f"vectors: wanted finite float32 of shape [{candidates}, {dim}], one of each candidate, given"
+            f"vectors: expected finite float32 of shape [{candidates}, {dim}], one of each candidate, got"
             f" {vectors.dtype} of shape {list(vectors.shape)}"
         )

@@ -37,7 +37,7 @@ def columns(rows: Sequence[Any], num_texts: int) -> list[list[Any]]:
     for row in rows:
         if not isinstance(row, list | tuple) or len(row) != num_texts:
             given = "one text" if isinstance(row, str | bytes) else type(row).__name__
-            raise InputError(f"rows must be pairs of texts, given {given}")
+            raise InputError(f"rows must be pairs of texts, got {given}")
     return [[row[index] for row in rows] for index in range(num_texts)]
 
 
@@ -50,7 +50,7 @@ def checked_texts(texts: Sequence[str | bytes], most_bytes: int) -> list[bytes]:
     cut = []
     for text in texts:
         if not isinstance(text, str | bytes):
-            raise InputError(f"texts must be strings, given {type(text).__name__}")
+            raise InputError(f"texts must be strings, got {type(text).__name__}")
         first = text[:most_bytes]
         cut.append(first if isinstance(first, bytes) else first.encode("utf-8", "replace"))
     return cut

@@ -158,5 +158,5 @@ def check_has_vectors(model: Any) -> None:
     """Raises InputError where a model's texts have no vectors of their own."""
     if getattr(model, "form", "") == "joint":
         raise InputError(
-            "wanted a model that reads each text alone, given a matcher of the joint form, which reads two as one"
+            "expected a model that reads each text alone, got a matcher of the joint form, which reads two as one"
         )

@@ -96,7 +96,7 @@ def _of_pairs(mask):
     if len(mask.shape) == 2:
         return ops.expand_dims(mask, 1)
     if len(mask.shape) != 3:
-        raise ValueError(f"attention_mask must be [B, S] or [B, T, S], given shape {tuple(mask.shape)}")
+        raise ValueError(f"attention_mask must be [B, S] or [B, T, S], got shape {tuple(mask.shape)}")
     return mask
 
 
@@ -164,7 +164,7 @@ class MultiHeadAttention(keras.layers.Layer):
         value_dim = query_dim if value_shape is None else value_shape[-1]
         if self.head_dim is None and query_dim % self.num_heads:
             raise ValueError(
-                f"num_heads must divide the hidden size, given hidden size {query_dim} and"
+                f"num_heads must divide the hidden size, got hidden size {query_dim} and"
                 f" num_heads {self.num_heads}; or give head_dim"
             )
         self.head_size = self.head_dim or query_dim // self.num_heads

@@ -124,7 +124,7 @@ def _masks(key, mask, size, key_size):
         some = ops.expand_dims(ops.expand_dims(ops.max(mask, axis=1, keepdims=True), -1), -1)
         return added_to_scores(blocks), None, ops.cast(ops.expand_dims(some, 0), "float32")
     if len(mask.shape) != 3:
-        raise ValueError(f"attention_mask must be [B, S] or [B, T, S], given shape {tuple(mask.shape)}")
+        raise ValueError(f"attention_mask must be [B, S] or [B, T, S], got shape {tuple(mask.shape)}")
     rows = ops.shape(mask)[1]
     some = in_blocks(ops.expand_dims(ops.max(mask, axis=2, keepdims=True), 1), size)
     pairs = filled_up(mask, ops.shape(some)[0] * size - rows, axis=1)

@@ -105,7 +105,7 @@ class CRF(keras.layers.Layer):
         # Or half-size policies would round the emissions before they are seen here.
         super().__init__(autocast=False, **kwargs)
         if num_tags < 1:
-            raise ValueError(f"num_tags must be at least 1, given {num_tags}")
+            raise ValueError(f"num_tags must be at least 1, got {num_tags}")
         self.num_tags = num_tags
         self.allowed = _checked("allowed", allowed, (num_tags, num_tags))
         self.allowed_start = _checked("allowed_start", allowed_start, (num_tags,))
@@ -121,7 +121,7 @@ class CRF(keras.layers.Layer):
                 f" given shape {tuple(emissions_shape)}"
             )
         if word_mask_shape is not None and len(word_mask_shape) != 2:
-            raise ValueError(f"word_mask must be [B, W], given shape {tuple(word_mask_shape)}")
+            raise ValueError(f"word_mask must be [B, W], got shape {tuple(word_mask_shape)}")
         self.transitions = self._weight("transitions", (self.num_tags, self.num_tags))
         self.start = self._weight("start", (self.num_tags,))
         self.end = self._weight("end", (self.num_tags,))
@@ -157,12 +157,12 @@ def _checked(name: str, given, shape: tuple[int, ...]):
     try:
         array = np.asarray(given)
     except ValueError:
-        raise ValueError(f"{name} must have shape {shape}, given rows of different lengths") from None
+        raise ValueError(f"{name} must have shape {shape}, got rows of different lengths") from None
     if array.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}, given {array.shape}")
+        raise ValueError(f"{name} must have shape {shape}, got {array.shape}")
     others = sorted({str(value) for value in array.ravel().tolist() if value not in (0, 1)})
     if others:
-        raise ValueError(f"{name} must hold 0 and 1 only, given {', '.join(others)}")
+        raise ValueError(f"{name} must hold 0 and 1 only, got {', '.join(others)}")
     return array.astype(int).tolist()
 
 

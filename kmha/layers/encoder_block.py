@@ -50,7 +50,7 @@ class AttentionBlock(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         if norm not in ("pre", "post"):
-            raise ValueError(f'norm must be "pre" or "post", given {norm!r}')
+            raise ValueError(f'norm must be "pre" or "post", got {norm!r}')
         self.norm = norm
         self.dropout = dropout
         initializer = keras.initializers.get(kernel_initializer)
@@ -165,7 +165,7 @@ class CrossAttentionBlock(AttentionBlock):
         """Builds each part for [B, T, D]; the context has the same D."""
         if context_shape is not None and context_shape[-1] != inputs_shape[-1]:
             raise ValueError(
-                f"the context's vectors must be as large as the inputs', {inputs_shape[-1]}, given"
+                f"the context's vectors must be as large as the inputs', {inputs_shape[-1]}, got"
                 f" {context_shape[-1]}"
             )
         self._build(inputs_shape)

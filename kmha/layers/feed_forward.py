@@ -37,7 +37,7 @@ class FeedForward(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         if activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, given {activation!r}")
+            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
         self.intermediate_dim = intermediate_dim
         self.activation = activation
         self.kernel_initializer = keras.initializers.get(kernel_initializer)

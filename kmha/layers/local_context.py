@@ -27,7 +27,7 @@ class LocalContext(keras.layers.Layer):
     def __init__(self, width: int = 5, dropout: float = 0.1, **kwargs):
         super().__init__(**kwargs)
         if width < 1 or width % 2 == 0:
-            raise ValueError(f"width must be an odd number of at least 1, given {width}")
+            raise ValueError(f"width must be an odd number of at least 1, got {width}")
         self.width, self.dropout = width, dropout
         self.input_dropout = keras.layers.Dropout(dropout, name="input_dropout", dtype=self.dtype_policy)
 

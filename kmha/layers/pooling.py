@@ -45,7 +45,7 @@ class Pooling(keras.layers.Layer):
     def __init__(self, mode: str = "mean", **kwargs):
         super().__init__(**kwargs)
         if mode not in MODES:
-            raise ValueError(f"mode must be one of {MODES}, given {mode!r}")
+            raise ValueError(f"mode must be one of {MODES}, got {mode!r}")
         self.mode = mode
 
     def build(self, inputs_shape):

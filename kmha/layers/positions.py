@@ -38,7 +38,7 @@ def rotate(heads):
     Source: Su et al. 2021, arXiv:2104.09864 (the half-split form).
     """
     if heads.shape[-1] % 2:
-        raise ValueError(f"rotary positions need an even head size, given {heads.shape[-1]}")
+        raise ValueError(f"rotary positions need an even head size, got {heads.shape[-1]}")
     half = heads.shape[-1] // 2
     positions = ops.cast(ops.arange(ops.shape(heads)[2]), "float32")
     angles = ops.expand_dims(positions, -1) * frequencies(half)  # [T, H / 2]
@@ -83,7 +83,7 @@ class PositionEmbedding(keras.layers.Layer):
     def call(self, inputs, first=None):
         """See the class."""
         if inputs.shape[1] is not None and inputs.shape[1] > self.max_length:
-            raise ValueError(f"length must be at most max_length {self.max_length}, given {inputs.shape[1]}")
+            raise ValueError(f"length must be at most max_length {self.max_length}, got {inputs.shape[1]}")
         table = ops.convert_to_tensor(self.table, dtype=self.compute_dtype)
         if first is None:
             return inputs + table[: ops.shape(inputs)[1]]

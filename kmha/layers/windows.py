@@ -138,7 +138,7 @@ class WindowPooling(keras.layers.Layer):
         # Votes stay float32: eight bits do not hold how many tokens a window stands for.
         super().__init__(**kwargs, autocast=False)
         if mode not in MODES:
-            raise ValueError(f"mode must be one of {MODES}, given {mode!r}")
+            raise ValueError(f"mode must be one of {MODES}, got {mode!r}")
         self.mode = mode
         self.score = None
         if mode == "attention":

@@ -59,7 +59,7 @@ class TextClassifier(OneEncoder, keras.Model):
         self.windows = WindowShape(window, window_overlap) if window else None
         if window > encoder.max_length:
             raise InputError(
-                f"a window must be at most the encoder's max_length {encoder.max_length}, given {window}"
+                f"a window must be at most the encoder's max_length {encoder.max_length}, got {window}"
             )
         self.encoder_config = encoder
         self.num_labels = num_labels

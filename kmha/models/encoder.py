@@ -149,11 +149,11 @@ class TransformerEncoder(keras.layers.Layer):
             float [B, T, D], zeros where the mask is 0, and the attention weights of every block, a list of float32
             [B, N, T, T], empty where neither the caller nor `traced` asks for them.
         """
-        wanted = return_attention_weights or weights_wanted()
+        expected = return_attention_weights or weights_wanted()
         states, all_weights = [x], []
         for block in self.blocks:
-            x = block(x, attention_mask=padding_mask, return_attention_weights=wanted, training=training)
-            if wanted:
+            x = block(x, attention_mask=padding_mask, return_attention_weights=expected, training=training)
+            if expected:
                 x, weights = x
                 all_weights.append(weights)
             states.append(x)

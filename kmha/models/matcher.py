@@ -223,7 +223,7 @@ class TextMatcher(keras.Model):
 
     def _require(self, forms: tuple[Form, ...], purpose: str) -> None:
         if self.form not in forms:
-            raise InputError(f"form must be {' or '.join(forms)} {purpose}, given {self.form}")
+            raise InputError(f"form must be {' or '.join(forms)} {purpose}, got {self.form}")
 
     def _logits(self, parts, training):
         """From the vectors and shares of every granularity."""

@@ -200,7 +200,7 @@ class PairEncoder(keras.layers.Layer):
         length = length_a + length_b - 1
         if length > self.config.max_length:
             raise ValueError(
-                f"both texts together must be at most max_length {self.config.max_length} long, given {length}"
+                f"both texts together must be at most max_length {self.config.max_length} long, got {length}"
             )
 
     def shares(self, ids_a, mask_a, ids_b, mask_b):
@@ -235,19 +235,17 @@ def _check(
 ) -> None:
     for name, given, known in (("form", form, typing.get_args(Form)), ("pooling", pooling, MODES)):
         if given not in known:
-            raise InputError(f"{name} must be one of {', '.join(known)}, given {given!r}")
+            raise InputError(f"{name} must be one of {', '.join(known)}, got {given!r}")
     sizes = len(config.round_sizes)
     if sizes not in (0, rounds if form == "cross" else 0):
-        raise InputError(
-            f"round_sizes must be of each of the {rounds} rounds of the cross form, given {sizes}"
-        )
+        raise InputError(f"round_sizes must be of each of the {rounds} rounds of the cross form, got {sizes}")
     if form == "bi" and overlap:
         raise InputError("overlap must be off in the bi form, whose texts do not see each other; given on")
     if form != "joint":
         return
     if config.num_segments != 2:
-        raise InputError(f"num_segments must be 2 in the joint form, given {config.num_segments}")
+        raise InputError(f"num_segments must be 2 in the joint form, got {config.num_segments}")
     if config.positions == "rotary":
-        raise InputError("positions must be learned, sinusoidal or none in the joint form, given rotary")
+        raise InputError("positions must be learned, sinusoidal or none in the joint form, got rotary")
     if not share_weights:
         raise InputError("share_weights must be on in the joint form, which has one encoder; given off")

@@ -66,7 +66,7 @@ class SequenceTagger(OneEncoder, keras.Model):
     ):
         super().__init__(**kwargs)
         if word_pooling not in MODES:
-            raise ValueError(f"word_pooling must be one of {MODES}, given {word_pooling!r}")
+            raise ValueError(f"word_pooling must be one of {MODES}, got {word_pooling!r}")
         self.encoder_config = encoder
         self.num_labels = num_labels
         self.scheme = scheme

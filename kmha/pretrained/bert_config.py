@@ -60,7 +60,7 @@ def family_of(path: Path, values: dict[str, Any]) -> str:
     family = values.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         given = "none" if family is None else shown(family)
-        raise InputError(f"{path}: model_type must be one of {', '.join(FAMILIES)}, given {given}")
+        raise InputError(f"{path}: model_type must be one of {', '.join(FAMILIES)}, got {given}")
     return family
 
 
@@ -80,29 +80,27 @@ def encoder_config(path: Path, family: str, values: dict[str, Any], vocabulary: 
     size = values.get("vocab_size")
     if type(size) is not int or size != len(vocabulary):
         raise InputError(
-            f"{path}: vocab_size must be the number of tokens, {len(vocabulary)}, given {shown(size)}"
+            f"{path}: vocab_size must be the number of tokens, {len(vocabulary)}, got {shown(size)}"
         )
     fields: dict[str, Any] = {"num_segments": 0, "norm_epsilon": _DEFAULTS["layer_norm_eps"]}
     for ours, theirs in _FIELDS[family].items():
         value = values.get(theirs, _DEFAULTS.get(theirs))
-        wanted = str if ours == "activation" else (int, float) if ours == "norm_epsilon" else int
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise InputError(f"{path}: wanted {theirs}, given {shown(value)}")
+        expected = str if ours == "activation" else (int, float) if ours == "norm_epsilon" else int
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise InputError(f"{path}: expected {theirs}, got {shown(value)}")
         fields[ours] = value
     if fields["activation"] not in _ACTIVATIONS:
         known = ", ".join(_ACTIVATIONS)
-        raise InputError(
-            f"{path}: the activation must be one of {known}, given {shown(fields['activation'])}"
-        )
+        raise InputError(f"{path}: the activation must be one of {known}, got {shown(fields['activation'])}")
     if not 0 < fields["norm_epsilon"] < 1:
-        raise InputError(f"{path}: layer_norm_eps must be between 0 and 1, given {fields['norm_epsilon']}")
-    for name, wanted in _ONLY.items():
-        if values.get(name, wanted[0]) not in wanted:
-            raise InputError(f"{path}: {name} must be {wanted[0]}, given {shown(values[name])}")
+        raise InputError(f"{path}: layer_norm_eps must be between 0 and 1, got {fields['norm_epsilon']}")
+    for name, expected in _ONLY.items():
+        if values.get(name, expected[0]) not in expected:
+            raise InputError(f"{path}: {name} must be {expected[0]}, got {shown(values[name])}")
     width = values.get("embedding_size", _ELECTRA_WIDTH) if family == "electra" else fields["hidden_dim"]
     if width != fields["hidden_dim"]:
         raise InputError(
-            f"{path}: embedding_size must be hidden_size, {fields['hidden_dim']}, given {shown(width)}"
+            f"{path}: embedding_size must be hidden_size, {fields['hidden_dim']}, got {shown(width)}"
         )
     fields["activation"] = _ACTIVATIONS[fields["activation"]]
     try:

@@ -39,7 +39,7 @@ def kept_blocks(ours: int, theirs: int) -> list[int]:
         InputError: The checkpoint has fewer.
     """
     if ours > theirs:
-        raise InputError(f"num_layers must be at most the checkpoint's {theirs}, given {ours}")
+        raise InputError(f"num_layers must be at most the checkpoint's {theirs}, got {ours}")
     return [round((i + 1) * theirs / ours) - 1 for i in range(ours)]
 
 

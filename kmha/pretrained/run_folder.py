@@ -27,8 +27,8 @@ def read_run(folder: Path) -> Checkpoint:
     vocabulary = Vocabulary.read(folder / VOCABULARY)
     if len(vocabulary) > config.vocabulary_size:
         raise InputError(
-            f"{folder / VOCABULARY}: wanted at most the model's {config.vocabulary_size} tokens,"
-            f" given {len(vocabulary)}"
+            f"{folder / VOCABULARY}: expected at most the model's {config.vocabulary_size} tokens,"
+            f" got {len(vocabulary)}"
         )
     tokenization, lower_case = _text_settings(folder / MANIFEST, manifest["text"])
     return Checkpoint(str(folder), config, vocabulary, tokenization, lower_case, lambda: _weights(folder))
@@ -39,7 +39,7 @@ def _text_settings(path: Path, text: dict[str, Any]) -> tuple[Tokenization, bool
     text = text if "tokenization" in text else next(iter(text.values()), {})
     found = (text.get("tokenization"), text.get("lower_case")) if isinstance(text, dict) else (None, None)
     if found[0] not in TOKENIZATIONS or not isinstance(found[1], bool):
-        raise InputError(f"{path}: text must tell tokenization and lower_case, given {shown(text)}")
+        raise InputError(f"{path}: text must tell tokenization and lower_case, got {shown(text)}")
     return found  # pyright: ignore[reportReturnType]
 
 

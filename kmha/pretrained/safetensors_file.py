@@ -52,7 +52,7 @@ def _one_file(folder: Path) -> dict[str, Tensor]:
     if not (folder / WEIGHTS).exists():
         pickled = next((name for name in _PICKLES if (folder / name).exists()), None)
         given = f"{pickled}, a pickle, which is never opened" if pickled else "none"
-        raise InputError(f"{folder}: wanted {WEIGHTS}, given {given}")
+        raise InputError(f"{folder}: expected {WEIGHTS}, got {given}")
     return read_safetensors(folder / WEIGHTS)
 
 
@@ -60,19 +60,19 @@ def _several_files(folder: Path) -> dict[str, Tensor]:
     path = folder / INDEX
     parts = read_json(path).get("weight_map")
     if not isinstance(parts, dict) or not parts:
-        raise InputError(f"{path}: weight_map must tell the file of each tensor, given {shown(parts)}")
+        raise InputError(f"{path}: weight_map must tell the file of each tensor, got {shown(parts)}")
     files = {}
     for part in dict.fromkeys(map(str, parts.values())):
         # A name with a path in it could point at any file of the reader.
         if part in ("", ".", "..") or set(part) & set("/\\\0"):
-            raise InputError(f"{path}: weight_map must name plain files, given {shown(part)}")
+            raise InputError(f"{path}: weight_map must name plain files, got {shown(part)}")
         if not (folder / part).exists():
-            raise InputError(f"{folder}: wanted {part} as {INDEX} says, given none")
+            raise InputError(f"{folder}: expected {part} as {INDEX} says, got none")
         files[part] = read_safetensors(folder / part)
     for name, part in parts.items():
         if name not in files[str(part)]:
             raise InputError(
-                f"{folder / str(part)}: wanted a tensor {shown(name)} as {INDEX} says, given none"
+                f"{folder / str(part)}: expected a tensor {shown(name)} as {INDEX} says, got none"
             )
     return {name: files[str(part)][name] for name, part in parts.items()}
 
@@ -92,13 +92,13 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
                 raise InputError(f"{path}: damaged or cut off: {size} bytes, a header of {length}")
             encoded = file.read(length)
     except OSError as error:
-        raise InputError(f"{path}: wanted a safetensors file, {error.strerror or error}") from error
+        raise InputError(f"{path}: expected a safetensors file, {error.strerror or error}") from error
     try:
         header = json.loads(encoded, object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: damaged: the header is not valid JSON: {error}") from error
     if not isinstance(header, dict):
-        raise InputError(f"{path}: damaged: the header must be a JSON object, given {type(header).__name__}")
+        raise InputError(f"{path}: damaged: the header must be a JSON object, got {type(header).__name__}")
     header.pop("__metadata__", None)
     for name, entry in header.items():
         _check_entry(path, name, entry)
@@ -106,10 +106,10 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begins, ends = entry["data_offsets"]
         if begins != end:
-            raise InputError(f"{path}: damaged: tensor {shown(name)} must begin at {end}, given {begins}")
+            raise InputError(f"{path}: damaged: tensor {shown(name)} must begin at {end}, got {begins}")
         end = ends
     if start + end != size:
-        raise InputError(f"{path}: damaged or cut off: wanted {start + end} bytes, given {size}")
+        raise InputError(f"{path}: damaged or cut off: expected {start + end} bytes, got {size}")
     return {
         name: Tensor(
             str(path), tuple(entry["shape"]), functools.partial(_read_numbers, path, name, entry, start)
@@ -146,14 +146,14 @@ def _is_sizes(values: Any) -> bool:
 def _read_numbers(path: Path, name: str, entry: Mapping[str, Any], start: int) -> np.ndarray:
     dtype, shape = entry["dtype"], entry["shape"]
     if dtype not in _NUMBERS:
-        raise InputError(f"{path}: tensor {name} must be one of {', '.join(_NUMBERS)}, given {shown(dtype)}")
+        raise InputError(f"{path}: tensor {name} must be one of {', '.join(_NUMBERS)}, got {shown(dtype)}")
     count = math.prod(shape)
     try:
         stored = np.fromfile(path, _NUMBERS[dtype], count, offset=start + entry["data_offsets"][0])
     except OSError as error:
-        raise InputError(f"{path}: wanted a safetensors file, {error.strerror or error}") from error
+        raise InputError(f"{path}: expected a safetensors file, {error.strerror or error}") from error
     if stored.size != count:
-        raise InputError(f"{path}: cut off: tensor {name} wants {count} numbers, given {stored.size}")
+        raise InputError(f"{path}: cut off: tensor {name} wants {count} numbers, got {stored.size}")
     if dtype == "BF16":
         stored = (stored.astype("<u4") << 16).view("<f4")
     # What is too large for float32 becomes infinite, which the reader of weights refuses.

@@ -37,8 +37,8 @@ def find_checkpoint(name: str) -> Checkpoint:
     if handle is not None:
         return _read_folder(download_preset(name, handle))
     raise InputError(
-        f"{name}: wanted {', '.join(PACKAGES)}, a folder with a checkpoint, a preset of KerasHub or owner/name on"
-        " the Hugging Face hub, given none of them: no such folder, no such preset"
+        f"{name}: expected {', '.join(PACKAGES)}, a folder with a checkpoint, a preset of KerasHub or owner/name on"
+        " the Hugging Face hub, got none of them: no such folder, no such preset"
     )
 
 
@@ -53,4 +53,4 @@ def _read_folder(folder: Path) -> Checkpoint:
     if (folder / FIRST_CONFIG).exists():
         return read_tensorflow(folder)
     given = f"a folder without {CONFIG} and {MANIFEST}" if folder.is_dir() else "a file"
-    raise InputError(f"{folder}: wanted a folder with a checkpoint, given {given}")
+    raise InputError(f"{folder}: expected a folder with a checkpoint, got {given}")

@@ -49,7 +49,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 
     path = folder / PREFIX
     if not path.with_name(f"{PREFIX}.index").is_file():
-        raise InputError(f"{folder}: wanted {PREFIX}.index, given none")
+        raise InputError(f"{folder}: expected {PREFIX}.index, got none")
     try:
         reader = tf.train.load_checkpoint(str(path))
         shapes = reader.get_variable_to_shape_map()
@@ -82,7 +82,7 @@ def _read(path: str, reader, name: str) -> np.ndarray:
     except Exception as error:
         raise InputError(f"{path}: tensor {name} cannot be read: {_first_line(error)}") from error
     if tensor.dtype.kind != "f":
-        raise InputError(f"{path}: tensor {name} must hold floats, given {tensor.dtype}")
+        raise InputError(f"{path}: tensor {name} must hold floats, got {tensor.dtype}")
     return (tensor.T if _is_kernel(name) else tensor).astype(np.float32, copy=False)
 
 

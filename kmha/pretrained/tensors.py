@@ -45,15 +45,15 @@ def find_parts(where: str, tensors: Mapping[str, Tensor], family: Family, config
     prefix = _prefix(where, family.prefixes, tensors)
     parts = []
     for entry in family.entries(config.num_layers, config.num_segments > 0):
-        wanted = entry.theirs_shape(weight_shape(entry.ours, config))
+        expected = entry.theirs_shape(weight_shape(entry.ours, config))
         found = {}
         for name in (prefix + theirs for theirs in entry.theirs):
             if name not in tensors:
-                raise InputError(f"{where}: wanted a tensor {name}, given none of that name")
-            if tensors[name].shape != wanted:
+                raise InputError(f"{where}: expected a tensor {name}, got none of that name")
+            if tensors[name].shape != expected:
                 raise InputError(
-                    f"{tensors[name].where}: tensor {name} must have shape {list(wanted)},"
-                    f" given {list(tensors[name].shape)[:8]}"
+                    f"{tensors[name].where}: tensor {name} must have shape {list(expected)},"
+                    f" got {list(tensors[name].shape)[:8]}"
                 )
             found[name] = tensors[name]
         parts.append((entry, found))
@@ -61,7 +61,7 @@ def find_parts(where: str, tensors: Mapping[str, Tensor], family: Family, config
     more = next((name for name in tensors if name.startswith(next_block)), None)
     if more is not None:
         raise InputError(
-            f"{tensors[more].where}: wanted {config.num_layers} blocks, given a tensor {shown(more)}"
+            f"{tensors[more].where}: expected {config.num_layers} blocks, got a tensor {shown(more)}"
         )
     return parts
 
@@ -89,7 +89,7 @@ def _prefix(where: str, prefixes: tuple[str, ...], tensors: Mapping[str, Tensor]
         if prefix + first in tensors:
             return prefix
     some = ", ".join(shown(name) for name in sorted(tensors)[:3])
-    raise InputError(f"{where}: wanted a tensor {first}, given {f'{some}, …' if some else 'none'}")
+    raise InputError(f"{where}: expected a tensor {first}, got {f'{some}, …' if some else 'none'}")
 
 
 def weight_shape(path: str, config: EncoderConfig) -> tuple[int, ...]:

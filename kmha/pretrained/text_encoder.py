@@ -27,7 +27,7 @@ class EncoderAlone(OneEncoder):
         self.encoder.build(text_shapes())
         missing = put_weights(self.encoder, checkpoint.read_weights(), checkpoint.config.num_layers)
         if missing:
-            raise InputError(f"{checkpoint.origin}: wanted weights for {', '.join(missing)}, given none")
+            raise InputError(f"{checkpoint.origin}: expected weights for {', '.join(missing)}, got none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ def text_encoder(checkpoint: Checkpoint, max_length: int) -> TextEncoder:
     positions = checkpoint.config.max_length
     if max_length > positions:
         raise InputError(
-            f"max_length must be at most the {positions} positions of {checkpoint.origin}, given {max_length}"
+            f"max_length must be at most the {positions} positions of {checkpoint.origin}, got {max_length}"
         )
     preprocessor = Preprocessor(
         checkpoint.vocabulary, checkpoint.tokenization, checkpoint.lower_case, max_length

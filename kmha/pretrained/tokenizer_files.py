@@ -23,13 +23,13 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     path = folder / TOKENIZER
     values = read_json(path)
     model = _object(path, values, "model")
-    for name, wanted in (("type", "WordPiece"), ("continuing_subword_prefix", CONTINUATION)):
-        if model.get(name) != wanted:
-            raise InputError(f"{path}: {name} of the model must be {wanted}, given {shown(model.get(name))}")
+    for name, expected in (("type", "WordPiece"), ("continuing_subword_prefix", CONTINUATION)):
+        if model.get(name) != expected:
+            raise InputError(f"{path}: {name} of the model must be {expected}, got {shown(model.get(name))}")
     ids = dict(_object(path, model, "vocab"))
     added = values.get("added_tokens") or []
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
-        raise InputError(f"{path}: added_tokens must be a list of objects, given {shown(added)}")
+        raise InputError(f"{path}: added_tokens must be a list of objects, got {shown(added)}")
     for token in added:
         content, index = token.get("content"), token.get("id")
         if not isinstance(content, str) or ids.setdefault(content, index) != index:
@@ -50,30 +50,30 @@ def read_lower_case(folder: Path) -> bool:
     settings = read_json(path) if path.exists() else {}
     name = settings.get("tokenizer_class")
     if name is not None and not str(name).startswith(_CLASSES):
-        raise InputError(f"{path}: tokenizer_class must be BertTokenizer, given {shown(name)}")
+        raise InputError(f"{path}: tokenizer_class must be BertTokenizer, got {shown(name)}")
     normalizer: dict[str, Any] = {}
     if (folder / TOKENIZER).exists():
         values = read_json(folder / TOKENIZER)
         normalizer = _object(folder / TOKENIZER, values, "normalizer") if values.get("normalizer") else {}
         if normalizer and normalizer.get("type") != "BertNormalizer":
             given = shown(normalizer.get("type"))
-            raise InputError(f"{folder / TOKENIZER}: the normalizer must be BertNormalizer, given {given}")
+            raise InputError(f"{folder / TOKENIZER}: the normalizer must be BertNormalizer, got {given}")
     # What the settings say goes before what the tokenizer says, as by the reference.
     lower = _first(settings.get("do_lower_case"), normalizer.get("lowercase"), True)
     accents = _first(settings.get("strip_accents"), normalizer.get("strip_accents"), lower)
     chinese = _first(settings.get("tokenize_chinese_chars"), normalizer.get("handle_chinese_chars"), True)
     if not isinstance(lower, bool):
-        raise InputError(f"{path}: do_lower_case must be true or false, given {shown(lower)}")
+        raise InputError(f"{path}: do_lower_case must be true or false, got {shown(lower)}")
     if accents is not lower:
-        raise InputError(f"{path}: strip_accents must be as do_lower_case, {lower}, given {shown(accents)}")
+        raise InputError(f"{path}: strip_accents must be as do_lower_case, {lower}, got {shown(accents)}")
     if chinese is not True:
-        raise InputError(f"{path}: tokenize_chinese_chars must be true, given {shown(chinese)}")
+        raise InputError(f"{path}: tokenize_chinese_chars must be true, got {shown(chinese)}")
     return lower
 
 
 def _object(path: Path, values: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(values.get(name), dict):
-        raise InputError(f"{path}: {name} must be an object, given {shown(values.get(name))}")
+        raise InputError(f"{path}: {name} must be an object, got {shown(values.get(name))}")
     return values[name]
 
 

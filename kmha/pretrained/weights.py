@@ -55,7 +55,7 @@ def put_weights(
         if path == _POSITIONS:
             value = value[: variable.shape[0]]
         if tuple(value.shape) != tuple(variable.shape):
-            raise InputError(f"{path} must have shape {list(variable.shape)}, given {list(value.shape)}")
+            raise InputError(f"{path} must have shape {list(variable.shape)}, got {list(value.shape)}")
         variable.assign(value)
     return untouched
 

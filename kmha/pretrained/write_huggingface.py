@@ -26,7 +26,7 @@ _SEGMENTS_OF_BERT = 2
 def check_bert(config: EncoderConfig, tokenization: Tokenization) -> None:
     """Whether BERT can be such an encoder; raises InputError naming what it cannot have."""
     own_size = config.head_dim is not None and config.head_dim * config.num_heads != config.hidden_dim
-    for name, fine, wanted, given in (
+    for name, fine, expected, given in (
         ("tokenization", tokenization == "wordpiece", "wordpiece", tokenization),
         ("norm", config.norm == "post", "post", config.norm),
         ("positions", config.positions == "learned", "learned", config.positions),
@@ -36,7 +36,7 @@ def check_bert(config: EncoderConfig, tokenization: Tokenization) -> None:
         ("layer_sizes", not config.layer_sizes, "none, all blocks alike", "those of a pruned encoder"),
     ):
         if not fine:
-            raise InputError(f"BERT cannot hold this encoder: {name} must be {wanted}, given {given}")
+            raise InputError(f"BERT cannot hold this encoder: {name} must be {expected}, got {given}")
 
 
 def write_huggingface(

@@ -53,8 +53,8 @@ def split_tag(tag: str, scheme: Scheme) -> tuple[str, str]:
         return OUTSIDE, ""
     prefix, hyphen, name = tag.partition("-")
     if len(prefix) != 1 or prefix not in prefixes(scheme) or (hyphen and not name):
-        wanted = ", ".join(f"{letter}-TYPE" for letter in prefixes(scheme))
-        raise InputError(f"tags of the scheme {scheme}: wanted {OUTSIDE}, {wanted}; given {tag!r}")
+        expected = ", ".join(f"{letter}-TYPE" for letter in prefixes(scheme))
+        raise InputError(f"tags of the scheme {scheme}: expected {OUTSIDE}, {expected}; got {tag!r}")
     return prefix, name
 
 

@@ -125,13 +125,13 @@ def tags_of(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]:
     tags = [OUTSIDE] * length
     ordered = sorted(spans)
     if scheme == "none" and len(ordered) != length:
-        raise ValueError(f"wanted a span for each of {length} words without a scheme, got {len(ordered)}")
+        raise ValueError(f"expected a span for each of {length} words without a scheme, got {len(ordered)}")
     before = Span(0, 0, "")
     for span in ordered:
         first, end, name = span
         if not before.end <= first < end <= length:
             raise ValueError(
-                f"wanted spans apart within {length} words, got {tuple(span)} after {tuple(before)}"
+                f"expected spans apart within {length} words, got {tuple(span)} after {tuple(before)}"
             )
         touches_same = before.end == first > 0 and before.type == name
         tags[first:end] = _spelt(end - first, name, scheme, touches_same)
@@ -241,7 +241,7 @@ def _spelt(length: int, name: str, scheme: Scheme, touches_same: bool) -> list[s
     """The tags of one span."""
     if scheme == "none":
         if length != 1:
-            raise ValueError(f"wanted spans of one word each without a scheme, got {length} words")
+            raise ValueError(f"expected spans of one word each without a scheme, got {length} words")
         return [name]
     if scheme == "iob1":
         letters = ("B" if touches_same else "I") + "I" * (length - 1)

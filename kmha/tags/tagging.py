@@ -146,7 +146,7 @@ class Tagger:
             InputError: One is neither text nor words, or has more than 2,048 words.
         """
         if isinstance(sentences, str | bytes):
-            raise InputError("sentences must be a list of texts or of lists of words, given one text")
+            raise InputError("sentences must be a list of texts or of lists of words, got one text")
         texts = [_text(each) for each in sentences]
         raw = [text.encode("utf-8", "replace") for text in texts if text is not None]
         found = iter(self._bounds(raw))
@@ -156,7 +156,7 @@ class Tagger:
             given = _words(sentence) if text is None else [text[first:end] for first, end in where]
             if len(given) > MOST_WORDS:
                 raise InputError(
-                    f"sentence {number + len(words)}: wanted at most {MOST_WORDS:,} words, given {len(given):,}"
+                    f"sentence {number + len(words)}: expected at most {MOST_WORDS:,} words, got {len(got):,}"
                 )
             words.append(given)
             bounds.append(None if text is None else where)
@@ -264,5 +264,5 @@ def _text(sentence: Sentence) -> str | None:
 def _words(sentence: Any) -> list[str]:
     words = [_text(word) for word in sentence] if isinstance(sentence, list | tuple) else [None]
     if any(word is None for word in words):
-        raise InputError(f"sentences must be texts or lists of words, given {type(sentence).__name__}")
+        raise InputError(f"sentences must be texts or lists of words, got {type(sentence).__name__}")
     return words  # pyright: ignore  (no None among them)

@@ -63,7 +63,7 @@ class Masker(tf.Module):
     ):
         super().__init__(name="masker")
         if not 0 < share < 1:
-            raise InputError(f"share must be above 0 and below 1, given {share}")
+            raise InputError(f"share must be above 0 and below 1, got {share}")
         self.share, self.whole_word = share, whole_word
         self.mask_id = vocabulary.id_of(MASK)
         continues = tokenization == "wordpiece"
@@ -80,7 +80,7 @@ class Masker(tf.Module):
         )
         self._ordinary = np.flatnonzero(self._kinds != _SPECIAL).astype(np.int32)
         if not len(self._ordinary):
-            raise InputError("vocabulary: wanted a token that is not special, given none")
+            raise InputError("vocabulary: expected a token that is not special, got none")
 
     def slots(self, length: int) -> int:
         """M: as many tokens as a row of T tokens can give up; more than are there are never needed."""
@@ -134,12 +134,12 @@ class Masker(tf.Module):
         first = tf.searchsorted(keys, heads, side="left")
         end = tf.searchsorted(keys, heads, side="right")
         available = tf.reduce_sum(tf.cast(maskable, tf.float32), axis=1, keepdims=True)
-        wanted = tf.maximum(self.share * available, 1.0)
+        expected = tf.maximum(self.share * available, 1.0)
         # The word on the border is in with the probability that makes the mean exact.
         border = tf.cast(first, tf.float32) + _fraction(seeds, _LAST)[:, None] * tf.cast(
             end - first, tf.float32
         )
-        chosen = tf.logical_and(heads < _NEVER, tf.logical_or(first == 0, border < wanted))
+        chosen = tf.logical_and(heads < _NEVER, tf.logical_or(first == 0, border < expected))
         chosen = tf.logical_and(chosen, end <= slots)
         length = tf.shape(token_ids)[1]
         ascending = tf.sort(tf.where(chosen, order, length), axis=1)

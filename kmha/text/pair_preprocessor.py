@@ -22,7 +22,7 @@ class PairPreprocessor(tf.Module):
     def __init__(self, parts: Mapping[str, Preprocessor]):
         super().__init__(name="pair_preprocessor")
         if not parts:
-            raise InputError("granularities must be one or more, given none")
+            raise InputError("granularities must be one or more, got none")
         # Lists, because a tf.Module would wrap a dictionary and sort it.
         self.granularities = tuple(parts)
         self.parts = list(parts.values())

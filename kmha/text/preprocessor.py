@@ -34,11 +34,9 @@ class Preprocessor(tf.Module):
     ):
         super().__init__(name="preprocessor")
         if not isinstance(max_length, int) or max_length < 3:
-            raise InputError(f"max_length must be at least 3, given {max_length!r}")
+            raise InputError(f"max_length must be at least 3, got {max_length!r}")
         if tokenization not in TOKENIZATIONS:
-            raise InputError(
-                f"tokenization must be one of {', '.join(TOKENIZATIONS)}, given {tokenization!r}"
-            )
+            raise InputError(f"tokenization must be one of {', '.join(TOKENIZATIONS)}, got {tokenization!r}")
         self.vocabulary = vocabulary
         self.tokenization: Tokenization = tokenization
         self.lower_case = lower_case

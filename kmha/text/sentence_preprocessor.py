@@ -50,9 +50,9 @@ class SentencePreprocessor(tf.Module):
     def __init__(self, part: Preprocessor, split: Split = "words", characters: bool = False):
         super().__init__(name="sentence_preprocessor")
         if split not in SPLITS:
-            raise InputError(f"split must be one of {', '.join(SPLITS)}, given {split!r}")
+            raise InputError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
         if part.max_length < SHORTEST:
-            raise InputError(f"max_length must be at least {SHORTEST} for sentences, given {part.max_length}")
+            raise InputError(f"max_length must be at least {SHORTEST} for sentences, got {part.max_length}")
         self.part = part
         self.split: Split = split
         self.characters = bool(characters)

@@ -33,15 +33,15 @@ def read_vectors(path: Path, vocabulary: Vocabulary, width: int, lower_case: boo
                 try:
                     fields = raw.decode("utf-8").rstrip().split(" ")
                 except UnicodeDecodeError as error:
-                    raise InputError(f"{path}:{number}: wanted UTF-8, {error.reason}") from error
+                    raise InputError(f"{path}:{number}: expected UTF-8, {error.reason}") from error
                 if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
                     continue
                 if len(fields) == 1 and not fields[0]:
                     continue
                 if len(fields) <= width or (len(fields) > width + 1 and not _is_phrase(fields, width)):
                     raise InputError(
-                        f"{path}:{number}: wanted vectors of {width} numbers (--encoder.hidden-dim),"
-                        f" given {len(fields) - 1}"
+                        f"{path}:{number}: expected vectors of {width} numbers (--encoder.hidden-dim),"
+                        f" got {len(fields) - 1}"
                     )
                 word = " ".join(fields[: len(fields) - width])
                 index = vocabulary.ids.get(word)
@@ -51,12 +51,12 @@ def read_vectors(path: Path, vocabulary: Vocabulary, width: int, lower_case: boo
                 if index is None or index in exact or (index in found and not is_exact):
                     continue
                 found[index] = _vector(
-                    fields[-width:], f"{path}:{number}: wanted {width} numbers after {word!r}"
+                    fields[-width:], f"{path}:{number}: expected {width} numbers after {word!r}"
                 )
                 if is_exact:
                     exact.add(index)
     except OSError as error:
-        raise InputError(f"{path}: wanted a file of word vectors, {error.strerror or error}") from error
+        raise InputError(f"{path}: expected a file of word vectors, {error.strerror or error}") from error
     return found
 
 
@@ -67,7 +67,7 @@ def _vector(fields: list[str], complaint: str) -> np.ndarray:
     except ValueError as error:
         raise InputError(f"{complaint}, {error}") from error
     if not np.isfinite(vector).all():
-        raise InputError(f"{complaint}, given {fields[int(np.argmin(np.isfinite(vector)))]}")
+        raise InputError(f"{complaint}, got {fields[int(np.argmin(np.isfinite(vector)))]}")
     return vector
 
 

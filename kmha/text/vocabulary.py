@@ -33,10 +33,10 @@ class Vocabulary:
             first = self.ids.setdefault(token, index)
             if first != index:
                 raise InputError(
-                    f"{origin}:{index + 1}: tokens must be distinct, given {token!r} again (first in line {first + 1})"
+                    f"{origin}:{index + 1}: tokens must be distinct, got {token!r} again (first in line {first + 1})"
                 )
             if "\n" in token or token.endswith("\r"):
-                raise InputError(f"{origin}:{index + 1}: tokens must not hold a line end, given {token!r}")
+                raise InputError(f"{origin}:{index + 1}: tokens must not hold a line end, got {token!r}")
         missing = [token for token in SPECIAL_TOKENS if token not in self.ids]
         if missing:
             raise InputError(
@@ -65,11 +65,11 @@ class Vocabulary:
         try:
             text = path.read_bytes().decode("utf-8")
         except OSError as error:
-            raise InputError(f"{path}: wanted a vocabulary file, {error.strerror or error}") from error
+            raise InputError(f"{path}: expected a vocabulary file, {error.strerror or error}") from error
         except UnicodeDecodeError as error:
             line = error.object[: error.start].count(b"\n") + 1
             raise InputError(
-                f"{path}:{line}: wanted UTF-8, given byte 0x{error.object[error.start]:02x}"
+                f"{path}:{line}: expected UTF-8, got byte 0x{error.object[error.start]:02x}"
             ) from error
         # Only the line feed separates: other line ends of Unicode may be tokens.
         lines = text.split("\n")

@@ -44,12 +44,12 @@ def learn_vocabulary(
     Source: WordPiece as in Devlin et al. 2019, arXiv:1810.04805, trained by the `tokenizers` library.
     """
     if size <= len(SPECIAL_TOKENS):
-        raise InputError(f"vocabulary size must be more than {len(SPECIAL_TOKENS)}, given {size}")
+        raise InputError(f"vocabulary size must be more than {len(SPECIAL_TOKENS)}, got {size}")
     if tokenization not in TOKENIZATIONS:
         near = difflib.get_close_matches(str(tokenization), TOKENIZATIONS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InputError(
-            f"tokenization must be one of {', '.join(TOKENIZATIONS)}, given {tokenization!r}{hint}"
+            f"tokenization must be one of {', '.join(TOKENIZATIONS)}, got {tokenization!r}{hint}"
         )
     learn = _learn_pieces if tokenization == "wordpiece" else _learn_whole
     learnt = learn(texts, tokenization, size, min_frequency, lower_case)

@@ -29,7 +29,7 @@ def test_the_same_answers_agree():
         (FLIPPED, {"least_agreement": 0.8, "exact_rows": [True, False, True, True]}, "80% of the answers"),
         (FLIPPED, {"least_agreement": 0.75}, "within 0.0001"),
         (WANTED - 0.001, {}, "within 0.0001"),
-        (WANTED[:3], {}, "wanted probabilities [4, 2], given [3, 2]"),
+        (WANTED[:3], {}, "expected probabilities [4, 2], got [3, 2]"),
         (NAN, {"least_agreement": 0, "exact_rows": [False] * 4}, "not finite"),
     ],
 )
@@ -70,4 +70,6 @@ def test_the_table_tells_every_client_and_problem():
     assert "not run" in lines[4]
     # A page shows labels only.
     assert "nan" not in lines[5]
-    assert lines[6].startswith("client: wanted") and lines[7] == "browser: not run: no Chromium is installed"
+    assert (
+        lines[6].startswith("client: expected") and lines[7] == "browser: not run: no Chromium is installed"
+    )

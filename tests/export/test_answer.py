@@ -58,7 +58,7 @@ def test_no_lines_are_no_answers(onnx_files, tmp_path):
 def test_wrong_input_of_the_process_is_ours(tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     (tmp_path / "bad.tokenizer.json").write_text("[]")
-    with pytest.raises(InputError, match="wanted a tokenizer.json of an export, given another file") as error:
+    with pytest.raises(InputError, match="expected a tokenizer.json of an export, got another file") as error:
         ask(recognise(tmp_path / "bad.onnx"), [b""])
     assert "\n" not in str(error.value)
 
@@ -93,8 +93,8 @@ def test_a_missing_runtime_is_named_with_what_installs_it(tmp_path, monkeypatch,
     monkeypatch.setattr("importlib.util.find_spec", lambda asked: None if asked == package else object())
     outcome = call(main, tmp_path / name)
     assert outcome.status == 2 and outcome.out == ""
-    wanted = f"wanted the package {package} to read it, given none; install {extra}"
-    assert outcome.err == f"error: {tmp_path / name}: {wanted}\n"
+    expected = f"expected the package {package} to read it, got none; install {extra}"
+    assert outcome.err == f"error: {tmp_path / name}: {expected}\n"
 
 
 def test_a_savedmodel_of_something_else_is_refused(tmp_path):
@@ -102,7 +102,7 @@ def test_a_savedmodel_of_something_else_is_refused(tmp_path):
     (tmp_path / "1" / "saved_model.pb").write_bytes(b"no model")
     outcome = call(main, tmp_path)
     assert outcome.status == 2 and outcome.err.count("\n") == 1
-    assert "wanted a SavedModel, given another folder" in outcome.err
+    assert "expected a SavedModel, got another folder" in outcome.err
 
 
 def test_the_process_finds_this_project_from_anywhere(onnx_files, tmp_path, monkeypatch):

@@ -91,7 +91,7 @@ def test_ids_are_answered_and_wrong_ones_refused(program, served, tmp_path, sign
     result = run(program, served["one label"], signature, path)
     assert result.returncode == 1
     size = len(bundle.preprocessor.vocabulary)
-    assert f"token_ids must be in [0, {size}), given] [-1]" in result.stderr
+    assert f"token_ids must be in [0, {size}), got] [-1]" in result.stderr
     result.returncode = 0
     np.testing.assert_allclose(numbers(result), bundle.probabilities(TEXTS), atol=1e-5)
 
@@ -111,9 +111,9 @@ def test_signatures_are_timed_in_turns(program, served, text_file, tmp_path):
     [
         (["predict_text"], 2, "usage: serve"),
         (["absent", "texts"], 2, "the SavedModel has no signature absent"),
-        (["classify", "texts"], 2, "wanted the input text, or token_ids and padding_mask"),
+        (["classify", "texts"], 2, "expected the input text, or token_ids and padding_mask"),
         (["predict_text", "absent.txt"], 2, "cannot read absent.txt"),
-        (["--time", "no", "predict_text", "texts"], 2, "--time: wanted how often, given no"),
+        (["--time", "no", "predict_text", "texts"], 2, "--time: expected how often, got no"),
     ],
 )
 def test_wrong_usage_is_told(program, served, words, status, message):

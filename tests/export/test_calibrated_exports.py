@@ -56,8 +56,8 @@ def test_eight_bits_lose_nothing_by_it(tmp_path):
         texts = [text.encode() for text in TEXTS]
         found[name] = read(tmp_path / f"{name}.tflite").probabilities(texts)
     logits = np.log(found["before"].astype(np.float64)) / 2.5
-    wanted = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(found["after"], wanted, atol=1e-5)
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found["after"], expected, atol=1e-5)
 
 
 def test_served_answers_abstain_as_the_run_does(bundle):

@@ -61,11 +61,11 @@ def test_wrong_input_is_one_line(served, tmp_path):
     folder, _ = served
     (tmp_path / "model.onnx").write_bytes(b"")
     for arguments, message in (
-        ([folder / "one", "a", "b"], "TEXT: wanted one text, given 2"),
-        ([folder / "cross", "a"], "TEXT: wanted two texts"),
-        ([folder / "one", "a", "--word", "1"], "--word: wanted a tagger"),
-        ([folder / "one", " "], "TEXT: wanted a text with words"),
-        ([tmp_path / "model.onnx", "a"], "wanted a SavedModel, given another kind"),
-        ([tmp_path / "none", "a"], "wanted an exported model"),
+        ([folder / "one", "a", "b"], "TEXT: expected one text, got 2"),
+        ([folder / "cross", "a"], "TEXT: expected two texts"),
+        ([folder / "one", "a", "--word", "1"], "--word: expected a tagger"),
+        ([folder / "one", " "], "TEXT: expected a text with words"),
+        ([tmp_path / "model.onnx", "a"], "expected a SavedModel, got another kind"),
+        ([tmp_path / "none", "a"], "expected an exported model"),
     ):
         assert message in refused(tmp_path, main, *map(str, arguments))

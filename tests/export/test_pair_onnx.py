@@ -145,7 +145,7 @@ def test_the_reader_says_what_it_made_of_pairs(files):
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [(["one text"], "wanted a pair of texts a row, given one text"), ([("a",)], "given 1 texts")],
+    [(["one text"], "expected a pair of texts a row, got one text"), ([("a",)], "given 1 texts")],
 )
 def test_rows_that_are_no_pairs_are_refused(files, rows, message):
     with pytest.raises(InputError, match=message):

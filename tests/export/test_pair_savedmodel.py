@@ -87,7 +87,7 @@ def test_the_command_answers_pairs_with_a_tab_between_them(served, tmp_path):
 def test_a_line_without_one_tab_is_refused_by_its_number(served, line, given):
     outcome = call(answer, served, stdin=f"a\tb\n{line}\n".encode())
     assert outcome.status == 2 and outcome.out == ""
-    assert f"stdin:2: wanted text_a and text_b with one tab between them, given {given}" in outcome.err
+    assert f"stdin:2: expected text_a and text_b with one tab between them, got {given}" in outcome.err
 
 
 def test_pairs_of_any_bytes_travel(tmp_path):

@@ -97,7 +97,7 @@ def test_a_way_to_cut_that_allows_less_has_a_shorter_input():
     bundle = make_pair_bundle(("wordpiece", "char"))
     bundle.preprocessor.parts[0].max_length = 12
     assert chosen_lengths(bundle, (20,)) == [20]
-    with pytest.raises(InputError, match="wanted 3 to the run's 24, given 25"):
+    with pytest.raises(InputError, match="expected 3 to the run's 24, got 25"):
         chosen_lengths(bundle, (25,))
     shapes = {name: values.shape[1] for name, values in features_of(bundle, PAIRS, 20).items()}
     assert shapes["wordpiece_token_ids_a"] == 12 and shapes["char_padding_mask_b"] == 20
@@ -156,5 +156,5 @@ def test_a_file_of_strings_is_refused(files, tmp_path):
     run = files["cross"].with_name("run_0")
     outcome = call(main, run, tmp_path / "m.tflite", "--with-tokenizer")
     assert (outcome.status, outcome.out) == (2, "")
-    assert outcome.err == "error: --with-tokenizer: wanted a run of single texts, given one of pairs\n"
+    assert outcome.err == "error: --with-tokenizer: expected a run of single texts, got one of pairs\n"
     assert not list(tmp_path.iterdir())

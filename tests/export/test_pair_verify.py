@@ -184,7 +184,7 @@ def test_a_broken_copy_fails_and_its_part_is_named(tmp_path, suffix, how):
     assert outcome.status == 1, outcome.err
     (report,) = outcome.json["artefacts"]
     # Beside files for devices the tokenizer can be asked itself; in a SavedModel the ids are found in the graph.
-    wanted = ["tokenizer"] if suffix and how == "vocabulary" else BREAKS[how][1]
+    expected = ["tokenizer"] if suffix and how == "vocabulary" else BREAKS[how][1]
     assert not report["passed"] and report["failures"]
-    assert report["first_divergent_layer"] in wanted, report
+    assert report["first_divergent_layer"] in expected, report
     assert f"differs first in {report['first_divergent_layer']}" in outcome.err

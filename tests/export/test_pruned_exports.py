@@ -51,4 +51,4 @@ def test_pairs_and_tags_show_theirs(kind):
 def test_bert_cannot_be_a_pruned_encoder(tmp_path):
     uneven_bundle(norm="post", ngram_buckets=0).save(tmp_path / "run")
     said = refused(tmp_path, huggingface, str(tmp_path / "run"), str(tmp_path / "out"))
-    assert "layer_sizes must be none, all blocks alike, given those of a pruned encoder" in said
+    assert "layer_sizes must be none, all blocks alike, got those of a pruned encoder" in said

@@ -169,5 +169,5 @@ def test_a_file_without_tensorflow(files):
 
 
 def test_rows_that_are_no_sentences_are_refused(files):
-    with pytest.raises(InputError, match="sentence 2: wanted a text or a list of words, given int"):
+    with pytest.raises(InputError, match="sentence 2: expected a text or a list of words, got int"):
         read(files["spelt"]).probabilities(["bread", 7])

@@ -174,9 +174,9 @@ def test_a_file_without_tensorflow(files):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--quantize=int8",), "--quantize: wanted none, float16 or dynamic for a tagger, given int8"),
-        (("--with-tokenizer",), "--with-tokenizer: wanted a run of single texts, given one of sentences"),
-        (("--length", "7"), "--length: wanted 8 to the run's 24, given 7"),
+        (("--quantize=int8",), "--quantize: expected none, float16 or dynamic for a tagger, got int8"),
+        (("--with-tokenizer",), "--with-tokenizer: expected a run of single texts, got one of sentences"),
+        (("--length", "7"), "--length: expected 8 to the run's 24, got 7"),
     ],
 )
 def test_what_a_tagger_cannot_be_is_refused_in_one_line(files, flags, message, tmp_path):
@@ -193,9 +193,9 @@ def test_the_default_length_is_the_longest():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([["a"], 7], "sentence 2: wanted a text or a list of words, given int"),
-        ([["a", None]], "sentence 1: wanted a text or a list of words, given list"),
-        ([["a"] * 2049], "sentence 1: wanted at most 2048 words a sentence, given 2049"),
+        ([["a"], 7], "sentence 2: expected a text or a list of words, got int"),
+        ([["a", None]], "sentence 1: expected a text or a list of words, got list"),
+        ([["a"] * 2049], "sentence 1: expected at most 2048 words a sentence, got 2049"),
     ],
 )
 def test_rows_that_are_no_sentences_are_refused(files, rows, message):
@@ -216,8 +216,8 @@ def test_windows_together_are_padded_to_the_longest(files):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ("probabilities", "wanted the run's tags"),
-        ("path_probabilities", "wanted the run's tags"),
+        ("probabilities", "expected the run's tags"),
+        ("path_probabilities", "expected the run's tags"),
         (None, None),
     ],
 )
@@ -231,7 +231,7 @@ def test_other_answers_are_found(changed, message):
     if changed is None:
         assert tagged_difference(found, expected, mask, exact=True) == 0
         found["scores"] = np.full((1, 3, 2), np.nan, np.float32)
-        with pytest.raises(CheckError, match="wanted numbers, given nan in scores"):
+        with pytest.raises(CheckError, match="expected numbers, got nan in scores"):
             tagged_difference(found, expected, mask, exact=False)
         return
     found[changed][0, 2] += 0.1

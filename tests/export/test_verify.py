@@ -157,8 +157,8 @@ def test_honest_copies_pass(make, served, onnx_files, tmp_path):
     assert result["passed"] and result["rows"] == len(ROWS)
     # Labels that no row has count with 0.
     occurring = {label for answer in bundle.predict(ROWS) for label in answer.get("labels", ())}
-    wanted = len(occurring) / 4 if bundle.multi_label else 1 - 1 / len(ROWS)
-    assert result[metric] == pytest.approx(wanted)
+    expected = len(occurring) / 4 if bundle.multi_label else 1 - 1 / len(ROWS)
+    assert result[metric] == pytest.approx(expected)
     assert [report["artefact"] for report in result["artefacts"]] == [str(path) for path in paths]
     reports = {report["format"]: report for report in result["artefacts"]}
     for report in reports.values():
@@ -202,14 +202,14 @@ def test_a_tokenizer_file_of_another_run_is_noticed(onnx_files, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"artefact": "absent.onnx"}, "absent.onnx: wanted an exported model, given no such file"),
-        ({"artefact": "rows.csv"}, "rows.csv: wanted a SavedModel folder, a .tflite or a .onnx file"),
-        ({"artefact": "run"}, "run: wanted a SavedModel or a folder of its versions"),
-        ({"artefact": "bad.onnx"}, "bad.onnx: wanted an ONNX file, given another"),
-        ({"artefact": "alone.onnx"}, "alone.tokenizer.json: wanted the tokenizer of alone.onnx"),
+        ({"artefact": "absent.onnx"}, "absent.onnx: expected an exported model, got no such file"),
+        ({"artefact": "rows.csv"}, "rows.csv: expected a SavedModel folder, a .tflite or a .onnx file"),
+        ({"artefact": "run"}, "run: expected a SavedModel or a folder of its versions"),
+        ({"artefact": "bad.onnx"}, "bad.onnx: expected an ONNX file, got another"),
+        ({"artefact": "alone.onnx"}, "alone.tokenizer.json: expected the tokenizer of alone.onnx"),
         ({"data": "absent.csv"}, "absent.csv"),
         ({"data": "other.csv"}, "'label'"),
-        ({"run": "absent"}, "wanted a run folder"),
+        ({"run": "absent"}, "expected a run folder"),
         ({"extra": "--rows=-1"}, "--rows"),
     ],
 )

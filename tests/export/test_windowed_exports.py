@@ -66,7 +66,7 @@ def test_attention_of_windows_is_not_exported(exported, tmp_path):
         said = refused(tmp_path, command, str(exported / "run"), str(tmp_path / name), "--attention")
         assert (
             said
-            == "--attention: wanted a run that reads texts whole, given one that reads windows of 10 tokens"
+            == "--attention: expected a run that reads texts whole, got one that reads windows of 10 tokens"
         )
     with pytest.raises(InputError, match="--attention"):
         check_attention(bundle())

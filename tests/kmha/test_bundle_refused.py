@@ -19,31 +19,31 @@ from tests.kmha.damaged_runs import change_manifest, put, refused
 def test_one_changed_byte_is_refused(saved, name, place):
     flip_bit(saved / name, int(place * (saved / name).stat().st_size))
     message = refused(saved)
-    assert f"{saved / name}: wanted SHA-256" in message and "changed" in message
+    assert f"{saved / name}: expected SHA-256" in message and "changed" in message
 
 
 @pytest.mark.parametrize("name", ["model.keras", "vocab.txt"])
 def test_a_missing_file_is_named(saved, name):
     (saved / name).unlink()
-    assert f"wanted the bundle's file {name}" in refused(saved)
+    assert f"expected the bundle's file {name}" in refused(saved)
 
 
 @pytest.mark.parametrize("content", [b"no JSON", b"[1]", b"\xff"])
 def test_a_sample_of_something_else_is_refused(saved, content):
     put(saved, "sample.jsonl", content)
-    assert f"{saved / 'sample.jsonl'}: wanted a JSON string a line" in refused(saved)
+    assert f"{saved / 'sample.jsonl'}: expected a JSON string a line" in refused(saved)
 
 
 @pytest.mark.parametrize("kind", ["absent", "empty folder", "file"])
 def test_what_is_no_run_folder_is_refused(tmp_path, kind):
     folder = tmp_path / "run"
     folder.mkdir() if kind == "empty folder" else folder.touch() if kind == "file" else None
-    assert "wanted a run folder with bundle.json" in refused(folder)
+    assert "expected a run folder with bundle.json" in refused(folder)
 
 
 def test_a_newer_format_is_refused(saved):
     change_manifest(saved, format=module.FORMAT + 1)
-    assert f"wanted bundle format {module.FORMAT} or older, given {module.FORMAT + 1}" in refused(saved)
+    assert f"expected bundle format {module.FORMAT} or older, got {module.FORMAT + 1}" in refused(saved)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff{}", b"[]", b"null", b'"text"', b"{}"])
@@ -80,8 +80,8 @@ def test_a_file_without_a_hash_is_refused(saved, name):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"labels": ["a", "b"]}, "model with 3 outputs, given 2 labels"),
-        ({"labels": ["a", "b", "c", "d"]}, "model with 3 outputs, given 4 labels"),
+        ({"labels": ["a", "b"]}, "model with 3 outputs, got 2 labels"),
+        ({"labels": ["a", "b", "c", "d"]}, "model with 3 outputs, got 4 labels"),
         ({"labels": ["a", "b", "a"]}, "labels"),
         ({"labels": ["a", "b", 3]}, "labels"),
         ({"multi_label": True}, "multi_label"),
@@ -131,5 +131,5 @@ def test_another_kind_of_model_is_refused(saved, tmp_path):
 
 def test_a_bundle_of_parts_that_do_not_fit_is_refused():
     made = one_label_bundle()
-    with pytest.raises(InputError, match="3 outputs, given 1 labels"):
+    with pytest.raises(InputError, match="3 outputs, got 1 labels"):
         Bundle(made.model, made.preprocessor, ["a"])

@@ -36,9 +36,9 @@ def test_a_temperature_takes_no_answer_from_another_label():
     after = bundle.predict(TEXTS)
     assert [each["label"] for each in after] == [each["label"] for each in answers]
     assert all(a["probability"] < b["probability"] for a, b in zip(after, answers, strict=True))
-    wanted = before / 3
-    wanted = np.exp(wanted) / np.exp(wanted).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(bundle.probabilities(TEXTS), wanted, rtol=1e-5)
+    expected = before / 3
+    expected = np.exp(expected) / np.exp(expected).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(bundle.probabilities(TEXTS), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("form", "symmetric"), [("cross", False), ("bi", False), ("joint", True)])

@@ -47,7 +47,7 @@ def test_full_lengths_are_those_after_which_one_more_window_begins(drawn, more):
 
 @pytest.mark.parametrize(
     ("length", "overlap", "message"),
-    [(2, 0, "at least 3 long, given 2"), (8, 6, "below 6, .* given 6"), (8, -1, "given -1")],
+    [(2, 0, "at least 3 long, got 2"), (8, 6, "below 6, .* given 6"), (8, -1, "given -1")],
 )
 def test_windows_that_get_nowhere_are_refused(length, overlap, message):
     with pytest.raises(InputError, match=message):

@@ -52,14 +52,14 @@ def test_no_rows_are_good():
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([[0, -1]], r"in \[0, 10\), given -1"),
-        ([[3, 10]], r"in \[0, 10\), given 10"),
-        ([[2**40, 1]], rf"in \[0, 10\), given {2**40}"),
-        ([[1, 2, 3]], "at most 2 long, given length 3"),
-        ([1, 2], r"integers \[B, T\], given int64 of shape \(2,\)"),
-        ([[1.0, 2.0]], r"integers \[B, T\], given float64"),
+        ([[0, -1]], r"in \[0, 10\), got -1"),
+        ([[3, 10]], r"in \[0, 10\), got 10"),
+        ([[2**40, 1]], rf"in \[0, 10\), got {2**40}"),
+        ([[1, 2, 3]], "at most 2 long, got length 3"),
+        ([1, 2], r"integers \[B, T\], got int64 of shape \(2,\)"),
+        ([[1.0, 2.0]], r"integers \[B, T\], got float64"),
         ([[1, 2], [3]], "given rows of different lengths"),
-        ([[True, False]], r"integers \[B, T\], given bool"),
+        ([[True, False]], r"integers \[B, T\], got bool"),
     ],
 )
 def test_bad_ids_are_refused_in_one_line(ids, message):

@@ -91,7 +91,7 @@ def test_graded_pairs_have_a_score_alone():
     # Not squeezed into [0, 1].
     assert min(answer["score"] for answer in answers) < 0 or max(answer["score"] for answer in answers) > 1
     with pytest.raises(
-        InputError, match="thresholds belong to a model of several labels, given one of a graded"
+        InputError, match="thresholds belong to a model of several labels, got one of a graded"
     ):
         dataclasses.replace(bundle, thresholds=[0.5])
 
@@ -105,22 +105,22 @@ def test_classes_of_pairs_are_answered_as_those_of_texts():
     assert answer["label"] == ["no", "yes", "maybe"][probabilities[0].argmax()]
     with pytest.raises(InputError, match="thresholds belong to a model of several labels"):
         dataclasses.replace(bundle, thresholds=[0.5] * 3)
-    with pytest.raises(InputError, match="wanted as many labels as the model with 3 outputs"):
+    with pytest.raises(InputError, match="expected as many labels as the model with 3 outputs"):
         dataclasses.replace(bundle, labels=["no", "yes"])
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("ab", "texts must be a list of strings, given one string"),
-        (["ab"], "rows must be pairs of texts, given one text"),
-        ([("a", "b"), b"ab"], "rows must be pairs of texts, given one text"),
-        ([("a",)], "rows must be pairs of texts, given tuple"),
-        ([("a", "b", "c")], "rows must be pairs of texts, given tuple"),
-        ([None], "rows must be pairs of texts, given NoneType"),
-        ([{"text_a": "a", "text_b": "b"}], "rows must be pairs of texts, given dict"),
-        ([("a", None)], "texts must be strings, given NoneType"),
-        ([(1, "b")], "texts must be strings, given int"),
+        ("ab", "texts must be a list of strings, got one string"),
+        (["ab"], "rows must be pairs of texts, got one text"),
+        ([("a", "b"), b"ab"], "rows must be pairs of texts, got one text"),
+        ([("a",)], "rows must be pairs of texts, got tuple"),
+        ([("a", "b", "c")], "rows must be pairs of texts, got tuple"),
+        ([None], "rows must be pairs of texts, got NoneType"),
+        ([{"text_a": "a", "text_b": "b"}], "rows must be pairs of texts, got dict"),
+        ([("a", None)], "texts must be strings, got NoneType"),
+        ([(1, "b")], "texts must be strings, got int"),
     ],
 )
 def test_rows_that_are_no_pairs(rows, message):
@@ -156,13 +156,13 @@ def test_ids_by_name_give_the_answers_of_their_texts(two_vocabularies):
     bundle, _ = two_vocabularies
     columns = [list(column) for column in zip(*PAIRS, strict=True)]
     features = {name: value.numpy() for name, value in bundle.preprocessor(*columns).items()}
-    wanted = bundle.probabilities(PAIRS)
-    np.testing.assert_allclose(bundle.probabilities_of_features(features), wanted, atol=1e-5)
+    expected = bundle.probabilities(PAIRS)
+    np.testing.assert_allclose(bundle.probabilities_of_features(features), expected, atol=1e-5)
     ids = {name: value for name, value in features.items() if "token_ids" in name}
-    np.testing.assert_allclose(bundle.probabilities_of_features(ids), wanted, atol=1e-5)
+    np.testing.assert_allclose(bundle.probabilities_of_features(ids), expected, atol=1e-5)
     assert len(ids) == 4
     for name in ids:
-        with pytest.raises(InputError, match=f"wanted {name}, given"):
+        with pytest.raises(InputError, match=f"expected {name}, got"):
             bundle.probabilities_of_features({key: value for key, value in ids.items() if key != name})
         with pytest.raises(InputError, match="must be in"):
             bundle.probabilities_of_features(ids | {name: ids[name] + 10_000})
@@ -175,21 +175,21 @@ def test_ids_by_name_give_the_answers_of_their_texts(two_vocabularies):
 def test_a_vocabulary_that_lacks_or_was_changed_is_named(saved, name):
     content = (saved / name).read_bytes()
     (saved / name).unlink()
-    assert f"wanted the bundle's file {name}" in refused(saved)
+    assert f"expected the bundle's file {name}" in refused(saved)
     (saved / name).write_bytes(content + b"more\n")
-    assert f"{saved / name}: wanted SHA-256" in refused(saved)
+    assert f"{saved / name}: expected SHA-256" in refused(saved)
     (saved / name).write_bytes(content)
     files = json.loads((saved / "bundle.json").read_text("utf-8"))["files"]
     del files[name]
     change_manifest(saved, files=files)
-    assert f"files must hold the SHA-256 of {name}, given none" in refused(saved)
+    assert f"files must hold the SHA-256 of {name}, got none" in refused(saved)
 
 
 def test_vocabularies_in_each_others_place_are_refused(saved):
     first, second = ((saved / name).read_bytes() for name in ("vocab.txt", "vocab.wordpiece.txt"))
     put(saved, "vocab.txt", second)
     put(saved, "vocab.wordpiece.txt", first)
-    assert "wanted a vocabulary of at most the model's" in refused(saved)
+    assert "expected a vocabulary of at most the model's" in refused(saved)
 
 
 @pytest.mark.parametrize(
@@ -197,15 +197,15 @@ def test_vocabularies_in_each_others_place_are_refused(saved):
 )
 def test_a_sample_that_is_not_of_pairs_is_refused(saved, content):
     put(saved, "sample.jsonl", content)
-    assert f"{saved / 'sample.jsonl'}: wanted a JSON list of two strings a line" in refused(saved)
+    assert f"{saved / 'sample.jsonl'}: expected a JSON list of two strings a line" in refused(saved)
 
 
 def test_a_task_that_is_not_the_models_is_refused(saved, tmp_path):
     change_manifest(saved, task="classify", multi_label=False)
-    assert "wanted a saved TextClassifier, given TextMatcher" in refused(saved)
+    assert "expected a saved TextClassifier, got TextMatcher" in refused(saved)
     one_label_bundle().save(tmp_path / "classifier")
     change_manifest(tmp_path / "classifier", task="match", target="binary")
-    assert "wanted a saved TextMatcher, given TextClassifier" in refused(tmp_path / "classifier")
+    assert "expected a saved TextMatcher, got TextClassifier" in refused(tmp_path / "classifier")
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,8 @@ def test_a_task_that_is_not_the_models_is_refused(saved, tmp_path):
         ({"target": "graded"}, "target must be binary as in model.keras"),
         ({"target": "other"}, "target must be one of binary, classes, graded"),
         ({"target": None}, "target must be one of"),
-        ({"labels": ["a", "b"], "thresholds": None}, "model with 1 outputs, given 2 labels"),
-        ({"thresholds": [0.5, 0.5]}, "wanted 1 thresholds, one a label, given 2"),
+        ({"labels": ["a", "b"], "thresholds": None}, "model with 1 outputs, got 2 labels"),
+        ({"thresholds": [0.5, 0.5]}, "expected 1 thresholds, one a label, got 2"),
         ({"thresholds": ["half"]}, "thresholds must be null or finite numbers"),
         ({"text": {}}, "text or labels cannot be used"),
         ({"text": {"char": {}}}, "text or labels cannot be used"),
@@ -237,11 +237,11 @@ def test_granularities_in_another_order_are_refused(saved):
     change_manifest(saved, text=text)
     for name, data in content.items():
         put(saved, name, data)
-    assert "wanted texts cut into char, wordpiece as by the model, given wordpiece, char" in refused(saved)
+    assert "expected texts cut into char, wordpiece as by the model, got wordpiece, char" in refused(saved)
 
 
 def test_texts_longer_than_the_model_reads_are_refused(saved):
     manifest = json.loads((saved / "bundle.json").read_text("utf-8"))
     text = {name: {**settings, "max_length": 25} for name, settings in manifest["text"].items()}
     change_manifest(saved, text=text)
-    assert "max_length must be at most the model's 24, given 25" in refused(saved)
+    assert "max_length must be at most the model's 24, got 25" in refused(saved)

@@ -111,11 +111,13 @@ class Kinds:
 
     def check_equal(self, kind: str, folder: Path, run: str = "run") -> None:
         """A run that something happened to is the run it would have been, and nothing is left beside it."""
-        reference, made, wanted = self.of(kind), folder / run, self.folder / kind
+        reference, made, expected = self.of(kind), folder / run, self.folder / kind
         assert saved_weights(made) == reference.weights
         assert metrics_of(made) == reference.metrics
-        assert sorted(path.name for path in made.iterdir()) == sorted(path.name for path in wanted.iterdir())
-        epochs = [len((each / "epochs.csv").read_text().splitlines()) for each in (made, wanted)]
+        assert sorted(path.name for path in made.iterdir()) == sorted(
+            path.name for path in expected.iterdir()
+        )
+        epochs = [len((each / "epochs.csv").read_text().splitlines()) for each in (made, expected)]
         assert epochs[0] == epochs[1]
         assert not (folder / f"{run}.partial").exists()
         # TensorFlow leaves files of its own.

@@ -60,7 +60,7 @@ def test_damaged_checkpoints_all_of_them(kinds, tmp_path):
         cut(checkpoint)
     ended = fitted(tmp_path, [flag for flag in flags if flag != "--resume-or-begin"] + ["--resume"])
     assert ended.status == 2 and ended.err.count("\n") == 1
-    assert ended.err.startswith("error: --resume: wanted a whole checkpoint in ")
+    assert ended.err.startswith("error: --resume: expected a whole checkpoint in ")
     # Not even now is anything thrown away.
     assert len(list(checkpoints.glob("*[0-9]"))) == 2
     logger.info(f"{ended.last} ")
@@ -85,10 +85,10 @@ def test_a_data_file_that_changes_while_it_is_read(kinds, tmp_path, change):
             (tmp_path / "new.csv").replace(train)
         ended = fit.end()
     assert ended.status == 2 and ended.err.count("\n") == 1, ended.err[-3000:]
-    wanted = "wanted a file that stays as it is while it is read, given one that has changed meanwhile"
-    assert ended.last == f"error: {train}: {wanted}"
+    expected = "expected a file that stays as it is while it is read, got one that has changed meanwhile"
+    assert ended.last == f"error: {train}: {expected}"
     assert not (tmp_path / "run.partial").exists()
-    logger.info(f"{change}: error: …/train.csv: {wanted} ")
+    logger.info(f"{change}: error: …/train.csv: {expected} ")
 
 
 def test_a_data_file_that_changes_between_a_kill_and_the_next_start(kinds, tmp_path):
@@ -101,8 +101,8 @@ def test_a_data_file_that_changes_between_a_kill_and_the_next_start(kinds, tmp_p
         file.write("soup and bread,food\n")
     ended = fitted(tmp_path, flags)
     assert ended.status == 2 and ended.err.count("\n") == 1, ended.err[-3000:]
-    assert "wanted the train rows that the run began with" in ended.last and "has changed" in ended.last
+    assert "expected the train rows that the run began with" in ended.last and "has changed" in ended.last
     assert (tmp_path / "run.partial" / "checkpoint").is_dir()
     logger.info(
-        "after a kill: error: --resume: wanted the train rows that the run began with, …/train.csv has changed "
+        "after a kill: error: --resume: expected the train rows that the run began with, …/train.csv has changed "
     )

@@ -57,8 +57,8 @@ def test_too_small_a_disk_is_refused_before_training(kinds, tmp_path):
     with small_disk(tmp_path / "disk", 4) as disk:
         ended = fitted(tmp_path, [*kinds.flags("classify"), *LARGE], "disk/run")
         assert ended.status == 2 and "epoch 1" not in ended.err
-        only_line(ended, f"error: {disk}/run.partial/checkpoint: wanted ")
-        assert "MB of free disk for 2 checkpoints and the next one, given " in ended.last
+        only_line(ended, f"error: {disk}/run.partial/checkpoint: expected ")
+        assert "MB of free disk for 2 checkpoints and the next one, got " in ended.last
         assert not list(disk.iterdir())
     logger.info(f"refused before training: {ended.last} ")
 
@@ -93,7 +93,7 @@ def test_a_temporary_folder_without_room_is_named(kinds, tmp_path):
         ended = fitted(tmp_path, [*flags, f"--data.train={train}"], temporary=disk)
         assert not list(disk.glob("kmha-*"))
     assert ended.status == 2
-    only_line(ended, f"error: {disk}: wanted ")
+    only_line(ended, f"error: {disk}: expected ")
     assert not (tmp_path / "run.partial").exists()
     logger.info(f"temporary folder too small: {ended.last} ")
 

@@ -67,10 +67,10 @@ def test_all_peers_that_are_there_take_turns(rows, more):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--num-heads=3"], "--num-heads: wanted a divisor of --hidden-dim 8, given 3"),
-        (["--torch-python=/no/python"], "--torch-python: wanted a Python, /no/python does not exist"),
-        (["--batch-rows=100"], "--batch-rows: wanted at most the 24 rows, given 100"),
-        (["--peers", "jax"], "--peers: wanted "),
+        (["--num-heads=3"], "--num-heads: expected a divisor of --hidden-dim 8, got 3"),
+        (["--torch-python=/no/python"], "--torch-python: expected a Python, /no/python does not exist"),
+        (["--batch-rows=100"], "--batch-rows: expected at most the 24 rows, got 100"),
+        (["--peers", "jax"], "--peers: expected "),
     ],
 )
 def test_bad_flags_are_one_line(rows, arguments, message):

@@ -71,8 +71,8 @@ def test_a_written_run_gives_what_was_told(made, run, tmp_path):
         "rows": "rows.csv",
     }
     temperature = found["temperatures"][0]
-    wanted = softmax(np.log(before.probabilities(TEXTS).astype(np.float64)) / temperature, axis=1)
-    np.testing.assert_allclose(after.probabilities(TEXTS), wanted, rtol=1e-4)
+    expected = softmax(np.log(before.probabilities(TEXTS).astype(np.float64)) / temperature, axis=1)
+    np.testing.assert_allclose(after.probabilities(TEXTS), expected, rtol=1e-4)
     below = found["abstention"]["abstain_below"]
     assert after.abstain_below == below > 0
     said = call(predict.main, run, stdin="\n".join(TEXTS).encode()).out.splitlines()
@@ -143,8 +143,8 @@ def test_a_picture_is_drawn(made, run, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--write", "--no-refit"], "--write: wanted something to change"),
-        (["--out", "a.gif"], "--out a.gif: wanted a file ending in"),
+        (["--write", "--no-refit"], "--write: expected something to change"),
+        (["--out", "a.gif"], "--out a.gif: expected a file ending in"),
         (["--precision", "1"], "--precision"),
         (["--text-column", "nothing"], "nothing"),
     ],
@@ -161,4 +161,4 @@ def test_models_without_such_probabilities_are_refused(made, tmp_path):
     assert "given a masked language model" in refused(tmp_path, main, str(tmp_path / "language"), *rows)
     assert "given one of a graded target" in refused(tmp_path, main, str(tmp_path / "graded"), *rows)
     said = refused(tmp_path, main, str(tmp_path / "several"), *rows, "--precision", "0.9")
-    assert said.startswith("--precision: wanted a model that gives a row one answer")
+    assert said.startswith("--precision: expected a model that gives a row one answer")

@@ -104,7 +104,7 @@ def test_a_stop_keeps_what_is_finished(compared, monkeypatch):
 def test_other_settings_or_rows_are_refused(compared, tmp_path):
     flags, out, *_ = compared
     message = refused(out, main, *map(str, flags), "--train.seed=1")
-    assert "--train.seed 0, given 1; --overwrite starts anew" in message
+    assert "--train.seed 0, got 1; --overwrite starts anew" in message
     other = write_csv(tmp_path / "test.csv", news_rows(9, seed=9))
     assert "--data.test" in refused(out, main, *map(str, flags), f"--data.test={other}")
 
@@ -121,25 +121,25 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data.train", "train.csv"], "--data.test: wanted test rows"),
+        (["--data.train", "train.csv"], "--data.test: expected test rows"),
         (["--data.train", "none.csv"], "none.csv"),
-        (["--data.train", "several.csv", "--data.test", "others.csv"], "--data.label-column: wanted one label"),
-        (["--classify.window", "16"], "--classify.window: wanted 0, all candidates read texts whole"),
-        (["--candidates", "lstm"], "--candidates: wanted one of 'heads', 'one-head'"),
-        (["--candidates"], "--candidates: wanted one or more, or --runs"),
-        (["--rates", "0.1", "0"], "--rates: wanted different numbers above 0 and below 1, given 0.1 0.0"),
-        (["--rates", "0.1", "0.1"], "--rates: wanted different numbers"),
-        (["--lengths", "2"], "--lengths: wanted numbers of at least 3, given 2"),
-        (["--rounds", "0"], "--rounds: wanted at least 1"),
-        (["--encoder.pretrained", "minilm"], "--encoder.pretrained: wanted none"),
-        (["--optimizer.learning-rate", "0.1"], "--optimizer.learning-rate: wanted --rates in its place"),
-        (["--encoder.num-heads", "1"], "--encoder.num-heads: wanted 2 or more"),
-        (["--encoder.num-layers", "0"], "--encoder.num-layers: wanted 1 or more beside --candidates heads, given 0"),
+        (["--data.train", "several.csv", "--data.test", "others.csv"], "--data.label-column: expected one label"),
+        (["--classify.window", "16"], "--classify.window: expected 0, all candidates read texts whole"),
+        (["--candidates", "lstm"], "--candidates: expected one of 'heads', 'one-head'"),
+        (["--candidates"], "--candidates: expected one or more, or --runs"),
+        (["--rates", "0.1", "0"], "--rates: expected different numbers above 0 and below 1, got 0.1 0.0"),
+        (["--rates", "0.1", "0.1"], "--rates: expected different numbers"),
+        (["--lengths", "2"], "--lengths: expected numbers of at least 3, got 2"),
+        (["--rounds", "0"], "--rounds: expected at least 1"),
+        (["--encoder.pretrained", "minilm"], "--encoder.pretrained: expected none"),
+        (["--optimizer.learning-rate", "0.1"], "--optimizer.learning-rate: expected --rates in its place"),
+        (["--encoder.num-heads", "1"], "--encoder.num-heads: expected 2 or more"),
+        (["--encoder.num-layers", "0"], "--encoder.num-layers: expected 1 or more beside --candidates heads, got 0"),
         (["--encoder.hidden-dim", "10"], "--encoder.num-heads must divide --encoder.hidden-dim"),
         (["--runs", "nowhere"], "nowhere"),
-        (["--runs", "several"], "--runs several: wanted a classifier of one label a row, given one of several"),
-        (["--runs", "pairs"], "--runs pairs: wanted a classifier of one label a row, given a matcher"),
-        (["--out", "one"], "--out one: wanted a new folder, or that of a comparison"),
+        (["--runs", "several"], "--runs several: expected a classifier of one label a row, got one of several"),
+        (["--runs", "pairs"], "--runs pairs: expected a classifier of one label a row, got a matcher"),
+        (["--out", "one"], "--out one: expected a new folder, or that of a comparison"),
         (["--epochs", "3"], "unknown flag --epochs"),
     ],
 )  # fmt: skip

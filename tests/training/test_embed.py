@@ -67,13 +67,13 @@ def test_a_checkpoint_is_embedded_by_the_mean_of_its_tokens(tmp_path, capsysbina
 
 def test_both_formats_hold_the_same_numbers(run, capsysbinary, monkeypatch):
     texts = [*LINES, b'a "quoted" line\\', b"a\rb\x85c\xe2\x80\xa8d"]
-    wanted = array(embedded(run, capsysbinary, monkeypatch, texts=texts))
+    expected = array(embedded(run, capsysbinary, monkeypatch, texts=texts))
     written = embedded(run, capsysbinary, monkeypatch, "--format", "jsonl", texts=texts)
     rows = [json.loads(line) for line in written.decode("utf-8").split("\n")[:-1]]
     assert [set(row) for row in rows] == [{"text", "vector"}] * len(texts)
     assert [row["text"] for row in rows] == [text.decode("utf-8", "replace") for text in texts]
     # Every number comes back as it was, to the last bit.
-    np.testing.assert_array_equal(np.array([row["vector"] for row in rows], np.float32), wanted)
+    np.testing.assert_array_equal(np.array([row["vector"] for row in rows], np.float32), expected)
 
 
 def test_nothing_to_read_gives_an_empty_array(run, capsysbinary, monkeypatch):
@@ -122,11 +122,11 @@ def test_stored_vectors_rank_as_the_texts_do(run, tmp_path, capsysbinary, monkey
     (tmp_path / "vectors.npy").write_bytes(embedded(run, capsysbinary, monkeypatch))
     (tmp_path / "texts.txt").write_bytes(b"\n".join(LINES) + b"\n")
     flags = ["--rank", tmp_path / "texts.txt"]
-    wanted = call(predict, run, *flags, stdin=LINES[0]).json
+    expected = call(predict, run, *flags, stdin=LINES[0]).json
     given = call(predict, run, *flags, "--vectors", tmp_path / "vectors.npy", stdin=LINES[0]).json
-    assert [entry["line"] for entry in given["ranking"]] == [entry["line"] for entry in wanted["ranking"]]
+    assert [entry["line"] for entry in given["ranking"]] == [entry["line"] for entry in expected["ranking"]]
     assert json.dumps(given["query"]) == json.dumps(TEXTS[0])
-    scores, others = ([entry["score"] for entry in each["ranking"]] for each in (given, wanted))
+    scores, others = ([entry["score"] for entry in each["ranking"]] for each in (given, expected))
     assert scores == pytest.approx(others, abs=1e-6)
 
 
@@ -143,25 +143,27 @@ def test_what_cannot_be_embedded_or_ranked(run, tmp_path, news_run, monkeypatch)
     np.savez(tmp_path / "several.npz", np.zeros((9, 16), np.float32))
     rank = ["--rank", "texts.txt", "--vectors"]
     assert "given a matcher of the joint form" in refused(tmp_path, embed, "joint")
-    assert refused(tmp_path, embed, "nowhere").startswith("nowhere: wanted ")
+    assert refused(tmp_path, embed, "nowhere").startswith("nowhere: expected ")
     news = str(news_run.folder)
-    assert refused(tmp_path, embed, news, "--side", "a") == "--side: wanted a matcher, given a classifier"
-    message = "--max-length: wanted a published checkpoint, given a classifier of its own length"
+    assert refused(tmp_path, embed, news, "--side", "a") == "--side: expected a matcher, got a classifier"
+    message = "--max-length: expected a published checkpoint, got a classifier of its own length"
     assert refused(tmp_path, embed, news, "--max-length", "9") == message
-    assert refused(tmp_path, embed, news, "--format", "csv").startswith("--format: wanted one of")
+    assert refused(tmp_path, embed, news, "--format", "csv").startswith("--format: expected one of")
     write_tiny_bert(tmp_path / "tiny")
     for length in ("2", "13"):
-        message = f"--max-length: wanted 3 to the 12 positions of tiny, given {length}"
+        message = f"--max-length: expected 3 to the 12 positions of tiny, got {length}"
         assert refused(tmp_path, embed, "tiny", "--max-length", length) == message
-    message = "--side: wanted a matcher, given a published checkpoint"
+    message = "--side: expected a matcher, got a published checkpoint"
     assert refused(tmp_path, embed, "tiny", "--side", "a") == message
     (tmp_path / "tiny" / "model.safetensors").write_bytes(b"cut off")
     assert "model.safetensors" in refused(tmp_path, embed, "tiny")
-    assert refused(tmp_path, embed, str(run), "--side", "c").startswith("--side: wanted one of 'a', 'b'")
-    assert refused(tmp_path, predict, str(run), "--vectors", "few.npy").startswith("--vectors: wanted --rank")
+    assert refused(tmp_path, embed, str(run), "--side", "c").startswith("--side: expected one of 'a', 'b'")
+    assert refused(tmp_path, predict, str(run), "--vectors", "few.npy").startswith(
+        "--vectors: expected --rank"
+    )
     for name in ("none.npy", "empty.npy", "zip.npy", "objects.npy", "nowhere.npy", "several.npz"):
         message = refused(tmp_path, predict, str(run), *rank, name)
-        assert message.startswith(f"--vectors {name}: wanted a file that training.embed wrote, ")
+        assert message.startswith(f"--vectors {name}: expected a file that training.embed wrote, ")
     message = refused(tmp_path, predict, str(run), *rank, "few.npy")
-    assert "wanted finite float32 of shape [9, 16], one of each candidate, given float32 of shape" in message
+    assert "expected finite float32 of shape [9, 16], one of each candidate, got float32 of shape" in message
     assert "bi form" in refused(tmp_path, predict, "cross", *rank, "few.npy")

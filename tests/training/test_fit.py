@@ -161,8 +161,8 @@ def test_resuming_ends_where_an_unbroken_run_does(stopped, news_run, monkeypatch
     other = call(main, *flags, "--train.seed=1", "--train.patience=9", "--train.checkpoints-kept=3")
     assert (other.status, other.err) == (
         2,
-        "error: --resume: wanted the settings that the run began with, --train.patience 2, given 9; --train.seed 0,"
-        " given 1\n",
+        "error: --resume: expected the settings that the run began with, --train.patience 2, got 9; --train.seed 0,"
+        " got 1\n",
     )
     done = call(main, *flags, "--train.checkpoints-kept=3")
     assert done.status == 0, done.err

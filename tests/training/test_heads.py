@@ -141,17 +141,17 @@ def test_a_picture_is_drawn(news_run, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--prune", "0"], "--prune: wanted above 0 and below 1, given 0.0"),
-        (["--prune", "1"], "--prune: wanted above 0 and below 1, given 1.0"),
-        (["--prune", "0.3"], "--out: wanted a folder for the pruned run beside --prune, given none"),
-        (["--out", "smaller"], "--out: wanted --prune beside it, given none"),
-        (["--prune", "0.3", "--out", "taken"], "--out taken: wanted a new folder"),
-        (["--prune", "0.3", "--out", "RUN", "--overwrite"], "wanted a folder beside the run, given the run"),
+        (["--prune", "0"], "--prune: expected above 0 and below 1, got 0.0"),
+        (["--prune", "1"], "--prune: expected above 0 and below 1, got 1.0"),
+        (["--prune", "0.3"], "--out: expected a folder for the pruned run beside --prune, got none"),
+        (["--out", "smaller"], "--out: expected --prune beside it, got none"),
+        (["--prune", "0.3", "--out", "taken"], "--out taken: expected a new folder"),
+        (["--prune", "0.3", "--out", "RUN", "--overwrite"], "expected a folder beside the run, got the run"),
         (["--prune", "0.3", "--out", "new", "--train", "none.csv"], "none.csv"),
-        (["--picture", "a.gif"], "--picture a.gif: wanted a file ending in"),
+        (["--picture", "a.gif"], "--picture a.gif: expected a file ending in"),
         (["--data", "none.csv"], "none.csv"),
         (["--data", "no_label.csv"], "label"),
-        (["--data", "unknown.csv"], "wanted rows with labels of the run, given none"),
+        (["--data", "unknown.csv"], "expected rows with labels of the run, got none"),
     ],
 )
 def test_wrong_input_is_one_line(news_run, tmp_path, monkeypatch, flags, message):
@@ -173,16 +173,16 @@ def test_runs_that_cannot_be_pruned_are_refused(news_run, tmp_path):
     data = write_csv(tmp_path / "pairs.csv", [("a", "b", "1")], ("text_a", "text_b", "label"))
     flags = ["--prune", "0.3", "--out", str(tmp_path / "new")]
     said = refused(tmp_path, main, str(tmp_path / "alone"), "--data", str(data), *flags)
-    assert "alone: wanted config.toml, which tells what the run was trained on" in said
+    assert "alone: expected config.toml, which tells what the run was trained on" in said
     moved = shutil.copytree(news_run.folder, tmp_path / "moved")
     config = moved / "config.toml"
     config.write_text(config.read_text().replace(str(news_run.train), "gone.csv"))
     # Before heads are measured, which may take long.
     said = refused(tmp_path, main, str(moved), "--data", str(news_run.test), *flags)
-    assert said == "gone.csv: a file wanted, no such file found; --train names other training rows"
+    assert said == "gone.csv: a file expected, no such file found; --train names other training rows"
     rows = [(f"{'old ' * count} {word}", label) for word, label in WORDS_OF.items() for count in range(20)]
     other = write_csv(tmp_path / "other.csv", rows)
     flags += ["--train", str(other), "--rows", "3"]
     outcome = call(main, news_run.folder, "--data", news_run.test, *flags)
-    assert outcome.status == 2 and "wanted labels of the run, given also weather" in outcome.err
+    assert outcome.status == 2 and "expected labels of the run, got also weather" in outcome.err
     assert not (tmp_path / "new").exists() and not (tmp_path / "new.partial").exists()

@@ -59,12 +59,12 @@ def test_all_start_again_after_a_failure_and_after_nothing_else(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--workers=2"], "wanted the flags of training.fit after --, given no --"),
-        (["--workers=0", "--"], "--workers: wanted at least 1, given 0"),
-        (["--restarts=-1", "--"], "--restarts: wanted at least 0, given -1"),
+        (["--workers=2"], "expected the flags of training.fit after --, got no --"),
+        (["--workers=0", "--"], "--workers: expected at least 1, got 0"),
+        (["--restarts=-1", "--"], "--restarts: expected at least 0, got -1"),
         (["--worker=2", "--"], "unknown flag --worker; did you mean --workers?"),
         (["--", "--data.trian=x"], "unknown flag --data.trian; did you mean --data.train?"),
-        (["--", "--train.epochs=-1"], "--train.epochs: wanted at least 0, given -1"),
+        (["--", "--train.epochs=-1"], "--train.epochs: expected at least 0, got -1"),
     ],
 )
 def test_wrong_flags_are_told_before_anything_starts(starts, words, message):

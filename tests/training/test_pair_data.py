@@ -66,7 +66,7 @@ def test_triplets_are_twice_as_many_pairs(tmp_path):
 
 def test_a_query_column_that_was_named_must_be_there(tmp_path):
     path = pair_file(tmp_path / "a.csv", paraphrase_rows(9, seed=0))
-    with pytest.raises(InputError, match="--data.query-column: wanted a column qid"):
+    with pytest.raises(InputError, match="--data.query-column: expected a column qid"):
         load(tmp_path, train=path, query_column="qid")
 
 
@@ -83,10 +83,10 @@ def test_right_rows_alone_can_be_learnt_beside_rows_to_judge_by(tmp_path):
     for task in (MatchTask(form="bi", loss="contrastive"), MatchTask(hard_negatives="bm25")):
         assert len(load(tmp_path, task, train=train, validation=both).train.rows) == 12
         with pytest.raises(
-            InputError, match="right.csv: training rows of two different labels or more wanted"
+            InputError, match="right.csv: training rows of two different labels or more expected"
         ):
             load(tmp_path, task, train=train)
-    with pytest.raises(InputError, match="right.csv: training rows of two different labels or more wanted"):
+    with pytest.raises(InputError, match="right.csv: training rows of two different labels or more expected"):
         load(tmp_path, train=train, validation=both)
 
 
@@ -100,7 +100,7 @@ def test_columns_may_have_any_name(tmp_path):
     }
     data = load(tmp_path, train=path, **names)
     assert data.columns == Columns("sentence1", "quality", text_b="sentence2")
-    with pytest.raises(InputError, match="--data.label-column: wanted a column label, given sentence1"):
+    with pytest.raises(InputError, match="--data.label-column: expected a column label, got sentence1"):
         load(tmp_path, train=path, text_column="sentence1", text_b_column="sentence2")
 
 
@@ -111,6 +111,6 @@ def test_a_query_is_held_out_where_there_are_enough_others(tmp_path, queries, fi
         assert len(load(tmp_path, train=path).validation.rows) == 4
         return
     with pytest.raises(
-        InputError, match="a.csv: wanted rows to hold out for validation, none can be spared; give"
+        InputError, match="a.csv: expected rows to hold out for validation, none can be spared; give"
     ):
         load(tmp_path, train=path)

@@ -200,17 +200,17 @@ def test_rows_that_were_learnt_from_are_refused(runs, tmp_path):
     manifest["data"] = {"train": {"name": "a.csv", "sha256": sha256(data["one"])}}
     (tmp_path / "bundle.json").write_text(json.dumps(manifest), "utf-8")
     message = refused(tmp_path, main, str(tmp_path), "--data", str(data["one"]))
-    assert "wanted rows that the run has not trained on" in message
+    assert "expected rows that the run has not trained on" in message
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["none", "--data", "rows.csv"], "wanted a run folder"),
+        (["none", "--data", "rows.csv"], "expected a run folder"),
         (["one", "--data", "none.csv"], "none.csv"),
-        (["one", "--data", "one_rows.csv", "--out", "page.txt"], "wanted a name that ends in .html"),
-        (["one", "--data", "one_rows.csv", "--out", "no/page.html"], "wanted a folder that exists"),
-        (["one", "--data", "one_rows.csv", "--out", "README.html"], "README.md too, given one that is taken"),
+        (["one", "--data", "one_rows.csv", "--out", "page.txt"], "expected a name that ends in .html"),
+        (["one", "--data", "one_rows.csv", "--out", "no/page.html"], "expected a folder that exists"),
+        (["one", "--data", "one_rows.csv", "--out", "README.html"], "README.md too, got one that is taken"),
         (["one", "--data", "one_rows.csv", "--label-column", "other"], "other"),
     ],
 )
@@ -223,7 +223,7 @@ def test_wrong_input_is_one_line(runs, monkeypatch, tmp_path, arguments, message
 
 def test_a_damaged_metrics_file_is_one_line(tmp_path):
     report_data = types.SimpleNamespace(metrics={"history": [1]})
-    with pytest.raises(InputError, match=r"metrics\.json: wanted what training\.fit writes"):
+    with pytest.raises(InputError, match=r"metrics\.json: expected what training\.fit writes"):
         _made(lambda given: given.metrics["history"][0]["loss"], report_data, tmp_path)
 
 

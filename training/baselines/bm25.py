@@ -95,7 +95,7 @@ class Bm25:
             ValueError: The lengths differ.
         """
         if len(queries) != len(documents):
-            raise ValueError(f"wanted a document for each query, got {len(queries)} and {len(documents)}")
+            raise ValueError(f"expected a document for each query, got {len(queries)} and {len(documents)}")
         counts, vocabulary = _count([*queries, *documents], self.analyzer)
         idf = np.full(len(vocabulary), self.unseen_idf)
         for term, column in vocabulary.items():

@@ -99,7 +99,7 @@ class PairFeatures:
             ValueError: The lengths differ.
         """
         if len(a) != len(b):
-            raise ValueError(f"wanted a text b for each text a, got {len(a)} and {len(b)}")
+            raise ValueError(f"expected a text b for each text a, got {len(a)} and {len(b)}")
         starts = range(0, len(a), _ROWS_AT_ONCE)
         chunks = [self._chunk(a[row : row + _ROWS_AT_ONCE], b[row : row + _ROWS_AT_ONCE]) for row in starts]
         return np.concatenate(chunks) if chunks else np.zeros((0, len(FEATURE_NAMES)))

@@ -114,16 +114,16 @@ def fit_pair_baseline(
     num_rows = len(targets)
     if not num_rows or not len(train_a) == len(train_b) == num_rows:
         raise ValueError(
-            f"wanted as many texts a and b as labels, got {len(train_a)}, {len(train_b)} and {num_rows}"
+            f"expected as many texts a and b as labels, got {len(train_a)}, {len(train_b)} and {num_rows}"
         )
     if target == "binary" and not np.isin(targets, (0, 1)).all():
-        raise ValueError(f"wanted labels 0 and 1, got {np.unique(targets)[:5].tolist()}")
+        raise ValueError(f"expected labels 0 and 1, got {np.unique(targets)[:5].tolist()}")
     generator = np.random.default_rng(seed)
     train_a, train_b, targets = _draw(generator, max_rows, list(train_a), list(train_b), targets)
     num_drawn = len(targets)
     if not any(text.strip() for texts in (train_a, train_b) for text in texts):
         raise InputError(
-            f"pair baseline: wanted a text with a visible character, all {2 * num_drawn} texts are blank"
+            f"pair baseline: expected a text with a visible character, all {2 * num_drawn} texts are blank"
         )
     features = PairFeatures.fit([*train_a, *train_b])
     train_a, train_b, targets = _draw(generator, _ROWS_FOR_WEIGHTS, train_a, train_b, targets)

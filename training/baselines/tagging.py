@@ -78,9 +78,9 @@ def fit_tag_baseline(
     """
     for words, tags in ((train_words, train_tags), (validation_words, validation_tags)):
         if [len(each) for each in words] != [len(each) for each in tags]:
-            raise ValueError("wanted a tag for each word, got other lengths")
+            raise ValueError("expected a tag for each word, got other lengths")
     if not any(map(len, train_words)):
-        raise ValueError("wanted training words, got none")
+        raise ValueError("expected training words, got none")
     scheme = detect_scheme(train_tags) if scheme is None else scheme
     name = "token_accuracy" if scheme == "none" else "span_f1"
     scores: dict[str, float] = {}
@@ -111,8 +111,8 @@ def _candidates(words: Sentences, tags: Sentences, seed: int, max_words: int) ->
 
 def _fit_frequent(words: Sentences, tags: Sentences) -> FrequentTags:
     counts: dict[str, Counter[str]] = {}
-    for sentence, wanted in zip(words, tags, strict=True):
-        for word, tag in zip(sentence, wanted, strict=True):
+    for sentence, expected in zip(words, tags, strict=True):
+        for word, tag in zip(sentence, expected, strict=True):
             counts.setdefault(word, Counter())[tag] += 1
     defaults = sum(counts.values(), Counter()).most_common(1)[0][0]
     return FrequentTags({word: tags.most_common(1)[0][0] for word, tags in counts.items()}, defaults)

@@ -177,9 +177,9 @@ def fit_chains(words: Sentences, tags: Sentences) -> Iterator[tuple[str, ChainTa
     import pycrfsuite  # pyright: ignore[reportMissingImports]
 
     trainer = pycrfsuite.Trainer(verbose=False)
-    for sentence, wanted in zip(words, tags, strict=True):
-        trainer.append(word_features(sentence), list(wanted))
-    work = sum(map(len, words)) * len({tag for wanted in tags for tag in wanted})
+    for sentence, expected in zip(words, tags, strict=True):
+        trainer.append(word_features(sentence), list(expected))
+    work = sum(map(len, words)) * len({tag for expected in tags for tag in expected})
     steps = min(_MOST_STEPS, max(_FEWEST_STEPS, _WORK // work))
     ways = (
         ("averaged perceptron", "averaged-perceptron", {"max_iterations": _PERCEPTRON_ROUNDS}),
@@ -204,9 +204,9 @@ def fit_greedy(words: Sentences, tags: Sentences, seed: int) -> GreedyTagger:
         tags: One for each word.
         seed: Makes training repeatable.
     """
-    names = sorted({tag for wanted in tags for tag in wanted})
+    names = sorted({tag for expected in tags for tag in expected})
     numbers = {name: place for place, name in enumerate(names)}
-    targets = [[numbers[tag] for tag in wanted] for wanted in tags]
+    targets = [[numbers[tag] for tag in expected] for expected in tags]
     before = np.array([place for row in targets for place in [len(names), *row][: len(row)]], np.int64)
     behind = sparse.csr_matrix(
         (np.ones(len(before), np.float32), (np.arange(len(before)), before)), (len(before), len(names) + 1)

@@ -108,7 +108,7 @@ def fit_baseline(
     targets = np.asarray(targets)
     if len(texts) != len(targets):
         raise ValueError(
-            f"wanted one target for each text, got {len(texts)} texts and {len(targets)} targets"
+            f"expected one target for each text, got {len(texts)} texts and {len(targets)} targets"
         )
     generator = np.random.default_rng(seed)
     num_rows = of_rows or len(texts)
@@ -117,7 +117,7 @@ def fit_baseline(
         texts, targets = [texts[int(row)] for row in rows], targets[rows]
     if not any(text.strip() for text in texts):
         raise InputError(
-            f"linear baseline: wanted a text with a visible character, all {len(texts)} texts are blank"
+            f"linear baseline: expected a text with a visible character, all {len(texts)} texts are blank"
         )
     vectorizer, features = _fit_features(texts)
     class_ids = thresholds = None

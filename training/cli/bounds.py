@@ -66,4 +66,4 @@ def check_ranges(config: Any, prefix: str = "--") -> None:
             continue
         for allowed in getattr(hints[field.name], "__metadata__", ()):
             if isinstance(allowed, Range) and value is not None and not allowed.holds(value):
-                raise InputError(f"{flag}: wanted {allowed}, given {value}")
+                raise InputError(f"{flag}: expected {allowed}, got {value}")

@@ -14,7 +14,7 @@ def differences(began: dict[str, Any], now: dict[str, Any], free: Sequence[str] 
     """
     before, after = _flat(began), _flat(now)
     return "; ".join(
-        f"--{name.replace('_', '-')} {_word(before.get(name))}, given {_word(after.get(name))}"
+        f"--{name.replace('_', '-')} {_word(before.get(name))}, got {_word(after.get(name))}"
         for name in before | after
         if name not in free and before.get(name) != after.get(name)
     )

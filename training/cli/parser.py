@@ -37,18 +37,18 @@ FULL = {
 _REWORDED = (
     (
         r"Error parsing (--\S+): invalid literal for int\(\) with base 10: (.*)",
-        r"\1: wanted a whole number, given \2",
+        r"\1: expected a whole number, got \2",
     ),
-    (r"Error parsing (--\S+): could not convert string to float: (.*)", r"\1: wanted a number, given \2"),
+    (r"Error parsing (--\S+): could not convert string to float: (.*)", r"\1: expected a number, got \2"),
     (
         r"Error parsing (--\S+): no type matching \{None\}\|FLOAT could be instantiated from \['(.*)'\]\.?",
-        r"\1: wanted a number, given '\2'",
+        r"\1: expected a number, got '\2'",
     ),
-    (r"Error parsing (--\S+): Could not find valid parse for .*: (.*)", r"\1: wanted other values, given \2"),
-    (r"Missing value for argument '(--[^'/ ]+).*", r"\1: wanted a value, given none"),
+    (r"Error parsing (--\S+): Could not find valid parse for .*: (.*)", r"\1: expected other values, got \2"),
+    (r"Missing value for argument '(--[^'/ ]+).*", r"\1: expected a value, got none"),
     (
         r"[Ii]nvalid choice '(.*)' for argument '(--[^'/ ]+).*Expected one of \((.*)\) ?\.",
-        r"\2: wanted one of \3, given '\1'",
+        r"\2: expected one of \3, got '\1'",
     ),
     (r"Unrecognized options: (.*)", r"unexpected argument \1"),
     (r"Missing from [^:]*: (.*)", r"missing \1"),

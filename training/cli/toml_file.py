@@ -46,12 +46,12 @@ def toml_flags(path: Path, config_type: type) -> list[str]:
     try:
         values = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
-        raise InputError(f"--config {path}: wanted a TOML file, {error.strerror or error}") from error
+        raise InputError(f"--config {path}: expected a TOML file, {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise InputError(f"{path}:{line}: UTF-8 text wanted, other bytes given") from error
+        raise InputError(f"{path}:{line}: UTF-8 text expected, other bytes got") from error
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: valid TOML wanted: {' '.join(str(error).split())}") from error
+        raise InputError(f"{path}: valid TOML expected: {' '.join(str(error).split())}") from error
     return table_flags(values, config_type, str(path))
 
 
@@ -72,20 +72,20 @@ def table_flags(values: Mapping[str, Any], config_type: type, origin: str) -> li
 def _table_flags(
     values: Mapping[str, Any], config_type: type, origin: str, prefix: str, known: list[str]
 ) -> list[str]:
-    wanted = {name: kind for name, kind in typing.get_type_hints(config_type).items() if name != "config"}
+    expected = {name: kind for name, kind in typing.get_type_hints(config_type).items() if name != "config"}
     flags: list[str] = []
     for key, value in values.items():
         name = prefix + key
-        if key not in wanted:
+        if key not in expected:
             raise InputError(f"{origin}: unknown key {name}{did_you_mean(name, known)}")
         flag = f"--{name}".replace("_", "-")
-        if dataclasses.is_dataclass(wanted[key]) and isinstance(value, dict):
-            flags += _table_flags(value, wanted[key], origin, f"{name}.", known)
-        elif not _fits(value, wanted[key]):
-            choices = typing.get_args(wanted[key]) if typing.get_origin(wanted[key]) is Literal else ()
+        if dataclasses.is_dataclass(expected[key]) and isinstance(value, dict):
+            flags += _table_flags(value, expected[key], origin, f"{name}.", known)
+        elif not _fits(value, expected[key]):
+            choices = typing.get_args(expected[key]) if typing.get_origin(expected[key]) is Literal else ()
             hint = did_you_mean(str(value), choices)
-            raise InputError(f"{origin}: {name} must be {_in_words(wanted[key])}, given {value!r}{hint}")
-        elif wanted[key] is bool:
+            raise InputError(f"{origin}: {name} must be {_in_words(expected[key])}, got {value!r}{hint}")
+        elif expected[key] is bool:
             parent, _, last = flag.removeprefix("--").rpartition(".")
             flags.append(f"--{parent}{'.' if parent else ''}{'' if value else 'no-'}{last}")
         elif isinstance(value, list):
@@ -104,32 +104,32 @@ def _all_keys(config_type: Any, prefix: str = "") -> list[str]:
     return keys
 
 
-def _fits(value: Any, wanted: Any) -> bool:
+def _fits(value: Any, expected: Any) -> bool:
     """Whether a TOML value has the type of a field."""
-    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in arguments if each is not type(None))
     if origin is Literal:
         return value in arguments
     if origin is tuple:
         return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
-    if wanted is Path:
+    if expected is Path:
         return isinstance(value, str)
-    if wanted is float:
+    if expected is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     # `type`, because a bool is an int.
-    return not dataclasses.is_dataclass(wanted) and type(value) is wanted
+    return not dataclasses.is_dataclass(expected) and type(value) is expected
 
 
-def _in_words(wanted: Any) -> str:
-    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+def _in_words(expected: Any) -> str:
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_in_words(each) for each in arguments if each is not type(None))
     if origin is Literal:
         return f"one of {', '.join(arguments)}"
     if origin is tuple:
         return f"a list, each item {_in_words(arguments[0])}"
-    if dataclasses.is_dataclass(wanted):
+    if dataclasses.is_dataclass(expected):
         return "a section"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", Path: "a path"}
-    return words[wanted]
+    return words[expected]

@@ -18,7 +18,7 @@ def check_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise InputError(
-            "--out: wanted matplotlib to draw with, given none; pip install 'kmha[report]'"
+            "--out: expected matplotlib to draw with, got none; pip install 'kmha[report]'"
         ) from None
 
 

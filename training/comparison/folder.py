@@ -49,7 +49,7 @@ def check_place(folder: Path) -> None:
         return
     if not folder.is_dir() or any(folder.iterdir()):
         what = "a folder that holds something else than a comparison" if folder.is_dir() else "a file"
-        raise InputError(f"--out {folder}: wanted a new folder, or that of a comparison, given {what}")
+        raise InputError(f"--out {folder}: expected a new folder, or that of a comparison, got {what}")
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ def opened(folder: Path, settings: dict[str, Any], overwrite: bool) -> Iterator[
             began, now = json.loads(path.read_text("utf-8")), json.loads(json.dumps(settings))
             if found := differences(began, now, FREE):
                 raise InputError(
-                    f"--out {folder}: wanted the settings that the comparison there began with, {found};"
+                    f"--out {folder}: expected the settings that the comparison there began with, {found};"
                     " --overwrite starts anew"
                 )
         path.write_text(json.dumps(settings, ensure_ascii=False, indent=2) + "\n", "utf-8")

@@ -47,11 +47,13 @@ class Wanted:
     rounds: int
 
 
-def compare(wanted: Wanted, config: FitConfig, data: Data, place: Workplace, scratch: Path) -> dict[str, Any]:
+def compare(
+    expected: Wanted, config: FitConfig, data: Data, place: Workplace, scratch: Path
+) -> dict[str, Any]:
     """Trains, judges and times all that are wanted; what is kept in the workplace is not trained again.
 
     Args:
-        wanted: Who and how.
+        expected: Who and how.
         config: Settings of every training, the shape filled in.
         data: The parts of the data, with test rows.
         place: Keeps what is finished.
@@ -67,7 +69,7 @@ def compare(wanted: Wanted, config: FitConfig, data: Data, place: Workplace, scr
         TrainingDiverged: The loss of a training left the numbers.
     """
     with _many_models():
-        return _compared(wanted, config, data, place, scratch)
+        return _compared(expected, config, data, place, scratch)
 
 
 @contextlib.contextmanager
@@ -83,9 +85,9 @@ def _many_models() -> Iterator[None]:
 
 
 def _compared(
-    wanted: Wanted, config: FitConfig, data: Data, place: Workplace, scratch: Path
+    expected: Wanted, config: FitConfig, data: Data, place: Workplace, scratch: Path
 ) -> dict[str, Any]:
-    bundles = {_run_name(path, wanted.runs): (path, Bundle.load(path)) for path in wanted.runs}
+    bundles = {_run_name(path, expected.runs): (path, Bundle.load(path)) for path in expected.runs}
     inputs = make_inputs(config.text, data.parts, scratch, data.task)
     for name, counts in inputs.counts.items():
         logger.info(counts.describe(name))
@@ -96,20 +98,20 @@ def _compared(
         config.classify.pooling,
         config.classify.dropout,
     )
-    networks = [name for name in wanted.candidates if name != LINEAR]
+    networks = [name for name in expected.candidates if name != LINEAR]
     target = trained_size(build(HEADS, shape, shape.encoder.intermediate_dim)) if networks else None
-    results = _trained(networks, shape, target or 0, wanted.rates, config, data, inputs, place)
-    callers: dict[str, Caller] = _network_callers(results, shape, max(wanted.lengths))
-    if LINEAR in wanted.candidates:
+    results = _trained(networks, shape, target or 0, expected.rates, config, data, inputs, place)
+    callers: dict[str, Caller] = _network_callers(results, shape, max(expected.lengths))
+    if LINEAR in expected.candidates:
         results[LINEAR], fitted = trials.linear(data, config.train.seed)
         callers[LINEAR] = linear_caller(fitted, part, data.train.texts()[:_SAMPLE_ROWS])
     for name, (path, bundle) in bundles.items():
         results[name] = run_result(path, bundle, data)
         own = bundle.preprocessor
         callers[name] = model_caller(bundle.model, len(own.vocabulary), own.max_length)
-    logger.info(f"timing answers, rounds: {wanted.rounds}")
-    return _told(results, latencies(callers, wanted.lengths, wanted.rounds), target, networks, data) | {
-        "rates": list(wanted.rates)
+    logger.info(f"timing answers, rounds: {expected.rounds}")
+    return _told(results, latencies(callers, expected.lengths, expected.rounds), target, networks, data) | {
+        "rates": list(expected.rates)
     }
 
 

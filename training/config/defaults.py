@@ -105,14 +105,14 @@ def _resolve_checkpoint_defaults(config: FitConfig, defaults: Defaults, batches:
     )
 
 
-def default_epochs(batches: int, wanted: int = Defaults.batches) -> int:
+def default_epochs(batches: int, expected: int = Defaults.batches) -> int:
     """How often to see all rows: a small set more often, so that it is learnt at all.
 
     Args:
         batches: Of one epoch.
-        wanted: Of all epochs.
+        expected: Of all epochs.
     """
-    return min(MOST_EPOCHS, max(FEWEST_EPOCHS, -(-wanted // batches)))
+    return min(MOST_EPOCHS, max(FEWEST_EPOCHS, -(-expected // batches)))
 
 
 def default_token_dropout(lengths: np.ndarray) -> float:

@@ -62,7 +62,7 @@ def with_shape(config: FitConfig) -> FitConfig:
         ("encoder.vectors", config.encoder.vectors),
     ):
         if given is not None:
-            raise InputError(f"--{flag}: wanted none beside --encoder.pretrained, given {given}")
+            raise InputError(f"--{flag}: expected none beside --encoder.pretrained, got {given}")
     shape = {name: getattr(checkpoint.config, name) for name in _OF_CHECKPOINT}
     if not checkpoint.config.ngram_buckets and config.encoder.ngram_buckets:
         shape |= {name: getattr(config.encoder, name) or DEFAULT_SHAPE[name] for name in _OF_NGRAMS}
@@ -110,17 +110,17 @@ def _check_shape(section: EncoderSection, shape: dict[str, Any]) -> None:
             continue
         flag = f"--encoder.{name.replace('_', '-')}"
         most = "at most " if name == "num_layers" else ""
-        raise InputError(f"{flag}: wanted {most}the {value} of --encoder.pretrained, given {given}")
+        raise InputError(f"{flag}: expected {most}the {value} of --encoder.pretrained, got {given}")
 
 
 def _text(config: FitConfig, checkpoint: Checkpoint) -> TextSection:
     """How the checkpoint cuts texts."""
     text = config.text
     for name in ("tokenization", "lower_case"):
-        given, wanted = getattr(text, name), getattr(checkpoint, name)
-        if given is not None and given != wanted:
+        given, expected = getattr(text, name), getattr(checkpoint, name)
+        if given is not None and given != expected:
             flag = f"--text.{name.replace('_', '-')}"
-            raise InputError(f"{flag}: wanted {wanted} as in --encoder.pretrained, given {given}")
+            raise InputError(f"{flag}: expected {expected} as in --encoder.pretrained, got {given}")
     positions = checkpoint.config.max_length
     is_classifier = config.task == "classify"
     window = config.classify.window if is_classifier else 0
@@ -129,7 +129,7 @@ def _text(config: FitConfig, checkpoint: Checkpoint) -> TextSection:
         flag = "--classify.window" if window else "--text.max-length"
         hint = "" if window or not is_classifier else "; --classify.window reads longer texts in windows"
         raise InputError(
-            f"{flag}: wanted at most the {positions} positions of --encoder.pretrained, given {longest}{hint}"
+            f"{flag}: expected at most the {positions} positions of --encoder.pretrained, got {longest}{hint}"
         )
     return dataclasses.replace(text, tokenization=checkpoint.tokenization, lower_case=checkpoint.lower_case)
 
@@ -150,14 +150,14 @@ def with_size(encoder: EncoderSection) -> EncoderSection:
         "small": EncoderConfig.bert_small,
     }
     named = sizes[encoder.size]()
-    wanted: dict[str, Any] = {
+    expected: dict[str, Any] = {
         name: getattr(named, name) for name in ("hidden_dim", "num_layers", "num_heads", "intermediate_dim")
     }
     defaults = EncoderSection()
-    for name, value in (*wanted.items(), ("head_dim", named.hidden_dim // named.num_heads)):
+    for name, value in (*expected.items(), ("head_dim", named.hidden_dim // named.num_heads)):
         given = getattr(encoder, name)
         if given not in (value, getattr(defaults, name)):
             raise InputError(
-                f"--encoder.{name.replace('_', '-')}: wanted {value} for --encoder.size {encoder.size}, given {given}"
+                f"--encoder.{name.replace('_', '-')}: expected {value} for --encoder.size {encoder.size}, got {given}"
             )
-    return dataclasses.replace(encoder, **wanted)
+    return dataclasses.replace(encoder, **expected)

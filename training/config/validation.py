@@ -56,20 +56,20 @@ def check_teacher(config: FitConfig) -> None:
             ("cache", distill.cache),
         ):
             if given:
-                raise InputError(f"--distill.{flag}: wanted --distill.teacher beside it, given none")
+                raise InputError(f"--distill.{flag}: expected --distill.teacher beside it, got none")
         return
     try:
         task = read_manifest(distill.teacher)["task"]
         if task != config.task:
-            raise InputError(f"wanted {A_MODEL[config.task]} for --task {config.task}, given {A_MODEL[task]}")
+            raise InputError(f"expected {A_MODEL[config.task]} for --task {config.task}, got {A_MODEL[task]}")
     except InputError as error:
         raise InputError(f"--distill.teacher {distill.teacher}: {error}") from error
     if config.task == MATCH and config.match.loss == "contrastive":
         raise InputError(
-            "--match.loss: wanted one that scores each pair by itself beside --distill.teacher, given contrastive"
+            "--match.loss: expected one that scores each pair by itself beside --distill.teacher, got contrastive"
         )
     if distill.cache is not None and distill.cache.exists() and not distill.cache.is_dir():
-        raise InputError(f"--distill.cache {distill.cache}: wanted a folder, given a file")
+        raise InputError(f"--distill.cache {distill.cache}: expected a folder, got a file")
 
 
 def check_same_answers(config: FitConfig, task: Task, labels: list[str], origin: str) -> None:
@@ -89,26 +89,26 @@ def check_same_answers(config: FitConfig, task: Task, labels: list[str], origin:
         return
     manifest = read_manifest(run)
     kind = KINDS[config.task]
-    wanted = {"multi_label": task.several_labels}.get(kind, getattr(task, kind, None))
-    if manifest[kind] != wanted:
+    expected = {"multi_label": task.several_labels}.get(kind, getattr(task, kind, None))
+    if manifest[kind] != expected:
         words = _KIND_WORDS[kind]
         raise InputError(
-            f"--distill.teacher {run}: wanted a model of {words(wanted)} as in {origin}, given one of"
+            f"--distill.teacher {run}: expected a model of {words(expected)} as in {origin}, got one of"
             f" {words(manifest[kind])}"
         )
     if set(manifest["labels"]) != set(labels):
         raise InputError(
-            f"--distill.teacher {run}: wanted a model of the labels of {origin},"
+            f"--distill.teacher {run}: expected a model of the labels of {origin},"
             f" {_differences(labels, manifest['labels'])}"
         )
 
 
-def _differences(wanted: list[str], given: list[str]) -> str:
+def _differences(expected: list[str], given: list[str]) -> str:
     """Both lists; where they are long, what only one of them has."""
-    if max(len(wanted), len(given)) > _SHOWN_LABELS:
-        lists = (_few(sorted(set(one) - set(other))) for one, other in ((wanted, given), (given, wanted)))
+    if max(len(expected), len(given)) > _SHOWN_LABELS:
+        lists = (_few(sorted(set(one) - set(other))) for one, other in ((expected, given), (given, expected)))
         return "given one that lacks {} and has {}".format(*lists)
-    return f"{', '.join(wanted)}, given {', '.join(given)}"
+    return f"{', '.join(expected)}, got {', '.join(got)}"
 
 
 def _few(names: list[str]) -> str:
@@ -141,7 +141,7 @@ def check_settings(config: FitConfig) -> None:
     check_ranges(config)
     config = resolve_task_defaults(config)
     if not config.data.label_separator:
-        raise InputError("--data.label-separator: wanted a character or more, given none")
+        raise InputError("--data.label-separator: expected a character or more, got none")
     _check_columns(config)
     _check_task(config)
     if config.task == CLASSIFY:
@@ -149,44 +149,44 @@ def check_settings(config: FitConfig) -> None:
     check_teacher(config)
     if config.text.vocabulary is not None and len(tokenizations(config)) > 1:
         raise InputError(
-            "--text.vocabulary: wanted none beside several --match.granularities, each of which learns its own, given"
+            "--text.vocabulary: expected none beside several --match.granularities, each of which learns its own, got"
             f" {config.text.vocabulary}"
         )
     if config.text.prune and config.text.vocabulary is None and not config.encoder.pretrained:
         raise InputError(
-            "--text.prune: wanted --text.vocabulary or --encoder.pretrained beside it, given none"
+            "--text.prune: expected --text.vocabulary or --encoder.pretrained beside it, got none"
         )
     # The largest vocabulary that may be learnt stands for the one that will be.
     given, checkpoint = config.text.vocabulary, checkpoint_of(config)
     known = checkpoint.vocabulary if checkpoint else None if given is None else Vocabulary.read(given)
     size = config.text.vocabulary_size if known is None else len(known)
     if size <= len(SPECIAL_TOKENS) and known is None:
-        raise InputError(f"--text.vocabulary-size: wanted more than {len(SPECIAL_TOKENS)}, given {size}")
+        raise InputError(f"--text.vocabulary-size: expected more than {len(SPECIAL_TOKENS)}, got {size}")
     try:
         encoder = encoder_config(config, size, unknown_id=1)
     except InputError as error:
         raise InputError(_with_flags(str(error))) from None
     if config.task == "match" and config.match.form == "joint" and encoder.positions == "rotary":
         raise InputError(
-            "--encoder.positions: wanted learned, sinusoidal or none for the joint form, given rotary"
+            "--encoder.positions: expected learned, sinusoidal or none for the joint form, got rotary"
         )
     if checkpoint is not None:
         _check_beside_checkpoint(config, encoder, checkpoint)
     vectors = config.encoder.vectors
     if vectors is not None and not vectors.is_file():
         given_kind = "a folder" if vectors.is_dir() else "no such file"
-        raise InputError(f"--encoder.vectors {vectors}: wanted a file of word vectors, given {given_kind}")
+        raise InputError(f"--encoder.vectors {vectors}: expected a file of word vectors, got {given_kind}")
 
 
 def _check_beside_checkpoint(config: FitConfig, encoder: EncoderConfig, checkpoint: Checkpoint) -> None:
     """Refuses what an encoder that starts from a checkpoint cannot do."""
     if len(tokenizations(config)) > 1:
-        raise InputError("--match.granularities: wanted one beside --encoder.pretrained, given several")
+        raise InputError("--match.granularities: expected one beside --encoder.pretrained, got several")
     longest, positions = task_section(config).encoder(encoder).max_length, checkpoint.config.max_length
     if checkpoint.config.positions == "learned" and longest > positions:
         raise InputError(
-            f"--text.max-length: wanted room for both texts in the {positions} positions of --encoder.pretrained,"
-            f" given {config.text.max_length}, {longest} for both"
+            f"--text.max-length: expected room for both texts in the {positions} positions of --encoder.pretrained,"
+            f" got {config.text.max_length}, {longest} for both"
         )
 
 
@@ -194,33 +194,33 @@ def _check_task(config: FitConfig) -> None:
     """Refuses data settings that the task has no use for, and those it lacks."""
     given, defaults = config.data.sample, "pos" if config.task == TAG else "reviews"
     if config.data.train is None and not config.data.tfds and given not in ("auto", defaults):
-        raise InputError(f"--data.sample: wanted {defaults} for --task {config.task}, given {given}")
+        raise InputError(f"--data.sample: expected {defaults} for --task {config.task}, got {given}")
     if config.task == MATCH:
         if config.data.train is None and not config.data.tfds:
             raise InputError(
-                "--data.train: wanted pairs of texts for --task match (the sample has none), given none"
+                "--data.train: expected pairs of texts for --task match (the sample has none), got none"
             )
         if config.match.hard_negatives not in (NONE, BM25):
             _check_miner(Path(config.match.hard_negatives))
         return
     if config.task == TAG and config.tag.context_width and config.tag.context_width % 2 == 0:
         raise InputError(
-            f"--tag.context-width: wanted an odd number, or 0 for none, given {config.tag.context_width}"
+            f"--tag.context-width: expected an odd number, or 0 for none, got {config.tag.context_width}"
         )
     if config.task == TAG and config.text.max_length < SHORTEST:
         raise InputError(
-            f"--text.max-length: wanted {SHORTEST} or more for sentences, given {config.text.max_length}"
+            f"--text.max-length: expected {SHORTEST} or more for sentences, got {config.text.max_length}"
         )
     if config.task == MASKED_LM and config.data.label_column:
         raise InputError(
-            f"--data.label-column: wanted none for --task masked-lm, given {config.data.label_column}"
+            f"--data.label-column: expected none for --task masked-lm, got {config.data.label_column}"
         )
     for flag, name in (
         ("text-b-column", config.data.text_b_column),
         ("query-column", config.data.query_column),
     ):
         if name:
-            raise InputError(f"--data.{flag}: wanted --task match beside it, given --task {config.task}")
+            raise InputError(f"--data.{flag}: expected --task match beside it, got --task {config.task}")
 
 
 def _check_miner(run: Path) -> None:
@@ -228,7 +228,7 @@ def _check_miner(run: Path) -> None:
     try:
         task = read_manifest(run)["task"]
         if task != MATCH:
-            raise InputError(f"wanted a matcher of the bi form, given {A_MODEL[task]}")
+            raise InputError(f"expected a matcher of the bi form, got {A_MODEL[task]}")
     except InputError as error:
         raise InputError(f"--match.hard-negatives {run}: {error}") from error
 
@@ -251,12 +251,12 @@ def _check_columns(config: FitConfig) -> None:
         name = getattr(config.data, flag) or defaults[config.task].get(flag, "")
         shown = f"--data.{flag.replace('_', '-')}"
         if name and name in named:
-            raise InputError(f"{shown}: wanted another column than {named[name]}, given {name!r} twice")
+            raise InputError(f"{shown}: expected another column than {named[name]}, got {name!r} twice")
         named[name] = shown
     query = config.data.query_column
     if query and named.get(query, "--data.text-column") != "--data.text-column":
         raise InputError(
-            f"--data.query-column: wanted another column than {named[query]}, given {query!r} twice"
+            f"--data.query-column: expected another column than {named[query]}, got {query!r} twice"
         )
 
 

@@ -124,13 +124,13 @@ def _check_validation(summary: DataSummary, origin: str) -> None:
     """Refuses rows that cannot choose between weights."""
     if not summary.validation_rows:
         raise InputError(
-            f"{origin}: wanted rows to hold out for validation, none can be spared;"
+            f"{origin}: expected rows to hold out for validation, none can be spared;"
             " give rows with --data.validation"
         )
     unknown = sum(summary.labels_only_in_validation.values())
     if unknown >= summary.validation_rows:
         names = ", ".join(summary.labels_only_in_validation)
-        raise InputError(f"--data.validation: wanted labels of the training rows, given only {names}")
+        raise InputError(f"--data.validation: expected labels of the training rows, got only {names}")
 
 
 def describe(data: Data) -> list[str]:

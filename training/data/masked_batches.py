@@ -66,7 +66,7 @@ class MaskedSource:
         self.targets, self.weights = np.zeros(len(rows), np.int32), np.ones(len(rows), np.float32)
         self.pieces = tokens.of_rows(self.rows)
         if not len(self.pieces):
-            raise InputError("wanted a text with a token, given none")
+            raise InputError("expected a text with a token, got none")
         piece_lengths = tokens.pieces.lengths[self.pieces]
         self.first_pieces = (
             packed_rows(piece_lengths, preprocessor.max_length)

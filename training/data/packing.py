@@ -102,7 +102,7 @@ def cut_pieces(
             unknown += int((flat == preprocessor.unknown_id).sum())
         ragged_store = writer.close()
     if not len(ragged_store):
-        raise InputError(f"{examples.origin}: wanted a text with a token, given none")
+        raise InputError(f"{examples.origin}: expected a text with a token, got none")
     counts = np.concatenate(per_row)
     made = PieceTokens(ragged_store, np.cumsum(counts), preprocessor)
     counts = counts[1:]

@@ -104,8 +104,8 @@ def cut_sentences(
             if (lengths > MOST_WORDS).any():
                 row = int(np.argmax(lengths > MOST_WORDS))
                 raise InputError(
-                    f"{examples.place(first + row)}: a sentence of at most {MOST_WORDS:,} words wanted,"
-                    f" {lengths[row]:,} given"
+                    f"{examples.place(first + row)}: a sentence of at most {MOST_WORDS:,} words expected,"
+                    f" {lengths[row]:,} got"
                 )
             flat = [word.encode("utf-8", "replace") for sentence in chunk for word in sentence]
             windows, spelt = cut(tf.constant(flat, tf.string), lengths)

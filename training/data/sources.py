@@ -66,7 +66,7 @@ def find_sources(data: DataSection, sample: str = "reviews") -> dict[str, Source
         InputError: Files that do not exist or contradict each other.
     """
     if data.train is not None and data.tfds:
-        raise InputError("--data.train and --data.tfds: wanted one source of rows, given both")
+        raise InputError("--data.train and --data.tfds: expected one source of rows, got both")
     files = {"train": data.train, "validation": data.validation, "test": data.test}
     sources = {part: file_source(path) for part, path in files.items() if path is not None}
     if "train" in sources:
@@ -75,7 +75,7 @@ def find_sources(data: DataSection, sample: str = "reviews") -> dict[str, Source
         return {**_tfds_sources(data), **sources}
     if sources:
         raise InputError(
-            f"--data.train: wanted training rows beside --data.{next(iter(sources))}, given none"
+            f"--data.train: expected training rows beside --data.{next(iter(sources))}, got none"
         )
     columns, rows = _SAMPLES[sample]
     return {
@@ -122,5 +122,5 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
         examples = write_examples(checked(), folder, task.num_texts)
     examples.empty_texts += skipped
     if not len(examples):
-        raise InputError(f"{source.name}: rows wanted, none given")
+        raise InputError(f"{source.name}: rows expected, none got")
     return examples

@@ -106,7 +106,7 @@ def split(
             training row.
     """
     if not 0 <= validation_fraction < 1:
-        raise InputError(f"validation fraction: a number in [0, 1) wanted, {validation_fraction} given")
+        raise InputError(f"validation fraction: a number in [0, 1) expected, {validation_fraction} got")
     if not multi_label:
         for examples in (train, validation, test):
             _check_one_label(examples)
@@ -138,7 +138,7 @@ def split(
         train_rows, validation_rows = rows, np.flatnonzero(~validation_in_test)
         if not len(validation_rows):
             raise InputError(
-                f"{validation.origin}: validation rows wanted, each text stands in the test set too"
+                f"{validation.origin}: validation rows expected, each text stands in the test set too"
             )
     test_rows = _NO_ROWS if test is None else np.arange(len(test), dtype=np.int32)
 
@@ -188,7 +188,7 @@ def _check_one_label(examples: ExampleSet | None) -> None:
     wrong = np.flatnonzero(counts != 1)
     if len(wrong):
         given = "none" if counts[wrong[0]] == 0 else f"{counts[wrong[0]]} labels"
-        raise InputError(f"{examples.place(int(wrong[0]))}: exactly one label wanted, {given} given")
+        raise InputError(f"{examples.place(int(wrong[0]))}: exactly one label expected, {given} got")
 
 
 def _check_rows(
@@ -197,13 +197,13 @@ def _check_rows(
     """Refuses training rows that nothing can be learnt from."""
     if not len(rows):
         reason = f", all {dropped} stand in the test or validation set too" if dropped else ", none given"
-        raise InputError(f"{train.origin}: training rows wanted{reason}")
+        raise InputError(f"{train.origin}: training rows expected{reason}")
     after = f" after dropping what stands in other sets ({dropped} rows)" if dropped else ""
     counts = _class_counts(train, rows)
     if not one_label and len(np.unique(train.label_digests()[rows])) < 2:
         given = f"only {', '.join(map(repr, counts))}" if counts else "no label"
         raise InputError(
-            f"{train.origin}: training rows of two different labels or more wanted, {given} given{after}"
+            f"{train.origin}: training rows of two different labels or more expected, {given} got{after}"
         )
     lonely = [] if lonely_labels else [name for name, count in counts.items() if count == 1]
     if lonely:
@@ -211,8 +211,8 @@ def _check_rows(
         row = int(rows[np.flatnonzero(ids == train.label_names.index(lonely[0]))[0]])
         others = f" (and {len(lonely) - 1} more such labels)" if len(lonely) > 1 else ""
         raise InputError(
-            f"{train.place(row)}: two training rows or more wanted for each label, "
-            f"one given for {lonely[0]!r}{after}{others}"
+            f"{train.place(row)}: two training rows or more expected for each label, "
+            f"one got for {lonely[0]!r}{after}{others}"
         )
 
 

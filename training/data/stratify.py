@@ -84,9 +84,9 @@ def _shares(stratum_rows: np.ndarray, fraction: float, random: np.random.Generat
     quotas = stratum_rows * fraction
     most = stratum_rows - 1
     shares = np.minimum(np.floor(quotas).astype(np.int64), most)
-    wanted = max(1, round(float(quotas.sum()))) - int(shares.sum())
+    expected = max(1, round(float(quotas.sum()))) - int(shares.sum())
     remainders = np.where(shares < most, quotas - shares, -1.0)
-    first = np.lexsort((random.permutation(len(quotas)), -remainders))[: max(0, wanted)]
+    first = np.lexsort((random.permutation(len(quotas)), -remainders))[: max(0, expected)]
     shares[first[remainders[first] >= 0]] += 1
     return shares
 

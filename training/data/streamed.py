@@ -60,8 +60,8 @@ class Stretches:
             number: Of the stretch.
             then: The stretch that is wanted next and cut meanwhile; all others are forgotten.
         """
-        wanted = [number] if then is None else [number, then]
-        self._cut = {each: self._cut.get(each) or self._cutter.submit(self._made, each) for each in wanted}
+        expected = [number] if then is None else [number, then]
+        self._cut = {each: self._cut.get(each) or self._cutter.submit(self._made, each) for each in expected}
         return self._cut[number].result()
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ def one_pass(items: Iterator[Any], signature: Any) -> tf.data.Dataset:
 
     def given() -> Iterator[Any]:
         if not left:
-            raise RuntimeError("wanted a dataset that was not gone through before")
+            raise RuntimeError("expected a dataset that was not gone through before")
         return left.pop()
 
     return tf.data.Dataset.from_generator(given, output_signature=signature)

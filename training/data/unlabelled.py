@@ -32,7 +32,7 @@ def read_unlabelled(path: Path, task: str, columns: Columns, folder: Path) -> Ex
     examples = (Example(each, (), place, ordered=task == TAG) for place, each in texts)
     found = write_examples(examples, folder, 2 if task == MATCH else 1)
     if not len(found):
-        raise InputError(f"{path}: texts wanted, none given")
+        raise InputError(f"{path}: texts expected, none got")
     return found
 
 
@@ -54,7 +54,7 @@ def _lines(path: Path, task: str) -> Iterator[tuple[str, tuple[str, ...]]]:
             texts = tuple(line.split("\t")) if task == MATCH else (line,)
             if task == MATCH and len(texts) != 2:
                 given = f"{len(texts) - 1} tabs" if len(texts) > 1 else "none"
-                raise InputError(f"{place}: wanted two texts with one tab between them, given {given}")
+                raise InputError(f"{place}: expected two texts with one tab between them, got {given}")
             yield place, texts
 
 
@@ -67,17 +67,17 @@ def _rows(path: Path, task: str, columns: Columns) -> Iterator[tuple[str, tuple[
             continue
         for name, value in zip(names, values, strict=True):
             if not isinstance(value, str):
-                raise InputError(f"{row.place}: {name} must be one text, given a list")
+                raise InputError(f"{row.place}: {name} must be one text, got a list")
         yield row.place, tuple(values)  # pyright: ignore  (texts by now)
 
 
 def _sentence(words: str | list[str], place: str, name: str) -> str:
     if isinstance(words, str):
-        raise InputError(f"{place}: {name} must be a list of words (CoNLL or JSONL), given one text")
+        raise InputError(f"{place}: {name} must be a list of words (CoNLL or JSONL), got one text")
     if not words:
-        raise InputError(f"{place}: {name} must hold a word, given none")
+        raise InputError(f"{place}: {name} must hold a word, got none")
     for number, word in enumerate(words, start=1):
         if not word.strip() or "\n" in word:
-            wanted = "must hold a visible character and no line feed"
-            raise InputError(f"{place}: word {number} in {name} {wanted}, given {word!r}")
+            expected = "must hold a visible character and no line feed"
+            raise InputError(f"{place}: word {number} in {name} {expected}, got {word!r}")
     return "\n".join(words)

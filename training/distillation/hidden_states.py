@@ -67,10 +67,12 @@ class Trainee:
         return total
 
 
-def _projection(width: int, wanted: int, number: int) -> keras.layers.Layer:
+def _projection(width: int, expected: int, number: int) -> keras.layers.Layer:
     # With a seed of its own: where a teacher is read anew on the way, other chance has gone before.
     start = keras.initializers.GlorotUniform(seed=number)
-    layer = keras.layers.Dense(wanted, kernel_initializer=start, name=f"projection_{number}", dtype="float32")
+    layer = keras.layers.Dense(
+        expected, kernel_initializer=start, name=f"projection_{number}", dtype="float32"
+    )
     layer.build((None, None, width))
     return layer
 
@@ -103,8 +105,8 @@ def state_distance(student: Trace, teacher: Trace, projections: list[keras.layer
     for index, place in enumerate(places):
         own = ops.cast(student.states[index], "float32")
         own = own if projections is None else projections[index](own)
-        wanted = ops.stop_gradient(ops.cast(teacher.states[place], "float32"))
-        total += ops.sum(ops.mean(ops.square(own - wanted), axis=-1) * real, axis=1) / tokens
+        expected = ops.stop_gradient(ops.cast(teacher.states[place], "float32"))
+        total += ops.sum(ops.mean(ops.square(own - expected), axis=-1) * real, axis=1) / tokens
     return total / len(places)
 
 
@@ -123,10 +125,10 @@ def attention_distance(student: Trace, teacher: Trace) -> Any:
     places = even_layers(len(student.weights), len(teacher.weights))[1:]
     total = 0.0
     for own, place in zip(student.weights, places, strict=True):
-        wanted = ops.stop_gradient(teacher.weights[place - 1])
-        if own.shape[1] != wanted.shape[1]:
-            own, wanted = (ops.mean(each, axis=1, keepdims=True) for each in (own, wanted))
-        each = ops.mean(ops.square(own - wanted), axis=1, keepdims=True)
+        expected = ops.stop_gradient(teacher.weights[place - 1])
+        if own.shape[1] != expected.shape[1]:
+            own, expected = (ops.mean(each, axis=1, keepdims=True) for each in (own, expected))
+        each = ops.mean(ops.square(own - expected), axis=1, keepdims=True)
         total += ops.sum(each * pairs, axis=(1, 2, 3)) / count
     return total / max(1, len(places))
 
@@ -144,26 +146,26 @@ def check_same_features(flag: str, teacher: Any, preprocessor: Any) -> None:
             characters of words that the student does not.
     """
     ours, theirs = parts_of(preprocessor), parts_of(teacher.preprocessor)
-    wanted = f"{flag}: wanted texts cut as by the teacher"
+    expected = f"{flag}: expected texts cut as by the teacher"
     if list(ours) != list(theirs):
-        raise InputError(f"{wanted}, into {', '.join(theirs)}, given {', '.join(ours)}")
+        raise InputError(f"{expected}, into {', '.join(theirs)}, got {', '.join(ours)}")
     for own, other in zip(ours.values(), theirs.values(), strict=True):
         for name in ("tokenization", "lower_case"):
             values = getattr(other, name), getattr(own, name)
             if values[0] != values[1]:
-                raise InputError(f"{wanted}, --text.{name.replace('_', '-')} {values[0]}, given {values[1]}")
+                raise InputError(f"{expected}, --text.{name.replace('_', '-')} {values[0]}, got {values[1]}")
         if own.vocabulary.tokens != other.vocabulary.tokens:
             raise InputError(
-                f"{wanted}, by its vocabulary of {len(other.vocabulary):,} tokens (--text.vocabulary with the file in"
-                f" its folder), given another of {len(own.vocabulary):,}"
+                f"{expected}, by its vocabulary of {len(other.vocabulary):,} tokens (--text.vocabulary with the file in"
+                f" its folder), got another of {len(own.vocabulary):,}"
             )
         if own.max_length > other.max_length:
             raise InputError(
-                f"{wanted}, --text.max-length at most {other.max_length}, given {own.max_length}"
+                f"{expected}, --text.max-length at most {other.max_length}, got {own.max_length}"
             )
     if isinstance(preprocessor, SentencePreprocessor):
         if teacher.preprocessor.characters and not preprocessor.characters:
-            raise InputError(f"{wanted}, --tag.characters, given none")
+            raise InputError(f"{expected}, --tag.characters, got none")
 
 
 def check_same_passes(flag: str, teacher: Any, model: Any) -> None:
@@ -179,15 +181,15 @@ def check_same_passes(flag: str, teacher: Any, model: Any) -> None:
     """
     forms = [_form(each) for each in (teacher, model)]
     if forms[0] != forms[1]:
-        raise InputError(f"{flag}: wanted {forms[0]} as the teacher, given {forms[1]}")
+        raise InputError(f"{flag}: expected {forms[0]} as the teacher, got {forms[1]}")
     for which, each in (("a teacher", teacher), ("a student", model)):
         if windows_of(each) is not None:
             raise InputError(
-                f"{flag}: wanted texts that are read whole, given {which} that reads windows of them"
+                f"{flag}: expected texts that are read whole, got {which} that reads windows of them"
             )
     blocks = [config.num_layers for each in (teacher, model) for config in each.encoder_configs.values()]
     if not all(blocks):
-        raise InputError(f"{flag}: wanted encoders of one block or more, given one of none")
+        raise InputError(f"{flag}: expected encoders of one block or more, got one of none")
 
 
 def _form(model: Any) -> str:

@@ -172,8 +172,8 @@ class DistillationTask:
     def _teacher_losses(self, answers: Any, outputs: Any) -> Any:
         temperature = self._distill.temperature
         if self._name == TAG:
-            wanted = self.teacher.potentials(answers, outputs.word_mask)
-            return distill_losses.chain_divergence(wanted, outputs, temperature)
+            expected = self.teacher.potentials(answers, outputs.word_mask)
+            return distill_losses.chain_divergence(expected, outputs, temperature)
         losses = {
             "softmax": distill_losses.softmax_divergence,
             "sigmoid": distill_losses.sigmoid_divergence,

@@ -122,7 +122,7 @@ def kept_answers(
         beside.unlink(missing_ok=True)
     found = _opened(path, shape)
     if found is None:
-        raise ValueError(f"{path}: wanted a table {shape}, something else was written")
+        raise ValueError(f"{path}: expected a table {shape}, something else was written")
     return found
 
 

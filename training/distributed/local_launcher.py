@@ -50,7 +50,7 @@ def own_devices(workers: int) -> list[dict[str, str]]:
     if not gpus:
         return [cores] * workers
     if len(gpus) < workers:
-        raise InputError(f"--workers: wanted at most as many as GPUs, {len(gpus)}, given {workers}")
+        raise InputError(f"--workers: expected at most as many as GPUs, {len(gpus)}, got {workers}")
     share = len(gpus) // workers
     return [{_GPUS: ",".join(gpus[i * share : (i + 1) * share])} for i in range(workers)]
 

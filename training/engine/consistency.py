@@ -82,8 +82,8 @@ def check_same_settings(coordinator: Coordinator, config: FitConfig, devices: in
             if other["versions"].get(name) != version:
                 raise _differs(index, f"{name} {version}", other["versions"].get(name, "none"))
         if found := differences(chief["settings"], other["settings"]):
-            wanted, given = found.rsplit(", given ", 1)
-            raise _differs(index, wanted, given)
+            expected, given = found.rsplit(", got ", 1)
+            raise _differs(index, expected, given)
         if other["devices"] != chief["devices"]:
             raise _differs(index, f"{chief['devices']} devices", other["devices"])
 
@@ -115,5 +115,5 @@ def check_same_weights(coordinator: Coordinator, variables: Sequence[Any]) -> No
                 raise _differs(index, f"the weights of {path}", "others")
 
 
-def _differs(index: int, wanted: str, given: Any) -> InputError:
-    return InputError(f"worker {index}: wanted {wanted} as worker 0 has, given {given}")
+def _differs(index: int, expected: str, given: Any) -> InputError:
+    return InputError(f"worker {index}: expected {expected} as worker 0 has, got {given}")

@@ -24,7 +24,7 @@ def freeze(model: Any, layers: int, new_ngrams: bool = False) -> None:
     for encoder in _encoders(model):
         if layers > len(encoder.blocks):
             raise InputError(
-                f"--finetune.frozen-layers: wanted at most the {len(encoder.blocks)} of the encoder, given {layers}"
+                f"--finetune.frozen-layers: expected at most the {len(encoder.blocks)} of the encoder, got {layers}"
             )
         own = encoder.embedding.ngrams.trainable_variables if new_ngrams else ()
         kept = {id(variable) for variable in own}

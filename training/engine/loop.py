@@ -73,7 +73,7 @@ class TrainingProgress:
             return cls(**progress)
         except TypeError as error:
             raise InputError(
-                f"--resume: wanted a checkpoint of this version, given one of another ({error})"
+                f"--resume: expected a checkpoint of this version, got one of another ({error})"
             ) from None
 
     def mean_loss(self) -> float:

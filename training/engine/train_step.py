@@ -51,14 +51,14 @@ def check_rows(plans: Sequence[Any], settings: TrainSection, replicas: int, orig
     sizes = [len(plan.rows) for plan in plans]
     if sum(sizes) < replicas:
         raise InputError(
-            f"{origin}: wanted {replicas} training rows or more, one a replica, given {sum(sizes)}"
+            f"{origin}: expected {replicas} training rows or more, one a replica, got {sum(sizes)}"
         )
     rows = settings.batch_rows or BATCH_ROWS
     if rows < replicas:
-        raise InputError(f"--train.batch-rows: wanted {replicas} or more, one row a replica, given {rows}")
+        raise InputError(f"--train.batch-rows: expected {replicas} or more, one row a replica, got {rows}")
     if max(sizes) < replicas:
         raise InputError(
-            f"--train.batch-tokens: wanted room for {replicas} rows or more, one a replica, given"
+            f"--train.batch-tokens: expected room for {replicas} rows or more, one a replica, got"
             f" {settings.batch_tokens}, in which {max(sizes)} have room"
         )
 

@@ -136,7 +136,7 @@ def _strategy(
     if coordinator.strategy is not None:
         if task.whole_batches:
             raise InputError(
-                "--match.loss: wanted one that scores each row by itself or within its list for several workers, given"
+                "--match.loss: expected one that scores each row by itself or within its list for several workers, got"
                 " one that compares each row with all others of its batch"
             )
         return coordinator.strategy
@@ -145,7 +145,7 @@ def _strategy(
     strategy = make_strategy("one" if config.strategy == "auto" else config.strategy)
     if strategy.num_replicas_in_sync > 1:
         raise InputError(
-            "--strategy: wanted one for a loss that compares each row with all others of its batch, given"
+            "--strategy: expected one for a loss that compares each row with all others of its batch, got"
             f" {config.strategy} with {strategy.num_replicas_in_sync} devices"
         )
     return strategy

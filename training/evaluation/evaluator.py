@@ -98,8 +98,8 @@ class Evaluator:
         scores: dict[str, Any] = self.task.scores(part, self.labels, answers, decision)
         if scores[self.task.metric] is None:
             raise InputError(
-                f"{part.examples.origin}: wanted validation rows that {self.task.metric} is defined for,"
-                f" given {len(part.rows):,} that it is not"
+                f"{part.examples.origin}: expected validation rows that {self.task.metric} is defined for,"
+                f" got {len(part.rows):,} that it is not"
             )
         return scores
 
@@ -120,11 +120,11 @@ def task_of_bundle(bundle: Bundle, given: GivenColumns, available: Sequence[str]
         for flag, name in (("--text-b-column", given.text_b), ("--query-column", given.query)):
             if name:
                 raise InputError(
-                    f"{flag}: wanted a run that matches pairs beside it, given {A_MODEL[bundle.task]}"
+                    f"{flag}: expected a run that matches pairs beside it, got {A_MODEL[bundle.task]}"
                 )
     if bundle.task == MASKED_LM:
         if given.label:
-            raise InputError(f"--label-column: wanted a run that learnt labels, given {A_MODEL[bundle.task]}")
+            raise InputError(f"--label-column: expected a run that learnt labels, got {A_MODEL[bundle.task]}")
         return kept_task(bundle.details), Columns(given.text or _known(trained.text, available) or "text")
     if bundle.task == TAG:
         task = TagTask(
@@ -140,7 +140,7 @@ def task_of_bundle(bundle: Bundle, given: GivenColumns, available: Sequence[str]
         )
         return _classify_task(bundle), columns
     if given.query and given.query not in available:
-        raise InputError(f"--query-column: wanted a column {given.query}, given {', '.join(available)}")
+        raise InputError(f"--query-column: expected a column {given.query}, got {', '.join(available)}")
     known = {"target": bundle.model.target, "form": bundle.model.form}
     task = MatchTask(**known, best_by=bundle.details.get("metric", "auto"))
     return task, _columns_of_pairs(trained, given, available)
@@ -250,7 +250,7 @@ def read_some_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path
     """As `read_rows`; raises InputError also where the file of --data has no row."""
     task, part = read_rows(bundle, path, given, folder)
     if not len(part.rows):
-        raise InputError(f"--data {path}: wanted a labelled row or more, given none")
+        raise InputError(f"--data {path}: expected a labelled row or more, got none")
     return task, part
 
 

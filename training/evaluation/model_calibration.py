@@ -204,10 +204,10 @@ def _tag_temperature(
 
     def loss(scale: float) -> float:
         total, temperature = 0.0, np.float32(1.0 / scale)
-        for padded, wanted in batches:
-            found = probabilities(padded, (wanted > -2).astype(np.int32), temperature).numpy()
-            rows, words = np.nonzero(wanted >= 0)
-            right = found[rows, words, wanted[rows, words]].astype(np.float64)
+        for padded, expected in batches:
+            found = probabilities(padded, (expected > -2).astype(np.int32), temperature).numpy()
+            rows, words = np.nonzero(expected >= 0)
+            right = found[rows, words, expected[rows, words]].astype(np.float64)
             total -= np.log(np.maximum(right, _LEAST_PROBABILITY)).sum()
         return float(total)
 
@@ -218,6 +218,6 @@ def _batches(scores: np.ndarray, ids: np.ndarray, counts: np.ndarray) -> Any:
     """Sentences of similar lengths: scores float32 [B, W, K] and tag ids int32 [B, W], -2 where there is no word."""
     for places, mask in word_batches(counts):
         padded = np.zeros((*mask.shape, scores.shape[1]), np.float32)
-        wanted = np.full(mask.shape, -2, np.int32)
-        padded[mask], wanted[mask] = scores[places], ids[places]
-        yield padded, wanted
+        expected = np.full(mask.shape, -2, np.int32)
+        padded[mask], expected[mask] = scores[places], ids[places]
+        yield padded, expected

@@ -79,8 +79,10 @@ class Rows:
         """The probabilities that the calibration error is of, float [N], and whether each came true, bool [N]."""
         labels = self.bundle.labels
         if self.counts is not None:
-            wanted = self.task.targets(self.part, labels)
-            return answers.probabilities[np.arange(len(wanted)), answers.tag_ids], answers.tag_ids == wanted
+            expected = self.task.targets(self.part, labels)
+            return answers.probabilities[
+                np.arange(len(expected)), answers.tag_ids
+            ], answers.tag_ids == expected
         if self.bundle.decides_by_threshold:
             targets = self.task.targets(self.part, labels)
             true = targets if self.bundle.multi_label else targets[:, :1]
@@ -105,7 +107,7 @@ class Recalibrated:
     change: Calibration | None
     scores: dict[str, dict[str, Any]]
     diagrams: list[Reliability]
-    wanted: float | None
+    expected: float | None
     abstention: Abstention | None
 
     def values(self) -> dict[str, Any]:
@@ -116,9 +118,9 @@ class Recalibrated:
         for name, scores in self.scores.items():
             shown[name] = {key: scores.get(key) for key in SHOWN}
             shown[name] = {key: value for key, value in shown[name].items() if value is not None}
-        if self.wanted is not None:
+        if self.expected is not None:
             found = {"abstain_below": None} if self.abstention is None else self.abstention.values()
-            shown["abstention"] = {"wanted_precision": self.wanted, **found}
+            shown["abstention"] = {"wanted_precision": self.expected, **found}
         return shown
 
     def put(self, bundle: Bundle, name: str) -> Iterator[str]:
@@ -133,13 +135,13 @@ class Recalibrated:
             if bundle.thresholds is not None:
                 bundle.thresholds = self.change.thresholds(bundle.thresholds)
             bundle.details["calibration"] = {**self.total.values(), "rows": name}
-            if bundle.abstain_below is not None and self.wanted is None:
+            if bundle.abstain_below is not None and self.expected is None:
                 bundle.abstain_below = None
                 yield "abstain_below went, it was chosen for another temperature; choose one with --precision"
-        if self.wanted is not None:
+        if self.expected is not None:
             bundle.abstain_below = None if self.abstention is None else self.abstention.abstain_below
             if self.abstention is None:
-                yield f"no probability is high enough for {self.wanted:g} right answers: the run never abstains"
+                yield f"no probability is high enough for {self.expected:g} right answers: the run never abstains"
 
 
 def recalibrated(rows: Rows, refit: bool, precision: float | None) -> Recalibrated:

@@ -23,7 +23,7 @@ from training.explanation.words import NO_WORD
 def run_model(bundle: Bundle) -> "RunTexts | RunTagger":
     """A bundle's model as a `TextModel` or a `TagModel`; raises InputError where it is neither."""
     if bundle.task == MASKED_LM:
-        raise InputError(f"wanted a classifier, a matcher or a tagger, given {A_MODEL[bundle.task]}")
+        raise InputError(f"expected a classifier, a matcher or a tagger, got {A_MODEL[bundle.task]}")
     return RunTagger(bundle) if bundle.task == TAG else RunTexts(bundle)
 
 

@@ -101,7 +101,7 @@ def text_question(model: TextModel, row: tuple[str, ...], label: str = "") -> Qu
     chosen, explained = _chosen(model, row, found, label)
     looked = model.look(row, chosen)
     if all(len(tokens) <= 2 for tokens in looked.tokens.values()):
-        raise InputError(f"TEXT: wanted a text with tokens, given {' and '.join(map(repr, row))}")
+        raise InputError(f"TEXT: expected a text with tokens, got {' and '.join(map(repr, row))}")
     words, of_tokens = words_of(model, row, looked)
     notes = list(model.notes)
     if words is None:
@@ -133,13 +133,13 @@ def _chosen(model: TextModel, row: tuple[str, ...], found: np.ndarray, label: st
     if model.scores or model.decides:
         if label:
             raise InputError(
-                f"--label: wanted a run with labels, given one with a single score and {label!r}"
+                f"--label: expected a run with labels, got one with a single score and {label!r}"
             )
         if model.scores:
             return Chosen(0), SCORE
         return (Chosen(0), MATCH) if model.matches(row) else (Chosen(0, -1), NO_MATCH)
     if label and label not in model.labels:
-        raise InputError(f"--label: wanted one of {', '.join(model.labels)}, given {label!r}")
+        raise InputError(f"--label: expected one of {', '.join(model.labels)}, got {label!r}")
     output = model.labels.index(label) if label else int(found.argmax())
     return Chosen(output), model.labels[output]
 
@@ -207,11 +207,11 @@ def tag_question(model: TagModel, words: Sequence[str], label: str = "", number:
         InputError: There is no such tag or word, or none at all.
     """
     if not words:
-        raise InputError("TEXT: wanted a text with words, given one without")
+        raise InputError("TEXT: expected a text with words, got one without")
     if number > len(words):
-        raise InputError(f"--word: wanted 1 to {len(words)}, the words of the text, given {number}")
+        raise InputError(f"--word: expected 1 to {len(words)}, the words of the text, got {number}")
     if label and label not in model.labels:
-        raise InputError(f"--label: wanted one of {', '.join(model.labels)}, given {label!r}")
+        raise InputError(f"--label: expected one of {', '.join(model.labels)}, got {label!r}")
     ((tags, probabilities),) = model.tagged([words])
     telling = (place for place, tag in enumerate(tags) if model.labels[tag] != "O")
     word = number - 1 if number else next(telling, 0)

@@ -66,10 +66,10 @@ def check_out(path: Path) -> None:
         InputError: Its name does not end as a page's, or it cannot be written to.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"--out {path}: wanted a name that ends in .html, given another")
+        raise InputError(f"--out {path}: expected a name that ends in .html, got another")
     if path.is_dir():
-        raise InputError(f"--out {path}: wanted a file, given a folder")
+        raise InputError(f"--out {path}: expected a file, got a folder")
     if not path.parent.is_dir():
-        raise InputError(f"--out {path}: wanted a folder that exists, given {path.parent}")
+        raise InputError(f"--out {path}: expected a folder that exists, got {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"--out {path}: cannot write there")

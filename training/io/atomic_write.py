@@ -27,7 +27,7 @@ def atomic_write(final: Path, overwrite: bool = False, flag: str = "") -> Iterat
     """
     final = Path(final)
     if final.exists() and not overwrite:
-        raise InputError(f"{final}: wanted a new place, given one that is taken; use --overwrite")
+        raise InputError(f"{final}: expected a new place, got one that is taken; use --overwrite")
     missing = [folder for folder in final.parents if not folder.exists()]
     beside = final.with_name(f"{final.name}.partial")
     try:
@@ -89,7 +89,7 @@ def _check(before: dict[Path, tuple[int, ...] | None], cause: InputError | None 
     for file, state in before.items():
         if _state(file) != state:
             raise InputError(
-                f"{file}: wanted a file that stays as it is while it is read, given one that has changed meanwhile"
+                f"{file}: expected a file that stays as it is while it is read, got one that has changed meanwhile"
             ) from cause
 
 

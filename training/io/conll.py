@@ -84,16 +84,16 @@ def read_sentences(path: Path, columns: Sequence[int]) -> Iterator[tuple[int, li
             if len(fields) != form.width:
                 if kind == "hash" and not words:
                     continue
-                raise InputError(f"{path}:{number}: {_wanted(form)}, {len(fields)} given")
+                raise InputError(f"{path}:{number}: {_expected(form)}, {len(fields)} given")
             if any("\r" in field for field in fields):
-                raise InputError(f"{path}:{number}: lines that end in \\n or \\r\\n wanted, a lone \\r given")
+                raise InputError(f"{path}:{number}: lines that end in \\n or \\r\\n expected, a lone \\r got")
             if conllu and _NOT_A_WORD.fullmatch(fields[0]):
                 continue
             if not words:
                 first = number
             words.append(fields)
             if len(words) > MAX_SENTENCE_WORDS:
-                most = f"at most {MAX_SENTENCE_WORDS} words and a blank line behind them wanted"
+                most = f"at most {MAX_SENTENCE_WORDS} words and a blank line behind them expected"
                 raise InputError(f"{path}:{first}: sentences of {most}, more given")
     if words:
         found = True
@@ -140,12 +140,12 @@ def _kept(words: list[list[str]], columns: Sequence[int]) -> list[list[str]]:
     return [[fields[column] for fields in words] for column in columns]
 
 
-def _wanted(form: _Form) -> str:
+def _expected(form: _Form) -> str:
     count = f"{form.width} column{'s' if form.width > 1 else ''}"
-    return f"{count} separated by {'tabs' if form.tabs else 'spaces'} wanted, as in line {form.line}"
+    return f"{count} separated by {'tabs' if form.tabs else 'spaces'} expected, as in line {form.line}"
 
 
 def _no_sentence(path: Path) -> InputError:
     with open_lines(path) as lines:
         given = "nothing but comments and blank lines" if any(islice(lines, 1)) else "an empty file"
-    return InputError(f"{path}: sentences with a word on each line wanted, {given} given")
+    return InputError(f"{path}: sentences with a word on each line expected, {given} got")

@@ -163,13 +163,13 @@ def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1
         blocks: list[list[bytes]] = [[] for _ in writers]
         for example in examples:
             if len(example.texts) != num_texts:
-                raise ValueError(f"{example.place}: {num_texts} texts wanted, {len(example.texts)} given")
+                raise ValueError(f"{example.place}: {num_texts} texts expected, {len(example.texts)} got")
             if len(digests) and example.ordered != ordered:
-                raise ValueError(f"{example.place}: labels all ordered or none wanted, both given")
+                raise ValueError(f"{example.place}: labels all ordered or none expected, both got")
             ordered = example.ordered
             labels = example.labels if ordered else dict.fromkeys(example.labels)
             if "" in labels:
-                raise InputError(f"{example.place}: a label wanted, an empty one given")
+                raise InputError(f"{example.place}: a label expected, an empty one got")
             label_ids.extend([names.setdefault(label, len(names)) for label in labels])
             label_counts.append(len(labels))
             digest, any_empty = text_digest(example.texts)
@@ -215,7 +215,7 @@ def label_ids(examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]) -> 
     extended = [*labels, *sorted(set(examples.label_names).difference(labels))]
     ids, counts = examples.local_labels(rows)
     if (counts != 1).any():
-        raise ValueError("one label for each row wanted, none or several given")
+        raise ValueError("one label for each row expected, none or several got")
     return _lookup(examples, extended)[ids], extended
 
 

@@ -74,7 +74,7 @@ def check_room(folder: Path, needed: float, what: str) -> None:
     free = shutil.disk_usage(folder.parent).free
     if needed > free:
         raise InputError(
-            f"{folder.parent}: wanted {needed / 1e6:,.1f} MB of free disk for {what}, given {free / 1e6:,.1f} MB;"
+            f"{folder.parent}: expected {needed / 1e6:,.1f} MB of free disk for {what}, got {free / 1e6:,.1f} MB;"
             " the environment variable TMPDIR names another folder"
         )
 

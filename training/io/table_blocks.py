@@ -51,7 +51,7 @@ def json_keys(path: Path) -> list[str]:
         for number, line in enumerate(lines, start=1):
             if not line.isspace():
                 return list(_json_object(line, f"{path}:{number}"))
-    raise InputError(f"{path}: one JSON object a line wanted, an empty file given")
+    raise InputError(f"{path}: one JSON object a line expected, an empty file got")
 
 
 def csv_blocks(
@@ -100,7 +100,7 @@ def csv_blocks(
         if problem:
             raise InputError(problem)
         if not found:
-            raise InputError(f"{path}: rows wanted, nothing after the header given")
+            raise InputError(f"{path}: rows expected, nothing after the header got")
 
 
 def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Block]:
@@ -135,7 +135,7 @@ def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = (
         if problem is not None:
             raise problem
     if not found:
-        raise InputError(f"{path}: one JSON object a line wanted, an empty file given")
+        raise InputError(f"{path}: one JSON object a line expected, an empty file got")
 
 
 def raise_missing(place: str, name: str, names: Sequence[str]) -> NoReturn:
@@ -143,7 +143,7 @@ def raise_missing(place: str, name: str, names: Sequence[str]) -> NoReturn:
     folded = {each.strip().casefold(): each for each in names}
     near = difflib.get_close_matches(name.strip().casefold(), folded, n=1)
     hint = f"; did you mean {folded[near[0]]!r}?" if near else ""
-    raise InputError(f"{place}: column {name!r} wanted, columns {', '.join(names) or '(none)'} given{hint}")
+    raise InputError(f"{place}: column {name!r} expected, columns {', '.join(names) or '(none)'} got{hint}")
 
 
 def _header(path: Path, reader: Any) -> list[str]:
@@ -152,11 +152,11 @@ def _header(path: Path, reader: Any) -> list[str]:
     except csv.Error as error:
         raise InputError(_csv_problem(path, 1, reader.line_num, error)) from None
     if names is None:
-        raise InputError(f"{path}: a header line with the column names wanted, an empty file given")
+        raise InputError(f"{path}: a header line with the column names expected, an empty file got")
     # Spreadsheets leave several nameless columns behind; nobody can ask for them, so they do no harm.
     repeated = sorted({name for name in names if name and names.count(name) > 1})
     if repeated:
-        raise InputError(f"{path}:{reader.line_num}: each column once wanted, {repeated[0]!r} given twice")
+        raise InputError(f"{path}:{reader.line_num}: each column once expected, {repeated[0]!r} got twice")
     return names
 
 
@@ -190,7 +190,7 @@ def _whole_rows(
             kept.append(fields)
             numbers.append(line)
         elif len(fields) > 1 or (fields and fields[0].strip()):
-            count = f"{width} field{'s' if width > 1 else ''} wanted ({', '.join(names)})"
+            count = f"{width} field{'s' if width > 1 else ''} expected ({', '.join(names)})"
             return kept, numbers, f"{line}: {count}, {len(fields)} given"
     return kept, numbers, ""
 
@@ -198,15 +198,15 @@ def _whole_rows(
 def _csv_problem(path: Path, first_line: int, last_line: int, error: csv.Error) -> str:
     text = str(error)
     if "unexpected end" in text:
-        problem = "a closing quote wanted, the file ends inside a quoted field that starts here"
+        problem = "a closing quote expected, the file ends inside a quoted field that starts here"
     elif "field limit" in text:
         problem = (
-            f"a field of at most {csv.field_size_limit()} characters wanted, more given (an open quote?)"
+            f"a field of at most {csv.field_size_limit()} characters expected, more got (an open quote?)"
         )
     elif "new-line" in text:
-        problem = r"lines that end in \n or \r\n wanted, a lone \r outside quotes given"
+        problem = r"lines that end in \n or \r\n expected, a lone \r outside quotes got"
     else:
-        problem = f'quotes inside a quoted field written as "" wanted, others given at line {last_line}'
+        problem = f'quotes inside a quoted field written as "" expected, others got at line {last_line}'
     return f"{path}:{first_line}: {problem}"
 
 
@@ -225,9 +225,9 @@ def _json_object(line: str, place: str) -> dict[str, Any]:
         problem = (
             f"{error.msg} at position {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
         )
-        raise InputError(f"{place}: one JSON object a line wanted, other text given ({problem})") from None
+        raise InputError(f"{place}: one JSON object a line expected, other text got ({problem})") from None
     if not isinstance(record, dict):
-        raise InputError(f"{place}: one JSON object a line wanted, {_JSON_KINDS[type(record)]} given")
+        raise InputError(f"{place}: one JSON object a line expected, {_JSON_KINDS[type(record)]} got")
     return record
 
 
@@ -255,7 +255,7 @@ def _json_value(value: Any, name: str, place: str) -> str | list[str]:
     if isinstance(value, list) and all(map(_is_span, value)):
         return [json.dumps(each, ensure_ascii=False) for each in value]
     given = "a list with other things" if isinstance(value, list) else _JSON_KINDS[type(value)]
-    raise InputError(f"{place}: a string, a number or a list of strings wanted for {name!r}, {given} given")
+    raise InputError(f"{place}: a string, a number or a list of strings expected for {name!r}, {given} got")
 
 
 def _is_span(item: Any) -> bool:
@@ -272,5 +272,5 @@ def _check_encodable(values: dict[str, str | list[str]], place: str) -> None:
             "".join(value).encode("utf-8")
         except UnicodeEncodeError:
             raise InputError(
-                f"{place}: whole characters wanted for {name!r}, half a surrogate pair given"
+                f"{place}: whole characters expected for {name!r}, half a surrogate pair got"
             ) from None

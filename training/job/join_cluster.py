@@ -38,7 +38,7 @@ def joined(config: FitConfig) -> Iterator[Coordinator]:
         return
     if config.strategy != "auto":
         raise InputError(
-            f"--strategy: wanted auto for the {cluster.count} workers of {VARIABLE}, given {config.strategy}"
+            f"--strategy: expected auto for the {cluster.count} workers of {VARIABLE}, got {config.strategy}"
         )
     check_port(cluster)
     logger.info(f"worker {cluster.index} of {cluster.count} waits for the others")

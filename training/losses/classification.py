@@ -39,9 +39,9 @@ def sigmoid_cross_entropy(targets, logits, smoothing: float = 0.0):
     Returns:
         float32 [B], in nats.
     """
-    wanted = ops.cast(targets, logits.dtype) * (1 - smoothing) + smoothing / 2
+    expected = ops.cast(targets, logits.dtype) * (1 - smoothing) + smoothing / 2
     # softplus(x) - x·y is the cross-entropy without ever taking the log of a rounded probability.
-    return ops.sum(keras.activations.softplus(logits) - logits * wanted, axis=-1)
+    return ops.sum(keras.activations.softplus(logits) - logits * expected, axis=-1)
 
 
 def masked_token_loss(targets, logits):

@@ -41,7 +41,7 @@ def bootstrap_interval(
     lengths = {len(array) for array in arrays}
     if len(lengths) != 1 or 0 in lengths:
         raise ValueError(
-            f"wanted arrays of one length above 0, got lengths {[len(array) for array in arrays]}"
+            f"expected arrays of one length above 0, got lengths {[len(array) for array in arrays]}"
         )
     num_rows = lengths.pop()
     arrays = tuple(np.asarray(array) for array in arrays)

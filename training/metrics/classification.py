@@ -103,10 +103,10 @@ def single_label_answer_scores(
     """
     true_ids, predicted_ids = np.asarray(true_ids, np.int64), np.asarray(predicted_ids, np.int64)
     if true_ids.ndim != 1 or true_ids.shape != predicted_ids.shape:
-        raise ValueError(f"wanted ids of one shape [R], got {true_ids.shape} and {predicted_ids.shape}")
+        raise ValueError(f"expected ids of one shape [R], got {true_ids.shape} and {predicted_ids.shape}")
     for ids in (true_ids, predicted_ids):
         if ids.size and not 0 <= ids.min() <= ids.max() < len(labels):
-            raise ValueError(f"wanted ids in [0, {len(labels)}), got {ids.min()} to {ids.max()}")
+            raise ValueError(f"expected ids in [0, {len(labels)}), got {ids.min()} to {ids.max()}")
     known = list(labels[: len(labels) if num_classes is None else num_classes])
     if positive is None and len(known) == 2:
         positive = max(known)
@@ -116,7 +116,7 @@ def single_label_answer_scores(
     scores["accuracy"] = _mean(true_ids == predicted_ids)
     if positive is not None:
         if positive not in labels:
-            raise InputError(f"positive label: wanted one of {', '.join(labels)}; got {positive!r}")
+            raise InputError(f"positive label: expected one of {', '.join(labels)}; got {positive!r}")
         scores["positive"] = positive
         for name, of in (("f1", f1), ("precision", precision), ("recall", recall)):
             scores[name] = float(of(counts)[list(labels).index(positive)]) if len(true_ids) else None
@@ -180,7 +180,7 @@ def multi_label_answer_scores(
     """
     true, predicted = np.asarray(true) != 0, np.asarray(predicted) != 0
     if true.shape != predicted.shape or true.shape[1:] != (len(labels),):
-        raise ValueError(f"wanted [R, {len(labels)}] twice, got {true.shape} and {predicted.shape}")
+        raise ValueError(f"expected [R, {len(labels)}] twice, got {true.shape} and {predicted.shape}")
     counts = indicator_counts(true, predicted)
     scores = _count_scores(counts, labels, np.ones(len(labels)), len(true))
     return scores | {"accuracy": _mean((true == predicted).all(axis=1))}
@@ -216,8 +216,8 @@ def _checked(probabilities: np.ndarray, num_rows: int, num_labels: int) -> np.nd
         or len(probabilities) != num_rows
         or not 0 < probabilities.shape[1] <= num_labels
     ):
-        wanted = f"[{num_rows}, C] with C from 1 to {num_labels}"
-        raise ValueError(f"wanted probabilities {wanted}, got {probabilities.shape}")
+        expected = f"[{num_rows}, C] with C from 1 to {num_labels}"
+        raise ValueError(f"expected probabilities {expected}, got {probabilities.shape}")
     if not np.isfinite(probabilities).all():
         raise ValueError(
             f"probabilities of row {int(np.argwhere(~np.isfinite(probabilities))[0, 0])} are not finite"

@@ -30,7 +30,7 @@ def binary_pair_scores(true: np.ndarray, probabilities: np.ndarray, threshold: f
     true, probabilities = np.asarray(true), np.asarray(probabilities)
     _check_shapes(true, probabilities)
     if not np.isin(true, (0, 1)).all():
-        raise ValueError(f"wanted 0 or 1 as the truth, got {true[~np.isin(true, (0, 1))][0]}")
+        raise ValueError(f"expected 0 or 1 as the truth, got {true[~np.isin(true, (0, 1))][0]}")
     # A yes-or-no question is a single label that a row may have or lack.
     scores = multi_label_scores(true[:, None], probabilities[:, None], ["1"], np.array([threshold]))
     kept = ("rows", "accuracy", "precision", "recall", "roc_auc", "average_precision", "ece", "loss")
@@ -75,7 +75,7 @@ def graded_scores(true: np.ndarray, scores: np.ndarray) -> dict[str, Any]:
 
 def _check_shapes(true: np.ndarray, scores: np.ndarray) -> None:
     if true.ndim != 1 or true.shape != scores.shape:
-        raise ValueError(f"wanted truth and scores of one shape [R], got {true.shape} and {scores.shape}")
+        raise ValueError(f"expected truth and scores of one shape [R], got {true.shape} and {scores.shape}")
 
 
 def _correlation(left: np.ndarray, right: np.ndarray) -> float | None:

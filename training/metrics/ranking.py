@@ -66,7 +66,7 @@ def query_values(relevance: np.ndarray, scores: np.ndarray, queries: np.ndarray)
     queries = np.asarray(queries, np.int64)
     if relevance.ndim != 1 or not relevance.shape == scores.shape == queries.shape:
         shapes = f"{relevance.shape}, {scores.shape} and {queries.shape}"
-        raise ValueError(f"wanted relevance, scores and queries of one shape [R], got {shapes}")
+        raise ValueError(f"expected relevance, scores and queries of one shape [R], got {shapes}")
     for name, column in (("relevance", relevance), ("score", scores)):
         if not np.isfinite(column).all():
             raise ValueError(f"the {name} of row {int(np.argmin(np.isfinite(column)))} is not finite")

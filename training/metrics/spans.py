@@ -59,9 +59,9 @@ def tag_scores(gold: Tags, predicted: Tags, scheme: Scheme) -> dict[str, Any]:
         else None,
     }
     if scheme == "none":
-        wanted, given = ([tag for tags in part for tag in tags] for part in (gold, predicted))
-        types = sorted({*wanted, *given})
-        counts, matrix = _tag_counts(wanted, given, types)
+        expected, given = ([tag for tags in part for tag in tags] for part in (gold, predicted))
+        types = sorted({*expected, *given})
+        counts, matrix = _tag_counts(expected, given, types)
     else:
         pairs = [
             (_by_words(one, scheme), _by_words(other, scheme))
@@ -117,19 +117,19 @@ def tag_intervals(
     counts, sizes = np.unique(_sentence_counts(gold, predicted, scheme), axis=0, return_counts=True)
     accuracies, scores = [], []
     for weights in resample_weights(sizes, seed, resamples):
-        right, words, hits, given, wanted = (weights @ counts).T
+        right, words, hits, given, expected = (weights @ counts).T
         accuracies.append(right / np.maximum(words, 1))
-        scores.append(micro_f1(LabelCounts(*(each[:, None] for each in (hits, given, wanted)))))
+        scores.append(micro_f1(LabelCounts(*(each[:, None] for each in (hits, given, expected)))))
     named = {"token_accuracy": accuracies} | ({} if scheme == "none" else {"span_f1": scores})
     return {name: list(percentile_interval(np.concatenate(parts), level)) for name, parts in named.items()}
 
 
 def _check(gold: Tags, predicted: Tags) -> None:
     if len(gold) != len(predicted):
-        raise ValueError(f"wanted tags of as many sentences, got {len(gold)} and {len(predicted)}")
+        raise ValueError(f"expected tags of as many sentences, got {len(gold)} and {len(predicted)}")
     for place, (one, other) in enumerate(zip(gold, predicted, strict=True)):
         if len(one) != len(other):
-            raise ValueError(f"sentence {place}: wanted as many tags, got {len(one)} and {len(other)}")
+            raise ValueError(f"sentence {place}: expected as many tags, got {len(one)} and {len(other)}")
 
 
 def _by_words(tags: Sequence[str], scheme: Scheme) -> dict[tuple[int, int], str]:
@@ -140,20 +140,20 @@ def _by_words(tags: Sequence[str], scheme: Scheme) -> dict[tuple[int, int], str]
 def _sentence_counts(gold: Tags, predicted: Tags, scheme: Scheme) -> np.ndarray:
     """Right words, words, right spans, spans given and spans wanted of each sentence, int64 [R, 5]."""
     counts = np.zeros((len(gold), 5), np.int64)
-    for place, (wanted, given) in enumerate(zip(gold, predicted, strict=True)):
-        right = sum(one == other for one, other in zip(wanted, given, strict=True))
-        counts[place, :2] = right, len(wanted)
+    for place, (expected, given) in enumerate(zip(gold, predicted, strict=True)):
+        right = sum(one == other for one, other in zip(expected, given, strict=True))
+        counts[place, :2] = right, len(expected)
         if scheme != "none":
             sides: tuple[set[Span], ...] = tuple(
-                set(strict_spans_of(tags, scheme)) for tags in (wanted, given)
+                set(strict_spans_of(tags, scheme)) for tags in (expected, given)
             )
             counts[place, 2:] = len(sides[0] & sides[1]), len(sides[1]), len(sides[0])
     return counts
 
 
-def _tag_counts(wanted: list[str], given: list[str], types: list[str]) -> tuple[LabelCounts, np.ndarray]:
+def _tag_counts(expected: list[str], given: list[str], types: list[str]) -> tuple[LabelCounts, np.ndarray]:
     numbers = {name: place for place, name in enumerate(types)}
-    true_ids, answers = (np.array([numbers[tag] for tag in tags], np.int64) for tags in (wanted, given))
+    true_ids, answers = (np.array([numbers[tag] for tag in tags], np.int64) for tags in (expected, given))
     matrix = confusion_matrix(true_ids, answers, len(types))
     return matrix_counts(matrix), matrix
 
@@ -163,9 +163,9 @@ def _span_counts(
 ) -> tuple[LabelCounts, np.ndarray]:
     numbers = {name: place for place, name in enumerate(types)} | {None: len(types)}
     cells: Counter[tuple[int, int]] = Counter()
-    for wanted, given in pairs:
-        for words in wanted.keys() | given.keys():
-            cells[numbers[wanted.get(words)], numbers[given.get(words)]] += 1
+    for expected, given in pairs:
+        for words in expected.keys() | given.keys():
+            cells[numbers[expected.get(words)], numbers[given.get(words)]] += 1
     matrix = np.zeros((len(types) + 1, len(types) + 1), np.int64)
     for cell, count in cells.items():
         matrix[cell] = count
@@ -181,15 +181,15 @@ _WORDS_AROUND = 5
 class _Error(NamedTuple):
     """A span that was wanted, given, or both but not alike."""
 
-    wanted: Span | None
+    expected: Span | None
     given: Span | None
 
     @property
     def kind(self) -> tuple[str | None, str | None, bool | None]:
         """What counts as the same error: the types, and whether the words were the same ones."""
-        if self.wanted is None or self.given is None:
-            return self.wanted and self.wanted.type, self.given and self.given.type, None
-        return self.wanted.type, self.given.type, self.wanted[:2] == self.given[:2]
+        if self.expected is None or self.given is None:
+            return self.expected and self.expected.type, self.given and self.given.type, None
+        return self.expected.type, self.given.type, self.expected[:2] == self.given[:2]
 
 
 def most_frequent_errors(
@@ -224,12 +224,12 @@ def most_frequent_errors(
         ValueError: The lengths differ.
     """
     kinds: dict[tuple, dict[str, Any]] = {}
-    for row, (these, wanted, given) in enumerate(zip(words, gold, predicted, strict=True)):
-        if not len(these) == len(wanted) == len(given):
-            raise ValueError(f"sentence {row}: wanted a tag for each of {len(these)} words twice")
+    for row, (these, expected, given) in enumerate(zip(words, gold, predicted, strict=True)):
+        if not len(these) == len(expected) == len(given):
+            raise ValueError(f"sentence {row}: expected a tag for each of {len(these)} words twice")
         place = {} if places is None else {"place": places[row]}
-        for error in _errors(strict_spans_of(wanted, scheme), strict_spans_of(given, scheme)):
-            names = dict(zip(("wanted", "given", "same_words"), error.kind, strict=True))
+        for error in _errors(strict_spans_of(expected, scheme), strict_spans_of(given, scheme)):
+            names = dict(zip(("expected", "given", "same_words"), error.kind, strict=True))
             kind = kinds.setdefault(error.kind, {**names, "count": 0, "sentences": []})
             kind["count"] += 1
             if len(kind["sentences"]) < _SENTENCES_SHOWN:
@@ -238,12 +238,12 @@ def most_frequent_errors(
     return sorted(kinds.values(), key=lambda kind: -kind["count"])[:most]
 
 
-def _errors(wanted: Sequence[Span], given: Sequence[Span]) -> list[_Error]:
-    right = set(wanted) & set(given)
+def _errors(expected: Sequence[Span], given: Sequence[Span]) -> list[_Error]:
+    right = set(expected) & set(given)
     wrong = [span for span in given if span not in right]
     at_word = {word: span for span in wrong for word in range(span.first, span.end)}
     errors, paired = [], set()
-    for span in wanted:
+    for span in expected:
         if span not in right:
             shared = Counter(at_word.get(word) for word in range(span.first, span.end))
             others = [(count, other) for other, count in shared.items() if other and other not in paired]
@@ -263,6 +263,8 @@ def _shown(words: Sequence[str], error: _Error) -> dict[str, str | None]:
     text = gap.join(words[first:end])
     return {
         "text": f"{'… ' if first else ''}{text}{' …' if end < len(words) else ''}",
-        "wanted": None if error.wanted is None else gap.join(words[error.wanted.first : error.wanted.end]),
+        "expected": None
+        if error.expected is None
+        else gap.join(words[error.expected.first : error.expected.end]),
         "given": None if error.given is None else gap.join(words[error.given.first : error.given.end]),
     }

@@ -25,7 +25,7 @@ def kept_parts(groups: Sequence[Sequence[np.ndarray]], share: float) -> list[lis
         As `groups`, the numbers of the parts that stay, ascending.
     """
     # Of 10 parts .7 are 7, whatever binary fractions make of it.
-    wanted = math.ceil(share * sum(len(block) for group in groups for block in group) - 1e-9)
+    expected = math.ceil(share * sum(len(block) for group in groups for block in group) - 1e-9)
     # What the next step of each group costs: the mean worth of the weakest part that each of its blocks still has.
     steps = [
         (float(cost), number)
@@ -34,10 +34,10 @@ def kept_parts(groups: Sequence[Sequence[np.ndarray]], share: float) -> list[lis
     ]
     lost = [0] * len(groups)
     for _, number in sorted(steps):
-        if wanted <= 0:
+        if expected <= 0:
             break
         lost[number] += 1
-        wanted -= len(groups[number])
+        expected -= len(groups[number])
     return [
         [np.sort(np.argsort(block, kind="stable")[count:]) for block in group]
         for group, count in zip(groups, lost, strict=True)

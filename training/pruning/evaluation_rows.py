@@ -87,7 +87,7 @@ class MeasuredRows:
         ):
             rows = rows[label_ids(part.examples, rows, bundle.labels)[0] < len(bundle.labels)]
         if not len(rows):
-            raise InputError(f"{part.examples.origin}: wanted rows with labels of the run, given none")
+            raise InputError(f"{part.examples.origin}: expected rows with labels of the run, got none")
         if most and most < len(rows):
             rows = np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
         parts = {_NAME: dataclasses.replace(part, rows=rows)}

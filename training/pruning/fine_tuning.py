@@ -47,7 +47,7 @@ def settings_of(run: Path, short: Short) -> FitConfig:
     """
     path = run / CONFIG
     if not path.is_file():
-        raise InputError(f"{run}: wanted {CONFIG}, which tells what the run was trained on, given none")
+        raise InputError(f"{run}: expected {CONFIG}, which tells what the run was trained on, got none")
     config = parse(FitConfig, ["--config", str(path)], "python -m training.heads")
     data = config.data
     if short.train is not None:
@@ -110,7 +110,7 @@ def trained_on(config: FitConfig, start: Start, folder: Path, scratch: Path) -> 
     unknown = sorted(set(data.labels) - set(start.labels))
     if unknown:
         name = data.origins["train"]["name"]
-        raise InputError(f"{name}: wanted labels of the run, given also {', '.join(unknown[:5])}")
+        raise InputError(f"{name}: expected labels of the run, got also {', '.join(unknown[:5])}")
     for line in describe(data):
         logger.info(line)
     data = dataclasses.replace(data, labels=start.labels, test=None)

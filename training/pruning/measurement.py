@@ -72,7 +72,7 @@ def measure(run: Path, data: Path, given: GivenColumns, most: int, seed: int, sc
     groups = groups_of(bundle.model)
     blocks = [block for group in groups for block in group.blocks]
     if not blocks:
-        raise InputError(f"{run}: wanted a run with blocks of attention, given one without")
+        raise InputError(f"{run}: expected a run with blocks of attention, got one without")
     all_rows = MeasuredRows.read(bundle, data, given, scratch)
     rows = all_rows.drawn(most, seed)
     number, heads = len(rows.part.rows), sum(block.heads for block in blocks)

@@ -59,13 +59,13 @@ def learning_curves(
     return picture(alt, 8.6, 2.9, draw)
 
 
-def confusion(matrix: np.ndarray, names: Sequence[str], wanted: str, given: str) -> Picture:
+def confusion(matrix: np.ndarray, names: Sequence[str], expected: str, given: str) -> Picture:
     """A confusion matrix: the darker, the larger a cell's share of its row.
 
     Args:
         matrix: int [C, C], rows are the truth.
         names: C.
-        wanted: What rows are.
+        expected: What rows are.
         given: What columns are.
     """
     matrix, shown = np.asarray(matrix), [drawable(name) for name in names]
@@ -86,7 +86,7 @@ def confusion(matrix: np.ndarray, names: Sequence[str], wanted: str, given: str)
         axes.set_yticks(range(len(shown)), shown)
         axes.tick_params(length=0)
         axes.set_xlabel(given)
-        axes.set_ylabel(wanted)
+        axes.set_ylabel(expected)
         # Labels at the edge of the picture, wherever names end.
         axes.yaxis.set_label_coords(-(left - 0.12) / side, 0.5)
         axes.xaxis.set_label_coords(0.5, -(left - 0.12) / side)
@@ -188,7 +188,7 @@ def guesses(true: np.ndarray, found: np.ndarray) -> Picture:
         axes.plot(true[::step], found[::step], ".", color=OTHER, ms=3, alpha=0.5)
         ends = [min(true.min(), found.min()), max(true.max(), found.max())]
         axes.plot(ends, ends, color=INK, linestyle="--", linewidth=0.8)
-        axes.set(xlabel="wanted", ylabel="guessed")
+        axes.set(xlabel="expected", ylabel="guessed")
         axes.grid()
 
     return picture(f"Wanted and guessed numbers of {len(true):,} pairs", 4.6, 4.2, draw)

@@ -38,7 +38,7 @@ def report_data_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> 
     bundle = Bundle.load(run)
     task, part, answers = asked_rows(bundle, data, given, folder)
     if not len(part.rows):
-        raise InputError(f"--data {data}: wanted a row or more, given none")
+        raise InputError(f"--data {data}: expected a row or more, got none")
     scores = task.scores(part, bundle.labels, answers, {"thresholds": bundle.thresholds}, intervals=True)
     metrics = _metrics(run)
     if any(dataclasses.astuple(given)):

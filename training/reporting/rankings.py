@@ -29,18 +29,18 @@ def rankings(report_data: ReportData) -> Iterator[Block | None]:
         yield _worst_queries(report_data, targets, found)
 
 
-def _worst_guesses(report_data: ReportData, wanted: np.ndarray, found: np.ndarray) -> Table | None:
-    places = np.argsort(-np.abs(found - wanted), kind="stable")[:SHOWN]
+def _worst_guesses(report_data: ReportData, expected: np.ndarray, found: np.ndarray) -> Table | None:
+    places = np.argsort(-np.abs(found - expected), kind="stable")[:SHOWN]
     rows = [
         (
             *_texts(report_data, int(place)),
-            f"{wanted[place]:g}",
+            f"{expected[place]:g}",
             f"{found[place]:.3f}",
             _place(report_data, int(place)),
         )
         for place in places
     ]
-    columns = ("text a", "text b", "wanted", "guessed", "place")
+    columns = ("text a", "text b", "expected", "guessed", "place")
     return Table("Guesses that are furthest off", columns, rows, frozenset((0, 1))) if rows else None
 
 

@@ -25,15 +25,15 @@ def check_picture(path: Path, flag: str = "--out") -> None:
     """
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(
-            f"{flag} {path}: wanted a file ending in {', '.join(SUFFIXES)}, given {path.suffix or 'none'}"
+            f"{flag} {path}: expected a file ending in {', '.join(SUFFIXES)}, got {path.suffix or 'none'}"
         )
     if not path.parent.is_dir():
-        raise InputError(f"{flag} {path}: wanted a folder that exists, given {path.parent}")
+        raise InputError(f"{flag} {path}: expected a folder that exists, got {path.parent}")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         raise InputError(
-            f"{flag}: wanted matplotlib to draw with, given none; pip install 'kmha[report]'"
+            f"{flag}: expected matplotlib to draw with, got none; pip install 'kmha[report]'"
         ) from None
 
 

@@ -124,9 +124,7 @@ def _looked_at(report_data: ReportData, pool: Sequence[np.ndarray], found: int) 
     names, what = " and ".join(asked.name for asked in report_data.asked), unit(report_data)
     rows = sum(map(len, pool))
     if rows < LEAST_ROWS:
-        return (
-            f"Likely label errors: {LEAST_ROWS} {what} or more are wanted to look for them, there are {rows}."
-        )
+        return f"Likely label errors: {LEAST_ROWS} {what} or more are expected to look for them, there are {rows}."
     return (
         f"Likely label errors: confident learning (cleanlab) looked at {rows:,} {names} {what}, which the model has not"
         f" trained on, and doubts {found:,} labels. The training rows were not looked at: a model believes what it was"
@@ -152,7 +150,7 @@ def _labels_table(found: SeveralLabels, caption: str, cells: Sequence[tuple[int,
         return None
     return Table(
         caption,
-        ("text", "label", "wanted", "given", "probability", "threshold", "place"),
+        ("text", "label", "expected", "given", "probability", "threshold", "place"),
         [found.decision(row, column) for row, column in cells],
         frozenset((0,)),
     )

@@ -30,12 +30,12 @@ def fault(checkpoint: Path) -> str:
         written = json.loads((checkpoint / PROGRESS).read_text("utf-8"))
         if not isinstance(written[_PROGRESS], dict):
             raise ValueError
-        for name, wanted in written[_FILES].items():
+        for name, expected in written[_FILES].items():
             path = checkpoint / name
             if not path.is_file():
                 return f"{name} is missing"
-            if path.stat().st_size != wanted:
-                return f"{name} has {path.stat().st_size:,} of {wanted:,} bytes"
+            if path.stat().st_size != expected:
+                return f"{name} has {path.stat().st_size:,} of {expected:,} bytes"
     except FileNotFoundError:
         return f"{PROGRESS} is missing"
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -93,10 +93,10 @@ def check_room(folder: Path, size: int, kept: int) -> None:
         InputError: Too little is free.
     """
     training_progress = next(path for path in (folder, *folder.parents) if path.exists())
-    wanted = size * max(1, kept + 1 - len(numbered(folder)))
+    expected = size * max(1, kept + 1 - len(numbered(folder)))
     free = shutil.disk_usage(training_progress).free
-    if free < wanted:
+    if free < expected:
         raise InputError(
-            f"{folder}: wanted {wanted / 1e6:,.1f} MB of free disk for {kept} checkpoints and the next one, given"
+            f"{folder}: expected {expected / 1e6:,.1f} MB of free disk for {kept} checkpoints and the next one, got"
             f" {free / 1e6:,.1f} MB; --train.checkpoints-kept keeps fewer"
         )

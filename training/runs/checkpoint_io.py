@@ -74,14 +74,14 @@ def read_checkpoint(folder: Path, state: tf.Module) -> dict[str, Any]:
     """
     checkpoints = numbered(folder)
     if not checkpoints:
-        raise InputError(f"--resume: wanted a checkpoint in {folder}, given none; start without --resume")
+        raise InputError(f"--resume: expected a checkpoint in {folder}, got none; start without --resume")
     for checkpoint in checkpoints:
         reason = fault(checkpoint) or _restored(checkpoint, state)
         if not reason:
             return read_progress(checkpoint)
         logger.info(f"checkpoint {checkpoint} is damaged: {reason}; the one before it is tried")
     raise InputError(
-        f"--resume: wanted a whole checkpoint in {folder}, all are damaged; --overwrite starts anew"
+        f"--resume: expected a whole checkpoint in {folder}, all are damaged; --overwrite starts anew"
     )
 
 

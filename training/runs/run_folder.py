@@ -98,7 +98,7 @@ def check_same_data(folder: Path, sources: dict[str, Any], resume: bool) -> None
         for part, noted in json.loads(path.read_text("utf-8")).items():
             if sources.get(part) != noted:
                 raise InputError(
-                    f"--resume: wanted the {part} rows that the run began with, {noted['name']} has changed;"
+                    f"--resume: expected the {part} rows that the run began with, {noted['name']} has changed;"
                     " start without --resume, with --overwrite"
                 )
     path.write_text(json.dumps(sources, ensure_ascii=False), "utf-8")
@@ -119,11 +119,11 @@ def _check_place(final: Path, shown: Path, overwrite: bool) -> None:
     if (final / MANIFEST).exists():
         if not overwrite:
             raise InputError(
-                f"--out {shown}: wanted a new folder, given one that holds another run; use --overwrite"
+                f"--out {shown}: expected a new folder, got one that holds another run; use --overwrite"
             )
     elif not final.is_dir() or any(final.iterdir()):
         what = "a folder that holds something else than a run" if final.is_dir() else "a file"
-        raise InputError(f"--out {shown}: wanted a new folder, given {what}")
+        raise InputError(f"--out {shown}: expected a new folder, got {what}")
 
 
 def _check_beside(beside: Path, config: FitConfig) -> None:
@@ -132,15 +132,15 @@ def _check_beside(beside: Path, config: FitConfig) -> None:
         damaged = [f"{path.name}: {fault(path)}" for path in numbered(beside / CHECKPOINT)]
         if (beside / CONFIG).exists() and damaged and not has_checkpoint(beside):
             raise InputError(
-                f"--resume: wanted a whole checkpoint in {beside / CHECKPOINT}, given {', '.join(damaged)};"
+                f"--resume: expected a whole checkpoint in {beside / CHECKPOINT}, got {', '.join(damaged)};"
                 " --overwrite starts anew"
             )
         if not (beside / CONFIG).exists() or not damaged:
-            raise InputError(f"--resume: wanted an interrupted run in {beside}, given none")
+            raise InputError(f"--resume: expected an interrupted run in {beside}, got none")
         began = tomllib.loads((beside / CONFIG).read_text("utf-8"))
         now = tomllib.loads(tomli_w.dumps(_recorded(config)))
         if found := differences(began, now, FREE):
-            raise InputError(f"--resume: wanted the settings that the run began with, {found}")
+            raise InputError(f"--resume: expected the settings that the run began with, {found}")
     elif has_checkpoint(beside) and not config.overwrite:
         raise InputError(
             f"--out {config.out_folder()}: an interrupted run stands in {beside};"
@@ -149,7 +149,9 @@ def _check_beside(beside: Path, config: FitConfig) -> None:
     elif (
         beside.exists() and (not beside.is_dir() or any(beside.iterdir())) and not (beside / CONFIG).exists()
     ):
-        raise InputError(f"--out {config.out_folder()}: wanted {beside} for the unfinished run, it is taken")
+        raise InputError(
+            f"--out {config.out_folder()}: expected {beside} for the unfinished run, it is taken"
+        )
 
 
 @contextlib.contextmanager
@@ -170,7 +172,7 @@ def locked(folder: Path, shown: Path, what: str = "fit") -> Iterator[None]:
     except BlockingIOError:
         os.close(handle)
         raise InputError(
-            f"--out {shown}: wanted a folder of its own, another {what} is writing there"
+            f"--out {shown}: expected a folder of its own, another {what} is writing there"
         ) from None
     try:
         yield
@@ -271,7 +273,7 @@ def named_rows(manifest: dict[str, Any], data: Path) -> tuple[str, dict[str, Any
     same = [part for part, each in origins.items() if each.get("sha256") == found]
     if "train" in same:
         raise InputError(
-            f"--data {data}: wanted rows that the run has not trained on, given its training rows"
+            f"--data {data}: expected rows that the run has not trained on, got its training rows"
         )
     if same:
         return same[0], origins

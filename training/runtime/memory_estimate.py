@@ -102,6 +102,6 @@ def check_memory(
     flag = "--text.max-length" if rows == 1 else "--train.batch-tokens"
     batch = f"a batch of {rows:,} row{'' if rows == 1 else 's'} of {tokens:,} tokens"
     raise InputError(
-        f"{flag}: wanted batches that fit into the {available:,} bytes of memory that are free, given"
+        f"{flag}: expected batches that fit into the {available:,} bytes of memory that are free, got"
         f" {batch}, which takes about {needed:,}"
     )

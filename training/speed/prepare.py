@@ -37,13 +37,13 @@ def read_rows(data: Path | None, text_column: str, label_column: str, most: int,
     for row in source.rows([text_column, label_column]):
         text, label = row.values[text_column], row.values[label_column]
         if isinstance(text, list) or isinstance(label, list):
-            raise InputError(f"{row.place}: a text and its label wanted, a list given")
+            raise InputError(f"{row.place}: a text and its label expected, a list got")
         pairs.append((text, label))
     random.Random(seed).shuffle(pairs)
     pairs = pairs[:most]
     names = sorted({label for _, label in pairs})
     if len(names) < 2:
-        raise InputError(f"{source.name}: rows of two labels or more wanted, given {len(names)}")
+        raise InputError(f"{source.name}: rows of two labels or more expected, got {len(names)}")
     return Rows([text for text, _ in pairs], [names.index(label) for _, label in pairs], len(names))
 
 
@@ -64,7 +64,7 @@ def make_work(
         InputError: Fewer rows than a batch has, or a published BERT that cannot be used.
     """
     if len(rows.texts) < batch_rows:
-        raise InputError(f"--batch-rows: wanted at most the {len(rows.texts)} rows, given {batch_rows}")
+        raise InputError(f"--batch-rows: expected at most the {len(rows.texts)} rows, got {batch_rows}")
     vocabulary_path = folder / "vocab.txt"
     if pretrained:
         from kmha.pretrained.huggingface import read_huggingface
@@ -75,7 +75,7 @@ def make_work(
         checkpoint = read_huggingface(folder_of)
         if checkpoint.config.max_length < max_length:
             raise InputError(
-                f"--max-length: wanted at most {checkpoint.config.max_length} for {pretrained}, given {max_length}"
+                f"--max-length: expected at most {checkpoint.config.max_length} for {pretrained}, got {max_length}"
             )
         sizes = {name: getattr(checkpoint.config, name) for name in sizes}
         vocabulary, lower_case = checkpoint.vocabulary, checkpoint.lower_case

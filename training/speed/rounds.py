@@ -151,14 +151,14 @@ def _found(
             return None
         return round(_median_ratio(ours.tokens_per_second, measured.tokens_per_second), 3)
 
-    wanted = rates.get(learner.precision)
+    expected = rates.get(learner.precision)
     return found | {
         "tokens_per_second": round(statistics.median(measured.tokens_per_second)),
         "tokens_per_cpu_second": round(statistics.median(measured.tokens_per_cpu_second)),
         "kmha_over": over(learner.precision),
         "kmha_float32_over": over("float32"),
         "computed_over_real": round(statistics.mean(measured.padding), 3),
-        "matmul_share": round(_median_ratio(measured.flops_per_second, wanted), 4) if wanted else None,
+        "matmul_share": round(_median_ratio(measured.flops_per_second, expected), 4) if expected else None,
     }
 
 

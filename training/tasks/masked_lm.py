@@ -33,7 +33,7 @@ def kept_task(details: Mapping[str, Any]) -> "MaskedLmTask":
         task = MaskedLmTask(**kept)
         check_ranges(task)
     except (TypeError, InputError) as error:
-        raise InputError(f"masking: wanted share, whole_word and packed, given {kept!r} ({error})") from error
+        raise InputError(f"masking: expected share, whole_word and packed, got {kept!r} ({error})") from error
     return task
 
 
@@ -84,7 +84,7 @@ class MaskedLmTask:
         """The text of a row; none of a row without one."""
         text = row.values[columns.text]
         if not isinstance(text, str):
-            raise InputError(f"{row.place}: {columns.text} must be one text, given a list")
+            raise InputError(f"{row.place}: {columns.text} must be one text, got a list")
         return (Example((text,), (), row.place),) if text.strip() else ()
 
     def settled(self, sets: Mapping[str, ExampleSet]) -> "MaskedLmTask":

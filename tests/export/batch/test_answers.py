@@ -45,6 +45,6 @@ def test_a_signature_of_something_else_is_refused():
     def probabilities_only(texts):
         return {"probabilities": tf.constant(np.ones((len(texts), 2)))}
 
-    with pytest.raises(InputError, match="place/1: wanted a SavedModel that answers texts") as error:
+    with pytest.raises(InputError, match="place/1: expected a SavedModel that answers texts") as error:
         check_signature(probabilities_only, "place/1")
     assert "\n" not in str(error.value)

@@ -112,6 +112,6 @@ def test_what_is_no_model_is_refused(tmp_path, kind):
         import tensorflow as tf
 
         tf.saved_model.save(tf.Module(), str(place))
-    with pytest.raises(InputError, match=f"{place}: wanted") as error, text_model(str(place)):
+    with pytest.raises(InputError, match=f"{place}: expected") as error, text_model(str(place)):
         pytest.fail("entered")
     assert "\n" not in str(error.value)

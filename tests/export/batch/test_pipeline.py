@@ -108,7 +108,7 @@ def test_bad_rows_go_to_a_file_of_their_own(runs, tmp_path):
     for letter in found:
         line = data[letter["byte"] :].split(b"\n")[0]
         assert line in (b"no json", bad.rstrip(b"\n"))
-        assert "wanted" in letter["reason"]
+        assert "expected" in letter["reason"]
 
 
 def test_a_batch_of_bad_rows_only_fails(runs, tmp_path):
@@ -146,7 +146,7 @@ def test_a_damaged_file_fails_the_batch_and_nothing_stays(runs, tmp_path, kind):
     (tmp_path / "in.jsonl.gz").write_bytes(packed[: len(packed) // 2] if kind == "cut" else b"no gzip")
     outcome = call(main, runs / "one", f"--input={tmp_path}/in*", f"--output={tmp_path}/new/out")
     assert outcome.status == 2 and not outcome.out
-    assert f"error: {tmp_path}/in.jsonl.gz: wanted a readable file" in outcome.err
+    assert f"error: {tmp_path}/in.jsonl.gz: expected a readable file" in outcome.err
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl.gz"]
 
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_done_is_refused(runs, tmp_path, arguments, message):
 def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "in.jsonl").write_bytes(jsonl(rows(1)))
     outcome = call(main, tmp_path, f"--input={tmp_path}/in*", f"--output={tmp_path}/new/out")
-    assert outcome.status == 2 and "wanted a run folder or a SavedModel" in outcome.err
+    assert outcome.status == 2 and "expected a run folder or a SavedModel" in outcome.err
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 

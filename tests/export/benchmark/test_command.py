@@ -106,15 +106,18 @@ def wrong(folder, runs, case):
     broken.write_text("hello")
     data = write_csv(folder / "texts.csv", [("a", "b")], ("body", "label"))
     return {
-        "no file": ([run, absent], f"{absent}: wanted an exported model, given no such file or folder"),
-        "another file": ([run, other], f"{other}: wanted a SavedModel folder, a .tflite or a .onnx file"),
-        "an empty folder": ([run, folder / "empty"], f"{folder / 'empty'}: wanted a SavedModel or a folder"),
-        "no run": ([folder, "--texts", data], f"{folder}: wanted a run folder with bundle.json"),
-        "no column": ([run, "--texts", data], f"{data}: column 'text' wanted, columns body, label given"),
+        "no file": ([run, absent], f"{absent}: expected an exported model, got no such file or folder"),
+        "another file": ([run, other], f"{other}: expected a SavedModel folder, a .tflite or a .onnx file"),
+        "an empty folder": (
+            [run, folder / "empty"],
+            f"{folder / 'empty'}: expected a SavedModel or a folder",
+        ),
+        "no run": ([folder, "--texts", data], f"{folder}: expected a run folder with bundle.json"),
+        "no column": ([run, "--texts", data], f"{data}: column 'text' expected, columns body, label got"),
         "no texts": ([run, "--texts", absent], f"{absent}: a name that ends in .csv"),
-        "no time": ([run, "--seconds=0"], "--seconds: wanted above 0, given 0.0"),
-        "no threads": ([run, "--threads=0"], "--threads: wanted at least 1, given 0"),
-        "no batch": ([run, "--batch-sizes", "8", "0"], "--batch-sizes: wanted"),
+        "no time": ([run, "--seconds=0"], "--seconds: expected above 0, got 0.0"),
+        "no threads": ([run, "--threads=0"], "--threads: expected at least 1, got 0"),
+        "no batch": ([run, "--batch-sizes", "8", "0"], "--batch-sizes: expected"),
     }[case]
 
 
@@ -155,7 +158,7 @@ def test_files_of_another_model_are_refused_by_their_inputs(tmp_path):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path = str(tmp_path / "other.onnx")
     save_model(model, path)
-    with pytest.raises(InputError, match="wanted a model of token_ids and padding_mask, given one of x"):
+    with pytest.raises(InputError, match="expected a model of token_ids and padding_mask, got one of x"):
         loader("onnx", path)(path, 1, {})
 
 
@@ -166,7 +169,7 @@ def test_a_savedmodel_of_others_is_refused_by_its_signatures(tmp_path):
     double = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None], tf.float32, "x")])
     tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": double})
     with pytest.raises(
-        InputError, match="wanted a SavedModel with the signature predict_ids, given one without"
+        InputError, match="expected a SavedModel with the signature predict_ids, got one without"
     ):
         loader("savedmodel", str(tmp_path))(str(tmp_path), 1, {})
 

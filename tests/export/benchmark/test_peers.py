@@ -39,14 +39,14 @@ def test_peers_give_probabilities_that_padding_does_not_change(kind, norm):
 
 @peers
 def test_heads_that_do_not_fill_the_hidden_size_are_refused(kind):
-    with pytest.raises(InputError, match=f"^{kind}: wanted heads that fill .* given 2 of 5 in 16$"):
+    with pytest.raises(InputError, match=f"^{kind}: expected heads that fill .* got 2 of 5 in 16$"):
         load(kind, head_dim=5)
 
 
 @peers
 def test_pruned_encoders_have_no_peers(kind):
     with pytest.raises(
-        InputError, match=f"^{kind}: wanted blocks that are all alike, given those of a pruned"
+        InputError, match=f"^{kind}: expected blocks that are all alike, got those of a pruned"
     ):
         load(kind, layer_sizes=((1, 24), (2, 9)))
 
@@ -54,6 +54,6 @@ def test_pruned_encoders_have_no_peers(kind):
 @peers
 def test_a_run_that_reads_windows_has_no_peers(kind):
     with pytest.raises(
-        InputError, match=f"{kind}: wanted a run that reads texts whole, given .* windows of 8 tokens"
+        InputError, match=f"{kind}: expected a run that reads texts whole, got .* windows of 8 tokens"
     ):
         load(kind, window=8)

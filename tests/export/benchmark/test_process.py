@@ -26,4 +26,4 @@ def test_a_runtime_that_is_not_installed_is_named(tmp_path):
             worker.listen()
     finally:
         os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
-    assert str(caught.value) == "a.onnx: wanted the package onnxruntime, given none; install kmha[onnx]"
+    assert str(caught.value) == "a.onnx: expected the package onnxruntime, got none; install kmha[onnx]"

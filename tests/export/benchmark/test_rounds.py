@@ -40,15 +40,15 @@ def players(diary, names="abc", **facts):
 def test_everyone_answers_the_same_rows_in_every_round():
     diary = []
     all_players = players(diary)
-    wanted = jobs([1, 4])
-    warm(all_players, wanted, 0, True)
-    number = play(all_players, wanted, 1, rows=7, has_ids=True, clock=Clock())
+    expected = jobs([1, 4])
+    warm(all_players, expected, 0, True)
+    number = play(all_players, expected, 1, rows=7, has_ids=True, clock=Clock())
     assert number > LEAST_ROUNDS
     for start in range(0, len(diary), 3):
         turn = diary[start : start + 3]
         assert {name for name, *_ in turn} == set("abc")
         assert len({asked for _, *asked in map(tuple, turn) for asked in [tuple(asked)]}) == 1
-    firsts = {entry[0] for entry in diary[:: 3 * len(wanted)]}
+    firsts = {entry[0] for entry in diary[:: 3 * len(expected)]}
     assert firsts == set("abc"), "everyone goes first some time"
 
 
@@ -70,7 +70,7 @@ def test_slow_models_get_fewer_calls_a_round(seconds, calls):
 
 
 @pytest.mark.parametrize(
-    ("facts", "has_ids", "wanted"),
+    ("facts", "has_ids", "expected"),
     [
         ({}, True, {("texts", 1), ("ids", 1), ("texts", 8), ("ids", 8)}),
         ({}, False, {("texts", 1), ("texts", 8)}),
@@ -78,10 +78,10 @@ def test_slow_models_get_fewer_calls_a_round(seconds, calls):
         ({"batched": False}, True, {("texts", 1), ("ids", 1)}),
     ],
 )
-def test_nobody_is_asked_what_it_cannot_do(facts, has_ids, wanted):
+def test_nobody_is_asked_what_it_cannot_do(facts, has_ids, expected):
     diary = []
     play(players(diary, "a", **facts), jobs([1, 8]), 0, rows=3, has_ids=has_ids)
-    assert {(column, batch) for _, column, batch, *_ in diary} == wanted
+    assert {(column, batch) for _, column, batch, *_ in diary} == expected
 
 
 @pytest.mark.parametrize("answers", [0, 1, 3, 5])

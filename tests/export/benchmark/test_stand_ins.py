@@ -102,7 +102,7 @@ def test_a_run_without_texts_asks_for_a_file(runs, stand_ins):
     stand_ins[0]["sample"] = []
     outcome = call(main, runs["one label"], *QUICK)
     assert outcome.status == 2
-    assert outcome.err.splitlines()[-1].startswith("error: --texts: wanted a file of texts")
+    assert outcome.err.splitlines()[-1].startswith("error: --texts: expected a file of texts")
     assert children() == []
 
 
@@ -125,14 +125,14 @@ def test_peers_get_the_sizes_of_the_run_and_missing_ones_are_named(runs, stand_i
     def without_torch(kind, path, threads, sizes=None):
         given[kind] = sizes
         if kind == "torch":
-            raise InputError("torch: wanted the package torch, given none")
+            raise InputError("torch: expected the package torch, got none")
         return start(kind, path, threads, sizes)
 
     monkeypatch.setattr(match, "start_worker", without_torch)
     outcome = call(main, runs["one label"], "--peers", *QUICK)
     assert outcome.status == 0
     assert [model["kind"] for model in outcome.json["models"]] == ["bundle", "keras_hub"]
-    assert outcome.json["skipped"] == {"torch": "torch: wanted the package torch, given none"}
+    assert outcome.json["skipped"] == {"torch": "torch: expected the package torch, got none"}
     sizes = {"window": 0, "labels": 2}
     assert given == {"bundle": None, "keras_hub": sizes, "torch": sizes}
-    assert "left out: torch: wanted the package torch, given none" in outcome.err.splitlines()
+    assert "left out: torch: expected the package torch, got none" in outcome.err.splitlines()

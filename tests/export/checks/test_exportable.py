@@ -24,7 +24,7 @@ def test_masked_language_models_are_refused_in_one_line(tmp_path, main):
     assert outcome.status == 2 and not outcome.out
     run = tmp_path / "run"
     assert outcome.err == (
-        f"error: {run}: wanted a classifier, a matcher or a tagger, given a masked language model;"
+        f"error: {run}: expected a classifier, a matcher or a tagger, got a masked language model;"
         f" start one from it with training.fit --encoder.pretrained {run}\n"
     )
     assert sorted(tmp_path.rglob("*")) == before

@@ -10,7 +10,7 @@ from tests.bundles import one_label_bundle, pair_bundle
 from tests.command_runs import call
 from tests.export.test_pair_verify import quick_savedmodel
 
-WANTED = "wanted a classifier, since {} asks single texts, given a matcher"
+EXPECTED = "expected a classifier, since {} asks single texts, got a matcher"
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +27,17 @@ def matcher(tmp_path_factory):
 def test_commands_of_single_texts_refuse_a_matcher_in_one_line(matcher, main, name, flags):
     outcome = call(main, matcher, *flags)
     assert outcome.status == 2 and not outcome.out
-    assert outcome.err == f"error: {matcher}: {WANTED.format(name)}\n"
+    assert outcome.err == f"error: {matcher}: {EXPECTED.format(name)}\n"
 
 
 def test_a_batch_refuses_a_matcher_and_its_savedmodel(matcher, tmp_path):
-    with pytest.raises(InputError, match=WANTED.format("export.batch")), batch_model.text_model(str(matcher)):
+    with (
+        pytest.raises(InputError, match=EXPECTED.format("export.batch")),
+        batch_model.text_model(str(matcher)),
+    ):
         pass
     served = quick_savedmodel(pair_bundle(), tmp_path / "served")
-    message = "serving_default wants text_a, text_b by name, given without"
+    message = "serving_default wants text_a, text_b by name, got without"
     with pytest.raises(InputError, match=message) as error, batch_model.text_model(str(served)):
         pass
     assert "\n" not in str(error.value)
@@ -45,5 +48,5 @@ def test_a_batch_refuses_a_matcher_and_its_savedmodel(matcher, tmp_path):
 def test_a_classifier_passes_and_what_is_no_run_does_not(tmp_path):
     one_label_bundle().save(tmp_path / "run")
     check_single_texts(tmp_path / "run", "export.batch")
-    with pytest.raises(InputError, match="wanted a run folder"):
+    with pytest.raises(InputError, match="expected a run folder"):
         check_single_texts(tmp_path / "absent", "export.batch")

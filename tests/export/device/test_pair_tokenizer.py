@@ -100,11 +100,11 @@ def test_the_files_of_several_ways_to_cut():
 
 def test_a_file_of_the_other_kind_or_a_newer_one_is_refused():
     single, pairs = tokenizer_values(one_label_bundle()), tokenizer_values(pair_bundle())
-    with pytest.raises(ValueError, match="wanted one of a model to match, given one to classify"):
+    with pytest.raises(ValueError, match="expected one of a model to match, got one to classify"):
         PairTokenizer(single)
-    with pytest.raises(ValueError, match="wanted one of a model to classify, given one to match"):
+    with pytest.raises(ValueError, match="expected one of a model to classify, got one to match"):
         Tokenizer(pairs)
-    with pytest.raises(ValueError, match="format 1 or older, given 2"):
+    with pytest.raises(ValueError, match="format 1 or older, got 2"):
         PairTokenizer({**pairs, "format": 2})
 
 
@@ -144,4 +144,4 @@ def test_javascript_gives_the_same(tmp_path):
         assert found["whole"] == [device.inputs(*row) for row in rows]
         assert found["padded"] == device.inputs("old bread, new bread and more", "渡轮", 8)
         assert found["answers"] == [device.answer(each) for each in OUTPUTS]
-        assert found["refused"] == "tokenizer.json: wanted one of a model to classify, given one to match"
+        assert found["refused"] == "tokenizer.json: expected one of a model to classify, got one to match"

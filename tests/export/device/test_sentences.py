@@ -121,7 +121,7 @@ def test_the_words_of_texts_and_of_lists():
     assert device.words("caf\xe9 \xff".encode("latin-1")) == ["caf", "\ufffd", "\ufffd"]
     assert device.words(["a b", b"\xff", "\ud800"]) == ["a b", "\ufffd", "?"]
     assert len(device.words(["a"] * 2048)) == 2048
-    with pytest.raises(ValueError, match="wanted at most 2048 words a sentence, given 2049"):
+    with pytest.raises(ValueError, match="expected at most 2048 words a sentence, got 2049"):
         device.words(["a"] * 2049)
 
 
@@ -129,7 +129,7 @@ def test_the_words_of_texts_and_of_lists():
 def test_other_readers_refuse_the_file_of_a_tagger(reader):
     with pytest.raises(ValueError, match="given one to tag"):
         reader(tokenizer_values(tagger_bundle("spelt")))
-    with pytest.raises(ValueError, match="wanted one of a model to tag, given one to classify"):
+    with pytest.raises(ValueError, match="expected one of a model to tag, got one to classify"):
         SentenceTokenizer(tokenizer_values(one_label_bundle()))
 
 

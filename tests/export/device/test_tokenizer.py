@@ -133,7 +133,7 @@ def test_length_padding_and_answers():
 
 
 def test_a_newer_file_is_refused():
-    with pytest.raises(ValueError, match="format 1 or older, given 2"):
+    with pytest.raises(ValueError, match="format 1 or older, got 2"):
         Tokenizer({**tokenizer_values(one_label_bundle()), "format": 2})
 
 

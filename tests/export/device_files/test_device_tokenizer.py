@@ -40,7 +40,7 @@ def test_white_space_in_a_token_that_texts_may_hold_is_refused(token, lower_case
     if not is_refused:
         assert tokenizer_values(bundle)["vocabulary"][-1] == token
         return
-    with pytest.raises(InputError, match="vocabulary:7: wanted tokens without white space"):
+    with pytest.raises(InputError, match="vocabulary:7: expected tokens without white space"):
         tokenizer_values(bundle)
     bundle.preprocessor = Preprocessor(vocabulary, "char", lower_case, 24)
     assert tokenizer_values(bundle)["vocabulary"][-1] == token

@@ -127,7 +127,7 @@ def test_of_a_bi_matcher_an_onnx_file_has_both_vectors_anyway(tmp_path):
 def test_a_model_whose_texts_have_no_vectors_is_refused(make, given, tmp_path):
     assert embeddings(make()) == {}
     make().save(tmp_path / "run")
-    message = f"--embed: wanted a classifier or a matcher of the bi form, given {given}"
+    message = f"--embed: expected a classifier or a matcher of the bi form, got {given}"
     for main, name in ((tflite_main, "m.tflite"), (onnx_main, "m.onnx")):
         assert refused(tmp_path, main, str(tmp_path / "run"), str(tmp_path / name), "--embed") == message
 

@@ -126,11 +126,11 @@ def test_quantized_weights_are_integers(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["model.onnx", "--opset=19"], "--opset: wanted 13 to 18, given 19"),
-        (["model.onnx", "--opset=12"], "--opset: wanted 13 to 18, given 12"),
-        (["model.tflite"], "wanted a name that ends in .onnx, given .tflite"),
-        (["model"], "wanted a name that ends in .onnx, given no suffix"),
-        (["model.onnx", "--quantize=int8"], "--quantize: wanted one of 'none', 'dynamic', given 'int8'"),
+        (["model.onnx", "--opset=19"], "--opset: expected 13 to 18, got 19"),
+        (["model.onnx", "--opset=12"], "--opset: expected 13 to 18, got 12"),
+        (["model.tflite"], "expected a name that ends in .onnx, got .tflite"),
+        (["model"], "expected a name that ends in .onnx, got no suffix"),
+        (["model.onnx", "--quantize=int8"], "--quantize: expected one of 'none', 'dynamic', got 'int8'"),
         (["model.onnx", "--quantise=dynamic"], "unknown flag --quantise; did you mean --quantize?"),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, missing):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else object())
     outcome = call(main, tmp_path, tmp_path / "model.onnx")
     assert outcome.status == 2
-    assert f"wanted the package {missing}, given none; install kmha[onnx]" in outcome.err
+    assert f"expected the package {missing}, got none; install kmha[onnx]" in outcome.err
 
 
 def test_a_file_is_not_replaced_unless_told(runs, onnx_files):

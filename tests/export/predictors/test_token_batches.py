@@ -55,9 +55,9 @@ def test_inputs_by_name():
 @pytest.mark.parametrize(
     ("make", "row", "message"),
     [
-        (one_label_bundle, ("a", "b"), "wanted a text a row, given 2 texts"),
-        (pair_bundle, "ab", "wanted a pair of texts a row, given one text"),
-        (pair_bundle, ("a", "b", "c"), "wanted a pair of texts a row, given 3 texts"),
+        (one_label_bundle, ("a", "b"), "expected a text a row, got 2 texts"),
+        (pair_bundle, "ab", "expected a pair of texts a row, got one text"),
+        (pair_bundle, ("a", "b", "c"), "expected a pair of texts a row, got 3 texts"),
     ],
 )
 def test_rows_of_another_kind_are_refused(tmp_path, make, row, message):

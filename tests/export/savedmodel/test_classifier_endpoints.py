@@ -144,10 +144,10 @@ def test_a_row_of_padding_alone_is_answered_and_changes_no_other(name, ids_of_te
 @pytest.mark.parametrize(
     ("ids", "mask", "message"),
     [
-        ([[2, -1, 3]], [[1, 1, 1]], r"token_ids must be in \[0, {size}\), given\] \[-1\]"),
-        ([[2, -(2**31), 3]], [[1, 0, 0]], r"token_ids must be in \[0, {size}\), given\] \[-2147483648\]"),
-        ([[2, "size", 3]], [[1, 1, 1]], r"token_ids must be in \[0, {size}\), given\] \[{size}\]"),
-        ([[5] * 25], [[1] * 25], r"token_ids must be at most 24 long, given length\] \[25\]"),
+        ([[2, -1, 3]], [[1, 1, 1]], r"token_ids must be in \[0, {size}\), got\] \[-1\]"),
+        ([[2, -(2**31), 3]], [[1, 0, 0]], r"token_ids must be in \[0, {size}\), got\] \[-2147483648\]"),
+        ([[2, "size", 3]], [[1, 1, 1]], r"token_ids must be in \[0, {size}\), got\] \[{size}\]"),
+        ([[5] * 25], [[1] * 25], r"token_ids must be at most 24 long, got length\] \[25\]"),
         ([[2, 3]], [[1, 1, 1]], r"padding_mask must have the shape of token_ids\] \[1 2\] \[given\] \[1 3\]"),
         ([[2, 3]], [[1, 1], [1, 1]], r"padding_mask must have the shape of token_ids\]"),
     ],

@@ -196,7 +196,7 @@ def test_versions_count_up(runs, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("present", "wanted"),
+    ("present", "expected"),
     [([], 1), (["1"], 2), (["1", "7"], 8), (["7.partial", "notes"], 1), (["²", "٣", "0012"], 13)],
 )
 def test_the_next_version(tmp_path, present, wanted):
@@ -250,7 +250,7 @@ def test_a_place_that_cannot_be_written_to_is_refused(runs, tmp_path, capsys, pl
 
 def test_what_is_no_run_is_refused_before_anything_is_written(tmp_path, capsys):
     assert main([str(tmp_path / "absent"), str(tmp_path / "out")]) == 2
-    assert "wanted a run folder" in capsys.readouterr().err
+    assert "expected a run folder" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -261,7 +261,7 @@ def test_what_is_no_savedmodel_is_refused(tmp_path, kind):
         folder.mkdir()
     if kind == "damaged":
         (folder / "saved_model.pb").write_bytes(b"no model")
-    with pytest.raises(InputError, match="wanted a SavedModel") as error:
+    with pytest.raises(InputError, match="expected a SavedModel") as error:
         load_savedmodel(folder)
     assert "\n" not in str(error.value)
 

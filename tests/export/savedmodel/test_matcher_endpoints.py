@@ -115,9 +115,9 @@ def test_compiled_ids_are_answered_as_their_texts():
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("token_ids_b", lambda ids: ids - 6, r"token_ids_b must be in \[0, \d+\), given\] \[-\d\]"),
+        ("token_ids_b", lambda ids: ids - 6, r"token_ids_b must be in \[0, \d+\), got\] \[-\d\]"),
         ("token_ids_a", lambda ids: ids + 9999, r"token_ids_a must be in \[0, "),
-        ("token_ids_b", lambda ids: np.full((7, 25), 5), "token_ids_b must be at most 24 long, given length"),
+        ("token_ids_b", lambda ids: np.full((7, 25), 5), "token_ids_b must be at most 24 long, got length"),
         ("padding_mask_a", lambda mask: mask[:, 1:], "padding_mask_a must have the shape of token_ids_a"),
     ],
 )
@@ -186,7 +186,7 @@ def test_equal_candidates_keep_their_order(kind):
 
 @pytest.mark.parametrize("queries", [[], ["bread", "soup"]])
 def test_a_ranking_wants_one_query(queries):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="query must be one text, given"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="query must be one text, got"):
         signatures("cross")["rank"](query=strings(queries), candidates=strings(["soup", "bread"]))
 
 

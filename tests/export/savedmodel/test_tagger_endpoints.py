@@ -135,7 +135,7 @@ def test_chunks_of_windows_and_of_sentences_change_no_answer(monkeypatch):
 
 
 def test_a_sentence_may_have_as_many_words_as_one_may_and_no_more():
-    message = r"a sentence must have at most 2,048 words, given\] \[2049\]"
+    message = r"a sentence must have at most 2,048 words, got\] \[2049\]"
     words = [b"old"] * MOST_WORDS
     assert (asked_text([b" ".join(words)])["tags"] != b"").sum() == MOST_WORDS
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -218,12 +218,12 @@ def test_ids_of_nothing_are_answered(shape):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("token_ids", lambda ids: ids - 9, r"(?s)token_ids must be in \[0, \d+\), given\W+-\d"),
+        ("token_ids", lambda ids: ids - 9, r"(?s)token_ids must be in \[0, \d+\), got\W+-\d"),
         ("token_ids", lambda ids: ids + 9999, r"token_ids must be in \[0, "),
         (
             "token_ids",
             lambda ids: np.full((len(ids), 25), 5),
-            "token_ids must be at most 24 long, given length",
+            "token_ids must be at most 24 long, got length",
         ),
         ("padding_mask", lambda mask: mask[:, 1:], "padding_mask must have the shape of token_ids"),
         (

@@ -142,12 +142,12 @@ def test_int8_without_a_sample_is_refused(run_folder, tmp_path):
     bundle.sample = []
     bundle.save(tmp_path / "run")
     outcome = call(main, tmp_path / "run", tmp_path / "new" / "m.tflite", "--quantize=int8")
-    assert outcome.status == 2 and "wanted a run with a sample of its training texts" in outcome.err
+    assert outcome.status == 2 and "expected a run with a sample of its training texts" in outcome.err
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
-    ("lengths", "wanted", "expected"),
+    ("lengths", "expected", "expected"),
     [
         ({"p99": 16}, (), [16]),
         ({"p99": 17}, (), [24]),
@@ -165,12 +165,12 @@ def test_lengths(lengths, wanted, expected):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--length", "25"], "--length: wanted 3 to the run's 24, given 25"),
-        (["--length", "8", "2"], "--length: wanted 3 to the run's 24, given 2"),
-        (["--length", "8", "--dynamic-length"], "--dynamic-length: wanted it or --length, given both"),
+        (["--length", "25"], "--length: expected 3 to the run's 24, got 25"),
+        (["--length", "8", "2"], "--length: expected 3 to the run's 24, got 2"),
+        (["--length", "8", "--dynamic-length"], "--dynamic-length: expected it or --length, got both"),
         (
             ["--quantize", "int4"],
-            "--quantize: wanted one of 'none', 'float16', 'dynamic', 'int8', given 'int4'",
+            "--quantize: expected one of 'none', 'float16', 'dynamic', 'int8', got 'int4'",
         ),
     ],
 )
@@ -187,13 +187,13 @@ def test_the_command_keeps_what_stands_there(run_folder, tmp_path):
     assert (outcome.status, outcome.out) == (0, f"{out}\n")
     # The same tokenizer may serve another format; another one must not be replaced unasked.
     outcome = call(main, run_folder, out)
-    assert outcome.status == 2 and f"{out}: wanted a new place" in outcome.err
+    assert outcome.status == 2 and f"{out}: expected a new place" in outcome.err
     out.unlink()
     assert call(main, run_folder, out).status == 0
     out.unlink()
     (tmp_path / "m.vocab.txt").write_text("mine")
     outcome = call(main, run_folder, out)
-    assert outcome.status == 2 and "m.vocab.txt: wanted a new place" in outcome.err and not out.exists()
+    assert outcome.status == 2 and "m.vocab.txt: expected a new place" in outcome.err and not out.exists()
     assert call(main, run_folder, out, "--overwrite").status == 0
     assert (tmp_path / "m.vocab.txt").read_text() != "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
@@ -219,10 +219,10 @@ def test_what_is_wrong_fails_and_leaves_nothing(run_folder, tmp_path, monkeypatc
     monkeypatch.setattr(tflite_convert, "convert", convert_wrongly)
     outcome = call(main, run_folder, tmp_path / "m.tflite")
     message = {
-        "custom op": "wanted built-in ops without variables, given Betainc",
-        "variable": "without variables, given ASSIGN_VARIABLE",
-        "not a number": "wanted numbers, given nan",
-        "other weights": "wanted the run's answers within 0.0001",
+        "custom op": "expected built-in ops without variables, got Betainc",
+        "variable": "without variables, got ASSIGN_VARIABLE",
+        "not a number": "expected numbers, got nan",
+        "other weights": "expected the run's answers within 0.0001",
     }[fault]
     assert outcome.status == 1 and message in outcome.err
     assert not list(tmp_path.iterdir())
@@ -291,7 +291,7 @@ def test_what_cannot_be_loaded_is_refused(run_folder, tmp_path, fault):
     write_tflite(one_label_bundle(), tmp_path / "m.tflite", [8])
     path = tmp_path / ("m.tflite" if fault.endswith("model") else "m.tokenizer.json")
     path.unlink() if fault.startswith("no") else path.write_bytes(b"{}")
-    with pytest.raises(InputError, match=f"{path.name}: wanted"):
+    with pytest.raises(InputError, match=f"{path.name}: expected"):
         load_tflite(tmp_path / "m.tflite")
 
 

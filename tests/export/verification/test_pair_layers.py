@@ -83,9 +83,9 @@ def test_the_pooled_vectors_are_those_that_the_head_reads():
 def test_sequences_of_pairs_are_those_of_the_preprocessor():
     bundle = make_pair_bundle(("char", "word"))
     features = padded(bundle, sequences(bundle, ROWS))
-    wanted = bundle.preprocessor(*(list(column) for column in zip(*ROWS, strict=True)))
-    assert list(features) == list(wanted)
-    for name, value in wanted.items():
+    expected = bundle.preprocessor(*(list(column) for column in zip(*ROWS, strict=True)))
+    assert list(features) == list(expected)
+    for name, value in expected.items():
         np.testing.assert_array_equal(features[name], value)
     short = sequences(bundle, ROWS, 6)
     assert {len(row) for row in short} == {4}

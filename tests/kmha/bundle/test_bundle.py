@@ -206,7 +206,7 @@ def test_ids_that_are_all_padding_are_answered():
         ([[2, -1, 3]], "given -1"),
         ([[2, 100_000, 3]], "given 100000"),
         ([[2**40]], f"given {2**40}"),
-        ([[2] * 25], "at most 24 long, given length 25"),
+        ([[2] * 25], "at most 24 long, got length 25"),
         ([2, 3], "[B, T]"),
         ([[2.0, 3.0]], "integers"),
         ([[True]], "integers"),

@@ -43,8 +43,8 @@ def test_a_masked_language_model_has_no_labels(folder):
     assert read_manifest(folder)["labels"] == []
     for wrong, message in (
         ({"labels": ["a"]}, "labels must be an empty list"),
-        ({"vocabulary_size": 0}, "vocabulary_size must be a number of tokens, given 0"),
-        ({"vocabulary_size": True}, "vocabulary_size must be a number of tokens, given true"),
+        ({"vocabulary_size": 0}, "vocabulary_size must be a number of tokens, got 0"),
+        ({"vocabulary_size": True}, "vocabulary_size must be a number of tokens, got true"),
     ):
         write_manifest(folder, values | wrong, FILES)
         with pytest.raises(InputError, match=message):
@@ -63,10 +63,10 @@ def test_letters_stay_readable(folder):
 def test_a_third_file_is_checked_too(folder):
     manifest = read_manifest(folder)
     manifest["files"]["more.txt"] = hashlib.sha256(b"a").hexdigest()
-    with pytest.raises(InputError, match="wanted the bundle's file more.txt"):
+    with pytest.raises(InputError, match="expected the bundle's file more.txt"):
         check_files(folder, manifest)
     (folder / "more.txt").write_bytes(b"b")
-    with pytest.raises(InputError, match="more.txt: wanted SHA-256"):
+    with pytest.raises(InputError, match="more.txt: expected SHA-256"):
         check_files(folder, manifest)
 
 

@@ -88,7 +88,7 @@ def test_what_is_no_text_is_refused(texts):
 
 
 def test_it_gives_no_probabilities_of_labels():
-    with pytest.raises(InputError, match="wanted a classifier or a matcher, given a masked language model"):
+    with pytest.raises(InputError, match="expected a classifier or a matcher, got a masked language model"):
         masked_bundle().probabilities(["a"])
 
 
@@ -96,5 +96,5 @@ def test_thresholds_are_refused():
     bundle = masked_bundle()
     with pytest.raises(InputError, match="given one of a masked language model"):
         Bundle(bundle.model, bundle.preprocessor, [], [0.5])
-    with pytest.raises(InputError, match="wanted as many labels as the model with 0 outputs"):
+    with pytest.raises(InputError, match="expected as many labels as the model with 0 outputs"):
         Bundle(bundle.model, bundle.preprocessor, ["a"])

@@ -20,8 +20,8 @@ def bi_bundle():
 
 @given(scores=st.lists(st.sampled_from([0.0, 0.5, 0.25, -1.0]), min_size=1), top=st.integers(1, 9))
 def test_the_best_come_first_and_of_equal_ones_the_earlier(scores, top):
-    wanted = sorted(range(len(scores)), key=lambda place: (-scores[place], place))[:top]
-    assert best_first(np.array(scores, np.float32), top).tolist() == wanted
+    expected = sorted(range(len(scores)), key=lambda place: (-scores[place], place))[:top]
+    assert best_first(np.array(scores, np.float32), top).tolist() == expected
 
 
 def test_a_ranking_is_the_candidates_by_their_scores():
@@ -51,10 +51,10 @@ def test_equal_candidates_have_equal_scores_in_the_order_given(form):
 
 def test_candidates_are_ranked_in_many_batches_as_in_one(monkeypatch):
     texts = [*TEXTS * 3, *EDGE_CASES[:12]]
-    wanted = Ranker(pair_bundle(), texts).scores(TEXTS[1])
-    assert np.isfinite(wanted).all()
+    expected = Ranker(pair_bundle(), texts).scores(TEXTS[1])
+    assert np.isfinite(expected).all()
     monkeypatch.setattr(module, "BATCH_TOKENS", 60)
-    np.testing.assert_allclose(Ranker(pair_bundle(), texts).scores(TEXTS[1]), wanted, atol=1e-5)
+    np.testing.assert_allclose(Ranker(pair_bundle(), texts).scores(TEXTS[1]), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_candidates_are_ranked_in_many_batches_as_in_one(monkeypatch):
     ],
 )
 def test_a_model_without_a_score_cannot_rank(bundle, given):
-    with pytest.raises(InputError, match=f"ranking: wanted a matcher that gives scores, given {given}"):
+    with pytest.raises(InputError, match=f"ranking: expected a matcher that gives scores, got {given}"):
         Ranker(bundle(), ["a"])
 
 
@@ -73,9 +73,9 @@ def test_a_model_without_a_score_cannot_rank(bundle, given):
 def test_candidates_and_queries_must_be_texts(form):
     bundle = make_pair_bundle(form=form)
     wrong: list = ["a", None]
-    with pytest.raises(InputError, match="texts must be strings, given NoneType"):
+    with pytest.raises(InputError, match="texts must be strings, got NoneType"):
         Ranker(bundle, wrong)
-    with pytest.raises(InputError, match="texts must be strings, given NoneType"):
+    with pytest.raises(InputError, match="texts must be strings, got NoneType"):
         Ranker(bundle, ["a", "b"]).scores(wrong[1])
 
 
@@ -90,8 +90,8 @@ def test_vectors_are_of_length_one_and_give_the_scores(bi_bundle):
     assert np.abs(a - b).max() > 0.1
     model = bi_bundle.model
     logits = model.cosine_scale.numpy() * np.sum(a * b, axis=1) + model.cosine_bias.numpy()
-    wanted = bi_bundle.probabilities(list(zip(TEXTS, TEXTS, strict=True)))[:, 0]
-    np.testing.assert_allclose(1 / (1 + np.exp(-logits)), wanted, atol=1e-5)
+    expected = bi_bundle.probabilities(list(zip(TEXTS, TEXTS, strict=True)))[:, 0]
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits)), expected, atol=1e-5)
 
 
 def test_a_vector_depends_on_its_text_alone(bi_bundle, monkeypatch):
@@ -108,10 +108,10 @@ def test_a_vector_depends_on_its_text_alone(bi_bundle, monkeypatch):
 
 def test_stored_vectors_rank_as_their_texts_do(bi_bundle):
     stored = TextVectors(bi_bundle, "b")(TEXTS)
-    wanted = Ranker(bi_bundle, TEXTS).rank(TEXTS[2])
-    assert Ranker(bi_bundle, TEXTS, stored).rank(TEXTS[2]) == wanted
+    expected = Ranker(bi_bundle, TEXTS).rank(TEXTS[2])
+    assert Ranker(bi_bundle, TEXTS, stored).rank(TEXTS[2]) == expected
     for wrong in (stored[:-1], stored[:, :-1], stored.astype(np.float64), np.full_like(stored, np.nan)):
-        with pytest.raises(InputError, match="vectors: wanted finite float32 of shape"):
+        with pytest.raises(InputError, match="vectors: expected finite float32 of shape"):
             Ranker(bi_bundle, TEXTS, wrong)
 
 

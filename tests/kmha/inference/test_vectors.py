@@ -152,10 +152,10 @@ def test_rows_without_a_token_give_finite_vectors():
 def test_something_else_than_texts_is_refused(make):
     read = TextVectors(make())
     for wrong in ([None], ["a", 3]):
-        with pytest.raises(InputError, match="texts must be strings, given"):
+        with pytest.raises(InputError, match="texts must be strings, got"):
             read(wrong)  # pyright: ignore
 
 
 def test_a_matcher_of_the_joint_form_has_no_vectors_of_single_texts():
-    with pytest.raises(InputError, match="wanted a model that reads each text alone, given .* joint form"):
+    with pytest.raises(InputError, match="expected a model that reads each text alone, got .* joint form"):
         TextVectors(make_pair_bundle(form="joint"))

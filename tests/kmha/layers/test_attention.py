@@ -36,7 +36,7 @@ def test_equals_a_loop_in_float64(mask, mask_dtype):
 
 
 def test_a_mask_of_another_rank_is_refused():
-    with pytest.raises(ValueError, match=r"\[B, S\] or \[B, T, S\], given shape \(2, 1, 4, 5\)"):
+    with pytest.raises(ValueError, match=r"\[B, S\] or \[B, T, S\], got shape \(2, 1, 4, 5\)"):
         scaled_dot_product_attention(QUERY, KEY, VALUE, ROW_MASK[:, None])
 
 

@@ -159,5 +159,5 @@ def test_dropout_keeps_as_many_as_it_should_and_each_block_draws_anew(rate):
 
 
 def test_a_mask_of_another_rank_is_refused():
-    with pytest.raises(ValueError, match=r"\[B, S\] or \[B, T, S\], given shape \(2, 1, 11, 7\)"):
+    with pytest.raises(ValueError, match=r"\[B, S\] or \[B, T, S\], got shape \(2, 1, 11, 7\)"):
         blockwise.blockwise_attention(QUERY, KEY, VALUE, PAIR_MASK[:, None])

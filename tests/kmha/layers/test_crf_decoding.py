@@ -159,17 +159,17 @@ def test_what_is_forbidden_is_not_learnt():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CRF(0), "num_tags must be at least 1, given 0"),
-        (lambda: CRF(2, [[1, 1]]), r"allowed must have shape \(2, 2\), given \(1, 2\)"),
-        (lambda: CRF(2, [[1, 1], [1]]), r"allowed must have shape \(2, 2\), given rows of different lengths"),
-        (lambda: CRF(2, allowed_start=[1, 0, 1]), r"allowed_start must have shape \(2,\), given \(3,\)"),
-        (lambda: CRF(2, allowed_end=[1, 2]), "allowed_end must hold 0 and 1 only, given 2"),
+        (lambda: CRF(0), "num_tags must be at least 1, got 0"),
+        (lambda: CRF(2, [[1, 1]]), r"allowed must have shape \(2, 2\), got \(1, 2\)"),
+        (lambda: CRF(2, [[1, 1], [1]]), r"allowed must have shape \(2, 2\), got rows of different lengths"),
+        (lambda: CRF(2, allowed_start=[1, 0, 1]), r"allowed_start must have shape \(2,\), got \(3,\)"),
+        (lambda: CRF(2, allowed_end=[1, 2]), "allowed_end must hold 0 and 1 only, got 2"),
         (
             lambda: CRF(2).build((None, None, 3)),
             r"emissions must be \[B, W, 2\].*given shape \(None, None, 3\)",
         ),
         (lambda: CRF(2).build((None, 2)), r"given shape \(None, 2\)"),
-        (lambda: CRF(2).build(None, (None, 3, 1)), r"word_mask must be \[B, W\], given shape \(None, 3, 1\)"),
+        (lambda: CRF(2).build(None, (None, 3, 1)), r"word_mask must be \[B, W\], got shape \(None, 3, 1\)"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(make, message):

@@ -85,5 +85,5 @@ def test_ngrams_are_added():
 
 
 def test_too_long_is_refused():
-    with pytest.raises(ValueError, match="at most max_length 8, given 9"):
+    with pytest.raises(ValueError, match="at most max_length 8, got 9"):
         TextEmbedding(V, D, 8)(IDS[:1, :9])

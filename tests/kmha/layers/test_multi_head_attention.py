@@ -198,5 +198,5 @@ def test_heads_that_do_not_divide_the_hidden_size_are_refused():
 
 
 def test_odd_heads_cannot_be_rotated():
-    with pytest.raises(ValueError, match="even head size, given 3"):
+    with pytest.raises(ValueError, match="even head size, got 3"):
         MultiHeadAttention(2, head_dim=3, rotary=True)(QUERY)

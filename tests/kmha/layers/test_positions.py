@@ -88,7 +88,7 @@ def test_rows_may_start_anywhere_in_the_table(learned):
 
 
 def test_too_long_is_refused_with_both_numbers():
-    with pytest.raises(ValueError, match="at most max_length 9, given 10"):
+    with pytest.raises(ValueError, match="at most max_length 9, got 10"):
         PositionEmbedding(LENGTH)(np.zeros((1, LENGTH + 1, DIM), "float32"))
-    with pytest.raises(ValueError, match="at most max_length 9, given 10"):
+    with pytest.raises(ValueError, match="at most max_length 9, got 10"):
         PositionEmbedding(LENGTH)(keras.Input((LENGTH + 1, DIM)))

@@ -39,14 +39,14 @@ def by_hand(row, shape):
 
 
 def check_row(features, votes, given, row, length, shape):
-    windows, wanted = by_hand(given["token_ids"][row, :length].tolist(), shape)
+    windows, expected = by_hand(given["token_ids"][row, :length].tolist(), shape)
     segments, _ = by_hand(given["segment_ids"][row, :length].tolist(), shape)
     for index, mask in enumerate(features["padding_mask"][row]):
         known = windows[index] if index < len(windows) else []
         assert mask.tolist() == [1] * len(known) + [0] * (len(mask) - len(known))
         assert features["token_ids"][row, index][mask > 0].tolist() == known
         assert features["segment_ids"][row, index][mask > 0].tolist() == (segments[index] if known else [])
-    np.testing.assert_allclose(votes[row], wanted + [0] * (votes.shape[1] - len(wanted)), rtol=1e-5)
+    np.testing.assert_allclose(votes[row], expected + [0] * (votes.shape[1] - len(expected)), rtol=1e-5)
     assert votes[row].sum() == pytest.approx(length, rel=1e-5)
 
 
@@ -125,8 +125,8 @@ def test_windows_are_joined_as_numpy_does(mode):
     if mode == "attention":
         assert layer.score is not None
         weights *= np.exp(VECTORS[0] @ to_numpy(layer.score.kernel)[:, 0])
-    wanted = VECTORS[0].max(axis=0) if mode == "max" else weights @ VECTORS[0] / weights.sum()
-    np.testing.assert_allclose(found[0], wanted, rtol=1e-5)
+    expected = VECTORS[0].max(axis=0) if mode == "max" else weights @ VECTORS[0] / weights.sum()
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5)
     # A single window gives its own vector to the last bit; a document without tokens the first one's, which is 0.
     np.testing.assert_array_equal(found[1], VECTORS[1, 0])
     assert not to_numpy(layer(0 * VECTORS, VOTES))[2].any()

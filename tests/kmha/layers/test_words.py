@@ -48,5 +48,5 @@ def test_a_position_sees_its_neighbours_and_no_padding(width):
 
 @pytest.mark.parametrize("width", [0, 2])
 def test_a_width_that_has_no_middle_is_refused(width):
-    with pytest.raises(ValueError, match=f"an odd number of at least 1, given {width}"):
+    with pytest.raises(ValueError, match=f"an odd number of at least 1, got {width}"):
         LocalContext(width)

@@ -167,5 +167,5 @@ def test_it_reads_no_more_than_a_window_at_once():
     windowed, plain = models()
     assert (windowed.most_tokens(500), windowed.most_tokens(5)) == (8, 5)
     assert plain.most_tokens(500) == 500
-    with pytest.raises(InputError, match="at most the encoder's max_length 12, given 13"):
+    with pytest.raises(InputError, match="at most the encoder's max_length 12, got 13"):
         TextClassifier(CONFIG, 3, window=13)

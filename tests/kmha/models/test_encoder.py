@@ -92,7 +92,7 @@ def test_token_dropout_acts_in_training_only():
 
 @pytest.mark.parametrize("name", ["BERT's form", "sinusoidal"])
 def test_too_long_is_refused(name):
-    with pytest.raises(ValueError, match=f"at most max_length {MAX_LENGTH}, given {MAX_LENGTH + 1}"):
+    with pytest.raises(ValueError, match=f"at most max_length {MAX_LENGTH}, got {MAX_LENGTH + 1}"):
         _encoder(name)(features([[V - 1] * (MAX_LENGTH + 1)]))
 
 

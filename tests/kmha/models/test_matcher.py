@@ -260,28 +260,28 @@ def test_graded_scores_are_what_they_are():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"encoders": {}}, "encoders must be one granularity or more, given none"),
-        ({"target": "ranks"}, "target must be one of binary, classes, graded, given 'ranks'"),
-        ({"num_labels": 2}, "num_labels must be 1 for a binary target, given 2"),
-        ({"num_labels": 3, "target": "graded"}, "num_labels must be 1 for a graded target, given 3"),
+        ({"encoders": {}}, "encoders must be one granularity or more, got none"),
+        ({"target": "ranks"}, "target must be one of binary, classes, graded, got 'ranks'"),
+        ({"num_labels": 2}, "num_labels must be 1 for a binary target, got 2"),
+        ({"num_labels": 3, "target": "graded"}, "num_labels must be 1 for a graded target, got 3"),
         (
             {"num_labels": 1, "target": "classes"},
-            "num_labels must be at least 2 for a classes target, given 1",
+            "num_labels must be at least 2 for a classes target, got 1",
         ),
         (
             {"form": "bi", "overlap": False, "target": "classes", "num_labels": 2},
             "target must be binary or graded in the bi form, which has one score; given classes",
         ),
-        ({"rounds": 0}, "rounds must be from 1 to 4, given 0"),
-        ({"rounds": 5}, "rounds must be from 1 to 4, given 5"),
+        ({"rounds": 0}, "rounds must be from 1 to 4, got 0"),
+        ({"rounds": 5}, "rounds must be from 1 to 4, got 5"),
         (
             {"symmetric": True, "share_weights": False},
-            "share_weights must be on in a symmetric matcher, given off",
+            "share_weights must be on in a symmetric matcher, got off",
         ),
-        ({"form": "both"}, "form must be one of cross, bi, joint, given 'both'"),
-        ({"pooling": "sum"}, "pooling must be one of cls, mean, max, given 'sum'"),
+        ({"form": "both"}, "form must be one of cross, bi, joint, got 'both'"),
+        ({"pooling": "sum"}, "pooling must be one of cls, mean, max, got 'sum'"),
         ({"form": "bi"}, "overlap must be off in the bi form, whose texts do not see each other; given on"),
-        ({"form": "joint"}, "num_segments must be 2 in the joint form, given 0"),
+        ({"form": "joint"}, "num_segments must be 2 in the joint form, got 0"),
     ],
 )
 def test_what_contradicts_itself_is_refused(options, message):
@@ -294,14 +294,14 @@ def test_what_a_form_cannot_do_is_refused():
     joint, cross = matcher("joint"), matcher("cross")
     features = pair_features(joint, A, B)
     for call in (lambda: joint.encode(features, "a"), lambda: joint.compare(features, [], [])):
-        with pytest.raises(InputError, match="form must be cross or bi to encode texts apart, given joint"):
+        with pytest.raises(InputError, match="form must be cross or bi to encode texts apart, got joint"):
             call()
     with pytest.raises(
-        InputError, match="form must be cross or bi to give texts vectors of their own, given joint"
+        InputError, match="form must be cross or bi to give texts vectors of their own, got joint"
     ):
         joint.vectors(features, "a")
     for model in (joint, cross):
-        with pytest.raises(InputError, match=f"form must be bi to compare vectors, given {model.form}"):
+        with pytest.raises(InputError, match=f"form must be bi to compare vectors, got {model.form}"):
             model.score_vectors(LOGITS, LOGITS)
 
 
@@ -310,7 +310,7 @@ def test_either_text_may_be_as_long_as_the_encoder_takes():
     longest = text(*[5] * (WORDPIECE.max_length - 2))
     assert len(longest) == WORDPIECE.max_length > LENGTH
     assert np.isfinite(to_numpy(model(pair_features(model, [longest], [longest])))).all()
-    with pytest.raises(ValueError, match="at most max_length 17, given 18"):
+    with pytest.raises(ValueError, match="at most max_length 17, got 18"):
         model(pair_features(model, [longest], [longest], None, 18))
 
 

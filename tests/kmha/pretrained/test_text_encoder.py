@@ -47,16 +47,16 @@ def test_any_bytes_have_a_vector_of_their_own(checkpoint):
 
 
 def test_more_than_its_positions_is_refused(checkpoint):
-    with pytest.raises(InputError, match="max_length must be at most the 12 positions of .*tiny, given 13"):
+    with pytest.raises(InputError, match="max_length must be at most the 12 positions of .*tiny, got 13"):
         text_encoder(checkpoint, 13)
-    with pytest.raises(InputError, match="max_length must be at least 3, given 2"):
+    with pytest.raises(InputError, match="max_length must be at least 3, got 2"):
         text_encoder(checkpoint, 2)
 
 
 def test_a_checkpoint_without_a_weight_is_refused_by_its_name(checkpoint):
     weights = checkpoint.read_weights()
     weights.pop("norm/gamma")
-    with pytest.raises(InputError, match="wanted weights for norm/gamma, given none"):
+    with pytest.raises(InputError, match="expected weights for norm/gamma, got none"):
         text_encoder(dataclasses.replace(checkpoint, read_weights=lambda: weights), 12)
 
 

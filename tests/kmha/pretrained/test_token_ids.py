@@ -54,7 +54,7 @@ def test_ids_are_those_of_the_reference(minilm, lower_case):
     )
     ours = Preprocessor(minilm.vocabulary, "wordpiece", lower_case, 512)
     found = ours.cut(tf.constant(SENTENCES))[0].to_list()
-    wanted = [encoding.ids for encoding in reference.encode_batch(SENTENCES)]
-    different = [text for text, a, b in zip(SENTENCES, found, wanted, strict=True) if a != b]
+    expected = [encoding.ids for encoding in reference.encode_batch(SENTENCES)]
+    different = [text for text, a, b in zip(SENTENCES, found, expected, strict=True) if a != b]
     assert not different
-    assert max(map(len, wanted)) > 20 and minilm.vocabulary.id_of("[UNK]") in itertools.chain(*wanted)
+    assert max(map(len, expected)) > 20 and minilm.vocabulary.id_of("[UNK]") in itertools.chain(*expected)

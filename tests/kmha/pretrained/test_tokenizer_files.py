@@ -39,15 +39,15 @@ def test_added_tokens_behind_the_vocabulary_belong_to_it(folder):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"model": None}, "model must be an object, given None"),
-        ({"model": {"type": "Unigram", "vocab": []}}, "type of the model must be WordPiece, given 'Unigram'"),
-        ({"model": {"type": "WordPiece"}}, "continuing_subword_prefix of the model must be ##, given None"),
+        ({"model": None}, "model must be an object, got None"),
+        ({"model": {"type": "Unigram", "vocab": []}}, "type of the model must be WordPiece, got 'Unigram'"),
+        ({"model": {"type": "WordPiece"}}, "continuing_subword_prefix of the model must be ##, got None"),
         ({"model": {"type": "WordPiece", "continuing_subword_prefix": "##", "vocab": 1}}, "vocab must be an object"),
         ({"added_tokens": [{"id": 41, "content": "x"}]}, "ids of the vocabulary must be 0 to 40, each once"),
         ({"added_tokens": [{"id": 3, "content": "x"}]}, "ids of the vocabulary must be 0 to 40, each once"),
         ({"added_tokens": [{"id": "x", "content": "x"}]}, "ids of the vocabulary must be 0 to 40, each once"),
         ({"added_tokens": [{"id": 1, "content": "[PAD]"}]}, "added token '[PAD]' must have the id 0"),
-        ({"added_tokens": ["x"]}, "added_tokens must be a list of objects, given ['x']"),
+        ({"added_tokens": ["x"]}, "added_tokens must be a list of objects, got ['x']"),
         ({"added_tokens": {"x": 1}}, "added_tokens must be a list of objects"),
     ],
 )  # fmt: skip
@@ -89,12 +89,12 @@ def test_case_is_as_the_settings_say_then_as_the_tokenizer_says(tmp_path, settin
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"do_lower_case": "yes"}, "do_lower_case must be true or false, given 'yes'"),
-        ({"do_lower_case": True, "strip_accents": False}, "strip_accents must be as do_lower_case, True, given False"),
-        ({"do_lower_case": False, "strip_accents": True}, "strip_accents must be as do_lower_case, False, given True"),
-        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars must be true, given False"),
-        ({"tokenizer_class": "BertJapaneseTokenizer"}, "tokenizer_class must be BertTokenizer, given 'BertJapanese"),
-        ({"tokenizer_class": ["x"]}, "tokenizer_class must be BertTokenizer, given ['x']"),
+        ({"do_lower_case": "yes"}, "do_lower_case must be true or false, got 'yes'"),
+        ({"do_lower_case": True, "strip_accents": False}, "strip_accents must be as do_lower_case, True, got False"),
+        ({"do_lower_case": False, "strip_accents": True}, "strip_accents must be as do_lower_case, False, got True"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars must be true, got False"),
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, "tokenizer_class must be BertTokenizer, got 'BertJapanese"),
+        ({"tokenizer_class": ["x"]}, "tokenizer_class must be BertTokenizer, got ['x']"),
     ],
 )  # fmt: skip
 def test_what_our_tokenizer_does_not_do_is_refused(tmp_path, settings, said):

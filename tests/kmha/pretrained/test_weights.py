@@ -49,7 +49,7 @@ def test_fewer_blocks_are_evenly_spread_with_the_last_one(ours, theirs, kept):
 
 
 def test_more_blocks_than_there_are_is_refused():
-    with pytest.raises(InputError, match="num_layers must be at most the checkpoint's 2, given 3"):
+    with pytest.raises(InputError, match="num_layers must be at most the checkpoint's 2, got 3"):
         put_weights(built(num_layers=3), WEIGHTS, 2)
 
 
@@ -62,7 +62,7 @@ def test_a_shorter_encoder_takes_the_first_positions():
 
 
 def test_a_longer_encoder_is_refused():
-    with pytest.raises(InputError, match=r"position/table must have shape \[25, 16\], given \[24, 16\]"):
+    with pytest.raises(InputError, match=r"position/table must have shape \[25, 16\], got \[24, 16\]"):
         put_weights(built(max_length=25), WEIGHTS, 2)
 
 
@@ -73,8 +73,8 @@ def test_chosen_rows_give_the_same_states_under_their_new_ids():
     ids = np.array([[2, 5, 6, 7, 3]], "int32")
     mask, segments = np.ones_like(ids), np.zeros_like(ids)
     found = hidden_states(pruned, ids, mask, segments)[-1]
-    wanted = hidden_states(filled(BERT), np.asarray(rows, "int32")[ids], mask, segments)[-1]
-    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    expected = hidden_states(filled(BERT), np.asarray(rows, "int32")[ids], mask, segments)[-1]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_what_there_is_no_weight_for_stays_and_is_told():
@@ -88,5 +88,5 @@ def test_what_there_is_no_weight_for_stays_and_is_told():
 
 
 def test_another_width_is_refused():
-    with pytest.raises(InputError, match=r"must have shape \[40, 8\], given \[40, 16\]"):
+    with pytest.raises(InputError, match=r"must have shape \[40, 8\], got \[40, 16\]"):
         put_weights(built(hidden_dim=8), WEIGHTS, 2)

@@ -64,11 +64,11 @@ def test_rows_without_a_token_are_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"norm": "pre"}, "norm must be post, given pre"),
-        ({"positions": "rotary"}, "positions must be learned, given rotary"),
-        ({"positions": "none"}, "positions must be learned, given none"),
-        ({"ngram_buckets": 11}, "ngram_buckets must be 0, given 11"),
-        ({"head_dim": 4}, "head_dim must be hidden_dim / num_heads, given 4"),
+        ({"norm": "pre"}, "norm must be post, got pre"),
+        ({"positions": "rotary"}, "positions must be learned, got rotary"),
+        ({"positions": "none"}, "positions must be learned, got none"),
+        ({"ngram_buckets": 11}, "ngram_buckets must be 0, got 11"),
+        ({"head_dim": 4}, "head_dim must be hidden_dim / num_heads, got 4"),
     ],
 )
 def test_an_encoder_that_bert_cannot_be_is_refused_and_nothing_is_written(tmp_path, changes, said):
@@ -84,5 +84,5 @@ def test_an_encoder_that_bert_cannot_be_is_refused_and_nothing_is_written(tmp_pa
 @pytest.mark.parametrize("tokenization", ["char", "word"])
 def test_other_tokens_than_word_pieces_are_refused(tokenization):
     check_bert(BERT, "wordpiece")
-    with pytest.raises(InputError, match=f"tokenization must be wordpiece, given {tokenization}"):
+    with pytest.raises(InputError, match=f"tokenization must be wordpiece, got {tokenization}"):
         check_bert(BERT, tokenization)

@@ -123,11 +123,11 @@ def test_words_that_are_broken_are_those_the_table_forbids(scheme, data):
     tags, names = data.draw(sequences(scheme)), all_tags(scheme)
     start, pairs, end = allowed_transitions(names, scheme)
     ids = [names.index(tag) for tag in tags]
-    wanted = {place + 1 for place, pair in enumerate(itertools.pairwise(ids)) if not pairs[pair]}
+    expected = {place + 1 for place, pair in enumerate(itertools.pairwise(ids)) if not pairs[pair]}
     if ids:
-        wanted |= {0} if not start[ids[0]] else set()
-        wanted |= {len(ids) - 1} if not end[ids[-1]] else set()
-    assert broken(tags, scheme) == sorted(wanted)
+        expected |= {0} if not start[ids[0]] else set()
+        expected |= {len(ids) - 1} if not end[ids[-1]] else set()
+    assert broken(tags, scheme) == sorted(expected)
 
 
 @pytest.mark.parametrize("scheme", WITH_SPANS)
@@ -137,8 +137,8 @@ def test_the_strict_reading_is_that_of_seqeval(scheme):
     for _ in range(1000):
         tags = generator.choices(names, k=generator.randrange(12))
         theirs = Tokens([tag.replace("M", "I", 1) for tag in tags], SEQEVAL[scheme]).entities
-        wanted = [(each.start, each.end, each.tag.replace("_", "")) for each in theirs]
-        assert [tuple(span) for span in strict_spans_of(tags, scheme)] == wanted, tags
+        expected = [(each.start, each.end, each.tag.replace("_", "")) for each in theirs]
+        assert [tuple(span) for span in strict_spans_of(tags, scheme)] == expected, tags
 
 
 BROKEN = [
@@ -201,13 +201,13 @@ def test_missing_tags_are_those_of_the_same_types():
 @pytest.mark.parametrize("tag", ["M-A", "E", "PER", "B-", "", "O-A", "BI-A", "b-A"])
 def test_a_tag_that_the_scheme_does_not_have(tag):
     for call in (spans_of, strict_spans_of, broken, repaired, allowed_transitions):
-        with pytest.raises(InputError, match="scheme bio: wanted O, B-TYPE, I-TYPE; given"):
+        with pytest.raises(InputError, match="scheme bio: expected O, B-TYPE, I-TYPE; got"):
             call([tag], "bio")
 
 
 @pytest.mark.parametrize("span", [(0, 0, "A"), (2, 1, "A"), (-1, 1, "A"), (2, 4, "A"), (0, 2, "B")])
 def test_spans_that_cannot_be_spelt(span):
-    with pytest.raises(ValueError, match="wanted spans apart within 3 words"):
+    with pytest.raises(ValueError, match="expected spans apart within 3 words"):
         tags_of([Span(0, 1, "A"), Span(*span)], 3, "bio")
 
 

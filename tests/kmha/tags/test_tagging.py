@@ -114,15 +114,15 @@ def test_bytes_are_read_as_text():
 
 def test_what_is_no_sentence_is_refused():
     bundle = tagger_bundle("spelt")
-    with pytest.raises(InputError, match="must be a list of texts or of lists of words, given one text"):
+    with pytest.raises(InputError, match="must be a list of texts or of lists of words, got one text"):
         bundle.predict("old bread")
     wrong: list[Any] = [3, ["a", 3]]
     for given_kind, each in zip(("int", "list"), wrong, strict=True):
-        with pytest.raises(InputError, match=f"must be texts or lists of words, given {given_kind}"):
+        with pytest.raises(InputError, match=f"must be texts or lists of words, got {given_kind}"):
             bundle.predict([each])
-    with pytest.raises(InputError, match="sentence 2: wanted at most 2,048 words, given 2,049"):
+    with pytest.raises(InputError, match="sentence 2: expected at most 2,048 words, got 2,049"):
         list(bundle.answers(iter(["fine", "x " * (MOST_WORDS + 1)])))
-    with pytest.raises(InputError, match="wanted a classifier or a matcher, given a tagger"):
+    with pytest.raises(InputError, match="expected a classifier or a matcher, got a tagger"):
         bundle.probabilities(["old"])
 
 

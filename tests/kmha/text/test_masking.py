@@ -64,8 +64,8 @@ def test_only_ordinary_tokens_are_hidden_and_as_many_as_wanted(rows, seed, share
         assert all(row[position] == true for position, true in targets.items())
         assert all(now[p] == row[p] for p in range(len(row)) if p not in targets)
         assert all(now[p] == MASK or now[p] in ORDINARY for p in targets)
-        wanted = max(share * len(maskable), 1.0) if maskable else 0
-        assert abs(len(targets) - wanted) < 1 + 1e-3
+        expected = max(share * len(maskable), 1.0) if maskable else 0
+        assert abs(len(targets) - expected) < 1 + 1e-3
 
 
 @given(rows=rows_of_ids, seed=st.integers(0, 2**30), share=st.sampled_from([0.15, 0.5]))

@@ -167,5 +167,5 @@ def test_its_config_makes_its_like():
 
 @pytest.mark.parametrize("max_length", [2, 0, -1])
 def test_a_length_without_room_is_refused(max_length):
-    with pytest.raises(InputError, match=f"max_length must be at least 3, given {max_length}"):
+    with pytest.raises(InputError, match=f"max_length must be at least 3, got {max_length}"):
         preprocessor(max_length=max_length)

@@ -64,10 +64,10 @@ def test_spellings_keep_both_ends_of_a_long_word():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"split": "lines"}, "split must be one of words, characters, given 'lines'")],
+    [({"split": "lines"}, "split must be one of words, characters, got 'lines'")],
 )
 def test_wrong_settings_are_refused(options, words):
     with pytest.raises(InputError, match=words):
         SentencePreprocessor(preprocessor(), **options)
-    with pytest.raises(InputError, match="max_length must be at least 8 for sentences, given 5"):
+    with pytest.raises(InputError, match="max_length must be at least 8 for sentences, got 5"):
         SentencePreprocessor(preprocessor(max_length=5))

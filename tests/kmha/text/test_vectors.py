@@ -80,24 +80,24 @@ def test_only_the_line_feed_ends_a_line_and_only_the_space_a_field(tmp_path, odd
 )
 def test_another_width_is_refused_by_line_and_flag(tmp_path, content, line, given):
     message = refused(tmp_path, content)
-    assert f"vectors.txt:{line}: wanted vectors of 3 numbers (--encoder.hidden-dim)" in message
+    assert f"vectors.txt:{line}: expected vectors of 3 numbers (--encoder.hidden-dim)" in message
     assert message.endswith(given)
 
 
 @pytest.mark.parametrize("value", ["x", "nan", "inf", "-inf", "1e99", "1,5", ""])
 def test_what_is_no_finite_number_is_refused(tmp_path, value):
     message = refused(tmp_path, f"stone 1 2 3\nbread 1 {value} 3\n")
-    assert "vectors.txt:2: wanted 3 numbers after 'bread'" in message
+    assert "vectors.txt:2: expected 3 numbers after 'bread'" in message
 
 
 def test_invalid_utf8_is_refused_by_line(tmp_path):
-    assert "vectors.txt:2: wanted UTF-8" in refused(tmp_path, b"bread 1 2 3\ncaf\xe9 1 2 3\n")
+    assert "vectors.txt:2: expected UTF-8" in refused(tmp_path, b"bread 1 2 3\ncaf\xe9 1 2 3\n")
 
 
 @pytest.mark.parametrize("name", ["absent.txt", ""])
 def test_a_missing_file_or_a_folder_is_refused(tmp_path, name):
     with pytest.raises(
-        InputError, match=f"^{re.escape(str(tmp_path / name))}: wanted a file of word vectors"
+        InputError, match=f"^{re.escape(str(tmp_path / name))}: expected a file of word vectors"
     ):
         read_vectors(tmp_path / name, VOCABULARY, 3, True)
 

@@ -84,7 +84,7 @@ def test_an_empty_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["absent.txt", ""])
 def test_a_missing_file_or_a_folder_is_refused(tmp_path, name):
-    with pytest.raises(InputError, match="wanted a vocabulary file") as error:
+    with pytest.raises(InputError, match="expected a vocabulary file") as error:
         Vocabulary.read(tmp_path / name)
     one_line(error)
 

@@ -15,7 +15,7 @@ def words(text: str, split: Split = "words") -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("Anna met Bob.", ["Anna", "met", "Bob", "."]),
         ("Don't! It’s 3,5 % (or 1.5)", ["Don't", "!", "It’s", "3,5", "%", "(", "or", "1.5", ")"]),
@@ -29,8 +29,8 @@ def words(text: str, split: Split = "words") -> list[str]:
         (" \t\u3000\n", []),
     ],
 )
-def test_words(text, wanted):
-    assert words(text) == wanted
+def test_words(text, expected):
+    assert words(text) == expected
 
 
 def test_characters():

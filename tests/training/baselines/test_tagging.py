@@ -126,5 +126,5 @@ def test_what_does_not_fit():
         fit_tag_baseline([["a"]], [["O", "O"]], [], [], seed=0)
     with pytest.raises(ValueError, match="a tag for each word"):
         fit_tag_baseline([["a"]], [["O"]], [["a"]], [], seed=0)
-    with pytest.raises(ValueError, match="wanted training words, got none"):
+    with pytest.raises(ValueError, match="expected training words, got none"):
         fit_tag_baseline([[]], [[]], [], [], seed=0)

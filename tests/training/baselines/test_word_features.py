@@ -20,8 +20,16 @@ def test_shapes():
 
 def test_features_of_a_word():
     names = word_features(["The", "Well-known", "3", "."])[1]
-    wanted = {"word=Well-known", "low=well-known", "shape=Xx-x", "begin=wel", "end=nown", "in=l-k", "hyphen"}
-    assert wanted <= set(names)
+    expected = {
+        "word=Well-known",
+        "low=well-known",
+        "shape=Xx-x",
+        "begin=wel",
+        "end=nown",
+        "in=l-k",
+        "hyphen",
+    }
+    assert expected <= set(names)
     assert {"-1=the", "+1=3", "-1+0=the\nwell-known", "+0+1=well-known\n3", "shapes=Xx\nXx-x\nd"} <= set(
         names
     )

@@ -32,13 +32,13 @@ def test_numbers_in_their_range_pass():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (Whole(rows=0), "--rows: wanted at least 1, given 0"),
-        (Whole(even_lower=-2), "--even-lower: wanted above -2 and at most 2, given -2"),
-        (Whole(even_lower=math.inf), "--even-lower: wanted above -2 and at most 2, given inf"),
-        (Whole(part=Part(some_share=1.0)), "--part.some-share: wanted at least 0 and below 1, given 1.0"),
+        (Whole(rows=0), "--rows: expected at least 1, got 0"),
+        (Whole(even_lower=-2), "--even-lower: expected above -2 and at most 2, got -2"),
+        (Whole(even_lower=math.inf), "--even-lower: expected above -2 and at most 2, got inf"),
+        (Whole(part=Part(some_share=1.0)), "--part.some-share: expected at least 0 and below 1, got 1.0"),
         (
             Whole(part=Part(some_share=math.nan)),
-            "--part.some-share: wanted at least 0 and below 1, given nan",
+            "--part.some-share: expected at least 0 and below 1, got nan",
         ),
     ],
 )

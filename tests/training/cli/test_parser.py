@@ -66,12 +66,12 @@ def test_both_spellings_of_a_flag_mean_the_same():
         (["--rows=3"], "unknown flag --rows; did you mean --section.rows?"),
         (["--section.no_onn"], "unknown flag --section.no_onn; did you mean --section.no-on?"),
         (["--place", "x"], "unknown flag --place"),
-        (["--section.rows", "three"], "--section.rows: wanted a whole number, given 'three'"),
-        (["--section.rows", "1.5"], "--section.rows: wanted a whole number, given '1.5'"),
-        (["--section.share", "much"], "--section.share: wanted a number, given 'much'"),
-        (["--section.rows"], "--section.rows: wanted a value, given none"),
-        (["--section.rows", "0"], "--section.rows: wanted at least 1, given 0"),
-        (["--section.orders", "2", "x"], "--section.orders: wanted other values, given ['2', 'x']"),
+        (["--section.rows", "three"], "--section.rows: expected a whole number, got 'three'"),
+        (["--section.rows", "1.5"], "--section.rows: expected a whole number, got '1.5'"),
+        (["--section.share", "much"], "--section.share: expected a number, got 'much'"),
+        (["--section.rows"], "--section.rows: expected a value, got none"),
+        (["--section.rows", "0"], "--section.rows: expected at least 1, got 0"),
+        (["--section.orders", "2", "x"], "--section.orders: expected other values, got ['2', 'x']"),
         (["there"], "unexpected argument there"),
         (["-x"], "unexpected argument -x"),
     ],
@@ -92,7 +92,7 @@ def test_the_message_is_the_same_in_a_frame_in_colours_or_plain(encoding, termin
     monkeypatch.setattr(sys, "stdout", out)
     with pytest.raises(InputError) as caught:
         parse(FitConfig, ["--precision", "fp16"], "fit")
-    assert str(caught.value) == ("--precision: wanted one of 'float32', 'bfloat16', 'float16', given 'fp16'")
+    assert str(caught.value) == ("--precision: expected one of 'float32', 'bfloat16', 'float16', got 'fp16'")
 
 
 def test_a_missing_argument_is_named_with_its_help():
@@ -106,10 +106,10 @@ def test_a_number_out_of_range_is_blamed_on_the_file_only_where_it_stands_there(
     path.write_text("[section]\nrows = 0\n")
     with pytest.raises(InputError) as caught:
         parsed("--config", str(path))
-    assert str(caught.value) == f"{path}: --section.rows: wanted at least 1, given 0"
+    assert str(caught.value) == f"{path}: --section.rows: expected at least 1, got 0"
     with pytest.raises(InputError) as caught:
         parsed("--config", str(path), "--section.rows=-1")
-    assert str(caught.value) == "--section.rows: wanted at least 1, given -1"
+    assert str(caught.value) == "--section.rows: expected at least 1, got -1"
 
 
 def raising(error: BaseException):

@@ -61,27 +61,27 @@ def test_a_file_is_spelt_as_flags(tmp_path, text, expected):
         ("share = 1", "{path}: unknown key share; did you mean section.share?"),
         ("section.quux = 1", "{path}: unknown key section.quux"),
         ("config = 'b.toml'", "{path}: unknown key config"),
-        ("section = 3", "{path}: section must be a section, given 3"),
-        ("[name]", "{path}: name must be a string, given {{}}"),
-        ("section.whole_number = 'x'", "{path}: section.whole_number must be a whole number, given 'x'"),
-        ("section.whole_number = 2.0", "{path}: section.whole_number must be a whole number, given 2.0"),
-        ("section.whole_number = true", "{path}: section.whole_number must be a whole number, given True"),
-        ("section.share = '0.5'", "{path}: section.share must be a number, given '0.5'"),
-        ("section.share = true", "{path}: section.share must be a number, given True"),
-        ("quick = 1", "{path}: quick must be true or false, given 1"),
-        ("section.orders = 2", "{path}: section.orders must be a list, each item a whole number, given 2"),
+        ("section = 3", "{path}: section must be a section, got 3"),
+        ("[name]", "{path}: name must be a string, got {{}}"),
+        ("section.whole_number = 'x'", "{path}: section.whole_number must be a whole number, got 'x'"),
+        ("section.whole_number = 2.0", "{path}: section.whole_number must be a whole number, got 2.0"),
+        ("section.whole_number = true", "{path}: section.whole_number must be a whole number, got True"),
+        ("section.share = '0.5'", "{path}: section.share must be a number, got '0.5'"),
+        ("section.share = true", "{path}: section.share must be a number, got True"),
+        ("quick = 1", "{path}: quick must be true or false, got 1"),
+        ("section.orders = 2", "{path}: section.orders must be a list, each item a whole number, got 2"),
         (
             "section.orders = ['x']",
-            "{path}: section.orders must be a list, each item a whole number, given ['x']",
+            "{path}: section.orders must be a list, each item a whole number, got ['x']",
         ),
         (
             "section.kind = 'gren'",
-            "{path}: section.kind must be one of red, green, given 'gren'; did you mean green?",
+            "{path}: section.kind must be one of red, green, got 'gren'; did you mean green?",
         ),
-        ("section.maybe = 'yes'", "{path}: section.maybe must be true or false, given 'yes'"),
-        ("section.file = 3", "{path}: section.file must be a path, given 3"),
-        ("name = ", "{path}: valid TOML wanted: Invalid value (at end of document)"),
-        ("name = 'a'\n[name]", "{path}: valid TOML wanted: Cannot overwrite a value (at line 2, column 6)"),
+        ("section.maybe = 'yes'", "{path}: section.maybe must be true or false, got 'yes'"),
+        ("section.file = 3", "{path}: section.file must be a path, got 3"),
+        ("name = ", "{path}: valid TOML expected: Invalid value (at end of document)"),
+        ("name = 'a'\n[name]", "{path}: valid TOML expected: Cannot overwrite a value (at line 2, column 6)"),
     ],
 )
 def test_what_is_wrong_is_named_with_file_and_key(tmp_path, text, message):
@@ -91,8 +91,8 @@ def test_what_is_wrong_is_named_with_file_and_key(tmp_path, text, message):
 
 
 def test_a_missing_file_and_one_in_another_encoding(tmp_path):
-    with pytest.raises(InputError, match="--config none.toml: wanted a TOML file, No such file"):
+    with pytest.raises(InputError, match="--config none.toml: expected a TOML file, No such file"):
         toml_flags(Path("none.toml"), Config)
     (tmp_path / "a.toml").write_bytes(b"# fine\nname = '\xff'\n")
-    with pytest.raises(InputError, match=r"a\.toml:2: UTF-8 text wanted"):
+    with pytest.raises(InputError, match=r"a\.toml:2: UTF-8 text expected"):
         toml_flags(tmp_path / "a.toml", Config)

@@ -18,5 +18,5 @@ def test_a_picture_is_whole_and_replaces_another(tmp_path):
 
 def test_nothing_to_draw_with_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"--out: wanted matplotlib .*kmha\[report\]"):
+    with pytest.raises(InputError, match=r"--out: expected matplotlib .*kmha\[report\]"):
         check_matplotlib()

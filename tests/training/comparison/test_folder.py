@@ -33,7 +33,7 @@ def test_other_settings_are_refused(tmp_path):
     with opened(tmp_path, SETTINGS, overwrite=False) as place:
         place.keep("cnn", 0.1, {})
     with (
-        pytest.raises(InputError, match=r"--train\.epochs 2, given 3; --overwrite starts anew"),
+        pytest.raises(InputError, match=r"--train\.epochs 2, got 3; --overwrite starts anew"),
         opened(tmp_path, {**SETTINGS, "train": {"epochs": 3}}, overwrite=False),
     ):
         pass

@@ -86,7 +86,7 @@ def test_ngrams_of_the_checkpoint_stay_as_they_are(tmp_path):
     make_bundle(ngram_buckets=11).save(tmp_path / "run")
     assert not has_new_ngrams(resolve_task_defaults(starting_from(tmp_path / "run")))
     with pytest.raises(
-        InputError, match="--encoder.ngram-buckets: wanted the 11 of --encoder.pretrained, given 13"
+        InputError, match="--encoder.ngram-buckets: expected the 11 of --encoder.pretrained, got 13"
     ):
         with_shape(starting_from(tmp_path / "run", ngram_buckets=13))
 
@@ -94,14 +94,14 @@ def test_ngrams_of_the_checkpoint_stay_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"num_layers": 3}, "--encoder.num-layers: wanted at most the 2 of --encoder.pretrained, given 3"),
-        ({"hidden_dim": 32}, "--encoder.hidden-dim: wanted the 16 of --encoder.pretrained, given 32"),
-        ({"norm": "pre"}, "--encoder.norm: wanted the post of --encoder.pretrained, given pre"),
+        ({"num_layers": 3}, "--encoder.num-layers: expected at most the 2 of --encoder.pretrained, got 3"),
+        ({"hidden_dim": 32}, "--encoder.hidden-dim: expected the 16 of --encoder.pretrained, got 32"),
+        ({"norm": "pre"}, "--encoder.norm: expected the post of --encoder.pretrained, got pre"),
         (
             {"positions": "rotary"},
-            "--encoder.positions: wanted the learned of --encoder.pretrained, given rotary",
+            "--encoder.positions: expected the learned of --encoder.pretrained, got rotary",
         ),
-        ({"vectors": "v.txt"}, "--encoder.vectors: wanted none beside --encoder.pretrained, given v.txt"),
+        ({"vectors": "v.txt"}, "--encoder.vectors: expected none beside --encoder.pretrained, got v.txt"),
     ],
 )
 def test_a_shape_that_contradicts_the_checkpoint_is_refused(run, section, message):
@@ -115,15 +115,15 @@ def test_a_shape_that_contradicts_the_checkpoint_is_refused(run, section, messag
     [
         (
             {"tokenization": "char"},
-            "--text.tokenization: wanted wordpiece as in --encoder.pretrained, given char",
+            "--text.tokenization: expected wordpiece as in --encoder.pretrained, got char",
         ),
-        ({"lower_case": False}, "--text.lower-case: wanted True as in --encoder.pretrained, given False"),
+        ({"lower_case": False}, "--text.lower-case: expected True as in --encoder.pretrained, got False"),
         (
             {"max_length": 25},
-            "--text.max-length: wanted at most the 24 positions of --encoder.pretrained, given 25; --classify.window"
+            "--text.max-length: expected at most the 24 positions of --encoder.pretrained, got 25; --classify.window"
             " reads longer texts in windows",
         ),
-        ({"vocabulary": "v.txt"}, "--text.vocabulary: wanted none beside --encoder.pretrained, given v.txt"),
+        ({"vocabulary": "v.txt"}, "--text.vocabulary: expected none beside --encoder.pretrained, got v.txt"),
     ],
 )
 def test_texts_cut_in_another_way_are_refused(run, text, message):
@@ -136,7 +136,7 @@ def test_both_texts_of_a_pair_must_have_room(run):
     config = dataclasses.replace(starting_from(run), task="match")
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, train="pairs.csv"))
     with pytest.raises(
-        InputError, match="wanted room for both texts in the 24 positions .* given 20, 39 for both"
+        InputError, match="expected room for both texts in the 24 positions .* got 20, 39 for both"
     ):
         check_settings(config)
     check_settings(dataclasses.replace(config, text=TextSection(max_length=12)))
@@ -146,11 +146,11 @@ def test_several_granularities_are_refused(run):
     task = MatchTask(granularities=("wordpiece", "char"))
     config = dataclasses.replace(starting_from(run), task="match", match=task)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, train="pairs.csv"))
-    with pytest.raises(InputError, match="--match.granularities: wanted one beside --encoder.pretrained"):
+    with pytest.raises(InputError, match="--match.granularities: expected one beside --encoder.pretrained"):
         check_settings(config)
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path):
     for name in ("nowhere", str(tmp_path)):
-        with pytest.raises(InputError, match=f"--encoder.pretrained {name}: wanted "):
+        with pytest.raises(InputError, match=f"--encoder.pretrained {name}: expected "):
             check_settings(FitConfig(encoder=EncoderSection(pretrained=name)))

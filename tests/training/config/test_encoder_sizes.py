@@ -29,11 +29,11 @@ def test_without_a_name_numbers_stay():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"num_heads": 8}, "--encoder.num-heads: wanted 2 for --encoder.size tiny, given 8"),
-        ({"hidden_dim": 64}, "--encoder.hidden-dim: wanted 128 for --encoder.size tiny, given 64"),
-        ({"num_layers": 6}, "--encoder.num-layers: wanted 2 for --encoder.size tiny, given 6"),
-        ({"intermediate_dim": 1}, "--encoder.intermediate-dim: wanted 512 for --encoder.size tiny, given 1"),
-        ({"head_dim": 32}, "--encoder.head-dim: wanted 64 for --encoder.size tiny, given 32"),
+        ({"num_heads": 8}, "--encoder.num-heads: expected 2 for --encoder.size tiny, got 8"),
+        ({"hidden_dim": 64}, "--encoder.hidden-dim: expected 128 for --encoder.size tiny, got 64"),
+        ({"num_layers": 6}, "--encoder.num-layers: expected 2 for --encoder.size tiny, got 6"),
+        ({"intermediate_dim": 1}, "--encoder.intermediate-dim: expected 512 for --encoder.size tiny, got 1"),
+        ({"head_dim": 32}, "--encoder.head-dim: expected 64 for --encoder.size tiny, got 32"),
     ],
 )
 def test_numbers_that_contradict_the_name_are_refused(values, message):

@@ -34,7 +34,7 @@ def test_settings_for_a_teacher_want_one(name, value):
     with pytest.raises(InputError) as caught:
         check_teacher(config_of(**{name: value}))
     flag = name.replace("_", "-")
-    assert str(caught.value) == f"--distill.{flag}: wanted --distill.teacher beside it, given none"
+    assert str(caught.value) == f"--distill.{flag}: expected --distill.teacher beside it, got none"
     check_teacher(config_of(temperature=9.0))
 
 
@@ -43,13 +43,13 @@ def test_another_task_is_refused(tmp_path):
     with pytest.raises(InputError) as caught:
         check_teacher(config_of(teacher=run))
     assert str(caught.value) == (
-        f"--distill.teacher {run}: wanted a classifier for --task classify, given a matcher"
+        f"--distill.teacher {run}: expected a classifier for --task classify, got a matcher"
     )
 
 
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(
-        InputError, match=r"^--distill.teacher .*/none: .*wanted a run folder with bundle.json"
+        InputError, match=r"^--distill.teacher .*/none: .*expected a run folder with bundle.json"
     ):
         check_teacher(config_of(teacher=tmp_path / "none"))
 
@@ -57,14 +57,14 @@ def test_what_is_no_run_is_refused(tmp_path):
 def test_a_loss_over_all_pairs_of_a_batch_has_no_teacher(tmp_path):
     run = write_run(tmp_path / "run", "match", ["score"])
     task = MatchTask(form="bi", loss="contrastive")
-    with pytest.raises(InputError, match="^--match.loss: wanted one that scores each pair by itself"):
+    with pytest.raises(InputError, match="^--match.loss: expected one that scores each pair by itself"):
         check_teacher(config_of("match", task, teacher=run))
 
 
 def test_a_cache_is_a_folder(tmp_path):
     run = write_run(tmp_path / "run", "classify", ["a", "b"])
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"^--distill.cache .*/file: wanted a folder, given a file"):
+    with pytest.raises(InputError, match=r"^--distill.cache .*/file: expected a folder, got a file"):
         check_teacher(config_of(teacher=run, cache=tmp_path / "file"))
     check_teacher(config_of(teacher=run, cache=tmp_path / "new"))
 
@@ -73,22 +73,22 @@ MANY = [f"label {number:02}" for number in range(20)]
 
 
 @pytest.mark.parametrize(
-    ("labels", "wanted", "message"),
+    ("labels", "expected", "message"),
     [
-        (["a", "b"], ["a", "c"], "wanted a model of the labels of t.csv, a, c, given a, b"),
+        (["a", "b"], ["a", "c"], "expected a model of the labels of t.csv, a, c, got a, b"),
         (["b", "a"], ["a", "b"], None),
         (MANY[1:], MANY[:-1], "given one that lacks label 00 and has label 19"),
         (MANY, MANY[:14], "label 14, label 15, label 16, label 17, label 18, label 19"),
         (MANY[:1], MANY, "lacks label 01, label 02"),
     ],
 )
-def test_labels_are_those_of_the_rows(tmp_path, labels, wanted, message):
+def test_labels_are_those_of_the_rows(tmp_path, labels, expected, message):
     config = config_of(teacher=write_run(tmp_path / "run", "classify", labels))
     if message is None:
-        check_same_answers(config, ClassifyTask(), wanted, "t.csv")
+        check_same_answers(config, ClassifyTask(), expected, "t.csv")
         return
     with pytest.raises(InputError) as caught:
-        check_same_answers(config, ClassifyTask(), wanted, "t.csv")
+        check_same_answers(config, ClassifyTask(), expected, "t.csv")
     assert str(caught.value).startswith("--distill.teacher") and message in str(caught.value)
 
 
@@ -98,17 +98,17 @@ def test_labels_are_those_of_the_rows(tmp_path, labels, wanted, message):
         (
             "classify",
             ClassifyTask(multi_label=True),
-            "wanted a model of several labels a row as in t.csv, given one of one",
+            "expected a model of several labels a row as in t.csv, got one of one",
         ),
         (
             "match",
             MatchTask(target="graded"),
-            "wanted a model of a graded target as in t.csv, given one of a binary target",
+            "expected a model of a graded target as in t.csv, got one of a binary target",
         ),
         (
             "tag",
             TagTask(scheme="none"),
-            "wanted a model of tags that spell no spans as in t.csv, given one of tags spelt bio",
+            "expected a model of tags that spell no spans as in t.csv, got one of tags spelt bio",
         ),
     ],
 )

@@ -31,69 +31,72 @@ def with_match(**values) -> FitConfig:
     [
         (
             with_encoder(hidden_dim=100, num_heads=3),
-            "--encoder.num-heads must divide --encoder.hidden-dim, given --encoder.hidden-dim 100 and"
+            "--encoder.num-heads must divide --encoder.hidden-dim, got --encoder.hidden-dim 100 and"
             " --encoder.num-heads 3; or give --encoder.head-dim",
         ),
-        (with_encoder(hidden_dim=0), "--encoder.hidden-dim must be at least 1, given 0"),
-        (with_encoder(num_layers=-1), "--encoder.num-layers must be at least 0, given -1"),
-        (with_encoder(dropout=1.5), "--encoder.dropout must be a probability in [0, 1), given 1.5"),
+        (with_encoder(hidden_dim=0), "--encoder.hidden-dim must be at least 1, got 0"),
+        (with_encoder(num_layers=-1), "--encoder.num-layers must be at least 0, got -1"),
+        (with_encoder(dropout=1.5), "--encoder.dropout must be a probability in [0, 1), got 1.5"),
         (with_encoder(attention_dropout=1), "--encoder.attention-dropout must be a probability"),
         (
             with_encoder(positions="rotary", head_dim=3),
             "--encoder.head-dim must be even for rotary positions",
         ),
-        (with_encoder(ngram_orders=(1, 2)), "--encoder.ngram-orders must be 2 or more each, given (1, 2)"),
-        (with_encoder(ngram_buckets=2**18), "--encoder.ngram-buckets must be below 262144, given 262144"),
+        (with_encoder(ngram_orders=(1, 2)), "--encoder.ngram-orders must be 2 or more each, got (1, 2)"),
+        (with_encoder(ngram_buckets=2**18), "--encoder.ngram-buckets must be below 262144, got 262144"),
         (with_text(vocabulary_size=2**18), "--text.vocabulary-size must be below 262144 with n-grams"),
-        (with_text(vocabulary_size=5), "--text.vocabulary-size: wanted more than 5, given 5"),
-        (with_text(max_length=2), "--text.max-length: wanted at least 3, given 2"),
-        (with_text(vocabulary=Path("none.txt")), "none.txt: wanted a vocabulary file"),
-        (with_encoder(vectors=Path("none.txt")), "--encoder.vectors none.txt: wanted a file of word vectors"),
-        (FitConfig(data=DataSection(label_separator="")), "--data.label-separator: wanted a character"),
-        (FitConfig(data=DataSection(label_column="text")), "--data.label-column: wanted another column"),
+        (with_text(vocabulary_size=5), "--text.vocabulary-size: expected more than 5, got 5"),
+        (with_text(max_length=2), "--text.max-length: expected at least 3, got 2"),
+        (with_text(vocabulary=Path("none.txt")), "none.txt: expected a vocabulary file"),
+        (
+            with_encoder(vectors=Path("none.txt")),
+            "--encoder.vectors none.txt: expected a file of word vectors",
+        ),
+        (FitConfig(data=DataSection(label_separator="")), "--data.label-separator: expected a character"),
+        (FitConfig(data=DataSection(label_column="text")), "--data.label-column: expected another column"),
         (
             FitConfig(task="match", data=DataSection(label_column="text_b")),
-            "--data.label-column: wanted another column than --data.text-b-column, given 'text_b' twice",
+            "--data.label-column: expected another column than --data.text-b-column, got 'text_b' twice",
         ),
         (
             FitConfig(task="match", data=DataSection(text_column="q", text_b_column="q")),
-            "--data.text-b-column: wanted another column than --data.text-column",
+            "--data.text-b-column: expected another column than --data.text-column",
         ),
         (
             FitConfig(task="match", data=DataSection(text_column="label")),
-            "--data.label-column: wanted another column than --data.text-column, given 'label' twice",
+            "--data.label-column: expected another column than --data.text-column, got 'label' twice",
         ),
         (
             FitConfig(task="match", data=DataSection(query_column="text_b")),
-            "--data.query-column: wanted another column than --data.text-b-column",
+            "--data.query-column: expected another column than --data.text-b-column",
         ),
-        (FitConfig(task="match"), "--data.train: wanted pairs of texts for --task match"),
+        (FitConfig(task="match"), "--data.train: expected pairs of texts for --task match"),
         (
             FitConfig(data=DataSection(text_b_column="b")),
-            "--data.text-b-column: wanted --task match beside it, given --task classify",
+            "--data.text-b-column: expected --task match beside it, got --task classify",
         ),
         (
             FitConfig(data=DataSection(query_column="q")),
-            "--data.query-column: wanted --task match beside it, given --task classify",
+            "--data.query-column: expected --task match beside it, got --task classify",
         ),
         (
             with_match(hard_negatives="nowhere"),
-            "--match.hard-negatives nowhere: nowhere: wanted a run folder with bundle.json",
+            "--match.hard-negatives nowhere: nowhere: expected a run folder with bundle.json",
         ),
-        (with_match(rounds=5), "--match.rounds: wanted at least 1 and at most 4, given 5"),
-        (with_match(margin=0), "--match.margin: wanted above 0, given 0"),
-        (with_match(dropout=1.0), "--match.dropout: wanted at least 0 and below 1, given 1.0"),
+        (with_match(rounds=5), "--match.rounds: expected at least 1 and at most 4, got 5"),
+        (with_match(margin=0), "--match.margin: expected above 0, got 0"),
+        (with_match(dropout=1.0), "--match.dropout: expected at least 0 and below 1, got 1.0"),
         (
             replace(
                 with_match(granularities=("char", "word")), text=TextSection(vocabulary=Path("vocab.txt"))
             ),
-            "--text.vocabulary: wanted none beside several --match.granularities, each of which learns its own",
+            "--text.vocabulary: expected none beside several --match.granularities, each of which learns its own",
         ),
         (
             replace(with_match(form="joint"), encoder=EncoderSection(positions="rotary")),
-            "--encoder.positions: wanted learned, sinusoidal or none for the joint form, given rotary",
+            "--encoder.positions: expected learned, sinusoidal or none for the joint form, got rotary",
         ),
-        (FitConfig(train=TrainSection(epochs=-1)), "--train.epochs: wanted at least 0, given -1"),
+        (FitConfig(train=TrainSection(epochs=-1)), "--train.epochs: expected at least 0, got -1"),
     ],
 )
 def test_what_is_wrong_before_any_row_is_read(config, message):
@@ -116,7 +119,7 @@ def test_a_given_vocabulary_decides_in_place_of_the_size(tmp_path):
     path.write_text("\n".join([*SPECIAL_TOKENS, "a", "b"]))
     check_settings(with_text(vocabulary=path, vocabulary_size=1))
     path.write_text("\n".join([*SPECIAL_TOKENS, "a", "b", "a"]))
-    with pytest.raises(InputError, match=r"vocab\.txt:8: tokens must be distinct, given 'a' again"):
+    with pytest.raises(InputError, match=r"vocab\.txt:8: tokens must be distinct, got 'a' again"):
         check_settings(with_text(vocabulary=path))
 
 
@@ -134,6 +137,6 @@ def test_hard_negatives_come_from_a_matcher(news_run):
     with pytest.raises(InputError) as caught:
         check_settings(with_match(hard_negatives=str(news_run.folder)))
     assert str(caught.value) == (
-        f"--match.hard-negatives {news_run.folder}: wanted a matcher of the bi form, given a classifier"
+        f"--match.hard-negatives {news_run.folder}: expected a matcher of the bi form, got a classifier"
     )
     check_settings(with_match(hard_negatives="bm25"))

@@ -45,7 +45,7 @@ def test_every_format_gives_the_same_data(tmp_path, suffix):
 
 def test_columns_may_have_any_name(tmp_path):
     path = write_csv(tmp_path / "a.csv", news_rows(30, seed=0), ("Überschrift", "kind"))
-    with pytest.raises(InputError, match="--data.label-column: wanted a column label or labels, given Über"):
+    with pytest.raises(InputError, match="--data.label-column: expected a column label or labels, got Über"):
         load(tmp_path, train=path, text_column="Überschrift")
     data = load(tmp_path, train=path, text_column="Überschrift", label_column="kind")
     assert len(data.labels) == 3 and not data.task.several_labels
@@ -58,7 +58,7 @@ def test_a_column_labels_means_several(tmp_path):
     assert data.task.several_labels and data.columns.label == "labels"
     assert data.labels == ["food", "money", "sport"]
     assert data.task.targets(data.train, data.labels).shape == (len(data.train.rows), 3)
-    with pytest.raises(InputError, match="labels must be one label, given none"):
+    with pytest.raises(InputError, match="labels must be one label, got none"):
         load(tmp_path, ClassifyTask(multi_label=False), train=path)
 
 
@@ -103,11 +103,11 @@ def test_what_was_met_is_told(tmp_path):
 
 def test_validation_rows_that_cannot_judge_are_refused(tmp_path):
     same = write_csv(tmp_path / "a.csv", [("one", "a")] * 5 + [("two", "b")] * 5)
-    with pytest.raises(InputError, match="a.csv: wanted rows to hold out .*--data.validation"):
+    with pytest.raises(InputError, match="a.csv: expected rows to hold out .*--data.validation"):
         load(tmp_path, train=same)
     other = write_csv(tmp_path / "b.csv", [("three", "c")])
     with pytest.raises(
-        InputError, match="--data.validation: wanted labels of the training rows, given only c"
+        InputError, match="--data.validation: expected labels of the training rows, got only c"
     ):
         load(tmp_path, train=same, validation=other)
 
@@ -115,7 +115,7 @@ def test_validation_rows_that_cannot_judge_are_refused(tmp_path):
 def test_a_column_that_the_last_file_lacks_is_found_before_the_first_is_read(tmp_path):
     train = write_csv(tmp_path / "a.csv", [*news_rows(30, seed=0), ("one", "a", "too many")])
     test = write_csv(tmp_path / "b.csv", [("one", "a")], ("txt", "label"))
-    with pytest.raises(InputError, match="b.csv: column 'text' wanted"):
+    with pytest.raises(InputError, match="b.csv: column 'text' expected"):
         load(tmp_path, train=train, test=test)
     assert not (tmp_path / "scratch" / "train").exists()
 
@@ -153,7 +153,7 @@ def test_a_tensorflow_data_set_is_data_like_any_other(tmp_path, tfds_folder):
     assert len(data.train.rows) + len(data.validation.rows) == 30 and data.evaluated_name == "test"
     assert sorted(data.evaluated.texts()) == sorted(text for text, _ in news_rows(9, seed=1))
     assert data.origins["train"] == {"name": "tiny_news (train)", "sha256": None}
-    with pytest.raises(InputError, match="tiny_news: feature 'body' wanted, features text, label given"):
+    with pytest.raises(InputError, match="tiny_news: feature 'body' expected, features text, label got"):
         load_data(
             FitConfig(data=DataSection(tfds="tiny_news", tfds_dir=tfds_folder, text_column="body")),
             ClassifyTask(),
@@ -172,6 +172,6 @@ def test_a_tensorflow_data_set_is_data_like_any_other(tmp_path, tfds_folder):
 def test_a_tensorflow_data_set_of_single_texts_has_no_pairs(tmp_path, tfds_folder, columns, missing):
     data = DataSection(tfds="tiny_news", tfds_dir=tfds_folder, **columns)
     with pytest.raises(
-        InputError, match=f"tiny_news: feature '{missing}' wanted, features text, label given"
+        InputError, match=f"tiny_news: feature '{missing}' expected, features text, label got"
     ):
         load_data(FitConfig(task="match", data=data), MatchTask(), tmp_path / "scratch")

@@ -112,7 +112,7 @@ def test_what_is_judged_is_hidden_alike_however_it_is_batched(tokens):
 
 
 def test_texts_without_a_token_are_refused(tokens):
-    with pytest.raises(InputError, match="wanted a text with a token, given none"):
+    with pytest.raises(InputError, match="expected a text with a token, got none"):
         MaskedSource(tokens, np.array([29]), Masking())
 
 

@@ -204,8 +204,8 @@ def test_the_dataset_is_the_batches_in_order(tmp_path):
     batches = list(source.dataset(plans).as_numpy_iterator())
     assert len(batches) == len(plans)
     for batch, plan in zip(batches, plans, strict=True):
-        wanted = source.batch(plan)
-        for name, value in (wanted["features"] | {"targets": wanted["targets"]}).items():
+        expected = source.batch(plan)
+        for name, value in (expected["features"] | {"targets": expected["targets"]}).items():
             np.testing.assert_array_equal((batch["features"] | {"targets": batch["targets"]})[name], value)
 
 
@@ -239,14 +239,14 @@ def test_features_are_those_of_the_preprocessor(edge_case_inputs, rows):
     )
     source: Any = edge_case_inputs.source("train", training_set)
     for plan in plans_of(source, None):
-        wanted = edge_case_inputs.preprocessor(
+        expected = edge_case_inputs.preprocessor(
             *([TEXTS[rows[row][side]] for row in plan.rows] for side in (0, 1))
         )
         features = source.batch(plan)["features"]
-        assert list(features) == list(wanted) and len(features) == 4 * len(
+        assert list(features) == list(expected) and len(features) == 4 * len(
             edge_case_inputs.preprocessor.parts
         )
-        for name, value in wanted.items():
+        for name, value in expected.items():
             np.testing.assert_array_equal(features[name], value.numpy())
 
 

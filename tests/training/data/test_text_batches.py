@@ -32,10 +32,10 @@ def test_every_text_is_tokenized_once_in_order(tmp_path, preprocessor, monkeypat
     monkeypatch.setattr("training.data.text_batches.CHUNK_ROWS", 2)
     examples = write_examples((Example((t,), ("a",), "x:1") for t in TEXTS), tmp_path / "examples")
     ragged_store, counts = tokenize_examples(examples, preprocessor, tmp_path / "tokens")
-    wanted = [expected_ids(preprocessor, text) for text in TEXTS]
-    assert [ragged_store.read(row).tolist() for row in range(len(ragged_store))] == wanted
+    expected = [expected_ids(preprocessor, text) for text in TEXTS]
+    assert [ragged_store.read(row).tolist() for row in range(len(ragged_store))] == expected
     assert ragged_store.dtype == np.int32
-    assert (counts.rows, counts.tokens) == (5, sum(map(len, wanted)))
+    assert (counts.rows, counts.tokens) == (5, sum(map(len, expected)))
     assert (counts.truncated_rows, counts.empty_rows, counts.unknown_tokens) == (1, 1, 1)
 
 
@@ -105,10 +105,10 @@ def test_the_dataset_is_the_batches_in_order(ragged_store):
     batches = list(source.dataset(plans).as_numpy_iterator())
     assert len(batches) == len(plans)
     for batch, plan in zip(batches, plans, strict=True):
-        wanted = source.batch(plan)
-        np.testing.assert_array_equal(batch["features"][TOKEN_IDS], wanted["features"][TOKEN_IDS])
-        np.testing.assert_array_equal(batch["targets"], wanted["targets"])
-        np.testing.assert_array_equal(batch["weights"], wanted["weights"])
+        expected = source.batch(plan)
+        np.testing.assert_array_equal(batch["features"][TOKEN_IDS], expected["features"][TOKEN_IDS])
+        np.testing.assert_array_equal(batch["targets"], expected["targets"])
+        np.testing.assert_array_equal(batch["weights"], expected["weights"])
 
 
 def test_a_dataset_is_not_silently_empty_the_second_time(ragged_store):

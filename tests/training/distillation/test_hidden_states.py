@@ -115,9 +115,9 @@ def changed(part: Preprocessor, **values) -> Preprocessor:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"tokenization": "word"}, "--text.tokenization wordpiece, given word"),
-        ({"lower_case": False}, "--text.lower-case True, given False"),
-        ({"max_length": 25}, "--text.max-length at most 24, given 25"),
+        ({"tokenization": "word"}, "--text.tokenization wordpiece, got word"),
+        ({"lower_case": False}, "--text.lower-case True, got False"),
+        ({"max_length": 25}, "--text.max-length at most 24, got 25"),
         (
             {"vocabulary": None},
             "by its vocabulary of 155 tokens (--text.vocabulary with the file in its folder)",
@@ -132,16 +132,18 @@ def test_texts_that_are_cut_in_another_way_are_refused(values, message):
         message = message.replace("155", str(len(part.vocabulary)))
     with pytest.raises(InputError) as caught:
         check_same_features("--distill.attention", teacher, changed(part, **values))
-    assert str(caught.value).startswith(f"--distill.attention: wanted texts cut as by the teacher, {message}")
+    assert str(caught.value).startswith(
+        f"--distill.attention: expected texts cut as by the teacher, {message}"
+    )
     check_same_features("--distill.attention", teacher, changed(part, max_length=20))
 
 
 def test_other_granularities_and_missing_spellings_are_refused():
     pairs, both = make_pair_bundle(), make_pair_bundle(("char", "wordpiece"))
-    with pytest.raises(InputError, match="into char, wordpiece, given wordpiece$"):
+    with pytest.raises(InputError, match="into char, wordpiece, got wordpiece$"):
         check_same_features("--x", both, pairs.preprocessor)
     spelt, plain = make_tagger_bundle(characters=True), make_tagger_bundle()
-    with pytest.raises(InputError, match="--tag.characters, given none$"):
+    with pytest.raises(InputError, match="--tag.characters, got none$"):
         check_same_features("--x", spelt, plain.preprocessor)
     check_same_features("--x", plain, spelt.preprocessor)
 
@@ -154,13 +156,13 @@ def test_models_that_read_other_sequences_are_refused():
 
     check_same_passes("--x", model("cross"), model("bi"))
     with pytest.raises(
-        InputError, match="^--x: wanted the joint form as the teacher, given texts that are read one"
+        InputError, match="^--x: expected the joint form as the teacher, got texts that are read one"
     ):
         check_same_passes("--x", model("joint"), model("bi"))
     with pytest.raises(InputError, match="given the joint form, symmetric$"):
         check_same_passes("--x", model("joint"), model("joint", True))
     config.num_layers = 0
-    with pytest.raises(InputError, match="wanted encoders of one block or more, given one of none"):
+    with pytest.raises(InputError, match="expected encoders of one block or more, got one of none"):
         check_same_passes("--x", model("bi"), model("bi"))
 
 
@@ -170,6 +172,6 @@ def test_models_that_read_other_sequences_are_refused():
 def test_what_goes_on_in_windows_is_not_compared(teacher, student, which):
     models = [make_bundle(windows=each).model for each in (teacher, student)]
     with pytest.raises(
-        InputError, match=f"--distill.attention: wanted texts .* whole, given a {which} that reads"
+        InputError, match=f"--distill.attention: expected texts .* whole, got a {which} that reads"
     ):
         check_same_passes("--distill.attention", *models)

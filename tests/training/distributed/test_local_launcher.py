@@ -109,7 +109,7 @@ def test_each_worker_has_its_share_of_the_gpus(monkeypatch, gpus, workers, share
 
 def test_fewer_gpus_than_workers_are_refused(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    with pytest.raises(InputError, match="--workers: wanted at most as many as GPUs, 1, given 2"):
+    with pytest.raises(InputError, match="--workers: expected at most as many as GPUs, 1, got 2"):
         own_devices(2)
 
 

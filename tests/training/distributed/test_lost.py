@@ -16,7 +16,7 @@ Additional GRPC error information from remote target /job:worker/replica:0/task:
     [
         ("Task /job:worker/replica:0/task:2 heartbeat timeout.", WorkerLost, "worker 2 is gone"),
         ("[kmha input] --data.train x: no such file [end]", InputError, "worker 2: --data.train x: no such file"),
-        ("[kmha input] worker 1: wanted this [end] more", InputError, "worker 1: wanted this"),
+        ("[kmha input] worker 1: expected this [end] more", InputError, "worker 1: expected this"),
         ("[kmha failure] OSError: [Errno 28] full [end]", WorkerLost, "worker 2 failed: OSError: [Errno 28] full"),
         ("[kmha interrupt] interrupted [end]", Interrupted, "an interrupt of worker 2"),
     ],
@@ -28,8 +28,8 @@ def test_what_another_worker_reported_is_told(message, kind, words):
 
 def test_a_collective_that_ended_names_who_is_gone():
     assert str(report_of(GONE, OF_ONE)) == "worker 2 is gone"
-    reported = "by: Error reported from /job:worker/task:0: [kmha input] --x: wanted y [end]"
-    assert str(report_of(reported, OF_ONE)) == "worker 0: --x: wanted y"
+    reported = "by: Error reported from /job:worker/task:0: [kmha input] --x: expected y [end]"
+    assert str(report_of(reported, OF_ONE)) == "worker 0: --x: expected y"
     assert str(report_of("/job:worker/task:1 was aborted", OF_ONE)) == "another worker is gone"
     chief = Cluster(("a:1", "b:2"), 0, has_chief_job=True)
     assert str(report_of("/job:worker/replica:0/task:0", chief)) == "worker 1 is gone"

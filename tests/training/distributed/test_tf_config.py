@@ -32,25 +32,25 @@ def test_workers_are_numbered_from_the_chief_on():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("worker", "wanted JSON, given 'worker'"),
+        ("worker", "expected JSON, got 'worker'"),
         ("[]", 'given none of "cluster"'),
         ("{}", 'given none of "cluster"'),
         (json.dumps({"cluster": TWO}), 'given none of "task"'),
         (config([]), 'given none of "cluster"'),
-        (config({"worker": "a:1"}), "wanted a list of addresses for 'worker', given 'a:1'"),
-        (config({"worker": []}), "wanted a list of addresses for 'worker', given []"),
-        (config({"worker": ["a"]}), "wanted an address host:port, given 'a'"),
-        (config({"worker": ["a:0"]}), "wanted an address host:port, given 'a:0'"),
-        (config({"worker": [1]}), "wanted an address host:port, given 1"),
-        (config({"worker": ["a:1", "a:1"]}), "wanted an address of its own for each worker, given a:1 twice"),
-        (config({"worker": ["a:1"], "ps": ["b:2"]}), "wanted workers, and perhaps a chief, in cluster, given 'ps'"),
-        (config({"chief": ["a:1", "b:2"]}, {"type": "chief", "index": 0}), "wanted one chief, given 2"),
-        (config(task={"type": "evaluator", "index": 0}), "wanted the task type worker or chief, given 'evaluator'"),
-        (config(task={"type": "ps", "index": 0}), "wanted the task type worker or chief, given 'ps'"),
-        (config(task={"type": "chief", "index": 0}), "wanted a task of the cluster, given 'chief'"),
-        (config(task={"type": "worker", "index": 2}), "wanted the index of a worker from 0 to 1, given 2"),
-        (config(task={"type": "worker", "index": -1}), "wanted the index of a worker from 0 to 1, given -1"),
-        (config(task={"type": "worker"}), "wanted the index of a worker from 0 to 1, given None"),
+        (config({"worker": "a:1"}), "expected a list of addresses for 'worker', got 'a:1'"),
+        (config({"worker": []}), "expected a list of addresses for 'worker', got []"),
+        (config({"worker": ["a"]}), "expected an address host:port, got 'a'"),
+        (config({"worker": ["a:0"]}), "expected an address host:port, got 'a:0'"),
+        (config({"worker": [1]}), "expected an address host:port, got 1"),
+        (config({"worker": ["a:1", "a:1"]}), "expected an address of its own for each worker, got a:1 twice"),
+        (config({"worker": ["a:1"], "ps": ["b:2"]}), "expected workers, and perhaps a chief, in cluster, got 'ps'"),
+        (config({"chief": ["a:1", "b:2"]}, {"type": "chief", "index": 0}), "expected one chief, got 2"),
+        (config(task={"type": "evaluator", "index": 0}), "expected the task type worker or chief, got 'evaluator'"),
+        (config(task={"type": "ps", "index": 0}), "expected the task type worker or chief, got 'ps'"),
+        (config(task={"type": "chief", "index": 0}), "expected a task of the cluster, got 'chief'"),
+        (config(task={"type": "worker", "index": 2}), "expected the index of a worker from 0 to 1, got 2"),
+        (config(task={"type": "worker", "index": -1}), "expected the index of a worker from 0 to 1, got -1"),
+        (config(task={"type": "worker"}), "expected the index of a worker from 0 to 1, got None"),
     ],
 )  # fmt: skip
 def test_what_is_malformed_is_told_in_one_line(text, message):
@@ -63,6 +63,6 @@ def test_what_is_malformed_is_told_in_one_line(text, message):
 def test_a_port_that_is_taken_is_refused():
     with socket.create_server(("", 0)) as taken:
         address = f"localhost:{taken.getsockname()[1]}"
-        with pytest.raises(InputError, match=f"wanted a free port for worker 1, given {address}"):
+        with pytest.raises(InputError, match=f"expected a free port for worker 1, got {address}"):
             check_port(Cluster(("localhost:1", address), 1))
     check_port(Cluster(("localhost:1", address), 1))

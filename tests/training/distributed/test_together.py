@@ -195,8 +195,8 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(flags, tmp_path):
 def test_what_differs_is_named_on_all(flags, tmp_path):
     other = write_csv(tmp_path / "other.csv", news_rows(61, seed=9))
     for change, message in (
-        ("--train.seed=7", "worker 1: wanted --train.seed 0 as worker 0 has, given 7"),
-        (f"--data.train={other}", "worker 1: wanted the train rows of"),
+        ("--train.seed=7", "worker 1: expected --train.seed 0 as worker 0 has, got 7"),
+        (f"--data.train={other}", "worker 1: expected the train rows of"),
         ("--data.train=missing.csv", "missing.csv"),
     ):
         own = [*flags, f"--out={tmp_path / 'run'}"]

@@ -42,11 +42,11 @@ def changed(path: str, value: object) -> Two:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("versions/tensorflow", "2.20.0", r"worker 1: wanted tensorflow 2\.\S+ as worker 0 has, given 2\.20\.0"),
-        ("versions/source files of kmha", "0", "wanted source files of kmha [0-9a-f]{12} as worker 0 has, given 0"),
-        ("settings/train/seed", 3, "wanted --train.seed 0 as worker 0 has, given 3"),
-        ("settings/encoder/num_heads", 8, "wanted --encoder.num-heads unset as worker 0 has, given 8"),
-        ("devices", 4, "wanted 1 devices as worker 0 has, given 4"),
+        ("versions/tensorflow", "2.20.0", r"worker 1: expected tensorflow 2\.\S+ as worker 0 has, got 2\.20\.0"),
+        ("versions/source files of kmha", "0", "expected source files of kmha [0-9a-f]{12} as worker 0 has, got 0"),
+        ("settings/train/seed", 3, "expected --train.seed 0 as worker 0 has, got 3"),
+        ("settings/encoder/num_heads", 8, "expected --encoder.num-heads unset as worker 0 has, got 8"),
+        ("devices", 4, "expected 1 devices as worker 0 has, got 4"),
     ],
 )  # fmt: skip
 def test_what_differs_is_named(path, value, message):
@@ -80,9 +80,9 @@ def test_rows_are_compared_by_part(tmp_path):
     own = data("own", train, test)
     others: list[tuple[str, Any, str]] = [
         ("same", (train, test), ""),
-        ("text", (train, news_rows(6, 3)), "wanted the test rows of .*own/test.csv as worker 0 has, given other"),
-        ("label", ([*train[:-1], (train[-1][0], "food")], test), "wanted the train rows of .*own/train.csv"),
-        ("split", (train, test, 5), "wanted the train rows of "),
+        ("text", (train, news_rows(6, 3)), "expected the test rows of .*own/test.csv as worker 0 has, got other"),
+        ("label", ([*train[:-1], (train[-1][0], "food")], test), "expected the train rows of .*own/train.csv"),
+        ("split", (train, test, 5), "expected the train rows of "),
     ]  # fmt: skip
     for name, other, message in others:
         found = rows_of(data(name, *other))
@@ -104,6 +104,6 @@ def test_weights_are_compared_one_by_one():
     check_same_weights(Two(lambda found: found), variables)
     check_same_weights(SINGLE_WORKER, variables)
     with pytest.raises(
-        InputError, match="worker 1: wanted the weights of layer/1 as worker 0 has, given others"
+        InputError, match="worker 1: expected the weights of layer/1 as worker 0 has, got others"
     ):
         check_same_weights(Two(other), variables)

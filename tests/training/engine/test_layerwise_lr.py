@@ -33,7 +33,7 @@ def schedules_by_part(model, **section):
 
 def test_lower_blocks_learn_more_slowly():
     schedules = schedules_by_part(classifier(), layer_decay=0.5, head_factor=10.0)
-    wanted = {
+    expected = {
         "block_2": 1.0,
         "block_1": 0.5,
         "block_0": 0.25,
@@ -41,7 +41,7 @@ def test_lower_blocks_learn_more_slowly():
         "norm": 0.125,
         "head": 10.0,
     }
-    assert schedules == {part: LearningRateSchedule(factor) for part, factor in wanted.items()}
+    assert schedules == {part: LearningRateSchedule(factor) for part, factor in expected.items()}
 
 
 def test_the_last_norm_of_a_pre_norm_model_is_no_part_of_its_embedding():
@@ -126,7 +126,7 @@ def test_frozen_blocks_stay_as_they_are():
 
 def test_more_frozen_blocks_than_there_are_is_refused():
     with pytest.raises(
-        InputError, match="--finetune.frozen-layers: wanted at most the 3 of the encoder, given 4"
+        InputError, match="--finetune.frozen-layers: expected at most the 3 of the encoder, got 4"
     ):
         freeze(classifier(), 4)
 

@@ -163,7 +163,7 @@ def test_resuming_needs_a_checkpoint_of_the_same_model(tmp_path):
 def test_a_checkpoint_of_another_version_is_refused():
     training_progress = TrainingProgress(epoch=3, best_metric=0.5)
     assert TrainingProgress.read(dataclasses.asdict(training_progress)) == training_progress
-    with pytest.raises(InputError, match="wanted a checkpoint of this version, given one .* 'steps'"):
+    with pytest.raises(InputError, match="expected a checkpoint of this version, got one .* 'steps'"):
         TrainingProgress.read({"epoch": 3, "steps": 1})
 
 
@@ -317,7 +317,7 @@ def test_the_last_checkpoints_are_kept_and_a_damaged_one_costs_steps_only(tmp_pa
 
 def test_a_disk_without_room_is_told_of_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr(loop_module, "state_size", lambda state: 10**15)
-    with pytest.raises(InputError, match="wanted 3,000,000,000.0 MB of free disk for 2 checkpoints"):
+    with pytest.raises(InputError, match="expected 3,000,000,000.0 MB of free disk for 2 checkpoints"):
         make_loop(tmp_path).run()
     assert not (tmp_path / "checkpoint").exists()
 

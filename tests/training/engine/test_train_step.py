@@ -189,12 +189,12 @@ def test_strategies():
 @pytest.mark.parametrize(
     ("sizes", "settings", "message"),
     [
-        ([2], {}, "rows.csv: wanted 3 training rows or more, one a replica, given 2"),
-        ([2, 2], {"batch_rows": 2}, "--train.batch-rows: wanted 3 or more, one row a replica, given 2"),
+        ([2], {}, "rows.csv: expected 3 training rows or more, one a replica, got 2"),
+        ([2, 2], {"batch_rows": 2}, "--train.batch-rows: expected 3 or more, one row a replica, got 2"),
         (
             [2, 2],
             {"batch_tokens": 40},
-            "--train.batch-tokens: wanted room for 3 rows or more, one a replica, given 40, in which 2 have room",
+            "--train.batch-tokens: expected room for 3 rows or more, one a replica, got 40, in which 2 have room",
         ),
         ([3, 1], {}, None),
     ],

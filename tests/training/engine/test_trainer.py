@@ -34,7 +34,7 @@ def test_a_loss_over_all_pairs_of_a_batch_stays_on_one_device(two_devices):
     with pytest.raises(InputError) as caught:
         trainer._strategy(FitConfig(strategy="mirrored"), CONTRASTIVE)
     assert str(caught.value) == (
-        "--strategy: wanted one for a loss that compares each row with all others of its batch, given mirrored"
+        "--strategy: expected one for a loss that compares each row with all others of its batch, got mirrored"
         " with 2 devices"
     )
 
@@ -47,5 +47,5 @@ def test_one_device_may_be_called_mirrored():
 def test_several_workers_share_all_but_a_loss_over_all_pairs_of_a_batch():
     coordinator: Any = types.SimpleNamespace(strategy="theirs")
     assert trainer._strategy(FitConfig(), LISTWISE, coordinator) == "theirs"
-    with pytest.raises(InputError, match="--match.loss: wanted one that scores each row by itself"):
+    with pytest.raises(InputError, match="--match.loss: expected one that scores each row by itself"):
         trainer._strategy(FitConfig(), CONTRASTIVE, coordinator)

@@ -38,14 +38,14 @@ def test_nothing_answered_has_no_precision():
     assert evaluated(0.5, np.zeros(0), np.zeros(0, bool)).coverage is None
 
 
-@pytest.mark.parametrize("wanted", [0.8, 0.9, 0.95])
-def test_no_other_threshold_leaves_more_answers_that_are_good_enough(wanted):
+@pytest.mark.parametrize("expected", [0.8, 0.9, 0.95])
+def test_no_other_threshold_leaves_more_answers_that_are_good_enough(expected):
     sure, right = drawn(2000)
-    found = most_answers(sure, right, wanted)
+    found = most_answers(sure, right, expected)
     assert found is not None and found.precision is not None and found.precision_at_least is not None
-    assert found.precision > found.precision_at_least >= wanted
+    assert found.precision > found.precision_at_least >= expected
     others = [evaluated(cut, sure, right) for cut in np.unique(sure)]
-    good = [each.rows for each in others if (each.precision_at_least or 0) >= wanted]
+    good = [each.rows for each in others if (each.precision_at_least or 0) >= expected]
     assert found.rows == max(good) < len(sure)
 
 

@@ -78,8 +78,8 @@ def test_extreme_logits_are_survived():
     logits, true = drawn(1.0, rows=500)
     found = fit_temperature(logits * 1e4, true)
     assert found is not None and found.temperatures[0] == pytest.approx(20, rel=0.01)
-    several, wanted = yes_or_no([1e4], [0.0])
-    each = fit_each(several, wanted)
+    several, expected = yes_or_no([1e4], [0.0])
+    each = fit_each(several, expected)
     assert each is not None and np.isfinite([*each.temperatures, *each.biases]).all()
 
 

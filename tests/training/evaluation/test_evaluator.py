@@ -94,7 +94,7 @@ def test_a_metric_that_is_undefined_is_refused_before_training(model):
     evaluator = Evaluator(model, task, NAMES, [CONFIG.max_length])
     evaluator.check(part)
     scores["map"] = None
-    with pytest.raises(InputError, match="a.csv: wanted validation rows that map is defined for, given 2"):
+    with pytest.raises(InputError, match="a.csv: expected validation rows that map is defined for, got 2"):
         evaluator.check(part)
 
 

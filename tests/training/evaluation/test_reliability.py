@@ -48,10 +48,10 @@ def test_a_picture_is_whole_and_replaces_another(tmp_path):
 
 
 def test_a_picture_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"--out .*a\.gif: wanted a file ending in \.png, \.svg, \.pdf"):
+    with pytest.raises(InputError, match=r"--out .*a\.gif: expected a file ending in \.png, \.svg, \.pdf"):
         check_picture(tmp_path / "a.gif")
-    with pytest.raises(InputError, match="wanted a folder that exists"):
+    with pytest.raises(InputError, match="expected a folder that exists"):
         check_picture(tmp_path / "none" / "a.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"wanted matplotlib .*kmha\[report\]"):
+    with pytest.raises(InputError, match=r"expected matplotlib .*kmha\[report\]"):
         check_picture(tmp_path / "a.png")

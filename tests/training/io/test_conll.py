@@ -113,16 +113,16 @@ def test_columns_that_may_lack(tmp_path):
 
 
 WRONG = [
-    ("a\tO\nb\tO\tx\n", "{path}:2: 2 columns separated by tabs wanted, as in line 1, 3 given"),
-    ("# x\n\na\tO\nb O\n", "{path}:4: 2 columns separated by tabs wanted, as in line 3, 1 given"),
-    ("a b c\n\nd e\n", "{path}:3: 3 columns separated by spaces wanted, as in line 1, 2 given"),
-    ("a\n\nb c\n", "{path}:3: 1 column separated by spaces wanted, as in line 1, 2 given"),
-    ("a\tO\n# inside\nb\tO\n", "{path}:2: 2 columns separated by tabs wanted, as in line 1, 1 given"),
-    ("a\tO\n\n\u3000\n", "{path}:3: 2 columns separated by tabs wanted, as in line 1, 1 given"),
-    ("", "{path}: sentences with a word on each line wanted, an empty file given"),
-    ("\n# x\n-DOCSTART- O\n", "{path}: sentences with a word on each line wanted, nothing but comments"),
-    ("a O\rb O\r", "{path}:1: lines that end in \\n or \\r\\n wanted, a lone \\r given"),
-    (b"a\tO\n\xff\tO\n", "{path}:2: UTF-8 text wanted, byte 0xff at position 1"),
+    ("a\tO\nb\tO\tx\n", "{path}:2: 2 columns separated by tabs expected, as in line 1, 3 got"),
+    ("# x\n\na\tO\nb O\n", "{path}:4: 2 columns separated by tabs expected, as in line 3, 1 got"),
+    ("a b c\n\nd e\n", "{path}:3: 3 columns separated by spaces expected, as in line 1, 2 got"),
+    ("a\n\nb c\n", "{path}:3: 1 column separated by spaces expected, as in line 1, 2 got"),
+    ("a\tO\n# inside\nb\tO\n", "{path}:2: 2 columns separated by tabs expected, as in line 1, 1 got"),
+    ("a\tO\n\n\u3000\n", "{path}:3: 2 columns separated by tabs expected, as in line 1, 1 got"),
+    ("", "{path}: sentences with a word on each line expected, an empty file got"),
+    ("\n# x\n-DOCSTART- O\n", "{path}: sentences with a word on each line expected, nothing but comments"),
+    ("a O\rb O\r", "{path}:1: lines that end in \\n or \\r\\n expected, a lone \\r got"),
+    (b"a\tO\n\xff\tO\n", "{path}:2: UTF-8 text expected, byte 0xff at position 1"),
 ]
 
 
@@ -147,7 +147,7 @@ def test_conllu_without_words(tmp_path):
 
 def test_a_column_that_does_not_exist(tmp_path):
     path = write(tmp_path / "a.conll", SENTENCES)
-    with pytest.raises(InputError, match="a.conll: column '4' wanted, columns 1, 2 given"):
+    with pytest.raises(InputError, match="a.conll: column '4' expected, columns 1, 2 got"):
         list(read_rows(path, ["1", "4"]))
 
 

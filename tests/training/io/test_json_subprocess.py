@@ -61,7 +61,7 @@ def test_a_busy_one_is_not_waited_for():
 
 def test_wrong_input_comes_through():
     with (
-        python('print(\'{"error": "a.onnx: wanted"}\')') as worker,
+        python('print(\'{"error": "a.onnx: expected"}\')') as worker,
         pytest.raises(InputError, match=r"a\.onnx"),
     ):
         worker.listen()

@@ -50,7 +50,7 @@ def test_a_file_of_another_form(corpus, item):
 
 
 def test_an_unknown_part(corpus):
-    with pytest.raises(InputError, match="sample pos: part 'train' or 'test' wanted, 'dev' given"):
+    with pytest.raises(InputError, match="sample pos: part 'train' or 'test' expected, 'dev' got"):
         next(pos_rows("dev"))  # pyright: ignore[reportArgumentType]
 
 

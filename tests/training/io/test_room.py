@@ -15,7 +15,7 @@ def test_too_little_disk_is_one_line_that_says_what_to_do(tmp_path, monkeypatch)
     with pytest.raises(InputError) as caught:
         check_room(tmp_path / "scratch", 4e9, "token ids")
     assert str(caught.value) == (
-        f"{tmp_path}: wanted 4,000.0 MB of free disk for token ids, given 2,500.0 MB; the environment variable TMPDIR"
+        f"{tmp_path}: expected 4,000.0 MB of free disk for token ids, got 2,500.0 MB; the environment variable TMPDIR"
         " names another folder"
     )
 

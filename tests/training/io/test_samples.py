@@ -39,9 +39,9 @@ def texts(part, seed=0) -> dict[str, str]:
 
 def test_both_parts_together_are_each_text_once_without_those_of_two_labels(reviews):
     rows = [*review_rows("train"), *review_rows("test")]
-    wanted = {"good", "fine", *(f"like {n}" for n in range(18))}
-    assert sorted(row.values["text"] for row in rows if row.values["label"] == "positive") == sorted(wanted)
-    assert len(rows) == len({str(row.values["text"]) for row in rows}) == len(wanted) + 10
+    expected = {"good", "fine", *(f"like {n}" for n in range(18))}
+    assert sorted(row.values["text"] for row in rows if row.values["label"] == "positive") == sorted(expected)
+    assert len(rows) == len({str(row.values["text"]) for row in rows}) == len(expected) + 10
 
 
 def test_places_are_the_lines_where_a_text_stands_first(reviews):

@@ -35,17 +35,17 @@ def test_rows_and_lines_are_those_of_the_csv_module(tmp_path_factory, table):
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writerow(("text", "label"))
-    wanted, lines = [], []
+    expected, lines = [], []
     for row in table:
         if row is None:
             text.write("\n")
             continue
         lines.append(text.getvalue().count("\n") + 1)
-        wanted.append(row)
+        expected.append(row)
         writer.writerow(row)
     path = tmp_path_factory.mktemp("blocks") / "a.csv"
     path.write_bytes(text.getvalue().encode())
-    assert read(csv_blocks(path, ",", ("text", "label")))[:2] == (wanted, lines)
+    assert read(csv_blocks(path, ",", ("text", "label")))[:2] == (expected, lines)
 
 
 @pytest.mark.parametrize("bad", ["one field", "three,fields,here", '"open', 'a "quote",b\n"x"y,z'])

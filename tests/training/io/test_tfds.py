@@ -96,15 +96,15 @@ def test_a_part_of_a_split(data_dir):
 @pytest.mark.parametrize(
     "name, split, column, message",
     [
-        ("tiny_revues", "train", "review", "tfds data set 'tiny_revues' wanted"),
+        ("tiny_revues", "train", "review", "tfds data set 'tiny_revues' expected"),
         ("not a name!", "train", "review", "tfds data set 'not a name!'"),
         ("tiny_reviews:9.9.9", "train", "review", "tfds data set 'tiny_reviews:9.9.9'"),
-        ("tiny_reviews", "dev", "review", "split 'dev' wanted, splits "),
+        ("tiny_reviews", "dev", "review", "split 'dev' expected, splits "),
         ("tiny_reviews", "train[:", "review", "splits train, test given"),
-        ("tiny_reviews", "train", "text", "feature 'text' wanted, features "),
+        ("tiny_reviews", "train", "text", "feature 'text' expected, features "),
         ("tiny_reviews", "train", "picture", "tiny_reviews:train:1: picture: text, a class"),
-        ("tiny_reviews", "test", "review", "review: UTF-8 text wanted"),
-        ("tiny_reviews", "test", "label", "label: a class from 0 to 1 wanted, -1 given"),
+        ("tiny_reviews", "test", "review", "review: UTF-8 text expected"),
+        ("tiny_reviews", "test", "label", "label: a class from 0 to 1 expected, -1 got"),
     ],
 )
 def test_what_does_not_exist_or_is_no_text_is_one_line(data_dir, name, split, column, message):

@@ -5,7 +5,7 @@ import pytest
 from kmha.errors import InputError
 from training.io.atomic_write import unchanged
 
-CHANGED = "wanted a file that stays as it is while it is read, given one that has changed meanwhile"
+CHANGED = "expected a file that stays as it is while it is read, got one that has changed meanwhile"
 
 
 def longer(path):
@@ -41,9 +41,9 @@ def test_a_file_that_changes_is_named(path, change):
 def test_a_change_explains_what_was_refused(path):
     with pytest.raises(InputError, match=CHANGED), unchanged(path):
         longer(path)
-        raise InputError("a.csv:7: two fields wanted")
-    with pytest.raises(InputError, match="two fields wanted"), unchanged(path):
-        raise InputError("a.csv:7: two fields wanted")
+        raise InputError("a.csv:7: two fields expected")
+    with pytest.raises(InputError, match="two fields expected"), unchanged(path):
+        raise InputError("a.csv:7: two fields expected")
 
 
 def test_other_errors_stay_as_they_are(path):

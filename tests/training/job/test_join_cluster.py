@@ -28,12 +28,12 @@ def test_a_single_worker_trains_alone(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "flags", "message"),
     [
-        ("{", [], "TF_CONFIG: wanted JSON, given '{'"),
-        (config(["a:1", "b:2"], 5), [], "TF_CONFIG: wanted the index of a worker from 0 to 1, given 5"),
+        ("{", [], "TF_CONFIG: expected JSON, got '{'"),
+        (config(["a:1", "b:2"], 5), [], "TF_CONFIG: expected the index of a worker from 0 to 1, got 5"),
         (
             config(["a:1", "b:2"]),
             ["--strategy=mirrored"],
-            "--strategy: wanted auto for the 2 workers of TF_CONFIG, given mirrored",
+            "--strategy: expected auto for the 2 workers of TF_CONFIG, got mirrored",
         ),
     ],
 )
@@ -48,7 +48,7 @@ def test_a_port_that_is_taken_is_refused_at_once(monkeypatch, tmp_path):
         address = f"localhost:{taken.getsockname()[1]}"
         monkeypatch.setenv(VARIABLE, config([address, "localhost:1"]))
         told = refused(tmp_path, main, f"--out={tmp_path / 'run'}")
-    assert told.startswith(f"TF_CONFIG: wanted a free port for worker 0, given {address}: ")
+    assert told.startswith(f"TF_CONFIG: expected a free port for worker 0, got {address}: ")
 
 
 def test_only_the_chief_writes_where_it_was_told_to(tmp_path):

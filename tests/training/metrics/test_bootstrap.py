@@ -26,12 +26,12 @@ def _binomial_tail(successes, trials, probability):
     )
 
 
-def _bisect(wanted, function):
+def _bisect(expected, function):
     """Finds where the falling function crosses `wanted` on [0, 1]."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if function(middle) > wanted else (low, middle)
+        low, high = (middle, high) if function(middle) > expected else (low, middle)
     return low
 
 

@@ -31,8 +31,8 @@ def _names(count):
     return [f"label{index}" for index in range(count)]
 
 
-def _assert_scores(scores, **wanted):
-    for name, value in wanted.items():
+def _assert_scores(scores, **expected):
+    for name, value in expected.items():
         assert scores[name] == pytest.approx(value, abs=1e-9), name
 
 
@@ -62,9 +62,11 @@ def test_single_label_scores_equal_scikit_learn(classes):
 def test_per_class_equals_scikit_learn_also_for_labels_without_rows():
     true_ids, answers = np.array([0, 0, 1, 3, 3]), np.array([0, 1, 1, 3, 0])
     scores = single_label_answer_scores(true_ids, answers, _names(5))
-    wanted = metrics.precision_recall_fscore_support(true_ids, answers, labels=range(5), zero_division=_ZERO)
+    expected = metrics.precision_recall_fscore_support(
+        true_ids, answers, labels=range(5), zero_division=_ZERO
+    )
     for column, name in enumerate(("precision", "recall", "f1", "support")):
-        assert [scores["per_class"][label][name] for label in _names(5)] == pytest.approx(wanted[column])
+        assert [scores["per_class"][label][name] for label in _names(5)] == pytest.approx(expected[column])
     # Labels 2 and 4 neither occur nor are answered, so they do not pull the average down.
     assert scores["macro_f1"] == pytest.approx(metrics.f1_score(true_ids, answers, average="macro"))
 
@@ -214,7 +216,7 @@ def test_every_result_is_strict_json(rows, classes, new, seed):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: single_label_scores(np.array([0]), np.ones((2, 2)), ["a", "b"]), "wanted probabilities"),
+        (lambda: single_label_scores(np.array([0]), np.ones((2, 2)), ["a", "b"]), "expected probabilities"),
         (lambda: single_label_scores(np.array([0]), np.ones((1, 3)), ["a", "b"]), "C from 1 to 2"),
         (lambda: single_label_scores(np.array([2]), np.ones((1, 2)), ["a", "b"]), r"ids in \[0, 2\)"),
         (lambda: single_label_scores(np.array([-1]), np.ones((1, 2)), ["a", "b"]), "got -1"),

@@ -26,7 +26,7 @@ def test_binary_scores_equal_scikit_learn(rows, seed, threshold):
     true[:2] = 0, 1
     answers = (probabilities >= np.float32(threshold)).astype(int)
     scores = binary_pair_scores(true, probabilities, threshold)
-    wanted = {
+    expected = {
         "rows": rows,
         "accuracy": metrics.accuracy_score(true, answers),
         "f1": metrics.f1_score(true, answers, zero_division=_ZERO),
@@ -39,7 +39,7 @@ def test_binary_scores_equal_scikit_learn(rows, seed, threshold):
     }
     matrix = metrics.confusion_matrix(true, answers, labels=[0, 1])
     assert scores.pop("confusion_matrix") == matrix.tolist()
-    assert scores == pytest.approx(wanted | {"ece": scores["ece"]})
+    assert scores == pytest.approx(expected | {"ece": scores["ece"]})
     assert 0 <= scores["ece"] <= 1
 
 

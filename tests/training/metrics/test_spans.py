@@ -125,7 +125,7 @@ def test_nothing_to_score():
 def test_what_does_not_fit(call):
     with pytest.raises(ValueError, match="as many sentences, got 1 and 0"):
         call([["O"]], [], "bio")
-    with pytest.raises(ValueError, match="sentence 1: wanted as many tags, got 2 and 1"):
+    with pytest.raises(ValueError, match="sentence 1: expected as many tags, got 2 and 1"):
         call([["O"], ["O", "O"]], [["O"], ["O"]], "bio")
     with pytest.raises(InputError, match="given 'NOUN'"):
         call([["O"]], [["NOUN"]], "bio")

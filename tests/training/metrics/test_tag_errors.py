@@ -22,14 +22,14 @@ def test_no_errors():
 
 def test_kinds_of_errors():
     found = errors_of("B-L B-L I-L O O O B-L I-L O O", places=["a.conll:7"])
-    summary = [(each["wanted"], each["given"], each["same_words"], each["count"]) for each in found]
+    summary = [(each["expected"], each["given"], each["same_words"], each["count"]) for each in found]
     assert summary == [
         (None, "L", None, 1),
         ("P", "L", True, 1),
         ("P", None, None, 1),
         ("L", "L", False, 1),
     ]
-    shown = [(each["sentences"][0]["wanted"], each["sentences"][0]["given"]) for each in found]
+    shown = [(each["sentences"][0]["expected"], each["sentences"][0]["given"]) for each in found]
     assert shown == [
         (None, "Yesterday"),
         ("Anna Lee", "Anna Lee"),
@@ -55,7 +55,7 @@ def test_the_most_frequent_come_first_and_three_sentences_are_shown():
 
 def test_a_span_is_held_against_the_one_that_shares_most_words():
     found = errors_of("O B-P I-P O B-P B-L I-L B-L I-L O")
-    assert [(each["wanted"], each["given"], each["same_words"]) for each in found] == [
+    assert [(each["expected"], each["given"], each["same_words"]) for each in found] == [
         (None, "L", None),
         ("L", "L", False),
     ]
@@ -64,7 +64,7 @@ def test_a_span_is_held_against_the_one_that_shares_most_words():
 
 def test_a_span_over_two_wanted_ones_counts_once():
     found = errors_of("O B-P I-P I-P I-P O B-L I-L I-L O")
-    assert [(each["wanted"], each["given"], each["same_words"]) for each in found] == [
+    assert [(each["expected"], each["given"], each["same_words"]) for each in found] == [
         ("P", "P", False),
         ("P", None, None),
     ]
@@ -73,19 +73,19 @@ def test_a_span_over_two_wanted_ones_counts_once():
 def test_errors_of_words():
     (found,) = most_frequent_errors([["old", "bread"]], [["ADJ", "NOUN"]], [["ADJ", "VERB"]], "none")
     assert found == {
-        "wanted": "NOUN",
+        "expected": "NOUN",
         "given": "VERB",
         "same_words": True,
         "count": 1,
-        "sentences": [{"text": "old bread", "wanted": "bread", "given": "bread"}],
+        "sentences": [{"text": "old bread", "expected": "bread", "given": "bread"}],
     }
 
 
 def test_characters_are_shown_without_spaces():
     (found,) = most_frequent_errors([list("徐文彬先生")], [list("BMEBE")], [list("BESBE")], "bmes")[:1]
-    assert found["sentences"][0] == {"text": "徐文彬先生", "wanted": "徐文彬", "given": "徐文"}
+    assert found["sentences"][0] == {"text": "徐文彬先生", "expected": "徐文彬", "given": "徐文"}
 
 
 def test_tags_that_do_not_fit():
-    with pytest.raises(ValueError, match="sentence 0: wanted a tag for each of 1 words twice"):
+    with pytest.raises(ValueError, match="sentence 0: expected a tag for each of 1 words twice"):
         most_frequent_errors([["a"]], [["O"]], [["O", "O"]], "bio")

@@ -28,9 +28,9 @@ def test_intervals_of_f1_hold_the_true_one_as_often_as_they_say():
     """Draws of rows whose true counts are known: 95 % of the intervals should reach it."""
     rng = np.random.default_rng(0)
     shares = np.array([0.10, 0.03, 0.05, 0.82])  # true and given, given alone, true alone, neither
-    wanted = 2 * shares[0] / (2 * shares[0] + shares[1] + shares[2])
+    expected = 2 * shares[0] / (2 * shares[0] + shares[1] + shares[2])
     held = 0
     for both, given, actual, _ in rng.multinomial(150, shares, 200):
         low, high = class_intervals(both, both + given, both + actual)["f1"]
-        held += low <= wanted <= high
+        held += low <= expected <= high
     assert 0.91 <= held / 200 <= 0.99

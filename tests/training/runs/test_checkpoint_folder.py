@@ -77,7 +77,7 @@ def test_the_last_whole_ones_stay(tmp_path):
 def test_room_is_wanted_for_all_that_is_kept_and_the_next_one(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Disk(0, 0, 3_000_000))
     check_room(tmp_path / "not" / "yet", 1_000_000, 2)
-    with pytest.raises(InputError, match=r"wanted 4.0 MB of free disk for 3 .*given 3.0 MB; --train.checkp"):
+    with pytest.raises(InputError, match=r"expected 4.0 MB of free disk for 3 .*got 3.0 MB; --train.checkp"):
         check_room(tmp_path, 1_000_000, 3)
     make(tmp_path, 1, 2, 3)
     # Those that stand there need no more room.

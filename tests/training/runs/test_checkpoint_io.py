@@ -116,7 +116,7 @@ def test_the_size_is_that_of_the_files(tmp_path):
 
 
 def test_no_checkpoint(tmp_path):
-    with pytest.raises(InputError, match="--resume: wanted a checkpoint in .*, given none"):
+    with pytest.raises(InputError, match="--resume: expected a checkpoint in .*, got none"):
         read_checkpoint(tmp_path / "c", State(0.0))
 
 
@@ -183,7 +183,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys, dam
     assert said.startswith(f"checkpoint {newest} is damaged: ") and reason in said
     assert said.endswith("; the one before it is tried")
     damage(tmp_path / "c" / "00000001")
-    with pytest.raises(InputError, match="--resume: wanted a whole checkpoint in .*, all are damaged"):
+    with pytest.raises(InputError, match="--resume: expected a whole checkpoint in .*, all are damaged"):
         read_checkpoint(tmp_path / "c", state)
 
 

@@ -110,21 +110,21 @@ def test_an_empty_folder_and_a_link_to_a_run_are_fine(tmp_path):
 
 def test_an_interrupted_run_is_gone_on_with_under_its_settings_only(tmp_path):
     config = config_for(tmp_path)
-    with pytest.raises(InputError, match="--resume: wanted an interrupted run in .*a.partial, given none"):
+    with pytest.raises(InputError, match="--resume: expected an interrupted run in .*a.partial, got none"):
         finish(replace(config, resume=True))
     assert everything(tmp_path) == []
     interrupt(config)
     assert kept_for_resume(config)
-    with pytest.raises(InputError, match="--train.epochs 0, given 3$"):
+    with pytest.raises(InputError, match="--train.epochs 0, got 3$"):
         finish(replace(config, resume=True, train=TrainSection(epochs=3)))
     others = replace(config, resume=True, calibrate=False, train=TrainSection(epochs=3, seed=5))
     with pytest.raises(InputError) as caught:
         finish(others)
     assert str(caught.value) == (
-        "--resume: wanted the settings that the run began with, --calibrate True, given False;"
-        " --train.epochs 0, given 3; --train.seed 0, given 5"
+        "--resume: expected the settings that the run began with, --calibrate True, got False;"
+        " --train.epochs 0, got 3; --train.seed 0, got 5"
     )
-    with pytest.raises(InputError, match="--encoder.head-dim unset, given 8$"):
+    with pytest.raises(InputError, match="--encoder.head-dim unset, got 8$"):
         finish(replace(config, resume=True, encoder=replace(config.encoder, head_dim=8)))
     finish(replace(config, resume=True))
     assert not kept_for_resume(config)
@@ -163,7 +163,7 @@ def test_other_rows_are_not_resumed_with(tmp_path):
     check_same_data(tmp_path, {"train": {"name": "a.csv", "sha256": "1"}}, resume=False)
     check_same_data(tmp_path, {"train": {"name": "a.csv", "sha256": "1"}}, resume=True)
     with pytest.raises(
-        InputError, match="--resume: wanted the train rows that the run began with, a.csv has"
+        InputError, match="--resume: expected the train rows that the run began with, a.csv has"
     ):
         check_same_data(tmp_path, {"train": {"name": "a.csv", "sha256": "2"}}, resume=True)
 

@@ -66,7 +66,7 @@ def test_what_cannot_fit_is_refused_by_its_flag_and_both_numbers():
         with pytest.raises(InputError) as refused:
             check_memory([config], 10**6, [small, plan], needed - 1)
         assert str(refused.value) == (
-            f"{flag}: wanted batches that fit into the {needed - 1:,} bytes of memory that are free, given a"
+            f"{flag}: expected batches that fit into the {needed - 1:,} bytes of memory that are free, got a"
             f" batch of {batch}, which takes about {needed:,}"
         )
     # Nobody knows, or there is nothing to say of the model.

@@ -30,17 +30,17 @@ def test_rows_are_drawn_by_the_seed(tmp_path):
 
 def test_rows_that_teach_nothing_are_refused(tmp_path):
     path = write(tmp_path / "rows.csv", [("a", "x"), ("b", "x")])
-    with pytest.raises(InputError, match=r"rows\.csv: rows of two labels or more wanted, given 1$"):
+    with pytest.raises(InputError, match=r"rows\.csv: rows of two labels or more expected, got 1$"):
         read_rows(path, "text", "label", 10, 0)
     lists = tmp_path / "rows.jsonl"
     lists.write_text('{"text": ["a", "b"], "label": "x"}\n')
-    with pytest.raises(InputError, match=r"rows\.jsonl:1: a text and its label wanted, a list given$"):
+    with pytest.raises(InputError, match=r"rows\.jsonl:1: a text and its label expected, a list got$"):
         read_rows(lists, "text", "label", 10, 0)
 
 
 def test_a_batch_needs_its_rows(tmp_path):
     rows = Rows(["old ferry", "new bread"], [0, 1], 2)
-    with pytest.raises(InputError, match="^--batch-rows: wanted at most the 2 rows, given 3$"):
+    with pytest.raises(InputError, match="^--batch-rows: expected at most the 2 rows, got 3$"):
         make_work(rows, SIZES, "", 16, 3, tmp_path)
     work = make_work(rows, SIZES, "", 16, 2, tmp_path)
     assert work.sizes["vocabulary_size"] == len(Path(work.vocabulary).read_text("utf-8").splitlines())
@@ -55,7 +55,7 @@ def test_a_published_bert_brings_its_sizes(tmp_path, monkeypatch):
     work = make_work(rows, SIZES, "minilm", 128, 2, tmp_path)
     assert (work.sizes["hidden_dim"], work.sizes["num_layers"]) == (384, 6)
     assert (Path(work.pretrained) / "config.json").exists()
-    with pytest.raises(InputError, match="^--max-length: wanted at most 512 for minilm, given 513$"):
+    with pytest.raises(InputError, match="^--max-length: expected at most 512 for minilm, got 513$"):
         make_work(rows, SIZES, "minilm", 513, 2, tmp_path)
 
 

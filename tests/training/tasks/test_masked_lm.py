@@ -112,5 +112,5 @@ def test_the_bundle_tells_how_tokens_were_hidden():
     assert task.masking == Masking(0.3, True, False)
     assert kept_task({}) == MaskedLmTask()
     for wrong in ({"share": "a"}, {"share": 0}, {"depth": 1}, 5):
-        with pytest.raises(InputError, match="masking: wanted share, whole_word and packed"):
+        with pytest.raises(InputError, match="masking: expected share, whole_word and packed"):
             kept_task({"masking": wrong})

@@ -111,8 +111,8 @@ class ClassifyTask:
                 else "; name one with --data.label-column"
             )
             raise InputError(
-                f"--data.label-column: wanted a column {ONE} or {SEVERAL},"
-                f" given {', '.join(available or ())}{hint}"
+                f"--data.label-column: expected a column {ONE} or {SEVERAL},"
+                f" got {', '.join(available or ())}{hint}"
             )
         multi_label = label == SEVERAL if self.multi_label is None else self.multi_label
         return dataclasses.replace(self, multi_label=multi_label), dataclasses.replace(columns, label=label)
@@ -121,14 +121,14 @@ class ClassifyTask:
         """Text and labels of a row."""
         text, given = row.values[columns.text], row.values[columns.label]
         if not isinstance(text, str):
-            raise InputError(f"{row.place}: {columns.text} must be one text, given a list")
+            raise InputError(f"{row.place}: {columns.text} must be one text, got a list")
         names = given if isinstance(given, list) else [given]
         if self.multi_label:
             names = [part for name in names for part in name.split(columns.separator)]
         names = tuple(name.strip() for name in names if name.strip() or not self.multi_label)
         if not self.multi_label and (len(names) != 1 or not names[0]):
             what = "none" if not any(names) else f"{len(names)} labels"
-            raise InputError(f"{row.place}: {columns.label} must be one label, given {what}")
+            raise InputError(f"{row.place}: {columns.label} must be one label, got {what}")
         return (Example((text,), names, row.place),)
 
     def settled(self, sets: Mapping[str, ExampleSet]) -> "ClassifyTask":

@@ -41,17 +41,17 @@ def check_windows(task: "ClassifyTask", max_length: int) -> None:
             ("window-pooling", task.window_pooling if task.window_pooling != "mean" else None),
         ):
             if given is not None:
-                raise InputError(f"--classify.{flag}: wanted --classify.window beside it, given none")
+                raise InputError(f"--classify.{flag}: expected --classify.window beside it, got none")
         return
     if task.window < 3:
-        raise InputError(f"--classify.window: wanted 3 or more, or 0 for none, given {task.window}")
+        raise InputError(f"--classify.window: expected 3 or more, or 0 for none, got {task.window}")
     if task.window > max_length:
         raise InputError(
-            f"--classify.window: wanted at most the {max_length} tokens of --text.max-length, given {task.window}"
+            f"--classify.window: expected at most the {max_length} tokens of --text.max-length, got {task.window}"
         )
     room = task.window - 2
     if task.window_overlap is not None and task.window_overlap >= room:
         raise InputError(
-            f"--classify.window-overlap: wanted less than the {room} tokens that a window of {task.window} reads of a"
-            f" text, given {task.window_overlap}"
+            f"--classify.window-overlap: expected less than the {room} tokens that a window of {task.window} reads of a"
+            f" text, got {task.window_overlap}"
         )

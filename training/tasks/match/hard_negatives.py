@@ -46,7 +46,7 @@ def teaching_rows(values: np.ndarray, queries: np.ndarray, loss: str) -> Teachin
     """
     values, queries = np.asarray(values), np.asarray(queries, np.int64)
     if values.ndim != 1 or values.shape != queries.shape:
-        raise ValueError(f"wanted values and queries of one shape [R], got {values.shape}, {queries.shape}")
+        raise ValueError(f"expected values and queries of one shape [R], got {values.shape}, {queries.shape}")
     numbers, position = np.unique(queries, return_inverse=True)
     candidates = np.bincount(position, minlength=len(numbers))
     right = np.bincount(position, weights=values > 0, minlength=len(numbers))
@@ -57,7 +57,7 @@ def teaching_rows(values: np.ndarray, queries: np.ndarray, loss: str) -> Teachin
     elif loss == "contrastive":
         useful = right > 0
     else:
-        raise ValueError(f"wanted triplet, listwise or contrastive, got {loss!r}")
+        raise ValueError(f"expected triplet, listwise or contrastive, got {loss!r}")
     real = numbers >= 0
     useful &= real
     return Teaching(useful[position], int((real & ~useful).sum()))
@@ -105,7 +105,7 @@ def _vectors(run: Path, queries: list[str], candidates: list[str]) -> tuple[np.n
         if bundle.task != MATCH or bundle.model.form != "bi":
             form = f" of the {bundle.model.form} form" if bundle.task == MATCH else ""
             raise InputError(
-                "wanted a matcher of the bi form, whose vectors say what is like what, given"
+                "expected a matcher of the bi form, whose vectors say what is like what, got"
                 f" {A_MODEL[bundle.task]}{form}"
             )
         return _spread(TextVectors(bundle, "a"), queries), _spread(TextVectors(bundle, "b"), candidates)
@@ -183,7 +183,7 @@ def vector_negatives(
     """
     if len(query_vectors) != len(queries) or len(candidate_vectors) != len(candidates):
         raise ValueError(
-            f"wanted a vector for each of {len(queries)} queries and {len(candidates)} candidates, "
+            f"expected a vector for each of {len(queries)} queries and {len(candidates)} candidates, "
             f"got {len(query_vectors)} and {len(candidate_vectors)}"
         )
     task = _Task(queries, candidates, right, known, seed)
@@ -249,7 +249,7 @@ def _pairs(pairs: Pairs, num_queries: int, num_candidates: int) -> np.ndarray:
     found = np.array(pairs if isinstance(pairs, np.ndarray) else list(pairs), np.int64).reshape(-1, 2)
     if len(found) and (found.min() < 0 or (found >= (num_queries, num_candidates)).any()):
         raise ValueError(
-            f"wanted pairs of {num_queries} queries and {num_candidates} candidates, "
+            f"expected pairs of {num_queries} queries and {num_candidates} candidates, "
             f"got indices {found.min(axis=0).tolist()} to {found.max(axis=0).tolist()}"
         )
     return found

@@ -50,7 +50,7 @@ def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
             hint = f"did you mean --data.{flag} {near[0]}?" if near else f"name one with --data.{flag}"
             triplets = f" (or the columns {ANCHOR}, {POSITIVE}, {NEGATIVE})" if not given else ""
             raise InputError(
-                f"--data.{flag}: wanted a column {name}{triplets}, given {', '.join(available)}; {hint}"
+                f"--data.{flag}: expected a column {name}{triplets}, got {', '.join(available)}; {hint}"
             )
     return found
 
@@ -75,10 +75,10 @@ def pair_examples(row: Row, columns: Columns, target: str) -> tuple[Example, ...
     label = label.strip() if isinstance(label, str) else label
     if not isinstance(label, str) or not label:
         given = "none" if not label else f"{len(label)} labels"
-        raise InputError(f"{row.place}: {columns.label} must be one label, given {given}")
+        raise InputError(f"{row.place}: {columns.label} must be one label, got {given}")
     if not fits(label, target):
-        wanted = "0 or 1" if target == "binary" else "a number"
-        raise InputError(f"{row.place}: {columns.label} must be {wanted}, given {label!r}")
+        expected = "0 or 1" if target == "binary" else "a number"
+        raise InputError(f"{row.place}: {columns.label} must be {expected}, got {label!r}")
     return (Example((a, b), (label,), row.place, query),)
 
 
@@ -101,12 +101,12 @@ def _query(row: Row, column: str) -> str:
     name = row.values[column]
     if isinstance(name, list) or not name.strip():
         given = "a list" if isinstance(name, list) else "none"
-        raise InputError(f"{row.place}: {column} must be one name, given {given}")
+        raise InputError(f"{row.place}: {column} must be one name, got {given}")
     return name.strip()
 
 
 def _text(row: Row, name: str) -> str:
     text = row.values[name]
     if not isinstance(text, str):
-        raise InputError(f"{row.place}: {name} must be one text, given a list")
+        raise InputError(f"{row.place}: {name} must be one text, got a list")
     return text

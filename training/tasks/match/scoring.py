@@ -98,7 +98,7 @@ def baseline_scores(
             {name: each if name == LINEAR else _as_shares(each) for name, each in given.items()}
             for given in (found, before)
         )
-    wanted, targets = task.targets(evaluated, labels), task.targets(validation, labels)
+    expected, targets = task.targets(evaluated, labels), task.targets(validation, labels)
     results: dict[str, dict[str, Any]] = {}
     on_validation: dict[str, float] = {}
     for name in found:
@@ -109,7 +109,7 @@ def baseline_scores(
         value = score_scores(targets, before[name], cut, rankings, intervals=False)[task.metric]
         on_validation[name] = -np.inf if value is None else value
         results[name] = score_scores(
-            wanted, found[name], cut, evaluated.examples.named_queries, intervals=True
+            expected, found[name], cut, evaluated.examples.named_queries, intervals=True
         )
     best = max(on_validation, key=lambda name: on_validation[name])
     described = fitted.description if best == LINEAR else best

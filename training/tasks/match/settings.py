@@ -46,18 +46,18 @@ def check_together(task: "MatchTask") -> None:
     """
     if task.loss == "contrastive" and task.form != "bi":
         raise InputError(
-            f"--match.form: wanted bi for --match.loss contrastive, which scores all pairs of a batch,"
-            f" given {task.form}"
+            f"--match.form: expected bi for --match.loss contrastive, which scores all pairs of a batch,"
+            f" got {task.form}"
         )
     if task.overlap and task.form == "bi":
         raise InputError(
-            "--match.overlap: wanted none in the bi form, whose texts do not see each other, given it"
+            "--match.overlap: expected none in the bi form, whose texts do not see each other, got it"
         )
     if task.target == "classes":
         _check_classes(task, "classes")
     if not task.share_weights and (task.symmetric or task.form == "joint"):
         flag = "--match.symmetric" if task.symmetric else "--match.form joint"
-        raise InputError(f"--match.share-weights: wanted shared weights with {flag}, given none")
+        raise InputError(f"--match.share-weights: expected shared weights with {flag}, got none")
 
 
 def target_of(train: ExampleSet) -> Target:
@@ -74,9 +74,9 @@ def check_labels(examples: ExampleSet, target: Target) -> None:
         if not fits(name, target):
             ids, _ = examples.local_labels(np.arange(len(examples)))
             row = int(np.flatnonzero(ids == examples.label_names.index(name))[0])
-            wanted = "0 or 1" if target == "binary" else "a number"
+            expected = "0 or 1" if target == "binary" else "a number"
             raise InputError(
-                f"{examples.place(row)}: the label must be {wanted} for a {target} target, given {name!r}"
+                f"{examples.place(row)}: the label must be {expected} for a {target} target, got {name!r}"
             )
 
 
@@ -94,7 +94,7 @@ def loss_of(task: "MatchTask", target: Target, train: ExampleSet) -> Loss:
         if (target, loss) == (one, refused):
             labels = "numbers" if target == "graded" else "labels of 0 and 1 (or --match.target graded)"
             raise InputError(
-                f"--match.loss: wanted {other}, triplet, listwise or contrastive for {labels}, given {loss}"
+                f"--match.loss: expected {other}, triplet, listwise or contrastive for {labels}, got {loss}"
             )
     return loss
 
@@ -102,11 +102,11 @@ def loss_of(task: "MatchTask", target: Target, train: ExampleSet) -> Loss:
 def _check_classes(task: "MatchTask", classes: str) -> None:
     """Refuses what has a single score."""
     if task.loss not in ("auto", "cross-entropy"):
-        raise InputError(f"--match.loss: wanted cross-entropy for {classes}, given {task.loss}")
+        raise InputError(f"--match.loss: expected cross-entropy for {classes}, got {task.loss}")
     if task.form == "bi":
-        raise InputError(f"--match.form: wanted cross or joint for {classes}, given bi")
+        raise InputError(f"--match.form: expected cross or joint for {classes}, got bi")
     if task.hard_negatives != NONE:
-        raise InputError(f"--match.hard-negatives: wanted none for {classes}, given {task.hard_negatives}")
+        raise InputError(f"--match.hard-negatives: expected none for {classes}, got {task.hard_negatives}")
 
 
 def metric_of(task: "MatchTask", target: Target, sets: Mapping[str, ExampleSet]) -> Metric:
@@ -115,12 +115,12 @@ def metric_of(task: "MatchTask", target: Target, sets: Mapping[str, ExampleSet])
     known = (*_METRICS[target], *by_query)
     metric = ("map" if by_query else known[0]) if task.best_by == "auto" else task.best_by
     if metric not in known:
-        raise InputError(f"--match.best-by: wanted one of {', '.join(known)} for these rows, given {metric}")
+        raise InputError(f"--match.best-by: expected one of {', '.join(known)} for these rows, got {metric}")
     if metric in by_query:
         for examples in sets.values():
             if not examples.named_queries:
                 raise InputError(
-                    f"{examples.origin}: wanted names of queries as in the training rows, to judge by {metric},"
-                    f" given none; or give --match.best-by {known[0]}"
+                    f"{examples.origin}: expected names of queries as in the training rows, to judge by {metric},"
+                    f" got none; or give --match.best-by {known[0]}"
                 )
     return metric

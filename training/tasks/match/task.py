@@ -126,7 +126,7 @@ class MatchTask:
         task = dataclasses.replace(self, form=self.form or DEFAULT_FORM)
         if columns.wrong:
             if self.target not in ("auto", "binary"):
-                raise InputError(f"--match.target: wanted binary for triplets, given {self.target}")
+                raise InputError(f"--match.target: expected binary for triplets, got {self.target}")
             loss = "triplet" if self.loss == "auto" else self.loss
             task = dataclasses.replace(task, target="binary", loss=loss)
         check_together(task)
@@ -224,7 +224,7 @@ class MatchTask:
             teaching = teaching_rows(targets[:, 0], targets[:, 1].astype(np.int64), self.loss)
             if not teaching.rows.any():
                 raise InputError(
-                    f"--match.loss {self.loss}: wanted queries with right answers to tell from others, given none"
+                    f"--match.loss {self.loss}: expected queries with right answers to tell from others, got none"
                 )
             if teaching.skipped_queries:
                 logger.info(

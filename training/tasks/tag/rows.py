@@ -61,7 +61,7 @@ def tag_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
             raise InputError(_missing(name, flag, available))
     if text == label:
         raise InputError(
-            f"--data.label-column: wanted a column of tags beside the words, given {label} for both"
+            f"--data.label-column: expected a column of tags beside the words, got {label} for both"
         )
     return found
 
@@ -86,24 +86,22 @@ def sentence_example(row: Row, columns: Columns, split: Split) -> Example:
     text, labels = row.values[columns.text], row.values[columns.label]
     if isinstance(labels, str):
         what = f"a list of {'tags' if isinstance(text, list) else 'spans'} (CoNLL or JSONL)"
-        raise InputError(f"{row.place}: {columns.label} must be {what}, given one text")
+        raise InputError(f"{row.place}: {columns.label} must be {what}, got one text")
     if isinstance(text, str):
         words, tags = _cut(text, _spans(text, labels, row.place, columns), split, row.place, columns)
     else:
         words, tags = text, [tag.strip() for tag in labels]
     if not words:
-        raise InputError(f"{row.place}: {columns.text} must hold a word, given none")
+        raise InputError(f"{row.place}: {columns.text} must hold a word, got none")
     if len(words) != len(tags):
-        wanted = f"a tag for each of {len(words)} word{'s' if len(words) > 1 else ''}"
-        raise InputError(f"{row.place}: {columns.label} must hold {wanted}, given {len(tags)}")
+        expected = f"a tag for each of {len(words)} word{'s' if len(words) > 1 else ''}"
+        raise InputError(f"{row.place}: {columns.label} must hold {expected}, got {len(tags)}")
     for number, (word, tag) in enumerate(zip(words, tags, strict=True), start=1):
         if not word.strip() or "\n" in word:
-            wanted = "must hold a visible character and no line feed"
-            raise InputError(f"{row.place}: word {number} in {columns.text} {wanted}, given {word!r}")
+            expected = "must hold a visible character and no line feed"
+            raise InputError(f"{row.place}: word {number} in {columns.text} {expected}, got {word!r}")
         if not tag:
-            raise InputError(
-                f"{row.place}: tag {number} in {columns.label} must be a text, given an empty one"
-            )
+            raise InputError(f"{row.place}: tag {number} in {columns.label} must be a text, got an empty one")
     return Example(("\n".join(words),), tuple(tags), row.place, ordered=True)
 
 
@@ -113,11 +111,11 @@ def _numbered(available: Sequence[str]) -> bool:
 
 def _missing(name: str, flag: str, available: Sequence[str]) -> str:
     if _numbered(available):
-        return f"--data.{flag}: wanted one of {', '.join(available)}, given {name}"
+        return f"--data.{flag}: expected one of {', '.join(available)}, got {name}"
     near = difflib.get_close_matches(name, available, n=1)
     hint = f"did you mean --data.{flag} {near[0]}?" if near else f"name one with --data.{flag}"
     defaults = f" (or the columns {TEXT}, {SPANS})" if name in (WORDS, TAGS) else ""
-    return f"--data.{flag}: wanted a column {name}{defaults}, given {', '.join(available)}; {hint}"
+    return f"--data.{flag}: expected a column {name}{defaults}, got {', '.join(available)}; {hint}"
 
 
 def _spans(text: str, items: Sequence[str], place: str, columns: Columns) -> list[_Given]:
@@ -127,11 +125,11 @@ def _spans(text: str, items: Sequence[str], place: str, columns: Columns) -> lis
     for span in spans:
         shown = f"{span.first} to {span.end} ({span.label})"
         if not 0 <= span.first < span.end <= len(text):
-            wanted = f"spans of one character or more within its {len(text)}"
-            raise InputError(f"{place}: {columns.label} must be {wanted}, given {shown}")
+            expected = f"spans of one character or more within its {len(text)}"
+            raise InputError(f"{place}: {columns.label} must be {expected}, got {shown}")
         if before and span.first < before.end:
             given = f"{before.first} to {before.end} ({before.label}) and {shown}"
-            raise InputError(f"{place}: {columns.label} must be spans apart from each other, given {given}")
+            raise InputError(f"{place}: {columns.label} must be spans apart from each other, got {given}")
         before = span
     return spans
 
@@ -145,14 +143,14 @@ def _span(item: str, place: str, columns: Columns) -> _Given:
     if isinstance(given, dict):
         given = [given.get("start"), given.get("end"), given.get("label")]
     if not isinstance(given, list) or len(given) != 3:
-        wanted = 'spans: [0, 5, "PER"] or {"start": 0, "end": 5, "label": "PER"}'
-        raise InputError(f"{place}: {columns.label} must be {wanted}, given {item}")
+        expected = 'spans: [0, 5, "PER"] or {"start": 0, "end": 5, "label": "PER"}'
+        raise InputError(f"{place}: {columns.label} must be {expected}, got {item}")
     first, end, label = given
     if not isinstance(label, str) or not label.strip():
-        raise InputError(f"{place}: {columns.label} must be spans whose label is a text, given {item}")
+        raise InputError(f"{place}: {columns.label} must be spans whose label is a text, got {item}")
     first, end = str(first), str(end)  # numbers were kept as texts when the row was read
     if not (_WHOLE_NUMBER.fullmatch(first) and _WHOLE_NUMBER.fullmatch(end)):
-        raise InputError(f"{place}: {columns.label} must be spans with whole numbers as ends, given {item}")
+        raise InputError(f"{place}: {columns.label} must be spans with whole numbers as ends, got {item}")
     return _Given(int(first), int(end), label.strip())
 
 
@@ -179,7 +177,7 @@ def _cut(
             at += 1
         if begin == at:
             shown = f"{span.first} to {span.end} ({span.label})"
-            raise InputError(f"{place}: {columns.label} must be spans that hold a word, given {shown}")
+            raise InputError(f"{place}: {columns.label} must be spans that hold a word, got {shown}")
         found.append(Span(begin, at, span.label))
     return [text[first:end] for first, end in pieces], tags_of(found, len(pieces), "bio")
 

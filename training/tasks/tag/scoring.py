@@ -27,13 +27,13 @@ def sentence_scores(
         task.as_given([str(labels[index]) for index in sentence.tag_ids]) for sentence in tagged.sentences()
     ]
     scores = _scores(task, gold, predicted, intervals)
-    wanted = task.targets(part, labels)
-    probabilities = tagged.probabilities[np.arange(len(wanted)), wanted]
+    expected = task.targets(part, labels)
+    probabilities = tagged.probabilities[np.arange(len(expected)), expected]
     scores["loss"] = (
-        float(-np.log(np.maximum(probabilities, LEAST_PROBABILITY)).mean()) if len(wanted) else None
+        float(-np.log(np.maximum(probabilities, LEAST_PROBABILITY)).mean()) if len(expected) else None
     )
-    sure = tagged.probabilities[np.arange(len(wanted)), tagged.tag_ids]
-    scores["ece"] = calibration_error(sure, tagged.tag_ids == wanted)
+    sure = tagged.probabilities[np.arange(len(expected)), tagged.tag_ids]
+    scores["ece"] = calibration_error(sure, tagged.tag_ids == expected)
     if intervals:
         words = read_sentences(part.examples, part.rows)
         scores["errors"] = most_frequent_errors(words, gold, predicted, scheme)

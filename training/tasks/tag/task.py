@@ -111,9 +111,9 @@ class TagTask:
         scheme = given if self.scheme == "auto" else self.scheme
         if given != scheme and "none" in (given, scheme):
             raise InputError(
-                f"--tag.scheme: wanted none for tags that spell no spans, given {scheme}"
+                f"--tag.scheme: expected none for tags that spell no spans, got {scheme}"
                 if given == "none"
-                else f"--tag.scheme: wanted one that spells spans, as the tags do ({given}), given {scheme}"
+                else f"--tag.scheme: expected one that spells spans, as the tags do ({given}), got {scheme}"
             )
         for examples in sets.values():
             _tell_broken(examples, given)
@@ -123,7 +123,7 @@ class TagTask:
             best_by = "token_accuracy" if scheme == "none" else "span_f1"
         if best_by == "span_f1" and scheme == "none":
             raise InputError(
-                "--tag.best-by: wanted token_accuracy for tags that spell no spans, given span_f1"
+                "--tag.best-by: expected token_accuracy for tags that spell no spans, got span_f1"
             )
         split = self.split
         if split == "auto":

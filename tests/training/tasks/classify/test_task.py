@@ -62,7 +62,7 @@ def test_the_label_column_and_what_it_means(task, available, given_name, name, s
 def test_no_label_column(available, hint):
     with pytest.raises(InputError) as caught:
         ClassifyTask().resolve(available, Columns("text", "", "|"))
-    assert str(caught.value) == f"--data.label-column: wanted a column label or labels, {hint}"
+    assert str(caught.value) == f"--data.label-column: expected a column label or labels, {hint}"
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_a_row_becomes_an_example(task, given_labels, expected):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"text": "x", "label": " "}, "a.csv:2: label must be one label, given none"),
-        ({"text": "x", "label": []}, "a.csv:2: label must be one label, given none"),
-        ({"text": "x", "label": ["a", "b"]}, "a.csv:2: label must be one label, given 2 labels"),
-        ({"text": ["x"], "label": "a"}, "a.csv:2: text must be one text, given a list"),
+        ({"text": "x", "label": " "}, "a.csv:2: label must be one label, got none"),
+        ({"text": "x", "label": []}, "a.csv:2: label must be one label, got none"),
+        ({"text": "x", "label": ["a", "b"]}, "a.csv:2: label must be one label, got 2 labels"),
+        ({"text": ["x"], "label": "a"}, "a.csv:2: text must be one text, got a list"),
     ],
 )
 def test_a_row_that_is_no_example(values, message):

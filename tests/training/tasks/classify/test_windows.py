@@ -19,17 +19,17 @@ def settings(max_length=64, **windows) -> FitConfig:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"window": 65}, "--classify.window: wanted at most the 64 tokens of --text.max-length, given 65"),
-        ({"window": 2}, "--classify.window: wanted 3 or more, or 0 for none, given 2"),
-        ({"window": -1}, "--classify.window: wanted at least 0, given -1"),
+        ({"window": 65}, "--classify.window: expected at most the 64 tokens of --text.max-length, got 65"),
+        ({"window": 2}, "--classify.window: expected 3 or more, or 0 for none, got 2"),
+        ({"window": -1}, "--classify.window: expected at least 0, got -1"),
         (
             {"window": 16, "window_overlap": 14},
-            "--classify.window-overlap: wanted less than the 14 tokens that a window of 16 reads of a text, given 14",
+            "--classify.window-overlap: expected less than the 14 tokens that a window of 16 reads of a text, got 14",
         ),
-        ({"window": 16, "window_overlap": 20}, "--classify.window-overlap: wanted less than the 14 tokens"),
-        ({"window": 16, "window_overlap": -1}, "--classify.window-overlap: wanted at least 0, given -1"),
-        ({"window_overlap": 4}, "--classify.window-overlap: wanted --classify.window beside it, given none"),
-        ({"window_pooling": "max"}, "--classify.window-pooling: wanted --classify.window beside it"),
+        ({"window": 16, "window_overlap": 20}, "--classify.window-overlap: expected less than the 14 tokens"),
+        ({"window": 16, "window_overlap": -1}, "--classify.window-overlap: expected at least 0, got -1"),
+        ({"window_overlap": 4}, "--classify.window-overlap: expected --classify.window beside it, got none"),
+        ({"window_pooling": "max"}, "--classify.window-pooling: expected --classify.window beside it"),
     ],
 )
 def test_windows_that_cannot_be_are_named_by_their_flag(given, message):
@@ -62,11 +62,11 @@ def test_of_a_checkpoint_a_window_must_fit_not_the_text(tmp_path):
     for given, message in (
         (
             {},
-            "--text.max-length: wanted at most the 24 positions .*given 64; --classify.window reads longer texts",
+            "--text.max-length: expected at most the 24 positions .*got 64; --classify.window reads longer texts",
         ),
         (
             {"window": 25},
-            "--classify.window: wanted at most the 24 positions of --encoder.pretrained, given 25",
+            "--classify.window: expected at most the 24 positions of --encoder.pretrained, got 25",
         ),
     ):
         with pytest.raises(InputError, match=message):

@@ -118,13 +118,13 @@ def test_a_run_without_vectors_is_refused(part, tmp_path, bundle, given):
     with pytest.raises(InputError) as caught:
         mined(part, str(run))
     assert str(caught.value) == (
-        f"--match.hard-negatives {run}: wanted a matcher of the bi form, whose vectors say what is like what,"
-        f" given {given}"
+        f"--match.hard-negatives {run}: expected a matcher of the bi form, whose vectors say what is like what,"
+        f" got {given}"
     )
 
 
 def test_a_run_that_is_none_is_refused_by_its_flag(part, tmp_path):
-    with pytest.raises(InputError, match="--match.hard-negatives .*: wanted a run folder with bundle.json"):
+    with pytest.raises(InputError, match="--match.hard-negatives .*: expected a run folder with bundle.json"):
         mined(part, str(tmp_path / "none"))
 
 

@@ -57,30 +57,30 @@ def test_columns_are_found_by_their_names(available, given, found):
         (
             ["text_a", "text_c", "label"],
             Columns(""),
-            "--data.text-b-column: wanted a column text_b (or the columns anchor, positive, negative), given"
+            "--data.text-b-column: expected a column text_b (or the columns anchor, positive, negative), got"
             " text_a, text_c, label; did you mean --data.text-b-column text_c?",
         ),
         (
             ["a", "b"],
             Columns("a"),
-            "--data.text-b-column: wanted a column text_b, given a, b; name one with --data.text-b-column",
+            "--data.text-b-column: expected a column text_b, got a, b; name one with --data.text-b-column",
         ),
         (
             ["text_a", "text_b", "score"],
             Columns("", text_b="text_b"),
-            "--data.label-column: wanted a column label, given text_a, text_b, score; name one with",
+            "--data.label-column: expected a column label, got text_a, text_b, score; name one with",
         ),
         (
             ["text_a", "text_b", "label"],
             Columns("", query="qid"),
-            "--data.query-column: wanted a column qid",
+            "--data.query-column: expected a column qid",
         ),
         (
             ["anchor", "positive", "negative"],
             Columns("", query="qid"),
-            "--data.query-column: wanted a column qid",
+            "--data.query-column: expected a column qid",
         ),
-        (["anchor", "positive"], Columns(""), "--data.text-column: wanted a column text_a (or the columns"),
+        (["anchor", "positive"], Columns(""), "--data.text-column: expected a column text_a (or the columns"),
     ],
 )
 def test_columns_that_lack(available, given, message):
@@ -114,17 +114,17 @@ def test_empty_texts_are_texts():
 @pytest.mark.parametrize(
     ("values", "target", "message"),
     [
-        ({"text_a": ["x", "y"]}, "auto", "text_a must be one text, given a list"),
-        ({"text_b": []}, "auto", "text_b must be one text, given a list"),
-        ({"label": "  "}, "auto", "label must be one label, given none"),
-        ({"label": []}, "auto", "label must be one label, given none"),
-        ({"label": ["1", "0"]}, "auto", "label must be one label, given 2 labels"),
-        ({"label": "yes"}, "binary", "label must be 0 or 1, given 'yes'"),
-        ({"label": "2"}, "binary", "label must be 0 or 1, given '2'"),
-        ({"label": "good"}, "graded", "label must be a number, given 'good'"),
-        ({"label": "nan"}, "graded", "label must be a number, given 'nan'"),
-        ({"query_id": ""}, "auto", "query_id must be one name, given none"),
-        ({"query_id": ["a"]}, "auto", "query_id must be one name, given a list"),
+        ({"text_a": ["x", "y"]}, "auto", "text_a must be one text, got a list"),
+        ({"text_b": []}, "auto", "text_b must be one text, got a list"),
+        ({"label": "  "}, "auto", "label must be one label, got none"),
+        ({"label": []}, "auto", "label must be one label, got none"),
+        ({"label": ["1", "0"]}, "auto", "label must be one label, got 2 labels"),
+        ({"label": "yes"}, "binary", "label must be 0 or 1, got 'yes'"),
+        ({"label": "2"}, "binary", "label must be 0 or 1, got '2'"),
+        ({"label": "good"}, "graded", "label must be a number, got 'good'"),
+        ({"label": "nan"}, "graded", "label must be a number, got 'nan'"),
+        ({"query_id": ""}, "auto", "query_id must be one name, got none"),
+        ({"query_id": ["a"]}, "auto", "query_id must be one name, got a list"),
     ],
 )
 def test_rows_that_are_no_pairs(values, target, message):
@@ -137,7 +137,7 @@ def test_rows_that_are_no_pairs(values, target, message):
 def test_triplets_need_three_texts(column):
     values: dict[str, str | list[str]] = {"anchor": "x", "positive": "x", "negative": "x"}
     row = Row({**values, column: ["x"]}, "a.jsonl:1")
-    with pytest.raises(InputError, match=f"a.jsonl:1: {column} must be one text, given a list"):
+    with pytest.raises(InputError, match=f"a.jsonl:1: {column} must be one text, got a list"):
         pair_examples(row, TRIPLETS, "binary")
 
 

@@ -81,19 +81,19 @@ def test_queries_that_are_learnt_whole_are_held_out_whole(tmp_path, loss):
         (MatchTask(target="binary"), ["1", "2"], "a.csv:3: the label must be 0 or 1 for a binary target"),
         (MatchTask(target="binary"), ["0", "yes"], "a.csv:3: the label must be 0 or 1 for a binary target"),
         (MatchTask(target="graded"), ["1", "good"], "a.csv:3: the label must be a number for a graded"),
-        (MatchTask(loss="triplet"), ["yes", "no"], "--match.loss: wanted cross-entropy for classes such as"
-            " 'yes', given triplet"),
-        (MatchTask(form="bi"), ["1", "no"], "--match.form: wanted cross or joint for classes such as 'no'"),
-        (MatchTask(hard_negatives="bm25"), ["yes", "no"], "--match.hard-negatives: wanted none for classes"),
-        (MatchTask(loss="cross-entropy"), ["1", "3"], "--match.loss: wanted squares, triplet, listwise or"
-            " contrastive for numbers, given cross-entropy"),
-        (MatchTask(loss="squares"), ["1", "0"], "--match.loss: wanted cross-entropy, triplet, listwise or"
-            " contrastive for labels of 0 and 1 (or --match.target graded), given squares"),
-        (MatchTask(best_by="map"), ["1", "0"], "--match.best-by: wanted one of accuracy, f1, roc_auc,"
-            " average_precision for these rows, given map"),
-        (MatchTask(best_by="spearman"), ["1", "0"], "--match.best-by: wanted one of accuracy, f1"),
-        (MatchTask(best_by="accuracy"), ["1", "3"], "--match.best-by: wanted one of spearman, pearson for"),
-        (MatchTask(best_by="map"), [("a", "q"), ("b", "q")], "--match.best-by: wanted one of accuracy, macro"),
+        (MatchTask(loss="triplet"), ["yes", "no"], "--match.loss: expected cross-entropy for classes such as"
+            " 'yes', got triplet"),
+        (MatchTask(form="bi"), ["1", "no"], "--match.form: expected cross or joint for classes such as 'no'"),
+        (MatchTask(hard_negatives="bm25"), ["yes", "no"], "--match.hard-negatives: expected none for classes"),
+        (MatchTask(loss="cross-entropy"), ["1", "3"], "--match.loss: expected squares, triplet, listwise or"
+            " contrastive for numbers, got cross-entropy"),
+        (MatchTask(loss="squares"), ["1", "0"], "--match.loss: expected cross-entropy, triplet, listwise or"
+            " contrastive for labels of 0 and 1 (or --match.target graded), got squares"),
+        (MatchTask(best_by="map"), ["1", "0"], "--match.best-by: expected one of accuracy, f1, roc_auc,"
+            " average_precision for these rows, got map"),
+        (MatchTask(best_by="spearman"), ["1", "0"], "--match.best-by: expected one of accuracy, f1"),
+        (MatchTask(best_by="accuracy"), ["1", "3"], "--match.best-by: expected one of spearman, pearson for"),
+        (MatchTask(best_by="map"), [("a", "q"), ("b", "q")], "--match.best-by: expected one of accuracy, macro"),
     ],
 )  # fmt: skip
 def test_rows_and_settings_that_do_not_go_together(tmp_path, task, rows, message):
@@ -103,9 +103,7 @@ def test_rows_and_settings_that_do_not_go_together(tmp_path, task, rows, message
 
 
 def test_every_file_must_have_labels_of_the_target(tmp_path):
-    with pytest.raises(
-        InputError, match="test.csv:3: the label must be 0 or 1 for a binary target, given '2'"
-    ):
+    with pytest.raises(InputError, match="test.csv:3: the label must be 0 or 1 for a binary target, got '2'"):
         settled(tmp_path, ["1", "0"], test=["1", "2"])
     with pytest.raises(InputError, match="validation.csv:2: the label must be a number"):
         settled(tmp_path, ["1", "4"], validation=["good"])
@@ -119,7 +117,7 @@ def test_a_file_without_queries_beside_one_with_them(tmp_path, part):
     with pytest.raises(InputError) as caught:
         settled(tmp_path, rows, **nameless)
     assert str(caught.value) == (
-        f"{part}.csv: wanted names of queries as in the training rows, to judge by map, given none;"
+        f"{part}.csv: expected names of queries as in the training rows, to judge by map, got none;"
         " or give --match.best-by accuracy"
     )
     assert settled(tmp_path, rows, MatchTask(best_by="f1"), **nameless).best_by == "f1"
@@ -128,14 +126,14 @@ def test_a_file_without_queries_beside_one_with_them(tmp_path, part):
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (MatchTask(loss="contrastive"), "--match.form: wanted bi for --match.loss contrastive"),
-        (MatchTask(loss="contrastive", form="joint"), "--match.form: wanted bi for --match.loss contrastive"),
-        (MatchTask(form="bi", overlap=True), "--match.overlap: wanted none in the bi form"),
-        (MatchTask(target="classes", loss="listwise"), "--match.loss: wanted cross-entropy for classes"),
-        (MatchTask(target="classes", form="bi"), "--match.form: wanted cross or joint for classes, given bi"),
-        (MatchTask(symmetric=True, share_weights=False), "--match.share-weights: wanted shared weights with"
-            " --match.symmetric, given none"),
-        (MatchTask(form="joint", share_weights=False), "--match.share-weights: wanted shared weights with"
+        (MatchTask(loss="contrastive"), "--match.form: expected bi for --match.loss contrastive"),
+        (MatchTask(loss="contrastive", form="joint"), "--match.form: expected bi for --match.loss contrastive"),
+        (MatchTask(form="bi", overlap=True), "--match.overlap: expected none in the bi form"),
+        (MatchTask(target="classes", loss="listwise"), "--match.loss: expected cross-entropy for classes"),
+        (MatchTask(target="classes", form="bi"), "--match.form: expected cross or joint for classes, got bi"),
+        (MatchTask(symmetric=True, share_weights=False), "--match.share-weights: expected shared weights with"
+            " --match.symmetric, got none"),
+        (MatchTask(form="joint", share_weights=False), "--match.share-weights: expected shared weights with"
             " --match.form joint"),
     ],
 )  # fmt: skip
@@ -156,7 +154,7 @@ def test_triplets_are_binary_and_learnt_by_the_triplet_loss():
     task, columns = MatchTask().resolve(TRIPLETS, Columns(""))
     assert (task.target, task.loss, columns.wrong) == ("binary", "triplet", "negative")
     assert MatchTask(loss="cross-entropy").resolve(TRIPLETS, Columns(""))[0].loss == "cross-entropy"
-    with pytest.raises(InputError, match="--match.target: wanted binary for triplets, given graded"):
+    with pytest.raises(InputError, match="--match.target: expected binary for triplets, got graded"):
         MatchTask(target="graded").resolve(TRIPLETS, Columns(""))
 
 
@@ -247,7 +245,7 @@ def test_queries_that_teach_nothing_are_skipped_and_counted(tmp_path, capsys, lo
     ],
 )
 def test_rows_that_teach_nothing_at_all_are_refused(tmp_path, loss, rows):
-    with pytest.raises(InputError, match=f"--match.loss {loss}: wanted queries with right answers to tell"):
+    with pytest.raises(InputError, match=f"--match.loss {loss}: expected queries with right answers to tell"):
         replace(BINARY, loss=loss).training_set(part_of(tmp_path, rows), ["score"], seed=0)
 
 
@@ -256,14 +254,14 @@ def test_each_loss_is_the_one_that_was_asked_for():
     logits = np.array([[2.0], [0.5]], np.float32)
     right, wrong = np.log1p(np.exp(-2.0)), np.log1p(np.exp(0.5))
     share = np.log1p(np.exp(0.5 - 2.0))
-    for loss, wanted in {
+    for loss, expected in {
         "cross-entropy": [right, wrong],
         "squares": [1.0, 0.25],
         "triplet": [0.5, 0.0],
         "listwise": [share, 0.0],
     }.items():
         given = np.asarray(replace(BINARY, loss=loss, margin=2.0).row_losses(targets, logits))
-        np.testing.assert_allclose(given, wanted, atol=1e-6)
+        np.testing.assert_allclose(given, expected, atol=1e-6)
     pairs = np.array([[2.0, 0.5], [0.0, 0.0]], np.float32)
     given = np.asarray(replace(BINARY, loss="contrastive").row_losses(targets, pairs))
     np.testing.assert_allclose(given, [share, 0.0], atol=1e-6)
@@ -288,18 +286,18 @@ def test_the_threshold_is_the_most_accurate_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "labels", "probabilities", "wanted"),
+    ("target", "labels", "probabilities", "expected"),
     [
         ("binary", "0011", [[0.1], [0.6], [0.7], [0.4]], {"accuracy": 0.5, "map": 1.0}),
         ("graded", "0123", [[0.0], [1.0], [2.0], [3.0]], {"spearman": 1.0, "mse": 0.0, "mrr": 1.0}),
         ("classes", "aabb", [[1, 0], [0, 1], [0, 1], [0, 1]], {"accuracy": 0.75}),
     ],
 )
-def test_scores_are_those_of_the_target(tmp_path, target, labels, probabilities, wanted):
+def test_scores_are_those_of_the_target(tmp_path, target, labels, probabilities, expected):
     queries = ["x", "x", "x", "y"]
     part = part_of(tmp_path, list(zip(labels, queries, strict=True)))
     task = replace(BINARY, target=target)
     scores = task.scores(part, ["a", "b"], np.array(probabilities, np.float64), {"thresholds": [0.5]}, True)
-    assert {name: scores[name] for name in wanted} == pytest.approx(wanted)
-    assert set(scores["intervals"]) >= set(wanted) - {"mse"}
+    assert {name: scores[name] for name in expected} == pytest.approx(expected)
+    assert set(scores["intervals"]) >= set(expected) - {"mse"}
     assert ("map" in scores) == (target != "classes")

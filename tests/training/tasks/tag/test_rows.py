@@ -64,23 +64,23 @@ def test_columns_are_found_by_their_names_or_numbers(available, given, found):
 @pytest.mark.parametrize(
     ("available", "given", "message"),
     [
-        (["1", "2"], Columns("", "4"), "--data.label-column: wanted one of 1, 2, given 4"),
-        (["1", "2"], Columns("0"), "--data.text-column: wanted one of 1, 2, given 0"),
-        (["1"], Columns(""), "wanted a column of tags beside the words, given 1 for both"),
-        (["1", "2"], Columns("2"), "wanted a column of tags beside the words, given 2 for both"),
+        (["1", "2"], Columns("", "4"), "--data.label-column: expected one of 1, 2, got 4"),
+        (["1", "2"], Columns("0"), "--data.text-column: expected one of 1, 2, got 0"),
+        (["1"], Columns(""), "expected a column of tags beside the words, got 1 for both"),
+        (["1", "2"], Columns("2"), "expected a column of tags beside the words, got 2 for both"),
         (
             ["tokens", "tag"],
             Columns("tokens"),
-            "--data.label-column: wanted a column tags (or the columns text, spans), given tokens, tag; "
+            "--data.label-column: expected a column tags (or the columns text, spans), got tokens, tag; "
             "did you mean --data.label-column tag?",
         ),
         (
             ["a", "b"],
             Columns(""),
-            "--data.text-column: wanted a column words (or the columns text, spans), given a, b; "
+            "--data.text-column: expected a column words (or the columns text, spans), got a, b; "
             "name one with --data.text-column",
         ),
-        (["text", "label"], Columns(""), "--data.label-column: wanted a column spans, given text, label"),
+        (["text", "label"], Columns(""), "--data.label-column: expected a column spans, got text, label"),
     ],
 )
 def test_columns_that_do_not_exist(available, given, message):
@@ -98,15 +98,15 @@ def test_words_and_tags():
 @pytest.mark.parametrize(
     ("words", "tags", "message"),
     [
-        ([], [], "a.conll:3: words must hold a word, given none"),
+        ([], [], "a.conll:3: words must hold a word, got none"),
         (["a", ""], ["O", "O"], "a.conll:3: word 2 in words must hold a visible character and no line feed"),
         (["a\nb"], ["O"], r"given 'a\nb'"),
         (["\u3000"], ["O"], "word 1 in words must hold a visible character"),
-        (["a", "b"], ["O"], "a.conll:3: tags must hold a tag for each of 2 words, given 1"),
-        (["a"], [], "tags must hold a tag for each of 1 word, given 0"),
-        (["a", "b"], ["O", " "], "a.conll:3: tag 2 in tags must be a text, given an empty one"),
-        (["a"], "O", "a.conll:3: tags must be a list of tags (CoNLL or JSONL), given one text"),
-        ("a", "O", "a.conll:3: tags must be a list of spans (CoNLL or JSONL), given one text"),
+        (["a", "b"], ["O"], "a.conll:3: tags must hold a tag for each of 2 words, got 1"),
+        (["a"], [], "tags must hold a tag for each of 1 word, got 0"),
+        (["a", "b"], ["O", " "], "a.conll:3: tag 2 in tags must be a text, got an empty one"),
+        (["a"], "O", "a.conll:3: tags must be a list of tags (CoNLL or JSONL), got one text"),
+        ("a", "O", "a.conll:3: tags must be a list of spans (CoNLL or JSONL), got one text"),
         ("a", ["O"], "tags must be spans: [0, 5,"),
         ("a", ["[" * 10**6], "tags must be spans: [0, 5,"),
     ],
@@ -147,15 +147,15 @@ def test_characters_are_code_points():
 @pytest.mark.parametrize(
     ("text", "spans", "message"),
     [
-        ("", [], "text must hold a word, given none"),
-        (" \t\n", [], "text must hold a word, given none"),
-        ("abc", [(0, 4, "x")], "spans must be spans of one character or more within its 3, given 0 to 4 (x)"),
+        ("", [], "text must hold a word, got none"),
+        (" \t\n", [], "text must hold a word, got none"),
+        ("abc", [(0, 4, "x")], "spans must be spans of one character or more within its 3, got 0 to 4 (x)"),
         ("abc", [(-1, 2, "x")], "given -1 to 2 (x)"),
         ("abc", [(2, 2, "x")], "given 2 to 2 (x)"),
         ("abc", [(2, 1, "x")], "given 2 to 1 (x)"),
-        ("abcd", [(2, 4, "x"), (0, 3, "y")], "spans apart from each other, given 0 to 3 (y) and 2 to 4 (x)"),
+        ("abcd", [(2, 4, "x"), (0, 3, "y")], "spans apart from each other, got 0 to 3 (y) and 2 to 4 (x)"),
         ("abcd", [(0, 3, "x"), (0, 3, "x")], "spans apart from each other"),
-        ("a  b", [(1, 3, "x")], "spans must be spans that hold a word, given 1 to 3 (x)"),
+        ("a  b", [(1, 3, "x")], "spans must be spans that hold a word, got 1 to 3 (x)"),
         ("abc", [(0, 3, " ")], "spans whose label is a text"),
         ("abc", [(0, 3, None)], "spans whose label is a text"),
         ("abc", [({"start": "0", "end": "1"}, 0, "")], "spans whose label is a text"),

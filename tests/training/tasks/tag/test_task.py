@@ -81,17 +81,17 @@ def test_single_characters_are_not_spelt_and_split_raw_texts(tmp_path):
         (
             [["N", "V"]],
             {"scheme": "bio"},
-            "--tag.scheme: wanted none for tags that spell no spans, given bio",
+            "--tag.scheme: expected none for tags that spell no spans, got bio",
         ),
         (
             BIO,
             {"scheme": "none"},
-            "--tag.scheme: wanted one that spells spans, as the tags do (bio), given none",
+            "--tag.scheme: expected one that spells spans, as the tags do (bio), got none",
         ),
         (
             [["N", "V"]],
             {"best_by": "span_f1"},
-            "--tag.best-by: wanted token_accuracy for tags that spell no spans",
+            "--tag.best-by: expected token_accuracy for tags that spell no spans",
         ),
     ],
 )
