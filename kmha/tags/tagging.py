@@ -156,7 +156,7 @@ class Tagger:
             given = _words(sentence) if text is None else [text[first:end] for first, end in where]
             if len(given) > MOST_WORDS:
                 raise InputError(
-                    f"sentence {number + len(words)}: expected at most {MOST_WORDS:,} words, got {len(got):,}"
+                    f"sentence {number + len(words)}: expected at most {MOST_WORDS:,} words, got {len(given):,}"
                 )
             words.append(given)
             bounds.append(None if text is None else where)

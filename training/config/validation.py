@@ -107,8 +107,8 @@ def _differences(expected: list[str], given: list[str]) -> str:
     """Both lists; where they are long, what only one of them has."""
     if max(len(expected), len(given)) > _SHOWN_LABELS:
         lists = (_few(sorted(set(one) - set(other))) for one, other in ((expected, given), (given, expected)))
-        return "given one that lacks {} and has {}".format(*lists)
-    return f"{', '.join(expected)}, got {', '.join(got)}"
+        return "got one that lacks {} and has {}".format(*lists)
+    return f"{', '.join(expected)}, got {', '.join(given)}"
 
 
 def _few(names: list[str]) -> str:
