@@ -17,8 +17,8 @@ from export.predictors.artefacts import SAVEDMODEL, recognise
 from kmha.errors import InputError
 from training.cli.bounds import Count, Range
 from training.cli.parser import parse, run
-from training.explain import told
-from training.html.page import check_out
+from training.explain import report_explanation
+from training.html.page import check_page_path
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,26 @@ def _explain(config: ServedExplainConfig) -> int:
     if not any(text.strip() for text in config.text):
         raise InputError("TEXT: expected a text with words, got none or an empty one")
     if config.out is not None:
-        check_out(config.out)
+        check_page_path(config.out)
     from export.savedmodel.explainer import ServedWords, served_model
-    from training.explanation.explainer import tag_question, text_question
+    from training.explanation.explainer import explain_tag, explain_text
 
     model = served_model(artefact.path)
     if len(config.text) != model.num_texts:
         expected = "two texts, A and B" if model.num_texts == 2 else "one text"
         raise InputError(f"TEXT: expected {expected}, got {len(config.text)}")
     if isinstance(model, ServedWords):
-        question = tag_question(model, model.words(config.text[0]), config.label, config.word)
+        question = explain_tag(model, model.words(config.text[0]), config.label, config.word)
     elif config.word:
         raise InputError("--word: expected a tagger, got another model")
     else:
-        question = text_question(model, config.text, config.label)
+        question = explain_text(model, config.text, config.label)
     where = config.artefact.resolve().name
-    print(json.dumps(told(question, config.out, config.draws, config.seed, where), ensure_ascii=False))
+    print(
+        json.dumps(
+            report_explanation(question, config.out, config.draws, config.seed, where), ensure_ascii=False
+        )
+    )
     return 0
 
 

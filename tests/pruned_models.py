@@ -9,7 +9,7 @@ import tensorflow as tf
 from kmha.bundle.manifest import MATCH, TAG
 from kmha.text.ragged import Ragged
 from tests.bundles import PAIRS, SENTENCES, TAGGERS, TEXTS, make_bundle, make_pair_bundle, make_tagger_bundle
-from training.pruning.prunable_blocks import groups_of
+from training.pruning.prunable_blocks import prunable_groups
 
 TWO_BLOCKS: dict[str, Any] = {"num_layers": 2, "num_heads": 4}
 # Heads and feed-forward rows of two blocks.
@@ -58,7 +58,7 @@ def some_kept(model, seed: int = 0) -> tuple[list, list]:
         return np.sort(rng.choice(count, keep, replace=False))
 
     heads, rows = [], []
-    for number, group in enumerate(groups_of(model)):
+    for number, group in enumerate(prunable_groups(model)):
         counts = (1 + number % group.blocks[0].heads, 5 + number)
         counts = (min(counts[0], group.blocks[0].heads), counts[1])
         heads.append([drawn(block.heads, counts[0]) for block in group.blocks])
@@ -68,7 +68,7 @@ def some_kept(model, seed: int = 0) -> tuple[list, list]:
 
 def zero(model, heads, rows) -> None:
     """Puts zeros in place of what does not stay."""
-    for group, of_heads, of_rows in zip(groups_of(model), heads, rows, strict=True):
+    for group, of_heads, of_rows in zip(prunable_groups(model), heads, rows, strict=True):
         for block, its_heads, its_rows in zip(group.blocks, of_heads, of_rows, strict=True):
             gates = np.repeat(np.isin(np.arange(block.heads), its_heads), block.head_size)
             block.output_kernel.assign(block.output_kernel.numpy() * gates[:, None])

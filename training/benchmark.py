@@ -19,7 +19,7 @@ from typing import Annotated
 from kmha.errors import InputError
 from training.cli.bounds import Count, Range
 from training.cli.parser import FAILED, parse, run
-from training.cli.text_table import aligned
+from training.cli.text_table import format_table
 from training.io.atomic_write import write_result
 from training.io.json_subprocess import Crashed
 from training.speed.prepare import Peer, Precision, lacks, make_work, read_rows
@@ -100,11 +100,11 @@ def _benchmark(config: BenchmarkConfig) -> int:
             logger.info(f"error: {error}")
             return FAILED
     found = report(turns, rates)
-    for line in aligned(cells(found)):
+    for line in format_table(cells(found)):
         logger.info(line)
     for precision, times in profiles.items():
         logger.info(f"processor time of kmha in {precision}:")
-        for line in aligned(op_cells(times)):
+        for line in format_table(op_cells(times)):
             logger.info(line)
     failures = [each for each in found if "failed" in each]
     for each in failures:

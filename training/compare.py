@@ -21,7 +21,7 @@ from kmha.errors import InputError
 from training.cli.bounds import Range
 from training.cli.exceptions import Interrupted, TrainingDiverged
 from training.cli.parser import FAILED, INTERRUPTED, parse, run
-from training.cli.text_table import aligned
+from training.cli.text_table import format_table
 from training.comparison.candidates import ATTENTION, HEADS, NAMES, Name
 from training.comparison.folder import FIGURES, PICTURE, TABLE, Workplace, check_place, opened
 from training.config.config import (
@@ -136,7 +136,7 @@ def _show(comparison: dict, out: Path | None) -> None:
     from training.comparison.figure import as_markdown, cells, notes
 
     rows = cells(comparison)
-    for line in (*aligned(rows), *notes(comparison)):
+    for line in (*format_table(rows), *notes(comparison)):
         logger.info(line)
     if out is None:
         return

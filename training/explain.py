@@ -22,7 +22,7 @@ from kmha.errors import InputError
 from training.cli.bounds import Count, Range
 from training.cli.parser import parse, run
 from training.data.sources import file_source
-from training.html.page import check_out, write_page
+from training.html.page import check_page_path, write_page
 
 logger = logging.getLogger("kmha")
 
@@ -68,10 +68,10 @@ def _explain(config: ExplainConfig) -> int:
 
     import_tensorflow()
     from kmha.bundle.bundle import Bundle
-    from training.explanation.bundle_explainer import run_model
+    from training.explanation.bundle_explainer import explainable_model
 
     bundle = Bundle.load(config.run)
-    model = run_model(bundle)
+    model = explainable_model(bundle)
     if config.data is None:
         result = _one(config, model)
     else:
@@ -104,20 +104,20 @@ def _check(config: ExplainConfig, task: str) -> None:
     if not any(text.strip() for text in config.text):
         raise InputError("TEXT: expected a text with words, got an empty one")
     if config.out is not None:
-        check_out(config.out)
+        check_page_path(config.out)
 
 
 def _one(config: ExplainConfig, model: Any) -> dict[str, Any]:
-    from training.explanation.explainer import tag_question, text_question
+    from training.explanation.explainer import explain_tag, explain_text
 
     if hasattr(model, "tagged"):
-        question = tag_question(model, model.words(config.text[0]), config.label, config.word)
+        question = explain_tag(model, model.words(config.text[0]), config.label, config.word)
     else:
-        question = text_question(model, config.text, config.label)
-    return told(question, config.out, config.draws, config.seed, config.run.resolve().name)
+        question = explain_text(model, config.text, config.label)
+    return report_explanation(question, config.out, config.draws, config.seed, config.run.resolve().name)
 
 
-def told(question: Any, out: Path | None, draws: int, seed: int, where: str) -> dict[str, Any]:
+def report_explanation(question: Any, out: Path | None, draws: int, seed: int, where: str) -> dict[str, Any]:
     """What is said of one row: the page written, a table on stderr, and JSON values for stdout.
 
     Args:
@@ -149,16 +149,16 @@ def told(question: Any, out: Path | None, draws: int, seed: int, where: str) -> 
 
 def _many(config: ExplainConfig, bundle: Any, model: Any) -> dict[str, Any]:
     from training.explanation.deletion_benchmark import measured, table
-    from training.explanation.explainer import tag_question, text_question
+    from training.explanation.explainer import explain_tag, explain_text
 
     def questions() -> Iterator[Any]:
         with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
             for row in _rows(config, bundle, Path(scratch)):
                 try:
                     if bundle.tagger is not None:
-                        yield tag_question(model, row)
+                        yield explain_tag(model, row)
                     else:
-                        yield text_question(model, (row,) if isinstance(row, str) else tuple(row))
+                        yield explain_text(model, (row,) if isinstance(row, str) else tuple(row))
                 except InputError:
                     # A text without tokens or words.
                     yield None

@@ -21,7 +21,7 @@ from kmha.errors import InputError
 from training.cli.column_flags import ColumnFlags
 from training.cli.parser import parse, run
 from training.data.sources import file_source
-from training.html.page import check_out
+from training.html.page import check_page_path
 from training.runs.run_folder import METRICS, REPORT, named_rows
 
 logger = logging.getLogger("kmha")
@@ -49,7 +49,7 @@ def _report(config: ReportConfig) -> int:
     file_source(config.data)
     named_rows(manifest, config.data)
     page = config.run / REPORT if config.out is None else config.out
-    check_out(page)
+    check_page_path(page)
     card = page.with_suffix(".md")
     if card.is_dir():
         raise InputError(f"--out {page}: expected a place for {card} too, got a folder")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from export.benchmark.stopwatch import IDS, TEXTS
-from training.cli.text_table import aligned
+from training.cli.text_table import format_table
 
 
 def tables(reports: Sequence[dict[str, Any]], ids_length: int | None) -> list[str]:
@@ -20,11 +20,11 @@ def tables(reports: Sequence[dict[str, Any]], ids_length: int | None) -> list[st
         timed = [each for each in reports if each[name] is not None]
         if timed:
             lines += [
-                *aligned([_speed_header(timed[0][name], title), *(_speed(each, name) for each in timed)])
+                *format_table([_speed_header(timed[0][name], title), *(_speed(each, name) for each in timed)])
             ]
             lines.append("")
     header = ("load and memory", "load ms", "first answer ms", "MB above imports", "MB peak", "MB on disk")
-    return [*lines, *aligned([header, *(_weight(each) for each in reports if "memory" in each)])]
+    return [*lines, *format_table([header, *(_weight(each) for each in reports if "memory" in each)])]
 
 
 def _speed_header(column: dict[str, Any], title: str) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from export.savedmodel.predictor import BATCH_ROWS, SavedModelPredictor, open_sa
 from export.savedmodel.tagger_predictor import EXPLAIN, EXPLAIN_WORDS, PREDICT_TEXT, WORDS, ServedTagger
 from kmha.errors import InputError
 from kmha.text.special_tokens import PADDING
-from training.explanation.attributions import TOKENS, Looked
-from training.explanation.explainer import Chosen
-from training.explanation.words import NO_WORD, aligned
+from training.explanation.attributions import TOKENS, RowTrace
+from training.explanation.explainer import ExplainedOutput
+from training.explanation.words import NO_WORD, align_tokens
 
 SCORE, MATCH = "score", "match"
 NO_GRADIENTS = "A SavedModel carries no gradients: training.explain shows gradient × input of the run itself."
@@ -59,13 +59,13 @@ class ServedTexts:
         """See the protocol."""
         return bool(self._ask(PREDICT_TEXT, [row])[MATCH][0])
 
-    def bounds(self, text: str) -> list[tuple[int, int]]:
+    def word_bounds(self, text: str) -> list[tuple[int, int]]:
         """See the protocol."""
         from kmha.text.words import word_bounds
 
         return word_bounds(text)
 
-    def pieces(self, name: str, words: Sequence[str]) -> list[list[str]]:
+    def tokenize_words(self, name: str, words: Sequence[str]) -> list[list[str]]:
         """See the protocol."""
         place = 1 if name.endswith("_b") else 0
         found: list[list[str]] = []
@@ -75,12 +75,12 @@ class ServedTexts:
             found += [_real(tokens)[1:-1] for tokens in self._ask(EXPLAIN, rows)[name]]
         return found
 
-    def look(self, row: tuple[str, ...], chosen: Chosen) -> Looked:
+    def trace(self, row: tuple[str, ...], chosen: ExplainedOutput) -> RowTrace:
         """See the protocol."""
         answers = self._ask(EXPLAIN, [row])
         tokens = {name: _real(each[0]) for name, each in answers.items() if TOKENS in name}
         names = sorted(tokens)
-        return Looked(
+        return RowTrace(
             {name: tokens[name] for name in names},
             {name: each[0] for name, each in answers.items() if "attention" in name},
             None,
@@ -117,7 +117,7 @@ class ServedWords:
         ends = np.cumsum([len(words) for words in sentences])[:-1]
         return [(part[:, -1].astype(int).tolist(), part[:, :-2]) for part in np.split(found, ends)]
 
-    def look(self, words: Sequence[str], word: int, tag: int) -> tuple[Looked, list[int], list[int]]:
+    def trace(self, words: Sequence[str], word: int, tag: int) -> tuple[RowTrace, list[int], list[int]]:
         """See the protocol."""
         encoded = list(map(_bytes, words))
         alone = self._tagger.ask(EXPLAIN_WORDS, [[each] for each in encoded])[TOKENS]
@@ -136,7 +136,7 @@ class ServedWords:
             )
         size = len(tokens)
         attention = answers["attention"][window][:, :, :size, :size]
-        return Looked({TOKENS: tokens}, {"attention": attention}, None), of_tokens, [of_tokens.index(word)]
+        return RowTrace({TOKENS: tokens}, {"attention": attention}, None), of_tokens, [of_tokens.index(word)]
 
 
 def _places(windows: list[list[str]], pieces: list[list[str]]) -> tuple[int, list[list[int]]]:
@@ -151,7 +151,7 @@ def _places(windows: list[list[str]], pieces: list[list[str]]) -> tuple[int, lis
         firsts = np.searchsorted(begins, step * np.arange(len(windows)))
         found = []
         for tokens, first in zip(windows, firsts.tolist(), strict=True):
-            inner = aligned(tokens, pieces[first:], [False] * (len(pieces) - first))
+            inner = align_tokens(tokens, pieces[first:], [False] * (len(pieces) - first))
             found.append(None if inner is None else [first + each for each in inner])
         if None not in found:
             return step, found

@@ -11,8 +11,8 @@ from export.savedmodel.__main__ import write_savedmodel
 from tests.bundles import one_label_bundle, tagger_bundle
 from tests.command_runs import call, refused
 from tests.export.pair_bundles import bundle_of
-from training.explanation.bundle_explainer import RunTagger, RunTexts
-from training.explanation.explainer import tag_question, text_question
+from training.explanation.bundle_explainer import BundleTagModel, BundleTextModel
+from training.explanation.explainer import explain_tag, explain_text
 from training.explanation.page import GRADIENT
 
 TEXTS = {
@@ -39,21 +39,21 @@ def test_it_tells_what_the_run_tells(served, tmp_path, kind):
     assert outcome.status == 0, outcome.err
     bundle = bundles[kind]
     if kind == "tags":
-        model = RunTagger(bundle)
-        question = tag_question(model, model.words(*TEXTS[kind]), number=20)
+        model = BundleTagModel(bundle)
+        question = explain_tag(model, model.words(*TEXTS[kind]), number=20)
     else:
-        question = text_question(RunTexts(bundle), TEXTS[kind])
+        question = explain_text(BundleTextModel(bundle), TEXTS[kind])
     found = outcome.json
     assert (found["explained"], found["words"]) == (question.explained, question.words)
     np.testing.assert_allclose(found["probability"], question.value, atol=1e-4)
     assert GRADIENT not in found
-    scores = question.look.word_scores(len(question.words))["attention"]
+    scores = question.attributions.word_scores(len(question.words))["attention"]
     np.testing.assert_allclose(found["attention"], scores, atol=1e-4)
     content = (tmp_path / "page.html").read_text("utf-8")
     data = json.loads(re.findall(r'id="data">(.*?)</script>', content, re.DOTALL)[0])
-    for given, row in zip(data["sequences"], question.look.sequences, strict=True):
+    for given, row in zip(data["sequences"], question.attributions.sequences, strict=True):
         assert (given["tokens"], given["words"]) == (row.tokens, row.words)
-    assert [each["name"] for each in data["maps"]] == [each.name for each in question.look.maps]
+    assert [each["name"] for each in data["maps"]] == [each.name for each in question.attributions.maps]
     assert any("carries no gradients" in note for note in data["notes"])
 
 

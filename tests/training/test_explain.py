@@ -67,12 +67,12 @@ def test_gradients_are_those_of_small_steps(runs):
     """Against finite differences: the logit along the way from unknown tokens to the text's."""
     import tensorflow as tf
 
-    from training.explanation.bundle_explainer import RunTexts
-    from training.explanation.explainer import Chosen
+    from training.explanation.bundle_explainer import BundleTextModel
+    from training.explanation.explainer import ExplainedOutput
 
     bundle = runs[1]["one"]
-    looked = RunTexts(bundle).look((A,), Chosen(1))
-    assert looked.gradients is not None
+    trace = BundleTextModel(bundle).trace((A,), ExplainedOutput(1))
+    assert trace.gradients is not None
     model, part = bundle.model, bundle.preprocessor
     features = part([A])
     ids = features["token_ids"]
@@ -91,7 +91,7 @@ def test_gradients_are_those_of_small_steps(runs):
         way = tf.one_hot([place], ids.shape[1])[..., None] * (there - unknown)
         expected = (logit(there + step * way) - logit(there - step * way)) / (2 * step)
         np.testing.assert_allclose(
-            looked.gradients["tokens"][place], expected, atol=2e-3 + 0.02 * abs(expected)
+            trace.gradients["tokens"][place], expected, atol=2e-3 + 0.02 * abs(expected)
         )
 
 
@@ -129,11 +129,12 @@ def test_a_text_of_several_windows_is_shown_window_by_window(tmp_path):
 
 
 def test_a_text_of_one_window_is_explained_as_by_a_model_without():
-    from training.explanation.bundle_explainer import RunTexts
-    from training.explanation.explainer import Chosen
+    from training.explanation.bundle_explainer import BundleTextModel
+    from training.explanation.explainer import ExplainedOutput
 
     whole, windowed = (
-        RunTexts(make_bundle(windows=each)).look(("old bread",), Chosen(1)) for each in (None, WINDOWS)
+        BundleTextModel(make_bundle(windows=each)).trace(("old bread",), ExplainedOutput(1))
+        for each in (None, WINDOWS)
     )
     assert windowed.tokens == whole.tokens and not windowed.windows
     np.testing.assert_allclose(windowed.attention["attention"], whole.attention["attention"], atol=1e-6)
@@ -164,11 +165,11 @@ def test_a_matcher_is_explained(runs, tmp_path, kind):
 
 def test_a_pair_that_is_read_both_ways_has_the_gradients_of_both():
     """Swapping the texts of a symmetric model swaps what gradients say of them."""
-    from training.explanation.bundle_explainer import RunTexts
-    from training.explanation.explainer import Chosen
+    from training.explanation.bundle_explainer import BundleTextModel
+    from training.explanation.explainer import ExplainedOutput
 
-    model = RunTexts(make_pair_bundle(form="joint", symmetric=True))
-    one, other = (model.look(row, Chosen(0)).gradients for row in ((A, B), (B, A)))
+    model = BundleTextModel(make_pair_bundle(form="joint", symmetric=True))
+    one, other = (model.trace(row, ExplainedOutput(0)).gradients for row in ((A, B), (B, A)))
     assert one is not None and other is not None
     np.testing.assert_allclose(one["tokens_a"][1:], other["tokens_b"], atol=1e-4)
     np.testing.assert_allclose(one["tokens_b"], other["tokens_a"][1:], atol=1e-4)
@@ -215,7 +216,7 @@ def test_many_rows_are_measured(runs, tmp_path, kind):
     [
         ("one", [], "TEXT: expected one text"),
         ("one", ["a", "b"], "TEXT: expected one text, for a classifier, got 2"),
-        ("one", [" \t"], "given an empty one"),
+        ("one", [" \t"], "got an empty one"),
         ("one", ["\u200b\x01"], "expected a text with tokens"),
         ("cross", ["a"], "TEXT: expected two texts"),
         ("tags", ["\u200b\x01"], "expected a text with words"),

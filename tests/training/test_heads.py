@@ -168,7 +168,7 @@ def test_wrong_input_is_one_line(news_run, tmp_path, monkeypatch, flags, message
 def test_runs_that_cannot_be_pruned_are_refused(news_run, tmp_path):
     masked_bundle().save(tmp_path / "language")
     said = refused(tmp_path, main, str(tmp_path / "language"), "--data", str(news_run.test))
-    assert said.endswith("given a masked language model; prune a run that starts from it")
+    assert said.endswith("got a masked language model; prune a run that starts from it")
     make_pair_bundle().save(tmp_path / "alone")
     data = write_csv(tmp_path / "pairs.csv", [("a", "b", "1")], ("text_a", "text_b", "label"))
     flags = ["--prune", "0.3", "--out", str(tmp_path / "new")]

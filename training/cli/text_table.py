@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of cells below one another, the first column to the left, the others to the right.
 
     Args:

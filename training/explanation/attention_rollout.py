@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def rolled(weights: np.ndarray) -> np.ndarray:
+def attention_rollout(weights: np.ndarray) -> np.ndarray:
     """Rollout of self-attention.
 
     Each layer is half its heads' mean and half the residual path, and the layers are multiplied.
@@ -24,7 +24,7 @@ def rolled(weights: np.ndarray) -> np.ndarray:
     return mixed
 
 
-def pair_rolled(
+def pair_attention_rollout(
     weights_a: np.ndarray,
     weights_b: np.ndarray,
     a_to_b: np.ndarray | None = None,
@@ -44,7 +44,7 @@ def pair_rolled(
     Returns:
         float64 [T + S, T + S]; each row sums to 1.
     """
-    a, b = rolled(weights_a), rolled(weights_b)
+    a, b = attention_rollout(weights_a), attention_rollout(weights_b)
     length = len(a)
     mixed = np.zeros((length + len(b),) * 2)
     mixed[:length, :length], mixed[length:, length:] = a, b
@@ -57,14 +57,14 @@ def pair_rolled(
     return mixed
 
 
-def heads_there(weights: np.ndarray) -> int:
+def count_heads(weights: np.ndarray) -> int:
     """How many heads of a layer, float [N, T, S], there are; those that pruning has taken are zeros behind them."""
     return int(np.flatnonzero(weights.any(axis=(1, 2))).max(initial=0)) + 1
 
 
 def head_mean(weights: np.ndarray) -> np.ndarray:
     """The mean of a layer's heads, float [N, T, S], as float64 [T, S]."""
-    return weights[: heads_there(weights)].astype(np.float64).mean(axis=0)
+    return weights[: count_heads(weights)].astype(np.float64).mean(axis=0)
 
 
 def _with_residual(layer: np.ndarray) -> np.ndarray:

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.explanation.attention_rollout import pair_rolled, rolled
+from training.explanation.attention_rollout import attention_rollout, pair_attention_rollout
 from training.explanation.words import NO_WORD
 
 TOKENS, ATTENTION = "tokens", "attention"
 
 
 @dataclass(frozen=True)
-class WindowRead:
+class WindowTrace:
     """What a model gives of a window of a text that is longer than it reads at once.
 
     Attributes:
@@ -29,7 +29,7 @@ class WindowRead:
 
 
 @dataclass(frozen=True)
-class Looked:
+class RowTrace:
     """What a model gives of one row.
 
     Attributes:
@@ -43,7 +43,7 @@ class Looked:
     tokens: Mapping[str, Sequence[str]]
     attention: Mapping[str, np.ndarray]
     gradients: Mapping[str, np.ndarray] | None
-    windows: Sequence[WindowRead] = ()
+    windows: Sequence[WindowTrace] = ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class HeadMap:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Attributions:
     """All of it for one row: the sequences, and the maps between them."""
 
     sequences: list[TokenRow]
@@ -109,57 +109,59 @@ class Seen:
         return found
 
 
-def seen(
-    looked: Looked, words: Mapping[str, Sequence[int]], pooling: str, read_from: Sequence[int] = ()
-) -> Seen:
+def build_attributions(
+    trace: RowTrace, words: Mapping[str, Sequence[int]], pooling: str, read_from: Sequence[int] = ()
+) -> Attributions:
     """Puts in order what a model gave.
 
     Args:
-        looked: What it gave.
+        trace: What it gave.
         words: By the name of the tokens, the word that each token stands for.
         pooling: How tokens become the vector that is judged: "cls", or anything else for their mean.
         read_from: Of a tagger, the tokens from which the word is judged; else none.
     """
-    if looked.windows:
-        return _seen_in_windows(looked, words, pooling)
+    if trace.windows:
+        return _seen_in_windows(trace, words, pooling)
     sequences: list[TokenRow] = []
     maps: list[HeadMap] = []
-    for prefix in dict.fromkeys(name.partition(TOKENS)[0] for name in looked.tokens):
-        _add(sequences, maps, looked, words, prefix, pooling, read_from)
-    return Seen(sequences, maps)
+    for prefix in dict.fromkeys(name.partition(TOKENS)[0] for name in trace.tokens):
+        _add(sequences, maps, trace, words, prefix, pooling, read_from)
+    return Attributions(sequences, maps)
 
 
-def _seen_in_windows(looked: Looked, words: Mapping[str, Sequence[int]], pooling: str) -> Seen:
+def _seen_in_windows(trace: RowTrace, words: Mapping[str, Sequence[int]], pooling: str) -> Attributions:
     """Every window as a sequence of its own; a word that two of them read has what both say of it."""
-    sequences, maps, count = [], [], len(looked.windows)
-    for index, window in enumerate(looked.windows):
+    sequences, maps, count = [], [], len(trace.windows)
+    for index, window in enumerate(trace.windows):
         size, number = len(window.places), index + 1
-        tokens = [looked.tokens[TOKENS][place] for place in window.places]
+        tokens = [trace.tokens[TOKENS][place] for place in window.places]
         attention = window.attention[:, :, :size, :size]
-        rollout = window.share * (_start([tokens], pooling, False, ()) @ rolled(attention))
+        rollout = window.share * (_start([tokens], pooling, False, ()) @ attention_rollout(attention))
         its_words = [words[TOKENS][place] for place in window.places]
         gradients = np.asarray(window.gradients[:size], np.float64)
         sequences.append(TokenRow(f"Window {number} of {count}", tokens, its_words, rollout, gradients))
         maps.append(HeadMap(f"Within window {number}", index, index, attention))
-    return Seen(sequences, maps)
+    return Attributions(sequences, maps)
 
 
-def _add(sequences, maps, looked: Looked, words, prefix: str, pooling: str, read_from: Sequence[int]) -> None:
+def _add(
+    sequences, maps, trace: RowTrace, words, prefix: str, pooling: str, read_from: Sequence[int]
+) -> None:
     """Adds the sequences and maps of one granularity."""
-    names = [name for name in looked.tokens if name.partition(TOKENS)[0] == prefix]
+    names = [name for name in trace.tokens if name.partition(TOKENS)[0] == prefix]
     first, whose = len(sequences), prefix.rstrip("_")
-    kept = [list(looked.tokens[name]) for name in names]
-    gradients = None if looked.gradients is None else [looked.gradients[name] for name in names]
+    kept = [list(trace.tokens[name]) for name in names]
+    gradients = None if trace.gradients is None else [trace.gradients[name] for name in names]
     its_words = [list(words[name]) for name in names]
-    of = {name[len(prefix) :]: value for name, value in looked.attention.items() if name.startswith(prefix)}
+    of = {name[len(prefix) :]: value for name, value in trace.attention.items() if name.startswith(prefix)}
     if len(names) == 1:
-        mixed = rolled(of[ATTENTION])
+        mixed = attention_rollout(of[ATTENTION])
         found = [("Within the text", 0, 0, of[ATTENTION])]
     elif ATTENTION in of:
         # Both texts are one sequence, in which the [CLS] of B is missing.
         cut = len(kept[0])
         kept[1], its_words[1] = kept[1][1:], its_words[1][1:]
-        mixed = rolled(of[ATTENTION])
+        mixed = attention_rollout(of[ATTENTION])
         ends = (slice(0, cut), slice(cut, None))
         found = [
             (_title(rows, columns), rows, columns, of[ATTENTION][:, :, ends[rows], ends[columns]])
@@ -168,7 +170,7 @@ def _add(sequences, maps, looked: Looked, words, prefix: str, pooling: str, read
     else:
         across = [of.get(f"{ATTENTION}_{way}") for way in ("a_to_b", "b_to_a")]
         alone = [of[f"{ATTENTION}_{side}"] for side in "ab"]
-        mixed = pair_rolled(*alone, *across)
+        mixed = pair_attention_rollout(*alone, *across)
         found = [
             (_title(i, 1 - i), i, 1 - i, weights) for i, weights in enumerate(across) if weights is not None
         ]

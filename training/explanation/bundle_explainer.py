@@ -15,16 +15,16 @@ from kmha.layers.stacked_heads import stacked_heads
 from kmha.models.traces import traced
 from kmha.text.ragged import Ragged
 from kmha.text.words import word_bounds
-from training.explanation.attributions import ATTENTION, TOKENS, Looked, WindowRead
-from training.explanation.explainer import Chosen
+from training.explanation.attributions import ATTENTION, TOKENS, RowTrace, WindowTrace
+from training.explanation.explainer import ExplainedOutput
 from training.explanation.words import NO_WORD
 
 
-def run_model(bundle: Bundle) -> "RunTexts | RunTagger":
+def explainable_model(bundle: Bundle) -> "BundleTextModel | BundleTagModel":
     """A bundle's model as a `TextModel` or a `TagModel`; raises InputError where it is neither."""
     if bundle.task == MASKED_LM:
         raise InputError(f"expected a classifier, a matcher or a tagger, got {A_MODEL[bundle.task]}")
-    return RunTagger(bundle) if bundle.task == TAG else RunTexts(bundle)
+    return BundleTagModel(bundle) if bundle.task == TAG else BundleTextModel(bundle)
 
 
 class _Gradients:
@@ -87,7 +87,7 @@ def _unknown(features: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-class RunTexts:
+class BundleTextModel:
     """See `training.explanation.explainer.TextModel`.
 
     Args:
@@ -130,11 +130,11 @@ class RunTexts:
         """See the protocol."""
         return self._bundle.predict([row])[0]["match"]
 
-    def bounds(self, text: str) -> list[tuple[int, int]]:
+    def word_bounds(self, text: str) -> list[tuple[int, int]]:
         """See the protocol."""
         return word_bounds(text)
 
-    def pieces(self, name: str, words: Sequence[str]) -> list[list[str]]:
+    def tokenize_words(self, name: str, words: Sequence[str]) -> list[list[str]]:
         """See the protocol."""
         part = self._inputs[name].part
         if not words:
@@ -143,7 +143,7 @@ class RunTexts:
         cut = part.tokenize(tf.constant([word.encode("utf-8", "replace") for word in words]))
         return [[tokens[each] for each in ids] for ids in cut.to_list()]
 
-    def look(self, row: tuple[str, ...], chosen: Chosen) -> Looked:
+    def trace(self, row: tuple[str, ...], chosen: ExplainedOutput) -> RowTrace:
         """See the protocol."""
         columns = [tf.constant([text.encode("utf-8", "replace")]) for text in row]
         features = self._preprocessor.pad(self._preprocessor.cut(*columns))
@@ -157,12 +157,12 @@ class RunTexts:
             shares = self._bundle.model.window_shares(features)[0].numpy().tolist()
             places = windows.places(len(tokens[TOKENS]))
             read = [
-                WindowRead(*each) for each in zip(places, shares, found[ATTENTION], products[0], strict=True)
+                WindowTrace(*each) for each in zip(places, shares, found[ATTENTION], products[0], strict=True)
             ]
-            return Looked(tokens, {}, {}, read)
+            return RowTrace(tokens, {}, {}, read)
         weights = {name: each[0] for name, each in found.items()}
         lengths = {name: len(each) for name, each in tokens.items()}
-        return Looked(tokens, weights, self._by_name([each[0] for each in products], lengths))
+        return RowTrace(tokens, weights, self._by_name([each[0] for each in products], lengths))
 
     def _by_name(self, products: list[np.ndarray], lengths: dict[str, int]) -> dict[str, np.ndarray]:
         """Gradient × input by the name of the tokens, from the passes through encoders in their order."""
@@ -182,7 +182,7 @@ class RunTexts:
         return found
 
 
-class RunTagger:
+class BundleTagModel:
     """See `training.explanation.explainer.TagModel`.
 
     Args:
@@ -209,7 +209,7 @@ class RunTagger:
         found = self._tagger.tag(sentences).sentences()
         return [(each.tag_ids.tolist(), each.probabilities) for each in found]
 
-    def look(self, words: Sequence[str], word: int, tag: int) -> tuple[Looked, list[int], list[int]]:
+    def trace(self, words: Sequence[str], word: int, tag: int) -> tuple[RowTrace, list[int], list[int]]:
         """See the protocol."""
         flat = tf.constant([each.encode("utf-8", "replace") for each in words])
         cut = self._preprocessor.cut(Ragged.from_row_lengths(flat, [len(words)]))
@@ -225,7 +225,7 @@ class RunTagger:
         tokens = [self._preprocessor.vocabulary.tokens[each] for each in ids]
         own = [token for token, number in enumerate(of_tokens) if number == word]
         read_from = own[:1] if self._model.word_pooling == "first" else own
-        return Looked({TOKENS: tokens}, weights, {TOKENS: products[0][0]}), of_tokens, read_from
+        return RowTrace({TOKENS: tokens}, weights, {TOKENS: products[0][0]}), of_tokens, read_from
 
 
 def words_of_tokens(starts: np.ndarray, numbers: Sequence[int], length: int) -> list[int]:

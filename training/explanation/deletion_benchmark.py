@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from training.explanation.deletion_test import ATTENTION, GRADIENT, LEFT_OUT, RANDOM, falls, word_scores
-from training.explanation.explainer import Question
+from training.explanation.explainer import Explanation
 from training.metrics.bootstrap import bootstrap_interval
 
 SHARES = (0.1, 0.2, 0.3, 0.5)
@@ -14,7 +14,7 @@ FEWEST_WORDS = 2
 _NAMES = {ATTENTION: "attention", GRADIENT: "gradient × input", LEFT_OUT: "left out", RANDOM: "random"}
 
 
-def measured(questions: Iterable[Question | None], draws: int, seed: int) -> dict[str, Any]:
+def measured(questions: Iterable[Explanation | None], draws: int, seed: int) -> dict[str, Any]:
     """Drops shares of the words of every row.
 
     Args:

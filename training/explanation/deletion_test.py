@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from training.explanation.explainer import Question
+from training.explanation.explainer import Explanation
 
 ATTENTION, GRADIENT, LEFT_OUT, RANDOM = "attention", "gradient", "left_out", "random"
 METHODS = (ATTENTION, GRADIENT, LEFT_OUT, RANDOM)
@@ -14,7 +14,7 @@ LARGEST_SHARE = 0.5
 MOST_STEPS = 8
 
 
-def left_out(question: Question) -> np.ndarray:
+def left_out(question: Explanation) -> np.ndarray:
     """How far the value falls without each word, float [W]; 0 of words that must stay."""
     falls = np.zeros(len(question.words))
     if question.droppable:
@@ -30,7 +30,7 @@ def steps(count: int) -> list[int]:
 
 
 def falls(
-    question: Question,
+    question: Explanation,
     scores: dict[str, np.ndarray],
     numbers: Sequence[int],
     draws: int,
@@ -69,13 +69,13 @@ def falls(
     return found
 
 
-def word_scores(question: Question) -> dict[str, np.ndarray]:
+def word_scores(question: Explanation) -> dict[str, np.ndarray]:
     """What each method says of each word, float [W] by method."""
-    return {**question.look.word_scores(len(question.words)), LEFT_OUT: left_out(question)}
+    return {**question.attributions.word_scores(len(question.words)), LEFT_OUT: left_out(question)}
 
 
 def deletion(
-    question: Question, scores: dict[str, np.ndarray], draws: int, seed: int
+    question: Explanation, scores: dict[str, np.ndarray], draws: int, seed: int
 ) -> dict[str, Any] | None:
     """The test on one row; None where there are fewer than two words to drop.
 

@@ -7,14 +7,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from kmha.errors import InputError
-from training.explanation.attributions import Looked, Seen, seen
-from training.explanation.words import NO_WORD, TextWords, aligned, white_space_bounds
+from training.explanation.attributions import Attributions, RowTrace, build_attributions
+from training.explanation.words import NO_WORD, TextWords, align_tokens, white_space_bounds
 
 PROBABILITY, SCORE = "probability", "score"
 MATCH, NO_MATCH = "match", "no match"
 
 
-class Chosen(NamedTuple):
+class ExplainedOutput(NamedTuple):
     """What is explained: an output's number, and 1, or -1 where the answer is that it is low."""
 
     output: int
@@ -22,7 +22,7 @@ class Chosen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Question:
+class Explanation:
     """A row and its answer.
 
     Attributes:
@@ -33,7 +33,7 @@ class Question:
         words: Of the row.
         droppable: Numbers of the words that may be dropped; without words to drop there is no deletion test.
         measure: The value when some sets of words are dropped, float [sets].
-        look: What the model looked at.
+        attributions: Tokens, attention maps and word scores.
         notes: What a reader should know.
     """
 
@@ -44,7 +44,7 @@ class Question:
     words: list[str]
     droppable: list[int]
     measure: Callable[[Sequence[Collection[int]]], np.ndarray]
-    look: Seen
+    attributions: Attributions
     notes: list[str] = field(default_factory=list)
 
 
@@ -73,20 +73,20 @@ class TextModel(Protocol):
         """Whether a pair matches, where the model decides that."""
         ...
 
-    def bounds(self, text: str) -> list[tuple[int, int]]:
+    def word_bounds(self, text: str) -> list[tuple[int, int]]:
         """First character of each word of a text, and the one after its last."""
         ...
 
-    def pieces(self, name: str, words: Sequence[str]) -> list[list[str]]:
+    def tokenize_words(self, name: str, words: Sequence[str]) -> list[list[str]]:
         """The tokens of each word alone, without special ones, as the sequence of that name is cut."""
         ...
 
-    def look(self, row: tuple[str, ...], chosen: Chosen) -> Looked:
+    def trace(self, row: tuple[str, ...], chosen: ExplainedOutput) -> RowTrace:
         """What it looks at."""
         ...
 
 
-def text_question(model: TextModel, row: tuple[str, ...], label: str = "") -> Question:
+def explain_text(model: TextModel, row: tuple[str, ...], label: str = "") -> Explanation:
     """A text, or a pair of texts, asked of a classifier or of a matcher.
 
     Args:
@@ -99,15 +99,15 @@ def text_question(model: TextModel, row: tuple[str, ...], label: str = "") -> Qu
     """
     found = model.probabilities([row])[0]
     chosen, explained = _chosen(model, row, found, label)
-    looked = model.look(row, chosen)
-    if all(len(tokens) <= 2 for tokens in looked.tokens.values()):
+    trace = model.trace(row, chosen)
+    if all(len(tokens) <= 2 for tokens in trace.tokens.values()):
         raise InputError(f"TEXT: expected a text with tokens, got {' and '.join(map(repr, row))}")
-    words, of_tokens = words_of(model, row, looked)
+    words, of_tokens = words_of(model, row, trace)
     notes = list(model.notes)
     if words is None:
         notes.append("The tokens are not those of single words, so no word can be dropped.")
-        of_tokens = {name: [NO_WORD] * len(tokens) for name, tokens in looked.tokens.items()}
-    elif words.texts != row and len(words.spans) < sum(len(model.bounds(text)) for text in row):
+        of_tokens = {name: [NO_WORD] * len(tokens) for name, tokens in trace.tokens.items()}
+    elif words.texts != row and len(words.spans) < sum(len(model.word_bounds(text)) for text in row):
         notes.append(f"The model read the first {len(words.spans)} words; the rest was cut off.")
     known = TextWords(row, ()) if words is None else words
 
@@ -116,7 +116,7 @@ def text_question(model: TextModel, row: tuple[str, ...], label: str = "") -> Qu
         return values if chosen.sign > 0 or model.scores else 1 - values
 
     values = found if chosen.sign > 0 or model.scores else 1 - found
-    return Question(
+    return Explanation(
         explained,
         float(values[chosen.output]),
         SCORE if model.scores else PROBABILITY,
@@ -124,33 +124,35 @@ def text_question(model: TextModel, row: tuple[str, ...], label: str = "") -> Qu
         known.names,
         list(range(len(known.spans))),
         measure,
-        seen(looked, of_tokens, model.pooling),
+        build_attributions(trace, of_tokens, model.pooling),
         notes,
     )
 
 
-def _chosen(model: TextModel, row: tuple[str, ...], found: np.ndarray, label: str) -> tuple[Chosen, str]:
+def _chosen(
+    model: TextModel, row: tuple[str, ...], found: np.ndarray, label: str
+) -> tuple[ExplainedOutput, str]:
     if model.scores or model.decides:
         if label:
             raise InputError(
                 f"--label: expected a run with labels, got one with a single score and {label!r}"
             )
         if model.scores:
-            return Chosen(0), SCORE
-        return (Chosen(0), MATCH) if model.matches(row) else (Chosen(0, -1), NO_MATCH)
+            return ExplainedOutput(0), SCORE
+        return (ExplainedOutput(0), MATCH) if model.matches(row) else (ExplainedOutput(0, -1), NO_MATCH)
     if label and label not in model.labels:
         raise InputError(f"--label: expected one of {', '.join(model.labels)}, got {label!r}")
     output = model.labels.index(label) if label else int(found.argmax())
-    return Chosen(output), model.labels[output]
+    return ExplainedOutput(output), model.labels[output]
 
 
 def words_of(
-    model: TextModel, row: tuple[str, ...], looked: Looked
+    model: TextModel, row: tuple[str, ...], trace: RowTrace
 ) -> tuple[TextWords | None, dict[str, list[int]]]:
     """The words that the model has read, and which of them each token stands for; None where they cannot be told."""
-    for bounds in (model.bounds, white_space_bounds):
+    for bounds in (model.word_bounds, white_space_bounds):
         words = TextWords(row, tuple((text, *span) for text, each in enumerate(row) for span in bounds(each)))
-        of_tokens = _of_tokens(model, words, looked)
+        of_tokens = _of_tokens(model, words, trace)
         if of_tokens is None:
             continue
         # A word is read where every way to cut the texts shows it.
@@ -161,13 +163,13 @@ def words_of(
     return None, {}
 
 
-def _of_tokens(model: TextModel, words: TextWords, looked: Looked) -> dict[str, list[int]] | None:
+def _of_tokens(model: TextModel, words: TextWords, trace: RowTrace) -> dict[str, list[int]] | None:
     found = {}
-    for name, tokens in looked.tokens.items():
+    for name, tokens in trace.tokens.items():
         text = 1 if name.endswith("_b") else 0
         own = words.of(text)
-        pieces = model.pieces(name, [words.names[word] for word in own])
-        inner = aligned(tokens[1:-1], pieces, words.gaps(text))
+        pieces = model.tokenize_words(name, [words.names[word] for word in own])
+        inner = align_tokens(tokens[1:-1], pieces, words.gaps(text))
         if inner is None:
             return None
         found[name] = [NO_WORD, *(own[word] if word != NO_WORD else NO_WORD for word in inner), NO_WORD]
@@ -189,12 +191,12 @@ class TagModel(Protocol):
         """Of sentences given as words the tags' numbers, and their probabilities, float32 [W, K]."""
         ...
 
-    def look(self, words: Sequence[str], word: int, tag: int) -> tuple[Looked, list[int], list[int]]:
+    def trace(self, words: Sequence[str], word: int, tag: int) -> tuple[RowTrace, list[int], list[int]]:
         """What it looks at where it tags a word, which word each token stands for, and the tokens it judges."""
         ...
 
 
-def tag_question(model: TagModel, words: Sequence[str], label: str = "", number: int = 0) -> Question:
+def explain_tag(model: TagModel, words: Sequence[str], label: str = "", number: int = 0) -> Explanation:
     """A sentence asked of a tagger.
 
     Args:
@@ -216,7 +218,7 @@ def tag_question(model: TagModel, words: Sequence[str], label: str = "", number:
     telling = (place for place, tag in enumerate(tags) if model.labels[tag] != "O")
     word = number - 1 if number else next(telling, 0)
     tag = model.labels.index(label) if label else tags[word]
-    looked, of_tokens, read_from = model.look(words, word, tag)
+    trace, of_tokens, read_from = model.trace(words, word, tag)
 
     def measure(drops: Sequence[Collection[int]]) -> np.ndarray:
         kept = [[each for place, each in enumerate(words) if place not in drop] for drop in drops]
@@ -224,11 +226,11 @@ def tag_question(model: TagModel, words: Sequence[str], label: str = "", number:
         found = model.tagged(kept)
         return np.array([each[place, tag] for (_, each), place in zip(found, places, strict=True)])
 
-    (name,) = looked.tokens
+    (name,) = trace.tokens
     notes = list(model.notes)
     if len(set(of_tokens) - {NO_WORD}) < len(words):
         notes.append("The sentence is longer than a window: shown is the window in which the word is tagged.")
-    return Question(
+    return Explanation(
         f"{words[word]} → {model.labels[tag]}",
         float(probabilities[word, tag]),
         PROBABILITY,
@@ -236,6 +238,6 @@ def tag_question(model: TagModel, words: Sequence[str], label: str = "", number:
         list(words),
         sorted(set(of_tokens) - {NO_WORD, word}),
         measure,
-        seen(looked, {name: of_tokens}, "mean", read_from),
+        build_attributions(trace, {name: of_tokens}, "mean", read_from),
         notes,
     )

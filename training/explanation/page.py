@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from training.explanation.attention_rollout import heads_there
+from training.explanation.attention_rollout import count_heads
 from training.explanation.deletion_test import ATTENTION, GRADIENT, LEFT_OUT, RANDOM
-from training.explanation.explainer import SCORE, Question
+from training.explanation.explainer import SCORE, Explanation
 from training.explanation.words import NO_WORD
 from training.html.page import asset, html_page
 
@@ -48,7 +48,7 @@ _COLUMNS = {
 
 
 def page(
-    question: Question, scores: dict[str, np.ndarray], deletion: dict[str, Any] | None, where: str
+    question: Explanation, scores: dict[str, np.ndarray], deletion: dict[str, Any] | None, where: str
 ) -> str:
     """The HTML of a view.
 
@@ -68,14 +68,14 @@ def page(
 
 
 def view(
-    question: Question, scores: dict[str, np.ndarray], deletion: dict[str, Any] | None, where: str
+    question: Explanation, scores: dict[str, np.ndarray], deletion: dict[str, Any] | None, where: str
 ) -> dict[str, Any]:
     """What the page's script reads, as JSON values."""
     gradients = GRADIENT in scores
     methods = [name for name in _METHODS if name != GRADIENT or gradients]
     methods = [name for name in methods if name != LEFT_OUT or question.droppable]
     sequences = []
-    for row in question.look.sequences:
+    for row in question.attributions.sequences:
         by_word = [0.0 if word == NO_WORD else float(scores[LEFT_OUT][word]) for word in row.words]
         gradient = {} if row.gradient is None else {GRADIENT: row.gradient.tolist()}
         shown = {"name": row.name, "tokens": row.tokens, "words": row.words, "rollout": row.rollout.tolist()}
@@ -95,7 +95,7 @@ def view(
             for name in methods
         ],
         "sequences": sequences,
-        "maps": [_map(each) for each in question.look.maps],
+        "maps": [_map(each) for each in question.attributions.maps],
         "deletion": deletion,
         "deletion_hint": _deletion_hint(question, deletion),
         "deletion_columns": [
@@ -115,14 +115,14 @@ def _map(given) -> dict[str, Any]:
         "unit": "Round" if given.round else "Layer",
         "layers": layers,
         "heads": heads,
-        "there": [heads_there(layer) for layer in given.weights],
+        "there": [count_heads(layer) for layer in given.weights],
         "rows": given.rows,
         "columns": given.columns,
         "weights": base64.b64encode(steps.tobytes()).decode("ascii"),
     }
 
 
-def _deletion_hint(question: Question, deletion: dict[str, Any] | None) -> str:
+def _deletion_hint(question: Explanation, deletion: dict[str, Any] | None) -> str:
     if deletion is None:
         return "Wanted two words or more that can be dropped; there are none here."
     unit = (
@@ -136,7 +136,7 @@ def _deletion_hint(question: Question, deletion: dict[str, Any] | None) -> str:
     )
 
 
-def verdict(question: Question, deletion: dict[str, Any] | None) -> str:
+def verdict(question: Explanation, deletion: dict[str, Any] | None) -> str:
     """The deletion test in a sentence; empty where there is none."""
     if deletion is None:
         return ""

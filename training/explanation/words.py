@@ -62,7 +62,9 @@ def white_space_bounds(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(r"\S+", text)]
 
 
-def aligned(tokens: Sequence[str], pieces: Sequence[Sequence[str]], gaps: Sequence[bool]) -> list[int] | None:
+def align_tokens(
+    tokens: Sequence[str], pieces: Sequence[Sequence[str]], gaps: Sequence[bool]
+) -> list[int] | None:
     """Which word each token stands for.
 
     Args:

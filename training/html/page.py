@@ -59,7 +59,7 @@ def write_page(path: Path, content: str) -> None:
         beside.write_bytes(content.encode("utf-8", "replace"))
 
 
-def check_out(path: Path) -> None:
+def check_page_path(path: Path) -> None:
     """Refuses a place for a page before any work is done.
 
     Raises:

@@ -81,8 +81,8 @@ def _fit(config: FitConfig, coordinator: Coordinator) -> dict[str, Any]:
         fit_result.bundle.save(folder)
         if config.report:
             from training.job.fit_report import report_fit
-            from training.reporting.reproducibility import rerun
+            from training.reporting.reproducibility import rerun_command
 
-            report_fit(config, data, fit_result, metrics, folder, rerun(config))
+            report_fit(config, data, fit_result, metrics, folder, rerun_command(config))
     logger.info(f"written to {config.out_folder()}")
     return metrics

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from training.pruning.importance import Importance
-from training.pruning.prunable_blocks import Block, Group, groups_of
+from training.pruning.prunable_blocks import Block, Group, prunable_groups
 
 
 def kept_parts(groups: Sequence[Sequence[np.ndarray]], share: float) -> list[list[np.ndarray]]:
@@ -85,7 +85,7 @@ def _kept(groups: Sequence[Group], worth: Sequence[Any], share: float) -> tuple[
 
 def weight_counts(model: Any) -> tuple[int, int]:
     """How many weights a model has, and how many of them its blocks have."""
-    layers = [block.layer for group in groups_of(model) for block in group.blocks]
+    layers = [block.layer for group in prunable_groups(model) for block in group.blocks]
     return _numbers(model), sum(map(_numbers, layers))
 
 

@@ -11,7 +11,7 @@ from training.cli.column_flags import GivenColumns
 from training.pruning.evaluation_rows import MeasuredRows
 from training.pruning.importance import Importance, importances, without_each_head
 from training.pruning.presentation import head_table, head_values, row_table, row_values
-from training.pruning.prunable_blocks import Block, Group, groups_of
+from training.pruning.prunable_blocks import Block, Group, prunable_groups
 
 logger = logging.getLogger("kmha")
 
@@ -69,7 +69,7 @@ def measure(run: Path, data: Path, given: GivenColumns, most: int, seed: int, sc
         InputError: The run or the rows cannot be used, or there is no head.
     """
     bundle = Bundle.load(run)
-    groups = groups_of(bundle.model)
+    groups = prunable_groups(bundle.model)
     blocks = [block for group in groups for block in group.blocks]
     if not blocks:
         raise InputError(f"{run}: expected a run with blocks of attention, got one without")

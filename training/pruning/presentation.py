@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from training.cli.text_table import aligned
+from training.cli.text_table import format_table
 from training.io.atomic_write import atomic_write
 from training.pruning.importance import Importance
 from training.pruning.prunable_blocks import Block
@@ -63,7 +63,7 @@ def head_table(heads: Sequence[dict[str, Any]], scores: Scores) -> list[str]:
         ]
         for each in heads
     ]
-    return aligned([header, *rows])
+    return format_table([header, *rows])
 
 
 def row_table(values: Sequence[dict[str, Any]]) -> list[str]:
@@ -78,7 +78,7 @@ def row_table(values: Sequence[dict[str, Any]]) -> list[str]:
         ]
         for each in values
     ]
-    return aligned([header, *rows])
+    return format_table([header, *rows])
 
 
 def pruned_table(told: dict[str, Any]) -> list[str]:
@@ -99,7 +99,7 @@ def pruned_table(told: dict[str, Any]) -> list[str]:
     ):
         values = told[name]
         rows.append([unit, shown.format(values["before"]), "", shown.format(values["after"])])
-    return aligned(rows)
+    return format_table(rows)
 
 
 def draw(path: Path, blocks: Sequence[Block], heads: Sequence[dict[str, Any]], loss: float) -> None:

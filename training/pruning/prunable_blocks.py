@@ -68,7 +68,7 @@ class Group:
     blocks: list[Block]
 
 
-def groups_of(model: Any) -> list[Group]:
+def prunable_groups(model: Any) -> list[Group]:
     """The blocks of a classifier, a matcher or a tagger, from below."""
     pairs = getattr(model, "pairs", None)
     if pairs is None:

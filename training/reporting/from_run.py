@@ -15,7 +15,7 @@ from training.config.config import FitConfig
 from training.data.inputs import cut_parts
 from training.evaluation.evaluator import asked_rows
 from training.reporting.report_data import ReportData, ScoredSplit, file_sizes, most_tokens
-from training.reporting.reproducibility import rerun
+from training.reporting.reproducibility import rerun_command
 from training.runs.run_folder import CONFIG, METRICS, named_rows
 
 _ROWS = "rows"
@@ -91,4 +91,4 @@ def _command(run: Path, manifest: dict[str, Any]) -> str:
         config = parse(FitConfig, ["--config", str(run / CONFIG)], "python -m training.fit")
     except (InputError, SystemExit):
         return ""
-    return rerun(dataclasses.replace(config, config=None))
+    return rerun_command(dataclasses.replace(config, config=None))

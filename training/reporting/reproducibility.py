@@ -21,7 +21,7 @@ _STAGES = {
 }
 
 
-def rerun(config: FitConfig) -> str:
+def rerun_command(config: FitConfig) -> str:
     """The command that makes a run again: what is not as usual, as flags.
 
     Args:

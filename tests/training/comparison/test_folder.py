@@ -53,10 +53,10 @@ def test_two_do_not_write_at_once(tmp_path):
 def test_what_is_no_comparison_stays(tmp_path):
     (tmp_path / "letter.txt").write_text("dear")
     with (
-        pytest.raises(InputError, match="given a folder that holds something else"),
+        pytest.raises(InputError, match="got a folder that holds something else"),
         opened(tmp_path, SETTINGS, overwrite=True),
     ):
         pass
-    with pytest.raises(InputError, match="given a file"), opened(tmp_path / "letter.txt", SETTINGS, True):
+    with pytest.raises(InputError, match="got a file"), opened(tmp_path / "letter.txt", SETTINGS, True):
         pass
     assert [each.name for each in tmp_path.iterdir()] == ["letter.txt"]

@@ -1,5 +1,5 @@
 from tests.training.comparison.figures import COMPARISON
-from training.cli.text_table import aligned
+from training.cli.text_table import format_table
 from training.comparison.figure import as_markdown, cells, notes
 
 
@@ -16,7 +16,7 @@ def test_a_row_tells_what_there_is():
 
 def test_lines_are_aligned_and_markdown_is_a_table():
     rows = [["name", "x"], ["a|b", "1.5"]]
-    assert aligned(rows) == ["name    x", "a|b   1.5"]
+    assert format_table(rows) == ["name    x", "a|b   1.5"]
     assert as_markdown(rows) == "| name | x |\n| --- | --- |\n| a\\|b | 1.5 |\n"
 
 

@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from training.explanation.attributions import Looked, seen
-from training.explanation.explainer import Question
+from training.explanation.attributions import RowTrace, build_attributions
+from training.explanation.explainer import Explanation
 from training.explanation.words import NO_WORD
 
 
@@ -24,13 +24,13 @@ def question(
     layers: int = 2,
     heads: int = 3,
     unit: str = "probability",
-) -> Question:
+) -> Explanation:
     """A classifier whose probability is the sum of what its words are worth."""
     tokens = ["[CLS]", *words, "[SEP]"]
     numbers = [NO_WORD, *range(len(words)), NO_WORD]
     attention = weights(layers, heads, len(tokens), len(tokens))
     gradients = np.array([0, *worth, 0], np.float32)
-    looked = Looked({"tokens": tokens}, {"attention": attention}, {"tokens": gradients})
+    trace = RowTrace({"tokens": tokens}, {"attention": attention}, {"tokens": gradients})
 
     def measure(drops: Sequence[Collection[int]]) -> np.ndarray:
         return np.array([sum(w for place, w in enumerate(worth) if place not in drop) for drop in drops])
@@ -38,11 +38,11 @@ def question(
     value = float(sum(worth))
     answers = [("bread", value), ("harbour", 1 - value)]
     droppable = list(range(len(words)))
-    look = seen(looked, {"tokens": numbers}, "mean")
-    return Question("bread", value, unit, answers, list(words), droppable, measure, look)
+    look = build_attributions(trace, {"tokens": numbers}, "mean")
+    return Explanation("bread", value, unit, answers, list(words), droppable, measure, look)
 
 
-def pair_question(hostile: str = "bread") -> Question:
+def pair_question(hostile: str = "bread") -> Explanation:
     """A matcher of the cross form."""
     a, b = ["[CLS]", "old", hostile, "[SEP]"], ["[CLS]", "new", "[SEP]"]
     attention = {
@@ -51,13 +51,13 @@ def pair_question(hostile: str = "bread") -> Question:
         "attention_a_to_b": weights(1, 2, 4, 3, seed=2),
         "attention_b_to_a": weights(1, 2, 3, 4, seed=3),
     }
-    looked = Looked({"tokens_a": a, "tokens_b": b}, attention, None)
+    trace = RowTrace({"tokens_a": a, "tokens_b": b}, attention, None)
     words = {"tokens_a": [-1, 0, 1, -1], "tokens_b": [-1, 2, -1]}
 
     def measure(drops: Sequence[Collection[int]]) -> np.ndarray:
         return np.array([0.9 - 0.2 * len(drop) for drop in drops])
 
-    look = seen(looked, words, "mean")
-    return Question(
+    look = build_attributions(trace, words, "mean")
+    return Explanation(
         "match", 0.9, "probability", [("score", 0.9)], ["old", hostile, "new"], [0, 1, 2], measure, look
     )

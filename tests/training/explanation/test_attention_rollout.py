@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.explanation.attention_rollout import heads_there, pair_rolled, rolled
+from training.explanation.attention_rollout import attention_rollout, count_heads, pair_attention_rollout
 
 
 def weights(*shape: int, seed: int = 0) -> np.ndarray:
@@ -13,19 +13,19 @@ def weights(*shape: int, seed: int = 0) -> np.ndarray:
 
 def test_one_layer_is_half_attention_and_half_the_token_itself():
     first = np.array([[[[0.0, 1.0], [0.5, 0.5]], [[1.0, 0.0], [0.5, 0.5]]]])
-    np.testing.assert_allclose(rolled(first), [[0.75, 0.25], [0.25, 0.75]])
+    np.testing.assert_allclose(attention_rollout(first), [[0.75, 0.25], [0.25, 0.75]])
 
 
 def test_layers_are_multiplied_the_last_one_first():
     given = weights(2, 1, 3, 3)
     layers = [0.5 * each[0] + 0.5 * np.eye(3) for each in given.astype(np.float64)]
-    np.testing.assert_allclose(rolled(given), layers[1] @ layers[0])
+    np.testing.assert_allclose(attention_rollout(given), layers[1] @ layers[0])
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2])
 def test_rows_sum_to_one(rounds):
     across = (weights(rounds, 2, 4, 3), weights(rounds, 2, 3, 4)) if rounds else (None, None)
-    found = pair_rolled(weights(2, 2, 4, 4), weights(1, 2, 3, 3), *across)
+    found = pair_attention_rollout(weights(2, 2, 4, 4), weights(1, 2, 3, 3), *across)
     assert found.shape == (7, 7)
     np.testing.assert_allclose(found.sum(axis=1), 1)
     # Without rounds the texts do not see each other.
@@ -34,20 +34,20 @@ def test_rows_sum_to_one(rounds):
 
 def test_a_round_mixes_the_other_text_in():
     still = np.eye(2)[None, None]
-    found = pair_rolled(still, still, weights(1, 3, 2, 2, seed=1), weights(1, 3, 2, 2, seed=2))
+    found = pair_attention_rollout(still, still, weights(1, 3, 2, 2, seed=1), weights(1, 3, 2, 2, seed=2))
     np.testing.assert_allclose(found[:2, 2:], 0.5 * weights(1, 3, 2, 2, seed=1)[0].mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(found[:2, :2], 0.5 * np.eye(2))
 
 
 def test_a_row_that_attends_to_nothing_is_itself():
-    np.testing.assert_allclose(rolled(np.zeros((2, 2, 3, 3))), np.eye(3))
+    np.testing.assert_allclose(attention_rollout(np.zeros((2, 2, 3, 3))), np.eye(3))
 
 
 def test_heads_that_pruning_has_taken_count_for_nothing():
     given = weights(2, 3, 4, 4)
     fewer = np.concatenate([given, np.zeros((2, 2, 4, 4), np.float32)], axis=1)
-    np.testing.assert_allclose(rolled(fewer), rolled(given))
-    assert [heads_there(layer) for layer in fewer] == [3, 3]
+    np.testing.assert_allclose(attention_rollout(fewer), attention_rollout(given))
+    assert [count_heads(layer) for layer in fewer] == [3, 3]
     np.testing.assert_allclose(
-        pair_rolled(fewer, given, fewer, given), pair_rolled(given, given, given, given)
+        pair_attention_rollout(fewer, given, fewer, given), pair_attention_rollout(given, given, given, given)
     )

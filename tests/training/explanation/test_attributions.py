@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.training.explanation.questions import weights
-from training.explanation.attention_rollout import rolled
-from training.explanation.attributions import Looked, seen
+from training.explanation.attention_rollout import attention_rollout
+from training.explanation.attributions import RowTrace, build_attributions
 
 A, B = ["[CLS]", "old", "bread", "[SEP]"], ["[CLS]", "new", "[SEP]"]
 WORDS = {"tokens_a": [-1, 0, 1, -1], "tokens_b": [-1, 2, -1]}
@@ -15,14 +15,16 @@ WORDS = {"tokens_a": [-1, 0, 1, -1], "tokens_b": [-1, 2, -1]}
 def test_a_text_has_one_sequence_and_one_map(pooling):
     attention = weights(2, 3, 4, 4)
     gradients = np.array([0.5, 1.0, -2.0, 0.25], np.float32)
-    look = seen(
-        Looked({"tokens": A}, {"attention": attention}, {"tokens": gradients}),
+    look = build_attributions(
+        RowTrace({"tokens": A}, {"attention": attention}, {"tokens": gradients}),
         {"tokens": WORDS["tokens_a"]},
         pooling,
     )
     (row,), (only,) = look.sequences, look.maps
     assert row.tokens == A and only.weights is attention
-    expected = rolled(attention)[0] if pooling == "cls" else rolled(attention).mean(axis=0)
+    expected = (
+        attention_rollout(attention)[0] if pooling == "cls" else attention_rollout(attention).mean(axis=0)
+    )
     np.testing.assert_allclose(row.rollout, expected)
     scores = look.word_scores(2)
     np.testing.assert_allclose(scores["gradient"], [1, -2])
@@ -31,16 +33,18 @@ def test_a_text_has_one_sequence_and_one_map(pooling):
 
 def test_a_word_is_judged_from_its_own_tokens():
     attention = weights(1, 2, 4, 4)
-    look = seen(
-        Looked({"tokens": A}, {"attention": attention}, None), {"tokens": [-1, 0, 1, -1]}, "mean", [2]
+    look = build_attributions(
+        RowTrace({"tokens": A}, {"attention": attention}, None), {"tokens": [-1, 0, 1, -1]}, "mean", [2]
     )
-    np.testing.assert_allclose(look.sequences[0].rollout, rolled(attention)[2])
+    np.testing.assert_allclose(look.sequences[0].rollout, attention_rollout(attention)[2])
     assert list(look.word_scores(2)) == ["attention"]
 
 
 def test_both_texts_of_one_sequence_are_parted():
     attention = weights(2, 3, 6, 6)
-    look = seen(Looked({"tokens_a": A, "tokens_b": B}, {"attention": attention}, None), WORDS, "mean")
+    look = build_attributions(
+        RowTrace({"tokens_a": A, "tokens_b": B}, {"attention": attention}, None), WORDS, "mean"
+    )
     assert [row.tokens for row in look.sequences] == [A, B[1:]]
     assert look.sequences[1].words == [2, -1]
     names = [each.name for each in look.maps]
@@ -58,7 +62,7 @@ def test_texts_that_are_read_apart_have_cross_attention_or_none(cross):
     attention = {"attention_a": weights(2, 2, 4, 4), "attention_b": weights(2, 2, 3, 3)}
     if cross:
         attention |= {"attention_a_to_b": weights(1, 2, 4, 3), "attention_b_to_a": weights(1, 2, 3, 4)}
-    look = seen(Looked({"tokens_a": A, "tokens_b": B}, attention, None), WORDS, "mean")
+    look = build_attributions(RowTrace({"tokens_a": A, "tokens_b": B}, attention, None), WORDS, "mean")
     names = ["A looks at B", "B looks at A"] if cross else []
     assert [each.name for each in look.maps] == [*names, "Within A", "Within B"]
     assert [each.round for each in look.maps] == [*([True] * len(names)), False, False]
@@ -76,7 +80,7 @@ def test_granularities_stand_side_by_side():
         for side, size in (("a", 4), ("b", 3))
     }
     words = {f"{name}_{key}": value for name in ("char", "word") for key, value in WORDS.items()}
-    look = seen(Looked(tokens, attention, None), words, "mean")
+    look = build_attributions(RowTrace(tokens, attention, None), words, "mean")
     assert [row.name for row in look.sequences] == [
         *("Text A (char)", "Text B (char)", "Text A (word)", "Text B (word)")
     ]

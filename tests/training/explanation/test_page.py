@@ -32,7 +32,7 @@ def test_weights_come_back_from_the_page():
     asked = question()
     (only,) = data_of(page_of(asked))["maps"]
     steps = np.frombuffer(base64.b64decode(only["weights"]), "<u2") / 65535
-    given = asked.look.maps[0].weights
+    given = asked.attributions.maps[0].weights
     assert (only["layers"], only["heads"]) == given.shape[:2]
     np.testing.assert_allclose(steps.reshape(given.shape), given, atol=1e-5)
 
@@ -99,8 +99,8 @@ def _check_page(tab: chromium.Tab, asked) -> None:
     count = tab.evaluate
     shown = count("document.querySelectorAll('#panels .token').length")
     methods = count("data.methods.length")
-    assert shown == methods * sum(len(row.tokens) for row in asked.look.sequences)
-    first = asked.look.maps[0]
+    assert shown == methods * sum(len(row.tokens) for row in asked.attributions.sequences)
+    first = asked.attributions.maps[0]
     layers, heads, rows, columns = first.weights.shape
     assert count("document.querySelectorAll('[role=gridcell]').length") == layers * (heads + 1)
     assert count("document.querySelectorAll('#from .token').length") == rows
@@ -118,8 +118,8 @@ def _check_page(tab: chromium.Tab, asked) -> None:
     count("document.querySelectorAll('#from .token')[1].click()")
     pressed = "document.querySelectorAll('[aria-pressed=true]').length"
     assert count(pressed) > 1
-    row = int(asked.look.maps[0].rows)
-    assert asked.look.sequences[row].tokens[1] in count("document.getElementById('told').textContent")
+    row = int(asked.attributions.maps[0].rows)
+    assert asked.attributions.sequences[row].tokens[1] in count("document.getElementById('told').textContent")
     count(f"{KEY}('Escape')")
     assert count(pressed) == 0
     # The heat map reads itself out, as exact as the table is.
@@ -129,9 +129,9 @@ def _check_page(tab: chromium.Tab, asked) -> None:
     place = count("[state.layer, state.head, ...state.cell]")
     assert f"{100 * first.weights[tuple(place)]:.1f} %" in told
     assert count("document.querySelectorAll('#deletion tbody tr').length") > 0
-    if len(asked.look.maps) > 1:
+    if len(asked.attributions.maps) > 1:
         count("document.querySelectorAll('#maps button')[2].click()")
-        sizes = asked.look.maps[2].weights.shape
+        sizes = asked.attributions.maps[2].weights.shape
         assert count("document.querySelectorAll('[role=gridcell]').length") == sizes[0] * (sizes[1] + 1)
     count("[...document.querySelectorAll('#views button')][0].click()")
 

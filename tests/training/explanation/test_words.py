@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.explanation.words import TextWords, aligned, white_space_bounds
+from training.explanation.words import TextWords, align_tokens, white_space_bounds
 
 
 def words_of(*texts: str) -> TextWords:
@@ -54,4 +54,4 @@ def test_what_was_cut_off_does_not_come_in():
     ],
 )
 def test_tokens_find_their_words(tokens, pieces, gaps, expected):
-    assert aligned(tokens.replace("|", " ").split(), pieces, gaps) == expected
+    assert align_tokens(tokens.replace("|", " ").split(), pieces, gaps) == expected

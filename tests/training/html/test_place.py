@@ -3,14 +3,14 @@
 import pytest
 
 from kmha.errors import InputError
-from training.html.page import check_out, write_page
+from training.html.page import check_page_path, write_page
 
 
 @pytest.mark.parametrize("name", ["page.txt", "page", "none/page.html", "folder.html"])
 def test_places_that_cannot_be_are_refused(name, tmp_path):
     (tmp_path / "folder.html").mkdir()
     with pytest.raises(InputError, match=name):
-        check_out(tmp_path / name)
+        check_page_path(tmp_path / name)
 
 
 def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path):

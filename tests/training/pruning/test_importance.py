@@ -9,7 +9,7 @@ from tests.pruned_models import KINDS, features_of
 from training.cli.column_flags import GivenColumns
 from training.pruning.evaluation_rows import MeasuredRows
 from training.pruning.importance import importances, without_each_head
-from training.pruning.prunable_blocks import groups_of
+from training.pruning.prunable_blocks import prunable_groups
 
 
 def rows_of(bundle, folder, count):
@@ -27,7 +27,7 @@ def rows_of(bundle, folder, count):
 
 
 def blocks_of(model):
-    return [block for group in groups_of(model) for block in group.blocks]
+    return [block for group in prunable_groups(model) for block in group.blocks]
 
 
 def loss_with(evaluated, kernel, gate, places):

@@ -5,7 +5,7 @@ import pytest
 
 from tests.pruned_models import KINDS, features_of, some_kept, zero
 from training.pruning.apply import sliced, weight_counts
-from training.pruning.prunable_blocks import groups_of
+from training.pruning.prunable_blocks import prunable_groups
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -13,10 +13,10 @@ def test_what_is_cut_off_is_what_was_multiplied_by_zero(kind):
     bundle = KINDS[kind]()
     model, features = bundle.model, features_of(bundle)
     heads, rows = some_kept(model)
-    smaller = sliced(model, groups_of(model), heads, rows)()
+    smaller = sliced(model, prunable_groups(model), heads, rows)()
     whole, cut = weight_counts(model), weight_counts(smaller)
     assert whole[0] - cut[0] == whole[1] - cut[1] > 0
-    for group, of_heads, of_rows in zip(groups_of(smaller), heads, rows, strict=True):
+    for group, of_heads, of_rows in zip(prunable_groups(smaller), heads, rows, strict=True):
         for block, its_heads, its_rows in zip(group.blocks, of_heads, of_rows, strict=True):
             assert (block.heads, block.rows) == (len(its_heads), len(its_rows))
             assert block.output_kernel.shape[0] == len(its_heads) * block.head_size
@@ -36,7 +36,7 @@ def test_each_block_is_said_to_have_its_own_attention(kind):
         weights = model(features, return_attention_weights=True, training=False)[1]
         return {(name, i): each.numpy() for name, stack in weights.items() for i, each in enumerate(stack)}
 
-    blocks = [block for group in groups_of(model) for block in group.blocks]
+    blocks = [block for group in prunable_groups(model) for block in group.blocks]
     whole = looked()
     assert sorted(place for block in blocks for place in block.maps) == sorted(whole)
     for block in blocks:

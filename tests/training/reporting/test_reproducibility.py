@@ -6,7 +6,7 @@ import pytest
 from training.cli.parser import parse
 from training.config.config import FitConfig
 from training.config.defaults import resolve_task_defaults
-from training.reporting.reproducibility import rerun
+from training.reporting.reproducibility import rerun_command
 
 FLAGS = [
     [],
@@ -20,7 +20,7 @@ FLAGS = [
 @pytest.mark.parametrize("flags", FLAGS, ids=" ".join)
 def test_the_command_has_the_settings_of_the_run(flags):
     config = resolve_task_defaults(parse(FitConfig, [*flags, "--out=runs/x", "--overwrite"], "fit"))
-    command = shlex.split(rerun(config))
+    command = shlex.split(rerun_command(config))
     assert command[:3] == ["python", "-m", "training.fit"]
     again = resolve_task_defaults(parse(FitConfig, command[3:], "fit"))
     assert again.out == Path("runs/again") and not again.overwrite
@@ -29,4 +29,4 @@ def test_the_command_has_the_settings_of_the_run(flags):
 
 
 def test_what_is_usual_is_not_said():
-    assert rerun(resolve_task_defaults(FitConfig())) == "python -m training.fit --out runs/again"
+    assert rerun_command(resolve_task_defaults(FitConfig())) == "python -m training.fit --out runs/again"
