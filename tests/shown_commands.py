@@ -68,6 +68,12 @@ def module_of(stage: Stage) -> str | None:
     return stage.words[2] if is_python else None
 
 
+def command_module(name: str) -> Any:
+    """The module that `python -m name` runs: of a package its `__main__`."""
+    module = importlib.import_module(name)
+    return importlib.import_module(f"{name}.__main__") if hasattr(module, "__path__") else module
+
+
 def lines_of(page: str) -> list[str]:
     """The lines of code of a page of the project."""
     return list(code_lines((ROOT / page).read_text("utf-8")))
@@ -177,7 +183,7 @@ def run_line(line: str) -> None:
             if stage.words[0] == "printf":
                 data = data.rstrip(b"\n").replace(b"\\t", b"\t").replace(b"\\n", b"\n")
             continue
-        command, arguments = importlib.import_module(module), stage.words[3:]
+        command, arguments = command_module(module), stage.words[3:]
         prepare(arguments)
         if is_long(line, module, arguments):
             # The launcher's own flags, then those of the fit that it starts.
