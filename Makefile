@@ -55,7 +55,7 @@ format: $(VENV)/.ready-to-develop
 types: $(VENV)/.ready-to-develop
 	@$(PY) -m pyright
 
-# Needs npm and Chromium for the clients in the browser; docs/clients.md tells more.
+# Needs npm and Chromium for the clients in the browser; docs/how-to/clients.md tells more.
 clients: $(VENV)/.ready-to-develop
 	@$(PY) -m clients.check $(if $(RUN),$(RUN) --data $(DATA)) $(ARGS)
 

@@ -13,11 +13,11 @@ from tests.shown_commands import Stage, code_lines, commands_of, lines_of, run_l
     "page",
     [
         "README.md",
-        "docs/distill.md",
-        "docs/speed.md",
-        "docs/long-texts.md",
+        "docs/how-to/distill.md",
+        "docs/how-to/speed.md",
+        "docs/how-to/long-texts.md",
         *(
-            pytest.param(f"docs/{each}.md", marks=pytest.mark.slow)
+            pytest.param(f"docs/how-to/{each}.md", marks=pytest.mark.slow)
             for each in (
                 *("match", "tag", "finetune", "masked-lm", "documents"),
                 *("calibration", "explain", "report", "heads", "compare", "workers", "large-data"),

@@ -1,4 +1,4 @@
-"""docs/resume.md: its commands are run; what a command with --resume goes on with is stopped in its training."""
+"""docs/how-to/resume.md: its commands are run; what a command with --resume goes on with is stopped in its training."""
 
 import re
 import signal
@@ -13,7 +13,7 @@ from training.engine.loop import Loop
 from training.fit import main as fit
 from training.runs.run_folder import FREE
 
-PAGE = "docs/resume.md"
+PAGE = "docs/how-to/resume.md"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What docs/workers.md shows for Kubernetes and Slurm makes the TF_CONFIG that it should."""
+"""What docs/how-to/workers.md shows for Kubernetes and Slurm makes the TF_CONFIG that it should."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from training.cli.parser import parse
 from training.config.config import FitConfig
 from training.distributed.tf_config import Cluster, cluster_of
 
-PAGE = (ROOT / "docs" / "workers.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "workers.md").read_text("utf-8")
 PRINTED = 'echo "$TF_CONFIG"; echo ---; echo '
 
 

@@ -2,7 +2,7 @@
 
 Measures how fast models learn: kmha's training step beside keras_hub's `fit` and Hugging Face's BERT in PyTorch, in
 turns on the same rows, in real tokens a second (what padding computes does not count). A table on stderr, JSON on
-stdout; docs/speed.md tells how.
+stdout; docs/how-to/speed.md tells how.
 """  # noqa: D415
 
 import contextlib

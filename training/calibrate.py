@@ -2,7 +2,7 @@
 
 Fits the temperature of a run to labelled rows that it was not trained on, and with --precision finds the probability
 below which it had better abstain: one JSON object on stdout. With --out it draws how often answers of each probability
-are right, before and after; with --write the run keeps what was found. docs/calibration.md tells more.
+are right, before and after; with --write the run keeps what was found. docs/how-to/calibration.md tells more.
 """  # noqa: D415
 
 import json

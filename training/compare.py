@@ -3,7 +3,7 @@
 Trains attention, with several heads, with one, without positions, and beside it a CNN, a BiLSTM and an average of
 vectors, on the same rows with the same budget and as many weights; then judges them and a linear model, and any runs
 given, on the same test rows and times their answers. A table on stderr, JSON on stdout; with --out also a picture.
-docs/compare.md tells more.
+docs/how-to/compare.md tells more.
 """  # noqa: D415
 
 import contextlib

@@ -2,7 +2,7 @@
 
 Tells what each attention head of a run is worth, by the gradient of a gate on it and by leaving it out, and where it
 looks: a table on stderr, one JSON object on stdout. With --prune a smaller run is written without the weakest heads and
-feed-forward rows, trained on for a short while. docs/heads.md tells more.
+feed-forward rows, trained on for a short while. docs/how-to/heads.md tells more.
 """  # noqa: D415
 
 import json

@@ -2,7 +2,7 @@
 
 Writes the report of a run anew, on labelled rows of a file: report.html and report.md in the run, or a page and a
 model card elsewhere. Each fit writes one by itself; this is for other rows, and for runs made without one. One JSON
-object on stdout. docs/report.md tells more.
+object on stdout. docs/how-to/report.md tells more.
 """  # noqa: D415
 
 import json

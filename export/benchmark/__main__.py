@@ -1,7 +1,7 @@
 """python -m export.benchmark RUN ARTEFACT… [--texts FILE] [--threads N] [--peers] [--out FILE.json]
 
 Measures how fast exported models answer beside the run they came from: latency of one text, texts a second in
-batches, load time, memory, size. Tables on stderr, one JSON object on stdout; docs/benchmark.md tells how.
+batches, load time, memory, size. Tables on stderr, one JSON object on stdout; docs/how-to/benchmark.md tells how.
 """  # noqa: D415
 
 import json

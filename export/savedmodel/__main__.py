@@ -1,7 +1,7 @@
 """python -m export.savedmodel RUN FOLDER
 
 Writes a run as a SavedModel for TensorFlow Serving: FOLDER/<next version>/, and beside the versions the
-settings of a server. docs/serving.md tells how to serve and ask it.
+settings of a server. docs/how-to/serving.md tells how to serve and ask it.
 """  # noqa: D415
 
 import logging

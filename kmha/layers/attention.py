@@ -1,6 +1,6 @@
 """Multi-head attention: the maths as free functions, and a thin layer that owns the weights.
 
-`docs/attention.md` derives it and shows the faults it avoids.
+`docs/concepts/attention.md` derives it and shows the faults it avoids.
 """
 
 from collections.abc import Callable

@@ -4,7 +4,7 @@ import contextlib
 import contextvars
 from collections.abc import Iterator
 
-# Measured (docs/long-texts.md): about from here on blocks take no more time, and less than half the memory.
+# Measured (docs/how-to/long-texts.md): about from here on blocks take no more time, and less than half the memory.
 LONG_FROM = 2048
 _long_from = contextvars.ContextVar[int | None]("long_from", default=LONG_FROM)
 

@@ -17,7 +17,7 @@ from kmha.layers.block_dropout import block_seed, kept, kept_rate
 from kmha.layers.blocks import even_size, filled_up, in_blocks, joined_blocks
 from kmha.layers.masked_score import added_to_scores
 
-# Measured (docs/long-texts.md): smaller ones make more calls than they save memory, larger ones leave the caches.
+# Measured (docs/how-to/long-texts.md): smaller ones make more calls than they save memory, larger ones leave the caches.
 LARGEST_BLOCK = 512
 # Far below the log-sum-exp of a block of masked keys alone.
 _NOTHING_YET = -1e30

@@ -1,4 +1,4 @@
-"""docs/clients.md says what is there."""
+"""docs/how-to/clients.md says what is there."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from clients.screenshot import ScreenshotConfig
 from tests.command_runs import ROOT
 from training.cli.parser import parse
 
-PAGE = (ROOT / "docs" / "clients.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "clients.md").read_text("utf-8")
 FILL = loaded_program(ROOT / "examples" / "browser" / "fill.py")
 
 
@@ -42,5 +42,5 @@ def test_its_versions_are_those_that_are_asked():
 
 def test_its_picture_is_there_and_small():
     (name,) = re.findall(r"!\[[^\]]+\]\((.+?)\)", PAGE)
-    picture = (ROOT / "docs" / name).read_bytes()
+    picture = (ROOT / "docs" / "how-to" / name).read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) < 200_000

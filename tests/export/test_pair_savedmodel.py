@@ -154,7 +154,7 @@ def test_a_stock_server_has_every_op(served, served_vectors):
     check(served_vectors)
 
 
-PAGE = (ROOT / "docs" / "serving.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "serving.md").read_text("utf-8")
 CALLS = re.findall(r"curl -d '(.*?)' http://localhost:(\d+)/v1/models/pairs:predict", PAGE)
 
 

@@ -1,4 +1,4 @@
-"""docs/serving.md and examples/serving_client.py: what they send is answered by the signatures they name."""
+"""docs/how-to/serving.md and examples/serving_client.py: what they send is answered by the signatures they name."""
 
 import base64
 import concurrent.futures
@@ -17,7 +17,7 @@ from tests.bundles import TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call
 from training.cli.parser import parse
 
-PAGE = (ROOT / "docs" / "serving.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "serving.md").read_text("utf-8")
 CALLS = re.findall(r"curl -d '(.*?)' http://localhost:8501/v1/models/news:(\w+)", PAGE)
 
 

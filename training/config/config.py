@@ -183,7 +183,7 @@ class TrainSection:
 
 @dataclass(frozen=True)
 class DistillSection:
-    """Learning from the answers of another run beside the labels; see docs/distill.md."""
+    """Learning from the answers of another run beside the labels; see docs/how-to/distill.md."""
 
     teacher: Path | None = None
     """Run folder of a model of the same task and labels, from whose answers to learn."""

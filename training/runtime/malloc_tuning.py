@@ -13,7 +13,7 @@ def keep_freed_memory() -> None:
     """Asks glibc not to give freed memory back after each operation; where there is no glibc, nothing happens.
 
     A training step frees and asks for the same gigabytes each time, and pages that come from the system are filled with
-    zeros first: 1.04 times the tokens a second without that (docs/speed.md).
+    zeros first: 1.04 times the tokens a second without that (docs/how-to/speed.md).
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt

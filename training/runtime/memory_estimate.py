@@ -11,7 +11,7 @@ from kmha.layers.attention_choice import in_blocks
 from kmha.layers.blockwise_attention import LARGEST_BLOCK
 from kmha.layers.window_attention import SMALLEST_BLOCK
 
-# Float32 numbers, fitted to measured steps (docs/long-texts.md).
+# Float32 numbers, fitted to measured steps (docs/how-to/long-texts.md).
 HIDDEN_KEPT, INNER_KEPT = 13, 3.5  # of each token and block, times hidden_dim and intermediate_dim
 OF_EMBEDDING = 8  # of each token, times hidden_dim
 # Of each head and pair: in every block; there with dropout, too; while one block is computed.

@@ -1,6 +1,6 @@
 """Faults of code that circulates for this layer: each is written down, seen to fail, and ours seen to hold.
 
-`docs/attention.md` tells the story of each.
+`docs/concepts/attention.md` tells the story of each.
 """
 
 import keras

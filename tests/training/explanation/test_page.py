@@ -137,7 +137,7 @@ def _check_page(tab: chromium.Tab, asked) -> None:
 
 
 def test_the_picture_in_the_docs_is_there_and_small():
-    text = (ROOT / "docs" / "explain.md").read_text("utf-8")
+    text = (ROOT / "docs" / "how-to" / "explain.md").read_text("utf-8")
     (name,) = re.findall(r"!\[[^\]]+\]\((.+?)\)", text)
-    picture = (ROOT / "docs" / name).read_bytes()
+    picture = (ROOT / "docs" / "how-to" / name).read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) < 150_000
