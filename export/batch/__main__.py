@@ -22,9 +22,7 @@ from training.cli.parser import FAILED, parse, run
 
 logger = logging.getLogger("kmha")
 
-MISSING = (
-    "export.batch needs the extra kmha[beam], in an environment of its own: make beam, see docs/how-to/batch.md"
-)
+MISSING = "export.batch needs the extra kmha[beam], in an environment of its own: make beam, see docs/how-to/batch.md"
 
 
 @dataclass(frozen=True)
