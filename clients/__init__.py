@@ -1,1 +1,1 @@
-"""Runs exported models in programs that other people wrote, and compares their answers with the run's."""
+"""Runs exported models in third-party programs and compares their predictions with those of the run."""

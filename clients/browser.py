@@ -1,4 +1,4 @@
-"""Clients in headless Chromium: LiteRT, MediaPipe Tasks and ONNX Runtime, and the demo page itself."""
+"""Clients in headless Chromium: LiteRT, MediaPipe Tasks and ONNX Runtime, and the demo page."""
 
 import json
 import shutil
@@ -7,129 +7,123 @@ from pathlib import Path
 
 import numpy as np
 
-from clients import chromium, site
-from clients.environments import npm_packages
-from clients.material import ReportData
-from clients.mediapipe_python import LEAST_AGREEMENT, check_metadata, exact_rows
-from clients.outcome import NotRunError, Outcome, compared, not_run
+from clients import chromium
+from clients.comparison import ClientResult, ClientUnavailableError, compare, failure, not_run
+from clients.exported_run import ExportedRun
+from clients.mediapipe_tasks import MIN_AGREEMENT, check_metadata, exact_rows
+from clients.processes import install_npm_packages
 
 PAGES = Path(__file__).resolve().parent / "pages"
 MEDIAPIPE = "@mediapipe/tasks-text@1.0.1"
-# Names of other machines resolve to nothing: what runs here would also run offline.
+RUNTIMES = {"litert": "LiteRT", "onnx": "ONNX Runtime"}
+# Other host names resolve to nothing, so that the clients prove to work offline.
 OFFLINE = ("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",)
 DEMO_TEXTS = 20
-# The demo's models are cut at the usual length of a text, so few of its answers may be of less text than the run read.
-DEMO_AGREEMENT = 0.95
-_SET = """(() => {{
+# The demo's models truncate at the default export length, so a few predictions may use less text than the run.
+DEMO_MIN_AGREEMENT = 0.95
+_SET_VALUE = """(() => {{
   const element = document.getElementById({id});
   document.getElementById('status').textContent = '';
   element.value = {value};
   element.dispatchEvent(new Event({event}, {{ bubbles: true }}));
 }})()"""
-_READ = """(() => ({
+_READ_PAGE = """(() => ({
   label: document.getElementById('label').textContent,
   bars: document.querySelectorAll('#bars li').length,
   words: [...document.querySelectorAll('#words button')].map((b) => b.textContent),
 }))()"""
 
 
-def typed(text: str) -> str:
+def type_text_script(text: str) -> str:
     """JavaScript that types a text into the demo page."""
-    return _SET.format(id="'text'", value=json.dumps(text), event="'input'")
+    return _SET_VALUE.format(id="'text'", value=json.dumps(text), event="'input'")
 
 
-def picked(runtime: str) -> str:
-    """JavaScript that picks a runtime on the demo page."""
-    return _SET.format(id="'runtime'", value=json.dumps(runtime), event="'change'")
+def select_runtime_script(runtime: str) -> str:
+    """JavaScript that selects a runtime on the demo page."""
+    return _SET_VALUE.format(id="'runtime'", value=json.dumps(runtime), event="'change'")
 
 
-def answered(runtime_name: str = "") -> str:
-    """JavaScript that is true once the demo page has answered, with this runtime if one is named."""
-    # The page says "LiteRT · 3.1 ms · …".
+def has_prediction_script(runtime_name: str = "") -> str:
+    """JavaScript condition: the demo page shows a prediction, of this runtime if one is named."""
+    # The status line of a prediction is "LiteRT · 3.1 ms · …".
     return f"document.getElementById('status')?.textContent.includes({json.dumps(f'{runtime_name} · ')})"
 
 
-def versions(site_folder: Path) -> dict[str, str]:
-    """The version of each runtime that the browser is served, by package."""
-    packages = json.loads((site_folder / "package.json").read_text("utf-8"))["dependencies"]
-    name, _, version = MEDIAPIPE.rpartition("@")
-    return {**packages, name: version}
-
-
-def outcomes(material: ReportData) -> Iterator[Outcome]:
-    """The outcome of each client in the browser."""
-    package = versions(material.site)
+def browser_results(exported: ExportedRun) -> Iterator[ClientResult]:
+    """Runs each client in the browser."""
+    packages = json.loads((exported.site / "package.json").read_text("utf-8"))["dependencies"]
     names = {
-        "litert": f"Chromium, @litertjs/core {package['@litertjs/core']}",
-        "onnx": f"Chromium, onnxruntime-web {package['onnxruntime-web']}",
+        "litert": f"Chromium, @litertjs/core {packages['@litertjs/core']}",
+        "onnx": f"Chromium, onnxruntime-web {packages['onnxruntime-web']}",
         "mediapipe": f"Chromium, {MEDIAPIPE.replace('text@', 'text ')}",
     }
     try:
-        npm_packages(material.site, [*(f"{name}@{version}" for name, version in package.items())])
-        chromium.find()
-    except NotRunError as error:
+        pinned = [f"{name}@{version}" for name, version in packages.items()]
+        install_npm_packages(exported.site, [*pinned, MEDIAPIPE])
+        chromium.find_chromium()
+    except ClientUnavailableError as error:
         yield from (not_run(name, str(error)) for name in [*names.values(), "Chromium, the demo page"])
         return
     for page in PAGES.iterdir():
-        shutil.copyfile(page, material.site / page.name)
-    with site.served(material.site) as address:
+        shutil.copyfile(page, exported.site / page.name)
+    with chromium.serve_folder(exported.site) as address:
         for function, name in names.items():
-            yield _answered(material, address, function, name)
-        for runtime in ("litert", "onnx"):
-            yield _demo(material, address, runtime)
+            yield _runtime_result(exported, address, function, name)
+        for runtime in RUNTIMES:
+            yield _demo_result(exported, address, runtime)
 
 
-def _answered(material: ReportData, address: str, function: str, name: str) -> Outcome:
+def _runtime_result(exported: ExportedRun, address: str, function: str, name: str) -> ClientResult:
+    """Calls a function of check.js on all texts."""
     from_text = function == "mediapipe"
-    given = "raw text" if from_text else "ids of tokenizer.js"
+    inputs = "raw text" if from_text else "ids of tokenizer.js"
     try:
         if from_text:
-            check_metadata(material.bundle)
-        with chromium.opened(OFFLINE) as tab:
+            check_metadata(exported.bundle)
+        with chromium.open_browser(OFFLINE) as tab:
             tab.open(f"{address}check.html")
             tab.wait_for("document.readyState === 'complete'")
-            arguments = f"{json.dumps(material.texts)}, {json.dumps(material.bundle.labels)}"
-            answer = tab.evaluate(f"import('{address}check.js').then((m) => m.{function}({arguments}))")
-    except NotRunError as error:
+            arguments = f"{json.dumps(exported.texts)}, {json.dumps(exported.bundle.labels)}"
+            response = tab.evaluate(f"import('{address}check.js').then((m) => m.{function}({arguments}))")
+    except ClientUnavailableError as error:
         return not_run(name, str(error))
     except chromium.BrowserError as error:
-        return Outcome(name, given, len(material.texts), problem=f"failed: {' '.join(str(error).split())}")
-    found = np.array(answer["probabilities"], np.float32)
-    share, exact = (LEAST_AGREEMENT, exact_rows(material.texts)) if from_text else (1.0, None)
-    thresholds, seconds = material.bundle.thresholds, answer["seconds"]
-    return compared(name, given, material.expected, found, thresholds, share, exact, seconds)
+        return failure(name, inputs, len(exported.texts), error)
+    found = np.array(response["probabilities"], np.float32)
+    share, exact = (MIN_AGREEMENT, exact_rows(exported.texts)) if from_text else (1.0, None)
+    thresholds, seconds = exported.bundle.thresholds, response["seconds"]
+    return compare(name, inputs, exported.expected, found, thresholds, share, exact, seconds)
 
 
-def _demo(material: ReportData, address: str, runtime: str) -> Outcome:
-    """Types texts into the demo page and reads what it shows."""
-    shown_name = {"litert": "LiteRT", "onnx": "ONNX Runtime"}[runtime]
-    name, given = f"Chromium, the demo page with {shown_name}", "typed text"
-    texts = material.texts[:DEMO_TEXTS]
-    answers = [material.bundle.answer(row) for row in material.expected[: len(texts)]]
+def _demo_result(exported: ExportedRun, address: str, runtime: str) -> ClientResult:
+    """Types texts into the demo page and reads the shown labels."""
+    name, inputs = f"Chromium, the demo page with {RUNTIMES[runtime]}", "typed text"
+    texts = exported.texts[:DEMO_TEXTS]
     agreeing = 0
     try:
-        with chromium.opened(OFFLINE) as tab:
+        with chromium.open_browser(OFFLINE) as tab:
             tab.open(address)
-            tab.wait_for(answered())
-            tab.evaluate(picked(runtime))
-            tab.wait_for(answered(shown_name))
-            for text, answer in zip(texts, answers, strict=True):
-                tab.evaluate(typed(text))
-                tab.wait_for(answered(shown_name))
-                page = tab.evaluate(_READ)
-                if page["bars"] != len(material.bundle.labels) or len(page["words"]) < 2:
-                    return Outcome(name, given, len(texts), problem=f"shows {page} for {text!r}")
-                agreeing += page["label"] == label_shown(answer)
-            problems = "; ".join(tab.problems)
+            tab.wait_for(has_prediction_script())
+            tab.evaluate(select_runtime_script(runtime))
+            tab.wait_for(has_prediction_script(RUNTIMES[runtime]))
+            for text, probabilities in zip(texts, exported.expected, strict=False):
+                tab.evaluate(type_text_script(text))
+                tab.wait_for(has_prediction_script(RUNTIMES[runtime]))
+                page = tab.evaluate(_READ_PAGE)
+                if page["bars"] != len(exported.bundle.labels) or len(page["words"]) < 2:
+                    return ClientResult(name, inputs, len(texts), problem=f"shows {page} for {text!r}")
+                agreeing += page["label"] == displayed_label(exported.bundle.answer(probabilities))
+            problem = "; ".join(tab.problems)
     except chromium.BrowserError as error:
-        return Outcome(name, given, len(texts), problem=f"failed: {' '.join(str(error).split())}")
-    if agreeing < DEMO_AGREEMENT * len(texts):
-        problems = f"shows another label than the run's; {problems}".rstrip("; ")
-    return Outcome(name, given, len(texts), agreeing, problem=problems)
+        return failure(name, inputs, len(texts), error)
+    if agreeing < DEMO_MIN_AGREEMENT * len(texts):
+        problem = f"the displayed labels differ from those of the run; {problem}".rstrip("; ")
+    return ClientResult(name, inputs, len(texts), agreeing, problem=problem)
 
 
-def label_shown(answer: dict) -> str:
-    """What the demo page shows as the label of an answer of the run."""
-    if "label" in answer:
-        return answer["label"]
-    return ", ".join(answer["labels"]) or "No label reaches its threshold"
+def displayed_label(prediction: dict) -> str:
+    """The label text that the demo page shows for a prediction of the run."""
+    if "label" in prediction:
+        return prediction["label"]
+    return ", ".join(prediction["labels"]) or "No label reaches its threshold"

@@ -1,7 +1,7 @@
 """python -m clients.check [RUN --data FILE] [--rows 200] [--allow-missing] [--folder build/clients]
 
-Exports a run in every format and asks it through programs that other people wrote: a table on stdout; exit 1 where one
-answers other than the run, or could not be run.
+Exports a run in every format, runs each export in third-party programs and compares the predictions: a table on
+stdout. Exit status 1 if a client's predictions differ from the run's, or if a client could not run.
 """  # noqa: D415
 
 import logging
@@ -27,20 +27,20 @@ FILL = Path(__file__).resolve().parents[1] / "examples" / "browser" / "fill.py"
 
 @dataclass(frozen=True)
 class CheckConfig:
-    """Asks an exported run through programs that other people wrote."""
+    """Runs an exported run in third-party programs and compares the predictions."""
 
     run: Annotated[Path | None, tyro.conf.Positional] = None
-    """Run folder that training.fit wrote; without one, a small English one is trained on rows made up here."""
+    """Run folder of training.fit; default: train a small English run on generated rows."""
     data: Path | None = None
-    """Labelled rows to answer: .csv, .tsv or .jsonl, also .gz; goes with RUN."""
+    """Labeled rows to predict: .csv, .tsv or .jsonl, also .gz; required with RUN."""
     rows: Count = 200
-    """Answer this many of them, spread over the file."""
+    """Number of rows to predict, spread evenly over the file."""
     clients: tuple[Client, ...] = CLIENTS
-    """Which to ask."""
+    """Clients to run."""
     allow_missing: bool = False
-    """A client that cannot be had here is told, and no failure."""
+    """Report a client that cannot run on this machine, but do not fail."""
     folder: Path = Path("build/clients")
-    """Holds the exports, the environments and the small run."""
+    """Folder for the exports, the environments and the small run."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,60 +50,56 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(config: CheckConfig) -> int:
     if (config.run is None) != (config.data is None):
-        given = "RUN" if config.data is None else "--data"
-        raise InputError(f"expected RUN and --data, or neither, got {given} alone")
+        present = "RUN" if config.data is None else "--data"
+        raise InputError(f"expected RUN and --data, or neither, got {present} alone")
     if config.run is not None:
         check_single_texts(config.run, "clients.check")
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from clients.outcome import failed, table
-    from clients.small_run import small_run
+    from clients.comparison import any_failed, result_table
+    from clients.sample_run import train_sample_run
     from kmha.bundle.bundle import Bundle
 
     folder = config.folder.resolve()
     if config.run is None or config.data is None:
-        run_folder, data = small_run(folder / "run")
+        run_folder, data = train_sample_run(folder / "run")
     else:
         run_folder, data = config.run, config.data
     bundle = Bundle.load(run_folder)
-    texts = some_texts(bundle, data, config.rows)
-    material = _exported(bundle, texts, folder)
-    outcomes = []
-    for outcome in _outcomes(material, config.clients):
-        logger.info(f"{outcome.client}: {outcome.problem or 'agrees'}")
-        outcomes.append(outcome)
-    print(table(outcomes))
-    return FAILED if failed(outcomes, config.allow_missing) else 0
+    exported = _export(bundle, sample_texts(bundle, data, config.rows), folder)
+    results = []
+    for result in _results(exported, config.clients):
+        logger.info(f"{result.client}: {result.problem or 'agrees'}")
+        results.append(result)
+    print(result_table(results))
+    return FAILED if any_failed(results, config.allow_missing) else 0
 
 
-def _exported(bundle, texts: Sequence[str], folder: Path) -> Any:
-    from clients.material import prepared
-    from clients.programs import loaded_program
+def _export(bundle, texts: Sequence[str], folder: Path) -> Any:
+    from clients.exported_run import export_run
+    from clients.programs import load_program
 
-    return prepared(bundle, texts, folder, loaded_program(FILL).fill)
+    return export_run(bundle, texts, folder, load_program(FILL).fill)
 
 
-def _outcomes(material, clients: Sequence[str]) -> Iterator[Any]:
-    from clients import browser, grpc_stubs, mediapipe_python, triton
+def _results(exported, clients: Sequence[str]) -> Iterator[Any]:
+    from clients.browser import browser_results
+    from clients.mediapipe_tasks import mediapipe_result
+    from clients.model_servers import grpc_result, triton_result
 
     if "mediapipe" in clients:
-        yield mediapipe_python.outcome(material)
+        yield mediapipe_result(exported)
     if "browser" in clients:
-        yield from browser.outcomes(material)
+        yield from browser_results(exported)
     if "triton" in clients:
-        yield triton.outcome(material)
+        yield triton_result(exported)
     if "grpc" in clients:
-        yield grpc_stubs.outcome(material)
+        yield grpc_result(exported)
 
 
-def some_texts(bundle, data: Path, rows: int) -> list[str]:
-    """Texts of a file, evenly spread over it.
-
-    Args:
-        bundle: Says what the columns were called in training.
-        data: The file.
-        rows: Most texts.
+def sample_texts(bundle, data: Path, rows: int) -> list[str]:
+    """At most `rows` texts of a file, spread evenly over it.
 
     Raises:
         InputError: The file cannot be used.

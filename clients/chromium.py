@@ -1,48 +1,56 @@
-"""A headless Chromium, driven over its own protocol on a pipe: nothing but the browser and the standard library."""
+"""Headless Chromium over the DevTools protocol on a pipe, and a local web server for its pages."""
 
 import base64
 import contextlib
 import fcntl
+import functools
+import http.server
 import json
 import os
 import select
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from clients.outcome import NotRunError
+from clients.comparison import ClientUnavailableError
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-# The browser reads commands at 3 and writes answers at 4.
-READS, WRITES, FREE = 3, 4, 10
+# Chromium reads commands from file descriptor 3 and writes responses to 4.
+COMMAND_FD, RESPONSE_FD, FIRST_FREE_FD = 3, 4, 10
 START_SECONDS, STEP_SECONDS = 60, 600
 
 
 class BrowserError(Exception):
-    """A page failed, or the browser gave no answer in time."""
+    """A page failed, or the browser did not respond in time."""
 
 
-def find() -> str:
-    """The browser's program.
+def find_chromium() -> str:
+    """The path of the browser.
 
     Raises:
-        NotRunError: None is installed.
+        ClientUnavailableError: No Chromium is installed.
     """
     for name in NAMES:
         if path := shutil.which(name):
             return path
-    raise NotRunError(f"no Chromium is installed (looked for {', '.join(NAMES)}); apt-get install chromium")
+    raise ClientUnavailableError(
+        f"Chromium is not installed (searched for {', '.join(NAMES)}); apt-get install chromium"
+    )
 
 
 class Tab:
     """A page in the browser.
 
     Args:
-        reading: File descriptor of its answers.
-        writing: File descriptor of its commands.
+        reading: File descriptor of responses.
+        writing: File descriptor of commands.
+
+    Attributes:
+        problems: Exceptions and error messages of the page.
     """
 
     def __init__(self, reading: int, writing: int):
@@ -60,10 +68,10 @@ class Tab:
     def call(
         self, method: str, parameters: dict[str, Any] | None = None, seconds: float = STEP_SECONDS
     ) -> dict[str, Any]:
-        """The result of a command of the protocol.
+        """Runs a DevTools command and returns its result.
 
         Raises:
-            BrowserError: It failed, or took longer than the seconds.
+            BrowserError: The command failed or timed out.
         """
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters or {}}
@@ -74,18 +82,18 @@ class Tab:
             content = content[os.write(self._writing, content) :]
         end = time.monotonic() + seconds
         while True:
-            answer = self._next(method, end)
-            if answer.get("id") == self._count:
-                if "error" in answer:
-                    raise BrowserError(f"{method}: {answer['error'].get('message')}")
-                return answer["result"]
-            self._note(answer)
+            message = self._next_message(method, end)
+            if message.get("id") == self._count:
+                if "error" in message:
+                    raise BrowserError(f"{method}: {message['error'].get('message')}")
+                return message["result"]
+            self._record_problem(message)
 
-    def _next(self, method: str, end: float) -> dict[str, Any]:
+    def _next_message(self, method: str, end: float) -> dict[str, Any]:
         while b"\0" not in self._received:
             ready, _, _ = select.select([self._reading], [], [], max(0.0, end - time.monotonic()))
             if not ready:
-                raise BrowserError(f"{method}: no answer in time")
+                raise BrowserError(f"{method}: no response in time")
             part = os.read(self._reading, 1 << 20)
             if not part:
                 raise BrowserError(f"{method}: the browser ended")
@@ -93,7 +101,7 @@ class Tab:
         content, _, self._received = self._received.partition(b"\0")
         return json.loads(content)
 
-    def _note(self, event: dict[str, Any]) -> None:
+    def _record_problem(self, event: dict[str, Any]) -> None:
         parameters = event.get("params", {})
         if event.get("method") == "Runtime.exceptionThrown":
             self.problems.append(_reason(parameters["exceptionDetails"]))
@@ -102,43 +110,43 @@ class Tab:
             self.problems.append(f"{entry['text']} {entry.get('url', '')}".strip())
 
     def open(self, url: str) -> None:
-        """Goes to an address."""
+        """Navigates to an address."""
         self.call("Page.navigate", {"url": url})
 
     def evaluate(self, expression: str, seconds: float = STEP_SECONDS) -> Any:
-        """The JSON value of a JavaScript expression; a promise is waited for.
+        """The JSON value of a JavaScript expression; awaits promises.
 
         Raises:
-            BrowserError: It threw, or took too long.
+            BrowserError: It threw or timed out.
         """
         parameters = {"expression": expression, "awaitPromise": True, "returnByValue": True}
-        answer = self.call("Runtime.evaluate", parameters, seconds)
-        if "exceptionDetails" in answer:
-            raise BrowserError(_reason(answer["exceptionDetails"]))
-        return answer["result"].get("value")
+        response = self.call("Runtime.evaluate", parameters, seconds)
+        if "exceptionDetails" in response:
+            raise BrowserError(_reason(response["exceptionDetails"]))
+        return response["result"].get("value")
 
     def wait_for(self, expression: str, seconds: float = 120) -> None:
         """Waits until a JavaScript expression is true.
 
         Raises:
-            BrowserError: It was not, within the seconds; the page's own errors are named.
+            BrowserError: It is not true within the seconds; the message lists the page's errors.
         """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.evaluate(f"Boolean({expression})"):
                 return
             time.sleep(0.1)
-        raise BrowserError(f"never true: {expression}; {'; '.join(self.problems) or 'no errors on the page'}")
+        raise BrowserError(f"timeout: {expression}; {'; '.join(self.problems) or 'no errors on the page'}")
 
     def screenshot(self, path: Path, width: int, height: int, scheme: str, scale: float = 1) -> None:
-        """Writes a picture of the page as PNG.
+        """Writes a screenshot of the page as PNG.
 
         Args:
-            path: The file.
-            width: Of the window, in CSS pixels.
-            height: Likewise.
+            path: Output file.
+            width: Window width in CSS pixels.
+            height: Window height in CSS pixels.
             scheme: "light" or "dark".
-            scale: Device pixels of a CSS pixel.
+            scale: Device pixels per CSS pixel.
         """
         size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", size)
@@ -147,8 +155,8 @@ class Tab:
             {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
         )
         time.sleep(0.5)
-        picture = self.call("Page.captureScreenshot", {"format": "png"})["data"]
-        path.write_bytes(base64.b64decode(picture))
+        content = self.call("Page.captureScreenshot", {"format": "png"})["data"]
+        path.write_bytes(base64.b64decode(content))
 
 
 def _reason(details: dict[str, Any]) -> str:
@@ -157,30 +165,30 @@ def _reason(details: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def opened(arguments: Sequence[str] = ()) -> Iterator[Tab]:
-    """A new browser with one empty page, closed after the block.
+def open_browser(arguments: Sequence[str] = ()) -> Iterator[Tab]:
+    """Starts a browser with one empty page; closes it after the block.
 
     Args:
-        arguments: More for its command line.
+        arguments: Additional command-line arguments.
 
     Raises:
-        NotRunError: None is installed.
+        ClientUnavailableError: No Chromium is installed.
     """
-    program = find()
+    program = find_chromium()
     with contextlib.ExitStack() as stack:
         profile = stack.enter_context(tempfile.TemporaryDirectory(prefix="kmha-", ignore_cleanup_errors=True))
         commands, writing = _pipe(stack)
-        reading, answers = _pipe(stack)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        stack.callback(os.close, nothing)
+        reading, responses = _pipe(stack)
+        null = os.open(os.devnull, os.O_RDWR)
+        stack.callback(os.close, null)
         command = [program, "--headless=new", "--remote-debugging-pipe", f"--user-data-dir={profile}"]
         command += ["--no-first-run", "--disable-gpu", "--disable-dev-shm-usage", *arguments]
-        # Its sandbox refuses to run as root, as in a container.
+        # The sandbox does not run as root (containers).
         command += ["--no-sandbox"] if os.geteuid() == 0 else []
-        places = {0: nothing, 1: nothing, 2: nothing, READS: commands, WRITES: answers}
-        actions = [(os.POSIX_SPAWN_DUP2, given, expected) for expected, given in places.items()]
+        descriptors = {0: null, 1: null, 2: null, COMMAND_FD: commands, RESPONSE_FD: responses}
+        actions = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in descriptors.items()]
         process = os.posix_spawn(program, command, dict(os.environ), file_actions=actions)
-        stack.callback(_reaped, process)
+        stack.callback(_end_process, process)
         tab = Tab(reading, writing)
         yield tab
         with contextlib.suppress(BrowserError, OSError):
@@ -189,20 +197,46 @@ def opened(arguments: Sequence[str] = ()) -> Iterator[Tab]:
 
 
 def _pipe(stack: contextlib.ExitStack) -> tuple[int, int]:
-    """Reading and writing end, numbered past those that the browser is given."""
+    """Reading and writing end, numbered above the descriptors that the browser uses."""
     ends = []
     for end in os.pipe():
-        ends.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, FREE))
+        ends.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE_FD))
         os.close(end)
         stack.callback(os.close, ends[-1])
     return ends[0], ends[1]
 
 
-def _reaped(process: int) -> None:
-    """Waits for a process to end, five seconds, then ends it."""
+def _end_process(process: int) -> None:
+    """Waits five seconds for a process to end, then kills it."""
     for _ in range(50):
         if os.waitpid(process, os.WNOHANG)[0]:
             return
         time.sleep(0.1)
     os.kill(process, 9)
     os.waitpid(process, 0)
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    """Sends the headers that let a page use threads; logs nothing."""
+
+    def end_headers(self):
+        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
+
+    def log_message(self, format, *args):
+        pass
+
+
+@contextlib.contextmanager
+def serve_folder(folder: Path) -> Iterator[str]:
+    """Serves a folder to this machine during the block; yields its address."""
+    handler = functools.partial(_Handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/"
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,6 +1,7 @@
 """python -m clients.screenshot SITE OUT.png [--text TEXT] [--scheme light]
 
-Opens the demo page of a filled folder in headless Chromium, types a text, waits for the answer and takes a picture.
+Opens the demo page of a site folder in headless Chromium, types a text, waits for the prediction and saves a
+screenshot.
 """  # noqa: D415
 
 import logging
@@ -21,44 +22,47 @@ logger = logging.getLogger("kmha")
 
 @dataclass(frozen=True)
 class ScreenshotConfig:
-    """Takes a picture of the demo page."""
+    """Takes a screenshot of the demo page."""
 
     site: Annotated[Path, tyro.conf.Positional]
-    """Folder that examples/browser/fill.py and npm filled."""
+    """Folder filled by examples/browser/fill.py and npm."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.png")]
-    """The picture to write."""
+    """Output file."""
     text: str = ""
-    """To type; empty leaves the page's first example."""
+    """Text to type; default: the first example of the page."""
     scheme: Literal["light", "dark"] = "light"
-    """Colours of the page."""
+    """Color scheme of the page."""
     width: Count = 820
-    """Of the window, in pixels."""
+    """Window width in pixels."""
     height: Count = 940
-    """Likewise."""
+    """Window height in pixels."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    return run(lambda: _picture(parse(ScreenshotConfig, argv, "python -m clients.screenshot")))
+    return run(lambda: _take_screenshot(parse(ScreenshotConfig, argv, "python -m clients.screenshot")))
 
 
-def _picture(config: ScreenshotConfig) -> int:
-    from clients import chromium, site
-    from clients.browser import answered, typed
-    from clients.outcome import NotRunError
+def _take_screenshot(config: ScreenshotConfig) -> int:
+    from clients import chromium
+    from clients.browser import has_prediction_script, type_text_script
+    from clients.comparison import ClientUnavailableError
 
     if not (config.site / "index.html").is_file():
-        raise InputError(f"{config.site}: expected a folder with the demo page, got one without")
+        raise InputError(f"{config.site}: expected a folder with the demo page, got one without index.html")
     try:
-        with site.served(config.site) as address, chromium.opened(["--hide-scrollbars"]) as tab:
+        with (
+            chromium.serve_folder(config.site) as address,
+            chromium.open_browser(["--hide-scrollbars"]) as tab,
+        ):
             tab.open(address)
-            tab.wait_for(answered())
+            tab.wait_for(has_prediction_script())
             if config.text:
-                tab.evaluate(typed(config.text))
-                tab.wait_for(answered())
+                tab.evaluate(type_text_script(config.text))
+                tab.wait_for(has_prediction_script())
             tab.evaluate("document.activeElement.blur()")
             tab.screenshot(config.out, config.width, config.height, config.scheme)
-    except (NotRunError, chromium.BrowserError) as error:
+    except (ClientUnavailableError, chromium.BrowserError) as error:
         logger.info(f"error: {error}")
         return FAILED
     print(config.out)

@@ -1,4 +1,4 @@
-"""What a test needs that opens a page."""
+"""Marks tests that need a browser."""
 
 import shutil
 
@@ -6,7 +6,7 @@ import pytest
 
 from clients import chromium
 
-# A browser is no Python package: machines without one run everything else.
+# A browser is not a Python package, so it may be missing.
 needs_chromium = pytest.mark.skipif(
-    not any(map(shutil.which, chromium.NAMES)), reason="no Chromium is installed"
+    not any(map(shutil.which, chromium.NAMES)), reason="Chromium is not installed"
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.programs import loaded_program
+from clients.programs import load_program
 from export.device_files.files import tokenizer_values
 from tests.bundles import TEXTS, make_bundle, one_label_bundle
 from tests.command_runs import ROOT
@@ -25,7 +25,7 @@ NODE = shutil.which("node") or (
     else None
 )
 needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed")
-fill = loaded_program(PAGE / "fill.py")
+fill = load_program(PAGE / "fill.py")
 
 
 def in_node(program: str, given: object) -> object:

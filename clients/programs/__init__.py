@@ -1,4 +1,4 @@
-"""Programs that run in environments or processes of their own, and a way to load one of examples/."""
+"""Programs that run in their own environment or process, and a loader for programs outside of packages."""
 
 import importlib.util
 import sys
@@ -6,16 +6,12 @@ from pathlib import Path
 from types import ModuleType
 
 
-def loaded_program(path: Path) -> ModuleType:
-    """The module of a program that belongs to no package.
-
-    Args:
-        path: Of its file.
-    """
+def load_program(path: Path) -> ModuleType:
+    """Imports a Python file that belongs to no package."""
     spec = importlib.util.spec_from_file_location(f"kmha_{path.stem}", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look their own module up.
+    # Its dataclasses look up their own module.
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module

@@ -1,7 +1,7 @@
 """python grpc_server.py SAVEDMODEL NAME PORT
 
-Answers TensorFlow Serving's PredictionService from a SavedModel, until it is ended. It is not TensorFlow Serving: it
-passes Predict and Classify on to the signature that a request names.
+Serves a SavedModel over TensorFlow Serving's PredictionService until terminated. It is not TensorFlow Serving: it
+passes Predict and Classify requests to the signature that they name.
 """  # noqa: D415
 
 import concurrent.futures
@@ -12,16 +12,16 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
 from tensorflow_serving.apis import classification_pb2, predict_pb2, prediction_service_pb2_grpc
 
-# An explanation of some texts holds every layer's and head's weights.
+# An explanation holds the attention weights of every layer and head.
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
 class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Two methods of the service.
+    """Predict and Classify.
 
     Args:
-        folder: Of the SavedModel.
-        name: Of the model, as requests call it.
+        folder: The SavedModel.
+        name: Model name in requests.
     """
 
     def __init__(self, folder: str, name: str):
@@ -29,35 +29,35 @@ class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
         self._name = name
 
     def Predict(self, request, context):
-        """Answers named tensors with named tensors."""
+        """Runs a signature on named tensors."""
         inputs = {name: tf.constant(tf.make_ndarray(values)) for name, values in request.inputs.items()}
         response = predict_pb2.PredictResponse()
-        for name, values in self._answers(request.model_spec, context, inputs).items():
+        for name, values in self._run(request.model_spec, context, inputs).items():
             response.outputs[name].CopyFrom(tf.make_tensor_proto(values.numpy()))
         return response
 
     def Classify(self, request, context):
-        """Answers examples with classes and scores."""
+        """Returns classes and scores for examples."""
         examples = [example.SerializeToString() for example in request.input.example_list.examples]
-        answers = self._answers(request.model_spec, context, {"inputs": tf.constant(examples)})
+        outputs = self._run(request.model_spec, context, {"inputs": tf.constant(examples)})
         response = classification_pb2.ClassificationResponse()
-        for labels, scores in zip(answers["classes"].numpy(), answers["scores"].numpy(), strict=True):
+        for labels, scores in zip(outputs["classes"].numpy(), outputs["scores"].numpy(), strict=True):
             row = response.result.classifications.add()
             for label, score in zip(labels, scores, strict=True):
                 row.classes.add(label=label, score=score)
         return response
 
-    def _answers(self, spec, context, inputs):
+    def _run(self, spec, context, inputs):
         signature = spec.signature_name or "serving_default"
         if spec.name != self._name or signature not in self._loaded.signatures:
             expected = f"{self._name} with {', '.join(self._loaded.signatures)}"
-            # It raises.
+            # abort raises.
             context.abort(grpc.StatusCode.NOT_FOUND, f"expected {expected}, got {spec.name} {signature}")
         return self._loaded.signatures[signature](**inputs)
 
 
 def main() -> None:
-    """Serves until it is ended."""
+    """Serves until terminated."""
     folder, name, port = sys.argv[1:]
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(2), options=OPTIONS)
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(folder, name), server)

@@ -1,6 +1,6 @@
-"""python mediapipe_texts.py < question.json > answer.json, in an environment with mediapipe.
+"""python mediapipe_texts.py < request.json > response.json, in an environment with mediapipe.
 
-Reads {"model", "texts", "labels"}, writes {"probabilities": [rows, labels], "seconds": of all texts}.
+Reads {"model", "texts", "labels"}, writes {"probabilities": [rows, labels], "seconds": for all texts}.
 """  # noqa: D415
 
 import json
@@ -12,16 +12,16 @@ from mediapipe.tasks.python.text.text_classifier import TextClassifier, TextClas
 
 
 def main() -> None:
-    """Answers the texts on stdin."""
-    asked = json.load(sys.stdin)
-    options = TextClassifierOptions(base_options=BaseOptions(model_asset_path=asked["model"]))
+    """Classifies the texts on stdin."""
+    request = json.load(sys.stdin)
+    options = TextClassifierOptions(base_options=BaseOptions(model_asset_path=request["model"]))
     with TextClassifier.create_from_options(options) as classifier:
         began = time.perf_counter()
         rows = []
-        for text in asked["texts"]:
+        for text in request["texts"]:
             categories = classifier.classify(text).classifications[0].categories
             scores = {category.category_name: category.score for category in categories}
-            rows.append([scores[label] for label in asked["labels"]])
+            rows.append([scores[label] for label in request["labels"]])
         seconds = time.perf_counter() - began
     json.dump({"probabilities": rows, "seconds": seconds}, sys.stdout)
 

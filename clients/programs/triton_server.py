@@ -1,6 +1,6 @@
 """python triton_server.py SAVEDMODEL NAME HTTP_PORT GRPC_PORT METRICS_PORT
 
-Serves a SavedModel with Triton until it is ended: string [B, 1] in, probabilities float32 [B, C] out. For an
+Serves a SavedModel with Triton until terminated: string [B, 1] in, probabilities float32 [B, C] out. Runs in an
 environment with nvidia-pytriton, tensorflow and tensorflow-text.
 """  # noqa: D415
 
@@ -15,7 +15,7 @@ from pytriton.triton import Triton, TritonConfig  # pyright: ignore[reportMissin
 
 
 def main() -> None:
-    """Serves until it is ended."""
+    """Serves until terminated."""
     folder, name, *ports = sys.argv[1:]
     http_port, grpc_port, metrics_port = map(int, ports)
     loaded = tf.saved_model.load(folder)
@@ -23,9 +23,9 @@ def main() -> None:
     labels = predict.structured_outputs["probabilities"].shape[1]
 
     @batch
-    def answer(text):
-        answers = predict(text=tf.constant(text[:, 0].tolist(), tf.string))
-        return {"probabilities": answers["probabilities"].numpy()}
+    def classify(text):
+        outputs = predict(text=tf.constant(text[:, 0].tolist(), tf.string))
+        return {"probabilities": outputs["probabilities"].numpy()}
 
     settings = TritonConfig(
         http_address="127.0.0.1",
@@ -37,7 +37,7 @@ def main() -> None:
     with Triton(config=settings) as server:
         server.bind(
             model_name=name,
-            infer_func=answer,
+            infer_func=classify,
             inputs=[Tensor(name="text", dtype=bytes, shape=(1,))],
             outputs=[Tensor(name="probabilities", dtype=np.float32, shape=(labels,))],
             config=ModelConfig(max_batch_size=64),

@@ -85,7 +85,7 @@ def test_the_pages_work_in_a_browser(tmp_path):
     given = {"one": question(), "pair": pair_question(HOSTILE), "long": long}
     for name, asked in given.items():
         write_page(tmp_path / f"{name}.html", page_of(asked))
-    with chromium.opened(["--hide-scrollbars"]) as tab:
+    with chromium.open_browser(["--hide-scrollbars"]) as tab:
         for name, asked in given.items():
             tab.open((tmp_path / f"{name}.html").as_uri())
             # Until the script has run, `maps` is the element of that name.

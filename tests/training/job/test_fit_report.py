@@ -92,7 +92,7 @@ def test_the_command_makes_the_same_run(run):
 @needs_chromium
 def test_the_page_in_a_browser(run):
     folder, _ = run
-    with chromium.opened() as tab:
+    with chromium.open_browser() as tab:
         tab.open((folder / "report.html").as_uri())
         tab.wait_for("document.images.length && [...document.images].every(image => image.complete)")
         # Learning curves, confusion matrix, reliability diagram, lengths.

@@ -60,7 +60,7 @@ def test_what_scrolls_can_be_reached_and_has_a_name():
 def test_the_page_in_a_browser(tmp_path):
     path = tmp_path / "report.html"
     path.write_bytes(page(hostile_report()).encode("utf-8", "replace"))
-    with chromium.opened() as tab:
+    with chromium.open_browser() as tab:
         tab.open(path.as_uri())
         tab.wait_for("document.querySelector('img')?.complete")
         assert tab.evaluate("document.querySelectorAll('script, [onerror]').length") == 0

@@ -1,4 +1,4 @@
-"""A small English run, for those who have none of their own yet: sentences made of real words, trained in a minute."""
+"""Trains a small English run on generated sentences, in about a minute."""
 
 import contextlib
 import csv
@@ -13,22 +13,22 @@ from kmha.errors import InputError
 
 logger = logging.getLogger("kmha")
 
-WHO = {
+SUBJECTS = {
     "cooking": ["the baker", "our cook", "my grandmother", "the chef from Lyon", "a kitchen boy"],
     "sailing": ["the captain", "an old sailor", "the harbour pilot", "our skipper", "the crew"],
     "gardening": ["the gardener", "my neighbour", "a botanist", "the farmer's daughter", "our landlord"],
 }
-DOES = {
+VERBS = {
     "cooking": ["kneads", "roasts", "seasons", "serves", "tastes", "burns"],
     "sailing": ["moors", "steers", "repairs", "anchors", "launches", "loses"],
     "gardening": ["prunes", "waters", "plants", "harvests", "weeds", "sells"],
 }
-WHAT = {
+OBJECTS = {
     "cooking": ["fresh bread", "a lentil soup", "the salted fish", "two cakes", "crème brûlée"],
     "sailing": ["the ferry", "a wooden boat", "the mainsail", "two yachts", "the lighthouse tender"],
     "gardening": ["the rose bushes", "a cherry tree", "the herb beds", "two hedges", "wild strawberries"],
 }
-WHEN = [
+ADVERBS = [
     "before sunrise",
     "at seven o'clock",
     "on Sunday",
@@ -37,13 +37,13 @@ WHEN = [
     "as always",
     "today",
 ]
-SAYS = [
+TEMPLATES = [
     "{who} {does} {what} {when}.",
     "{when}, {who} {does} {what}!",
     "Why is it that {who} {does} {what} {when}?",
 ]
 TRAIN_ROWS, TEST_ROWS = 1200, 200
-MIXED = 0.6
+MIX_PROBABILITY = 0.6
 SETTINGS = (
     "--text.max-length=64",
     "--encoder.hidden-dim=64",
@@ -55,31 +55,25 @@ SETTINGS = (
 )
 
 
-def sentences(count: int, seed: int) -> list[tuple[str, str]]:
-    """Texts with their labels, the same for the same seed.
-
-    Args:
-        count: How many.
-        seed: Of the choice of words.
-    """
+def generate_sentences(count: int, seed: int) -> list[tuple[str, str]]:
+    """Generates texts with labels; the same seed gives the same texts."""
     rng = random.Random(seed)
     rows = []
     for number in range(count):
-        label = sorted(WHO)[number % len(WHO)]
-        # Now and then words of another label, so that no answer is quite sure.
-        does, what = (rng.choice(sorted(WHO)) if rng.random() < MIXED else label for _ in range(2))
-        words = {"who": WHO[label], "does": DOES[does], "what": WHAT[what], "when": WHEN}
+        label = sorted(SUBJECTS)[number % len(SUBJECTS)]
+        # Some words belong to another label, so that no prediction is certain.
+        verb, noun = (
+            rng.choice(sorted(SUBJECTS)) if rng.random() < MIX_PROBABILITY else label for _ in range(2)
+        )
+        words = {"who": SUBJECTS[label], "does": VERBS[verb], "what": OBJECTS[noun], "when": ADVERBS}
         chosen = {name: rng.choice(values) for name, values in words.items()}
-        text = rng.choice(SAYS).format(**chosen)
+        text = rng.choice(TEMPLATES).format(**chosen)
         rows.append((text[0].upper() + text[1:], label))
     return rows
 
 
-def small_run(folder: Path) -> tuple[Path, Path]:
-    """The run folder and its test rows, made if they are not there.
-
-    Args:
-        folder: To hold both.
+def train_sample_run(folder: Path) -> tuple[Path, Path]:
+    """Returns the run folder and its test rows; trains the run if it is missing.
 
     Raises:
         InputError: Training failed.
@@ -90,15 +84,15 @@ def small_run(folder: Path) -> tuple[Path, Path]:
     from training.fit import main
 
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "train.csv", sentences(TRAIN_ROWS, 1))
-    _write(data, sentences(TEST_ROWS, 2))
+    _write(folder / "train.csv", generate_sentences(TRAIN_ROWS, 1))
+    _write(data, generate_sentences(TEST_ROWS, 2))
     logger.info("training a small English run")
     files = [f"--data.train={folder / 'train.csv'}", f"--data.test={data}", f"--out={run}", "--overwrite"]
-    # Its answer is no part of this command's.
+    # The metrics that training prints are not output of this command.
     with contextlib.redirect_stdout(sys.stderr):
         status = main([*files, *SETTINGS])
     if status:
-        raise InputError(f"{run}: training the small run failed")
+        raise InputError(f"{run}: training of the small run failed")
     return run, data
 
 

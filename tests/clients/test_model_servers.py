@@ -1,0 +1,19 @@
+"""Requests to model servers, and their responses."""
+
+from clients.model_servers import reorder, triton_request, triton_rows
+
+
+def test_a_triton_request_holds_one_text_per_row():
+    (tensor,) = triton_request(["a", "b", "c"])["inputs"]
+    assert (tensor["shape"], tensor["datatype"], tensor["data"]) == ([3, 1], "BYTES", ["a", "b", "c"])
+
+
+def test_a_triton_response_is_split_into_rows():
+    other = {"name": "labels", "shape": [2], "data": ["x", "y"]}
+    found = {"name": "probabilities", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}
+    assert triton_rows({"outputs": [other, found]}) == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_values_are_reordered_by_label():
+    names = [["a", "b"], ["b", "a"]]
+    assert reorder(names, [[0.1, 0.9], [0.7, 0.3]], ["b", "a"]) == [[0.9, 0.1], [0.7, 0.3]]
