@@ -37,7 +37,8 @@ from training.config.defaults import resolve_task_defaults
 from training.config.validation import check_settings
 from training.data.load import Data, describe, load_data
 from training.runs.run_folder import HOW_TO_START
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify.settings import ClassifySettings
+from training.tasks.create import make_task
 
 logger = logging.getLogger("kmha")
 
@@ -64,7 +65,7 @@ class CompareConfig:
     data: DataSection = field(default_factory=DataSection)
     text: TextSection = field(default_factory=TextSection)
     encoder: EncoderSection = field(default_factory=lambda: EncoderSection(ngram_buckets=0))
-    classify: ClassifyTask = field(default_factory=ClassifyTask)
+    classify: ClassifySettings = field(default_factory=ClassifySettings)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
     train: TrainSection = field(default_factory=TrainSection)
 
@@ -87,7 +88,7 @@ def _compare(config: CompareConfig) -> int:
     fit = config.fit_config()
     check_settings(fit)
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch, contextlib.ExitStack() as stack:
-        data = load_data(fit, fit.classify, Path(scratch))
+        data = load_data(fit, make_task("classify", fit.classify), Path(scratch))
         _check_data(data)
         place = Workplace(Path(scratch) / "comparison")
         if config.out is not None:

@@ -34,7 +34,7 @@ from training.distillation.task import trained_with_teacher, with_teacher  # noq
 from training.engine.optimizer import AdamW  # noqa: E402
 from training.engine.train_step import TrainingStep, make_strategy  # noqa: E402
 from training.io.example_store import Example, write_examples  # noqa: E402
-from training.tasks.masked_lm import MaskedLmTask  # noqa: E402
+from training.tasks.masked_lm.task import MaskedLmTask  # noqa: E402
 from training.tasks.match.task import MatchTask  # noqa: E402
 from training.tasks.protocol import Columns, Part  # noqa: E402
 from training.tasks.tag.task import TagTask  # noqa: E402

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from kmha.config import Activation, Norm, Positions
 from kmha.text.vocabulary import Tokenization
 from training.cli.bounds import Count, NotNegative, OpenShare, Positive, Probability, Range
-from training.tasks.classify.task import ClassifyTask
-from training.tasks.masked_lm import MaskedLmTask
-from training.tasks.match.task import MatchTask
-from training.tasks.protocol import Task
-from training.tasks.tag.task import TagTask
+from training.tasks.classify.settings import ClassifySettings
+from training.tasks.masked_lm.settings import MaskedLmSettings
+from training.tasks.match.settings import MatchSettings
+from training.tasks.settings import TaskSettings
+from training.tasks.tag.settings import TagSettings
 
 BATCH_ROWS = 64
 
@@ -235,10 +235,10 @@ class FitConfig:
     data: DataSection = field(default_factory=DataSection)
     text: TextSection = field(default_factory=TextSection)
     encoder: EncoderSection = field(default_factory=EncoderSection)
-    classify: ClassifyTask = field(default_factory=ClassifyTask)
-    match: MatchTask = field(default_factory=MatchTask)
-    tag: TagTask = field(default_factory=TagTask)
-    masked_lm: MaskedLmTask = field(default_factory=MaskedLmTask)
+    classify: ClassifySettings = field(default_factory=ClassifySettings)
+    match: MatchSettings = field(default_factory=MatchSettings)
+    tag: TagSettings = field(default_factory=TagSettings)
+    masked_lm: MaskedLmSettings = field(default_factory=MaskedLmSettings)
     finetune: FinetuneSection = field(default_factory=FinetuneSection)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
     train: TrainSection = field(default_factory=TrainSection)
@@ -255,8 +255,8 @@ class FitConfig:
         return Path("runs") / name
 
 
-def task_section(config: FitConfig) -> Task:
-    """The section of the task that is to be learnt."""
+def task_section(config: FitConfig) -> TaskSettings:
+    """The settings of the task that --task names."""
     return getattr(config, config.task.replace("-", "_"))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from training.config.config import BATCH_ROWS, FitConfig
 from training.config.encoder_shape import with_shape, with_size
-from training.tasks.match.task import MatchTask
+from training.tasks.match.settings import MatchSettings
 from training.tasks.protocol import Defaults, Task
 
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
@@ -45,7 +45,7 @@ def resolve_task_defaults(config: FitConfig) -> FitConfig:
     return dataclasses.replace(config, text=text, encoder=encoder)
 
 
-def _resolve_pair_defaults(match: MatchTask) -> MatchTask:
+def _resolve_pair_defaults(match: MatchSettings) -> MatchSettings:
     """How an encoder that starts from a checkpoint reads pairs."""
     # Where overlap says most from the start, little is left to teach the encoder: .757 against .789 on mrpc.
     return dataclasses.replace(

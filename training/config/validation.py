@@ -26,8 +26,7 @@ from training.cli.bounds import check_ranges
 from training.config.config import DistillSection, FitConfig, task_section
 from training.config.defaults import resolve_task_defaults
 from training.config.encoder_shape import checkpoint_of, encoder_config
-from training.tasks.classify.task import TEXT
-from training.tasks.classify.windows import check_windows
+from training.tasks.classify.settings import TEXT
 from training.tasks.match.rows import LABEL, TEXT_A, TEXT_B
 from training.tasks.match.settings import BM25, NONE
 from training.tasks.protocol import Task
@@ -145,7 +144,7 @@ def check_settings(config: FitConfig) -> None:
     _check_columns(config)
     _check_task(config)
     if config.task == CLASSIFY:
-        check_windows(config.classify, config.text.max_length)
+        config.classify.check_windows(config.text.max_length)
     check_teacher(config)
     if config.text.vocabulary is not None and len(tokenizations(config)) > 1:
         raise InputError(

@@ -24,7 +24,7 @@ from training.io.example_store import ExampleSet
 from training.runtime.cpu_sharding import in_shares
 from training.runtime.traced import traced_once
 from training.tasks.classify.task import ClassifyTask
-from training.tasks.masked_lm import MaskedLmTask, kept_task
+from training.tasks.masked_lm.task import MaskedLmTask, kept_task
 from training.tasks.match.rows import DEFAULT_PAIRS, DEFAULT_TRIPLETS, QUERY
 from training.tasks.match.task import MatchTask
 from training.tasks.outputs import row_outputs

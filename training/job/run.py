@@ -19,6 +19,7 @@ from training.job.join_cluster import joined, own_settings, place
 from training.runs.run_folder import METRICS, check_same_data
 from training.runtime.malloc_tuning import keep_freed_memory
 from training.runtime.resource_usage import Cost
+from training.tasks.create import make_task
 
 logger = logging.getLogger("kmha")
 
@@ -57,7 +58,7 @@ def _fit(config: FitConfig, coordinator: Coordinator) -> dict[str, Any]:
     with place(config, coordinator) as folder, scratch_folder(folder) as scratch:
         started, cost = time.monotonic(), Cost()
         with cost.of("data"), named(scratch):
-            data = load_data(config, task_section(config), scratch)
+            data = load_data(config, make_task(config.task, task_section(config)), scratch)
         check_same_data(folder, data.origins, config.resume)
         check_same_answers(config, data.task, data.labels, data.origins["train"]["name"])
         if coordinator.count > 1:

@@ -104,9 +104,10 @@ def trained_on(config: FitConfig, start: Start, folder: Path, scratch: Path) -> 
     from training.data.load import describe, load_data
     from training.job.train_and_evaluate import train_and_evaluate
     from training.runtime.resource_usage import Cost
+    from training.tasks.create import make_task
 
     config = resolve_task_defaults(config)
-    data = load_data(config, task_section(config), scratch)
+    data = load_data(config, make_task(config.task, task_section(config)), scratch)
     unknown = sorted(set(data.labels) - set(start.labels))
     if unknown:
         name = data.origins["train"]["name"]

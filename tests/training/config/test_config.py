@@ -16,7 +16,7 @@ from training.config.config import (
     settings,
 )
 from training.config.validation import check_settings
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify.settings import ClassifySettings
 
 # What only some runs set: of a task, of a student, or of an encoder that knows something.
 TASKS = ("classify", "match", "tag", "masked_lm", "distill", "finetune")
@@ -72,7 +72,7 @@ def test_what_is_written_is_what_is_read(
         baseline=baseline,
         data=DataSection(train=Path(f"-{name}.csv"), label_separator=separator),
         encoder=EncoderSection(ngram_orders=tuple(orders), head_dim=head_dim),
-        classify=ClassifyTask(multi_label=multi_label),
+        classify=ClassifySettings(multi_label=multi_label),
         optimizer=OptimizerSection(learning_rate=rate),
         strategy="mirrored",
         train=TrainSection(jit="on"),

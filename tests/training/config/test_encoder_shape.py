@@ -14,6 +14,7 @@ from training.config.encoder_shape import (
     with_shape,
 )
 from training.config.validation import check_settings
+from training.tasks.match.settings import MatchSettings
 from training.tasks.match.task import MatchTask
 
 
@@ -64,8 +65,10 @@ def test_pairs_are_read_as_one_sequence_unless_told_otherwise(run):
     config = dataclasses.replace(starting_from(run), task="match")
     match = resolve_task_defaults(config).match
     assert (match.form, match.overlap) == ("joint", False)
-    assert resolve_task_defaults(dataclasses.replace(config, match=MatchTask(overlap=True))).match.overlap
-    assert resolve_task_defaults(dataclasses.replace(config, match=MatchTask(form="bi"))).match.form == "bi"
+    assert resolve_task_defaults(dataclasses.replace(config, match=MatchSettings(overlap=True))).match.overlap
+    assert (
+        resolve_task_defaults(dataclasses.replace(config, match=MatchSettings(form="bi"))).match.form == "bi"
+    )
     assert resolve_task_defaults(FitConfig(task="match")).match.form is None
 
 

@@ -9,7 +9,7 @@ from training.config.config import DataSection, EncoderSection, FitConfig, TextS
 from training.config.defaults import resolve_task_defaults
 from training.config.encoder_shape import encoder_config
 from training.config.validation import check_settings
-from training.tasks.match.task import MatchTask
+from training.tasks.match.settings import MatchSettings
 
 PAIRS = Path("pairs.csv")
 
@@ -23,7 +23,7 @@ def with_text(**values) -> FitConfig:
 
 
 def with_match(**values) -> FitConfig:
-    return FitConfig(task="match", data=DataSection(train=PAIRS), match=MatchTask(**values))
+    return FitConfig(task="match", data=DataSection(train=PAIRS), match=MatchSettings(**values))
 
 
 @pytest.mark.parametrize(

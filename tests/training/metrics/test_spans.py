@@ -127,7 +127,7 @@ def test_what_does_not_fit(call):
         call([["O"]], [], "bio")
     with pytest.raises(ValueError, match="sentence 1: expected as many tags, got 2 and 1"):
         call([["O"], ["O", "O"]], [["O"], ["O"]], "bio")
-    with pytest.raises(InputError, match="given 'NOUN'"):
+    with pytest.raises(InputError, match="got 'NOUN'"):
         call([["O"]], [["NOUN"]], "bio")
 
 

@@ -7,16 +7,14 @@ import dataclasses
 import difflib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kmha.document_windows import WindowShape
 from kmha.errors import InputError
-from training.cli.bounds import Probability, Range
 from training.io.example_store import Example, ExampleSet, label_ids, label_matrix
 from training.io.tables import Row
-from training.tasks.classify.windows import window_shape
+from training.tasks.classify.settings import TEXT, ClassifySettings
 from training.tasks.outputs import (
     random_probabilities,
     row_probabilities,
@@ -31,30 +29,12 @@ if TYPE_CHECKING:
 
     from kmha.config import EncoderConfig
 
-TEXT, ONE, SEVERAL = "text", "label", "labels"
-DEFAULT_SMOOTHING = 0.1
+ONE, SEVERAL = "label", "labels"
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifyTask:
+class ClassifyTask(ClassifySettings):
     """What a classifier adds to the encoder."""
-
-    multi_label: bool | None = None
-    """Whether a row may have several labels; None: if their column is called labels."""
-    pooling: Literal["cls", "mean", "max"] = "mean"
-    """How the token vectors become one."""
-    dropout: Probability = 0.3
-    """Probability of dropping a value of the pooled vector."""
-    label_smoothing: Annotated[float | None, Range(at_least=0, below=1)] = None
-    """Share of each target spread over all labels; None: 0.1 with one label a row, 0 with several."""
-    class_weights: Literal["none", "balanced"] = "none"
-    """Whether rows of rare labels count more."""
-    window: Annotated[int, Range(at_least=0)] = 0
-    """Tokens of a window, special ones included: texts up to --text.max-length are read in several; 0: whole."""
-    window_overlap: Annotated[int | None, Range(at_least=0)] = None
-    """Tokens of the text that a window has in common with the next one; None: a quarter of a window."""
-    window_pooling: Literal["mean", "max", "attention"] = "mean"
-    """How the vectors of a text's windows become one; the mean counts every token once."""
 
     # See `Task`.
     baseline_name = "linear baseline"
@@ -82,18 +62,6 @@ class ClassifyTask:
     def several_labels(self) -> bool:
         """Whether a row may have any number of labels."""
         return bool(self.multi_label)
-
-    @property
-    def windows(self) -> WindowShape | None:
-        """How long texts are divided; None: they are read whole."""
-        return window_shape(self)
-
-    @property
-    def smoothing(self) -> float:
-        """The label smoothing given, or the usual one: none where a rare label's share is below any smoothed target."""
-        if self.label_smoothing is not None:
-            return self.label_smoothing
-        return 0.0 if self.multi_label else DEFAULT_SMOOTHING
 
     def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["ClassifyTask", Columns]:
         """Finds the text and label columns and whether rows have several labels."""
@@ -139,18 +107,10 @@ class ClassifyTask:
         """The labels."""
         return list(labels)
 
-    def tokenizations(self, defaults: str) -> tuple[str, ...]:
-        """The usual one."""
-        return (defaults,)
-
     def preprocessor(self, parts: Mapping[str, Any]) -> Any:
         """The only part."""
         (part,) = parts.values()
         return part
-
-    def encoder(self, config: "EncoderConfig") -> "EncoderConfig":
-        """As the settings describe it; with windows it reads no more than one."""
-        return dataclasses.replace(config, max_length=self.window) if self.window else config
 
     def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
         """A built classifier."""

@@ -1,46 +1,42 @@
 """How well a matcher, or its baseline, scores the rows of a part."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from training.baselines.pairs import LINEAR, fit_pair_baseline
-from training.io.example_store import label_ids
 from training.metrics import bootstrap as label_intervals
 from training.metrics import classification as scores
 from training.metrics import pair_intervals
 from training.metrics.pairs import binary_pair_scores, graded_scores
 from training.metrics.ranking import ranking_scores
 from training.metrics.thresholds import best_threshold, steady_threshold
-from training.tasks.protocol import Part
-
-if TYPE_CHECKING:
-    from training.tasks.match.task import MatchTask
 
 _OF_PROBABILITIES = ("ece", "loss", "mse", "mae", "threshold")
 
 
-def pair_scores(
-    task: "MatchTask",
-    part: Part,
-    labels: Sequence[str],
-    probabilities: np.ndarray,
-    decision: dict[str, Any],
-    intervals: bool,
+def class_scores(
+    true: np.ndarray, probabilities: np.ndarray, names: Sequence[str], intervals: bool
 ) -> dict[str, Any]:
-    """Scores of probabilities [R, C]; see `MatchTask.scores`."""
-    if task.target == "classes":
-        true, names = label_ids(part.examples, part.rows, labels)
-        result = scores.single_label_scores(true, probabilities, names)
-        answers = probabilities.argmax(axis=1)
-        return result | _if_asked(intervals, lambda: label_intervals.single_label_intervals(true, answers))
-    targets, found = task.targets(part, labels), probabilities[:, 0]
-    threshold = float(decision["thresholds"][0]) if task.target == "binary" else None
-    return score_scores(targets, found, threshold, part.examples.named_queries, intervals)
+    """Scores of pairs that have a class.
+
+    Args:
+        true: Class ids, integers [R].
+        probabilities: float32 [R, C].
+        names: Names of the classes; those that the model lacks are at the end.
+        intervals: Whether to add bootstrap intervals.
+    """
+    result = scores.single_label_scores(true, probabilities, names)
+    return {**result, **_class_intervals(true, probabilities.argmax(axis=1))} if intervals else result
 
 
-def score_scores(
+def _class_intervals(true: np.ndarray, predicted: np.ndarray) -> dict[str, Any]:
+    ends = label_intervals.single_label_intervals(true, predicted)
+    return {"intervals": {name: list(pair) for name, pair in ends.items()}}
+
+
+def pair_scores(
     targets: np.ndarray, found: np.ndarray, threshold: float | None, rankings: bool, intervals: bool
 ) -> dict[str, Any]:
     """Scores of one number a row.
@@ -70,58 +66,88 @@ def score_scores(
     return {**result, "intervals": {name: list(pair) for name, pair in ends.items()}}
 
 
-def _if_asked(asked: bool, make: Any) -> dict[str, Any]:
-    return {"intervals": {name: list(pair) for name, pair in make().items()}} if asked else {}
+class Pairs(NamedTuple):
+    """Labeled pairs of texts.
+
+    Attributes:
+        texts_a: The first texts, R.
+        texts_b: The second texts.
+        targets: float [R, 2]: the value and the number of the query.
+        has_queries: Whether the queries have names, so that rankings are scored.
+    """
+
+    texts_a: list[str]
+    texts_b: list[str]
+    targets: np.ndarray
+    has_queries: bool
+
+
+def class_baseline_scores(
+    train: Pairs, evaluated: Pairs, true: np.ndarray, names: Sequence[str], num_classes: int, seed: int
+) -> tuple[str, dict[str, Any]]:
+    """The description and the scores of the linear baseline for pairs that have a class.
+
+    Args:
+        train: Pairs to fit it to.
+        evaluated: Pairs to score.
+        true: Class ids of the latter, integers [R].
+        names: Names of the classes; those that the training pairs lack are at the end.
+        num_classes: Classes of the training pairs.
+        seed: Random seed.
+    """
+    fitted = fit_pair_baseline(train.texts_a, train.texts_b, train.targets[:, 0], target="classes", seed=seed)
+    predicted = fitted.scores(evaluated.texts_a, evaluated.texts_b)[LINEAR]
+    result = scores.single_label_answer_scores(true, predicted, names, num_classes=num_classes)
+    return fitted.description, {**result, **_class_intervals(true, predicted)}
 
 
 def baseline_scores(
-    task: "MatchTask", train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
+    train: Pairs,
+    validation: Pairs,
+    evaluated: Pairs,
+    target: Literal["binary", "graded"],
+    metric: str,
+    seed: int,
 ) -> tuple[str, dict[str, Any]]:
-    """The description and scores of the baseline that is best on validation rows; see `MatchTask.baseline`."""
-    fitted = fit_pair_baseline(
-        *_texts(train),
-        task.targets(train, labels)[:, 0],
-        target=task.target,  # pyright: ignore  (settled by now)
-        seed=seed,
-    )
-    found = fitted.scores(*_texts(evaluated))
-    if task.target == "classes":
-        true, names = label_ids(evaluated.examples, evaluated.rows, labels)
-        answers = found[LINEAR]
-        result = scores.single_label_answer_scores(true, answers, names, num_classes=len(labels))
-        ends = label_intervals.single_label_intervals(true, answers)
-        return fitted.description, {**result, "intervals": {name: list(pair) for name, pair in ends.items()}}
-    before = fitted.scores(*_texts(validation))
-    if task.target == "binary":
-        # What counts of a score is where it stands among others; BM25 has no largest one.
+    """The description and the scores of the baseline that is best on the validation pairs.
+
+    Args:
+        train: Pairs to fit the baselines to.
+        validation: Pairs to choose one by.
+        evaluated: Pairs to score.
+        target: Kind of labels.
+        metric: Score to choose by; higher is better.
+        seed: Random seed.
+    """
+    fitted = fit_pair_baseline(train.texts_a, train.texts_b, train.targets[:, 0], target=target, seed=seed)
+    found = fitted.scores(evaluated.texts_a, evaluated.texts_b)
+    before = fitted.scores(validation.texts_a, validation.texts_b)
+    if target == "binary":
+        # BM25 has no upper bound; the thresholds expect numbers in [0, 1].
         found, before = (
             {name: each if name == LINEAR else _as_shares(each) for name, each in given.items()}
             for given in (found, before)
         )
-    expected, targets = task.targets(evaluated, labels), task.targets(validation, labels)
     results: dict[str, dict[str, Any]] = {}
     on_validation: dict[str, float] = {}
     for name in found:
-        # Of the three only the linear model's score is a probability, which has a middle.
-        threshold = steady_threshold if name == LINEAR else best_threshold
-        cut = threshold(targets[:, 0] > 0, before[name]) if task.target == "binary" else None
-        rankings = validation.examples.named_queries
-        value = score_scores(targets, before[name], cut, rankings, intervals=False)[task.metric]
+        # Only the linear model gives probabilities, for which the middle is a sensible threshold.
+        find = steady_threshold if name == LINEAR else best_threshold
+        threshold = find(validation.targets[:, 0] > 0, before[name]) if target == "binary" else None
+        value = pair_scores(
+            validation.targets, before[name], threshold, validation.has_queries, intervals=False
+        )[metric]
         on_validation[name] = -np.inf if value is None else value
-        results[name] = score_scores(
-            expected, found[name], cut, evaluated.examples.named_queries, intervals=True
+        results[name] = pair_scores(
+            evaluated.targets, found[name], threshold, evaluated.has_queries, intervals=True
         )
     best = max(on_validation, key=lambda name: on_validation[name])
-    described = fitted.description if best == LINEAR else best
-    others = {name: {task.metric: result[task.metric]} for name, result in results.items()}
-    kept = {name: value for name, value in results[best].items() if name not in _OF_PROBABILITIES}
-    return described, {**kept, "baselines": others}
+    description = fitted.description if best == LINEAR else best
+    others = {name: {metric: result[metric]} for name, result in results.items()}
+    shown = {name: value for name, value in results[best].items() if name not in _OF_PROBABILITIES}
+    return description, {**shown, "baselines": others}
 
 
 def _as_shares(found: np.ndarray) -> np.ndarray:
     """Scores of any size as numbers in [0, 1], in the same order."""
     return (1.0 + found / (1.0 + np.abs(found))) / 2.0
-
-
-def _texts(part: Part) -> tuple[list[str], list[str]]:
-    return part.texts(0), part.texts(1)

@@ -1,16 +1,12 @@
-"""Which settings of a matcher go together, and what is decided for those that were left to the rows."""
+"""Settings of text matching, the flags `--match.*`."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+import dataclasses
+from typing import Annotated, Literal
 
-import numpy as np
-
+from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from training.io.example_store import ExampleSet
-from training.tasks.match.rows import fits, number
-
-if TYPE_CHECKING:
-    from training.tasks.match.task import MatchTask
+from training.cli.bounds import Count, Positive, Probability, Range
+from training.tasks.settings import TaskSettings
 
 Target = Literal["binary", "classes", "graded"]
 Loss = Literal["cross-entropy", "squares", "triplet", "listwise", "contrastive"]
@@ -26,101 +22,96 @@ Metric = Literal[
     "pearson",
     "spearman",
 ]
-# Of hard negatives: how they are found, where it is not by the vectors of another run.
+Tokenization = Literal["wordpiece", "char", "word"]
+# Values of `hard_negatives` that are not a run folder.
 NONE, BM25 = "none", "bm25"
-# They compare the candidates of a query, which must stand in one batch.
+# Losses that compare the candidates of a query, which must be in one batch.
 LISTS = ("triplet", "listwise")
 BY_QUERY: tuple[Metric, ...] = ("map", "mrr", "ndcg_at_10")
-_METRICS: dict[Target, tuple[Metric, ...]] = {
-    "binary": ("accuracy", "f1", "roc_auc", "average_precision"),
-    "classes": ("accuracy", "macro_f1"),
-    "graded": ("spearman", "pearson"),
-}
+DEFAULT_FORM = "cross"
 
 
-def check_together(task: "MatchTask") -> None:
-    """Refuses settings that contradict each other, whatever the rows are.
+@dataclasses.dataclass(frozen=True)
+class MatchSettings(TaskSettings):
+    """Text matching: whether two texts match, how well, or which class the pair has."""
 
-    Raises:
-        InputError: Names the flag.
-    """
-    if task.loss == "contrastive" and task.form != "bi":
-        raise InputError(
-            f"--match.form: expected bi for --match.loss contrastive, which scores all pairs of a batch,"
-            f" got {task.form}"
-        )
-    if task.overlap and task.form == "bi":
-        raise InputError(
-            "--match.overlap: expected none in the bi form, whose texts do not see each other, got it"
-        )
-    if task.target == "classes":
-        _check_classes(task, "classes")
-    if not task.share_weights and (task.symmetric or task.form == "joint"):
-        flag = "--match.symmetric" if task.symmetric else "--match.form joint"
-        raise InputError(f"--match.share-weights: expected shared weights with {flag}, got none")
+    target: Literal["auto"] | Target = "auto"
+    """Kind of labels: binary (0 or 1), classes (names) or graded (numbers); auto: detected."""
+    form: Literal["cross", "bi", "joint"] | None = None
+    """cross: encodes each text, then cross-attention between both; bi: encodes each text, then the cosine; joint:
+    encodes both texts as one sequence; None: cross, with a pretrained encoder joint."""
+    granularities: tuple[Tokenization, ...] = ()
+    """Tokenizations, each with an encoder of its own; default: the one of --text.tokenization."""
+    rounds: Annotated[int, Range(at_least=1, at_most=4)] = 1
+    """Cross-attention layers of the cross form."""
+    pooling: Literal["cls", "mean", "max"] = "mean"
+    """How the token vectors of a text are pooled to one vector."""
+    symmetric: bool = False
+    """Make the score independent of the order of the two texts."""
+    overlap: bool | None = None
+    """Mark tokens that appear in both texts; None: on, except for the bi form and pretrained encoders."""
+    share_weights: bool = True
+    """Use one encoder for both texts."""
+    dropout: Probability = 0.3
+    """Dropout probability of the joined features."""
+    loss: Literal["auto"] | Loss = "auto"
+    """Training loss; auto: cross-entropy, for graded pairs squares."""
+    margin: Positive = 1.0
+    """Margin of the triplet loss between the logits of a right and a wrong candidate."""
+    label_smoothing: Annotated[float, Range(at_least=0, below=1)] = 0.0
+    """Label smoothing of the cross-entropy."""
+    hard_negatives: str = NONE
+    """Source of additional wrong pairs from the training texts: none, bm25, or a run folder of the bi form."""
+    negatives: Count = 4
+    """Hard negatives per query."""
+    best_by: Literal["auto"] | Metric = "auto"
+    """Metric that selects the best weights; auto: map if rows have queries, else accuracy, for graded pairs spearman."""
 
+    def tokenizations(self, default: str) -> tuple[str, ...]:
+        """The granularities, each once; else the default."""
+        return tuple(dict.fromkeys(self.granularities)) or (default,)
 
-def target_of(train: ExampleSet) -> Target:
-    """What the labels look like."""
-    values = [number(name) for name in train.label_names]
-    if any(value is None for value in values):
-        return "classes"
-    return "binary" if set(values) <= {0.0, 1.0} else "graded"
+    def encoder(self, config: EncoderConfig) -> EncoderConfig:
+        """The given shape; the joint form has two segments and room for both texts."""
+        if self.form != "joint":
+            return config
+        return dataclasses.replace(config, num_segments=2, max_length=2 * config.max_length - 1)
 
+    def check(self) -> None:
+        """Checks that the settings go together, whatever the rows are.
 
-def check_labels(examples: ExampleSet, target: Target) -> None:
-    """Refuses labels that a target cannot have, naming the first row that has one."""
-    for name in examples.label_names:
-        if not fits(name, target):
-            ids, _ = examples.local_labels(np.arange(len(examples)))
-            row = int(np.flatnonzero(ids == examples.label_names.index(name))[0])
-            expected = "0 or 1" if target == "binary" else "a number"
+        Raises:
+            InputError: Names the flag.
+        """
+        if self.loss == "contrastive" and self.form != "bi":
             raise InputError(
-                f"{examples.place(row)}: the label must be {expected} for a {target} target, got {name!r}"
+                f"--match.form: expected bi for --match.loss contrastive, which scores all pairs of a batch,"
+                f" got {self.form}"
             )
-
-
-def loss_of(task: "MatchTask", target: Target, train: ExampleSet) -> Loss:
-    """The loss given, or the usual one of the target; raises InputError where it cannot be."""
-    defaults: Loss = "squares" if target == "graded" else "cross-entropy"
-    loss = defaults if task.loss == "auto" else task.loss
-    if target == "classes":
-        name = next((name for name in train.label_names if number(name) is None), train.label_names[0])
-        _check_classes(task, f"classes such as {name!r}")
-    for one, other, refused in (
-        ("graded", "squares", "cross-entropy"),
-        ("binary", "cross-entropy", "squares"),
-    ):
-        if (target, loss) == (one, refused):
-            labels = "numbers" if target == "graded" else "labels of 0 and 1 (or --match.target graded)"
+        if self.overlap and self.form == "bi":
             raise InputError(
-                f"--match.loss: expected {other}, triplet, listwise or contrastive for {labels}, got {loss}"
+                "--match.overlap: expected none in the bi form, which encodes the texts separately, got it"
             )
-    return loss
+        if self.target == "classes":
+            self.check_classes("classes")
+        if not self.share_weights and (self.symmetric or self.form == "joint"):
+            flag = "--match.symmetric" if self.symmetric else "--match.form joint"
+            raise InputError(f"--match.share-weights: expected shared weights with {flag}, got none")
 
+    def check_classes(self, classes: str) -> None:
+        """Checks that the settings allow labels that are classes.
 
-def _check_classes(task: "MatchTask", classes: str) -> None:
-    """Refuses what has a single score."""
-    if task.loss not in ("auto", "cross-entropy"):
-        raise InputError(f"--match.loss: expected cross-entropy for {classes}, got {task.loss}")
-    if task.form == "bi":
-        raise InputError(f"--match.form: expected cross or joint for {classes}, got bi")
-    if task.hard_negatives != NONE:
-        raise InputError(f"--match.hard-negatives: expected none for {classes}, got {task.hard_negatives}")
+        Args:
+            classes: Description of the labels, for the message.
 
-
-def metric_of(task: "MatchTask", target: Target, sets: Mapping[str, ExampleSet]) -> Metric:
-    """The metric given, or the usual one of these rows; raises InputError where it is undefined for them."""
-    by_query = BY_QUERY if target != "classes" and sets["train"].named_queries else ()
-    known = (*_METRICS[target], *by_query)
-    metric = ("map" if by_query else known[0]) if task.best_by == "auto" else task.best_by
-    if metric not in known:
-        raise InputError(f"--match.best-by: expected one of {', '.join(known)} for these rows, got {metric}")
-    if metric in by_query:
-        for examples in sets.values():
-            if not examples.named_queries:
-                raise InputError(
-                    f"{examples.origin}: expected names of queries as in the training rows, to judge by {metric},"
-                    f" got none; or give --match.best-by {known[0]}"
-                )
-    return metric
+        Raises:
+            InputError: A setting needs one score per pair; names the flag.
+        """
+        if self.loss not in ("auto", "cross-entropy"):
+            raise InputError(f"--match.loss: expected cross-entropy for {classes}, got {self.loss}")
+        if self.form == "bi":
+            raise InputError(f"--match.form: expected cross or joint for {classes}, got bi")
+        if self.hard_negatives != NONE:
+            raise InputError(
+                f"--match.hard-negatives: expected none for {classes}, got {self.hard_negatives}"
+            )

@@ -7,28 +7,16 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kmha.errors import InputError
-from training.cli.bounds import Count, Positive, Probability, Range
 from training.io.example_store import Example, ExampleSet, label_ids
 from training.io.tables import Row
+from training.tasks.match.detection import check_labels, loss_of, metric_of, target_of
 from training.tasks.match.rows import number, pair_columns, pair_examples
-from training.tasks.match.settings import (
-    BY_QUERY,
-    LISTS,
-    NONE,
-    Loss,
-    Metric,
-    Target,
-    check_labels,
-    check_together,
-    loss_of,
-    metric_of,
-    target_of,
-)
+from training.tasks.match.settings import BY_QUERY, DEFAULT_FORM, LISTS, NONE, MatchSettings
 from training.tasks.outputs import random_probabilities, row_probabilities
 from training.tasks.protocol import Columns, Defaults, Part, TrainingSet
 
@@ -40,45 +28,11 @@ if TYPE_CHECKING:
     from kmha.config import EncoderConfig
 
 SCORE = "score"
-DEFAULT_FORM = "cross"
-Tokenization = Literal["wordpiece", "char", "word"]
 
 
 @dataclasses.dataclass(frozen=True)
-class MatchTask:
+class MatchTask(MatchSettings):
     """What a matcher adds to the encoder."""
-
-    target: Literal["auto"] | Target = "auto"
-    """What labels are: 0 or 1, names of classes, or numbers; auto: what they look like."""
-    form: Literal["cross", "bi", "joint"] | None = None
-    """cross: each text alone, then both looking at each other; bi: each alone, with the cosine; joint: both as one
-    sequence; None: cross, of a checkpoint joint."""
-    granularities: tuple[Tokenization, ...] = ()
-    """Ways to cut texts, each with an encoder of its own; none: as --text.tokenization says."""
-    rounds: Annotated[int, Range(at_least=1, at_most=4)] = 1
-    """Of cross-attention, in the cross form."""
-    pooling: Literal["cls", "mean", "max"] = "mean"
-    """How the token vectors of a text become one."""
-    symmetric: bool = False
-    """Whether the order of the two texts changes nothing."""
-    overlap: bool | None = None
-    """Whether tokens that stand in both texts are marked; None: but in the bi form and of a checkpoint."""
-    share_weights: bool = True
-    """Whether both texts go through the same encoder."""
-    dropout: Probability = 0.3
-    """Probability of dropping a value of the joined features."""
-    loss: Literal["auto"] | Loss = "auto"
-    """What training lowers; auto: cross-entropy, of graded pairs squares."""
-    margin: Positive = 1.0
-    """Of the triplet loss: by how much a right answer's logit should lead."""
-    label_smoothing: Annotated[float, Range(at_least=0, below=1)] = 0.0
-    """Share of each target spread over all answers, with cross-entropy."""
-    hard_negatives: str = NONE
-    """More wrong pairs to train on, from the training texts: none, bm25, or a run folder of the bi form."""
-    negatives: Count = 4
-    """Hard negatives of each query."""
-    best_by: Literal["auto"] | Metric = "auto"
-    """Score that picks the best weights; auto: map where rows have queries, else accuracy, of numbers spearman."""
 
     # See `Task`.
     masking = None
@@ -129,7 +83,7 @@ class MatchTask:
                 raise InputError(f"--match.target: expected binary for triplets, got {self.target}")
             loss = "triplet" if self.loss == "auto" else self.loss
             task = dataclasses.replace(task, target="binary", loss=loss)
-        check_together(task)
+        task.check()
         return dataclasses.replace(
             task, overlap=task.form != "bi" if task.overlap is None else task.overlap
         ), columns
@@ -151,21 +105,11 @@ class MatchTask:
         """The classes, or one score."""
         return list(labels) if self.target == "classes" else [SCORE]
 
-    def tokenizations(self, defaults: str) -> tuple[str, ...]:
-        """The granularities, or the usual way."""
-        return tuple(dict.fromkeys(self.granularities)) or (defaults,)
-
     def preprocessor(self, parts: Mapping[str, Any]) -> Any:
         """One for pairs, of all parts."""
         from kmha.text.pair_preprocessor import PairPreprocessor
 
         return PairPreprocessor(parts)
-
-    def encoder(self, config: "EncoderConfig") -> "EncoderConfig":
-        """As the settings describe it; for the joint form with room for both texts."""
-        if self.form != "joint":
-            return config
-        return dataclasses.replace(config, num_segments=2, max_length=2 * config.max_length - 1)
 
     def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
         """A built matcher."""
@@ -289,14 +233,30 @@ class MatchTask:
         intervals: bool = False,
     ) -> dict[str, Any]:
         """Scores of the rows, and where they have queries of the rankings."""
-        from training.tasks.match.scoring import pair_scores
+        from training.tasks.match.scoring import class_scores, pair_scores
 
-        return pair_scores(self, part, labels, probabilities, decision, intervals)
+        if self.target == "classes":
+            true, names = label_ids(part.examples, part.rows, labels)
+            return class_scores(true, probabilities, names, intervals)
+        threshold = float(decision["thresholds"][0]) if self.target == "binary" else None
+        has_queries = part.examples.named_queries
+        return pair_scores(self.targets(part, labels), probabilities[:, 0], threshold, has_queries, intervals)
 
     def baseline(
         self, train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """TF-IDF cosine, BM25 and a linear model on overlap features; the one best on validation rows."""
-        from training.tasks.match.scoring import baseline_scores
+        from training.tasks.match.scoring import Pairs, baseline_scores, class_baseline_scores
 
-        return baseline_scores(self, train, validation, evaluated, labels, seed)
+        def pairs(part: Part) -> Pairs:
+            return Pairs(
+                part.texts(0), part.texts(1), self.targets(part, labels), part.examples.named_queries
+            )
+
+        assert self.target != "auto"
+        if self.target == "classes":
+            true, names = label_ids(evaluated.examples, evaluated.rows, labels)
+            return class_baseline_scores(pairs(train), pairs(evaluated), true, names, len(labels), seed)
+        return baseline_scores(
+            pairs(train), pairs(validation), pairs(evaluated), self.target, self.metric, seed
+        )

@@ -7,18 +7,18 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kmha.errors import InputError
 from kmha.tags.letters import Scheme
 from kmha.tags.schemes import allowed_transitions, broken, detect_scheme, repaired, spans_of, tags_of
-from training.cli.bounds import Probability, Range
 from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
 from training.tasks.protocol import Columns, Defaults, Part, TrainingSet
-from training.tasks.tag.rows import sentence_example, tag_columns
+from training.tasks.tag.rows import read_sentences, sentence_example, tag_columns
+from training.tasks.tag.settings import TagSettings
 
 logger = logging.getLogger("kmha")
 
@@ -34,29 +34,8 @@ SINGLE_CHARACTERS = 0.99
 
 
 @dataclasses.dataclass(frozen=True)
-class TagTask:
+class TagTask(TagSettings):
     """What a tagger adds to the encoder."""
-
-    head: Literal["crf", "softmax"] = "crf"
-    """crf learns which tag follows which; softmax knows only which may follow."""
-    scheme: Literal["auto"] | Scheme = "auto"
-    """How the learnt tags spell spans; auto: as those of the rows."""
-    word_pooling: Literal["first", "mean"] = "first"
-    """Whether a word's first token or the mean of its tokens represents it."""
-    characters: bool | None = None
-    """Whether to read how words are spelt; None: but where words are single characters."""
-    character_dim: Annotated[int, Range(at_least=1)] = 64
-    """Size of the vector of a word's spelling."""
-    context_width: Annotated[int, Range(at_least=0)] = 5
-    """Neighbouring tokens that each one sees before the encoder, itself in the middle, an odd number; 0: none."""
-    split: Literal["auto", "words", "characters"] = "auto"
-    """How raw texts are split when asked; auto: as most words of the rows are."""
-    dropout: Probability = 0.5
-    """Probability of dropping a value of a word's vector."""
-    best_by: Literal["auto", "span_f1", "token_accuracy"] = "auto"
-    """Score that picks the best weights; auto: span_f1, without spans token_accuracy."""
-    given_scheme: Literal["auto"] | Scheme = "auto"
-    """How the tags of the rows spell spans; auto: what they look like."""
 
     # See `Task`.
     baseline_name = "baseline"
@@ -137,20 +116,12 @@ class TagTask:
         """The tags of the training rows in the scheme that is learnt, sorted."""
         return sorted({tag for tags in self.given_tags(train) for tag in self.learnt(tags)})
 
-    def tokenizations(self, defaults: str) -> tuple[str, ...]:
-        """The usual one."""
-        return (defaults,)
-
     def preprocessor(self, parts: Mapping[str, Any]) -> Any:
         """One for sentences, around the only part."""
         from kmha.text.sentence_preprocessor import SentencePreprocessor
 
         (part,) = parts.values()
         return SentencePreprocessor(part, self.split, bool(self.characters))  # pyright: ignore  (settled by now)
-
-    def encoder(self, config: "EncoderConfig") -> "EncoderConfig":
-        """As the settings describe it."""
-        return config
 
     def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
         """A built tagger."""
@@ -251,18 +222,40 @@ class TagTask:
     def scores(
         self, part: Part, labels: Sequence[str], answers: Any, decision: dict, intervals: bool = False
     ) -> dict[str, Any]:
-        """Scores of the spans and of the tags."""
-        from training.tasks.tag.scoring import sentence_scores
+        """Scores of the spans and of the tags; with intervals, also the most frequent errors."""
+        from training.metrics.spans import most_frequent_errors
+        from training.tasks.tag.scoring import sentence_scores, word_scores
 
-        return sentence_scores(self, part, labels, answers, intervals)
+        gold, scheme = self.given_tags(part), self.given_scheme
+        assert scheme != "auto"
+        predicted = [
+            self.as_given([str(labels[index]) for index in sentence.tag_ids])
+            for sentence in answers.sentences()
+        ]
+        scores = sentence_scores(gold, predicted, scheme, intervals)
+        scores |= word_scores(self.targets(part, labels), answers)
+        if intervals:
+            words = read_sentences(part.examples, part.rows)
+            scores["errors"] = most_frequent_errors(words, gold, predicted, scheme)
+        return scores
 
     def baseline(
         self, train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """The most frequent tag of each word, or a linear model on windows, affixes and shapes."""
-        from training.tasks.tag.scoring import baseline_scores
+        from training.baselines.tagging import fit_tag_baseline
+        from training.tasks.tag.scoring import sentence_scores
 
-        return baseline_scores(self, train, validation, evaluated, seed)
+        assert self.given_scheme != "auto"
+        rows = (
+            (read_sentences(part.examples, part.rows), self.given_tags(part)) for part in (train, validation)
+        )
+        (sentences, tags), held_out = rows
+        fitted = fit_tag_baseline(sentences, tags, *held_out, seed)
+        predicted = fitted.predict(read_sentences(evaluated.examples, evaluated.rows))
+        return fitted.description, sentence_scores(
+            self.given_tags(evaluated), predicted, self.given_scheme, True
+        )
 
 
 def tag_sequences(examples: ExampleSet, rows: np.ndarray) -> list[list[str]]:

@@ -55,8 +55,8 @@ def test_the_label_column_and_what_it_means(task, available, given_name, name, s
 @pytest.mark.parametrize(
     ("available", "hint"),
     [
-        (["text", "Label2"], "given text, Label2; did you mean --data.label-column Label2?"),
-        (["text", "y"], "given text, y; name one with --data.label-column"),
+        (["text", "Label2"], "got text, Label2; did you mean --data.label-column Label2?"),
+        (["text", "y"], "got text, y; name one with --data.label-column"),
     ],
 )
 def test_no_label_column(available, hint):

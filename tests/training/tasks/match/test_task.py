@@ -8,7 +8,6 @@ import pytest
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from training.io.example_store import Example, write_examples
-from training.tasks.match.settings import check_together
 from training.tasks.match.task import MatchTask
 from training.tasks.protocol import Columns, Part
 
@@ -138,7 +137,7 @@ def test_a_file_without_queries_beside_one_with_them(tmp_path, part):
     ],
 )  # fmt: skip
 def test_settings_that_contradict_each_other(task, message):
-    for refuse in (check_together, lambda given: given.resolve(PAIRS, Columns(""))):
+    for refuse in (MatchTask.check, lambda given: given.resolve(PAIRS, Columns(""))):
         with pytest.raises(InputError) as caught:
             refuse(task)
         assert str(caught.value).startswith(message)

@@ -8,12 +8,11 @@ from tests.bundles import make_bundle
 from training.config.config import EncoderSection, FitConfig, TextSection
 from training.config.defaults import resolve_task_defaults
 from training.config.validation import check_settings
-from training.tasks.classify.task import ClassifyTask
-from training.tasks.classify.windows import window_shape
+from training.tasks.classify.settings import ClassifySettings
 
 
 def settings(max_length=64, **windows) -> FitConfig:
-    return FitConfig(text=TextSection(max_length=max_length), classify=ClassifyTask(**windows))
+    return FitConfig(text=TextSection(max_length=max_length), classify=ClassifySettings(**windows))
 
 
 @pytest.mark.parametrize(
@@ -24,38 +23,44 @@ def settings(max_length=64, **windows) -> FitConfig:
         ({"window": -1}, "--classify.window: expected at least 0, got -1"),
         (
             {"window": 16, "window_overlap": 14},
-            "--classify.window-overlap: expected less than the 14 tokens that a window of 16 reads of a text, got 14",
+            "--classify.window-overlap: expected less than the 14 text tokens of a window of 16, got 14",
         ),
-        ({"window": 16, "window_overlap": 20}, "--classify.window-overlap: expected less than the 14 tokens"),
+        (
+            {"window": 16, "window_overlap": 20},
+            "--classify.window-overlap: expected less than the 14 text tokens",
+        ),
         ({"window": 16, "window_overlap": -1}, "--classify.window-overlap: expected at least 0, got -1"),
-        ({"window_overlap": 4}, "--classify.window-overlap: expected --classify.window beside it, got none"),
-        ({"window_pooling": "max"}, "--classify.window-pooling: expected --classify.window beside it"),
+        (
+            {"window_overlap": 4},
+            "--classify.window-overlap: expected it together with --classify.window, got it alone",
+        ),
+        ({"window_pooling": "max"}, "--classify.window-pooling: expected it together with --classify.window"),
     ],
 )
-def test_windows_that_cannot_be_are_named_by_their_flag(given, message):
+def test_invalid_windows_name_their_flag(given, message):
     with pytest.raises(InputError) as caught:
         check_settings(settings(**given))
     assert message in str(caught.value)
 
 
-def test_without_settings_there_are_no_windows():
-    assert window_shape(ClassifyTask()) is None and ClassifyTask().windows is None
+def test_default_has_no_windows():
+    assert ClassifySettings().windows is None
 
 
 @pytest.mark.parametrize(("window", "overlap"), [(256, 64), (8, 2), (4, 1), (3, 0)])
-def test_usually_a_quarter_is_read_again(window, overlap):
-    assert ClassifyTask(window=window).windows == WindowShape(window, overlap)
+def test_default_overlap_is_a_quarter_of_the_window(window, overlap):
+    assert ClassifySettings(window=window).windows == WindowShape(window, overlap)
     check_settings(resolve_task_defaults(settings(512, window=window)))
 
 
-def test_an_encoder_has_positions_for_a_window_alone():
+def test_encoder_has_positions_for_one_window():
     from training.config.encoder_shape import encoder_config
 
     config = resolve_task_defaults(settings(window=16))
     assert config.classify.encoder(encoder_config(config, 100, 1)).max_length == 16
 
 
-def test_of_a_checkpoint_a_window_must_fit_not_the_text(tmp_path):
+def test_window_must_fit_a_checkpoint_instead_of_the_text(tmp_path):
     make_bundle().save(tmp_path / "run")
     start = EncoderSection(pretrained=str(tmp_path / "run"))
     check_settings(resolve_task_defaults(dataclasses.replace(settings(window=24), encoder=start)))

@@ -14,7 +14,7 @@ from training.engine.train_step import TrainingStep
 from training.io.example_store import Example, write_examples
 from training.io.tables import Row
 from training.metrics.masked_lm import unigram_probabilities
-from training.tasks.masked_lm import MaskedLmTask, kept_task
+from training.tasks.masked_lm.task import MaskedLmTask, kept_task
 from training.tasks.protocol import Columns, Masking, Part
 
 WORDS = "red new old big cat dog cow hen house yard field roof".split()

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kmha.errors import InputError
-from training.cli.bounds import OpenShare, check_ranges
+from training.cli.bounds import check_ranges
 from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
+from training.tasks.masked_lm.settings import MaskedLmSettings
 from training.tasks.protocol import Columns, Defaults, Masking, Part, TrainingSet
 
 if TYPE_CHECKING:
@@ -38,15 +39,8 @@ def kept_task(details: Mapping[str, Any]) -> "MaskedLmTask":
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedLmTask:
+class MaskedLmTask(MaskedLmSettings):
     """What a masked language model hides."""
-
-    share: OpenShare = 0.15
-    """Share of the tokens to find; of these 80 % are hidden, 10 % replaced and 10 % left as they are."""
-    whole_word: bool = False
-    """Hide all pieces of a word together, so that none gives the others away."""
-    packed: bool = True
-    """Lay short texts end to end into rows of --text.max-length tokens; otherwise each has a row of its own."""
 
     # See `Task`.
     baseline_name = "unigram baseline"
@@ -95,18 +89,10 @@ class MaskedLmTask:
         """None: the outputs are tokens."""
         return []
 
-    def tokenizations(self, defaults: str) -> tuple[str, ...]:
-        """The usual one."""
-        return (defaults,)
-
     def preprocessor(self, parts: Mapping[str, Any]) -> Any:
         """The only part."""
         (part,) = parts.values()
         return part
-
-    def encoder(self, config: "EncoderConfig") -> "EncoderConfig":
-        """As the settings describe it."""
-        return config
 
     def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
         """A built masked language model."""

@@ -1,0 +1,15 @@
+"""Builds the task of a run from its settings."""
+
+from training.tasks.classify.task import ClassifyTask
+from training.tasks.masked_lm.task import MaskedLmTask
+from training.tasks.match.task import MatchTask
+from training.tasks.protocol import Task
+from training.tasks.settings import TaskSettings
+from training.tasks.tag.task import TagTask
+
+TASKS = {"classify": ClassifyTask, "match": MatchTask, "tag": TagTask, "masked-lm": MaskedLmTask}
+
+
+def make_task(kind: str, settings: TaskSettings) -> Task:
+    """The task that --task names, with its settings."""
+    return TASKS[kind](**vars(settings))

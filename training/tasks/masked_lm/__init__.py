@@ -1,0 +1,1 @@
+"""Pretraining on unlabeled text by predicting masked tokens."""
