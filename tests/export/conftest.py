@@ -4,43 +4,52 @@ from pathlib import Path
 
 import pytest
 
+from tests.artifact_store import stored
 from tests.bundles import TEXTS, one_label_bundle, several_label_bundle
+from tests.command_runs import call
 
 BUNDLES = {"one label": one_label_bundle, "several labels": several_label_bundle}
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory) -> dict[str, Path]:
+def runs() -> dict[str, Path]:
     """Run folders."""
-    folders = {kind: tmp_path_factory.mktemp("runs") / kind for kind in BUNDLES}
-    for kind, make in BUNDLES.items():
-        make().save(folders[kind])
-    return folders
+
+    def save(folder: Path) -> None:
+        for kind, make in BUNDLES.items():
+            make().save(folder / kind)
+
+    folder, _ = stored("export_runs", save)
+    return {kind: folder / kind for kind in BUNDLES}
 
 
 @pytest.fixture(scope="session")
-def served(runs, tmp_path_factory) -> dict[str, Path]:
+def served(runs) -> dict[str, Path]:
     """Written versions, each with every signature."""
     from export.savedmodel.__main__ import main
 
-    folders = {kind: tmp_path_factory.mktemp("served") / kind for kind in BUNDLES}
-    for kind, folder in folders.items():
-        assert main([str(runs[kind]), str(folder), "--xla"]) == 0
-    return {kind: folder / "1" for kind, folder in folders.items()}
+    def export(folder: Path) -> None:
+        for kind in BUNDLES:
+            outcome = call(main, runs[kind], folder / kind, "--xla")
+            assert outcome.status == 0, outcome.err
+
+    folder, _ = stored("served", export)
+    return {kind: folder / kind / "1" for kind in BUNDLES}
 
 
 @pytest.fixture(scope="session")
-def onnx_files(runs, tmp_path_factory) -> dict[str, Path]:
+def onnx_files(runs) -> dict[str, Path]:
     """Written files, with attention."""
     from export.onnx.__main__ import main
-    from tests.command_runs import call
 
-    paths = {kind: tmp_path_factory.mktemp("onnx") / "model.onnx" for kind in BUNDLES}
-    for kind, path in paths.items():
-        outcome = call(main, runs[kind], path, "--attention")
-        assert outcome.status == 0, outcome.err
-        assert outcome.out == f"{path}\n"
-    return paths
+    def export(folder: Path) -> None:
+        for kind in BUNDLES:
+            path = folder / kind / "model.onnx"
+            outcome = call(main, runs[kind], path, "--attention")
+            assert (outcome.status, outcome.out) == (0, f"{path}\n"), outcome.err
+
+    folder, _ = stored("onnx_files", export)
+    return {kind: folder / kind / "model.onnx" for kind in BUNDLES}
 
 
 @pytest.fixture
