@@ -199,10 +199,10 @@ def test_versions_count_up(runs, tmp_path, capsys):
     ("present", "expected"),
     [([], 1), (["1"], 2), (["1", "7"], 8), (["7.partial", "notes"], 1), (["²", "٣", "0012"], 13)],
 )
-def test_the_next_version(tmp_path, present, wanted):
+def test_the_next_version(tmp_path, present, expected):
     for name in present:
         (tmp_path / name).mkdir()
-    assert next_version(tmp_path) == wanted
+    assert next_version(tmp_path) == expected
 
 
 def test_the_next_version_of_a_folder_that_is_not_there(tmp_path):

@@ -147,7 +147,7 @@ def test_int8_without_a_sample_is_refused(run_folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "expected", "expected"),
+    ("lengths", "requested", "expected"),
     [
         ({"p99": 16}, (), [16]),
         ({"p99": 17}, (), [24]),
@@ -156,10 +156,10 @@ def test_int8_without_a_sample_is_refused(run_folder, tmp_path):
         ({}, (9, 3, 9), [3, 9]),
     ],
 )
-def test_lengths(lengths, wanted, expected):
+def test_lengths(lengths, requested, expected):
     bundle = make_bundle()
     bundle.details["lengths"] = lengths
-    assert chosen_lengths(bundle, wanted) == expected
+    assert chosen_lengths(bundle, requested) == expected
 
 
 @pytest.mark.parametrize(
