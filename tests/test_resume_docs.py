@@ -11,7 +11,7 @@ from tests.shown_commands import commands_of, prepare, stages
 from tests.soak.test_kills import KILLS, KINDS
 from training.engine.loop import Loop
 from training.fit import main as fit
-from training.runs.run_folder import FREE
+from training.runs.run_folder import CHANGEABLE_ON_RESUME
 
 PAGE = "docs/how-to/resume.md"
 
@@ -47,6 +47,6 @@ def test_every_command_does_what_the_page_says(tmp_path, monkeypatch):
 def test_the_page_names_what_may_differ_and_what_the_soak_does():
     text = " ".join((ROOT / PAGE).read_text("utf-8").split())
     (named,) = re.findall(r"May differ, because .*?: (.*?)\. `--train\.epochs` may not", text)
-    flags = {f"--{name.replace('_', '-')}" for name in FREE}
+    flags = {f"--{name.replace('_', '-')}" for name in CHANGEABLE_ON_RESUME}
     assert set(re.findall(r"`(--[\w.-]+)`", named)) == flags
     assert (KILLS, len(KINDS)) == (20, 8) and "twenty random moments of eight kinds of training" in text

@@ -10,7 +10,7 @@ import yaml
 from tests.command_runs import ROOT
 from training.cli.parser import parse
 from training.config.config import FitConfig
-from training.distributed.tf_config import Cluster, cluster_of
+from training.distributed.tf_config import Cluster, parse_tf_config
 
 PAGE = (ROOT / "docs" / "how-to" / "workers.md").read_text("utf-8")
 PRINTED = 'echo "$TF_CONFIG"; echo ---; echo '
@@ -30,7 +30,7 @@ def told(script: str, folder, **environment: str) -> tuple[Cluster | None, FitCo
     done = subprocess.run(["bash", "-c", script], env=known, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     text, flags = done.stdout.split("---\n")
-    return cluster_of(text), parse(FitConfig, flags.split(), "fit")
+    return parse_tf_config(text), parse(FitConfig, flags.split(), "fit")
 
 
 @pytest.fixture

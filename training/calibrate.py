@@ -55,11 +55,11 @@ def _calibrate(config: CalibrateConfig) -> int:
 
     import_tensorflow()
     from kmha.bundle.bundle import Bundle
-    from training.evaluation.recalibration import Rows, recalibrated
+    from training.evaluation.recalibration import LabelledOutputs, recalibrate
 
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
-        rows = Rows.read(Bundle.load(config.run), config.data, config.given(), Path(scratch))
-        found = recalibrated(rows, config.refit, config.precision)
+        rows = LabelledOutputs.read(Bundle.load(config.run), config.data, config.given(), Path(scratch))
+        found = recalibrate(rows, config.refit, config.precision)
     shown = found.values()
     if config.out is not None:
         from training.reporting.reliability_diagram import draw
@@ -67,12 +67,12 @@ def _calibrate(config: CalibrateConfig) -> int:
         draw(config.out, found.diagrams)
         logger.info(f"{config.out}: drawn")
     if config.write:
-        from training.runs.run_folder import rewrite
+        from training.runs.run_folder import replace_bundle
 
         bundle = Bundle.load(config.run)
         for line in found.put(bundle, config.data.name):
             logger.info(line)
-        rewrite(config.run, bundle)
+        replace_bundle(config.run, bundle)
         logger.info(f"{config.run}: written")
     print(json.dumps(shown, ensure_ascii=False))
     return 0

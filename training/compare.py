@@ -36,7 +36,7 @@ from training.config.config import (
 from training.config.defaults import resolve_task_defaults
 from training.config.validation import check_settings
 from training.data.load import Data, describe, load_data
-from training.runs.run_folder import HOW_TO_START
+from training.runs.run_folder import START_FLAGS
 from training.tasks.classify.settings import ClassifySettings
 from training.tasks.create import make_task
 
@@ -111,7 +111,7 @@ def _compare(config: CompareConfig) -> int:
 
 def _kept(fit: FitConfig, data: Data) -> dict:
     """The settings that all trainings share; files by what is in them, wherever they stand."""
-    kept = {name: value for name, value in settings(fit).items() if name not in ("out", *HOW_TO_START)}
+    kept = {name: value for name, value in settings(fit).items() if name not in ("out", *START_FLAGS)}
     files = {part: origin["sha256"] or origin["name"] for part, origin in data.origins.items()}
     return {**kept, "data": kept["data"] | files}
 

@@ -41,11 +41,11 @@ def _evaluate(config: EvaluateConfig) -> int:
 
     import_tensorflow()
     from kmha.bundle.bundle import Bundle
-    from training.evaluation.evaluator import bundle_scores
+    from training.evaluation.evaluator import evaluate_file
 
     bundle = Bundle.load(config.run)
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
-        scores = bundle_scores(bundle, config.data, config.given(), config.intervals, Path(scratch))
+        scores = evaluate_file(bundle, config.data, config.given(), config.intervals, Path(scratch))
     print(json.dumps(scores, ensure_ascii=False))
     return 0
 

@@ -177,17 +177,17 @@ def _rows(config: ExplainConfig, bundle: Any, folder: Path) -> list[Any]:
     from training.cli.column_flags import GivenColumns
     from training.data.sentence_batches import read_sentences
     from training.data.sources import read_examples
-    from training.evaluation.evaluator import rows_of, task_of_bundle
+    from training.evaluation.evaluator import read_inputs, resolve_task
 
     assert config.data is not None
     source = file_source(config.data)
     given = GivenColumns(config.text_column, config.label_column, config.text_b_column)
-    task, columns = task_of_bundle(bundle, given, source.columns or ())
+    task, columns = resolve_task(bundle, given, source.columns or ())
     examples = read_examples(source, task, columns, folder)
     chosen = np.arange(len(examples))
     if config.rows and config.rows < len(chosen):
         chosen = np.sort(np.random.default_rng(config.seed).choice(chosen, config.rows, replace=False))
-    return read_sentences(examples, chosen) if bundle.tagger is not None else rows_of(examples, chosen)
+    return read_sentences(examples, chosen) if bundle.tagger is not None else read_inputs(examples, chosen)
 
 
 if __name__ == "__main__":

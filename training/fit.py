@@ -13,14 +13,14 @@ from training.cli.exceptions import CheckpointWriteError, Interrupted, TrainingD
 from training.cli.parser import FAILED, INTERRUPTED, full_disk, parse, run
 from training.config.config import FitConfig
 from training.job.run import fit
-from training.runs.run_folder import kept_for_resume, started
+from training.runs.run_folder import can_resume, resolve_resume
 
 logger = logging.getLogger("kmha")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    return run(lambda: _fit(started(parse(FitConfig, argv, "python -m training.fit"))))
+    return run(lambda: _fit(resolve_resume(parse(FitConfig, argv, "python -m training.fit"))))
 
 
 def _fit(config: FitConfig) -> int:
@@ -40,7 +40,7 @@ def _fit(config: FitConfig) -> int:
         return FAILED
     except WorkerLost as error:
         # Where workers share no files only the chief has a checkpoint.
-        goes_on = "; the same command on all workers with --resume goes on" if kept_for_resume(config) else ""
+        goes_on = "; the same command on all workers with --resume goes on" if can_resume(config) else ""
         logger.info(f"error: {error}{goes_on}")
         return FAILED
     if metrics is None:
@@ -54,7 +54,7 @@ def _fit(config: FitConfig) -> int:
 
 
 def _how_to_go_on(config: FitConfig) -> str:
-    if kept_for_resume(config):
+    if can_resume(config):
         return "the same command with --resume goes on"
     return "there was no checkpoint yet, the same command begins anew"
 

@@ -14,8 +14,8 @@ from kmha.errors import InputError
 from training.cli.bounds import Count, Range
 from training.cli.parser import FAILED, parse, run
 from training.config.config import FitConfig
-from training.distributed.local_launcher import Processes, free_addresses, own_devices
-from training.runs.run_folder import kept_for_resume
+from training.distributed.local_launcher import LocalWorkers, device_environments, free_addresses
+from training.runs.run_folder import can_resume
 
 logger = logging.getLogger("kmha")
 
@@ -45,16 +45,16 @@ def _launch(own: list[str], flags: list[str] | None) -> int:
         raise InputError("expected the flags of training.fit after --, got no --")
     # What is wrong with them is told once, and not by each worker.
     fit = parse(FitConfig, flags, "python -m training.fit")
-    devices = own_devices(config.workers)
+    devices = device_environments(config.workers)
     for restart in range(config.restarts + 1):
         # The run may have a checkpoint only because of an earlier start of ours.
-        resumes = restart > 0 and kept_for_resume(fit) and not fit.resume
-        processes = Processes(free_addresses(config.workers), [*flags, *["--resume"] * resumes], devices)
+        resumes = restart > 0 and can_resume(fit) and not fit.resume
+        processes = LocalWorkers(free_addresses(config.workers), [*flags, *["--resume"] * resumes], devices)
         status = processes.run()
         if status != FAILED or processes.stopped:
             return status
         if restart < config.restarts:
-            start = "from the last checkpoint" if kept_for_resume(fit) else "anew, there is no checkpoint yet"
+            start = "from the last checkpoint" if can_resume(fit) else "anew, there is no checkpoint yet"
             logger.info(f"starts all workers again, {start} (restart {restart + 1} of {config.restarts})")
     return FAILED
 

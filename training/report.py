@@ -22,7 +22,7 @@ from training.cli.column_flags import ColumnFlags
 from training.cli.parser import parse, run
 from training.data.sources import file_source
 from training.html.page import check_page_path
-from training.runs.run_folder import METRICS, REPORT, named_rows
+from training.runs.run_folder import METRICS, REPORT, identify_rows
 
 logger = logging.getLogger("kmha")
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _report(config: ReportConfig) -> int:
     manifest = read_manifest(config.run)
     file_source(config.data)
-    named_rows(manifest, config.data)
+    identify_rows(manifest, config.data)
     page = config.run / REPORT if config.out is None else config.out
     check_page_path(page)
     card = page.with_suffix(".md")

@@ -12,7 +12,7 @@ from export.verification.adversarial_texts import edge_case_rows
 from kmha.bundle.bundle import Bundle
 from training.cli.column_flags import GivenColumns
 from training.data.sources import file_source, read_examples
-from training.evaluation.evaluator import rows_of, task_of_bundle
+from training.evaluation.evaluator import read_inputs, resolve_task
 from training.tasks.protocol import Part, Task
 from training.tasks.tag.rows import read_sentences
 
@@ -66,12 +66,12 @@ def read_rows(bundle: Bundle, path: Path, given: GivenColumns, most: int, folder
         InputError: The file or a row of it cannot be used.
     """
     source = file_source(path)
-    task, columns = task_of_bundle(bundle, given, source.columns or ())
+    task, columns = resolve_task(bundle, given, source.columns or ())
     examples = read_examples(source, task, columns, folder)
     count = min(most or len(examples), len(examples))
     part = Part(examples, np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
     edge_case = edge_case_rows(bundle)
-    found = rows_of(examples, part.rows) if bundle.tagger is None else read_sentences(examples, part.rows)
+    found = read_inputs(examples, part.rows) if bundle.tagger is None else read_sentences(examples, part.rows)
     return Rows([*map(_encoded, found), *edge_case.values()], list(edge_case), part, task)
 
 

@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 
 from tests.command_runs import ROOT, clean_environment
-from training.runs.checkpoint_folder import fault, newest_whole, numbered, read_progress
+from training.runs.checkpoint_folder import (
+    find_damage,
+    list_checkpoints,
+    newest_valid_checkpoint,
+    read_progress,
+)
 
 LONGEST_S = 900.0
 
@@ -88,7 +93,7 @@ class Fit:
     @property
     def checkpoints(self) -> list[Path]:
         """Its whole checkpoints, the newest first."""
-        return [path for path in numbered(self.partial / "checkpoint") if not fault(path)]
+        return [path for path in list_checkpoints(self.partial / "checkpoint") if not find_damage(path)]
 
     def said(self) -> str:
         """Its progress so far."""
@@ -140,7 +145,7 @@ def killed_after_a_checkpoint(folder: Path, flags: Sequence[str], count: int = 2
 
 def progress(folder: Path, run: str = "run") -> dict[str, Any]:
     """How far an unfinished run has come; {} without a checkpoint."""
-    newest = newest_whole(folder / f"{run}.partial" / "checkpoint")
+    newest = newest_valid_checkpoint(folder / f"{run}.partial" / "checkpoint")
     return read_progress(newest) if newest else {}
 
 

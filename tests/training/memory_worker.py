@@ -16,8 +16,8 @@ from kmha.models.classifier import TextClassifier
 from training.engine.optimizer import AdamW
 from training.engine.train_step import TrainingStep
 from training.losses.classification import softmax_cross_entropy
-from training.runtime.memory_estimate import estimated_bytes
-from training.runtime.resource_usage import trained_size
+from training.runtime.memory_estimate import estimate_bytes
+from training.runtime.resource_usage import count_trainable_weights
 
 SHAPE: dict[str, Any] = {
     "vocabulary_size": 500,
@@ -52,7 +52,7 @@ def train(config: EncoderConfig, rows: int, tokens: int) -> int:
     batch = {"features": features, "targets": np.zeros(rows, "int32"), "weights": np.ones(rows, "float32")}
     for _ in range(2):
         step(tf.nest.map_structure(tf.constant, batch))["loss"].numpy()
-    return trained_size(model)
+    return count_trainable_weights(model)
 
 
 def main() -> int:
@@ -60,7 +60,7 @@ def main() -> int:
     before, found = status("VmRSS"), []
     for config, rows, tokens in STEPS:
         weights = train(config, rows, tokens)
-        found.append([status("VmHWM") - before, estimated_bytes([config], weights, rows, tokens)])
+        found.append([status("VmHWM") - before, estimate_bytes([config], weights, rows, tokens)])
     print(json.dumps(found))
     return 0
 

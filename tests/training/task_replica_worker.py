@@ -30,7 +30,7 @@ from tests.training.tiny_runs import distance, trainable  # noqa: E402
 from training.config.config import DistillSection, FitConfig, TextSection  # noqa: E402
 from training.data.inputs import Inputs, make_inputs  # noqa: E402
 from training.data.load import Data  # noqa: E402
-from training.distillation.task import trained_with_teacher, with_teacher  # noqa: E402
+from training.distillation.task import add_teacher_predictions, trainable_part  # noqa: E402
 from training.engine.optimizer import AdamW  # noqa: E402
 from training.engine.train_step import TrainingStep, make_strategy  # noqa: E402
 from training.io.example_store import Example, write_examples  # noqa: E402
@@ -112,7 +112,7 @@ def read_taught(folder: Path) -> tuple[Any, Inputs]:
     distill = DistillSection(teacher=folder / "run", hidden_states=0.5, attention=0.5)
     labels = TAG.outputs([], train)
     data: Any = Data(TAG, Columns(""), labels, train, train, None, None, {}, texts)  # pyright: ignore
-    data, inputs = with_teacher(
+    data, inputs = add_teacher_predictions(
         FitConfig(task="tag", text=text, distill=distill),
         data,
         make_inputs(text, data.parts, folder, TAG),
@@ -146,7 +146,7 @@ def train(task: Any, inputs: Inputs, strategy: tf.distribute.Strategy, xla: bool
         )
         model = task.build({"": encoder}, labels)
         task.prepare(model, source)
-        trained = trained_with_teacher(task, model)
+        trained = trainable_part(task, model)
         step = TrainingStep(
             trained,
             task.row_losses,

@@ -13,7 +13,7 @@ from tests.command_runs import call, clean_environment, saved_weights
 from training import fit
 from training.cli.exceptions import CheckpointWriteError, TrainingDiverged
 from training.fit import main
-from training.runs.checkpoint_folder import numbered, write_progress
+from training.runs.checkpoint_folder import list_checkpoints, write_progress
 
 FILES = [
     "bundle.json",
@@ -115,7 +115,7 @@ def test_the_share_of_words_with_a_vector_is_told(topics_run):
 def send_after_a_checkpoint(number: int, folder: Path, *flags: str) -> tuple[int, bytes, str]:
     """Sends a fit, in a process of its own, a signal when it has written a checkpoint; how it ended."""
     checkpoints = folder / "run.partial" / "checkpoint"
-    before = numbered(checkpoints)
+    before = list_checkpoints(checkpoints)
     with open(folder / "err.txt", "wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "training.fit", *flags],
@@ -125,7 +125,7 @@ def send_after_a_checkpoint(number: int, folder: Path, *flags: str) -> tuple[int
             stderr=errors,
         )
         try:
-            while numbered(checkpoints)[:1] == before[:1] and process.poll() is None:
+            while list_checkpoints(checkpoints)[:1] == before[:1] and process.poll() is None:
                 time.sleep(0.01)
             process.send_signal(number)
             out, _ = process.communicate(timeout=120)

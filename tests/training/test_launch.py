@@ -25,9 +25,9 @@ class FakeProcesses:
 
 @pytest.fixture
 def starts(monkeypatch):
-    monkeypatch.setattr(launch, "Processes", FakeProcesses)
+    monkeypatch.setattr(launch, "LocalWorkers", FakeProcesses)
     monkeypatch.setattr(FakeProcesses, "seen", [])
-    monkeypatch.setattr(launch, "kept_for_resume", lambda config: len(FakeProcesses.seen) > 1)
+    monkeypatch.setattr(launch, "can_resume", lambda config: len(FakeProcesses.seen) > 1)
     return FakeProcesses
 
 

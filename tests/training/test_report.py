@@ -18,7 +18,7 @@ from tests.command_runs import call, refused, write_csv
 from tests.export.pair_bundles import bundle_of
 from tests.pair_rows import ranking_rows
 from training.cli.column_flags import GivenColumns
-from training.evaluation.evaluator import bundle_scores
+from training.evaluation.evaluator import evaluate_file
 from training.report import _made, main
 from training.reporting.model_card import plain
 
@@ -109,7 +109,7 @@ def test_the_figures_are_those_of_evaluate(runs, made, tmp_path, name):
     folder, data, bundles = runs
     line, html, markdown = made[name]
     given = GivenColumns(label=column(name)[1] if column(name) else "")
-    scores = bundle_scores(bundles[name], data[name], given, False, tmp_path)
+    scores = evaluate_file(bundles[name], data[name], given, False, tmp_path)
     table = {cells[0].replace("\\", ""): cells[1] for cells in rows_of(markdown, "Scores of the")}
     assert line["rows"] == scores["rows"]
     assert {"loss"} < table.keys()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kmha.config import EncoderConfig
-from training.runtime.resource_usage import trained_size
+from training.runtime.resource_usage import count_trainable_weights
 from training.tasks.classify.task import ClassifyTask
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def build(name: str, shape: Shape, size: int) -> "keras.Model":
 
 def level_size(name: str, shape: Shape, target: int) -> int:
     """The size, at least 1, at which a candidate's number of weights is nearest to the target."""
-    counts = [trained_size(build(name, shape, size)) for size in _TOLD_BY]
+    counts = [count_trainable_weights(build(name, shape, size)) for size in _TOLD_BY]
     # Centred on the middle size, so that large constant terms do not drown the rest in rounding.
     first, middle, last = counts
     step = _TOLD_BY[1] - _TOLD_BY[0]

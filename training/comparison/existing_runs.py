@@ -9,9 +9,9 @@ from kmha.config import EncoderConfig
 from training.comparison.scoring import names
 from training.comparison.trials import times_of_epoch
 from training.data.load import Data
-from training.evaluation.evaluator import probabilities_of
+from training.evaluation.evaluator import predict_examples
 from training.runs.run_folder import METRICS
-from training.runtime.resource_usage import trained_size
+from training.runtime.resource_usage import count_trainable_weights
 
 
 def run_result(path: Path, bundle: Bundle, data: Data) -> dict[str, Any]:
@@ -26,14 +26,14 @@ def run_result(path: Path, bundle: Bundle, data: Data) -> dict[str, Any]:
     assert part is not None
     known = names(data)
     places = {name: place for place, name in enumerate(known)}
-    best = probabilities_of(bundle, part).argmax(axis=1)
+    best = predict_examples(bundle, part).argmax(axis=1)
     answers = [places.get(bundle.labels[number], len(known) - 1) for number in best.tolist()]
     encoder = bundle.model.encoder_config
     trained_on = (bundle.details.get("data") or {}).get("train") or {}
     same = trained_on.get("sha256") is not None and trained_on["sha256"] == data.origins["train"]["sha256"]
     return {
         "description": f"run: {described(encoder)}" + ("" if same else "; trained on other rows"),
-        "weights": trained_size(bundle.model),
+        "weights": count_trainable_weights(bundle.model),
         **_from_metrics(path / METRICS),
         "answers": answers,
         "same_rows": same,

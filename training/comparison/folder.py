@@ -10,7 +10,7 @@ from typing import Any
 from kmha.errors import InputError
 from training.cli.config_diff import differences
 from training.io.atomic_write import atomic_write
-from training.runs.run_folder import FREE, has_checkpoint, locked
+from training.runs.run_folder import CHANGEABLE_ON_RESUME, has_checkpoint, lock_folder
 
 SETTINGS, TRAININGS = "settings.json", "trainings"
 FIGURES, TABLE, PICTURE = "compare.json", "table.md", "compare.png"
@@ -69,7 +69,7 @@ def opened(folder: Path, settings: dict[str, Any], overwrite: bool) -> Iterator[
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {folder}: cannot write there, {error.strerror or error}") from error
-    with locked(folder, folder, "comparison"):
+    with lock_folder(folder, folder, "comparison"):
         path = folder / SETTINGS
         if overwrite:
             for name in (FIGURES, TABLE, PICTURE, SETTINGS):
@@ -77,7 +77,7 @@ def opened(folder: Path, settings: dict[str, Any], overwrite: bool) -> Iterator[
             shutil.rmtree(folder / TRAININGS, ignore_errors=True)
         if path.exists():
             began, now = json.loads(path.read_text("utf-8")), json.loads(json.dumps(settings))
-            if found := differences(began, now, FREE):
+            if found := differences(began, now, CHANGEABLE_ON_RESUME):
                 raise InputError(
                     f"--out {folder}: expected the settings that the comparison there began with, {found};"
                     " --overwrite starts anew"

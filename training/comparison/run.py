@@ -20,7 +20,7 @@ from training.config.config import FitConfig
 from training.config.encoder_shape import encoder_config
 from training.data.inputs import Inputs, make_inputs
 from training.data.load import Data
-from training.runtime.resource_usage import trained_size
+from training.runtime.resource_usage import count_trainable_weights
 
 logger = logging.getLogger("kmha")
 
@@ -99,7 +99,9 @@ def _compared(
         config.classify.dropout,
     )
     networks = [name for name in expected.candidates if name != LINEAR]
-    target = trained_size(build(HEADS, shape, shape.encoder.intermediate_dim)) if networks else None
+    target = (
+        count_trainable_weights(build(HEADS, shape, shape.encoder.intermediate_dim)) if networks else None
+    )
     results = _trained(networks, shape, target or 0, expected.rates, config, data, inputs, place)
     callers: dict[str, Caller] = _network_callers(results, shape, max(expected.lengths))
     if LINEAR in expected.candidates:

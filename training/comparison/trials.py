@@ -16,7 +16,7 @@ from training.config.config import FitConfig
 from training.data.inputs import Inputs
 from training.data.load import Data
 from training.engine.trainer import train
-from training.runtime.resource_usage import trained_size
+from training.runtime.resource_usage import count_trainable_weights
 
 
 def level(name: str, shape: Shape, target: int) -> int:
@@ -54,10 +54,10 @@ def tried(
     validation = inputs.evaluated("validation", task.targets(data.validation, data.labels))
     _, evaluator, progress = train(config, dataclasses.replace(data, task=task), inputs, validation, folder)
     assert data.test is not None
-    probabilities = evaluator.answers(inputs.evaluated("test", task.targets(data.test, data.labels)))
+    probabilities = evaluator.predict(inputs.evaluated("test", task.targets(data.test, data.labels)))
     return {
         "rate": rate,
-        "weights": trained_size(evaluator.model),
+        "weights": count_trainable_weights(evaluator.model),
         "validation": progress.best_metric,
         "epochs": progress.epoch,
         "best_epoch": progress.best_epoch + 1,

@@ -16,7 +16,7 @@ from kmha.models.traces import Trace, traced
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 
 
-class Trainee:
+class StudentWithProjections:
     """A student with what is learnt beside it for its teacher's sake alone: where sizes differ, projections.
 
     Args:
@@ -77,7 +77,7 @@ def _projection(width: int, expected: int, number: int) -> keras.layers.Layer:
     return layer
 
 
-def even_layers(student: int, teacher: int) -> list[int]:
+def map_layers(student: int, teacher: int) -> list[int]:
     """For what enters the first block of a student and what leaves each: after which block of the teacher to look.
 
     Args:
@@ -100,7 +100,7 @@ def state_distance(student: Trace, teacher: Trace, projections: list[keras.layer
     """
     real = ops.cast(student.mask, "float32")
     tokens = ops.maximum(ops.sum(real, axis=1), 1.0)
-    places = even_layers(len(student.states) - 1, len(teacher.states) - 1)
+    places = map_layers(len(student.states) - 1, len(teacher.states) - 1)
     total = 0.0
     for index, place in enumerate(places):
         own = ops.cast(student.states[index], "float32")
@@ -122,7 +122,7 @@ def attention_distance(student: Trace, teacher: Trace) -> Any:
     real = ops.cast(student.mask, "float32")
     pairs = real[:, None, :, None] * real[:, None, None, :]  # [B, 1, T, T]
     count = ops.maximum(ops.sum(pairs, axis=(1, 2, 3)), 1.0)
-    places = even_layers(len(student.weights), len(teacher.weights))[1:]
+    places = map_layers(len(student.weights), len(teacher.weights))[1:]
     total = 0.0
     for own, place in zip(student.weights, places, strict=True):
         expected = ops.stop_gradient(teacher.weights[place - 1])

@@ -19,8 +19,8 @@ from training.config.config import DistillSection, FitConfig
 from training.data.inputs import Inputs, cut_parts
 from training.data.load import Data
 from training.data.sentence_batches import SentenceTokens
-from training.distillation.hidden_states import Trainee, check_same_features, check_same_passes
-from training.distillation.teacher import Teacher, answer_rows, kept_answers, write_answers
+from training.distillation.hidden_states import StudentWithProjections, check_same_features, check_same_passes
+from training.distillation.teacher import Teacher, cached_predictions, count_predictions, write_predictions
 from training.losses import distillation as distill_losses
 from training.tasks.protocol import Part, Task, TrainingSet
 
@@ -132,11 +132,11 @@ class DistillationTask:
         if tf.distribute.has_strategy():
             # Weights that are read on every replica have to be made there.
             teacher = read_model(distill.teacher / MODEL, self._name)
-        return Trainee(model, teacher, distill.hidden_states, distill.attention)
+        return StudentWithProjections(model, teacher, distill.hidden_states, distill.attention)
 
     def forward(self, trained: Any, features: Any) -> Any:
         """What the loss reads of the model, and how far it is from its teacher inside, float32 [B] or 0."""
-        if not isinstance(trained, Trainee):
+        if not isinstance(trained, StudentWithProjections):
             return self._task.forward(trained, features), 0.0
         with traced(weights=bool(self._distill.attention)) as traces:
             outputs = self._task.forward(trained.model, features)
@@ -188,7 +188,7 @@ class DistillationTask:
         return {"binary": "sigmoid", "classes": "softmax", "graded": "none"}[self._task.target]  # pyright: ignore
 
 
-def trained_with_teacher(task: Any, model: Any) -> Any:
+def trainable_part(task: Any, model: Any) -> Any:
     """What the training step moves: the model, or of a `DistillationTask` perhaps more; call it in the strategy's scope."""
     return task.trained(model) if isinstance(task, DistillationTask) else model
 
@@ -197,7 +197,9 @@ def _inner_flag(distill: DistillSection) -> str:
     return f"--distill.{'hidden-states' if distill.hidden_states else 'attention'}"
 
 
-def with_teacher(config: FitConfig, data: Data, inputs: Inputs, folder: Path) -> tuple[Data, Inputs]:
+def add_teacher_predictions(
+    config: FitConfig, data: Data, inputs: Inputs, folder: Path
+) -> tuple[Data, Inputs]:
     """Asks the teacher, if there is one, about all training rows and texts without labels.
 
     Args:
@@ -223,7 +225,7 @@ def with_teacher(config: FitConfig, data: Data, inputs: Inputs, folder: Path) ->
     inputs, rows = inputs.with_texts(own.rows)
     more = len(rows) - len(own.rows)
     plain = _without_targets(inputs, rows)
-    shape = answer_rows(inputs.source("train", plain)), len(data.labels)
+    shape = count_predictions(inputs.source("train", plain)), len(data.labels)
     facts = {
         "teacher": teacher.sha256,
         "labels": teacher.bundle.labels,
@@ -235,9 +237,9 @@ def with_teacher(config: FitConfig, data: Data, inputs: Inputs, folder: Path) ->
         (folder / "teacher").mkdir()
         windows = windows_of(teacher.bundle.model)
         read = cut_parts(teacher.bundle.preprocessor, parts, folder / "teacher", windows=windows)
-        write_answers(teacher.bundle.model, read.with_texts(own.rows)[0].source("train", plain), path)
+        write_predictions(teacher.bundle.model, read.with_texts(own.rows)[0].source("train", plain), path)
 
-    answers = kept_answers(distill.cache or folder / "answers", facts, shape, write)
+    answers = cached_predictions(distill.cache or folder / "answers", facts, shape, write)
     filler = np.array([0, NO_QUERY], np.float32) if config.task == MATCH else 0
     training_set = TrainingSet(
         rows,

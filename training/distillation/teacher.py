@@ -24,8 +24,8 @@ from kmha.tags.tagging import Tagged, put_scores
 from training.data.inputs import Source, cut_parts
 from training.data.sentence_batches import SentenceSource
 from training.evaluation.evaluator import Evaluator
-from training.runtime.cpu_sharding import in_shares
-from training.runtime.traced import traced_once
+from training.runtime.cpu_sharding import run_sharded
+from training.runtime.traced import trace_once
 from training.tasks.protocol import Part
 
 logger = logging.getLogger("kmha")
@@ -77,7 +77,7 @@ class Teacher:
         inputs = cut_parts(self.bundle.preprocessor, {"judged": part}, folder, windows=windows)
         source = inputs.evaluated("judged", task.targets(part, labels))
         evaluator = Evaluator(self.bundle.model, task, labels, source.buckets([], EVALUATED_LENGTHS))
-        answers, thresholds = evaluator.answers(source), self.bundle.thresholds
+        answers, thresholds = evaluator.predict(source), self.bundle.thresholds
         if isinstance(answers, Tagged):
             places = np.argsort(self.order).astype(np.int32)
             answers = answers._replace(
@@ -93,7 +93,7 @@ BUCKETS = 16
 BATCH_TOKENS, MOST_ROWS = 8192, 512
 
 
-def kept_answers(
+def cached_predictions(
     folder: Path, facts: dict[str, Any], shape: tuple[int, int], write: Callable[[Path], None]
 ) -> np.ndarray:
     """A table of answers on disk: the one in a folder, or where that has none of these facts, a new one.
@@ -135,7 +135,7 @@ def _opened(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
     return table if table.shape == shape and table.dtype == np.float32 else None
 
 
-def write_answers(model: Any, source: Source, path: Path) -> None:
+def write_predictions(model: Any, source: Source, path: Path) -> None:
     """Writes what a model gives of each row of a source, of sentences of each word: float32 [R, C].
 
     Rows of similar length go together. A bar shows how far it is where there is a terminal; a line tells the speed.
@@ -145,10 +145,10 @@ def write_answers(model: Any, source: Source, path: Path) -> None:
         source: The rows.
         path: A file in NumPy's format, written a batch at a time.
     """
-    logits = traced_once(lambda features: in_shares(lambda part: model(part, training=False), features))
+    logits = trace_once(lambda features: run_sharded(lambda part: model(part, training=False), features))
     plans = source.plans(source.buckets([], BUCKETS), BATCH_TOKENS, MOST_ROWS, rng=None)
     table = np.lib.format.open_memmap(
-        path, "w+", np.dtype(np.float32), (answer_rows(source), model.num_labels)
+        path, "w+", np.dtype(np.float32), (count_predictions(source), model.num_labels)
     )
     started, total = time.monotonic(), int(source.lengths.sum())
     with tqdm(
@@ -174,6 +174,6 @@ def write_answers(model: Any, source: Source, path: Path) -> None:
     )
 
 
-def answer_rows(source: Source) -> int:
+def count_predictions(source: Source) -> int:
     """How many answers there are to a source: of sentences one a word, else one a row."""
     return int(source.counts.sum()) if isinstance(source, SentenceSource) else len(source.rows)

@@ -32,12 +32,12 @@ _REPORT = re.compile(r"\[kmha (\w+)\] (.*?) \[end\]", re.DOTALL)
 _TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
 
 
-def is_lost(error: BaseException) -> bool:
+def is_lost_worker_error(error: BaseException) -> bool:
     """Whether an error comes of another worker's end."""
     return isinstance(error, _ABORTS) or "Collective ops is aborted" in str(error)
 
 
-def said(index: int, message: str) -> Exception:
+def reported_error(index: int, message: str) -> Exception:
     """What to raise on a worker for what another one reported, or what is known of its end.
 
     Args:
@@ -56,14 +56,14 @@ def said(index: int, message: str) -> Exception:
     return WorkerLost(f"worker {index} failed: {words}")
 
 
-def report_of(message: str, cluster: Cluster) -> Exception:
+def collective_error(message: str, cluster: Cluster) -> Exception:
     """What to raise for a collective that ended, by the message of its error."""
     # The last task named is the remote one; graphs before it may name this one.
     named = [cluster.index_of(job, int(task)) for job, task in _TASK.findall(message)]
     others = [index for index in named if index != cluster.index]
     if not others:
         return WorkerLost("another worker is gone")
-    return said(others[-1], message)
+    return reported_error(others[-1], message)
 
 
 # Without a heartbeat for so long a worker is gone; TensorFlow's own value is 10.
@@ -80,7 +80,7 @@ SMALL_TYPES = (tf.int8, tf.uint8, tf.int16, tf.uint16)
 SUM = tf.distribute.ReduceOp.SUM
 
 
-class Connected:
+class MultiWorkerCoordinator:
     """A worker's view of all; see `training.distributed.coordinator.Coordinator`.
 
     Args:
@@ -172,11 +172,11 @@ class Connected:
 
     def lost(self, error: BaseException) -> Exception | None:
         """What to raise in place of an error that comes of another worker's end; None: it does not."""
-        if not is_lost(error):
+        if not is_lost_worker_error(error):
             return None
         for index, message in self._ends():
-            return said(index, message)
-        return report_of(str(error), self.cluster)
+            return reported_error(index, message)
+        return collective_error(str(error), self.cluster)
 
     def report(self, kind: str, message: str) -> None:
         """Tells the others why this worker ends."""
@@ -214,7 +214,7 @@ class Connected:
                 return json.loads(context.context().get_config_key_value(key, POLL_MS))
             except tf.errors.DeadlineExceededError:
                 for index, message in self._ends():
-                    raise said(index, message) from None
+                    raise reported_error(index, message) from None
 
     def _ends(self) -> Iterator[tuple[int, str]]:
         """Of each other worker that is known to have ended, what is known of it."""
@@ -251,7 +251,7 @@ def _carry_all_types(extended: Any) -> None:
 
 
 @contextlib.contextmanager
-def ending_together(coordinator: Connected) -> Iterator[None]:
+def propagate_failures(coordinator: MultiWorkerCoordinator) -> Iterator[None]:
     """What ends one worker inside ends all.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import IO
 
 from kmha.errors import InputError
 from training.cli.parser import FAILED, INTERRUPTED, WRONG_INPUT
-from training.distributed.tf_config import VARIABLE
+from training.distributed.tf_config import TF_CONFIG
 from training.runtime.resource_usage import available_cores
 
 logger = logging.getLogger("kmha")
@@ -37,7 +37,7 @@ def free_addresses(count: int) -> list[str]:
         return [f"{HOST}:{each.getsockname()[1]}" for each in sockets]
 
 
-def own_devices(workers: int) -> list[dict[str, str]]:
+def device_environments(workers: int) -> list[dict[str, str]]:
     """What each worker's environment says of the devices that it may use: its share of the GPUs, or of the cores.
 
     Raises:
@@ -63,7 +63,7 @@ def _gpus() -> list[str]:
     return [str(number) for number in range(len(list(found.iterdir())))] if found.is_dir() else []
 
 
-class Processes:
+class LocalWorkers:
     """The workers of one start.
 
     Args:
@@ -113,7 +113,7 @@ class Processes:
         cluster = {"cluster": {"worker": list(self.addresses)}, "task": {"type": "worker", "index": index}}
         child = subprocess.Popen(
             [sys.executable, "-m", "training.fit", *self.flags],
-            env={**os.environ, **self.environments[index], VARIABLE: json.dumps(cluster)},
+            env={**os.environ, **self.environments[index], TF_CONFIG: json.dumps(cluster)},
             stdin=subprocess.DEVNULL,
             stdout=None if index == 0 else subprocess.DEVNULL,
             stderr=subprocess.PIPE,

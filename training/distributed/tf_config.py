@@ -10,7 +10,7 @@ from typing import Any
 from kmha.errors import InputError
 from training.cli.exceptions import WorkerLost
 
-VARIABLE = "TF_CONFIG"
+TF_CONFIG = "TF_CONFIG"
 CHIEF, WORKER = "chief", "worker"
 _FORM = '{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}'
 
@@ -46,7 +46,7 @@ class Cluster:
         return task + int(self.has_chief_job and job == WORKER)
 
 
-def cluster_of(text: str | None) -> Cluster | None:
+def parse_tf_config(text: str | None) -> Cluster | None:
     """What TF_CONFIG says.
 
     Args:
@@ -63,10 +63,10 @@ def cluster_of(text: str | None) -> Cluster | None:
     try:
         given = json.loads(str(text))
     except ValueError as error:
-        raise InputError(f"{VARIABLE}: expected JSON, got {str(text)[:60]!r} ({error})") from None
+        raise InputError(f"{TF_CONFIG}: expected JSON, got {str(text)[:60]!r} ({error})") from None
     for part in ("cluster", "task"):
         if not isinstance(given, dict) or not isinstance(given.get(part), dict):
-            raise InputError(f'{VARIABLE}: expected {_FORM}, got none of "{part}" that is an object')
+            raise InputError(f'{TF_CONFIG}: expected {_FORM}, got none of "{part}" that is an object')
     addresses = _addresses(given["cluster"])
     job, number = _task(given["task"], addresses)
     cluster = Cluster(
@@ -79,16 +79,16 @@ def _addresses(jobs: dict[str, Any]) -> dict[str, list[str]]:
     """The addresses of each task type."""
     for job, addresses in jobs.items():
         if job not in (CHIEF, WORKER):
-            raise InputError(f"{VARIABLE}: expected workers, and perhaps a chief, in cluster, got {job!r}")
+            raise InputError(f"{TF_CONFIG}: expected workers, and perhaps a chief, in cluster, got {job!r}")
         if not isinstance(addresses, list) or not addresses:
-            raise InputError(f"{VARIABLE}: expected a list of addresses for {job!r}, got {addresses!r}")
+            raise InputError(f"{TF_CONFIG}: expected a list of addresses for {job!r}, got {addresses!r}")
         for address in addresses:
             port_of(address)
     if len(jobs.get(CHIEF, [])) > 1:
-        raise InputError(f"{VARIABLE}: expected one chief, got {len(jobs[CHIEF])}")
+        raise InputError(f"{TF_CONFIG}: expected one chief, got {len(jobs[CHIEF])}")
     every = [address for addresses in jobs.values() for address in addresses]
     if twice := next((address for address in every if every.count(address) > 1), None):
-        raise InputError(f"{VARIABLE}: expected an address of its own for each worker, got {twice} twice")
+        raise InputError(f"{TF_CONFIG}: expected an address of its own for each worker, got {twice} twice")
     return jobs
 
 
@@ -96,12 +96,12 @@ def _task(task: dict[str, Any], addresses: dict[str, list[str]]) -> tuple[str, i
     """Type and number of this process."""
     job, number = task.get("type"), task.get("index")
     if job not in (CHIEF, WORKER):
-        raise InputError(f"{VARIABLE}: expected the task type worker or chief, got {job!r}")
+        raise InputError(f"{TF_CONFIG}: expected the task type worker or chief, got {job!r}")
     if job not in addresses:
-        raise InputError(f"{VARIABLE}: expected a task of the cluster, got {job!r}, which it has none of")
+        raise InputError(f"{TF_CONFIG}: expected a task of the cluster, got {job!r}, which it has none of")
     count = len(addresses[job])
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < count:
-        raise InputError(f"{VARIABLE}: expected the index of a {job} from 0 to {count - 1}, got {number!r}")
+        raise InputError(f"{TF_CONFIG}: expected the index of a {job} from 0 to {count - 1}, got {number!r}")
     return job, number
 
 
@@ -109,11 +109,11 @@ def port_of(address: Any) -> int:
     """The port of "host:port"; raises InputError where it is none."""
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise InputError(f"{VARIABLE}: expected an address host:port, got {address!r}")
+        raise InputError(f"{TF_CONFIG}: expected an address host:port, got {address!r}")
     return int(port)
 
 
-def check_port(cluster: Cluster) -> None:
+def check_port_is_free(cluster: Cluster) -> None:
     """Refuses an address of this worker that another process listens at, or that the user may not use."""
     address = cluster.addresses[cluster.index]
     try:
@@ -121,7 +121,7 @@ def check_port(cluster: Cluster) -> None:
             pass
     except OSError as error:
         raise InputError(
-            f"{VARIABLE}: expected a free port for worker {cluster.index}, got {address}: {error.strerror}"
+            f"{TF_CONFIG}: expected a free port for worker {cluster.index}, got {address}: {error.strerror}"
         ) from None
 
 
@@ -133,7 +133,7 @@ _LONGEST_HELLO = 1 << 20
 _GO, _DIFFERS = b"go\n", b"differs\n"
 
 
-def meet(cluster: Cluster, seconds: float = GATHER_SECONDS) -> None:
+def wait_for_workers(cluster: Cluster, seconds: float = GATHER_SECONDS) -> None:
     """Returns when all workers have come.
 
     Args:
@@ -226,6 +226,6 @@ def _listening(port: int) -> socket.socket:
 
 def _differs(index: int, cluster: Cluster) -> InputError:
     return InputError(
-        f"{VARIABLE}: expected the same workers for all, got others to worker {index} than to worker 0"
+        f"{TF_CONFIG}: expected the same workers for all, got others to worker {index} than to worker 0"
         f" ({', '.join(cluster.addresses)})"
     )

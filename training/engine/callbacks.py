@@ -31,7 +31,7 @@ class OptimizerView:
 
 
 @contextlib.contextmanager
-def readable_optimizer(model: keras.Model, optimizer: AdamW) -> Iterator[None]:
+def expose_optimizer(model: keras.Model, optimizer: AdamW) -> Iterator[None]:
     """Shows the optimizer as `model.optimizer`, where Keras callbacks look for it.
 
     Only for a time: a model is saved with everything that is attached to it.
@@ -43,7 +43,7 @@ def readable_optimizer(model: keras.Model, optimizer: AdamW) -> Iterator[None]:
         del model.optimizer
 
 
-class EpochTable(keras.callbacks.CSVLogger):
+class EpochLog(keras.callbacks.CSVLogger):
     """Writes a line an epoch; of a run that goes on, epochs after its checkpoint are not there twice.
 
     Args:
@@ -72,7 +72,7 @@ def _leave_epochs(path: Path, done: int) -> None:
             csv.writer(file).writerows([head, *lines[:done]])
 
 
-class Progress(keras.callbacks.Callback):
+class ProgressBar(keras.callbacks.Callback):
     """A bar on stderr with rate and time left for the whole run, and one line an epoch.
 
     Args:

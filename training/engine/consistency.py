@@ -53,7 +53,7 @@ def shared_settings(config: FitConfig) -> dict[str, Any]:
     return found
 
 
-def rows_of(data: Data) -> dict[str, dict[str, Any]]:
+def row_digests(data: Data) -> dict[str, dict[str, Any]]:
     """Of each part of the data a digest of its rows: of the file where it is one, of the texts, of the labels."""
     found = {}
     for name, part in data.parts.items():
@@ -90,7 +90,7 @@ def check_same_settings(coordinator: Coordinator, config: FitConfig, devices: in
 
 def check_same_rows(coordinator: Coordinator, data: Data) -> None:
     """Refuses workers that read other rows than the chief; raises InputError, which names the part, on all of them."""
-    chief, *others = coordinator.all_gather("rows", rows_of(data))
+    chief, *others = coordinator.all_gather("rows", row_digests(data))
     for index, other in enumerate(others, 1):
         for part, rows in chief.items():
             if other.get(part, {}).get("digest") != rows["digest"]:

@@ -20,10 +20,10 @@ from training.config.config import BATCH_ROWS, TrainSection
 from training.data.inputs import Source
 from training.data.worker_shards import shares
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
-from training.engine.callbacks import readable_optimizer
+from training.engine.callbacks import expose_optimizer
 from training.engine.ema import WeightAverage
 from training.engine.train_step import TrainingStep
-from training.runs.checkpoint_folder import check_room
+from training.runs.checkpoint_folder import check_disk_space
 from training.runs.checkpoint_io import read_checkpoint, state_size, write_checkpoint
 
 
@@ -134,7 +134,7 @@ class Loop:
             CheckpointWriteError: A checkpoint could not be written; those before it stand.
         """
         state = RunState(self.model, self.step, self.average)
-        check_room(self.checkpoint, state_size(state), self.settings.checkpoints_kept)
+        check_disk_space(self.checkpoint, state_size(state), self.settings.checkpoints_kept)
         training_progress = TrainingProgress()
         if resume:
             training_progress = TrainingProgress.read(read_checkpoint(self.checkpoint, state))
@@ -149,7 +149,7 @@ class Loop:
         )
         self.model.stop_training = False
         self._saved, self._saved_steps = time.monotonic(), self.step.optimizer.steps_done
-        with _noted_signals() as signals, readable_optimizer(self.model, self.step.optimizer):
+        with _noted_signals() as signals, expose_optimizer(self.model, self.step.optimizer):
             callbacks.on_train_begin()
             try:
                 while not self._is_over(training_progress):

@@ -23,7 +23,7 @@ from training.tasks.protocol import Task
 logger = logging.getLogger("kmha")
 
 
-def initial_model(
+def build_initial_model(
     config: FitConfig, task: Task, source: Source, preprocessor: Any, labels: Sequence[str]
 ) -> Any:
     """Builds the model that a fit begins with.
@@ -92,7 +92,7 @@ def _put_word_vectors(
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class StartingModel:
     """What stands in place of a new model.
 
     Attributes:

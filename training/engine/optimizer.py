@@ -174,7 +174,7 @@ def _slot(variable, name: str) -> tf.Variable:
     return tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False, name=name)
 
 
-def merged_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+def merge_duplicate_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     """The same gradient with each row once, its slices summed, and rows of zeros left out."""
     rows, places = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
@@ -182,14 +182,14 @@ def merged_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     return tf.IndexedSlices(tf.gather(values, moved), tf.gather(rows, moved), gradient.dense_shape)
 
 
-def scaled(gradient: Gradient, factor: tf.Tensor) -> Gradient:
+def scale_gradient(gradient: Gradient, factor: tf.Tensor) -> Gradient:
     """The gradient times a scalar; slices stay slices."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
     return gradient * factor
 
 
-def added(gradients: Sequence[Gradient]) -> Gradient:
+def sum_gradients(gradients: Sequence[Gradient]) -> Gradient:
     """The sum of gradients of one variable; slices stay slices, of which some then have the same index."""
     slices = [each for each in gradients if isinstance(each, tf.IndexedSlices)]
     if not slices:

@@ -13,9 +13,16 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from training.config.config import BATCH_ROWS, TrainSection
-from training.engine.optimizer import AdamW, Gradient, added, global_norm, merged_rows, scaled
+from training.engine.optimizer import (
+    AdamW,
+    Gradient,
+    global_norm,
+    merge_duplicate_rows,
+    scale_gradient,
+    sum_gradients,
+)
 from training.runtime.mixed_precision import LossScale, all_finite
-from training.runtime.traced import traced_once
+from training.runtime.traced import trace_once
 
 Batch = dict[str, object]
 StrategyName = Literal["auto", "one", "mirrored"]
@@ -36,7 +43,7 @@ def make_strategy(name: StrategyName = "auto") -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(devices)
 
 
-def check_rows(plans: Sequence[Any], settings: TrainSection, replicas: int, origin: str) -> None:
+def check_enough_rows(plans: Sequence[Any], settings: TrainSection, replicas: int, origin: str) -> None:
     """Refuses fewer rows than replicas, of which some would only fill up.
 
     Args:
@@ -76,11 +83,11 @@ class TrainingStep(tf.Module):
         accumulation_steps: Batches of one optimizer step.
         loss_scale: For float16; None for the other precisions.
         forward: From features to what the loss reads; None: the model's output in training.
-        shares: Parts of a replica's rows that its cores compute side by side; see `training.runtime.cpu_sharding`.
+        shards: Parts of a replica's rows that its cores compute side by side; see `training.runtime.cpu_sharding`.
 
     Call:
         batch: "features" {name: int32 [B, T]}, "targets" [B, …], "weights" float32 [B]. B must be divisible
-            by the replicas times the shares; rows of weight 0 count for nothing, so they fill up an uneven batch
+            by the replicas times the shards; rows of weight 0 count for nothing, so they fill up an uneven batch
             exactly.
         Returns {"loss", "weight"}: float32 sums over the batch.
     """
@@ -96,7 +103,7 @@ class TrainingStep(tf.Module):
         accumulation_steps: int = 1,
         loss_scale: LossScale | None = None,
         forward: Callable | None = None,
-        shares: int = 1,
+        shards: int = 1,
     ):
         super().__init__(name="training_step")
         self.model = model
@@ -108,10 +115,10 @@ class TrainingStep(tf.Module):
         self.accumulation_steps = accumulation_steps
         self.loss_scale = loss_scale
         self.jit_compile = jit_compile
-        self.shares = shares
+        self.shards = shards
         self.variables_ = [variable.value for variable in model.trainable_variables]
         self._forward_backward = tf.function(self._gradients, jit_compile=jit_compile, autograph=False)
-        self._compute = traced_once(self._step if accumulation_steps == 1 else self._accumulate)
+        self._compute = trace_once(self._step if accumulation_steps == 1 else self._accumulate)
         self.pending = 0
         if accumulation_steps > 1:
             self._make_accumulators()
@@ -147,11 +154,11 @@ class TrainingStep(tf.Module):
 
     def _gradients(self, batch, scale):
         """Gradients of the summed loss on this replica, with the sums of loss and weight."""
-        if self.shares == 1:
+        if self.shards == 1:
             return self._gradients_of(batch, scale)
-        found = [self._gradients_of(_part(batch, i, self.shares), scale) for i in range(self.shares)]
+        found = [self._gradients_of(_part(batch, i, self.shards), scale) for i in range(self.shards)]
         by_share, totals, weights = zip(*found, strict=True)
-        return list(map(added, zip(*by_share, strict=True))), tf.add_n(totals), tf.add_n(weights)
+        return list(map(sum_gradients, zip(*by_share, strict=True))), tf.add_n(totals), tf.add_n(weights)
 
     def _gradients_of(self, batch, scale):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -211,7 +218,7 @@ class TrainingStep(tf.Module):
         if self.clip_norm is not None:
             factor *= self.clip_norm / tf.maximum(norm, self.clip_norm)
         # Once for both: of a large model each pass over all gradients shows in the time of a step.
-        gradients = [scaled(gradient, factor) for gradient in gradients]
+        gradients = [scale_gradient(gradient, factor) for gradient in gradients]
         context.merge_call(self._apply, args=(gradients, all_finite(norm), weight > 0))
         return total, weight
 
@@ -227,7 +234,9 @@ def _all_reduce(context, gradient: Gradient) -> Gradient:
     if not isinstance(gradient, tf.IndexedSlices):
         return context.all_reduce(SUM, gradient)
     # Slices are gathered, not added, over replicas: merge duplicates after.
-    return merged_rows(context.all_reduce(SUM, gradient) if context.num_replicas_in_sync > 1 else gradient)
+    return merge_duplicate_rows(
+        context.all_reduce(SUM, gradient) if context.num_replicas_in_sync > 1 else gradient
+    )
 
 
 def _rows_of(dense: tf.Tensor) -> tf.IndexedSlices:

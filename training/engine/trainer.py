@@ -15,23 +15,23 @@ from training.config.encoder_shape import has_new_ngrams
 from training.data.inputs import Inputs, Source
 from training.data.length_buckets import computed_share
 from training.data.load import Data
-from training.distillation.task import trained_with_teacher
+from training.distillation.task import trainable_part
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
-from training.engine.callbacks import EpochTable, Progress
+from training.engine.callbacks import EpochLog, ProgressBar
 from training.engine.consistency import check_same_weights
 from training.engine.ema import WeightAverage
 from training.engine.layerwise_lr import freeze, learning_rate_schedules
 from training.engine.loop import Loop, TrainingProgress, epoch_plans
-from training.engine.model_init import Start, initial_model
+from training.engine.model_init import StartingModel, build_initial_model
 from training.engine.optimizer import AdamW, warmup_then_decay
-from training.engine.train_step import TrainingStep, check_rows, make_strategy
+from training.engine.train_step import TrainingStep, check_enough_rows, make_strategy
 from training.evaluation.evaluator import Evaluator
-from training.runs.checkpoint_folder import whole
+from training.runs.checkpoint_folder import valid_checkpoints
 from training.runs.run_folder import CHECKPOINT, RUN_LOG
-from training.runtime.cpu_sharding import core_shares, may_share
+from training.runtime.cpu_sharding import can_shard, num_shards
 from training.runtime.memory_estimate import available_bytes, check_memory, encoder_configs
 from training.runtime.mixed_precision import LossScale
-from training.runtime.resource_usage import trained_size
+from training.runtime.resource_usage import count_trainable_weights
 from training.tasks.protocol import Task
 
 logger = logging.getLogger("kmha")
@@ -43,7 +43,7 @@ def train(
     inputs: Inputs,
     validation: Source,
     folder: Path,
-    start: Start | None = None,
+    start: StartingModel | None = None,
     coordinator: Coordinator = SINGLE_WORKER,
 ) -> tuple[Any, Evaluator, TrainingProgress]:
     """Trains the model of the data's task.
@@ -61,19 +61,19 @@ def train(
         The model with its best weights, its judge, and how the training went.
     """
     strategy = _strategy(config, data.task, coordinator)
-    shares = core_shares() if may_share(config, data.task) else 1
+    shards = num_shards() if can_shard(config, data.task) else 1
     training_sets = inputs.training_sets(
         data.task,
         data.train,
         data.labels,
         config.train.seed,
         full_shapes=_compiled(config.train.jit),
-        divisor=strategy.num_replicas_in_sync // coordinator.count * shares,
+        divisor=strategy.num_replicas_in_sync // coordinator.count * shards,
     )
     source = training_sets.of(0, last=True)
     lengths = source.buckets([validation], config.train.buckets)
     plans = epoch_plans(source, lengths, config.train, 0)
-    check_rows(plans, config.train, strategy.num_replicas_in_sync, data.train.examples.origin)
+    check_enough_rows(plans, config.train, strategy.num_replicas_in_sync, data.train.examples.origin)
     # Of large data all parts of an epoch are as long as the first, but for chance.
     batches = len(plans) * training_sets.per_epoch
     pairs = len(source.rows) if data.task.num_texts == 2 else 0
@@ -83,15 +83,15 @@ def train(
         if start is not None:
             model = start.build()
         else:
-            model = initial_model(config, data.task, source, inputs.preprocessor, data.labels)
+            model = build_initial_model(config, data.task, source, inputs.preprocessor, data.labels)
         # What a GPU has free is TensorFlow's to know; there it says so itself.
         if not tf.config.list_logical_devices("GPU"):
-            check_memory(encoder_configs(model), trained_size(model), plans, available_bytes())
+            check_memory(encoder_configs(model), count_trainable_weights(model), plans, available_bytes())
         new_ngrams = has_new_ngrams(config)
         freeze(model, config.finetune.frozen_layers, new_ngrams)
-        trained = trained_with_teacher(data.task, model)
+        trained = trainable_part(data.task, model)
         step, average = _step_and_average(
-            config, data.task, model, trained, strategy, batches, new_ngrams, shares
+            config, data.task, model, trained, strategy, batches, new_ngrams, shards
         )
     check_same_weights(coordinator, model.variables)
     evaluator = Evaluator(model, data.task, data.labels, lengths)
@@ -118,14 +118,14 @@ def train(
     if config.resume:
         # All of them: where the newest turns out to be damaged, every worker takes the one before it.
         for name in coordinator.broadcast(
-            "checkpoints", lambda: [path.name for path in whole(loop.checkpoint)]
+            "checkpoints", lambda: [path.name for path in valid_checkpoints(loop.checkpoint)]
         ):
             coordinator.copy_from_chief(loop.checkpoint / name)
     # Of pairs there are many combinations, more than anybody would read.
     shown = ", ".join(map(str, lengths)) if inputs.preprocessor.num_texts == 1 else f"{len(lengths)} shapes"
     share = computed_share(plans, source.lengths)
     counted = f"{batches:,} batches an epoch, padded to {shown}: {share:.2f} times the real tokens"
-    logger.info(f"{trained_size(model):,} weights, {counted}")
+    logger.info(f"{count_trainable_weights(model):,} weights, {counted}")
     return model, evaluator, loop.run(resume=config.resume)
 
 
@@ -159,7 +159,7 @@ def _step_and_average(
     strategy: tf.distribute.Strategy,
     batches: int,
     new_ngrams: bool,
-    shares: int,
+    shards: int,
 ) -> tuple[TrainingStep, WeightAverage | None]:
     """The training step of a run with so many batches an epoch; call it in the scope of the strategy.
 
@@ -191,7 +191,7 @@ def _step_and_average(
         accumulation_steps=optimizer.accumulation_steps,
         loss_scale=LossScale() if config.precision == "float16" else None,
         forward=lambda features: task.forward(trained, features),
-        shares=shares,
+        shards=shards,
     )
     average = WeightAverage(weights, strategy, optimizer.ema_decay) if optimizer.ema_decay else None
     return step, average
@@ -206,8 +206,8 @@ def _callbacks(
     config: FitConfig, metric: str, batches: int, parts: int, folder: Path
 ) -> list[keras.callbacks.Callback]:
     callbacks: list[keras.callbacks.Callback] = [
-        Progress(batches * config.train.epochs, metric, parts),
-        EpochTable(folder / RUN_LOG, append=config.resume),
+        ProgressBar(batches * config.train.epochs, metric, parts),
+        EpochLog(folder / RUN_LOG, append=config.resume),
     ]
     if config.tensorboard:
         callbacks.append(keras.callbacks.TensorBoard(str(folder / "tensorboard")))

@@ -33,7 +33,7 @@ class Abstention:
         return dataclasses.asdict(self)
 
 
-def evaluated(abstain_below: float, sure: np.ndarray, right: np.ndarray) -> Abstention:
+def evaluate_threshold(abstain_below: float, sure: np.ndarray, right: np.ndarray) -> Abstention:
     """What a threshold does on rows.
 
     Args:
@@ -52,7 +52,7 @@ def evaluated(abstain_below: float, sure: np.ndarray, right: np.ndarray) -> Abst
     )
 
 
-def most_answers(sure: np.ndarray, right: np.ndarray, precision: float) -> Abstention | None:
+def choose_threshold(sure: np.ndarray, right: np.ndarray, precision: float) -> Abstention | None:
     """The threshold that leaves the most answers, of which a wanted share is right.
 
     The share that is right on these rows is not enough: among many thresholds there is always one that these rows
@@ -78,10 +78,10 @@ def most_answers(sure: np.ndarray, right: np.ndarray, precision: float) -> Abste
         return None
     last = good[-1]
     if last == len(ranked) - 1:
-        return evaluated(0.0, sure, right)
+        return evaluate_threshold(0.0, sure, right)
     # Midway between the last answer and the next row: what another copy rounds otherwise stays on its side.
     cut = np.float32((float(ranked[last]) + float(ranked[last + 1])) / 2)
-    return evaluated(float(cut if cut > ranked[last + 1] else ranked[last]), sure, right)
+    return evaluate_threshold(float(cut if cut > ranked[last + 1] else ranked[last]), sure, right)
 
 
 def _at_least(hits: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -19,10 +19,10 @@ from training.data.masked_batches import MaskedSource
 from training.data.packing import cut_pieces
 from training.data.sentence_batches import read_sentences
 from training.data.sources import file_source, read_examples
-from training.evaluation.model_calibration import one_answer
+from training.evaluation.model_calibration import top_predictions
 from training.io.example_store import ExampleSet
-from training.runtime.cpu_sharding import in_shares
-from training.runtime.traced import traced_once
+from training.runtime.cpu_sharding import run_sharded
+from training.runtime.traced import trace_once
 from training.tasks.classify.task import ClassifyTask
 from training.tasks.masked_lm.task import MaskedLmTask, kept_task
 from training.tasks.match.rows import DEFAULT_PAIRS, DEFAULT_TRIPLETS, QUERY
@@ -57,19 +57,19 @@ class Evaluator:
 
     def __post_init__(self):
         self._read = self.task.reader(self.model)
-        self._logits = traced_once(
-            lambda features: in_shares(lambda part: self.model(part, training=False), features)
+        self._logits = trace_once(
+            lambda features: run_sharded(lambda part: self.model(part, training=False), features)
         )
 
-    def answers(self, source: Source) -> Any:
+    def predict(self, source: Source) -> Any:
         """What the task makes of the model's outputs, in the order of the source's rows."""
         return self._read(source, self._outputs(source))
 
-    def raw(self, source: Source) -> np.ndarray:
+    def raw_outputs(self, source: Source) -> np.ndarray:
         """What comes before probabilities: of rows logits float32 [R, C], of a tagger's words scores float32 [N, K]."""
         return self._gathered(source, self._outputs(source))
 
-    def raw_and_answers(self, source: Source) -> tuple[np.ndarray, Any]:
+    def raw_and_predictions(self, source: Source) -> tuple[np.ndarray, Any]:
         """What `raw` and `answers` give, by asking the model once."""
         outputs = list(self._outputs(source))
         return self._gathered(source, outputs), self._read(source, outputs)
@@ -90,7 +90,7 @@ class Evaluator:
 
     def validate(self, source: Source, part: Part) -> dict[str, float]:
         """Loss and the task's metric, for the end of an epoch."""
-        scores = self._scores(part, self.answers(source))
+        scores = self._scores(part, self.predict(source))
         return {name: float(scores[name]) for name in ("loss", self.task.metric)}
 
     def _scores(self, part: Part, answers: Any) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Evaluator:
         return scores
 
 
-def task_of_bundle(bundle: Bundle, given: GivenColumns, available: Sequence[str]) -> tuple[Task, Columns]:
+def resolve_task(bundle: Bundle, given: GivenColumns, available: Sequence[str]) -> tuple[Task, Columns]:
     """The task of a bundle, to read and score rows with, and the columns it reads.
 
     Args:
@@ -192,13 +192,13 @@ def _known(name: str, available: Sequence[str]) -> str:
     return name if name in available else ""
 
 
-def rows_of(examples: ExampleSet, rows: np.ndarray) -> list[Any]:
+def read_inputs(examples: ExampleSet, rows: np.ndarray) -> list[Any]:
     """What a bundle answers of some rows: texts, or pairs of texts."""
     columns = [examples.read_texts(rows, field) for field in range(len(examples.texts))]
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
-def bundle_scores(
+def evaluate_file(
     bundle: Bundle, path: Path, given: GivenColumns, intervals: bool, folder: Path
 ) -> dict[str, Any]:
     """Scores of a bundle on a file.
@@ -213,18 +213,18 @@ def bundle_scores(
     Raises:
         InputError: The file or a row of it cannot be used.
     """
-    task, part, answers = asked_rows(bundle, path, given, folder)
+    task, part, answers = predict_file(bundle, path, given, folder)
     decision = {"thresholds": bundle.thresholds}
     scores = task.scores(part, bundle.labels, answers, decision, intervals)
     if bundle.abstain_below is not None:
-        from training.evaluation.abstention import evaluated
+        from training.evaluation.abstention import evaluate_threshold
 
-        sure_and_right = one_answer(task, part, bundle.labels, answers, bundle.thresholds)
-        scores["abstention"] = evaluated(bundle.abstain_below, *sure_and_right).values()
+        sure_and_right = top_predictions(task, part, bundle.labels, answers, bundle.thresholds)
+        scores["abstention"] = evaluate_threshold(bundle.abstain_below, *sure_and_right).values()
     return scores
 
 
-def asked_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> tuple[Task, Part, Any]:
+def predict_file(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> tuple[Task, Part, Any]:
     """The task of a bundle, the rows of a file, and what the bundle answers to them; see `bundle_scores`."""
     task, part = read_rows(bundle, path, given, folder)
     examples = part.examples
@@ -234,19 +234,19 @@ def asked_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) ->
         tokens, _ = cut_pieces(examples, bundle.preprocessor, folder / "tokens")
         pieces = MaskedSource(tokens, part.rows, task.masking)
         evaluator = Evaluator(bundle.model, task, bundle.labels, pieces.buckets([], MOST_BUCKETS))
-        return task, part, evaluator.answers(pieces)
-    return task, part, probabilities_of(bundle, part)
+        return task, part, evaluator.predict(pieces)
+    return task, part, predict_examples(bundle, part)
 
 
 def read_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> tuple[Task, Part]:
     """The task of a bundle, and the rows of a file; see `bundle_scores`."""
     source = file_source(path)
-    task, columns = task_of_bundle(bundle, given, source.columns or ())
+    task, columns = resolve_task(bundle, given, source.columns or ())
     examples = read_examples(source, task, columns, folder)
     return task, Part(examples, np.arange(len(examples)))
 
 
-def read_some_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> tuple[Task, Part]:
+def read_labelled_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> tuple[Task, Part]:
     """As `read_rows`; raises InputError also where the file of --data has no row."""
     task, part = read_rows(bundle, path, given, folder)
     if not len(part.rows):
@@ -254,9 +254,9 @@ def read_some_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path
     return task, part
 
 
-def probabilities_of(bundle: Bundle, part: Part) -> np.ndarray:
+def predict_examples(bundle: Bundle, part: Part) -> np.ndarray:
     """What a bundle answers to texts or pairs, of which not all are in memory at once: float32 [R, C]."""
     chunks = [part.rows[i : i + CHUNK_ROWS] for i in range(0, len(part.rows), CHUNK_ROWS)]
     # No rows make no chunk.
-    found = [bundle.probabilities(rows_of(part.examples, chunk)) for chunk in chunks or [part.rows]]
+    found = [bundle.probabilities(read_inputs(part.examples, chunk)) for chunk in chunks or [part.rows]]
     return np.concatenate(found)

@@ -18,7 +18,7 @@ from training.losses.distillation import softened
 from training.tasks.protocol import Part
 
 # Fewer say too little.
-LEAST_ROWS = 100
+MIN_ROWS = 100
 LOWEST, HIGHEST = 0.05, 20.0
 _MOST_BIAS = 10.0
 # How far the logarithm of a label's temperature, and its bias, are likely to be from those of all labels together.
@@ -37,13 +37,13 @@ def fit_temperature(logits: np.ndarray, true_ids: np.ndarray) -> Calibration | N
         None where the rows are too few, or no temperature lowers their loss.
     """
     logits = np.asarray(logits, np.float64)
-    if len(logits) < LEAST_ROWS:
+    if len(logits) < MIN_ROWS:
         return None
     picked = logits[np.arange(len(logits)), true_ids]
-    return lowest_loss(lambda scale: float((logsumexp(logits * scale, axis=1) - picked * scale).sum()))
+    return minimize_loss(lambda scale: float((logsumexp(logits * scale, axis=1) - picked * scale).sum()))
 
 
-def lowest_loss(loss) -> Calibration | None:
+def minimize_loss(loss) -> Calibration | None:
     """The temperature T with the lowest loss of 1 / T, a function that gives the sum over all rows in nats.
 
     Returns:
@@ -59,7 +59,7 @@ def lowest_loss(loss) -> Calibration | None:
     return Calibration((1.0 / scale,)) if loss(scale) < loss(1.0) else None
 
 
-def fit_each(logits: np.ndarray, true: np.ndarray) -> Calibration | None:
+def fit_per_label(logits: np.ndarray, true: np.ndarray) -> Calibration | None:
     """A temperature and a bias for each of some labels that may hold together.
 
     Args:
@@ -70,7 +70,7 @@ def fit_each(logits: np.ndarray, true: np.ndarray) -> Calibration | None:
         None where the rows are too few, or nothing lowers their loss.
     """
     logits, true = np.asarray(logits, np.float64), np.asarray(true) != 0
-    if len(logits) < LEAST_ROWS:
+    if len(logits) < MIN_ROWS:
         return None
     shared = _yes_or_no(logits.ravel(), true.ravel(), np.zeros(2), 1.0)
     own = [shared]
@@ -103,13 +103,15 @@ def _loss(logits: np.ndarray, true: np.ndarray) -> float:
 _LEAST_PROBABILITY = 1e-30
 
 
-def gives_probabilities(model: Any) -> bool:
+def can_calibrate(model: Any) -> bool:
     """Whether the answers of a model to a row, or a word, are probabilities that can be calibrated."""
     kind = task_of(model)
     return kind in (CLASSIFY, TAG) or (kind == MATCH and model.target != "graded")
 
 
-def fitted(model: Any, task: Any, part: Part, labels: Sequence[str], raw: np.ndarray) -> Calibration | None:
+def fit_calibration(
+    model: Any, task: Any, part: Part, labels: Sequence[str], raw: np.ndarray
+) -> Calibration | None:
     """The calibration of a model that fits labelled rows; rows whose label it does not know say nothing.
 
     Args:
@@ -125,15 +127,15 @@ def fitted(model: Any, task: Any, part: Part, labels: Sequence[str], raw: np.nda
     if task_of(model) == TAG:
         return _tag_temperature(model, raw, *tag_ids(task, part, labels))
     if task_of(model) == CLASSIFY and model.multi_label:
-        return fit_each(raw, task.targets(part, labels))
+        return fit_per_label(raw, task.targets(part, labels))
     if task_of(model) == MATCH and model.target == "binary":
-        return fit_each(raw, task.targets(part, labels)[:, :1])
+        return fit_per_label(raw, task.targets(part, labels)[:, :1])
     ids, _ = label_ids(part.examples, part.rows, labels)
     known = ids < len(labels)
     return fit_temperature(raw[known], ids[known])
 
 
-def one_answer(
+def top_predictions(
     task: Any,
     part: Part,
     labels: Sequence[str],
@@ -157,7 +159,7 @@ def one_answer(
     return np.where(match, score, np.float32(1) - score), match == (task.targets(part, labels)[:, 0] > 0)
 
 
-def told(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+def before_and_after(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     """Calibration error and loss of the same rows before and after, from their scores, as JSON values."""
     return {
         name: value
@@ -166,7 +168,7 @@ def told(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def described(calibration: Calibration, before: dict[str, Any], after: dict[str, Any]) -> str:
+def describe_calibration(calibration: Calibration, before: dict[str, Any], after: dict[str, Any]) -> str:
     """One line that tells the temperatures and what they did to the calibration error."""
     lowest, highest = min(calibration.temperatures), max(calibration.temperatures)
     shown = f"temperature {lowest:.3f}" + (f" to {highest:.3f}" if highest > lowest else "")
@@ -188,7 +190,7 @@ def _tag_temperature(
     model: Any, scores: np.ndarray, ids: np.ndarray, counts: np.ndarray
 ) -> Calibration | None:
     """The temperature under which the right tags of words, over all paths, are the most probable."""
-    if (ids >= 0).sum() < LEAST_ROWS:
+    if (ids >= 0).sum() < MIN_ROWS:
         return None
     signature = [
         tf.TensorSpec([None, None, model.num_labels]),
@@ -211,7 +213,7 @@ def _tag_temperature(
             total -= np.log(np.maximum(right, _LEAST_PROBABILITY)).sum()
         return float(total)
 
-    return lowest_loss(loss)
+    return minimize_loss(loss)
 
 
 def _batches(scores: np.ndarray, ids: np.ndarray, counts: np.ndarray) -> Any:

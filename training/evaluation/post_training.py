@@ -8,7 +8,7 @@ from kmha.calibration import Calibration, calibrate
 from training.data.inputs import Inputs, Source
 from training.data.load import Data
 from training.evaluation.evaluator import Evaluator
-from training.evaluation.model_calibration import fitted, gives_probabilities, told
+from training.evaluation.model_calibration import before_and_after, can_calibrate, fit_calibration
 
 logger = logging.getLogger("kmha")
 
@@ -29,11 +29,11 @@ class BeforeCalibration:
 
     def told(self, after: dict[str, Any]) -> dict[str, Any]:
         """What metrics.json says of it, beside the scores of the same rows now."""
-        parts = {name: told(scores, after[name]) for name, scores in self.scores.items()}
+        parts = {name: before_and_after(scores, after[name]) for name, scores in self.scores.items()}
         return self.calibration.values() | parts
 
 
-def calibrated(
+def calibrate_on_validation(
     data: Data, inputs: Inputs, evaluator: Evaluator, validation: Source
 ) -> BeforeCalibration | None:
     """Calibrates a trained model on validation rows, in which it decides as before.
@@ -48,17 +48,17 @@ def calibrated(
         None where the model stays as it is.
     """
     task, labels = data.task, data.labels
-    if not gives_probabilities(evaluator.model):
+    if not can_calibrate(evaluator.model):
         return None
-    raw, answers = evaluator.raw_and_answers(validation)
-    found = fitted(evaluator.model, task, data.validation, labels, raw)
+    raw, answers = evaluator.raw_and_predictions(validation)
+    found = fit_calibration(evaluator.model, task, data.validation, labels, raw)
     if found is None:
         logger.info("not calibrated: too few validation rows, or no temperature makes them more probable")
         return None
     decision = task.decision(data.validation, labels, answers)
     scores = {"validation": task.scores(data.validation, labels, answers, decision)}
     if data.test is not None:
-        answers = evaluator.answers(inputs.evaluated("test", task.targets(data.test, labels)))
+        answers = evaluator.predict(inputs.evaluated("test", task.targets(data.test, labels)))
         scores["test"] = task.scores(data.test, labels, answers, decision)
     calibrate(evaluator.model, found)
     if "thresholds" in decision:

@@ -13,10 +13,10 @@ from kmha.calibration import Calibration, calibrate
 from kmha.tags.tagging import Decoder
 from training.cli.column_flags import GivenColumns
 from training.data.inputs import cut_parts
-from training.evaluation.abstention import Abstention, most_answers
-from training.evaluation.evaluator import Evaluator, read_some_rows
-from training.evaluation.model_calibration import fitted, one_answer
-from training.evaluation.reliability import Reliability, reliability
+from training.evaluation.abstention import Abstention, choose_threshold
+from training.evaluation.evaluator import Evaluator, read_labelled_rows
+from training.evaluation.model_calibration import fit_calibration, top_predictions
+from training.evaluation.reliability import ReliabilityBins, reliability_bins
 from training.tasks.protocol import Part, Task
 
 EVALUATED_LENGTHS = 8
@@ -26,7 +26,7 @@ _TITLES = {UNCALIBRATED: "without calibration", RUN: "as the run is", FITTED: "f
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class LabelledOutputs:
     """Labelled rows and what a bundle says of them.
 
     Attributes:
@@ -44,7 +44,7 @@ class Rows:
     counts: np.ndarray | None
 
     @classmethod
-    def read(cls, bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> "Rows":
+    def read(cls, bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> "LabelledOutputs":
         """Asks a bundle about the rows of a file.
 
         Args:
@@ -56,12 +56,14 @@ class Rows:
         Raises:
             InputError: The file or a row of it cannot be used, or it has none.
         """
-        task, part = read_some_rows(bundle, path, given, folder)
+        task, part = read_labelled_rows(bundle, path, given, folder)
         inputs = cut_parts(bundle.preprocessor, {"judged": part}, folder, windows=task.windows)
         read = inputs.evaluated("judged", task.targets(part, bundle.labels))
         evaluator = Evaluator(bundle.model, task, bundle.labels, read.buckets([], EVALUATED_LENGTHS))
         words: Any = read
-        return cls(bundle, task, part, evaluator.raw(read), words.word_counts if bundle.task == TAG else None)
+        return cls(
+            bundle, task, part, evaluator.raw_outputs(read), words.word_counts if bundle.task == TAG else None
+        )
 
     def answers(self, raw: np.ndarray) -> Any:
         """What the model as it is now makes of logits or scores: probabilities, or `Tagged`."""
@@ -87,11 +89,11 @@ class Rows:
             targets = self.task.targets(self.part, labels)
             true = targets if self.bundle.multi_label else targets[:, :1]
             return answers.ravel(), true.ravel() > 0
-        return one_answer(self.task, self.part, labels, answers, None)
+        return top_predictions(self.task, self.part, labels, answers, None)
 
 
 @dataclasses.dataclass(frozen=True)
-class Recalibrated:
+class Recalibration:
     """What was found.
 
     Attributes:
@@ -106,7 +108,7 @@ class Recalibrated:
     total: Calibration
     change: Calibration | None
     scores: dict[str, dict[str, Any]]
-    diagrams: list[Reliability]
+    diagrams: list[ReliabilityBins]
     expected: float | None
     abstention: Abstention | None
 
@@ -144,7 +146,7 @@ class Recalibrated:
                 yield f"no probability is high enough for {self.expected:g} right answers: the run never abstains"
 
 
-def recalibrated(rows: Rows, refit: bool, precision: float | None) -> Recalibrated:
+def recalibrate(rows: LabelledOutputs, refit: bool, precision: float | None) -> Recalibration:
     """Judges a run on rows, in up to three states.
 
     Args:
@@ -153,7 +155,7 @@ def recalibrated(rows: Rows, refit: bool, precision: float | None) -> Recalibrat
         precision: Share of answers to be right, for which to find the probability to abstain below.
     """
     bundle, now = rows.bundle, Calibration.of(rows.bundle.details)
-    change = fitted(bundle.model, rows.task, rows.part, bundle.labels, rows.raw) if refit else None
+    change = fit_calibration(bundle.model, rows.task, rows.part, bundle.labels, rows.raw) if refit else None
     states = {UNCALIBRATED: now.undone(), RUN: Calibration()}
     if change is not None:
         states[FITTED] = change
@@ -163,11 +165,11 @@ def recalibrated(rows: Rows, refit: bool, precision: float | None) -> Recalibrat
         calibrate(bundle.model, state)
         answers, scores[name] = rows.evaluated(state.applied(rows.raw).astype(np.float32), thresholds)
         calibrate(bundle.model, state.undone())
-        diagrams.append(reliability(_TITLES[name], *rows.sure_and_right(answers), scores[name]["ece"]))
+        diagrams.append(reliability_bins(_TITLES[name], *rows.sure_and_right(answers), scores[name]["ece"]))
         if precision is not None:
-            sure_and_right = one_answer(rows.task, rows.part, bundle.labels, answers, thresholds)
+            sure_and_right = top_predictions(rows.task, rows.part, bundle.labels, answers, thresholds)
     abstention = None
     if precision is not None and sure_and_right is not None:
-        abstention = most_answers(*sure_and_right, precision)
+        abstention = choose_threshold(*sure_and_right, precision)
     total = now if change is None else change.after(now)
-    return Recalibrated(total, change, scores, [diagrams[0], diagrams[-1]], precision, abstention)
+    return Recalibration(total, change, scores, [diagrams[0], diagrams[-1]], precision, abstention)

@@ -8,25 +8,25 @@ from training.metrics.classification import CALIBRATION_BINS, calibration_bins
 
 
 @dataclasses.dataclass(frozen=True)
-class Reliability:
+class ReliabilityBins:
     """What rows say of probabilities in bins of equal width.
 
     Attributes:
         title: Of the model that gave them.
         error: The expected calibration error; None without rows.
         rows: How many probabilities are in each bin, int64 [15].
-        sure: Their mean, NaN where there are none, float64 [15].
-        right: The share of right ones, NaN where there are none, float64 [15].
+        confidence: Their mean, NaN where there are none, float64 [15].
+        accuracy: The share of right ones, NaN where there are none, float64 [15].
     """
 
     title: str
     error: float | None
     rows: np.ndarray
-    sure: np.ndarray
-    right: np.ndarray
+    confidence: np.ndarray
+    accuracy: np.ndarray
 
 
-def reliability(title: str, sure: np.ndarray, right: np.ndarray, error: float | None) -> Reliability:
+def reliability_bins(title: str, sure: np.ndarray, right: np.ndarray, error: float | None) -> ReliabilityBins:
     """The bins of probabilities, those of `training.metrics.classification.calibration_error`.
 
     Args:
@@ -39,4 +39,4 @@ def reliability(title: str, sure: np.ndarray, right: np.ndarray, error: float | 
     rows = np.bincount(bins, minlength=CALIBRATION_BINS)
     with np.errstate(invalid="ignore"):
         means = (np.bincount(bins, weights, CALIBRATION_BINS) / rows for weights in (sure, right))
-        return Reliability(title, error, rows, *means)
+        return ReliabilityBins(title, error, rows, *means)

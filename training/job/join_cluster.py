@@ -14,14 +14,14 @@ from kmha.errors import InputError
 from kmha.quiet import import_tensorflow
 from training.config.config import FitConfig
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
-from training.distributed.tf_config import VARIABLE, check_port, cluster_of, meet
+from training.distributed.tf_config import TF_CONFIG, check_port_is_free, parse_tf_config, wait_for_workers
 from training.runs.run_folder import run_folder
 
 logger = logging.getLogger("kmha")
 
 
 @contextlib.contextmanager
-def joined(config: FitConfig) -> Iterator[Coordinator]:
+def join_cluster(config: FitConfig) -> Iterator[Coordinator]:
     """The workers that train together; inside, all but the chief say nothing.
 
     Args:
@@ -32,33 +32,33 @@ def joined(config: FitConfig) -> Iterator[Coordinator]:
         WorkerLost: Another worker is gone, or did not come.
         Interrupted: Another worker was interrupted.
     """
-    cluster = cluster_of(os.environ.get(VARIABLE))
+    cluster = parse_tf_config(os.environ.get(TF_CONFIG))
     if cluster is None or cluster.count == 1:
         yield SINGLE_WORKER
         return
     if config.strategy != "auto":
         raise InputError(
-            f"--strategy: expected auto for the {cluster.count} workers of {VARIABLE}, got {config.strategy}"
+            f"--strategy: expected auto for the {cluster.count} workers of {TF_CONFIG}, got {config.strategy}"
         )
-    check_port(cluster)
+    check_port_is_free(cluster)
     logger.info(f"worker {cluster.index} of {cluster.count} waits for the others")
-    meet(cluster)
+    wait_for_workers(cluster)
     coordinators = []
 
     def connect() -> None:
-        from training.distributed.collectives import Connected
+        from training.distributed.collectives import MultiWorkerCoordinator
 
-        coordinators.append(Connected(cluster))
+        coordinators.append(MultiWorkerCoordinator(cluster))
 
     with _dying_of_signals():
         import_tensorflow(connect)
-    from training.distributed.collectives import ending_together
+    from training.distributed.collectives import propagate_failures
 
-    with ending_together(coordinators[0]), _only_the_chief_speaks(coordinators[0]):
+    with propagate_failures(coordinators[0]), _only_the_chief_speaks(coordinators[0]):
         yield coordinators[0]
 
 
-def own_settings(config: FitConfig, coordinator: Coordinator) -> FitConfig:
+def worker_config(config: FitConfig, coordinator: Coordinator) -> FitConfig:
     """The settings of this worker: the chief says whether a run is gone on with, and alone writes where others read."""
     if coordinator.count == 1:
         return config
@@ -71,7 +71,7 @@ def own_settings(config: FitConfig, coordinator: Coordinator) -> FitConfig:
 
 
 @contextlib.contextmanager
-def place(config: FitConfig, coordinator: Coordinator) -> Iterator[Path]:
+def worker_folder(config: FitConfig, coordinator: Coordinator) -> Iterator[Path]:
     """The folder to write into: of the chief as `run_folder`, of the others one that goes when the block ends."""
     if coordinator.is_chief:
         with run_folder(config) as folder:

@@ -15,9 +15,9 @@ from training.data.load import describe, load_data
 from training.distributed.coordinator import Coordinator
 from training.engine.consistency import check_same_rows, check_same_settings
 from training.io.scratch_folder import named, scratch_folder
-from training.job.join_cluster import joined, own_settings, place
+from training.job.join_cluster import join_cluster, worker_config, worker_folder
 from training.runs.run_folder import METRICS, check_same_data
-from training.runtime.malloc_tuning import keep_freed_memory
+from training.runtime.malloc_tuning import tune_malloc
 from training.runtime.resource_usage import Cost
 from training.tasks.create import make_task
 
@@ -41,11 +41,11 @@ def fit(config: FitConfig) -> dict[str, Any] | None:
         WorkerLost: Another worker is gone.
     """
     config = resolve_task_defaults(config)
-    with joined(config) as coordinator:
+    with join_cluster(config) as coordinator:
         check_settings(config)
         if coordinator.count > 1:
             check_same_settings(coordinator, config, len(coordinator.strategy.extended.worker_devices))
-        config = own_settings(config, coordinator)
+        config = worker_config(config, coordinator)
         metrics = None
         with contextlib.suppress(NotChief):
             metrics = _fit(config, coordinator)
@@ -55,9 +55,9 @@ def fit(config: FitConfig) -> dict[str, Any] | None:
 
 
 def _fit(config: FitConfig, coordinator: Coordinator) -> dict[str, Any]:
-    with place(config, coordinator) as folder, scratch_folder(folder) as scratch:
+    with worker_folder(config, coordinator) as folder, scratch_folder(folder) as scratch:
         started, cost = time.monotonic(), Cost()
-        with cost.of("data"), named(scratch):
+        with cost.measure("data"), named(scratch):
             data = load_data(config, make_task(config.task, task_section(config)), scratch)
         check_same_data(folder, data.origins, config.resume)
         check_same_answers(config, data.task, data.labels, data.origins["train"]["name"])
@@ -67,11 +67,13 @@ def _fit(config: FitConfig, coordinator: Coordinator) -> dict[str, Any]:
             logger.info(line)
 
         def start() -> None:
-            from training.runtime.cpu_sharding import cores, split_cores, wanted_shares
+            from training.runtime.cpu_sharding import choose_num_shards, configure_shards, intra_op_cores
 
-            keep_freed_memory()
+            tune_malloc()
             alone = coordinator.count == 1
-            split_cores(wanted_shares(config, data.task, len(data.train.rows), cores()) if alone else 1)
+            configure_shards(
+                choose_num_shards(config, data.task, len(data.train.rows), intra_op_cores()) if alone else 1
+            )
 
         import_tensorflow(start)
         from training.job.train_and_evaluate import train_and_evaluate

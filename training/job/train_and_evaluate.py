@@ -20,16 +20,16 @@ from training.data.large_data import Large
 from training.data.load import Data
 from training.data.streamed import cut_for_training
 from training.data.tokenizer_training import make_preprocessor
-from training.distillation.task import DistillationTask, with_teacher
+from training.distillation.task import DistillationTask, add_teacher_predictions
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
-from training.engine.model_init import Start
+from training.engine.model_init import StartingModel
 from training.engine.trainer import train
 from training.evaluation.evaluator import Evaluator
-from training.evaluation.model_calibration import described
-from training.evaluation.post_training import BeforeCalibration, calibrated
+from training.evaluation.model_calibration import describe_calibration
+from training.evaluation.post_training import BeforeCalibration, calibrate_on_validation
 from training.reporting.report_data import ScoredSplit
-from training.runtime.mixed_precision import POLICIES, in_float32
-from training.runtime.resource_usage import Cost, trained_size
+from training.runtime.mixed_precision import POLICIES, to_float32
+from training.runtime.resource_usage import Cost, count_trainable_weights
 from training.tasks.protocol import Part
 
 logger = logging.getLogger("kmha")
@@ -92,7 +92,7 @@ def train_and_evaluate(
     scratch: Path,
     folder: Path,
     cost: Cost,
-    start: Start | None = None,
+    start: StartingModel | None = None,
     coordinator: Coordinator = SINGLE_WORKER,
 ) -> FitResult:
     """Trains a model on checked data and judges it.
@@ -115,7 +115,7 @@ def train_and_evaluate(
     keras.utils.set_random_seed(config.train.seed)
     checkpoint = checkpoint_of(config)
     vocabulary = checkpoint.vocabulary if checkpoint else None
-    with cost.of("tokens"):
+    with cost.measure("tokens"):
         large = Large(config.data.large_rows, config.train.seed)
         if start is not None:
             preprocessor = start.preprocessor
@@ -130,20 +130,20 @@ def train_and_evaluate(
         )
     for name, counts in inputs.counts.items():
         logger.info(counts.describe(name))
-    with cost.of("teacher") if config.distill.teacher else contextlib.nullcontext():
-        data, inputs = with_teacher(config, data, inputs, scratch)
-    with cost.of("training"), _dtype_policy(POLICIES[config.precision]), contextlib.closing(inputs):
+    with cost.measure("teacher") if config.distill.teacher else contextlib.nullcontext():
+        data, inputs = add_teacher_predictions(config, data, inputs, scratch)
+    with cost.measure("training"), _dtype_policy(POLICIES[config.precision]), contextlib.closing(inputs):
         validation = inputs.evaluated("validation", data.task.targets(data.validation, data.labels))
         model, evaluator, progress = train(config, data, inputs, validation, folder, start, coordinator)
     if not coordinator.is_chief:
         raise NotChief
-    with cost.of("judging"), _dtype_policy(POLICIES["float32"]):
-        model = in_float32(model)
+    with cost.measure("judging"), _dtype_policy(POLICIES["float32"]):
+        model = to_float32(model)
         evaluator = dataclasses.replace(evaluator, model=model)
-        before = calibrated(data, inputs, evaluator, validation) if config.calibrate else None
+        before = calibrate_on_validation(data, inputs, evaluator, validation) if config.calibrate else None
         decision, metrics, asked = _evaluate(data, inputs, evaluator, validation, before)
     if config.baseline:
-        with cost.of("baseline"):
+        with cost.measure("baseline"):
             metrics["baseline"] = _baseline(config, data, inputs, metrics[data.evaluated_name])
     if isinstance(data.task, DistillationTask):
         metrics["teacher"] = data.task.compare_with_teacher(
@@ -156,7 +156,7 @@ def train_and_evaluate(
         **({"parts_of_epoch": inputs.per_epoch} if inputs.per_epoch > 1 else {}),
         "data": dataclasses.asdict(data.summary),
         "tokens": {name: dataclasses.asdict(counts) for name, counts in inputs.counts.items()},
-        "cost": cost.values(trained_size(model)),
+        "cost": cost.values(count_trainable_weights(model)),
     }
     details = {
         "columns": data.columns.named,
@@ -187,7 +187,7 @@ def _evaluate(
 ) -> tuple[dict[str, Any], dict[str, Any], list[ScoredSplit]]:
     """The decision found on validation rows, the scores, and the answers to the rows that were not trained on."""
     task, labels, name = data.task, data.labels, data.evaluated_name
-    answers = evaluator.answers(validation)
+    answers = evaluator.predict(validation)
     decision = before.decision if before else task.decision(data.validation, labels, answers)
     asked = [ScoredSplit("validation", data.validation, answers)]
     metrics: dict[str, Any] = {
@@ -195,12 +195,12 @@ def _evaluate(
         "validation": task.scores(data.validation, labels, answers, decision),
     }
     if data.test is not None:
-        answers = evaluator.answers(inputs.evaluated("test", task.targets(data.test, labels)))
+        answers = evaluator.predict(inputs.evaluated("test", task.targets(data.test, labels)))
         asked.append(ScoredSplit("test", data.test, answers))
     metrics[name] = scores = task.scores(data.evaluated, labels, answers, decision, intervals=True)
     if before:
         metrics["calibration"] = before.told(metrics)
-        logger.info(f"{name}: {described(before.calibration, before.scores[name], scores)}")
+        logger.info(f"{name}: {describe_calibration(before.calibration, before.scores[name], scores)}")
     value = scores[task.metric]
     logger.info(f"{name}: {task.metric} {'is undefined for these rows' if value is None else f'{value:.4f}'}")
     return decision, metrics, asked

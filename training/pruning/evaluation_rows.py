@@ -12,7 +12,7 @@ from kmha.errors import InputError
 from kmha.features import WORD_MASK
 from training.cli.column_flags import GivenColumns
 from training.data.inputs import Inputs, Source, cut_parts
-from training.evaluation.evaluator import Evaluator, read_some_rows
+from training.evaluation.evaluator import Evaluator, read_labelled_rows
 from training.io.example_store import label_ids
 from training.tasks.protocol import Part, Task
 
@@ -47,7 +47,7 @@ class MeasuredRows:
         Raises:
             InputError: The file or a row of it cannot be used, or it has none.
         """
-        task, part = read_some_rows(bundle, path, given, folder)
+        task, part = read_labelled_rows(bundle, path, given, folder)
         inputs = cut_parts(bundle.preprocessor, {_NAME: part}, folder, windows=task.windows)
         return cls(bundle, _weighing(task), inputs)
 
@@ -123,7 +123,7 @@ class EvaluatedRows:
         """Loss, and the metric where the rows define it, of the model as it is now."""
         rows, bundle = self.rows, self.rows.bundle
         decision = {} if bundle.thresholds is None else {"thresholds": bundle.thresholds}
-        found = rows.task.scores(rows.part, bundle.labels, self.evaluator.answers(self.source), decision)
+        found = rows.task.scores(rows.part, bundle.labels, self.evaluator.predict(self.source), decision)
         return {name: found[name] for name in ("loss", rows.metric) if found.get(name) is not None}
 
 

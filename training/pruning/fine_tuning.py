@@ -10,7 +10,7 @@ from kmha.errors import InputError
 from training.cli.parser import parse
 from training.config.config import DataSection, FinetuneSection, FitConfig, task_section
 from training.data.sources import file_source
-from training.engine.model_init import Start
+from training.engine.model_init import StartingModel
 from training.runs.run_folder import CONFIG, RUN_LOG
 
 logger = logging.getLogger("kmha")
@@ -83,7 +83,7 @@ def _check_files(data: DataSection) -> None:
             raise InputError(f"{error}{hint}") from error
 
 
-def trained_on(config: FitConfig, start: Start, folder: Path, scratch: Path) -> Any:
+def trained_on(config: FitConfig, start: StartingModel, folder: Path, scratch: Path) -> Any:
     """Trains a model on, judged on the validation rows of its run; test rows only keep training rows away.
 
     Args:

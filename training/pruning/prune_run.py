@@ -11,7 +11,7 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MODEL
 from kmha.calibration import Calibration, calibrate
 from training.config.config import FitConfig
-from training.engine.model_init import Start
+from training.engine.model_init import StartingModel
 from training.job.fit_report import report_fit
 from training.pruning.apply import Cut, weight_counts
 from training.pruning.evaluation_rows import MeasuredRows
@@ -62,7 +62,7 @@ def write_pruned(
         CUT: rows.of(dataclasses.replace(bundle, model=cut.build())).evaluated().scores(),
     }
     details = {name: bundle.details[name] for name in ("pretrained",) if name in bundle.details}
-    start = Start(bundle.preprocessor, bundle.labels, _uncalibrated(cut.build, bundle), details)
+    start = StartingModel(bundle.preprocessor, bundle.labels, _uncalibrated(cut.build, bundle), details)
     fit_result, data = trained_on(config, start, folder, scratch)
     if bundle.abstain_below is not None:
         logger.info(

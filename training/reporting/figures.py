@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from training.evaluation.reliability import Reliability
+from training.evaluation.reliability import ReliabilityBins
 from training.reporting.blocks import Picture, score
 from training.reporting.matplotlib_style import ACCENT, FILL, INK, OTHER, QUIET, drawable, name_width, picture
 from training.reporting.reliability_diagram import draw_into
@@ -109,7 +109,7 @@ def confusion(matrix: np.ndarray, names: Sequence[str], expected: str, given: st
     return picture(alt, width, height, draw, fitted=False)
 
 
-def reliability_diagram(models: Sequence[Reliability]) -> Picture:
+def reliability_diagram(models: Sequence[ReliabilityBins]) -> Picture:
     """How often answers of each probability are right."""
     errors = ", ".join(f"{each.title} {score(each.error)}" for each in models)
     return picture(

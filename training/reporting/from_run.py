@@ -13,10 +13,10 @@ from training.cli.column_flags import GivenColumns
 from training.cli.parser import parse
 from training.config.config import FitConfig
 from training.data.inputs import cut_parts
-from training.evaluation.evaluator import asked_rows
+from training.evaluation.evaluator import predict_file
 from training.reporting.report_data import ReportData, ScoredSplit, file_sizes, most_tokens
 from training.reporting.reproducibility import rerun_command
-from training.runs.run_folder import CONFIG, METRICS, named_rows
+from training.runs.run_folder import CONFIG, METRICS, identify_rows
 
 _ROWS = "rows"
 
@@ -34,9 +34,9 @@ def report_data_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> 
         InputError: The file or a row of it cannot be used, it has none, or the run was trained on it.
     """
     manifest = read_manifest(run)
-    name, origins = named_rows(manifest, data)
+    name, origins = identify_rows(manifest, data)
     bundle = Bundle.load(run)
-    task, part, answers = asked_rows(bundle, data, given, folder)
+    task, part, answers = predict_file(bundle, data, given, folder)
     if not len(part.rows):
         raise InputError(f"--data {data}: expected a row or more, got none")
     scores = task.scores(part, bundle.labels, answers, {"thresholds": bundle.thresholds}, intervals=True)

@@ -8,7 +8,7 @@ from scipy.special import log_softmax, logit, softmax
 
 from kmha.calibration import Calibration
 from training.baselines.text_linear import compare
-from training.evaluation.reliability import Reliability, reliability
+from training.evaluation.reliability import ReliabilityBins, reliability_bins
 from training.metrics.classification import calibration_error
 from training.reporting import figures as pictures
 from training.reporting.answered_items import answered
@@ -134,8 +134,9 @@ def trust(report_data: ReportData) -> Iterator[Block | None]:
         return
     errors = [*(calibration_error(*pair) for pair in pairs[:-1]), report_data.scores.get("ece")]
     titles = ("without calibration", "as the run answers")[-len(pairs) :]
-    models: list[Reliability] = [
-        reliability(title, *pair, error) for title, pair, error in zip(titles, pairs, errors, strict=True)
+    models: list[ReliabilityBins] = [
+        reliability_bins(title, *pair, error)
+        for title, pair, error in zip(titles, pairs, errors, strict=True)
     ]
     if can_draw():
         yield pictures.reliability_diagram(models)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kmha.errors import InputError
-from training.evaluation.reliability import Reliability
+from training.evaluation.reliability import ReliabilityBins
 from training.io.atomic_write import atomic_write
 from training.metrics.classification import CALIBRATION_BINS
 from training.reporting.matplotlib_style import ACCENT, FILL, INK, QUIET
@@ -37,7 +37,7 @@ def check_picture(path: Path, flag: str = "--out") -> None:
         ) from None
 
 
-def draw(path: Path, models: Sequence[Reliability]) -> None:
+def draw(path: Path, models: Sequence[ReliabilityBins]) -> None:
     """Draws models side by side; the file stands there when it is whole.
 
     Args:
@@ -54,7 +54,7 @@ def draw(path: Path, models: Sequence[Reliability]) -> None:
         figure.savefig(beside, dpi=120, format=path.suffix[1:].lower())
 
 
-def draw_into(figure: Any, models: Sequence[Reliability]) -> None:
+def draw_into(figure: Any, models: Sequence[ReliabilityBins]) -> None:
     """Draws models side by side into a matplotlib figure; see `draw`."""
     axes = figure.subplots(2, len(models), squeeze=False, height_ratios=(4, 1), sharex=True)
     for column, model in enumerate(models):
@@ -67,10 +67,10 @@ def draw_into(figure: Any, models: Sequence[Reliability]) -> None:
     figure.legend(*handles, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def _draw_bins(axes: Any, model: Reliability) -> None:
+def _draw_bins(axes: Any, model: ReliabilityBins) -> None:
     edges = np.arange(CALIBRATION_BINS) / CALIBRATION_BINS
     width, filled = 1 / CALIBRATION_BINS, model.rows > 0
-    right, sure = model.right[filled], model.sure[filled]
+    right, sure = model.accuracy[filled], model.confidence[filled]
     places = edges[filled] + width / 2
     axes.bar(places, right, width * 0.9, color=FILL, label="right answers")
     axes.bar(
@@ -91,7 +91,7 @@ def _draw_bins(axes: Any, model: Reliability) -> None:
     axes.grid(color=QUIET, alpha=0.2)
 
 
-def _draw_rows(axes: Any, model: Reliability) -> None:
+def _draw_rows(axes: Any, model: ReliabilityBins) -> None:
     edges = np.arange(CALIBRATION_BINS) / CALIBRATION_BINS
     axes.bar(edges, model.rows, 0.9 / CALIBRATION_BINS, align="edge", color=QUIET)
     axes.set(xlim=(0, 1), xlabel="probability of the answer")

@@ -16,7 +16,7 @@ UNFINISHED = ".partial"
 _FILES, _PROGRESS = "files", "progress"
 
 
-def numbered(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in a folder, whole or not, the newest first."""
     if not folder.is_dir():
         return []
@@ -24,7 +24,7 @@ def numbered(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 
-def fault(checkpoint: Path) -> str:
+def find_damage(checkpoint: Path) -> str:
     """What is wrong with a checkpoint, as far as names and sizes of its files tell; empty: nothing."""
     try:
         written = json.loads((checkpoint / PROGRESS).read_text("utf-8"))
@@ -43,14 +43,14 @@ def fault(checkpoint: Path) -> str:
     return ""
 
 
-def whole(folder: Path) -> list[Path]:
+def valid_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in a folder without a fault, the newest first."""
-    return [checkpoint for checkpoint in numbered(folder) if not fault(checkpoint)]
+    return [checkpoint for checkpoint in list_checkpoints(folder) if not find_damage(checkpoint)]
 
 
-def newest_whole(folder: Path) -> Path | None:
+def newest_valid_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint in a folder without a fault; None: there is none."""
-    return next(iter(whole(folder)), None)
+    return next(iter(valid_checkpoints(folder)), None)
 
 
 def write_progress(checkpoint: Path, progress: dict[str, Any]) -> None:
@@ -64,24 +64,24 @@ def read_progress(checkpoint: Path) -> dict[str, Any]:
     return json.loads((checkpoint / PROGRESS).read_text("utf-8"))[_PROGRESS]
 
 
-def next_place(folder: Path) -> Path:
+def next_checkpoint_path(folder: Path) -> Path:
     """Where the next checkpoint goes; what a kill left of one that was being written is removed."""
     for path in folder.glob(f"*{UNFINISHED}"):
         shutil.rmtree(path, ignore_errors=True)
-    newest = next(iter(numbered(folder)), None)
+    newest = next(iter(list_checkpoints(folder)), None)
     return folder / f"{int(newest.name) + 1 if newest else 1:08d}"
 
 
-def leave_last(folder: Path, count: int) -> None:
+def remove_old_checkpoints(folder: Path, count: int) -> None:
     """Removes all checkpoints but the newest whole ones."""
-    kept = whole(folder)[:count]
-    for checkpoint in numbered(folder):
+    kept = valid_checkpoints(folder)[:count]
+    for checkpoint in list_checkpoints(folder):
         if checkpoint not in kept:
             # By another name first: what is half removed is none.
             shutil.rmtree(checkpoint.rename(checkpoint.with_suffix(UNFINISHED)), ignore_errors=True)
 
 
-def check_room(folder: Path, size: int, kept: int) -> None:
+def check_disk_space(folder: Path, size: int, kept: int) -> None:
     """Refuses a disk without room for the checkpoints that are kept and the next one beside them.
 
     Args:
@@ -93,7 +93,7 @@ def check_room(folder: Path, size: int, kept: int) -> None:
         InputError: Too little is free.
     """
     training_progress = next(path for path in (folder, *folder.parents) if path.exists())
-    expected = size * max(1, kept + 1 - len(numbered(folder)))
+    expected = size * max(1, kept + 1 - len(list_checkpoints(folder)))
     free = shutil.disk_usage(training_progress).free
     if free < expected:
         raise InputError(

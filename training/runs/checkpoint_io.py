@@ -13,11 +13,11 @@ from kmha.errors import InputError
 from training.cli.exceptions import CheckpointWriteError
 from training.runs.checkpoint_folder import (
     UNFINISHED,
-    fault,
-    leave_last,
-    next_place,
-    numbered,
+    find_damage,
+    list_checkpoints,
+    next_checkpoint_path,
     read_progress,
+    remove_old_checkpoints,
     write_progress,
 )
 
@@ -46,7 +46,7 @@ def write_checkpoint(folder: Path, state: tf.Module, progress: dict[str, Any], k
     beside = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        place = next_place(folder)
+        place = next_checkpoint_path(folder)
         beside = place.with_suffix(UNFINISHED)
         beside.mkdir()
         tf.train.Checkpoint(state=state).write(str(beside / _STATE))
@@ -56,7 +56,7 @@ def write_checkpoint(folder: Path, state: tf.Module, progress: dict[str, Any], k
             _to_disk(path)
         beside.rename(place)
         _to_disk(folder)
-        leave_last(folder, kept)
+        remove_old_checkpoints(folder, kept)
     except (OSError, tf.errors.OpError) as error:
         raise CheckpointWriteError(
             f"no checkpoint could be written into {folder}, {_reason(error)}"
@@ -72,11 +72,11 @@ def read_checkpoint(folder: Path, state: tf.Module) -> dict[str, Any]:
     Raises:
         InputError: There is no checkpoint, none is whole, or they belong to another model.
     """
-    checkpoints = numbered(folder)
+    checkpoints = list_checkpoints(folder)
     if not checkpoints:
         raise InputError(f"--resume: expected a checkpoint in {folder}, got none; start without --resume")
     for checkpoint in checkpoints:
-        reason = fault(checkpoint) or _restored(checkpoint, state)
+        reason = find_damage(checkpoint) or _restored(checkpoint, state)
         if not reason:
             return read_progress(checkpoint)
         logger.info(f"checkpoint {checkpoint} is damaged: {reason}; the one before it is tried")

@@ -19,16 +19,16 @@ from kmha.errors import InputError
 from training.cli.config_diff import differences
 from training.config.config import FitConfig, settings
 from training.io.scratch_folder import remove_left
-from training.runs.checkpoint_folder import fault, newest_whole, numbered
+from training.runs.checkpoint_folder import find_damage, list_checkpoints, newest_valid_checkpoint
 
 CHECKPOINT, RUN_LOG, METRICS, CONFIG = "checkpoint", "epochs.csv", "metrics.json", "config.toml"
 REPORT, CARD = "report.html", "report.md"
 # What the rows were when the run began; only an unfinished run has it.
 SOURCES = "sources.json"
 # Settings of one start, not of a run.
-HOW_TO_START = ("overwrite", "resume", "resume_or_begin")
+START_FLAGS = ("overwrite", "resume", "resume_or_begin")
 # They touch neither weights nor scores, so a run may go on with others than it began with.
-FREE = (
+CHANGEABLE_ON_RESUME = (
     *("out", "baseline", "report", "tensorboard"),
     *("train.checkpoint_steps", "train.checkpoint_minutes", "train.checkpoints_kept"),
 )
@@ -54,7 +54,7 @@ def run_folder(config: FitConfig) -> Iterator[Path]:
         beside.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {shown}: cannot write there, {error.strerror or error}") from error
-    with locked(beside, shown):
+    with lock_folder(beside, shown):
         try:
             _begin(beside, config)
             yield beside
@@ -66,20 +66,20 @@ def run_folder(config: FitConfig) -> Iterator[Path]:
         _put_in_place(beside, final)
 
 
-def kept_for_resume(config: FitConfig) -> bool:
+def can_resume(config: FitConfig) -> bool:
     """Whether an interrupted run of this place can be gone on with."""
     return has_checkpoint(_unfinished(config.out_folder().resolve()))
 
 
-def started(config: FitConfig) -> FitConfig:
+def resolve_resume(config: FitConfig) -> FitConfig:
     """The settings with --resume where they leave it to what stands there."""
-    resume = config.resume or (config.resume_or_begin and kept_for_resume(config))
+    resume = config.resume or (config.resume_or_begin and can_resume(config))
     return dataclasses.replace(config, resume=resume, resume_or_begin=False)
 
 
 def has_checkpoint(folder: Path) -> bool:
     """Whether an unfinished run holds a whole checkpoint."""
-    return newest_whole(folder / CHECKPOINT) is not None
+    return newest_valid_checkpoint(folder / CHECKPOINT) is not None
 
 
 def check_same_data(folder: Path, sources: dict[str, Any], resume: bool) -> None:
@@ -110,7 +110,7 @@ def _unfinished(final: Path) -> Path:
 
 def _recorded(config: FitConfig) -> dict[str, Any]:
     """The settings that make the run what it is."""
-    return {name: value for name, value in settings(config).items() if name not in HOW_TO_START}
+    return {name: value for name, value in settings(config).items() if name not in START_FLAGS}
 
 
 def _check_place(final: Path, shown: Path, overwrite: bool) -> None:
@@ -129,7 +129,7 @@ def _check_place(final: Path, shown: Path, overwrite: bool) -> None:
 def _check_beside(beside: Path, config: FitConfig) -> None:
     """Refuses to lose what stands in the place of the unfinished run, or to go on with the wrong one."""
     if config.resume:
-        damaged = [f"{path.name}: {fault(path)}" for path in numbered(beside / CHECKPOINT)]
+        damaged = [f"{path.name}: {find_damage(path)}" for path in list_checkpoints(beside / CHECKPOINT)]
         if (beside / CONFIG).exists() and damaged and not has_checkpoint(beside):
             raise InputError(
                 f"--resume: expected a whole checkpoint in {beside / CHECKPOINT}, got {', '.join(damaged)};"
@@ -139,7 +139,7 @@ def _check_beside(beside: Path, config: FitConfig) -> None:
             raise InputError(f"--resume: expected an interrupted run in {beside}, got none")
         began = tomllib.loads((beside / CONFIG).read_text("utf-8"))
         now = tomllib.loads(tomli_w.dumps(_recorded(config)))
-        if found := differences(began, now, FREE):
+        if found := differences(began, now, CHANGEABLE_ON_RESUME):
             raise InputError(f"--resume: expected the settings that the run began with, {found}")
     elif has_checkpoint(beside) and not config.overwrite:
         raise InputError(
@@ -155,7 +155,7 @@ def _check_beside(beside: Path, config: FitConfig) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, shown: Path, what: str = "fit") -> Iterator[None]:
+def lock_folder(folder: Path, shown: Path, what: str = "fit") -> Iterator[None]:
     """Keeps a second command from writing into the same folder; the lock ends with the process at the latest.
 
     Args:
@@ -214,7 +214,7 @@ def _remove_empty(folders: list[Path]) -> None:
 def _put_in_place(beside: Path, final: Path) -> None:
     """Moves the finished run to its place; what stood there goes only when the new run stands."""
     if final.exists():
-        take_place(beside, final)
+        replace_folder(beside, final)
     else:
         beside.rename(final)
     # Only now: a kill before the move must find what it needs to go on.
@@ -222,7 +222,7 @@ def _put_in_place(beside: Path, final: Path) -> None:
     (final / SOURCES).unlink(missing_ok=True)
 
 
-def take_place(new: Path, final: Path) -> None:
+def replace_folder(new: Path, final: Path) -> None:
     """Moves a whole folder to where another one stands, which goes only when the new one is there."""
     with tempfile.TemporaryDirectory(prefix=f".{final.name}.", dir=final.parent) as aside:
         before = final.rename(Path(aside) / final.name)
@@ -233,7 +233,7 @@ def take_place(new: Path, final: Path) -> None:
             raise
 
 
-def rewrite(folder: Path, bundle: Any) -> None:
+def replace_bundle(folder: Path, bundle: Any) -> None:
     """Puts a bundle in the place of that of a run; what else the folder holds stays.
 
     Args:
@@ -248,12 +248,12 @@ def rewrite(folder: Path, bundle: Any) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{final.name}.", dir=final.parent) as aside:
             new = Path(shutil.copytree(final, Path(aside) / final.name))
             bundle.save(new)
-            take_place(new, final)
+            replace_folder(new, final)
     except OSError as error:
         raise InputError(f"{folder}: cannot write there, {error.strerror or error}") from error
 
 
-def named_rows(manifest: dict[str, Any], data: Path) -> tuple[str, dict[str, Any]]:
+def identify_rows(manifest: dict[str, Any], data: Path) -> tuple[str, dict[str, Any]]:
     """What rows are called, as by the fit or else as their file, and where all rows of the run come from.
 
     Args:

@@ -16,14 +16,14 @@ from training.runtime.resource_usage import available_cores
 from training.tasks.protocol import Task
 
 # The sums of the shares' gradients grow with their number; more than two were not measured.
-MOST_SHARES = 4
+MAX_SHARDS = 4
 # Each share is traced: fewer rows are learnt before that pays.
-LEAST_ROWS = 2000
+MIN_ROWS = 2000
 # Of a share, were all texts as long as they may be: with fewer some cores would often have nothing.
 _LEAST_SHARE = 2
 
 
-def wanted_shares(config: FitConfig, task: Task, rows: int, cores: int) -> int:
+def choose_num_shards(config: FitConfig, task: Task, rows: int, cores: int) -> int:
     """Into how many parts to cut each batch of a job; 1 where cores had better compute each operation together.
 
     Args:
@@ -32,18 +32,18 @@ def wanted_shares(config: FitConfig, task: Task, rows: int, cores: int) -> int:
         rows: To train on.
         cores: That may be used.
     """
-    if rows < LEAST_ROWS or not may_share(config, task):
+    if rows < MIN_ROWS or not can_shard(config, task):
         return 1
-    return most_shares(config.train, config.text.max_length * task.num_texts, cores)
+    return max_shards(config.train, config.text.max_length * task.num_texts, intra_op_cores)
 
 
-def may_share(config: FitConfig, task: Task) -> bool:
+def can_shard(config: FitConfig, task: Task) -> bool:
     """Whether batches of a job may be cut at all: each row is scored by itself, on the cores, and not in XLA."""
     together = task.whole_batches or config.strategy == "mirrored" or config.train.jit == "on"
     return not together and not tf.config.list_physical_devices("GPU")
 
 
-def most_shares(settings: TrainSection, longest: int, cores: int) -> int:
+def max_shards(settings: TrainSection, longest: int, cores: int) -> int:
     """How many shares batches are large enough for.
 
     Args:
@@ -54,41 +54,41 @@ def most_shares(settings: TrainSection, longest: int, cores: int) -> int:
     rows = settings.batch_tokens // longest
     if settings.batch_rows is not None:
         rows = min(rows, settings.batch_rows)
-    return max(1, min(cores, MOST_SHARES, rows // _LEAST_SHARE))
+    return max(1, min(intra_op_cores, MAX_SHARDS, rows // _LEAST_SHARE))
 
 
-def cores() -> int:
+def intra_op_cores() -> int:
     """How many cores this process may use for an operation."""
     given = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
     available = available_cores()
     return min(int(given), available) if given.isdigit() and int(given) else available
 
 
-def split_cores(shares: int) -> None:
+def configure_shards(shares: int) -> None:
     """Starts TensorFlow with so few threads an operation that each share has its own cores.
 
     Where it computes already its threads stay as they are, and `core_shares` is 1.
     """
     if shares > 1:
         with contextlib.suppress(RuntimeError):
-            tf.config.threading.set_intra_op_parallelism_threads(-(-cores() // shares))
+            tf.config.threading.set_intra_op_parallelism_threads(-(-intra_op_cores() // shares))
     tf.constant(0)
 
 
-def core_shares() -> int:
+def num_shards() -> int:
     """Into how many parts this process cuts batches: as many as `split_cores` was told, else 1."""
     threads = tf.config.threading.get_intra_op_parallelism_threads()
-    return max(1, cores() // threads) if threads else 1
+    return max(1, intra_op_cores() // threads) if threads else 1
 
 
-def in_shares(ask: Callable[[Any], Any], features: Any) -> Any:
+def run_sharded(ask: Callable[[Any], Any], features: Any) -> Any:
     """What a function of features gives, each share of the rows asked by itself; call it in a graph.
 
     Args:
         ask: From features to tensors, with a row of results for each row of features.
         features: Tensors [B, …], of one row at least.
     """
-    count = core_shares()
+    count = num_shards()
     if count == 1:
         return ask(features)
     rows = tf.shape(tf.nest.flatten(features)[0])[0]

@@ -9,7 +9,7 @@ _TRIM_THRESHOLD, _MOST_MAPPED = -1, -4
 _MOST_KEPT = 2**31 - 1
 
 
-def keep_freed_memory() -> None:
+def tune_malloc() -> None:
     """Asks glibc not to give freed memory back after each operation; where there is no glibc, nothing happens.
 
     A training step frees and asks for the same gigabytes each time, and pages that come from the system are filled with

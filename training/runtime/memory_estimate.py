@@ -21,10 +21,10 @@ BLOCK_PAIRS_ONCE = 16  # of each head and pair of a block of queries and one of 
 COPIES_OF_WEIGHTS = 6
 _FLOAT_BYTES = 4
 # Of threads and graphs, whatever the model.
-ANYWAY = 100 * 2**20
+BASE_BYTES = 100 * 2**20
 
 
-def estimated_bytes(configs: Sequence[EncoderConfig], weights: int, rows: int, tokens: int) -> int:
+def estimate_bytes(configs: Sequence[EncoderConfig], weights: int, rows: int, tokens: int) -> int:
     """The memory of training steps, beside that of a program that has not begun.
 
     Args:
@@ -34,7 +34,7 @@ def estimated_bytes(configs: Sequence[EncoderConfig], weights: int, rows: int, t
         tokens: Padded tokens of a row.
     """
     of_batch = max(_batch_numbers(config, rows, tokens) for config in configs)
-    return ANYWAY + math.ceil(_FLOAT_BYTES * (COPIES_OF_WEIGHTS * weights + of_batch))
+    return BASE_BYTES + math.ceil(_FLOAT_BYTES * (COPIES_OF_WEIGHTS * weights + of_batch))
 
 
 def encoder_configs(model: Any) -> list[EncoderConfig]:
@@ -96,7 +96,7 @@ def check_memory(
     if available is None or not plans or not configs:
         return
     sizes = {(len(plan.rows), plan.row_tokens) for plan in plans}
-    needed, rows, tokens = max((estimated_bytes(configs, weights, *size), *size) for size in sizes)
+    needed, rows, tokens = max((estimate_bytes(configs, weights, *size), *size) for size in sizes)
     if needed <= available:
         return
     flag = "--text.max-length" if rows == 1 else "--train.batch-tokens"

@@ -9,7 +9,7 @@ Precision = Literal["float32", "bfloat16", "float16"]
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
-def in_float32(model: Any) -> Any:
+def to_float32(model: Any) -> Any:
     """The model as it is kept and judged: the same weights, computed in float32, as every export does.
 
     Args:

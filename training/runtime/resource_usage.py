@@ -17,7 +17,7 @@ class Cost:
         self._seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def of(self, stage: str) -> Iterator[None]:
+    def measure(self, stage: str) -> Iterator[None]:
         """Counts the time in the block as that of a stage."""
         started = time.monotonic()
         try:
@@ -33,19 +33,19 @@ class Cost:
         """
         return {
             "seconds": {stage: round(seconds, 1) for stage, seconds in self._seconds.items()},
-            "peak_memory_bytes": peak_memory(),
+            "peak_memory_bytes": peak_memory_bytes(),
             "devices": _device_memory(),
             "cores": available_cores(),
             "weights": weights,
         }
 
 
-def trained_size(model: Any) -> int:
+def count_trainable_weights(model: Any) -> int:
     """How many numbers of a Keras model are trained, embeddings included."""
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
-def peak_memory() -> int:
+def peak_memory_bytes() -> int:
     """The most memory that this process has had at any time, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts in KiB, macOS in bytes.

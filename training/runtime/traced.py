@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 
-def traced_once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def trace_once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The function as a graph, traced at its first call for tensors of that structure and every size.
 
     XLA within it still compiles once a size.

@@ -23,8 +23,8 @@ from training.engine.optimizer import AdamW
 from training.engine.train_step import TrainingStep
 from training.io.ragged_store import RaggedStoreWriter
 from training.losses.classification import softmax_cross_entropy
-from training.runtime.cpu_sharding import core_shares, cores, most_shares, split_cores
-from training.runtime.malloc_tuning import keep_freed_memory
+from training.runtime.cpu_sharding import configure_shards, intra_op_cores, max_shards, num_shards
+from training.runtime.malloc_tuning import tune_malloc
 from training.runtime.mixed_precision import POLICIES
 from training.speed.workload import Work, answer
 
@@ -34,8 +34,8 @@ _CHUNK_ROWS = 1024
 def learner(work: Work, precision: str) -> Callable[[int], Iterator[tuple[int, int, int]]]:
     """See `training.speed.workload.answer`."""
     keras.config.set_dtype_policy(POLICIES[precision])
-    keep_freed_memory()
-    split_cores(most_shares(TrainSection(batch_rows=work.batch_rows), work.max_length, cores()))
+    tune_malloc()
+    configure_shards(max_shards(TrainSection(batch_rows=work.batch_rows), work.max_length, intra_op_cores()))
     model = build(work)
     step, average = training_step(model)
     source = tokens_of(work)
@@ -72,7 +72,7 @@ def training_step(model: keras.Model) -> tuple[TrainingStep, WeightAverage]:
     variables = [variable.value for variable in model.trainable_variables]
     strategy = tf.distribute.get_strategy()
     optimizer = AdamW(variables, lambda step: tf.constant(5e-5))
-    step = TrainingStep(model, softmax_cross_entropy, optimizer, strategy, shares=core_shares())
+    step = TrainingStep(model, softmax_cross_entropy, optimizer, strategy, shards=num_shards())
     return step, WeightAverage(variables, strategy)
 
 
@@ -93,7 +93,7 @@ def tokens_of(work: Work) -> BatchSource:
         np.array(work.labels, np.int32),
         np.ones(len(work.texts), np.float32),
         preprocessor.padding_id,
-        divisor=core_shares(),
+        divisor=num_shards(),
     )
 
 

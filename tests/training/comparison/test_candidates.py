@@ -4,7 +4,7 @@ import pytest
 
 from kmha.config import EncoderConfig
 from training.comparison.candidates import LINEAR, NAMES, CandidateTask, Shape, build, describe, level_size
-from training.runtime.resource_usage import trained_size
+from training.runtime.resource_usage import count_trainable_weights
 from training.tasks.classify.task import ClassifyTask
 
 CONFIG = EncoderConfig(900, 32, 2, 4, intermediate_dim=64, max_length=40)
@@ -15,9 +15,9 @@ NETWORKS = [name for name in NAMES if name != LINEAR]
 @pytest.mark.parametrize(("name", "buckets"), [*((name, 0) for name in NETWORKS[1:]), ("averages", 101)])
 def test_candidates_have_as_many_weights(name, buckets):
     shape = Shape(dataclasses.replace(CONFIG, ngram_buckets=buckets, ngram_dim=8), 5, "mean", 0.1)
-    target = trained_size(build("heads", shape, CONFIG.intermediate_dim))
+    target = count_trainable_weights(build("heads", shape, CONFIG.intermediate_dim))
     size = level_size(name, shape, target)
-    counts = {each: trained_size(build(name, shape, each)) for each in (size - 1, size, size + 1)}
+    counts = {each: count_trainable_weights(build(name, shape, each)) for each in (size - 1, size, size + 1)}
     # No other size is nearer.
     assert min(counts, key=lambda each: abs(counts[each] - target)) == size
     assert abs(counts[size] - target) / target < 0.015

@@ -10,7 +10,7 @@ import pytest
 from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, write_csv
 from training.engine.train_step import TrainingStep
 from training.fit import main
-from training.runs.checkpoint_folder import newest_whole, read_progress
+from training.runs.checkpoint_folder import newest_valid_checkpoint, read_progress
 
 TIMED = ("tokens_per_second", "tokens_per_cpu_second", "input_wait_share")
 
@@ -75,7 +75,7 @@ def test_a_stopped_run_goes_on_within_a_part(flags, unbroken, tmp_path, monkeypa
         patch.setattr(TrainingStep, "__call__", counted)
         stopped = call(main, *flags, f"--out={tmp_path / 'run'}")
     assert stopped.status == 130 and "--resume goes on" in stopped.err
-    newest = newest_whole(tmp_path / "run.partial" / "checkpoint")
+    newest = newest_valid_checkpoint(tmp_path / "run.partial" / "checkpoint")
     assert newest is not None
     progress = read_progress(newest)
     assert progress["epoch"] == 2 and progress["batch"] == 2

@@ -13,11 +13,11 @@ from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import Vocabulary
 from tests.bundles import TEXTS, WINDOWS, make_bundle, make_pair_bundle, make_tagger_bundle
 from training.distillation.hidden_states import (
-    Trainee,
+    StudentWithProjections,
     attention_distance,
     check_same_features,
     check_same_passes,
-    even_layers,
+    map_layers,
     state_distance,
 )
 
@@ -36,7 +36,7 @@ MASK = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]], np.int32)
     ],
 )
 def test_layers_are_spread_evenly(student, teacher, expected):
-    assert even_layers(student, teacher) == expected
+    assert map_layers(student, teacher) == expected
 
 
 def trace(seed: int, blocks: int, heads: int, size: int = 4) -> Trace:
@@ -71,7 +71,7 @@ def test_attention_is_compared_over_real_pairs_of_tokens(heads):
 
 def test_a_student_that_is_its_teacher_is_no_distance_away():
     bundle = make_bundle(num_layers=2)
-    trainee = Trainee(bundle.model, bundle.model, 1.0, 1.0)
+    trainee = StudentWithProjections(bundle.model, bundle.model, 1.0, 1.0)
     features = bundle.preprocessor(list(TEXTS))
     with traced(weights=True) as own:
         bundle.model(features, training=False)
@@ -81,7 +81,7 @@ def test_a_student_that_is_its_teacher_is_no_distance_away():
 
 def test_training_brings_a_smaller_student_nearer_to_a_teacher_that_stays():
     teacher, student = make_bundle(num_layers=3), make_bundle(hidden_dim=8, num_layers=1, num_heads=1)
-    trainee = Trainee(student.model, teacher.model, 1.0, 1.0)
+    trainee = StudentWithProjections(student.model, teacher.model, 1.0, 1.0)
     own = {id(variable) for variable in student.model.trainable_variables}
     projections = [variable for variable in trainee.trainable_variables if id(variable) not in own]
     assert [tuple(v.shape) for v in projections] == 2 * [(8, 16), (16,)]

@@ -3,7 +3,7 @@ import pytest
 
 from tests.bundles import SENTENCES, SEVERAL, TEXTS, make_bundle, make_pair_bundle, make_tagger_bundle
 from training.data.inputs import cut_parts
-from training.distillation.teacher import answer_rows, kept_answers, write_answers
+from training.distillation.teacher import cached_predictions, count_predictions, write_predictions
 from training.io.example_store import Example, write_examples
 from training.tasks.protocol import Part, TrainingSet
 
@@ -36,8 +36,8 @@ def test_answers_are_what_the_bundle_gives(tmp_path, kind):
     if bundle.preprocessor.num_texts == 2:
         rows = [(text, TEXTS[index - 1]) for index, text in enumerate(TEXTS)]
     source = asked(tmp_path, bundle, rows)
-    assert answer_rows(source) == len(rows)
-    write_answers(bundle.model, source, tmp_path / "a.npy")
+    assert count_predictions(source) == len(rows)
+    write_predictions(bundle.model, source, tmp_path / "a.npy")
     answers = np.load(tmp_path / "a.npy")
     given = [row[0] if len(row) == 1 else row for row in reversed(rows)]
     np.testing.assert_allclose(bundle.model.probabilities(answers), bundle.probabilities(given), atol=1e-5)
@@ -47,15 +47,15 @@ def test_answers_to_sentences_are_scores_of_words(tmp_path):
     bundle = make_tagger_bundle(characters=True)
     sentences = [sentence.split() for sentence in SENTENCES]
     source = asked(tmp_path, bundle, [("\n".join(words),) for words in sentences])
-    write_answers(bundle.model, source, tmp_path / "a.npy")
+    write_predictions(bundle.model, source, tmp_path / "a.npy")
     answers = np.load(tmp_path / "a.npy")
-    assert len(answers) == sum(map(len, sentences)) == answer_rows(source)
+    assert len(answers) == sum(map(len, sentences)) == count_predictions(source)
     np.testing.assert_allclose(answers, bundle.tagger.scores(sentences[::-1]), atol=1e-4)
 
 
 def test_speed_is_told(tmp_path, capsys):
     bundle = make_bundle()
-    write_answers(bundle.model, asked(tmp_path, bundle, [(text,) for text in TEXTS]), tmp_path / "a.npy")
+    write_predictions(bundle.model, asked(tmp_path, bundle, [(text,) for text in TEXTS]), tmp_path / "a.npy")
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"teacher: {len(TEXTS)} rows answered in ") and line.endswith(" tokens/s)")
 
@@ -74,25 +74,25 @@ def test_the_same_facts_find_the_same_answers(tmp_path, capsys):
     writer = Writer()
     folder = tmp_path / "new" / "cache"
     for _ in range(2):
-        assert kept_answers(folder, FACTS, (2, 3), writer).tolist() == [[1] * 3] * 2
+        assert cached_predictions(folder, FACTS, (2, 3), writer).tolist() == [[1] * 3] * 2
     assert writer.calls == 1 and len(list(folder.iterdir())) == 1
     assert "answers to 2 rows found in" in capsys.readouterr().err
 
 
 def test_other_facts_are_asked_again(tmp_path):
-    kept_answers(tmp_path, FACTS, (2, 3), Writer())
+    cached_predictions(tmp_path, FACTS, (2, 3), Writer())
     for facts in ({**FACTS, "teacher": "c"}, {**FACTS, "rows": "c"}):
         writer = Writer(2.0)
-        assert kept_answers(tmp_path, facts, (2, 3), writer)[0, 0] == 2 and writer.calls == 1
-    assert kept_answers(tmp_path, FACTS, (2, 3), Writer(3.0))[0, 0] == 1
+        assert cached_predictions(tmp_path, facts, (2, 3), writer)[0, 0] == 2 and writer.calls == 1
+    assert cached_predictions(tmp_path, FACTS, (2, 3), Writer(3.0))[0, 0] == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"no table", None], ids=["empty", "other", "cut short"])
 def test_a_damaged_file_is_written_anew(tmp_path, content):
-    kept_answers(tmp_path, FACTS, (2, 3), Writer())
+    cached_predictions(tmp_path, FACTS, (2, 3), Writer())
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-4] if content is None else content)
-    assert kept_answers(tmp_path, FACTS, (2, 3), Writer(2.0))[0, 0] == 2
+    assert cached_predictions(tmp_path, FACTS, (2, 3), Writer(2.0))[0, 0] == 2
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -102,5 +102,5 @@ def test_a_teacher_that_is_stopped_leaves_nothing(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        kept_answers(tmp_path, FACTS, (2, 3), stopped)
+        cached_predictions(tmp_path, FACTS, (2, 3), stopped)
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ import pytest
 
 from kmha.errors import InputError
 from training.distributed import local_launcher as processes
-from training.distributed.local_launcher import Processes, free_addresses, own_devices
+from training.distributed.local_launcher import LocalWorkers, device_environments, free_addresses
 
 # Each does what its part of the flags says: the first word is worker 0's.
 PROGRAM = """
@@ -47,7 +47,7 @@ def run(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "LEAVE_SECONDS", 1.0)
 
     def run(*words, signals=0):
-        job = Processes(free_addresses(len(words)), words, [{"OWN": f"own{i}"} for i in range(len(words))])
+        job = LocalWorkers(free_addresses(len(words)), words, [{"OWN": f"own{i}"} for i in range(len(words))])
         if signals:
             threading.Timer(1.5, os.kill, (os.getpid(), signals)).start()
         started = time.monotonic()
@@ -104,13 +104,13 @@ def test_ports_are_free_and_different():
 )
 def test_each_worker_has_its_share_of_the_gpus(monkeypatch, gpus, workers, shares):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
-    assert [own["CUDA_VISIBLE_DEVICES"] for own in own_devices(workers)] == shares
+    assert [own["CUDA_VISIBLE_DEVICES"] for own in device_environments(workers)] == shares
 
 
 def test_fewer_gpus_than_workers_are_refused(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with pytest.raises(InputError, match="--workers: expected at most as many as GPUs, 1, got 2"):
-        own_devices(2)
+        device_environments(2)
 
 
 @pytest.mark.skipif(Path("/proc/driver/nvidia/gpus").is_dir(), reason="has GPUs")
@@ -118,6 +118,6 @@ def test_without_gpus_each_has_its_share_of_the_cores(monkeypatch):
     for name in ("CUDA_VISIBLE_DEVICES", "TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
-    assert own_devices(4) == [{"TF_NUM_INTRAOP_THREADS": "1", "OMP_NUM_THREADS": "1"}] * 4
+    assert device_environments(4) == [{"TF_NUM_INTRAOP_THREADS": "1", "OMP_NUM_THREADS": "1"}] * 4
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert own_devices(2) == [{"TF_NUM_INTRAOP_THREADS": "3"}] * 2
+    assert device_environments(2) == [{"TF_NUM_INTRAOP_THREADS": "3"}] * 2

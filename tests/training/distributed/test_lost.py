@@ -3,7 +3,7 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from training.cli.exceptions import Interrupted, WorkerLost
-from training.distributed.collectives import is_lost, report_of, said
+from training.distributed.collectives import collective_error, is_lost_worker_error, reported_error
 from training.distributed.tf_config import Cluster
 
 OF_ONE = Cluster(("a:1", "b:2", "c:3"), 1)
@@ -22,21 +22,23 @@ Additional GRPC error information from remote target /job:worker/replica:0/task:
     ],
 )  # fmt: skip
 def test_what_another_worker_reported_is_told(message, kind, words):
-    error = said(2, message)
+    error = reported_error(2, message)
     assert type(error) is kind and str(error) == words
 
 
 def test_a_collective_that_ended_names_who_is_gone():
-    assert str(report_of(GONE, OF_ONE)) == "worker 2 is gone"
+    assert str(collective_error(GONE, OF_ONE)) == "worker 2 is gone"
     reported = "by: Error reported from /job:worker/task:0: [kmha input] --x: expected y [end]"
-    assert str(report_of(reported, OF_ONE)) == "worker 0: --x: expected y"
-    assert str(report_of("/job:worker/task:1 was aborted", OF_ONE)) == "another worker is gone"
+    assert str(collective_error(reported, OF_ONE)) == "worker 0: --x: expected y"
+    assert str(collective_error("/job:worker/task:1 was aborted", OF_ONE)) == "another worker is gone"
     chief = Cluster(("a:1", "b:2"), 0, has_chief_job=True)
-    assert str(report_of("/job:worker/replica:0/task:0", chief)) == "worker 1 is gone"
+    assert str(collective_error("/job:worker/replica:0/task:0", chief)) == "worker 1 is gone"
 
 
 def test_errors_of_our_own_are_not_taken_for_others_ends():
-    assert is_lost(tf.errors.UnavailableError(None, None, "Socket closed"))
-    assert is_lost(tf.errors.InvalidArgumentError(None, None, "Collective ops is aborted by: x"))
-    assert not is_lost(tf.errors.ResourceExhaustedError(None, None, "out of memory"))
-    assert not is_lost(tf.errors.InvalidArgumentError(None, None, "indices[0] = 7 is not in [0, 5)"))
+    assert is_lost_worker_error(tf.errors.UnavailableError(None, None, "Socket closed"))
+    assert is_lost_worker_error(tf.errors.InvalidArgumentError(None, None, "Collective ops is aborted by: x"))
+    assert not is_lost_worker_error(tf.errors.ResourceExhaustedError(None, None, "out of memory"))
+    assert not is_lost_worker_error(
+        tf.errors.InvalidArgumentError(None, None, "indices[0] = 7 is not in [0, 5)")
+    )

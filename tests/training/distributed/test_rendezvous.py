@@ -7,7 +7,7 @@ import pytest
 from kmha.errors import InputError
 from training.cli.exceptions import WorkerLost
 from training.distributed.local_launcher import free_addresses
-from training.distributed.tf_config import Cluster, meet
+from training.distributed.tf_config import Cluster, wait_for_workers
 
 
 def meetings(clusters: list[Cluster], pauses: list[float], seconds: float = 20.0) -> list[object]:
@@ -17,7 +17,7 @@ def meetings(clusters: list[Cluster], pauses: list[float], seconds: float = 20.0
     def come(place: int) -> None:
         time.sleep(pauses[place])
         try:
-            meet(clusters[place], seconds)
+            wait_for_workers(clusters[place], seconds)
             ends[place] = time.monotonic()
         except (WorkerLost, InputError) as error:
             ends[place] = error

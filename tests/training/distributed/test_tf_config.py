@@ -4,7 +4,7 @@ import socket
 import pytest
 
 from kmha.errors import InputError
-from training.distributed.tf_config import Cluster, check_port, cluster_of
+from training.distributed.tf_config import Cluster, check_port_is_free, parse_tf_config
 
 TWO = {"worker": ["a:1", "b:2"]}
 
@@ -15,16 +15,16 @@ def config(cluster=TWO, task: object = None) -> str:
 
 @pytest.mark.parametrize("text", [None, "", "  "])
 def test_without_it_a_process_trains_alone(text):
-    assert cluster_of(text) is None
+    assert parse_tf_config(text) is None
 
 
 def test_workers_are_numbered_from_the_chief_on():
-    assert cluster_of(config(task={"type": "worker", "index": 1})) == Cluster(("a:1", "b:2"), 1)
+    assert parse_tf_config(config(task={"type": "worker", "index": 1})) == Cluster(("a:1", "b:2"), 1)
     jobs = {"worker": ["b:2", "c:3"], "chief": ["a:1"]}
-    last = cluster_of(config(jobs, {"type": "worker", "index": 1}))
+    last = parse_tf_config(config(jobs, {"type": "worker", "index": 1}))
     assert last == Cluster(("a:1", "b:2", "c:3"), 2, has_chief_job=True)
     assert last is not None and last.jobs == [("chief", 1), ("worker", 2)] and last.count == 3
-    assert cluster_of(config(jobs, {"type": "chief", "index": 0})) == Cluster(
+    assert parse_tf_config(config(jobs, {"type": "chief", "index": 0})) == Cluster(
         ("a:1", "b:2", "c:3"), 0, has_chief_job=True
     )
 
@@ -55,7 +55,7 @@ def test_workers_are_numbered_from_the_chief_on():
 )  # fmt: skip
 def test_what_is_malformed_is_told_in_one_line(text, message):
     with pytest.raises(InputError) as told:
-        cluster_of(text)
+        parse_tf_config(text)
     assert str(told.value).startswith("TF_CONFIG: ") and message in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -64,5 +64,5 @@ def test_a_port_that_is_taken_is_refused():
     with socket.create_server(("", 0)) as taken:
         address = f"localhost:{taken.getsockname()[1]}"
         with pytest.raises(InputError, match=f"expected a free port for worker 1, got {address}"):
-            check_port(Cluster(("localhost:1", address), 1))
-    check_port(Cluster(("localhost:1", address), 1))
+            check_port_is_free(Cluster(("localhost:1", address), 1))
+    check_port_is_free(Cluster(("localhost:1", address), 1))

@@ -24,7 +24,7 @@ from tests.training.distributed.together import (
 )
 from training.distributed.local_launcher import free_addresses
 from training.fit import main
-from training.runs.checkpoint_folder import whole
+from training.runs.checkpoint_folder import valid_checkpoints
 
 # Many batches, so that there is time to end a worker between them.
 LONG = ("--train.epochs=12", "--train.patience=12", "--train.checkpoint-minutes=0")
@@ -181,7 +181,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(flags, tmp_path):
         kill(process.pid, signal.SIGTERM)
         _, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
-    newest, _ = whole(tmp_path / "two.partial" / "checkpoint")
+    newest, _ = valid_checkpoints(tmp_path / "two.partial" / "checkpoint")
     (values,) = newest.glob("state.data*")
     flip_bit(values)
     status, _, err = launch("--workers=2", "--", *flags, *LONG, f"--out={two}", "--resume")

@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.command_runs import ROOT, clean_environment
 from training.distributed.local_launcher import free_addresses
-from training.runs.checkpoint_folder import newest_whole, read_progress
+from training.runs.checkpoint_folder import newest_valid_checkpoint, read_progress
 
 BIASES = "attention/vars/2"  # of query, key and value
 # On a machine that does many things at once TensorFlow alone may take a minute to import.
@@ -122,7 +122,7 @@ def wait_for_batches(out: Path, batches: int) -> None:
     while time.monotonic() < end:
         # A checkpoint may go just when it is read.
         with contextlib.suppress(OSError):
-            newest = newest_whole(folder)
+            newest = newest_valid_checkpoint(folder)
             if newest and read_progress(newest)["batches_done"] >= batches:
                 return
         time.sleep(0.02)

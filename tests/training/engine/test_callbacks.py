@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.training.tiny_runs import SETTINGS, distance, make_loop, trainable, weights_of
-from training.engine.callbacks import EpochTable, OptimizerView, Progress, readable_optimizer
+from training.engine.callbacks import EpochLog, OptimizerView, ProgressBar, expose_optimizer
 from training.engine.loop import epoch_plans
 
 
@@ -18,7 +18,7 @@ def batches_of(loop) -> int:
 
 def test_progress_writes_a_line_an_epoch_to_stderr(tmp_path, capfd):
     loop = make_loop(tmp_path)
-    loop.callbacks = [Progress(batches_of(loop), "fit")]
+    loop.callbacks = [ProgressBar(batches_of(loop), "fit")]
     loop.run()
     out, err = capfd.readouterr()
     first, second = [line for line in err.splitlines() if line.startswith("epoch ")]
@@ -35,7 +35,7 @@ def test_progress_writes_a_line_an_epoch_to_stderr(tmp_path, capfd):
 def test_the_bar_has_rate_and_time_left(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     loop = make_loop(tmp_path)
-    loop.callbacks = [Progress(batches_of(loop), "fit")]
+    loop.callbacks = [ProgressBar(batches_of(loop), "fit")]
     loop.run()
     bar = capfd.readouterr().err
     assert re.search(r"\d+/\d+ \[\d\d:\d\d<\d\d:\d\d,.*batch", bar)
@@ -43,7 +43,7 @@ def test_the_bar_has_rate_and_time_left(tmp_path, capfd, monkeypatch):
 
 
 def test_a_resumed_bar_goes_on_where_it_was():
-    progress = Progress(10, "fit")
+    progress = ProgressBar(10, "fit")
     progress.set_params({"done_batches": 4})
     progress.on_train_begin()
     assert (progress.bar.n, progress.bar.total, progress.left) == (4, 10, 6)
@@ -135,7 +135,7 @@ def test_tensorboard(tmp_path):
 
 def test_callbacks_may_read_the_optimizer_but_not_set_its_rate(tmp_path):
     loop = make_loop(tmp_path)
-    with readable_optimizer(loop.model, loop.step.optimizer):
+    with expose_optimizer(loop.model, loop.step.optimizer):
         view = loop.model.optimizer
         assert isinstance(view, OptimizerView)
         assert (view.iterations, view.learning_rate) == (0, pytest.approx(0.005))
@@ -172,7 +172,7 @@ def test_the_table_of_a_run_that_goes_on_has_each_epoch_once(tmp_path):
     path = tmp_path / "epochs.csv"
 
     def write(epochs: list[int], done: int, append: bool) -> None:
-        table = EpochTable(path, append)
+        table = EpochLog(path, append)
         table.set_params({"done_epochs": done})
         table.set_model(keras.Sequential())
         table.on_train_begin()

@@ -12,7 +12,7 @@ from training.config.config import DataSection, FitConfig, TextSection, TrainSec
 from training.data.load import load_data
 from training.distributed.coordinator import SINGLE_WORKER, SingleWorker
 from training.engine import consistency as facts
-from training.engine.consistency import check_same_rows, check_same_settings, check_same_weights, rows_of
+from training.engine.consistency import check_same_rows, check_same_settings, check_same_weights, row_digests
 
 
 class Two(SingleWorker):
@@ -85,7 +85,7 @@ def test_rows_are_compared_by_part(tmp_path):
         ("split", (train, test, 5), "expected the train rows of "),
     ]  # fmt: skip
     for name, other, message in others:
-        found = rows_of(data(name, *other))
+        found = row_digests(data(name, *other))
         coordinator = Two(lambda _, found=found: found)
         if not message:
             check_same_rows(coordinator, own)

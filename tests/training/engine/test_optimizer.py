@@ -3,7 +3,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from training.engine.optimizer import AdamW, global_norm, merged_rows, scaled, warmup_then_decay
+from training.engine.optimizer import (
+    AdamW,
+    global_norm,
+    merge_duplicate_rows,
+    scale_gradient,
+    warmup_then_decay,
+)
 
 YES = tf.constant(True)
 SHAPES = {"kernel": (5, 4), "bias": (4,), "scale": (), "deep": (2, 3, 4)}
@@ -79,7 +85,11 @@ def test_slices_move_only_their_rows_with_duplicates_summed_before_squaring():
     for rows, values in steps:
         move(
             optimizer,
-            [merged_rows(tf.IndexedSlices(tf.constant(values), tf.constant(rows), tf.constant(start.shape)))],
+            [
+                merge_duplicate_rows(
+                    tf.IndexedSlices(tf.constant(values), tf.constant(rows), tf.constant(start.shape))
+                )
+            ],
         )
     expected = row_wise_reference(start, steps, 0.1, 0.2, 0.8, 0.9, 1e-3)
     np.testing.assert_allclose(table.numpy(), expected, rtol=1e-4, atol=1e-5)
@@ -153,7 +163,7 @@ def test_merged_rows_sums_duplicates_and_drops_zeros():
         tf.constant([7, 1, 7, 2, 2]),
         tf.constant([9, 2]),
     )
-    merged = merged_rows(slices)
+    merged = merge_duplicate_rows(slices)
     np.testing.assert_array_equal(merged.indices, [7])
     np.testing.assert_array_equal(merged.values, [[4.0, 6.0]])
     np.testing.assert_array_equal(merged.dense_shape, [9, 2])
@@ -165,14 +175,14 @@ def test_merged_rows_equals_the_dense_gradient():
     slices = tf.IndexedSlices(tf.constant(values), tf.constant(rows), tf.constant([12, 3]))
     dense = np.zeros((12, 3))
     np.add.at(dense, rows, values)
-    merged = merged_rows(slices)
+    merged = merge_duplicate_rows(slices)
     assert len(set(merged.indices.numpy().tolist())) == len(merged.indices)
     np.testing.assert_allclose(tf.convert_to_tensor(merged), dense, atol=1e-5)
 
 
 def test_merged_rows_keeps_what_is_not_finite():
     slices = tf.IndexedSlices(tf.constant([[np.nan], [0.0]]), tf.constant([1, 2]), tf.constant([3, 1]))
-    np.testing.assert_array_equal(merged_rows(slices).indices, [1])
+    np.testing.assert_array_equal(merge_duplicate_rows(slices).indices, [1])
 
 
 def test_global_norm_against_numpy():
@@ -185,10 +195,10 @@ def test_global_norm_against_numpy():
 
 def test_scaled_keeps_slices():
     slices = tf.IndexedSlices(tf.ones((2, 2)), tf.constant([5, 1]), tf.constant([9, 2]))
-    half = scaled(slices, tf.constant(0.5))
+    half = scale_gradient(slices, tf.constant(0.5))
     assert isinstance(half, tf.IndexedSlices)
     np.testing.assert_array_equal(half.values, np.full((2, 2), 0.5))
-    np.testing.assert_array_equal(scaled(tf.constant([4.0]), tf.constant(0.5)), [2.0])
+    np.testing.assert_array_equal(scale_gradient(tf.constant([4.0]), tf.constant(0.5)), [2.0])
 
 
 def test_the_rate_of_rows_is_a_multiple_of_the_rest():

@@ -12,7 +12,7 @@ from kmha.errors import InputError
 from tests.training.tiny_runs import distance, make_batch, make_step, tiny_model, trainable
 from training.config.config import TrainSection
 from training.data.length_buckets import BatchPlan
-from training.engine.train_step import check_rows, make_strategy
+from training.engine.train_step import check_enough_rows, make_strategy
 
 ROOT = Path(__file__).parents[2]
 UNEVEN = [0.5, 1.0, 2.5]
@@ -202,8 +202,8 @@ def test_strategies():
 def test_fewer_rows_than_replicas_are_refused(sizes, settings, message):
     plans = [BatchPlan(np.arange(size), 16, size) for size in sizes]
     if message is None:
-        check_rows(plans, TrainSection(**settings), 3, "rows.csv")
+        check_enough_rows(plans, TrainSection(**settings), 3, "rows.csv")
         return
     with pytest.raises(InputError) as told:
-        check_rows(plans, TrainSection(**settings), 3, "rows.csv")
+        check_enough_rows(plans, TrainSection(**settings), 3, "rows.csv")
     assert str(told.value) == message

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, log_softmax, softmax
 
-from training.evaluation.model_calibration import LEAST_ROWS, fit_each, fit_temperature
+from training.evaluation.model_calibration import MIN_ROWS, fit_per_label, fit_temperature
 
 ROWS = 4000
 
@@ -55,23 +55,23 @@ def test_logits_times_a_number_get_that_times_the_temperature(factor):
 
 
 def test_rows_that_are_all_right_do_not_make_a_model_sure_of_everything():
-    logits = np.tile([3.0, 0.0, 0.0], (LEAST_ROWS, 1))
-    found = fit_temperature(logits, np.zeros(LEAST_ROWS, int))
+    logits = np.tile([3.0, 0.0, 0.0], (MIN_ROWS, 1))
+    found = fit_temperature(logits, np.zeros(MIN_ROWS, int))
     assert found is not None and 0.2 < found.temperatures[0] < 1
 
 
 def test_too_few_rows_say_nothing():
-    logits, true = drawn(3.0, rows=LEAST_ROWS)
+    logits, true = drawn(3.0, rows=MIN_ROWS)
     assert fit_temperature(logits, true) is not None
     assert fit_temperature(logits[1:], true[1:]) is None
-    several, given_ = yes_or_no([3.0, 1.0], [0.0, 0.0], LEAST_ROWS - 1)
-    assert fit_each(several, given_) is None
+    several, given_ = yes_or_no([3.0, 1.0], [0.0, 0.0], MIN_ROWS - 1)
+    assert fit_per_label(several, given_) is None
 
 
 def test_a_temperature_that_lowers_nothing_is_not_taken():
     # Whatever they are divided by, they say the same.
     assert fit_temperature(np.zeros((ROWS, 3)), np.arange(ROWS) % 3) is None
-    assert fit_each(np.zeros((ROWS, 1)), np.arange(ROWS)[:, None] % 2) is None
+    assert fit_per_label(np.zeros((ROWS, 1)), np.arange(ROWS)[:, None] % 2) is None
 
 
 def test_extreme_logits_are_survived():
@@ -79,13 +79,13 @@ def test_extreme_logits_are_survived():
     found = fit_temperature(logits * 1e4, true)
     assert found is not None and found.temperatures[0] == pytest.approx(20, rel=0.01)
     several, expected = yes_or_no([1e4], [0.0])
-    each = fit_each(several, expected)
+    each = fit_per_label(several, expected)
     assert each is not None and np.isfinite([*each.temperatures, *each.biases]).all()
 
 
 def test_each_label_finds_its_own_temperature_and_bias():
     temperatures, biases = [0.5, 1.0, 2.0], [1.0, 0.0, -1.5]
-    found = fit_each(*yes_or_no(temperatures, biases))
+    found = fit_per_label(*yes_or_no(temperatures, biases))
     assert found is not None
     np.testing.assert_allclose(found.temperatures, temperatures, rtol=0.1)
     np.testing.assert_allclose(found.biases, biases, atol=0.15)
@@ -95,7 +95,7 @@ def test_a_label_that_no_row_has_stays_near_the_others():
     logits, true = yes_or_no([2.0, 2.0, 2.0], [0.0, 0.0, 0.0])
     true[:, 2] = 0
     logits[:, 2] = -8.0
-    found = fit_each(logits, true)
+    found = fit_per_label(logits, true)
     assert found is not None
     assert abs(np.log(found.temperatures[2] / found.temperatures[0])) < 1.0
     assert abs(found.biases[2]) < 1.5
@@ -103,7 +103,7 @@ def test_a_label_that_no_row_has_stays_near_the_others():
 
 def test_one_label_alone_is_the_best_of_a_grid():
     logits, true = yes_or_no([1.8], [0.7], 400)
-    found = fit_each(logits, true)
+    found = fit_per_label(logits, true)
     assert found is not None
 
     def loss(temperature, bias):

@@ -11,7 +11,7 @@ from tests.bundles import one_label_bundle, pair_bundle
 from tests.training.tiny_runs import CONFIG, LABELS, make_source, tiny_model
 from training.cli.column_flags import GivenColumns
 from training.evaluation import evaluator as evaluator
-from training.evaluation.evaluator import Evaluator, task_of_bundle
+from training.evaluation.evaluator import Evaluator, resolve_task
 from training.tasks.outputs import random_probabilities, row_probabilities
 from training.tasks.protocol import Columns
 
@@ -34,7 +34,7 @@ def reader(model):
 
 def evaluated(model, source, lengths) -> np.ndarray:
     task: Any = types.SimpleNamespace(reader=reader)
-    return Evaluator(model, task, NAMES, lengths).answers(source)
+    return Evaluator(model, task, NAMES, lengths).predict(source)
 
 
 def test_probabilities_do_not_depend_on_the_batches(model, source, monkeypatch):
@@ -127,13 +127,13 @@ NOTHING = GivenColumns()
 )
 def test_columns_of_pairs_are_found_in_the_file_to_judge(trained, given, available, found):
     bundle = dataclasses.replace(pair_bundle(), details={} if trained is None else {"columns": trained})
-    task, columns = task_of_bundle(bundle, given, available)
+    task, columns = resolve_task(bundle, given, available)
     assert columns == Columns(**found)
     assert task.num_texts == 2
 
 
 def test_columns_of_single_texts_are_those_of_the_training_or_given():
     bundle = dataclasses.replace(one_label_bundle(), details={"columns": {"text": "body", "label": "kind"}})
-    assert task_of_bundle(bundle, NOTHING, ["body", "kind"])[1] == Columns("body", "kind")
-    assert task_of_bundle(bundle, GivenColumns(label="y"), ["body"])[1] == Columns("body", "y")
-    assert task_of_bundle(one_label_bundle(), NOTHING, [])[1] == Columns("text", "label")
+    assert resolve_task(bundle, NOTHING, ["body", "kind"])[1] == Columns("body", "kind")
+    assert resolve_task(bundle, GivenColumns(label="y"), ["body"])[1] == Columns("body", "y")
+    assert resolve_task(one_label_bundle(), NOTHING, [])[1] == Columns("text", "label")

@@ -11,7 +11,7 @@ from kmha.bundle.bundle import Bundle
 from kmha.calibration import Calibration, calibrate
 from kmha.tags.tagging import Decoder
 from tests.bundles import make_tagger_bundle
-from training.evaluation.model_calibration import fitted, gives_probabilities, one_answer
+from training.evaluation.model_calibration import can_calibrate, fit_calibration, top_predictions
 
 RNG = np.random.default_rng(5)
 
@@ -51,26 +51,28 @@ def test_one_label(monkeypatch):
     # Half of the rows have a label that the model does not know; they say nothing.
     known = np.where(np.arange(1000) % 2, ids, 3)
     monkeypatch.setattr(model_calibration, "label_ids", lambda examples, rows, labels: (known, []))
-    found = fitted(classifier(), stand_in(), labelled(known, "abcd"), list("abc"), 2 * logits)
+    found = fit_calibration(classifier(), stand_in(), labelled(known, "abcd"), list("abc"), 2 * logits)
     assert found is not None and found.temperatures[0] == pytest.approx(2, rel=0.15)
 
 
 def test_several_labels_and_pairs():
     logits = 2 * RNG.normal(size=(2000, 3))
     true = (RNG.random(logits.shape) < expit(logits)).astype(np.int32)
-    several = fitted(classifier(multi_label=True), stand_in(true), stand_in(), list("abc"), logits * 2)
+    several = fit_calibration(
+        classifier(multi_label=True), stand_in(true), stand_in(), list("abc"), logits * 2
+    )
     assert several is not None
     np.testing.assert_allclose(several.temperatures, [2.0] * 3, rtol=0.2)
     # Of pairs the second column is the number of the query.
     pairs = np.stack([true[:, 0], np.arange(2000)], axis=1).astype(np.float32)
-    one = fitted(matcher("binary"), stand_in(pairs), stand_in(), ["score"], logits[:, :1] * 2 - 1)
+    one = fit_calibration(matcher("binary"), stand_in(pairs), stand_in(), ["score"], logits[:, :1] * 2 - 1)
     assert one is not None and one.temperatures[0] == pytest.approx(2, rel=0.2)
     assert one.biases[0] == pytest.approx(0.5, abs=0.2)
 
 
 def test_what_gives_no_probability_is_not_calibrated():
-    assert not gives_probabilities(matcher("graded"))
-    assert gives_probabilities(matcher("binary")) and gives_probabilities(classifier())
+    assert not can_calibrate(matcher("graded"))
+    assert can_calibrate(matcher("binary")) and can_calibrate(classifier())
 
 
 def test_a_tagger_s_temperature_is_found_and_its_tags_stay():
@@ -83,20 +85,22 @@ def test_a_tagger_s_temperature_is_found_and_its_tags_stay():
     calibrate(bundle.model, Calibration((0.5,), (0.0,)))
     sentences = [[bundle.labels[i] for i in part] for part in np.split(ids, np.cumsum(counts)[:-1])]
     task = stand_in(given_tags=lambda part: sentences, learnt=lambda tags: tags)
-    found = fitted(bundle.model, task, stand_in(), bundle.labels, scores * 2)
+    found = fit_calibration(bundle.model, task, stand_in(), bundle.labels, scores * 2)
     assert found is not None and found.temperatures[0] == pytest.approx(2, rel=0.15)
     calibrate(bundle.model, found)
     after = Decoder(Bundle(bundle.model, bundle.preprocessor, bundle.labels).model)(
         found.applied(scores * 2).astype(np.float32), counts
     )
     np.testing.assert_array_equal(after.tag_ids, before.tag_ids)
-    few = fitted(bundle.model, task, stand_in(), bundle.labels, scores) if len(scores) < 100 else None
+    few = (
+        fit_calibration(bundle.model, task, stand_in(), bundle.labels, scores) if len(scores) < 100 else None
+    )
     assert few is None
 
 
 def test_an_answer_s_probability_is_that_of_what_is_said():
     task = stand_in(np.array([[1.0, 0], [0.0, 1], [1.0, 2]]))
-    sure, right = one_answer(
+    sure, right = top_predictions(
         task, stand_in(), ["score"], np.array([[0.4], [0.35], [0.1]], np.float32), [0.375]
     )
     np.testing.assert_allclose(sure, [0.4, 0.65, 0.9])

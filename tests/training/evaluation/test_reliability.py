@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kmha.errors import InputError
-from training.evaluation.reliability import reliability
+from training.evaluation.reliability import reliability_bins
 from training.metrics.classification import calibration_error
 from training.reporting.reliability_diagram import check_picture, draw
 
@@ -12,20 +12,20 @@ from training.reporting.reliability_diagram import check_picture, draw
 def test_bins_are_counted_as_by_hand():
     sure = np.array([0.05, 0.06, 1 / 15, 0.5, 0.99, 1.0])
     right = np.array([True, False, False, True, True, False])
-    found = reliability("a", sure, right, None)
+    found = reliability_bins("a", sure, right, None)
     # Open below, closed above: 1 / 15 belongs to the first.
     assert found.rows.tolist() == [3, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 2]
-    np.testing.assert_allclose(found.right[[0, 7, 14]], [1 / 3, 1.0, 0.5])
-    np.testing.assert_allclose(found.sure[[0, 7, 14]], [(0.11 + 1 / 15) / 3, 0.5, 0.995])
-    assert np.isnan(found.right[1]) and np.isnan(found.sure[1])
+    np.testing.assert_allclose(found.accuracy[[0, 7, 14]], [1 / 3, 1.0, 0.5])
+    np.testing.assert_allclose(found.confidence[[0, 7, 14]], [(0.11 + 1 / 15) / 3, 0.5, 0.995])
+    assert np.isnan(found.accuracy[1]) and np.isnan(found.confidence[1])
 
 
 def test_the_calibration_error_is_that_of_the_bins():
     rng = np.random.default_rng(0)
     sure, right = rng.random(500), rng.random(500) < 0.7
-    found = reliability("a", sure, right, None)
+    found = reliability_bins("a", sure, right, None)
     filled = found.rows > 0
-    gaps = np.abs(found.sure - found.right)[filled] * found.rows[filled] / 500
+    gaps = np.abs(found.confidence - found.accuracy)[filled] * found.rows[filled] / 500
     # By hand, row by row.
     total = 0.0
     for low in range(15):
@@ -38,7 +38,10 @@ def test_a_picture_is_whole_and_replaces_another(tmp_path):
     pytest.importorskip("matplotlib")
     rng = np.random.default_rng(0)
     sure = rng.random(50)
-    models = [reliability("a", sure, sure > 0.5, 0.25), reliability("b", sure[:0], sure[:0] > 0, None)]
+    models = [
+        reliability_bins("a", sure, sure > 0.5, 0.25),
+        reliability_bins("b", sure[:0], sure[:0] > 0, None),
+    ]
     for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
         path = tmp_path / f"diagram{suffix}"
         path.write_bytes(b"old")

@@ -6,9 +6,9 @@ import pytest
 from tests.command_runs import refused
 from training.config.config import FitConfig
 from training.distributed.coordinator import SINGLE_WORKER
-from training.distributed.tf_config import VARIABLE
+from training.distributed.tf_config import TF_CONFIG
 from training.fit import main
-from training.job.join_cluster import joined, own_settings, place
+from training.job.join_cluster import join_cluster, worker_config, worker_folder
 
 
 def config(addresses: list[str], index: int = 0) -> str:
@@ -17,10 +17,10 @@ def config(addresses: list[str], index: int = 0) -> str:
 
 def test_a_single_worker_trains_alone(monkeypatch):
     for text in ("", config(["localhost:1"])):
-        monkeypatch.setenv(VARIABLE, text)
-        with joined(FitConfig()) as coordinator:
+        monkeypatch.setenv(TF_CONFIG, text)
+        with join_cluster(FitConfig()) as coordinator:
             assert coordinator is SINGLE_WORKER and coordinator.is_chief
-            assert own_settings(FitConfig(resume=True), coordinator).resume
+            assert worker_config(FitConfig(resume=True), coordinator).resume
             assert coordinator.broadcast("what", lambda: 3) == 3 and coordinator.all_gather("what", 4) == [4]
             assert coordinator.any_signaled([15]) == [15] and coordinator.any_signaled([]) == []
 
@@ -38,7 +38,7 @@ def test_a_single_worker_trains_alone(monkeypatch):
     ],
 )
 def test_what_cannot_be_joined_is_refused_at_once(monkeypatch, tmp_path, text, flags, message):
-    monkeypatch.setenv(VARIABLE, text)
+    monkeypatch.setenv(TF_CONFIG, text)
     told = refused(tmp_path, main, f"--out={tmp_path / 'run'}", *flags)
     assert told.startswith(message)
 
@@ -46,7 +46,7 @@ def test_what_cannot_be_joined_is_refused_at_once(monkeypatch, tmp_path, text, f
 def test_a_port_that_is_taken_is_refused_at_once(monkeypatch, tmp_path):
     with socket.create_server(("", 0)) as taken:
         address = f"localhost:{taken.getsockname()[1]}"
-        monkeypatch.setenv(VARIABLE, config([address, "localhost:1"]))
+        monkeypatch.setenv(TF_CONFIG, config([address, "localhost:1"]))
         told = refused(tmp_path, main, f"--out={tmp_path / 'run'}")
     assert told.startswith(f"TF_CONFIG: expected a free port for worker 0, got {address}: ")
 
@@ -56,10 +56,10 @@ def test_only_the_chief_writes_where_it_was_told_to(tmp_path):
         is_chief = False
 
     config = FitConfig(out=tmp_path / "run")
-    with place(config, Other()) as folder:  # pyright: ignore
+    with worker_folder(config, Other()) as folder:  # pyright: ignore
         (folder / "epochs.csv").write_text("")
         assert not list(tmp_path.iterdir())
     assert not folder.exists()
-    with place(config, SINGLE_WORKER) as folder:
+    with worker_folder(config, SINGLE_WORKER) as folder:
         assert folder.parent == tmp_path
     assert (tmp_path / "run").is_dir()

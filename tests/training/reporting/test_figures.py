@@ -6,7 +6,7 @@ import xml.etree.ElementTree as xml
 import numpy as np
 import pytest
 
-from training.evaluation.reliability import reliability
+from training.evaluation.reliability import reliability_bins
 from training.reporting import figures as pictures
 from training.reporting import matplotlib_style as drawing
 
@@ -30,7 +30,7 @@ def all_pictures():
     yield pictures.confusion(
         rng.integers(0, 9, (40, 40)), [f"label {n}" for n in range(40)], "label", "answer"
     )
-    yield pictures.reliability_diagram([reliability(name, some, some > 0.4, 0.1) for name in "ab"])
+    yield pictures.reliability_diagram([reliability_bins(name, some, some > 0.4, 0.1) for name in "ab"])
     yield pictures.lengths({"train": rng.integers(3, 90, 99), "test": np.array([5])}, 90, "a text")
     yield pictures.two_scores(some[:100], some[100:], 0.4)
     yield pictures.guesses(some, some[::-1])

@@ -6,13 +6,13 @@ import pytest
 
 from kmha.errors import InputError
 from training.runs.checkpoint_folder import (
-    check_room,
-    fault,
-    leave_last,
-    newest_whole,
-    next_place,
-    numbered,
+    check_disk_space,
+    find_damage,
+    list_checkpoints,
+    newest_valid_checkpoint,
+    next_checkpoint_path,
     read_progress,
+    remove_old_checkpoints,
     write_progress,
 )
 
@@ -28,7 +28,7 @@ def make(folder: Path, *numbers: int) -> None:
 
 
 def names(folder: Path) -> list[str]:
-    return [path.name for path in numbered(folder)]
+    return [path.name for path in list_checkpoints(folder)]
 
 
 def test_the_newest_comes_first_and_what_is_no_checkpoint_not_at_all(tmp_path):
@@ -36,18 +36,18 @@ def test_the_newest_comes_first_and_what_is_no_checkpoint_not_at_all(tmp_path):
     (tmp_path / "00000011.partial").mkdir()
     (tmp_path / "00000012").touch()
     assert names(tmp_path) == ["100000000", "00000010", "00000002"]
-    assert numbered(tmp_path / "none") == []
-    assert [read_progress(path)["number"] for path in numbered(tmp_path)] == [100_000_000, 10, 2]
+    assert list_checkpoints(tmp_path / "none") == []
+    assert [read_progress(path)["number"] for path in list_checkpoints(tmp_path)] == [100_000_000, 10, 2]
 
 
 def test_faults(tmp_path):
     make(tmp_path, 1)
     place = tmp_path / "00000001"
-    assert fault(place) == "" and newest_whole(tmp_path) == place
+    assert find_damage(place) == "" and newest_valid_checkpoint(tmp_path) == place
     (place / "state").write_bytes(b"12")
-    assert fault(place) == "state has 2 of 5 bytes" and newest_whole(tmp_path) is None
+    assert find_damage(place) == "state has 2 of 5 bytes" and newest_valid_checkpoint(tmp_path) is None
     (place / "state").unlink()
-    assert fault(place) == "state is missing"
+    assert find_damage(place) == "state is missing"
 
 
 @pytest.mark.parametrize(
@@ -56,31 +56,31 @@ def test_faults(tmp_path):
 def test_any_other_progress_is_damaged(tmp_path, content):
     make(tmp_path, 1)
     (tmp_path / "00000001" / "progress.json").write_text(content, "utf-8", errors="surrogatepass")
-    assert fault(tmp_path / "00000001") == "progress.json is damaged"
+    assert find_damage(tmp_path / "00000001") == "progress.json is damaged"
 
 
 def test_the_next_number_is_a_new_one_and_half_written_ones_go(tmp_path):
-    assert next_place(tmp_path).name == "00000001"
+    assert next_checkpoint_path(tmp_path).name == "00000001"
     make(tmp_path, 1, 7)
     (tmp_path / "00000008.partial" / "state").mkdir(parents=True)
-    assert next_place(tmp_path).name == "00000008"
+    assert next_checkpoint_path(tmp_path).name == "00000008"
     assert names(tmp_path) == ["00000007", "00000001"] and len(list(tmp_path.iterdir())) == 2
 
 
 def test_the_last_whole_ones_stay(tmp_path):
     make(tmp_path, 1, 2, 3, 4)
     (tmp_path / "00000003" / "state").unlink()
-    leave_last(tmp_path, 2)
+    remove_old_checkpoints(tmp_path, 2)
     assert names(tmp_path) == ["00000004", "00000002"]
 
 
 def test_room_is_wanted_for_all_that_is_kept_and_the_next_one(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Disk(0, 0, 3_000_000))
-    check_room(tmp_path / "not" / "yet", 1_000_000, 2)
+    check_disk_space(tmp_path / "not" / "yet", 1_000_000, 2)
     with pytest.raises(InputError, match=r"expected 4.0 MB of free disk for 3 .*got 3.0 MB; --train.checkp"):
-        check_room(tmp_path, 1_000_000, 3)
+        check_disk_space(tmp_path, 1_000_000, 3)
     make(tmp_path, 1, 2, 3)
     # Those that stand there need no more room.
-    check_room(tmp_path, 3_000_000, 3)
+    check_disk_space(tmp_path, 3_000_000, 3)
     with pytest.raises(InputError, match="given 3.0 MB"):
-        check_room(tmp_path, 3_000_001, 3)
+        check_disk_space(tmp_path, 3_000_001, 3)

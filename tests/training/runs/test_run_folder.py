@@ -12,7 +12,14 @@ from training.config.config import FitConfig, TrainSection
 from training.io.scratch_folder import scratch_folder
 from training.runs import run_folder as module
 from training.runs.checkpoint_folder import PROGRESS, write_progress
-from training.runs.run_folder import CHECKPOINT, CONFIG, check_same_data, kept_for_resume, run_folder, started
+from training.runs.run_folder import (
+    CHECKPOINT,
+    CONFIG,
+    can_resume,
+    check_same_data,
+    resolve_resume,
+    run_folder,
+)
 
 
 def config_for(tmp_path: Path, **values) -> FitConfig:
@@ -114,7 +121,7 @@ def test_an_interrupted_run_is_gone_on_with_under_its_settings_only(tmp_path):
         finish(replace(config, resume=True))
     assert everything(tmp_path) == []
     interrupt(config)
-    assert kept_for_resume(config)
+    assert can_resume(config)
     with pytest.raises(InputError, match="--train.epochs 0, got 3$"):
         finish(replace(config, resume=True, train=TrainSection(epochs=3)))
     others = replace(config, resume=True, calibrate=False, train=TrainSection(epochs=3, seed=5))
@@ -127,7 +134,7 @@ def test_an_interrupted_run_is_gone_on_with_under_its_settings_only(tmp_path):
     with pytest.raises(InputError, match="--encoder.head-dim unset, got 8$"):
         finish(replace(config, resume=True, encoder=replace(config.encoder, head_dim=8)))
     finish(replace(config, resume=True))
-    assert not kept_for_resume(config)
+    assert not can_resume(config)
     assert everything(tmp_path / "runs") == ["a", f"a/{MANIFEST}", f"a/{CONFIG}"]
 
 
@@ -136,9 +143,9 @@ def test_an_interrupted_run_is_not_lost_by_forgetting_to_resume(tmp_path):
     interrupt(config)
     with pytest.raises(InputError, match="--resume goes on with it, --overwrite starts anew"):
         finish(config)
-    assert kept_for_resume(config)
+    assert can_resume(config)
     finish(replace(config, overwrite=True))
-    assert not kept_for_resume(config)
+    assert not can_resume(config)
 
 
 def test_a_run_killed_before_its_first_checkpoint_is_in_nobodys_way(tmp_path):
@@ -196,13 +203,13 @@ def test_without_a_whole_checkpoint_nothing_is_gone_on_with_and_nothing_lost(tmp
 
 def test_one_command_begins_and_goes_on(tmp_path):
     config = config_for(tmp_path, resume_or_begin=True)
-    assert not started(config).resume
-    interrupt(started(config))
-    assert started(config).resume
-    finish(started(config))
+    assert not resolve_resume(config).resume
+    interrupt(resolve_resume(config))
+    assert resolve_resume(config).resume
+    finish(resolve_resume(config))
     # What is finished is neither gone on with nor replaced.
     with pytest.raises(InputError, match="holds another run"):
-        finish(started(config))
+        finish(resolve_resume(config))
 
 
 def test_what_a_killed_run_left_in_the_temporary_folder_goes_with_its_next_start(tmp_path, monkeypatch):
@@ -234,7 +241,7 @@ def test_a_kill_while_a_finished_run_is_moved_to_its_place_loses_nothing(tmp_pat
         write_progress(folder / CHECKPOINT / "00000001", {})
         (folder / MANIFEST).touch()
         monkeypatch.setattr(Path, "rename", killed)
-    assert kept_for_resume(config)
+    assert can_resume(config)
 
 
 def test_a_folder_that_takes_no_file_is_told_of_before_anything_is_read(tmp_path, monkeypatch):

@@ -40,14 +40,14 @@ LARGE = 10_000
     ],
 )
 def test_each_share_has_rows_to_compute(settings, longest, cores, expected):
-    assert shares.most_shares(TrainSection(**settings), longest, cores) == expected
+    assert shares.max_shards(TrainSection(**settings), longest, cores) == expected
 
 
 def test_a_job_is_shared_where_that_pays_and_each_row_is_scored_by_itself():
     config = FitConfig()
 
     def wanted(rows=LARGE, task: Task | None = None, **changed):
-        return shares.wanted_shares(
+        return shares.choose_num_shards(
             dataclasses.replace(config, **changed), task or ClassifyTask(), rows, cores=2
         )
 
@@ -65,7 +65,7 @@ def test_a_job_is_shared_where_that_pays_and_each_row_is_scored_by_itself():
 def test_workers_have_the_cores_that_they_were_given(given, monkeypatch):
     monkeypatch.setattr(shares.os, "sched_getaffinity", lambda _: range(4))
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", given)
-    assert shares.cores() == (1 if given == "1" else 4)
+    assert shares.intra_op_cores() == (1 if given == "1" else 4)
 
 
 def _weights_after(batches, **options) -> list[np.ndarray]:
@@ -83,15 +83,15 @@ def test_shares_reach_the_weights_of_the_whole():
     batches = [make_batch(rng, 4, 6, 8, [0.5, 1.0, 2.5]) for _ in range(4)]
     whole = _weights_after(batches)
     assert distance(whole, _weights_after(batches[:2] * 2)) > 1e-3
-    assert distance(whole, _weights_after(batches, shares=3)) < 1e-5
+    assert distance(whole, _weights_after(batches, shards=3)) < 1e-5
     accumulated = _weights_after(batches, accumulation_steps=2)
-    assert distance(accumulated, _weights_after(batches, accumulation_steps=2, shares=2)) < 1e-5
+    assert distance(accumulated, _weights_after(batches, accumulation_steps=2, shards=2)) < 1e-5
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5])
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 8])
 def test_answers_of_shares_are_those_of_the_whole(count, rows, monkeypatch):
-    monkeypatch.setattr(shares, "core_shares", lambda: count)
+    monkeypatch.setattr(shares, "num_shards", lambda: count)
     asked = []
 
     def ask(part):
@@ -101,7 +101,7 @@ def test_answers_of_shares_are_those_of_the_whole(count, rows, monkeypatch):
 
     ids = np.arange(rows * 3).reshape(rows, 3)
     features = {"ids": tf.constant(ids), "other": tf.constant(ids[:, :1])}
-    found = tf.function(lambda: shares.in_shares(ask, features), autograph=False)()
+    found = tf.function(lambda: shares.run_sharded(ask, features), autograph=False)()
     np.testing.assert_array_equal(found["sums"], ids.sum(axis=1))
     np.testing.assert_array_equal(found["same"], ids[:, :1])
     assert len(asked) == count
@@ -114,7 +114,7 @@ def test_a_fit_in_shares_tells_what_one_of_whole_batches_tells(tmp_path, monkeyp
     history = []
     for count in (1, 2):
         for module in (shares, trainer):
-            monkeypatch.setattr(module, "core_shares", lambda count=count: count)
+            monkeypatch.setattr(module, "num_shards", lambda count=count: count)
         run = tmp_path / f"run{count}"
         assert call(main, *flags, "--out", run).status == 0
         history.append(json.loads((run / "metrics.json").read_text("utf-8"))["history"])
@@ -128,12 +128,12 @@ def test_tensorflow_starts_with_the_threads_of_a_share_and_is_left_alone_later()
     program = """if True:
         import os
         os.sched_getaffinity = lambda _: range(4)
-        from training import shares
-        assert shares.core_shares() == 1
-        shares.split_cores(2)
-        print(shares.core_shares())
-        shares.split_cores(4)
-        print(shares.core_shares())
+        from training.runtime import cpu_sharding as shares
+        assert shares.num_shards() == 1
+        shares.configure_shards(2)
+        print(shares.num_shards())
+        shares.configure_shards(4)
+        print(shares.num_shards())
     """
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, env=clean_environment()

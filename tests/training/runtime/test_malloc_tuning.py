@@ -9,9 +9,9 @@ import pytest
 MIB = 64  # more than glibc ever takes from what was freed, unless told
 SCRIPT = f"""
 import resource, sys
-from training.runtime.malloc_tuning import keep_freed_memory
+from training.runtime.malloc_tuning import tune_malloc
 if sys.argv[1] == "keep":
-    keep_freed_memory()
+    tune_malloc()
 before = 0
 for _ in range(4):
     b"x" * ({MIB} << 20)

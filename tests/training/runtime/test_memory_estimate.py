@@ -16,11 +16,11 @@ from kmha.layers.attention_choice import LONG_FROM
 from tests.command_runs import ROOT
 from tests.training.memory_worker import SHAPE
 from training.runtime.memory_estimate import (
-    ANYWAY,
+    BASE_BYTES,
     available_bytes,
     check_memory,
     encoder_configs,
-    estimated_bytes,
+    estimate_bytes,
 )
 
 
@@ -43,12 +43,12 @@ def test_pairs_grow_with_the_square_and_blocks_do_not():
         EncoderConfig(**SHAPE, max_length=2 * long, attention_window=each) for each in (None, 64)
     )
     half, whole = ((LONG_FROM - 2) // 2, LONG_FROM - 2)
-    of_pairs = [estimated_bytes([short], 0, 2, tokens) for tokens in (half, whole)]
-    assert 3 < (of_pairs[1] - ANYWAY) / (of_pairs[0] - ANYWAY) < 4
+    of_pairs = [estimate_bytes([short], 0, 2, tokens) for tokens in (half, whole)]
+    assert 3 < (of_pairs[1] - BASE_BYTES) / (of_pairs[0] - BASE_BYTES) < 4
     for config in (blocks, window):
-        of_blocks = [estimated_bytes([config], 0, 1, tokens) for tokens in (long, 2 * long)]
-        assert 1.5 < (of_blocks[1] - ANYWAY) / (of_blocks[0] - ANYWAY) <= 2
-    assert estimated_bytes([short], 10**6, 1, 8) - estimated_bytes([short], 0, 1, 8) == 24 * 10**6
+        of_blocks = [estimate_bytes([config], 0, 1, tokens) for tokens in (long, 2 * long)]
+        assert 1.5 < (of_blocks[1] - BASE_BYTES) / (of_blocks[0] - BASE_BYTES) <= 2
+    assert estimate_bytes([short], 10**6, 1, 8) - estimate_bytes([short], 0, 1, 8) == 24 * 10**6
 
 
 def test_what_cannot_fit_is_refused_by_its_flag_and_both_numbers():
@@ -60,7 +60,7 @@ def test_what_cannot_fit_is_refused_by_its_flag_and_both_numbers():
         (one, "--text.max-length", "1 row of 1,000,000 tokens"),
         (many, "--train.batch-tokens", "900 rows of 500 tokens"),
     ):
-        needed = estimated_bytes([config], 10**6, len(plan.rows), plan.row_tokens)
+        needed = estimate_bytes([config], 10**6, len(plan.rows), plan.row_tokens)
         small = SimpleNamespace(rows=np.arange(2), row_tokens=10)
         check_memory([config], 10**6, [small, plan], needed)
         with pytest.raises(InputError) as refused:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from training.runtime.resource_usage import Cost, peak_memory
+from training.runtime.resource_usage import Cost, peak_memory_bytes
 
 STATUS = Path("/proc/self/status")
 
@@ -12,9 +12,9 @@ STATUS = Path("/proc/self/status")
 def test_stages_add_up():
     cost = Cost()
     for _ in range(2):
-        with cost.of("training"):
+        with cost.measure("training"):
             time.sleep(0.06)
-    with cost.of("judging"):
+    with cost.measure("judging"):
         pass
     found = cost.values(weights=7)
     assert 0.1 <= found["seconds"]["training"] < 5
@@ -25,4 +25,4 @@ def test_stages_add_up():
 @pytest.mark.skipif(not STATUS.exists(), reason="the kernel tells no process's memory here")
 def test_memory_is_told_in_bytes():
     (kilobytes,) = re.findall(r"VmHWM:\s*([0-9]+) kB", STATUS.read_text())
-    assert peak_memory() == pytest.approx(1024 * int(kilobytes), rel=0.05)
+    assert peak_memory_bytes() == pytest.approx(1024 * int(kilobytes), rel=0.05)
