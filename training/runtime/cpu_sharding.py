@@ -34,7 +34,7 @@ def choose_num_shards(config: FitConfig, task: Task, rows: int, cores: int) -> i
     """
     if rows < MIN_ROWS or not can_shard(config, task):
         return 1
-    return max_shards(config.train, config.text.max_length * task.num_texts, intra_op_cores)
+    return max_shards(config.train, config.text.max_length * task.num_texts, cores)
 
 
 def can_shard(config: FitConfig, task: Task) -> bool:
@@ -54,7 +54,7 @@ def max_shards(settings: TrainSection, longest: int, cores: int) -> int:
     rows = settings.batch_tokens // longest
     if settings.batch_rows is not None:
         rows = min(rows, settings.batch_rows)
-    return max(1, min(intra_op_cores, MAX_SHARDS, rows // _LEAST_SHARE))
+    return max(1, min(cores, MAX_SHARDS, rows // _LEAST_SHARE))
 
 
 def intra_op_cores() -> int:
