@@ -1,5 +1,7 @@
 # make fit     environment, then train on the sample reviews; ARGS="--config examples/news.toml" for another job
-# make test    environment, then the tests; ARGS="-m slow" for the long ones
+# make test    environment, then the tests (about ten minutes on two cores); ARGS="tests/kmha -k pooling" for a few
+# make test-all  the tests and the second stage: layers on JAX, commands of the pages, worker processes, clients
+# make test-slow  tests that take minutes each
 # make soak    kills, full disks, damaged files and an hour's worth of steps; ARGS="-k kill" for some of them
 # make lint    formatting and style        make format   apply them
 # make types   static types                make clean    remove what make made (never runs/)
@@ -19,7 +21,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help fit test test-jax soak beam test-beam lint format types clients clean
+.PHONY: help fit test test-second test-all test-slow test-jax soak beam test-beam lint format types clients clean
 
 help:
 	@sed -n '/^$$/q; s/^# //p' Makefile
@@ -28,8 +30,19 @@ help:
 fit: $(VENV)/.ready-to-fit
 	@$(PY) -m training.fit $(if $(ARGS),$(ARGS),--overwrite)
 
+PYTEST = $(PY) -m pytest -n $(PROCESSES) --dist worksteal
+
 test: $(VENV)/.ready-to-develop
-	@$(PY) -m pytest -n $(PROCESSES) --dist loadfile $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+# The second stage alone; `make test-all` runs both.
+test-second: $(VENV)/.ready-to-develop
+	@$(PYTEST) -m "second and not slow and not gpu and not soak" $(ARGS)
+
+test-all: test test-second
+
+test-slow: $(VENV)/.ready-to-develop
+	@$(PYTEST) -m "slow and not gpu and not soak" $(ARGS)
 
 # The layer tests alone on Keras' second backend; `make test` runs them too, in a process of their own.
 test-jax: $(VENV)/.ready-to-develop
