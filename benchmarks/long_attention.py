@@ -29,7 +29,7 @@ BLOCKS = (256, 384, 512, 768, 1024)
 def taking(way: str) -> Iterator[None]:
     """Inside, attention takes a way; "blocks 256" has another size of blocks."""
     from kmha.layers import blockwise_attention
-    from kmha.layers.attention_choice import blocks_from
+    from kmha.layers.attention_options import blocks_from
 
     name, _, size = way.partition(" ")
     before = blockwise_attention.LARGEST_BLOCK

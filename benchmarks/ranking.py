@@ -22,8 +22,7 @@ from kmha.inference.ranker import Ranker  # noqa: E402
 from kmha.models.matcher import TextMatcher  # noqa: E402
 from kmha.text.pair_preprocessor import PairPreprocessor  # noqa: E402
 from kmha.text.preprocessor import Preprocessor  # noqa: E402
-from kmha.text.special_tokens import SPECIAL_TOKENS  # noqa: E402
-from kmha.text.vocabulary import Vocabulary  # noqa: E402
+from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary  # noqa: E402
 
 WORDS = [f"w{index}" for index in range(8000)]
 CANDIDATES = 1000

@@ -29,7 +29,7 @@ def main() -> int:
     import_tensorflow()
     from kmha.text.preprocessor import Preprocessor
     from kmha.text.vocabulary import TOKENIZATIONS
-    from kmha.text.vocabulary_training import learn_vocabulary
+    from kmha.text.vocabulary_training import train_vocabulary
     from training.data.text_batches import token_chunks
     from training.io.tables import read_rows
 
@@ -38,7 +38,7 @@ def main() -> int:
         texts = [str(row.values[arguments.column]) for row in read_rows(path, [arguments.column])]
         repeated = texts * -(-LEAST_SENTENCES // len(texts))
         for tokenization in TOKENIZATIONS:
-            preprocessor = Preprocessor(learn_vocabulary(texts, tokenization), tokenization)
+            preprocessor = Preprocessor(train_vocabulary(texts, tokenization), tokenization)
             runs.append((path, tokenization, preprocessor, repeated, []))
     for _ in range(arguments.rounds):
         for _, _, preprocessor, texts, rates in runs:

@@ -113,7 +113,7 @@ def _demo_result(exported: ExportedRun, address: str, runtime: str) -> ClientRes
                 page = tab.evaluate(_READ_PAGE)
                 if page["bars"] != len(exported.bundle.labels) or len(page["words"]) < 2:
                     return ClientResult(name, inputs, len(texts), problem=f"shows {page} for {text!r}")
-                agreeing += page["label"] == displayed_label(exported.bundle.answer(probabilities))
+                agreeing += page["label"] == displayed_label(exported.bundle.prediction_from(probabilities))
             problem = "; ".join(tab.problems)
     except chromium.BrowserError as error:
         return failure(name, inputs, len(texts), error)

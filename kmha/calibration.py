@@ -31,17 +31,17 @@ class Calibration:
     temperatures: tuple[float, ...] = (1.0,)
     biases: tuple[float, ...] = (0.0,)
 
-    def applied(self, logits: np.ndarray) -> np.ndarray:
+    def apply(self, logits: np.ndarray) -> np.ndarray:
         """The calibrated logits, float64 [..., C]."""
         return np.asarray(logits, np.float64) / np.array(self.temperatures) + np.array(self.biases)
 
-    def after(self, before: "Calibration") -> "Calibration":
+    def compose(self, before: "Calibration") -> "Calibration":
         """One calibration that does what `before` does, then this one."""
         temperatures = np.array(before.temperatures) * np.array(self.temperatures)
         biases = np.array(before.biases) / np.array(self.temperatures) + np.array(self.biases)
         return Calibration(tuple(temperatures.tolist()), tuple(biases.tolist()))
 
-    def undone(self) -> "Calibration":
+    def inverse(self) -> "Calibration":
         """The one that takes this one back."""
         back = -np.array(self.biases) * np.array(self.temperatures)
         return Calibration(tuple(1.0 / t for t in self.temperatures), tuple(back.tolist()))
@@ -53,7 +53,7 @@ class Calibration:
             before: Of the probabilities as they were; what is not in (0, 1) stays.
         """
         inside = np.clip(np.asarray(before, np.float64), 2.0**-126, _NEARLY_ONE)
-        moved = self.applied(np.log(inside) - np.log1p(-inside))
+        moved = self.apply(np.log(inside) - np.log1p(-inside))
         # The logarithm of a sigmoid, which overflows nowhere; at 0 a threshold would let everything in.
         found = np.maximum(np.exp(-np.logaddexp(0.0, -moved)), 2.0**-126).astype(np.float32)
         kept = [not 0.0 < value <= 1.0 for value in before]

@@ -52,11 +52,11 @@ class WindowShape:
         """How many windows texts of so many tokens have, special ones included: an integer, or integers [R]."""
         return 1 + (np.maximum(tokens - self.length, 0) + self.stride - 1) // self.stride
 
-    def computed(self, tokens: Any) -> Any:
+    def computed_tokens(self, tokens: Any) -> Any:
         """Tokens that texts padded to so many are computed with: those of all their windows."""
         return self.count(tokens) * np.minimum(tokens, self.length)
 
-    def places(self, tokens: int) -> list[list[int]]:
+    def positions(self, tokens: int) -> list[list[int]]:
         """Of each window of a text of so many tokens, at least 2, the places in the text that it reads."""
         starts = [index * self.stride for index in range(int(self.count(tokens)))]
         return [[0, *range(at + 1, min(at + self.room, tokens - 2) + 1), tokens - 1] for at in starts]
@@ -70,12 +70,12 @@ class WindowShape:
         return [*range(self.length + self.stride, longest, self.stride), longest]
 
 
-def windows_of(model: Any) -> WindowShape | None:
+def window_shape_of(model: Any) -> WindowShape | None:
     """How a model divides long texts; None where it reads every text whole."""
     return getattr(model, "windows", None)
 
 
 def computed_tokens(model: Any, tokens: Any) -> Any:
     """Tokens that a model computes for texts padded to so many: an integer, or integers [R]."""
-    windows = windows_of(model)
-    return tokens if windows is None else windows.computed(tokens)
+    windows = window_shape_of(model)
+    return tokens if windows is None else windows.computed_tokens(tokens)

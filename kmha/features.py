@@ -36,7 +36,7 @@ def input_names(side: str, granularity: str = "") -> tuple[str, str]:
     return ids, mask
 
 
-def swapped(features: dict[str, Any]) -> dict[str, Any]:
+def swap_sides(features: dict[str, Any]) -> dict[str, Any]:
     """The features of a pair with A as B and B as A."""
     return {f"{name[:-1]}{'b' if name.endswith('a') else 'a'}": value for name, value in features.items()}
 
@@ -73,7 +73,7 @@ def tensor_specs(batch: int | None = None, length: int | None = None) -> dict:
     }
 
 
-def checked_ids(token_ids, vocabulary_size: int, max_length: int) -> np.ndarray:
+def validate_token_ids(token_ids, vocabulary_size: int, max_length: int) -> np.ndarray:
     """Token ids from outside, as int32 [B, T], or a refusal.
 
     A negative id would wrap around silently in a lookup, and one past the end fails deep inside the model.
@@ -98,3 +98,13 @@ def checked_ids(token_ids, vocabulary_size: int, max_length: int) -> np.ndarray:
         wrong = ids[(ids < 0) | (ids >= vocabulary_size)][0]
         raise InputError(f"{TOKEN_IDS} must be in [0, {vocabulary_size}), got {wrong}")
     return ids.astype(DTYPE)
+
+
+# Words of a sentence; its best path is found in one piece.
+MAX_WORDS = 2048
+# Tokens of a window at the least.
+MIN_WINDOW_LENGTH = 8
+# Of a longer word the first and the last half of as many characters are read.
+SPELLING_LENGTH = 20
+# Rows of the table of characters: Latin, Greek, Cyrillic and more have one of their own, others share.
+NUM_CHARACTERS = 4096

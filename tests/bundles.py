@@ -44,9 +44,9 @@ SEVERAL = ("old", "new", "early", "late")
 def preprocessor(tokenization: Tokenization = "wordpiece", lower_case=True, max_length=24):
     """With a vocabulary learnt from TEXTS."""
     from kmha.text.preprocessor import Preprocessor
-    from kmha.text.vocabulary_training import learn_vocabulary
+    from kmha.text.vocabulary_training import train_vocabulary
 
-    vocabulary = learn_vocabulary(TEXTS, tokenization, 400, 1, lower_case)
+    vocabulary = train_vocabulary(TEXTS, tokenization, 400, 1, lower_case)
     return Preprocessor(vocabulary, tokenization, lower_case, max_length)
 
 
@@ -202,9 +202,9 @@ def make_tagger_bundle(
     """A tagger's bundle whose weights are random but the same every time; more arguments of `EncoderConfig`."""
     from kmha.bundle.bundle import Bundle
     from kmha.config import EncoderConfig
+    from kmha.features import NUM_CHARACTERS
     from kmha.models.tagger import SequenceTagger
-    from kmha.tags.schemes import allowed_transitions
-    from kmha.text.sentence_limits import CHARACTERS
+    from kmha.tags import allowed_transitions
     from kmha.text.sentence_preprocessor import SentencePreprocessor
 
     part = preprocessor(tokenization)
@@ -222,7 +222,7 @@ def make_tagger_bundle(
         allowed.end.astype(int).tolist(),
         head,
         word_pooling,
-        CHARACTERS if characters else 0,
+        NUM_CHARACTERS if characters else 0,
         character_dim=8,
         context_width=context_width,
     )

@@ -30,12 +30,12 @@ def features_of(bundle) -> dict[str, Any]:
     """What the model reads of two rows."""
     if bundle.task == MATCH:
         columns = zip(*PAIRS[:2], strict=True)
-        return bundle.preprocessor.pad(bundle.preprocessor.cut(*map(list, columns)))
+        return bundle.preprocessor.pad(bundle.preprocessor.encode(*map(list, columns)))
     if bundle.task == TAG:
         words = [sentence.split() for sentence in SENTENCES[:2]]
         flat = [word for sentence in words for word in sentence]
-        cut = bundle.preprocessor.cut(Ragged.from_row_lengths(tf.constant(flat), list(map(len, words))))
-        return bundle.preprocessor.pad(bundle.preprocessor.chosen(cut, [0, 1]))
+        cut = bundle.preprocessor.encode(Ragged.from_row_lengths(tf.constant(flat), list(map(len, words))))
+        return bundle.preprocessor.pad(bundle.preprocessor.select_windows(cut, [0, 1]))
     return bundle.preprocessor(list(TEXTS[:2]))
 
 

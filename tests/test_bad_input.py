@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kmha.text.special_tokens import SPECIAL_TOKENS
+from kmha.text.vocabulary import SPECIAL_TOKENS
 from tests.command_runs import TINY, call, clean_environment, news_rows, refused, write_csv
 from training.evaluate import main as evaluate
 from training.fit import main as fit

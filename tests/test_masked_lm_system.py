@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kmha.bundle.bundle import Bundle
-from kmha.text.special_tokens import SPECIAL_TOKENS
+from kmha.text.vocabulary import SPECIAL_TOKENS
 from tests.command_runs import TINY, call, refused, write_csv
 from training.engine.loop import Loop
 from training.evaluate import main as evaluate

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import tyro
 
-from kmha.bundle.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG, read_manifest
+from kmha.bundle.manifest import CLASSIFY, MASKED_LM, MATCH, MODEL_NAMES, TAG, read_manifest
 from kmha.errors import InputError
 from training.cli.bounds import Range
 from training.cli.column_flags import ColumnFlags
@@ -84,11 +84,11 @@ def _check(config: CalibrateConfig) -> None:
     file_source(config.data)
     task = manifest["task"]
     if task == MASKED_LM or manifest.get("target") == "graded":
-        kind = A_MODEL[task] if task == MASKED_LM else "one of a graded target"
+        kind = MODEL_NAMES[task] if task == MASKED_LM else "one of a graded target"
         raise InputError(f"{config.run}: expected a model that gives probabilities of labels, got {kind}")
     one = (task == CLASSIFY and not manifest["multi_label"]) or task == MATCH
     if config.precision is not None and not one:
-        kind = A_MODEL[TAG] if task == TAG else "one of several labels"
+        kind = MODEL_NAMES[TAG] if task == TAG else "one of several labels"
         raise InputError(f"--precision: expected a model that gives a row one answer, got {kind}")
     if config.write and not config.refit and config.precision is None:
         raise InputError("--write: expected something to change, --refit or --precision, got neither")

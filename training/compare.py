@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from kmha.bundle.manifest import A_MODEL, CLASSIFY, read_manifest
+from kmha.bundle.manifest import CLASSIFY, MODEL_NAMES, read_manifest
 from kmha.errors import InputError
 from training.cli.bounds import Range
 from training.cli.exceptions import Interrupted, TrainingDiverged
@@ -203,7 +203,7 @@ def _check_runs(runs: tuple[Path, ...]) -> None:
         manifest = read_manifest(path)
         if manifest["task"] != CLASSIFY or manifest["multi_label"]:
             several = manifest["task"] == CLASSIFY
-            kind = "one of several labels" if several else A_MODEL[manifest["task"]]
+            kind = "one of several labels" if several else MODEL_NAMES[manifest["task"]]
             raise InputError(f"--runs {path}: expected a classifier of one label a row, got {kind}")
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, BinaryIO, Literal
 
 import tyro
 
-from kmha.bundle.manifest import A_MODEL, MANIFEST, MATCH, read_manifest
+from kmha.bundle.manifest import MANIFEST, MATCH, MODEL_NAMES, read_manifest
 from kmha.errors import InputError
 from training.cli.bounds import Range
 from training.cli.parser import parse, run
@@ -75,10 +75,10 @@ def _found(config: EmbedConfig) -> Any:
         return _found_checkpoint(config)
     task = read_manifest(folder)["task"]
     if config.side != "b" and task != MATCH:
-        raise InputError(f"--side: expected a matcher, got {A_MODEL[task]}")
+        raise InputError(f"--side: expected a matcher, got {MODEL_NAMES[task]}")
     if config.max_length:
         raise InputError(
-            f"--max-length: expected a published checkpoint, got {A_MODEL[task]} of its own length"
+            f"--max-length: expected a published checkpoint, got {MODEL_NAMES[task]} of its own length"
         )
 
     def load() -> Any:
@@ -102,9 +102,9 @@ def _found_checkpoint(config: EmbedConfig) -> Any:
         )
 
     def load() -> Any:
-        from kmha.pretrained.text_encoder import text_encoder
+        from kmha.pretrained.text_encoder import load_text_encoder
 
-        return text_encoder(checkpoint, length or min(DEFAULT_LENGTH, positions))
+        return load_text_encoder(checkpoint, length or min(DEFAULT_LENGTH, positions))
 
     return load
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from kmha.bundle.manifest import A_MODEL, MASKED_LM, MATCH, TAG, read_manifest
+from kmha.bundle.manifest import MASKED_LM, MATCH, MODEL_NAMES, TAG, read_manifest
 from kmha.errors import InputError
 from training.cli.bounds import Count, Range
 from training.cli.parser import parse, run
@@ -83,10 +83,12 @@ def _explain(config: ExplainConfig) -> int:
 def _check(config: ExplainConfig, task: str) -> None:
     """Refuses what contradicts itself, before TensorFlow is imported."""
     if task == MASKED_LM:
-        raise InputError(f"{config.run}: expected a classifier, a matcher or a tagger, got {A_MODEL[task]}")
+        raise InputError(
+            f"{config.run}: expected a classifier, a matcher or a tagger, got {MODEL_NAMES[task]}"
+        )
     if config.word and (task != TAG or config.data is not None):
         raise InputError(
-            f"--word: expected a text for a tagger, got {'--data' if task == TAG else A_MODEL[task]}"
+            f"--word: expected a text for a tagger, got {'--data' if task == TAG else MODEL_NAMES[task]}"
         )
     if config.data is not None:
         for given, flag in ((config.text, "TEXT"), (config.out, "--out"), (config.label, "--label")):
@@ -100,7 +102,7 @@ def _check(config: ExplainConfig, task: str) -> None:
     expected = 2 if task == MATCH else 1
     if len(config.text) != expected:
         shown = "two texts, A and B" if expected == 2 else "one text"
-        raise InputError(f"TEXT: expected {shown}, for {A_MODEL[task]}, got {len(config.text) or 'none'}")
+        raise InputError(f"TEXT: expected {shown}, for {MODEL_NAMES[task]}, got {len(config.text) or 'none'}")
     if not any(text.strip() for text in config.text):
         raise InputError("TEXT: expected a text with words, got an empty one")
     if config.out is not None:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from kmha.bundle.manifest import A_MODEL, MASKED_LM, read_manifest
+from kmha.bundle.manifest import MASKED_LM, MODEL_NAMES, read_manifest
 from kmha.errors import InputError
 from training.cli.bounds import Count, Positive, Range
 from training.cli.column_flags import ColumnFlags
@@ -83,7 +83,7 @@ def _check(config: HeadsConfig) -> None:
     task = read_manifest(config.run)["task"]
     if task == MASKED_LM:
         raise InputError(
-            f"{config.run}: expected a classifier, a matcher or a tagger, got {A_MODEL[task]};"
+            f"{config.run}: expected a classifier, a matcher or a tagger, got {MODEL_NAMES[task]};"
             " prune a run that starts from it"
         )
     file_source(config.data)

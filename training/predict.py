@@ -17,7 +17,7 @@ from typing import Annotated, Any, BinaryIO
 
 import tyro
 
-from kmha.bundle.manifest import A_MODEL, MASKED_LM, MATCH, TAG, read_manifest
+from kmha.bundle.manifest import MASKED_LM, MATCH, MODEL_NAMES, TAG, read_manifest
 from kmha.errors import InputError
 from training.cli.bounds import Range
 from training.cli.parser import parse, run
@@ -71,9 +71,9 @@ def sentences(stream: BinaryIO) -> Iterator[list[bytes]]:
 def _predict(config: PredictConfig) -> int:
     task = read_manifest(config.run)["task"]
     if config.rank is not None and task != MATCH:
-        raise InputError(f"--rank: expected a run that matches pairs, got {A_MODEL[task]}")
+        raise InputError(f"--rank: expected a run that matches pairs, got {MODEL_NAMES[task]}")
     if config.words and task != TAG:
-        raise InputError(f"--words: expected a run that tags words, got {A_MODEL[task]}")
+        raise InputError(f"--words: expected a run that tags words, got {MODEL_NAMES[task]}")
     if config.top and task == TAG:
         raise InputError("--top: expected a run that classifies or matches texts, got a tagger")
     if config.vectors is not None and config.rank is None:
@@ -91,11 +91,11 @@ def _predict(config: PredictConfig) -> int:
     if candidates is not None:
         answers = _rankings(bundle, candidates, vectors, config.top)
     elif task == MASKED_LM:
-        answers = bundle.filler.stream(lines(sys.stdin.buffer), config.top or SHOWN_TOKENS)
+        answers = bundle.filler.predict_stream(lines(sys.stdin.buffer), config.top or SHOWN_TOKENS)
     else:
         read = pairs if task == MATCH else sentences if config.words else lines
         rows: Iterator[Any] = read(sys.stdin.buffer)
-        answers = (_shortened(answer, config.top) for answer in bundle.answers(rows))
+        answers = (_shortened(answer, config.top) for answer in bundle.predict_stream(rows))
     for answer in answers:
         print(json.dumps(answer, ensure_ascii=False))
     return 0

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kmha.bundle.manifest import A_MODEL, CLASSIFY, MASKED_LM, read_manifest
+from kmha.bundle.manifest import CLASSIFY, MASKED_LM, MODEL_NAMES, read_manifest
 from kmha.errors import InputError
 
 
@@ -11,7 +11,7 @@ def check_exportable(run: Path) -> None:
     task = read_manifest(run)["task"]
     if task == MASKED_LM:
         raise InputError(
-            f"{run}: expected a classifier, a matcher or a tagger, got {A_MODEL[task]};"
+            f"{run}: expected a classifier, a matcher or a tagger, got {MODEL_NAMES[task]};"
             f" start one from it with training.fit --encoder.pretrained {run}"
         )
 
@@ -26,7 +26,7 @@ def check_single_texts(run: Path, command: str) -> None:
     task = read_manifest(run)["task"]
     if task != CLASSIFY:
         raise InputError(
-            f"{run}: expected a classifier, since {command} asks single texts, got {A_MODEL[task]}"
+            f"{run}: expected a classifier, since {command} asks single texts, got {MODEL_NAMES[task]}"
         )
 
 

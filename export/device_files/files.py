@@ -15,11 +15,10 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.files import parts_of
 from kmha.bundle.manifest import CLASSIFY, TAG, vocabulary_file
 from kmha.errors import InputError
+from kmha.features import MAX_WORDS, NUM_CHARACTERS, SPELLING_LENGTH
 from kmha.text import words
 from kmha.text.preprocessor import Preprocessor
-from kmha.text.sentence_limits import CHARACTERS, LONGEST_SPELLING, MOST_WORDS
-from kmha.text.special_tokens import END, MASK, PADDING, START, UNKNOWN
-from kmha.text.vocabulary import CONTINUATION, LONGEST_WORD_BYTES
+from kmha.text.vocabulary import CONTINUATION, END, LONGEST_WORD_BYTES, MASK, PADDING, START, UNKNOWN
 from training.io.atomic_write import atomic_write
 
 
@@ -81,9 +80,9 @@ def _sentence_values(bundle: Bundle) -> dict[str, Any]:
         "labels": bundle.labels,
         "scheme": model.scheme,
         "split": sentences.split,
-        "most_words": MOST_WORDS,
-        "characters": CHARACTERS if sentences.characters else 0,
-        "spelling_length": LONGEST_SPELLING,
+        "most_words": MAX_WORDS,
+        "characters": NUM_CHARACTERS if sentences.characters else 0,
+        "spelling_length": SPELLING_LENGTH,
         **{name: value.tolist() for name, value in values.items()},
         "character_classes": _class_bounds(words.character_classes()),
     }

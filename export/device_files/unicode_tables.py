@@ -11,9 +11,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from kmha.text.special_tokens import UNKNOWN
 from kmha.text.tokenizers import WHITE_SPACE, normalizer
-from kmha.text.vocabulary import CONTINUATION, LONGEST_WORD_BYTES, Tokenization
+from kmha.text.vocabulary import CONTINUATION, LONGEST_WORD_BYTES, UNKNOWN, Tokenization
 
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 # Unicode's own arithmetic for Hangul syllables, standard §3.12.

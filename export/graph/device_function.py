@@ -83,6 +83,6 @@ def features_of(bundle: Bundle, rows: Sequence[Any], length: int | None = None) 
         part = given.part
         tokens = part.tokenize(tf.constant(list(columns[given.text]), tf.string))
         lengths.append(length and min(length, part.max_length))
-        sequences.append(part.sequences(tokens if length is None else tokens[:, : lengths[-1] - 2]))
+        sequences.append(part.add_special_tokens(tokens if length is None else tokens[:, : lengths[-1] - 2]))
     made = texts.pad(sequences, None if length is None else lengths)
     return {name: values.numpy() for name, values in made.items()}

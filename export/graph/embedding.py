@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from kmha.bundle.bundle import Bundle
-from kmha.bundle.manifest import A_MODEL, CLASSIFY, MATCH
+from kmha.bundle.manifest import CLASSIFY, MATCH, MODEL_NAMES
 from kmha.errors import InputError
 from kmha.features import SIDES, TextInputs
 
@@ -29,7 +29,7 @@ def embeddings(bundle: Bundle) -> dict[str, int]:
 def check_embeds(bundle: Bundle) -> None:
     """Raises InputError where exports carry no vectors of a bundle's texts."""
     if not embeddings(bundle):
-        given = f"one of the {bundle.model.form} form" if bundle.task == MATCH else A_MODEL[bundle.task]
+        given = f"one of the {bundle.model.form} form" if bundle.task == MATCH else MODEL_NAMES[bundle.task]
         raise InputError(f"--embed: expected a classifier or a matcher of the bi form, got {given}")
 
 

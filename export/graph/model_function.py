@@ -8,10 +8,10 @@ import tensorflow as tf
 from export.graph.tagger_function import tagger_function, tagger_input_names, tagger_specs
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, TAG
-from kmha.document_windows import windows_of
+from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
 from kmha.features import TextInputs
-from kmha.layers.stacked_heads import stacked_heads
+from kmha.layers.attention import stack_heads
 from kmha.text.preprocessor import Preprocessor
 
 PROBABILITIES, SCORES, ATTENTION = "probabilities", "scores", "attention"
@@ -31,7 +31,7 @@ def input_names(bundle: Bundle) -> list[str]:
 
 def check_attention(bundle: Bundle) -> None:
     """Raises InputError where a file would answer attention weights of windows, which are those of no text."""
-    windows = windows_of(bundle.model)
+    windows = window_shape_of(bundle.model)
     if windows is not None:
         raise InputError(
             f"--attention: expected a run that reads texts whole, got one that reads windows of {windows.length} tokens"
@@ -61,7 +61,7 @@ def ids_function(bundle: Bundle, with_attention: bool = False) -> Any:
         logits, weights = logits if with_attention else (logits, {})
         answers = {output: model.probabilities(logits)}
         named = weights if isinstance(weights, dict) else {ATTENTION: weights}
-        return answers | {name: stacked_heads(each) for name, each in named.items()}
+        return answers | {name: stack_heads(each) for name, each in named.items()}
 
     # Without autograph: there is nothing to rewrite, and a graph of plain ops converts everywhere.
     return tf.function(answer, autograph=False)
@@ -104,9 +104,9 @@ def padded(cut: Sequence[tuple[TextInputs, Any]]) -> dict[str, Any]:
     """Features int32 [B, T] of ragged token ids, each as long as its longest row."""
     features = {}
     for given, sequences in cut:
-        features |= given.part.padded(sequences, given.ids, given.mask)
+        features |= given.part.pad_sequences(sequences, given.ids, given.mask)
     return features
 
 
 def _function(part: Preprocessor) -> Callable:
-    return tf.function(lambda texts: part.sequences(part.tokenize(texts)), autograph=False)
+    return tf.function(lambda texts: part.add_special_tokens(part.tokenize(texts)), autograph=False)

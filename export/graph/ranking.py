@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from export.graph.model_function import TextCutter, padded
 from kmha.bundle.bundle import Bundle
-from kmha.inference.ranker import beside_each, compared_with_each
+from kmha.inference.ranker import compare_query, repeat_query
 
 CHUNK_ROWS = 128
 # Attention weights that a head makes of a chunk, at the most: those of 128 pairs of 128 tokens each.
@@ -72,11 +72,11 @@ def vector_scores_function(bundle: Bundle) -> Any:
 def _comparison(model, query: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
     """What gives logits [B, 1] of the features of some candidates."""
     if model.form == "joint":
-        return lambda features: model(beside_each(query, features), training=False)
+        return lambda features: model(repeat_query(query, features), training=False)
     if model.form == "bi":
         vector = model.vectors(query, "a", training=False)
         return lambda features: tf.transpose(
             model.score_vectors(vector, model.vectors(features, "b", training=False))
         )
     encoded = model.encode(query, "a")
-    return lambda features: compared_with_each(model, query, encoded, features)
+    return lambda features: compare_query(model, query, encoded, features)

@@ -7,10 +7,10 @@ import tensorflow as tf
 
 from kmha.bundle.bundle import Bundle
 from kmha.features import WORD_MASK
+from kmha.inference.tagger import BATCH_TOKENS, BATCH_WORDS
 from kmha.layers.crf_decoding import Decoded, decode
-from kmha.tags.tagging import BATCH_TOKENS, BATCH_WORDS
 from kmha.text.ragged import Ragged
-from kmha.text.sentence_preprocessor import Cut
+from kmha.text.sentence_preprocessor import EncodedSentences
 
 
 def split_function(bundle: Bundle) -> Any:
@@ -22,7 +22,7 @@ def cut_function(bundle: Bundle) -> Any:
     """A graph function of sentences' words, string [N], and their lengths, int64 [B], that gives a `Cut`."""
 
     def cut(words, lengths):
-        return bundle.preprocessor.cut(Ragged.from_row_lengths(words, lengths))
+        return bundle.preprocessor.encode(Ragged.from_row_lengths(words, lengths))
 
     return tf.function(cut, autograph=False)
 
@@ -35,12 +35,12 @@ def scores_function(bundle: Bundle) -> Any:
     """
     model, texts = bundle.model, bundle.preprocessor
 
-    def scores(cut: Cut):
+    def scores(cut: EncodedSentences):
         lengths = tf.cast(cut.windows.sequences.row_lengths(), tf.int32)
         counts, ends = cut.windows.counts, tf.cumsum(cut.windows.counts)
 
         def chunk(chosen, longest):
-            features = texts.pad(texts.chosen(cut, chosen))
+            features = texts.pad(texts.select_windows(cut, chosen))
             found = tf.boolean_mask(model(features, training=False), features[WORD_MASK] > 0)
             end = tf.gather(ends, chosen)
             return tf.ragged.range(end - tf.gather(counts, chosen), end).flat_values, (found,)

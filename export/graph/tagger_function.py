@@ -7,12 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.bundle.bundle import Bundle
-from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_MASK, WORD_STARTS
+from kmha.features import CHARACTER_IDS, PADDING_MASK, SPELLING_LENGTH, TOKEN_IDS, WORD_MASK, WORD_STARTS
+from kmha.layers.attention import stack_heads
 from kmha.layers.crf import Potentials
 from kmha.layers.crf_decoding import decode
-from kmha.layers.stacked_heads import stacked_heads
 from kmha.text.ragged import Ragged
-from kmha.text.sentence_limits import LONGEST_SPELLING
 
 PROBABILITIES, TAG_IDS, PATH_PROBABILITIES = "probabilities", "tag_ids", "path_probabilities"
 SCORES, ATTENTION = "scores", "attention"
@@ -53,7 +52,7 @@ def tagger_function(bundle: Bundle, with_attention: bool = False) -> Callable[..
             PATH_PROBABILITIES: found.path_probabilities,
             SCORES: scores,
         }
-        return answers | {ATTENTION: stacked_heads(weights)} if with_attention else answers
+        return answers | {ATTENTION: stack_heads(weights)} if with_attention else answers
 
     return answer
 
@@ -71,7 +70,7 @@ def _not_weights(potentials: Potentials) -> Potentials:
 def tagger_specs(bundle: Bundle, batch: int | None = None, length: int | None = None) -> list[tf.TensorSpec]:
     """What `tagger_function` takes, int32 by name; with a length T given there is room for T - 2 words."""
     words = length and length - SPECIAL_TOKENS
-    sizes = {TOKEN_IDS: (length,), PADDING_MASK: (length,), CHARACTER_IDS: (words, LONGEST_SPELLING)}
+    sizes = {TOKEN_IDS: (length,), PADDING_MASK: (length,), CHARACTER_IDS: (words, SPELLING_LENGTH)}
     names = tagger_input_names(bundle)
     return [tf.TensorSpec((batch, *sizes.get(name, (words,))), tf.int32, name) for name in names]
 
@@ -93,7 +92,7 @@ def window_features(
     flat = [word.encode("utf-8", "replace") for words in sentences for word in words]
     words = Ragged.from_row_lengths(tf.constant(flat, tf.string), [len(words) for words in sentences])
     sizes = (None, None) if length is None else (length, length - SPECIAL_TOKENS)
-    made = texts.pad(texts.cut(words, length), sizes)
+    made = texts.pad(texts.encode(words, length), sizes)
     return {name: made[name].numpy() for name in tagger_input_names(bundle)}
 
 

@@ -23,7 +23,7 @@ from kmha.bundle.files import parts_of
 from kmha.bundle.manifest import CLASSIFY, TAG
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
-from kmha.layers.attention_choice import blocks_from
+from kmha.layers.attention_options import blocks_from
 
 TABLE_VALUES = 1 << 18
 

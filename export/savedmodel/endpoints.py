@@ -25,7 +25,7 @@ from export.graph.model_function import (
 )
 from export.savedmodel.input_checks import at_compiled_length, checked_inputs
 from kmha.bundle.bundle import Bundle
-from kmha.document_windows import windows_of
+from kmha.document_windows import window_shape_of
 from kmha.features import TOKEN_IDS
 
 SERVING_DEFAULT, PREDICT_TEXT, CLASSIFY, EXPLAIN = "serving_default", "predict_text", "classify", "explain"
@@ -55,7 +55,7 @@ class IdsEndpoints(tf.Module):
         self._thresholds = bundle.thresholds
         self._abstain_below = bundle.abstain_below
         self._xla = xla
-        self._reads_windows = windows_of(bundle.model) is not None
+        self._reads_windows = window_shape_of(bundle.model) is not None
         self._names = input_names(bundle)
         self._output = output_name(bundle)
         self._specs = ids_specs(bundle)

@@ -9,7 +9,7 @@ import numpy as np
 from export.savedmodel.predictor import BATCH_ROWS, SavedModelPredictor, open_savedmodel
 from export.savedmodel.tagger_predictor import EXPLAIN, EXPLAIN_WORDS, PREDICT_TEXT, WORDS, ServedTagger
 from kmha.errors import InputError
-from kmha.text.special_tokens import PADDING
+from kmha.text.vocabulary import PADDING
 from training.explanation.attributions import TOKENS, RowTrace
 from training.explanation.explainer import ExplainedOutput
 from training.explanation.words import NO_WORD, align_tokens
@@ -142,7 +142,7 @@ class ServedWords:
 def _places(windows: list[list[str]], pieces: list[list[str]]) -> tuple[int, list[list[int]]]:
     """How many tokens windows are apart, and which word each of their tokens stands for; none where they fit nowhere.
 
-    Windows hold so many tokens at most and are half of that apart, as `kmha.text.windows` cuts them. How many is not
+    Windows hold so many tokens at most and are half of that apart, as `kmha.text.sentence_windows` cuts them. How many is not
     told: at least those of the first one, and not so many that one more word would have fitted.
     """
     begins = np.cumsum([0, *map(len, pieces)])[:-1]

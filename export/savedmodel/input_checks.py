@@ -5,10 +5,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_MASK, WORD_STARTS, TextInputs
-from kmha.text.sentence_limits import CHARACTERS, LONGEST_SPELLING
+from kmha.features import (
+    CHARACTER_IDS,
+    NUM_CHARACTERS,
+    PADDING_MASK,
+    SPELLING_LENGTH,
+    TOKEN_IDS,
+    WORD_MASK,
+    WORD_STARTS,
+    TextInputs,
+)
 from kmha.text.sentence_preprocessor import SentencePreprocessor
-from kmha.text.special_tokens import START
+from kmha.text.vocabulary import START
 
 
 def checked_inputs(expected: Sequence[TextInputs], given: Sequence) -> list:
@@ -178,10 +186,10 @@ def checked_sentences(texts: SentencePreprocessor, given: Mapping[str, Any]) -> 
     ]
     if texts.characters:
         characters = given[CHARACTER_IDS]
-        expected = tf.concat([shape, [LONGEST_SPELLING]], axis=0)
+        expected = tf.concat([shape, [SPELLING_LENGTH]], axis=0)
         checks += [
             _same(f"{CHARACTER_IDS} must have the shape", expected, tf.shape(characters)),
-            _in_range(CHARACTER_IDS, characters, CHARACTERS),
+            _in_range(CHARACTER_IDS, characters, NUM_CHARACTERS),
         ]
     # Stateless ops do not wait for an assertion by themselves.
     with tf.control_dependencies(checks):

@@ -20,9 +20,8 @@ from export.savedmodel.endpoints import (
 )
 from export.savedmodel.input_checks import at_compiled_size, checked_sentences
 from kmha.bundle.bundle import Bundle
-from kmha.features import TOKEN_IDS, WORD_MASK, WORD_STARTS
+from kmha.features import MAX_WORDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.layers.crf_decoding import Decoded
-from kmha.text.sentence_limits import MOST_WORDS
 
 PREDICT_WORDS, EXPLAIN_WORDS = "predict_words", "explain_words"
 TEXT, WORDS, NUM_WORDS, STARTS, ENDS = "text", "words", "num_words", "starts", "ends"
@@ -226,8 +225,8 @@ def _flat_words(words, num_words):
 def _checked_lengths(lengths):
     """Words of each sentence, int64 [B], once none has too many: a best path is found in one piece."""
     most = tf.reduce_max(lengths)
-    message = [f"a sentence must have at most {MOST_WORDS:,} words, got", most]
-    with tf.control_dependencies([tf.debugging.Assert(most <= MOST_WORDS, message)]):
+    message = [f"a sentence must have at most {MAX_WORDS:,} words, got", most]
+    with tf.control_dependencies([tf.debugging.Assert(most <= MAX_WORDS, message)]):
         return tf.identity(lengths)
 
 

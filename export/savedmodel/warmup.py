@@ -16,8 +16,8 @@ from export.savedmodel.matcher_endpoints import CANDIDATES, QUERY, RANK, RANK_VE
 from export.savedmodel.tagger_endpoints import EXPLAIN_WORDS, NUM_WORDS, PREDICT_WORDS, TEXT, WORDS
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import TAG
+from kmha.features import MAX_WORDS
 from kmha.text.ragged import Ragged
-from kmha.text.sentence_limits import MOST_WORDS
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 
 
@@ -35,7 +35,7 @@ def sentence_requests(
         sizes: Batch sizes.
         compiled_sizes: Batch sizes that a compiled signature is asked for, each at every length it compiles for.
     """
-    sample = _one_window(bundle.preprocessor, [text.split("\n")[:MOST_WORDS] for text in bundle.sample])
+    sample = _one_window(bundle.preprocessor, [text.split("\n")[:MAX_WORDS] for text in bundle.sample])
     texts = _texts_of_one_window(bundle.preprocessor, [" ".join(words) for words in sample])
     sentences, texts = itertools.cycle(sample), itertools.cycle(texts or [""])
     for name in signatures:
@@ -57,7 +57,7 @@ def sentence_requests(
 def _cut(texts: SentencePreprocessor, sentences: Sequence[Sequence[str]], length: int | None = None) -> Any:
     flat = [word.encode("utf-8", "replace") for words in sentences for word in words]
     lengths = np.array([len(words) for words in sentences], np.int64)
-    return texts.cut(Ragged.from_row_lengths(tf.constant(flat, tf.string), lengths), length)
+    return texts.encode(Ragged.from_row_lengths(tf.constant(flat, tf.string), lengths), length)
 
 
 def _first_windows(sentences) -> np.ndarray:
@@ -74,7 +74,7 @@ def _one_window(texts: SentencePreprocessor, sentences: list[list[str]]) -> list
 
 def _texts_of_one_window(texts: SentencePreprocessor, given: list[str]) -> list[str]:
     """Those that one window holds once they are split."""
-    windows = texts.cut(texts.words(tf.constant(given, tf.string)).words).windows
+    windows = texts.encode(texts.words(tf.constant(given, tf.string)).words).windows
     return [text for text, count in zip(given, np.bincount(windows.sentences), strict=True) if count == 1]
 
 
@@ -95,7 +95,7 @@ def _sentence_ids(
     """Inputs of ids of the first window of each sentence; with a length, T is that."""
     texts = bundle.preprocessor
     cut = _cut(texts, sentences, length)
-    first = texts.chosen(cut, _first_windows(cut.windows.sentences))
+    first = texts.select_windows(cut, _first_windows(cut.windows.sentences))
     features = texts.pad(first, (length, None))
     return {name: features[name].numpy() for name in input_names(bundle)}
 
@@ -175,7 +175,7 @@ def _ranking(name: str, function: Any, row: Row) -> dict[str, Any]:
 
 def _ids(bundle: Bundle, rows: Sequence[Row], lengths: list[int] | None) -> dict[str, np.ndarray]:
     texts = bundle.preprocessor
-    features = texts.pad(texts.cut(*(tf.constant(column) for column in zip(*rows, strict=True))), lengths)
+    features = texts.pad(texts.encode(*(tf.constant(column) for column in zip(*rows, strict=True))), lengths)
     return {key: features[key].numpy() for key in input_names(bundle)}
 
 

@@ -109,7 +109,7 @@ def chosen_lengths(bundle, expected: Sequence[int] = ()) -> list[int]:
         InputError: A length below 3, of a tagger below 8, or past the run's longest.
     """
     from kmha.bundle.manifest import TAG
-    from kmha.text.sentence_limits import SHORTEST as SHORTEST_WINDOW
+    from kmha.features import MIN_WINDOW_LENGTH as SHORTEST_WINDOW
 
     shortest = SHORTEST_WINDOW if bundle.task == TAG else SHORTEST
     longest = max(given.part.max_length for given in bundle.preprocessor.inputs)

@@ -20,8 +20,7 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, TAG
 from kmha.errors import InputError
 from kmha.features import SEGMENT_IDS
-from kmha.layers.attention_choice import blocks_from
-from kmha.layers.masked_score import masked_score
+from kmha.layers.attention_options import blocks_from, masked_score
 
 Quantize = Literal["none", "float16", "dynamic", "int8"]
 ONLY_SIGNATURE = "serving_default"

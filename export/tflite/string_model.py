@@ -18,8 +18,8 @@ from export.tflite.convert import run_converter
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, TAG
 from kmha.errors import InputError
-from kmha.text.special_tokens import END, PADDING, START
 from kmha.text.tokenizers import tokenizer
+from kmha.text.vocabulary import END, PADDING, START
 
 CUSTOM_OPS = {"CUSTOM FastBertNormalize", "CUSTOM FastWordpieceTokenizeWithOffsets"}
 STRANGE_TEXTS = (b"", b"\0", b"\xff\xfe", "🚢 é".encode())

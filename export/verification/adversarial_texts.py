@@ -5,8 +5,8 @@ from typing import Any
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.files import parts_of
 from kmha.bundle.manifest import TAG
+from kmha.features import MAX_WORDS
 from kmha.text.preprocessor import Preprocessor
-from kmha.text.sentence_limits import MOST_WORDS
 from kmha.text.vocabulary import CONTINUATION
 
 LONG_BYTES = 100_000
@@ -88,7 +88,7 @@ def edge_case_sentences(bundle: Bundle) -> dict[str, list[bytes] | bytes]:
         "words without tokens": [b"\x01", "\u200b".encode(), word, b" "],
         "one very long word": [word, word * (LONG_BYTES // len(word)), word],
         "1,500 words": [word, b"a", b"."] * 500,
-        f"{MOST_WORDS:,} words": [word] * MOST_WORDS,
+        f"{MAX_WORDS:,} words": [word] * MAX_WORDS,
         **{name: [text] for name, text in single.items()},
         **{f"{name} among others": [word, text, b".", text] for name, text in single.items()},
     }
@@ -96,12 +96,10 @@ def edge_case_sentences(bundle: Bundle) -> dict[str, list[bytes] | bytes]:
     for count in (longest - 3, longest - 2, longest - 1, longest, 2 * longest):
         sentences[f"{count} words of one token"] = [word] * count
     raw = edge_case_texts(texts.part)
-    raw["many words"] = b"%b. " % word * (MOST_WORDS // 2)
+    raw["many words"] = b"%b. " % word * (MAX_WORDS // 2)
     counts = texts.words([*raw.values()]).words.row_lengths().numpy()
     # Longer ones are refused, by the run as well.
-    fits = {
-        name: text for (name, text), count in zip(raw.items(), counts, strict=True) if count <= MOST_WORDS
-    }
+    fits = {name: text for (name, text), count in zip(raw.items(), counts, strict=True) if count <= MAX_WORDS}
     return sentences | {f"{name}, raw": text for name, text in fits.items()}
 
 

@@ -12,8 +12,8 @@ from export.verification.layer_outputs import TOKENIZER, tagger_layers
 from export.verification.rows import Rows
 from kmha.bundle.bundle import Bundle
 from kmha.features import SEGMENT_IDS, TOKEN_IDS, WORD_MASK
+from kmha.inference.tagger import TaggedSentences, Tagger
 from kmha.layers.crf_decoding import decode
-from kmha.tags.tagging import Tagged, Tagger
 from kmha.text.ragged import Ragged
 
 # Of two paths, how much worse one may score and still count as equally good.
@@ -164,11 +164,11 @@ class ExpectedSentences:
         lengths = np.diff(self._ends[: self._rows.real], prepend=0)
         part, most = answers[: lengths.sum()], len(self._bundle.labels) - 1
         tag_ids = np.clip(part[:, -1], 0, most).astype(np.int32)
-        tagged = Tagged(lengths, tag_ids, part[:, :-2], part[:, -2])
+        tagged = TaggedSentences(lengths, tag_ids, part[:, :-2], part[:, -2])
         return self._rows.metric(self._bundle.labels, tagged, {})
 
 
-def as_array(tagged: Tagged) -> np.ndarray:
+def as_array(tagged: TaggedSentences) -> np.ndarray:
     """Tags as a predictor gives them: of each word the marginals, the path probability and the tag id."""
     columns = (tagged.path_probabilities, tagged.tag_ids.astype(np.float32))
     return np.concatenate([tagged.probabilities, *(column[:, None] for column in columns)], axis=1)
@@ -188,4 +188,4 @@ def window_ids(
 def _cut(tagger: Tagger, sentences: Sequence[Sequence[str]], length: int | None) -> Any:
     flat = [word.encode("utf-8", "replace") for words in sentences for word in words]
     lengths = np.array([len(words) for words in sentences], np.int64)
-    return tagger.preprocessor.cut(Ragged.from_row_lengths(tf.constant(flat, tf.string), lengths), length)
+    return tagger.preprocessor.encode(Ragged.from_row_lengths(tf.constant(flat, tf.string), lengths), length)

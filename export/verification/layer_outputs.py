@@ -9,7 +9,7 @@ import tensorflow as tf
 from kmha.bundle.bundle import Bundle, TextRow
 from kmha.bundle.manifest import MATCH
 from kmha.features import PADDING_MASK, SEGMENT_IDS, SIDES, TOKEN_IDS, input_names
-from kmha.layers.windows import cut_documents
+from kmha.layers.document_windows import split_documents
 from kmha.models.pair_encoder import PairEncoder
 
 OTHER = {"a": "b", "b": "a"}
@@ -131,7 +131,7 @@ def sequences(bundle: Bundle, rows: Sequence[TextRow], length: int | None = None
     for first in range(0, len(rows), CHUNK_ROWS):
         part = rows[first : first + CHUNK_ROWS]
         columns = [part] if texts.num_texts == 1 else zip(*part, strict=True)
-        cut = texts.cut(*(tf.constant(list(column), tf.string) for column in columns))
+        cut = texts.encode(*(tf.constant(list(column), tf.string) for column in columns))
         found += map(list, zip(*(ids.to_list() for ids in cut), strict=True))
     if length is None:
         return found
@@ -191,7 +191,7 @@ def layer_outputs(bundle: Bundle, features: dict[str, np.ndarray]) -> dict[str, 
 def _classifier_layers(model, features: dict[str, Any]) -> dict[str, Any]:
     read, votes, cut = features, None, {}
     if model.windows is not None:
-        read, votes = cut_documents(features, model.windows)
+        read, votes = split_documents(features, model.windows)
         cut = {"windows": read[TOKEN_IDS]}
     ids, mask = read[TOKEN_IDS], read[PADDING_MASK]
     segments = tf.zeros_like(ids)
@@ -203,7 +203,7 @@ def _classifier_layers(model, features: dict[str, Any]) -> dict[str, Any]:
         "embedding": encoder.embedding(ids, segments, training=False),
         **layers,
         "pooling": pooled,
-        **({} if votes is None else {"window pooling": model.joined(pooled, votes)}),
+        **({} if votes is None else {"window pooling": model.join_windows(pooled, votes)}),
         "logits": model(features, training=False),
     }
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from kmha.bundle.files import parts_of, read_model, read_preprocessor, read_sample, task_of, write_files
 from kmha.bundle.manifest import (
-    A_MODEL,
     CLASSIFY,
     FORMAT,
     KINDS,
@@ -18,6 +17,7 @@ from kmha.bundle.manifest import (
     MASKED_LM,
     MATCH,
     MODEL,
+    MODEL_NAMES,
     SAMPLE,
     TAG,
     VOCABULARY,
@@ -26,16 +26,21 @@ from kmha.bundle.manifest import (
 )
 from kmha.document_windows import computed_tokens
 from kmha.errors import InputError
-from kmha.features import PADDING_MASK, TOKEN_IDS, checked_ids
+from kmha.features import PADDING_MASK, TOKEN_IDS, validate_token_ids
 from kmha.inference import predictions as answers
-from kmha.inference.length_batches import length_batches
+from kmha.inference.batching import (
+    BATCH_TOKENS,
+    CHUNK_ROWS,
+    TextRow,
+    chunks,
+    encode_texts,
+    length_batches,
+    text_columns,
+)
 from kmha.inference.mask_filler import MaskFiller
-from kmha.inference.rows import CHUNK_ROWS, TextRow, checked_texts, chunks, columns
-from kmha.tags.tagging import Tagger
+from kmha.inference.tagger import Tagger
 
 __all__ = ["FORMAT", "MANIFEST", "MODEL", "SAMPLE", "VOCABULARY", "Bundle"]
-
-BATCH_TOKENS = 8192
 
 
 @dataclasses.dataclass
@@ -67,7 +72,7 @@ class Bundle:
     abstain_below: float | None = None
 
     def __post_init__(self):
-        if self.decides_by_threshold and self.thresholds is None:
+        if self.uses_thresholds and self.thresholds is None:
             self.thresholds = [0.5] * len(self.labels)
         self._check()
         # It tags sentences; all other models give probabilities to rows.
@@ -79,7 +84,7 @@ class Bundle:
         self._logits = tf.function(self._forward, reduce_retracing=True, autograph=False)
         # In a graph: for a single text, eager ragged ops would cost several times what the model does.
         self._sequences = tf.function(
-            lambda *texts: self.preprocessor.cut(*texts),
+            lambda *texts: self.preprocessor.encode(*texts),
             input_signature=[tf.TensorSpec([None], tf.string)] * self.preprocessor.num_texts,
             autograph=False,
         )
@@ -90,14 +95,14 @@ class Bundle:
             raise InputError(
                 f"expected as many labels as the model with {outputs} outputs, got {len(self.labels)} labels"
             )
-        if self.thresholds is not None and not self.decides_by_threshold:
-            kind = A_MODEL[self.task]
+        if self.thresholds is not None and not self.uses_thresholds:
+            kind = MODEL_NAMES[self.task]
             if self.task in (CLASSIFY, MATCH):
                 kind = "one label" if self.task == CLASSIFY else f"a {self.model.target} target"
             raise InputError(f"thresholds belong to a model of several labels, got one of {kind}")
         if self.thresholds is not None and len(self.thresholds) != outputs:
             raise InputError(f"expected {outputs} thresholds, one a label, got {len(self.thresholds)}")
-        if self.abstain_below is not None and not self.gives_one_answer:
+        if self.abstain_below is not None and not self.has_single_prediction:
             raise InputError(
                 "abstain_below belongs to a model that gives a row one answer and its probability"
             )
@@ -107,7 +112,7 @@ class Bundle:
                 f"expected texts cut into {', '.join(encoders)} as by the model, got {', '.join(parts)}"
             )
         for part, encoder in zip(parts.values(), encoders.values(), strict=True):
-            tokens, length = len(part.vocabulary), self.model.most_tokens(part.max_length)
+            tokens, length = len(part.vocabulary), self.model.max_sequence_length(part.max_length)
             if tokens > encoder.vocabulary_size:
                 raise InputError(
                     f"expected a vocabulary of at most the model's {encoder.vocabulary_size} tokens, got {tokens}"
@@ -130,12 +135,12 @@ class Bundle:
         return self.task == CLASSIFY and self.model.multi_label
 
     @property
-    def decides_by_threshold(self) -> bool:
+    def uses_thresholds(self) -> bool:
         """Whether each output is a probability with a threshold of its own."""
         return self.multi_label or (self.task == MATCH and self.model.target == "binary")
 
     @property
-    def gives_one_answer(self) -> bool:
+    def has_single_prediction(self) -> bool:
         """Whether a row gets one answer with a probability: a label, a class, or whether a pair matches."""
         return (self.task == CLASSIFY and not self.multi_label) or (
             self.task == MATCH and self.model.target != "graded"
@@ -190,15 +195,15 @@ class Bundle:
             InputError: They are no sequence of texts, or of pairs where the model compares.
         """
         if not self._gives_probabilities:
-            raise InputError(f"expected a classifier or a matcher, got {A_MODEL[self.task]}")
+            raise InputError(f"expected a classifier or a matcher, got {MODEL_NAMES[self.task]}")
         if isinstance(texts, str | bytes):
             raise InputError("texts must be a list of strings, got one string")
         parts = [self._chunk(texts[i : i + CHUNK_ROWS]) for i in range(0, len(texts), CHUNK_ROWS)]
         return np.concatenate(parts) if parts else np.zeros((0, len(self.labels)), np.float32)
 
     def _chunk(self, rows: Sequence[TextRow]) -> np.ndarray:
-        given = columns(rows, self.preprocessor.num_texts)
-        encoded = [checked_texts(texts, self.preprocessor.max_bytes) for texts in given]
+        given = text_columns(rows, self.preprocessor.num_texts)
+        encoded = [encode_texts(texts, self.preprocessor.max_bytes) for texts in given]
         sequences = self._sequences(*(tf.constant(texts, tf.string) for texts in encoded))
         lengths = np.sum([each.row_lengths().numpy() for each in sequences], axis=0)
         result = np.zeros((len(rows), len(self.labels)), np.float32)
@@ -236,7 +241,7 @@ class Bundle:
         for ids_name, mask_name, _, part in self.preprocessor.inputs:
             if ids_name not in features:
                 raise InputError(f"expected {ids_name}, got {', '.join(features) or 'none'}")
-            ids = checked_ids(features[ids_name], len(part.vocabulary), part.max_length)
+            ids = validate_token_ids(features[ids_name], len(part.vocabulary), part.max_length)
             mask = np.asarray(features.get(mask_name, ids != part.padding_id)) > 0
             if mask.shape != ids.shape:
                 raise InputError(
@@ -257,15 +262,15 @@ class Bundle:
             with several labels {"labels": those given, best first, "probabilities": {label: p}}; for each pair
             {"score": …, "match": whether it reaches the threshold}, of graded ones the score alone, of classes as for a
             text; with `abstain_below` also {"abstained": whether the answer is not to be relied on}; for each sentence
-            what `kmha.tags.tagging.sentence_answer` tells; for each text with a [MASK] what `kmha.inference.mask_filler.MaskFiller` does.
+            what `kmha.inference.tagger.sentence_answer` tells; for each text with a [MASK] what `kmha.inference.mask_filler.MaskFiller` does.
         """
         if self.tagger is not None:
-            return self.tagger.answers(texts, self.labels, number)
+            return self.tagger.predict(texts, self.labels, number)
         if self.filler is not None:
-            return self.filler.answers(texts)
-        return [self.answer(row) for row in self.probabilities(texts)]
+            return self.filler.predict(texts)
+        return [self.prediction_from(row) for row in self.probabilities(texts)]
 
-    def answers(self, texts: Iterator[TextRow]) -> Iterator[dict[str, Any]]:
+    def predict_stream(self, texts: Iterator[TextRow]) -> Iterator[dict[str, Any]]:
         """The answers to a stream of texts, in order, without holding them all.
 
         Raises:
@@ -277,7 +282,7 @@ class Bundle:
             yield from self.predict(chunk, done + 1)
             done += len(chunk)
 
-    def answer(self, probabilities: np.ndarray) -> dict[str, Any]:
+    def prediction_from(self, probabilities: np.ndarray) -> dict[str, Any]:
         """The answer that probabilities [C] amount to."""
         if self.task == MATCH and self.model.target != "classes":
             threshold = self.thresholds[0] if self.thresholds else None

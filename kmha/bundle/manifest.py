@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
-from kmha.tags.letters import SCHEMES
+from kmha.tags import SCHEMES
 
 FORMAT = 1
 MANIFEST, MODEL, VOCABULARY = "bundle.json", "model.keras", "vocab.txt"
@@ -19,7 +19,7 @@ MANIFEST, MODEL, VOCABULARY = "bundle.json", "model.keras", "vocab.txt"
 SAMPLE = "sample.jsonl"
 CLASSIFY, MATCH, TAG, MASKED_LM = "classify", "match", "tag", "masked-lm"
 TASKS = (CLASSIFY, MATCH, TAG, MASKED_LM)
-A_MODEL = {
+MODEL_NAMES = {
     CLASSIFY: "a classifier",
     MATCH: "a matcher",
     TAG: "a tagger",

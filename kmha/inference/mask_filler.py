@@ -9,13 +9,11 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from kmha.features import MASK_POSITIONS, PADDING_MASK, TOKEN_IDS
-from kmha.inference.rows import CHUNK_ROWS, checked_texts, chunks
-from kmha.text.pieces import whole_texts
-from kmha.text.preprocessor import Preprocessor
-from kmha.text.special_tokens import MASK, SPECIAL_TOKENS
+from kmha.inference.batching import BATCH_TOKENS, CHUNK_ROWS, chunks, encode_texts
+from kmha.text.preprocessor import Preprocessor, long_text_preprocessor
+from kmha.text.vocabulary import MASK, SPECIAL_TOKENS
 
 SHOWN_TOKENS = 5
-BATCH_TOKENS = 8192
 NO_MASK = f"no {MASK} in this text"
 
 
@@ -37,7 +35,7 @@ class MaskFiller:
         ordinary[[preprocessor.vocabulary.id_of(token) for token in SPECIAL_TOKENS]] = 0
         ordinary[len(self.tokens) :] = 0
         self._ordinary = tf.constant(ordinary)
-        reader = whole_texts(preprocessor)
+        reader = long_text_preprocessor(preprocessor)
         self._cut = tf.function(
             reader.tokenize, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
         )
@@ -55,7 +53,7 @@ class MaskFiller:
         probabilities = self.model.probabilities(self.model(features, training=False))
         return tf.math.top_k(probabilities * self._ordinary, number)
 
-    def answers(self, texts: Sequence[Any], top: int = SHOWN_TOKENS) -> list[dict[str, Any]]:
+    def predict(self, texts: Sequence[Any], top: int = SHOWN_TOKENS) -> list[dict[str, Any]]:
         """For each text {"masks": of each [MASK] in it {"token", "probability", "probabilities": {token: p}}}.
 
         A text without one has an empty list and says so under "note".
@@ -69,7 +67,7 @@ class MaskFiller:
         """
         if isinstance(texts, str | bytes):
             raise InputError("texts must be a list of strings, got one string")
-        checked_texts(texts, 0)
+        encode_texts(texts, 0)
         sequences, masks = self._sequences(texts)
         top = min(top or len(self.tokens), int(self._ordinary.numpy().sum()))
         found: list[list[dict[str, Any]]] = [[] for _ in texts]
@@ -85,10 +83,10 @@ class MaskFiller:
             for text, answers in enumerate(found)
         ]
 
-    def stream(self, texts: Iterator[Any], top: int = SHOWN_TOKENS) -> Iterator[dict[str, Any]]:
+    def predict_stream(self, texts: Iterator[Any], top: int = SHOWN_TOKENS) -> Iterator[dict[str, Any]]:
         """The answers to a stream of texts, in order, without holding them all."""
         for chunk in chunks(texts, CHUNK_ROWS):
-            yield from self.answers(chunk, top)
+            yield from self.predict(chunk, top)
 
     def _sequences(self, texts: Sequence[Any]) -> tuple[list[tuple[int, list[int]]], list[int]]:
         """The sequences that hold a [MASK], each with the number of its text, and how many masks each text has."""

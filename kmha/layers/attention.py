@@ -3,15 +3,14 @@
 `docs/concepts/attention.md` derives it and shows the faults it avoids.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 from keras import ops
 
-from kmha.layers.attention_choice import in_blocks
-from kmha.layers.block_dropout import GivenSeed
+from kmha.layers.attention_options import mask_bias, uses_blocks
+from kmha.layers.blocks import GivenSeed
 from kmha.layers.blockwise_attention import blockwise_attention
-from kmha.layers.masked_score import added_to_scores
 from kmha.layers.positions import rotate
 from kmha.layers.window_attention import open_window_rows, window_mask, windowed_attention
 
@@ -58,7 +57,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable
         weights = attended = _softmax(scores)
         row_is_open = None
     else:
-        attended = _softmax(scores + added_to_scores(_over_heads(mask)))
+        attended = _softmax(scores + mask_bias(_over_heads(mask)))
         row_is_open = ops.expand_dims(open_rows(mask), 1)  # [B, 1, T or 1, 1]
         weights = attended * row_is_open
     if dropout is not None:
@@ -199,7 +198,7 @@ class MultiHeadAttention(keras.layers.Layer):
         inputs, window = (queries, keys, values), self.window if value is None else None
         seed = self.weight_dropout.seed_generator.next() if training and self.dropout else None
         length, other = ops.shape(queries)[2], ops.shape(keys)[2]
-        if return_attention_weights or not in_blocks(length, other, self.longest):
+        if return_attention_weights or not uses_blocks(length, other, self.longest):
             output, weights = self._over_pairs(*inputs, attention_mask, window, seed)
         else:
             output, weights = self._in_blocks(*inputs, attention_mask, window, seed), None
@@ -283,3 +282,22 @@ class MultiHeadAttention(keras.layers.Layer):
             "num_globals": self.num_globals,
             "longest": self.longest,
         }
+
+
+def stack_heads(weights: Sequence):
+    """The attention weights of all blocks as one tensor.
+
+    Args:
+        weights: Of each block float32 [B, N, T, S]; pruned ones have fewer heads than others.
+
+    Returns:
+        float32 [B, L, N, T, S], N the most heads that a block has; the heads that others lack are zeros, which no
+        head gives to a text.
+    """
+    most = max(each.shape[1] for each in weights)
+    missing = [most - each.shape[1] for each in weights]
+    filled = [
+        ops.pad(each, ((0, 0), (0, lack), (0, 0), (0, 0))) if lack else each
+        for each, lack in zip(weights, missing, strict=True)
+    ]
+    return ops.stack(filled, axis=1)

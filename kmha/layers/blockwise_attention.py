@@ -13,9 +13,16 @@ from typing import Any
 
 from keras import ops
 
-from kmha.layers.block_dropout import block_seed, kept, kept_rate
-from kmha.layers.blocks import even_size, filled_up, in_blocks, joined_blocks
-from kmha.layers.masked_score import added_to_scores
+from kmha.layers.attention_options import mask_bias
+from kmha.layers.blocks import (
+    block_seed,
+    even_size,
+    join_blocks,
+    keep_mask,
+    keep_rate,
+    pad_axis,
+    split_blocks,
+)
 
 # Measured (docs/how-to/long-texts.md): smaller ones make more calls than they save memory, larger ones leave the caches.
 LARGEST_BLOCK = 512
@@ -44,9 +51,9 @@ def blockwise_attention(query, key, value, mask=None, dropout: float = 0.0, seed
     @ops.custom_gradient
     def attend(query, key, value):
         tiles = _Tiles(
-            queries=in_blocks(query * ops.cast(query.shape[-1] ** -0.5, query.dtype), size),
-            keys=in_blocks(key, key_size),
-            values=in_blocks(value, key_size),
+            queries=split_blocks(query * ops.cast(query.shape[-1] ** -0.5, query.dtype), size),
+            keys=split_blocks(key, key_size),
+            values=split_blocks(value, key_size),
             columns=columns,
             pairs=pairs,
             dropout=dropout,
@@ -58,14 +65,14 @@ def blockwise_attention(query, key, value, mask=None, dropout: float = 0.0, seed
         log_sums = log_sums * is_open
 
         def gradient(*args, upstream=None):
-            by_output = in_blocks(args[-1] if upstream is None else upstream, size)
+            by_output = split_blocks(args[-1] if upstream is None else upstream, size)
             by_output = by_output * ops.cast(is_open, by_output.dtype)
             by_query, by_key, by_value = _backward(tiles, averages, log_sums, by_output)
             by_query = by_query * query.shape[-1] ** -0.5
             found = ((by_query, query, length), (by_key, key, keys), (by_value, value, keys))
-            return tuple(ops.cast(joined_blocks(by, count), x.dtype) for by, x, count in found)
+            return tuple(ops.cast(join_blocks(by, count), x.dtype) for by, x, count in found)
 
-        return ops.cast(joined_blocks(averages, length), value.dtype), gradient
+        return ops.cast(join_blocks(averages, length), value.dtype), gradient
 
     return attend(query, key, value)
 
@@ -100,17 +107,17 @@ class _Tiles:
             return scores
         size, key_size = ops.shape(scores)[2:]
         own = ops.slice(self.pairs, (0, i * size, j * key_size), (ops.shape(self.pairs)[0], size, key_size))
-        return scores + added_to_scores(ops.expand_dims(own, 1))
+        return scores + mask_bias(ops.expand_dims(own, 1))
 
-    def kept(self, i, j, scores):
+    def keep_mask(self, i, j, scores):
         """Which weights are not dropped, float32 [B, N, t, s], 0 or 1."""
         number = i * ops.shape(self.keys)[0] + j
-        return kept(ops.shape(scores), self.dropout, block_seed(self.seed, number))
+        return keep_mask(ops.shape(scores), self.dropout, block_seed(self.seed, number))
 
     @property
     def scale(self) -> float:
         """What makes up for the dropped weights."""
-        return 1.0 / kept_rate(self.dropout)
+        return 1.0 / keep_rate(self.dropout)
 
 
 def _masks(key, mask, size, key_size):
@@ -120,15 +127,15 @@ def _masks(key, mask, size, key_size):
         mask = ops.ones_like(key[:1, 0, :, 0], dtype="int32")
     mask = ops.cast(mask, "int32")
     if len(mask.shape) == 2:
-        blocks = in_blocks(ops.expand_dims(ops.expand_dims(mask, 1), -1), key_size)
+        blocks = split_blocks(ops.expand_dims(ops.expand_dims(mask, 1), -1), key_size)
         some = ops.expand_dims(ops.expand_dims(ops.max(mask, axis=1, keepdims=True), -1), -1)
-        return added_to_scores(blocks), None, ops.cast(ops.expand_dims(some, 0), "float32")
+        return mask_bias(blocks), None, ops.cast(ops.expand_dims(some, 0), "float32")
     if len(mask.shape) != 3:
         raise ValueError(f"attention_mask must be [B, S] or [B, T, S], got shape {tuple(mask.shape)}")
     rows = ops.shape(mask)[1]
-    some = in_blocks(ops.expand_dims(ops.max(mask, axis=2, keepdims=True), 1), size)
-    pairs = filled_up(mask, ops.shape(some)[0] * size - rows, axis=1)
-    return None, filled_up(pairs, -count % key_size, axis=2), ops.cast(some, "float32")
+    some = split_blocks(ops.expand_dims(ops.max(mask, axis=2, keepdims=True), 1), size)
+    pairs = pad_axis(mask, ops.shape(some)[0] * size - rows, axis=1)
+    return None, pad_axis(pairs, -count % key_size, axis=2), ops.cast(some, "float32")
 
 
 def _product(left, right, rows=None, columns=None):
@@ -171,7 +178,7 @@ def _forward(tiles: _Tiles):
             largest = ops.max(scores, axis=-1, keepdims=True)
             own_sum = largest - ops.log(ops.max(weights, axis=-1, keepdims=True))
             if tiles.dropout:
-                weights = weights * tiles.kept(i, j, scores)
+                weights = weights * tiles.keep_mask(i, j, scores)
             own = ops.matmul(ops.cast(weights, tiles.values.dtype), tiles.values[j])
             both = ops.logaddexp(log_sum, own_sum)
             average = average * ops.exp(log_sum - both) + ops.cast(own, "float32") * ops.exp(own_sum - both)
@@ -204,7 +211,7 @@ def _backward(tiles: _Tiles, averages, log_sums, by_output):
         def with_queries(i, by_queries, by_key, by_value):
             weights = ops.exp(tiles.scores(i, j, rows=-log_sums[i]))
             if tiles.dropout:
-                is_kept = tiles.kept(i, j, weights)
+                is_kept = tiles.keep_mask(i, j, weights)
                 by_scores = weights * (_product(by_output[i], tiles.values[j]) * is_kept - sums[i])
                 weights = weights * is_kept
             else:

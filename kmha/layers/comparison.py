@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 
-def compared(a, b, symmetric: bool = False):
+def comparison_features(a, b, symmetric: bool = False):
     """What says whether two vectors mean the same.
 
     Args:
@@ -21,7 +21,7 @@ def compared(a, b, symmetric: bool = False):
     return [*([a + b] if symmetric else [a, b]), ops.abs(a - b), a * b]
 
 
-def unit(vectors):
+def unit_vectors(vectors):
     """Vectors float [B, …] side by side, scaled to length 1 as one: float32 [B, D]; zeros stay zeros."""
     joined = ops.cast(ops.concatenate(vectors, axis=-1) if len(vectors) > 1 else vectors[0], "float32")
     return joined * ops.rsqrt(ops.maximum(ops.sum(joined * joined, axis=-1, keepdims=True), 1e-12))

@@ -34,7 +34,7 @@ class Potentials(NamedTuple):
     end: Any
 
 
-def folded(potentials: Potentials):
+def fold_boundaries(potentials: Potentials):
     """The emissions with the start added at the first word and the end at the last; zeros at padding.
 
     The score of a path is then a sum over words and over neighbours alone.
@@ -65,7 +65,7 @@ def path_score(potentials: Potentials, tag_ids):
     Returns:
         float32 [B]; 0 for a sentence of no words.
     """
-    emissions, mask = folded(potentials)
+    emissions, mask = fold_boundaries(potentials)
     num_tags = emissions.shape[-1]
     tag_ids = ops.cast(tag_ids, "int32") * ops.cast(mask, "int32")
     at_words = ops.sum(ops.one_hot(tag_ids, num_tags, dtype="float32") * emissions, axis=(1, 2))
@@ -118,7 +118,7 @@ class CRF(keras.layers.Layer):
         ):
             raise ValueError(
                 f"emissions must be [B, W, {self.num_tags}], a score for each of the {self.num_tags} tags,"
-                f" given shape {tuple(emissions_shape)}"
+                f" got shape {tuple(emissions_shape)}"
             )
         if word_mask_shape is not None and len(word_mask_shape) != 2:
             raise ValueError(f"word_mask must be [B, W], got shape {tuple(word_mask_shape)}")

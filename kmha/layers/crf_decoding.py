@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from kmha.layers.crf import FORBIDDEN, Potentials, folded
+from kmha.layers.crf import FORBIDDEN, Potentials, fold_boundaries
 
 # Of a tag at padding, and of padding at a word: worse than any path through what a scheme forbids.
 IMPOSSIBLE = 100 * FORBIDDEN
@@ -130,7 +130,7 @@ def _from_the_end(potentials: Potentials, reduce: Callable) -> Chain:
 
 def _scores(potentials: Potentials):
     """The folded emissions with padding as a tag, [W, B, K + 1]."""
-    emissions, mask = folded(potentials)
+    emissions, mask = fold_boundaries(potentials)
     mask = ops.expand_dims(mask, -1)
     joined = ops.concatenate([emissions + IMPOSSIBLE * (1.0 - mask), IMPOSSIBLE * mask], axis=-1)
     return ops.transpose(joined, (1, 0, 2))
@@ -198,7 +198,7 @@ def _pushed(queue, value, backwards: bool):
 
 
 def _marginals(potentials: Potentials, after, before):
-    emissions, mask = folded(potentials)
+    emissions, mask = fold_boundaries(potentials)
     scores = ops.transpose(after + before, (1, 0, 2)) - emissions
     return _probabilities(scores) * ops.expand_dims(mask, -1)
 

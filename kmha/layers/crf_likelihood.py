@@ -8,7 +8,7 @@ import math
 
 from keras import ops
 
-from kmha.layers.crf import Potentials, folded, path_score
+from kmha.layers.crf import Potentials, fold_boundaries, path_score
 from kmha.layers.crf_decoding import log_sum, run_chains, sums
 
 # Of numbers kept in [0, 1] those below exp(-87) are lost in float32. While nothing that they are divided by is below
@@ -41,7 +41,7 @@ def log_partition(potentials: Potentials):
     Returns:
         float32 [B]; 0 for a sentence of no words.
     """
-    emissions, mask = folded(potentials)
+    emissions, mask = fold_boundaries(potentials)
     transitions = ops.cast(potentials.transitions, "float32")
     constant = Potentials(*(ops.stop_gradient(ops.convert_to_tensor(part)) for part in potentials))
     total, tags, pairs = map(ops.stop_gradient, expected(constant))
@@ -69,7 +69,7 @@ def _by_products(potentials: Potentials):
 
     Both directions run in one loop, as two halves of one row: many small products cost more than a larger one.
     """
-    emissions, mask = folded(potentials)
+    emissions, mask = fold_boundaries(potentials)
     width, num_tags = ops.shape(emissions)[1], emissions.shape[-1]
     top, highest = ops.max(emissions, axis=-1), ops.max(potentials.transitions)
     words, kernel = ops.exp(emissions - ops.expand_dims(top, -1)), ops.exp(potentials.transitions - highest)
@@ -142,7 +142,7 @@ def _column(mask):
 
 def _by_logarithms(potentials: Potentials):
     """What `expected` gives, for any potentials: slower, and with a [K, K] matrix for each word in memory."""
-    emissions, mask = folded(potentials)
+    emissions, mask = fold_boundaries(potentials)
     after, before = (ops.transpose(x, (1, 0, 2)) for x in run_chains(sums(potentials)))
     scores = after + before - emissions
     tags = ops.exp(scores - _column(log_sum(scores))) * _column(mask)

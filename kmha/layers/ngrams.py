@@ -120,7 +120,7 @@ class NgramEmbedding(keras.layers.Layer):
         self.projection.build((*token_ids_shape, self.ngram_dim * len(self.orders)))
         self.value_dropout.build(None)
 
-    def learn(self, batches, min_rows: int = 2) -> list[int]:
+    def adapt(self, batches, min_rows: int = 2) -> list[int]:
         """Marks the n-grams that stand in several training texts.
 
         Args:

@@ -71,7 +71,7 @@ class TokenOverlap(keras.layers.Layer):
             autocast=False,
         )
 
-    def learn(self, batches) -> None:
+    def adapt(self, batches) -> None:
         """Sets each token's rarity from the texts that it stands in.
 
         rarity = log((R + 1) / (r + 0.5)) / log((R + 1) / 0.5) for a token in r of R texts: 1 where no text has it.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from keras import ops
 
-from kmha.layers.blocks import in_blocks, joined_blocks
-from kmha.layers.masked_score import added_to_scores
+from kmha.layers.attention_options import mask_bias
+from kmha.layers.blocks import join_blocks, split_blocks
 
 # Products of smaller blocks take as long.
 SMALLEST_BLOCK = 64
@@ -82,18 +82,18 @@ def windowed_attention(
     if num_globals:
         # The first positions are met apart, whether they are near or not.
         near_mask = mask * ops.cast(ops.arange(ops.shape(mask)[1], dtype="int32") >= num_globals, "int32")
-    keys, values = (_neighbours(in_blocks(each, size)) for each in (key, value))
-    scores = ops.cast(ops.matmul(in_blocks(scaled, size), _transposed(keys)), "float32")
+    keys, values = (_neighbours(split_blocks(each, size)) for each in (key, value))
+    scores = ops.cast(ops.matmul(split_blocks(scaled, size), _transposed(keys)), "float32")
     scores = scores + _closed_near(near_mask, size) + _far(size, window)  # [I, B, N, s, 3 s]
     if num_globals:
         first = ops.cast(ops.matmul(scaled, _transposed(key[:, :, :num_globals])), "float32")
-        first = first + added_to_scores(ops.expand_dims(ops.expand_dims(first_mask, 1), 1))
-        scores = ops.concatenate([in_blocks(first, size), scores], axis=-1)
+        first = first + mask_bias(ops.expand_dims(ops.expand_dims(first_mask, 1), 1))
+        scores = ops.concatenate([split_blocks(first, size), scores], axis=-1)
     weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
     weights = weights if dropout is None else dropout(weights)
-    output = joined_blocks(ops.matmul(weights[..., -3 * size :], values), length)
+    output = join_blocks(ops.matmul(weights[..., -3 * size :], values), length)
     if num_globals:
-        to_first = joined_blocks(weights[..., : -3 * size], length)
+        to_first = join_blocks(weights[..., : -3 * size], length)
         output = output + ops.matmul(to_first, value[:, :, :num_globals])
         of_first = _whole(scaled[:, :, :num_globals], key, value, mask, dropout)
         output = ops.concatenate([of_first, output[:, :, num_globals:]], axis=2)
@@ -104,7 +104,7 @@ def windowed_attention(
 def _whole(scaled, key, value, mask, dropout):
     """The few queries that attend to all, float [B, N, T, H]."""
     scores = ops.cast(ops.matmul(scaled, _transposed(key)), "float32")
-    scores = scores + added_to_scores(ops.expand_dims(ops.expand_dims(mask, 1), 1))
+    scores = scores + mask_bias(ops.expand_dims(ops.expand_dims(mask, 1), 1))
     weights = ops.cast(ops.softmax(scores, axis=-1), value.dtype)
     return ops.matmul(weights if dropout is None else dropout(weights), value)
 
@@ -121,15 +121,15 @@ def _neighbours(blocks):
 
 def _closed_near(mask, size: int):
     """What is added to the scores of each block's neighbours, float32 [I, B, 1, 1, 3 s]; past the ends: closed."""
-    blocks = in_blocks(ops.expand_dims(ops.expand_dims(mask, 1), -1), size)  # [I, B, 1, s, 1]
-    return added_to_scores(_transposed(_neighbours(blocks)))
+    blocks = split_blocks(ops.expand_dims(ops.expand_dims(mask, 1), -1), size)  # [I, B, 1, s, 1]
+    return mask_bias(_transposed(_neighbours(blocks)))
 
 
 def _far(size, window: int):
     """What is added to the scores of positions in a block and its neighbours, float32 [s, 3 s]."""
     places = ops.arange(3 * size, dtype="int32")
     distance = ops.abs(ops.expand_dims(places[:size] + size, 1) - ops.expand_dims(places, 0))
-    return added_to_scores(distance <= window)
+    return mask_bias(distance <= window)
 
 
 def _smaller(size: int, length):

@@ -9,15 +9,15 @@ from kmha.config import EncoderConfig
 from kmha.document_windows import WindowShape
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, text_shapes
-from kmha.layers.comparison import unit
+from kmha.layers.comparison import unit_vectors
+from kmha.layers.document_windows import WindowMode, WindowPooling, split_documents
 from kmha.layers.pooling import Pooling
-from kmha.layers.windows import WindowMode, WindowPooling, cut_documents
 from kmha.models.encoder import TransformerEncoder
-from kmha.models.one_encoder import OneEncoder
+from kmha.models.single_encoder import SingleEncoder
 
 
 @keras.saving.register_keras_serializable(package="kmha")
-class TextClassifier(OneEncoder, keras.Model):
+class TextClassifier(SingleEncoder, keras.Model):
     """Encodes a text, pools it to one vector and scores each label.
 
     With windows a text may be longer than the encoder reads: it is cut into windows that overlap, each is read and
@@ -105,17 +105,17 @@ class TextClassifier(OneEncoder, keras.Model):
         """The vector float [B, D] that the head reads of each text, and, if asked, attention weights, else None."""
         read, votes = features, None
         if self.windows is not None:
-            read, votes = cut_documents(features, self.windows)
+            read, votes = split_documents(features, self.windows)
         found = self.encoder(read, return_attention_weights=with_weights, training=training)
         x, weights = found if with_weights else (found, None)
         pooled = self.pooling(x, padding_mask=read[PADDING_MASK])
-        return self.normalised(pooled if votes is None else self.joined(pooled, votes)), weights
+        return self.normalize(pooled if votes is None else self.join_windows(pooled, votes)), weights
 
-    def pooled(self, x, features):
+    def pool_tokens(self, x, features):
         """The vector float [B, D] that the head reads, of a text's tokens, float [B, T, D]."""
-        return self.normalised(self.pooling(x, padding_mask=features[PADDING_MASK]))
+        return self.normalize(self.pooling(x, padding_mask=features[PADDING_MASK]))
 
-    def joined(self, pooled, votes):
+    def join_windows(self, pooled, votes):
         """The vectors float [B, D] of texts, of those of all their windows, float [B · W, D].
 
         Args:
@@ -128,22 +128,22 @@ class TextClassifier(OneEncoder, keras.Model):
     def window_shares(self, features):
         """Of a model with windows, how much each has of its text's vector: float32 [B, W], summing to 1."""
         assert self.windows is not None and self.window_pooling is not None
-        read, votes = cut_documents(features, self.windows)
+        read, votes = split_documents(features, self.windows)
         pooled = self.pooling(self.encoder(read, training=False), padding_mask=read[PADDING_MASK])
         return self.window_pooling.shares(self._by_text(pooled, votes), votes)
 
     def _by_text(self, pooled, votes):
         return ops.reshape(pooled, (*ops.shape(votes), self.encoder_config.hidden_dim))
 
-    def normalised(self, vector):
+    def normalize(self, vector):
         """What the head reads of texts' vectors, float [B, D]: a pre-norm model normalises after pooling."""
         return vector if self.pooled_norm is None else self.pooled_norm(vector)
 
     def vectors(self, features):
         """Unit vectors float32 [B, D] of texts, whose products are cosines: of what the head reads."""
-        return unit([self._read(features, training=False)[0]])
+        return unit_vectors([self._read(features, training=False)[0]])
 
-    def most_tokens(self, text_length: int) -> int:
+    def max_sequence_length(self, text_length: int) -> int:
         """The longest sequence that the encoder meets when a text has at most so many tokens."""
         return text_length if self.windows is None else min(text_length, self.windows.length)
 

@@ -10,7 +10,7 @@ from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.layers.embedding import TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import EncoderBlock
-from kmha.models.traces import Trace, note, weights_wanted
+from kmha.models.traces import Trace, record_trace, weights_requested
 
 # [UNK] [CLS] [SEP] [MASK] follow one another; ids from there on are words.
 SPECIAL_FROM_UNKNOWN = 4
@@ -149,7 +149,7 @@ class TransformerEncoder(keras.layers.Layer):
             float [B, T, D], zeros where the mask is 0, and the attention weights of every block, a list of float32
             [B, N, T, T], empty where neither the caller nor `traced` asks for them.
         """
-        expected = return_attention_weights or weights_wanted()
+        expected = return_attention_weights or weights_requested()
         states, all_weights = [x], []
         for block in self.blocks:
             x = block(x, attention_mask=padding_mask, return_attention_weights=expected, training=training)
@@ -157,7 +157,7 @@ class TransformerEncoder(keras.layers.Layer):
                 x, weights = x
                 all_weights.append(weights)
             states.append(x)
-        note(Trace(self, states, all_weights, padding_mask))
+        record_trace(Trace(self, states, all_weights, padding_mask))
         x = self.norm(x) if self.config.norm == "pre" and self.norm is not None else x
         return x * ops.cast(ops.expand_dims(padding_mask, -1), x.dtype), all_weights
 

@@ -9,11 +9,11 @@ from kmha.config import EncoderConfig
 from kmha.features import MASK_POSITIONS, text_shapes
 from kmha.layers.feed_forward import ACTIVATIONS
 from kmha.models.encoder import TransformerEncoder
-from kmha.models.one_encoder import OneEncoder
+from kmha.models.single_encoder import SingleEncoder
 
 
 @keras.saving.register_keras_serializable(package="kmha")
-class MaskedLanguageModel(OneEncoder, keras.Model):
+class MaskedLanguageModel(SingleEncoder, keras.Model):
     """Encodes a text and scores every token of the vocabulary at the masked positions, and only there.
 
     logits = norm(activation(h W + b)) Eᵀ + c, where h is the encoder's vector at a masked position and E its token

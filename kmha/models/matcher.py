@@ -1,17 +1,52 @@
 """Text matching: two texts in, a score, a relevance or a class out."""
 
 import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import keras
 from keras import ops
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.features import SIDES, input_names, swapped
-from kmha.layers.comparison import Standardise, compared, unit
+from kmha.features import SIDES, input_names, swap_sides
+from kmha.layers.comparison import Standardise, comparison_features, unit_vectors
 from kmha.models.encoder import TransformerEncoder
-from kmha.models.matcher_arguments import Target, check_arguments
 from kmha.models.pair_encoder import Form, PairEncoder
+
+Target = Literal["binary", "classes", "graded"]
+
+
+def check_arguments(
+    encoders: Mapping[str, Any],
+    num_labels: int,
+    target: str,
+    form: str,
+    rounds: int,
+    symmetric: bool,
+    share_weights: bool,
+) -> None:
+    """Refuses what no matcher can be; the arguments are those of `TextMatcher`.
+
+    Raises:
+        InputError: Names the argument, what was wanted and what was given.
+    """
+    if not encoders:
+        raise InputError("encoders must be one granularity or more, got none")
+    if target not in typing.get_args(Target):
+        raise InputError(f"target must be one of {', '.join(typing.get_args(Target))}, got {target!r}")
+    if target != "classes" and num_labels != 1:
+        raise InputError(f"num_labels must be 1 for a {target} target, got {num_labels}")
+    if target == "classes" and num_labels < 2:
+        raise InputError(f"num_labels must be at least 2 for a classes target, got {num_labels}")
+    if form == "bi" and target == "classes":
+        raise InputError("target must be binary or graded in the bi form, which has one score, got classes")
+    if not 1 <= rounds <= 4:
+        raise InputError(f"rounds must be from 1 to 4, got {rounds}")
+    if symmetric and not share_weights:
+        raise InputError("share_weights must be on in a symmetric matcher, got off")
+
 
 # Cosines lie in [-1, 1]; a probability needs a steeper slope than 1.
 COSINE_SCALE = 10.0
@@ -118,7 +153,7 @@ class TextMatcher(keras.Model):
         """Size of a text's vector, in the cross and bi forms."""
         return sum(config.hidden_dim for config in self.encoder_configs.values())
 
-    def most_tokens(self, text_length: int) -> int:
+    def max_sequence_length(self, text_length: int) -> int:
         """The longest sequence that an encoder meets when each text has at most so many tokens."""
         return 2 * text_length - 1 if self.form == "joint" else text_length
 
@@ -149,7 +184,7 @@ class TextMatcher(keras.Model):
         """See the class."""
         logits, weights = self._scored(features, return_attention_weights, training)
         if self.symmetric and self.form == "joint":
-            logits = (logits + self._scored(swapped(features), False, training)[0]) / 2
+            logits = (logits + self._scored(swap_sides(features), False, training)[0]) / 2
         return (logits, weights) if return_attention_weights else logits
 
     def _scored(self, features, with_weights, training):
@@ -208,7 +243,7 @@ class TextMatcher(keras.Model):
         for name, pair in zip(self.granularities, self.pairs, strict=True):
             ids, mask = (features[n] for n in self._names(side, name))
             pooled.append(pair.pool(pair.encode(ids, mask, side, training=training)[0], mask))
-        return unit(pooled)
+        return unit_vectors(pooled)
 
     def score_vectors(self, vectors_a, vectors_b):
         """Logits float32 [A, B] of every pair of unit vectors, float32 [A, D] and [B, D], in the bi form."""
@@ -229,7 +264,9 @@ class TextMatcher(keras.Model):
         """From the vectors and shares of every granularity."""
         if self.head is None:
             cosine = ops.sum(
-                unit([p[0] for p in parts]) * unit([p[1] for p in parts]), axis=-1, keepdims=True
+                unit_vectors([p[0] for p in parts]) * unit_vectors([p[1] for p in parts]),
+                axis=-1,
+                keepdims=True,
             )
             return self.cosine_scale * cosine + self.cosine_bias
         vectors = [ops.cast(each, "float32") for a, b, *_ in parts for each in self._joined(a, b)]
@@ -240,11 +277,11 @@ class TextMatcher(keras.Model):
         return self.head(x)
 
     def _joined(self, a, b):
-        return [a] if self.form == "joint" else compared(a, b, self.symmetric)
+        return [a] if self.form == "joint" else comparison_features(a, b, self.symmetric)
 
     def _shares(self, pairs):
         """The shares of both texts in every granularity, side by side, as the head reads them."""
-        joined = [compared(a, b, self.symmetric)[:-1] for a, b in pairs]
+        joined = [comparison_features(a, b, self.symmetric)[:-1] for a, b in pairs]
         return ops.concatenate([each for part in joined for each in part], axis=-1)
 
     def shares(self, features):

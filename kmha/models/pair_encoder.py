@@ -240,7 +240,9 @@ def _check(
     if sizes not in (0, rounds if form == "cross" else 0):
         raise InputError(f"round_sizes must be of each of the {rounds} rounds of the cross form, got {sizes}")
     if form == "bi" and overlap:
-        raise InputError("overlap must be off in the bi form, whose texts do not see each other; given on")
+        raise InputError(
+            "overlap must be off in the bi form, whose texts do not attend to each other, got on"
+        )
     if form != "joint":
         return
     if config.num_segments != 2:
@@ -248,4 +250,4 @@ def _check(
     if config.positions == "rotary":
         raise InputError("positions must be learned, sinusoidal or none in the joint form, got rotary")
     if not share_weights:
-        raise InputError("share_weights must be on in the joint form, which has one encoder; given off")
+        raise InputError("share_weights must be on in the joint form, which has one encoder, got off")

@@ -10,18 +10,18 @@ from kmha.config import EncoderConfig
 from kmha.features import CHARACTER_IDS, PADDING_MASK, SEGMENT_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.layers.crf import CRF, Potentials
 from kmha.layers.local_context import LocalContext
+from kmha.layers.pooling import WORD_MODES, first_token_weights, mean_token_weights
 from kmha.layers.spelling import SpellingEncoder
-from kmha.layers.words import MODES, first_token_weights, mean_token_weights
 from kmha.models.encoder import TransformerEncoder
-from kmha.models.one_encoder import OneEncoder
-from kmha.tags.schemes import Scheme
+from kmha.models.single_encoder import SingleEncoder
+from kmha.tags import Scheme
 
 Head = Literal["crf", "softmax"]
 WordPooling = Literal["first", "mean"]
 
 
 @keras.saving.register_keras_serializable(package="kmha")
-class SequenceTagger(OneEncoder, keras.Model):
+class SequenceTagger(SingleEncoder, keras.Model):
     """Encodes a sentence and scores each tag for each word; a CRF weighs what follows what.
 
     Args:
@@ -65,8 +65,8 @@ class SequenceTagger(OneEncoder, keras.Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if word_pooling not in MODES:
-            raise ValueError(f"word_pooling must be one of {MODES}, got {word_pooling!r}")
+        if word_pooling not in WORD_MODES:
+            raise ValueError(f"word_pooling must be one of {WORD_MODES}, got {word_pooling!r}")
         self.encoder_config = encoder
         self.num_labels = num_labels
         self.scheme = scheme
@@ -128,7 +128,7 @@ class SequenceTagger(OneEncoder, keras.Model):
             x = self.context(x, features[PADDING_MASK], training=training)
         return *self.encoder.attend(x, features[PADDING_MASK], with_weights, training), spelling
 
-    def encoded(self, features):
+    def encode_tokens(self, features):
         """The vectors of tokens, float [B, T, D], neighbours and spelling seen."""
         return self._attended(features, False, False)[0]
 

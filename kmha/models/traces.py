@@ -47,13 +47,13 @@ def traced(weights: bool = False) -> Iterator[list[Trace]]:
         _looking.reset(token)
 
 
-def weights_wanted() -> bool:
+def weights_requested() -> bool:
     """Whether somebody looks at attention weights."""
     looking = _looking.get()
     return looking is not None and looking.weights
 
 
-def note(trace: Trace) -> None:
+def record_trace(trace: Trace) -> None:
     """Adds a pass to the list of `traced`, if anybody looks."""
     looking = _looking.get()
     if looking is not None:

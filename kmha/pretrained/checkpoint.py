@@ -32,7 +32,7 @@ class Checkpoint:
     read_weights: Callable[[], dict[str, np.ndarray]]
 
 
-def kept_blocks(ours: int, theirs: int) -> list[int]:
+def source_blocks(ours: int, theirs: int) -> list[int]:
     """Which blocks of a checkpoint each of ours starts from: evenly spread, the last one always.
 
     Raises:
@@ -43,12 +43,12 @@ def kept_blocks(ours: int, theirs: int) -> list[int]:
     return [round((i + 1) * theirs / ours) - 1 for i in range(ours)]
 
 
-def shortened(config: EncoderConfig, num_layers: int) -> EncoderConfig:
+def shorten_config(config: EncoderConfig, num_layers: int) -> EncoderConfig:
     """The shape of an encoder that starts from some blocks of a checkpoint, whose sizes may differ.
 
     Raises:
         InputError: The checkpoint has fewer blocks.
     """
-    sizes = [config.layer_size(i) for i in kept_blocks(num_layers, config.num_layers)]
+    sizes = [config.layer_size(i) for i in source_blocks(num_layers, config.num_layers)]
     layer_sizes = tuple(sizes) if config.layer_sizes else ()
     return dataclasses.replace(config, num_layers=num_layers, layer_sizes=layer_sizes)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kmha.errors import InputError
-from kmha.pretrained.bert_config import family_of
+from kmha.pretrained.huggingface import read_family
 from kmha.pretrained.json_file import read_json
 from kmha.pretrained.keras_hub_preset import class_of, is_keras_hub
 
@@ -45,7 +45,7 @@ def download_hub(name: str) -> Path:
 
     folder = _fetched(name, "the Hugging Face hub", lambda: fetch([CONFIG]))
     values = read_json(folder / CONFIG)
-    check = class_of if is_keras_hub(values) else family_of
+    check = class_of if is_keras_hub(values) else read_family
     check(folder / CONFIG, values)
     return _fetched(name, "the Hugging Face hub", lambda: fetch(list(SAFE_FILES)))
 

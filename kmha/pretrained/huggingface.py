@@ -1,14 +1,15 @@
 """Checkpoints as Hugging Face lays them out: config.json, model.safetensors, vocab.txt. No pickle is ever opened."""
 
 from pathlib import Path
+from typing import Any
 
-from kmha.pretrained.bert_config import encoder_config, family_of
+from kmha.config import EncoderConfig
+from kmha.errors import InputError
 from kmha.pretrained.checkpoint import Checkpoint
-from kmha.pretrained.json_file import read_json
-from kmha.pretrained.names import FAMILIES
+from kmha.pretrained.json_file import read_json, shown
 from kmha.pretrained.safetensors_file import read_tensors
-from kmha.pretrained.tensors import find_parts, read_parts
-from kmha.pretrained.tokenizer_files import read_lower_case, read_vocabulary
+from kmha.pretrained.weight_mapping import FAMILIES, find_tensors, read_weights
+from kmha.text.vocabulary import CONTINUATION, UNKNOWN, Vocabulary
 
 CONFIG = "config.json"
 
@@ -23,12 +24,193 @@ def read_huggingface(folder: Path) -> Checkpoint:
         InputError: A file is missing or damaged, the architecture is not known, or the parts do not fit each other.
     """
     values = read_json(folder / CONFIG)
-    family = family_of(folder / CONFIG, values)
+    family = read_family(folder / CONFIG, values)
     vocabulary = read_vocabulary(folder)
-    config = encoder_config(folder / CONFIG, family, values, vocabulary)
+    config = read_encoder_config(folder / CONFIG, family, values, vocabulary)
     lower_case = read_lower_case(folder)
     # Shapes are checked now, before anybody builds an encoder as large as config.json says.
-    parts = find_parts(str(folder), read_tensors(folder), FAMILIES[family], config)
+    parts = find_tensors(str(folder), read_tensors(folder), FAMILIES[family], config)
     return Checkpoint(
-        str(folder), config, vocabulary, "wordpiece", lower_case, lambda: read_parts(parts, config)
+        str(folder), config, vocabulary, "wordpiece", lower_case, lambda: read_weights(parts, config)
     )
+
+
+# Several names for the same function.
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+# What each number is called in config.json. DistilBERT has no name for its epsilon, and no segments.
+_BERT_FIELDS = {
+    "hidden_dim": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_dim": "intermediate_size",
+    "max_length": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+    "norm_epsilon": "layer_norm_eps",
+    "activation": "hidden_act",
+}
+_FIELDS = {
+    "bert": _BERT_FIELDS,
+    "electra": _BERT_FIELDS,
+    "distilbert": {
+        "hidden_dim": "dim",
+        "num_layers": "n_layers",
+        "num_heads": "n_heads",
+        "intermediate_dim": "hidden_dim",
+        "max_length": "max_position_embeddings",
+        "activation": "activation",
+    },
+}
+# Where an older config.json may lack a number, it is this one.
+_DEFAULTS = {"layer_norm_eps": 1e-12, "type_vocab_size": 2}
+# What the same encoder cannot hold.
+_ONLY = {
+    "position_embedding_type": ("absolute",),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "pruned_heads": ({}, None),
+}
+# An ELECTRA that does not say it has embeddings of this size.
+_ELECTRA_WIDTH = 128
+
+
+def read_family(path: Path, values: dict[str, Any]) -> str:
+    """The family that config.json names; raises InputError where it is none of `FAMILIES`."""
+    family = values.get("model_type")
+    if not isinstance(family, str) or family not in FAMILIES:
+        given = "none" if family is None else shown(family)
+        raise InputError(f"{path}: model_type must be one of {', '.join(FAMILIES)}, got {given}")
+    return family
+
+
+def read_encoder_config(
+    path: Path, family: str, values: dict[str, Any], vocabulary: Vocabulary
+) -> EncoderConfig:
+    """The shape that config.json tells.
+
+    Args:
+        path: The file, for messages.
+        family: One of `FAMILIES`.
+        values: What it holds.
+        vocabulary: Its tokens.
+
+    Raises:
+        InputError: A value is missing, has another type or is out of range; the encoder cannot hold it; or the
+            vocabulary has another length.
+    """
+    size = values.get("vocab_size")
+    if type(size) is not int or size != len(vocabulary):
+        raise InputError(
+            f"{path}: vocab_size must be the number of tokens, {len(vocabulary)}, got {shown(size)}"
+        )
+    fields: dict[str, Any] = {"num_segments": 0, "norm_epsilon": _DEFAULTS["layer_norm_eps"]}
+    for ours, theirs in _FIELDS[family].items():
+        value = values.get(theirs, _DEFAULTS.get(theirs))
+        expected = str if ours == "activation" else (int, float) if ours == "norm_epsilon" else int
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise InputError(f"{path}: expected {theirs}, got {shown(value)}")
+        fields[ours] = value
+    if fields["activation"] not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        raise InputError(f"{path}: the activation must be one of {known}, got {shown(fields['activation'])}")
+    if not 0 < fields["norm_epsilon"] < 1:
+        raise InputError(f"{path}: layer_norm_eps must be between 0 and 1, got {fields['norm_epsilon']}")
+    for name, expected in _ONLY.items():
+        if values.get(name, expected[0]) not in expected:
+            raise InputError(f"{path}: {name} must be {expected[0]}, got {shown(values[name])}")
+    width = values.get("embedding_size", _ELECTRA_WIDTH) if family == "electra" else fields["hidden_dim"]
+    if width != fields["hidden_dim"]:
+        raise InputError(
+            f"{path}: embedding_size must be hidden_size, {fields['hidden_dim']}, got {shown(width)}"
+        )
+    fields["activation"] = _ACTIVATIONS[fields["activation"]]
+    try:
+        return EncoderConfig(
+            **fields,
+            vocabulary_size=len(vocabulary),
+            norm="post",
+            positions="learned",
+            unknown_id=vocabulary.id_of(UNKNOWN),
+        )
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+VOCABULARY, TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
+# Classes that cut as BERT does; others may come with a vocab.txt too, and cut in another way.
+_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "PreTrainedTokenizer", "Tokenizers")
+
+
+def read_vocabulary(folder: Path) -> Vocabulary:
+    """The tokens of a folder, from vocab.txt or where there is none from tokenizer.json.
+
+    Raises:
+        InputError: Neither can be read, or the tokenizer is no WordPiece.
+    """
+    if (folder / VOCABULARY).exists() or not (folder / TOKENIZER).exists():
+        return Vocabulary.read(folder / VOCABULARY)
+    path = folder / TOKENIZER
+    values = read_json(path)
+    model = _object(path, values, "model")
+    for name, expected in (("type", "WordPiece"), ("continuing_subword_prefix", CONTINUATION)):
+        if model.get(name) != expected:
+            raise InputError(f"{path}: {name} of the model must be {expected}, got {shown(model.get(name))}")
+    ids = dict(_object(path, model, "vocab"))
+    added = values.get("added_tokens") or []
+    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+        raise InputError(f"{path}: added_tokens must be a list of objects, got {shown(added)}")
+    for token in added:
+        content, index = token.get("content"), token.get("id")
+        if not isinstance(content, str) or ids.setdefault(content, index) != index:
+            raise InputError(f"{path}: added token {shown(content)} must have the id {ids.get(content)}")
+    places = sorted(ids.values(), key=lambda index: index if type(index) is int else -1)
+    if places != list(range(len(ids))) or any(type(index) is not int for index in places):
+        raise InputError(f"{path}: ids of the vocabulary must be 0 to {len(ids) - 1}, each once")
+    return Vocabulary(sorted(ids, key=ids.__getitem__), origin=str(path))
+
+
+def read_lower_case(folder: Path) -> bool:
+    """Whether the tokenizer lower-cases and strips accents; BERT's does where nothing is said.
+
+    Raises:
+        InputError: A file is damaged, or the tokenizer does one of both only, or cuts in another way than BERT's.
+    """
+    path = folder / SETTINGS
+    settings = read_json(path) if path.exists() else {}
+    name = settings.get("tokenizer_class")
+    if name is not None and not str(name).startswith(_CLASSES):
+        raise InputError(f"{path}: tokenizer_class must be BertTokenizer, got {shown(name)}")
+    normalizer: dict[str, Any] = {}
+    if (folder / TOKENIZER).exists():
+        values = read_json(folder / TOKENIZER)
+        normalizer = _object(folder / TOKENIZER, values, "normalizer") if values.get("normalizer") else {}
+        if normalizer and normalizer.get("type") != "BertNormalizer":
+            given = shown(normalizer.get("type"))
+            raise InputError(f"{folder / TOKENIZER}: the normalizer must be BertNormalizer, got {given}")
+    # What the settings say goes before what the tokenizer says, as by the reference.
+    lower = _first(settings.get("do_lower_case"), normalizer.get("lowercase"), True)
+    accents = _first(settings.get("strip_accents"), normalizer.get("strip_accents"), lower)
+    chinese = _first(settings.get("tokenize_chinese_chars"), normalizer.get("handle_chinese_chars"), True)
+    if not isinstance(lower, bool):
+        raise InputError(f"{path}: do_lower_case must be true or false, got {shown(lower)}")
+    if accents is not lower:
+        raise InputError(f"{path}: strip_accents must be as do_lower_case, {lower}, got {shown(accents)}")
+    if chinese is not True:
+        raise InputError(f"{path}: tokenize_chinese_chars must be true, got {shown(chinese)}")
+    return lower
+
+
+def _object(path: Path, values: dict[str, Any], name: str) -> dict[str, Any]:
+    if not isinstance(values.get(name), dict):
+        raise InputError(f"{path}: {name} must be an object, got {shown(values.get(name))}")
+    return values[name]
+
+
+def _first(*values: Any) -> Any:
+    return next(value for value in values if value is not None)

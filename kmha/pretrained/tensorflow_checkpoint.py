@@ -10,14 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from kmha.errors import InputError
-from kmha.pretrained.bert_config import encoder_config
 from kmha.pretrained.checkpoint import Checkpoint
+from kmha.pretrained.huggingface import VOCABULARY, read_encoder_config
 from kmha.pretrained.json_file import read_json
-from kmha.pretrained.names import FAMILIES
-from kmha.pretrained.tensors import Tensor, find_parts, read_parts
-from kmha.pretrained.tokenizer_files import VOCABULARY
-from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import Vocabulary
+from kmha.pretrained.weight_mapping import FAMILIES, Tensor, find_tensors, read_weights
+from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"
 _KERNEL = "/kernel"
@@ -31,13 +28,13 @@ def read_tensorflow(folder: Path) -> Checkpoint:
         InputError: A file is missing or damaged, or the parts do not fit each other.
     """
     vocabulary = Vocabulary.read(folder / VOCABULARY)
-    config = encoder_config(folder / CONFIG, "bert", read_json(folder / CONFIG), vocabulary)
-    parts = find_parts(str(folder), _tensors(folder), FAMILIES["bert"], config)
+    config = read_encoder_config(folder / CONFIG, "bert", read_json(folder / CONFIG), vocabulary)
+    parts = find_tensors(str(folder), _tensors(folder), FAMILIES["bert"], config)
     # No file says whether texts were lower-cased; a vocabulary without capitals was learnt from such texts.
     words = (token for token in vocabulary.tokens if token not in SPECIAL_TOKENS and token[:1] != "[")
     lower_case = not any(word != word.lower() for word in words)
     return Checkpoint(
-        str(folder), config, vocabulary, "wordpiece", lower_case, lambda: read_parts(parts, config)
+        str(folder), config, vocabulary, "wordpiece", lower_case, lambda: read_weights(parts, config)
     )
 
 

@@ -5,13 +5,13 @@ import dataclasses
 from kmha.errors import InputError
 from kmha.features import text_shapes
 from kmha.models.encoder import TransformerEncoder
-from kmha.models.one_encoder import OneEncoder
+from kmha.models.single_encoder import SingleEncoder
 from kmha.pretrained.checkpoint import Checkpoint
-from kmha.pretrained.weights import put_weights
+from kmha.pretrained.weights import assign_weights
 from kmha.text.preprocessor import Preprocessor
 
 
-class EncoderAlone(OneEncoder):
+class CheckpointEncoder(SingleEncoder):
     """A checkpoint's encoder, without anything on top; the vector of a text is the mean of its tokens'.
 
     Args:
@@ -25,7 +25,7 @@ class EncoderAlone(OneEncoder):
         self.encoder_config = checkpoint.config
         self.encoder = TransformerEncoder(checkpoint.config, name="encoder", dtype="float32")
         self.encoder.build(text_shapes())
-        missing = put_weights(self.encoder, checkpoint.read_weights(), checkpoint.config.num_layers)
+        missing = assign_weights(self.encoder, checkpoint.read_weights(), checkpoint.config.num_layers)
         if missing:
             raise InputError(f"{checkpoint.origin}: expected weights for {', '.join(missing)}, got none")
 
@@ -39,11 +39,11 @@ class TextEncoder:
         preprocessor: Cuts texts as the checkpoint wants them.
     """
 
-    model: EncoderAlone
+    model: CheckpointEncoder
     preprocessor: Preprocessor
 
 
-def text_encoder(checkpoint: Checkpoint, max_length: int) -> TextEncoder:
+def load_text_encoder(checkpoint: Checkpoint, max_length: int) -> TextEncoder:
     """The encoder of a checkpoint and its preprocessor.
 
     Args:
@@ -61,4 +61,4 @@ def text_encoder(checkpoint: Checkpoint, max_length: int) -> TextEncoder:
     preprocessor = Preprocessor(
         checkpoint.vocabulary, checkpoint.tokenization, checkpoint.lower_case, max_length
     )
-    return TextEncoder(EncoderAlone(checkpoint), preprocessor)
+    return TextEncoder(CheckpointEncoder(checkpoint), preprocessor)

@@ -6,7 +6,7 @@ import numpy as np
 
 from kmha.errors import InputError
 from kmha.models.encoder import TransformerEncoder
-from kmha.pretrained.checkpoint import kept_blocks
+from kmha.pretrained.checkpoint import source_blocks
 
 _TOKENS, _POSITIONS = "embedding/tokens/embeddings", "embedding/position/table"
 
@@ -21,7 +21,7 @@ def encoder_variables(encoder: TransformerEncoder) -> dict:
     }
 
 
-def put_weights(
+def assign_weights(
     encoder: TransformerEncoder,
     weights: Mapping[str, np.ndarray],
     num_layers: int,
@@ -43,7 +43,7 @@ def put_weights(
     Raises:
         InputError: A weight has another shape.
     """
-    kept = kept_blocks(encoder.config.num_layers, num_layers)
+    kept = source_blocks(encoder.config.num_layers, num_layers)
     untouched = []
     for path, variable in encoder_variables(encoder).items():
         value = weights.get(_source(path, kept))

@@ -9,13 +9,11 @@ import numpy as np
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.models.encoder import TransformerEncoder
-from kmha.pretrained.huggingface import CONFIG
-from kmha.pretrained.names import FAMILIES
+from kmha.pretrained.huggingface import CONFIG, SETTINGS, VOCABULARY
 from kmha.pretrained.safetensors_file import WEIGHTS, write_safetensors
-from kmha.pretrained.tokenizer_files import SETTINGS, VOCABULARY
+from kmha.pretrained.weight_mapping import FAMILIES
 from kmha.pretrained.weights import encoder_variables
-from kmha.text.special_tokens import END, MASK, PADDING, START, UNKNOWN
-from kmha.text.vocabulary import Tokenization, Vocabulary
+from kmha.text.vocabulary import END, MASK, PADDING, START, UNKNOWN, Tokenization, Vocabulary
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
 _SEGMENTS = "embedding/segments/embeddings"

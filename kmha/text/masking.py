@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from kmha.features import MASK_POSITIONS, PADDING_MASK, TOKEN_IDS
-from kmha.text.special_tokens import MASK, SPECIAL_TOKENS
-from kmha.text.vocabulary import CONTINUATION, Tokenization, Vocabulary
+from kmha.text.vocabulary import CONTINUATION, MASK, SPECIAL_TOKENS, Tokenization, Vocabulary
 
 # A target where there is no masked token.
 NO_TOKEN = -1

@@ -34,10 +34,10 @@ class PairPreprocessor(tf.Module):
             for index, side in enumerate(SIDES)
         ]
 
-    def cut(self, texts_a, texts_b, valid_utf8: bool = False) -> tuple:
+    def encode(self, texts_a, texts_b, valid_utf8: bool = False) -> tuple:
         """Token ids with special tokens, in the order of `inputs`: ragged int32 [B, None] of texts, string [B] each."""
         return tuple(
-            given.part.sequences(given.part.tokenize((texts_a, texts_b)[given.text], valid_utf8))
+            given.part.add_special_tokens(given.part.tokenize((texts_a, texts_b)[given.text], valid_utf8))
             for given in self.inputs
         )
 
@@ -55,12 +55,12 @@ class PairPreprocessor(tf.Module):
         features = {}
         for index, given in enumerate(self.inputs):
             length = None if lengths is None else lengths[index]
-            features |= given.part.padded(sequences[index], given.ids, given.mask, length)
+            features |= given.part.pad_sequences(sequences[index], given.ids, given.mask, length)
         return features
 
     def __call__(self, texts_a, texts_b, lengths=None):
         """Features int32 [B, T] of texts, string [B] each."""
-        return self.pad(self.cut(texts_a, texts_b), lengths)
+        return self.pad(self.encode(texts_a, texts_b), lengths)
 
     def get_config(self) -> dict:
         """By granularity, the constructor's arguments of its part but the vocabulary, as JSON values."""

@@ -7,23 +7,26 @@ import tensorflow as tf
 from kmha.errors import InputError
 from kmha.features import (
     CHARACTER_IDS,
+    MAX_WORDS,
+    MIN_WINDOW_LENGTH,
+    NUM_CHARACTERS,
     PADDING_MASK,
     SEGMENT_IDS,
+    SPELLING_LENGTH,
     TOKEN_IDS,
     WORD_MASK,
     WORD_STARTS,
     TextInputs,
 )
-from kmha.text.preprocessor import BYTES_A_TOKEN, Preprocessor
+from kmha.text.preprocessor import BYTES_PER_TOKEN, Preprocessor
 from kmha.text.ragged import Ragged
-from kmha.text.sentence_limits import CHARACTERS, LONGEST_SPELLING, MOST_WORDS, SHORTEST
-from kmha.text.windows import Windows, cut_windows, longest_word
+from kmha.text.sentence_windows import Windows, max_word_tokens, split_windows
 from kmha.text.words import Split, Words, split_words
 
 SPLITS = ("words", "characters")
 
 
-class Cut(NamedTuple):
+class EncodedSentences(NamedTuple):
     """Sentences as a tagger reads them.
 
     Attributes:
@@ -51,14 +54,16 @@ class SentencePreprocessor(tf.Module):
         super().__init__(name="sentence_preprocessor")
         if split not in SPLITS:
             raise InputError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-        if part.max_length < SHORTEST:
-            raise InputError(f"max_length must be at least {SHORTEST} for sentences, got {part.max_length}")
+        if part.max_length < MIN_WINDOW_LENGTH:
+            raise InputError(
+                f"max_length must be at least {MIN_WINDOW_LENGTH} for sentences, got {part.max_length}"
+            )
         self.part = part
         self.split: Split = split
         self.characters = bool(characters)
         self.num_texts = 1
         self.max_length = part.max_length
-        self.max_bytes = BYTES_A_TOKEN * MOST_WORDS
+        self.max_bytes = BYTES_PER_TOKEN * MAX_WORDS
         self.vocabulary, self.padding_id, self.unknown_id = part.vocabulary, part.padding_id, part.unknown_id
 
     @property
@@ -78,7 +83,7 @@ class SentencePreprocessor(tf.Module):
             tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace"), self.split
         )
 
-    def cut(self, words, length: int | None = None) -> Cut:
+    def encode(self, words, length: int | None = None) -> EncodedSentences:
         """Windows of sentences.
 
         Args:
@@ -88,20 +93,20 @@ class SentencePreprocessor(tf.Module):
         flat = tf.strings.unicode_transcode(words.flat_values, "UTF-8", "UTF-8", errors="replace")
         pieces = self.part.tokenize(flat, valid_utf8=True)
         most = min(length or self.max_length, self.max_length) - 2
-        pieces = pieces[:, : longest_word(most)]
+        pieces = pieces[:, : max_word_tokens(most)]
         # Every word has a token, so that it can have a tag.
         nothing = tf.fill([pieces.nrows(), 1], self.unknown_id)
         nothing = Ragged.from_tensor(nothing, lengths=tf.cast(pieces.row_lengths() == 0, tf.int64))
         pieces = tf.concat([pieces, nothing], axis=1)
         start, end = self.part.start_id, self.part.end_id
-        windows = cut_windows(pieces, words.row_splits, most, start, end)
-        return Cut(windows, spellings(flat) if self.characters else None)
+        windows = split_windows(pieces, words.row_splits, most, start, end)
+        return EncodedSentences(windows, spell_words(flat) if self.characters else None)
 
-    def chosen(self, cut: Cut, windows) -> Cut:
+    def select_windows(self, cut: EncodedSentences, windows) -> EncodedSentences:
         """Some of the windows, by their numbers, integers [V]."""
         return cut._replace(windows=Windows(*(tf.gather(part, windows) for part in cut.windows)))
 
-    def pad(self, cut: Cut, lengths: tuple[int | None, int | None] = (None, None)) -> dict:
+    def pad(self, cut: EncodedSentences, lengths: tuple[int | None, int | None] = (None, None)) -> dict:
         """Features of windows.
 
         Args:
@@ -113,7 +118,7 @@ class SentencePreprocessor(tf.Module):
             int32 [V, W]; and where characters are read character_ids int32 [V, W, 20].
         """
         windows = cut.windows
-        features = self.part.padded(windows.sequences, TOKEN_IDS, PADDING_MASK, lengths[0])
+        features = self.part.pad_sequences(windows.sequences, TOKEN_IDS, PADDING_MASK, lengths[0])
         # One word at the least: an axis of no words is more than some runtimes take.
         width = tf.maximum(windows.starts.bounding_shape()[1], 1) if lengths[1] is None else lengths[1]
         starts = windows.starts.to_tensor(0, shape=(None, None))
@@ -126,7 +131,7 @@ class SentencePreprocessor(tf.Module):
         }
         if cut.spellings is not None:
             spelt = windows.words.with_flat_values(tf.gather(cut.spellings, windows.words.flat_values))
-            spelt = spelt.to_tensor(0, shape=(None, None, LONGEST_SPELLING))
+            spelt = spelt.to_tensor(0, shape=(None, None, SPELLING_LENGTH))
             missing = tf.shape(starts)[1] - tf.shape(spelt)[1]
             features[CHARACTER_IDS] = tf.pad(spelt, tf.stack([[0, 0], [0, missing], [0, 0]]))
         return features
@@ -136,7 +141,7 @@ class SentencePreprocessor(tf.Module):
         return {**self.part.get_config(), "split": self.split, "characters": self.characters}
 
 
-def spellings(words):
+def spell_words(words):
     """Character ids of words: from 1 by code point, 0 = none.
 
     Args:
@@ -146,9 +151,11 @@ def spellings(words):
         int32 [N, 20]; of a longer word the first ten characters and the last ten.
     """
     characters = tf.strings.unicode_decode(words, "UTF-8")
-    half = LONGEST_SPELLING // 2
+    half = SPELLING_LENGTH // 2
     lengths = characters.row_lengths()
     place, behind = tf.ragged.range(lengths).flat_values, tf.ragged.range(lengths, 0, -1).flat_values
     kept = tf.boolean_mask(characters.flat_values, (place < half) | (behind <= half))
-    ids = Ragged.from_row_lengths(1 + kept % (CHARACTERS - 1), tf.minimum(lengths, 2 * half), validate=False)
-    return ids.to_tensor(0, shape=(None, LONGEST_SPELLING))
+    ids = Ragged.from_row_lengths(
+        1 + kept % (NUM_CHARACTERS - 1), tf.minimum(lengths, 2 * half), validate=False
+    )
+    return ids.to_tensor(0, shape=(None, SPELLING_LENGTH))

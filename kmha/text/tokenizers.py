@@ -19,8 +19,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from kmha.errors import InputError
-from kmha.text.special_tokens import UNKNOWN
-from kmha.text.vocabulary import CONTINUATION, LONGEST_WORD_BYTES, Tokenization, Vocabulary
+from kmha.text.vocabulary import CONTINUATION, LONGEST_WORD_BYTES, UNKNOWN, Tokenization, Vocabulary
 
 # As a regular expression; runs of it count as one space where characters are the tokens.
 WHITE_SPACE = r"[\s\p{Z}]+"

@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Literal
 
 from kmha.errors import InputError
-from kmha.text.special_tokens import SPECIAL_TOKENS
+
+PADDING, UNKNOWN, START, END, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+SPECIAL_TOKENS = (PADDING, UNKNOWN, START, END, MASK)
+
 
 Tokenization = Literal["wordpiece", "char", "word"]
 TOKENIZATIONS = ("wordpiece", "char", "word")

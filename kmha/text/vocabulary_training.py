@@ -7,18 +7,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from kmha.errors import InputError
-from kmha.text.special_tokens import SPECIAL_TOKENS, UNKNOWN
 from kmha.text.vocabulary import (
     CHUNK_ROWS,
     CONTINUATION,
     LONGEST_WORD_BYTES,
+    SPECIAL_TOKENS,
     TOKENIZATIONS,
+    UNKNOWN,
     Tokenization,
     Vocabulary,
 )
 
 
-def learn_vocabulary(
+def train_vocabulary(
     texts: Iterable[str],
     tokenization: Tokenization = "wordpiece",
     size: int = 16_000,

@@ -73,7 +73,7 @@ def text_file(tmp_path) -> Path:
 def ids_of(bundle, texts) -> list[list[int]]:
     import tensorflow as tf
 
-    return bundle.preprocessor.sequences(bundle.preprocessor.tokenize(tf.constant(texts))).to_list()
+    return bundle.preprocessor.add_special_tokens(bundle.preprocessor.tokenize(tf.constant(texts))).to_list()
 
 
 @pytest.mark.parametrize(

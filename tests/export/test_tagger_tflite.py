@@ -17,7 +17,7 @@ from export.tflite.predictor import read
 from export.tflite.runner import load_tflite
 from export.verification.differences import tagged_difference
 from kmha.errors import InputError
-from kmha.tags.tagging import Decoder
+from kmha.inference.tagger import PathDecoder
 from tests.bundles import BIO, make_tagger_bundle, tagger_bundle
 from tests.command_runs import call, clean_environment
 from tests.export.tagger_bundles import (
@@ -128,7 +128,7 @@ def test_a_short_length_alone_reads_shorter_windows(tmp_path):
     scores = bundle.model(features, training=False).numpy()
     counts = features["word_mask"].sum(axis=1)
     flat = np.concatenate([each[:count] for each, count in zip(scores, counts, strict=True)])
-    tagged = Decoder(bundle.model)(flat, np.array([len(words) for words in WORDS]))
+    tagged = PathDecoder(bundle.model)(flat, np.array([len(words) for words in WORDS]))
     check_nearly(predictor.probabilities(WORDS), as_rows(tagged))
 
 

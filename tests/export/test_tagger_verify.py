@@ -19,8 +19,8 @@ from export.verification.examiner import Examiner, table
 from export.verification.expected_sentences import ExpectedSentences
 from export.verification.rows import read_rows
 from export.verify import main
+from kmha.features import MAX_WORDS
 from kmha.text.preprocessor import Preprocessor
-from kmha.text.sentence_limits import MOST_WORDS
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary
 from tests.bundles import SENTENCES, TAGGERS, make_tagger_bundle, tagger_bundle
@@ -80,10 +80,10 @@ def test_nasty_sentences_are_answered_by_the_run_and_what_they_are_called(kind):
     edge_case = edge_case_sentences(bundle)
     kinds = [isinstance(row, bytes) for row in edge_case.values()]
     assert kinds == sorted(kinds) and 10 < sum(kinds) < len(kinds)
-    assert len(edge_case["1,500 words"]) == 1500 and len(edge_case["2,048 words"]) == MOST_WORDS
+    assert len(edge_case["1,500 words"]) == 1500 and len(edge_case["2,048 words"]) == MAX_WORDS
     assert edge_case["NUL, as a word"] == [b"\0"] and edge_case["empty, raw"] == b""
     words = bundle.tagger.split(list(edge_case.values())).words
-    assert max(map(len, words)) == MOST_WORDS
+    assert max(map(len, words)) == MAX_WORDS
 
 
 def answered(expected: ExpectedSentences, change=lambda answers: None, **facts) -> Answers:

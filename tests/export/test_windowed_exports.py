@@ -92,4 +92,4 @@ def test_the_layers_are_those_that_the_model_computes(window_pooling):
     count = made.model.windows.count(24)
     assert layers["windows"].shape == (len(TEXTS) * count, 10)
     vectors = tf.constant(layers["window pooling"])
-    np.testing.assert_allclose(made.model.head(made.model.normalised(vectors)), layers["logits"], atol=1e-5)
+    np.testing.assert_allclose(made.model.head(made.model.normalize(vectors)), layers["logits"], atol=1e-5)

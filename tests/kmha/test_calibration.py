@@ -26,7 +26,7 @@ temperatures = st.floats(0.05, 20)
 def logits(bundle, rows) -> np.ndarray:
     """From probabilities, which were made in float32."""
     found = bundle.probabilities(rows).astype(np.float64)
-    return np.log(found) - (np.log1p(-found) if bundle.decides_by_threshold else 0.0)
+    return np.log(found) - (np.log1p(-found) if bundle.uses_thresholds else 0.0)
 
 
 def test_a_temperature_takes_no_answer_from_another_label():
@@ -47,7 +47,7 @@ def test_each_form_of_matcher_gives_the_calibrated_score(form, symmetric):
     before = logits(bundle, PAIRS)
     calibration = Calibration((0.5,), (-0.25,))
     calibrate(bundle.model, calibration)
-    np.testing.assert_allclose(logits(bundle, PAIRS), calibration.applied(before), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(logits(bundle, PAIRS), calibration.apply(before), rtol=1e-3, atol=1e-4)
 
 
 def test_each_label_of_several_has_its_own():
@@ -55,7 +55,7 @@ def test_each_label_of_several_has_its_own():
     before = logits(bundle, TEXTS)
     calibration = Calibration((0.5, 1.0, 2.0, 4.0), (0.0, 1.0, -1.0, 0.5))
     calibrate(bundle.model, calibration)
-    np.testing.assert_allclose(logits(bundle, TEXTS), calibration.applied(before), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(logits(bundle, TEXTS), calibration.apply(before), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("thresholds", [[0.3, 0.5, 0.7, 0.9], [0.0, 1.0, math.nextafter(1, 2), -0.5]])
@@ -77,7 +77,7 @@ def test_moved_thresholds_give_the_same_labels(thresholds):
 def test_a_moved_threshold_decides_as_before(logit, threshold, temperature, bias):
     calibration = Calibration((temperature,), (bias,))
     before = 1 / (1 + math.exp(-logit))
-    (moved,) = calibration.applied(np.array([logit]))
+    (moved,) = calibration.apply(np.array([logit]))
     after = 1 / (1 + math.exp(-moved))
     (cut,) = calibration.thresholds([threshold])
     # Within what float32 can tell apart, before or after, either answer is right.
@@ -111,12 +111,12 @@ def test_a_tagger_takes_nothing_that_could_change_its_path():
 def test_two_are_one(first, second, bias, logit):
     one, two = Calibration((first,), (bias,)), Calibration((second,), (-bias,))
     given = np.array([logit])
-    np.testing.assert_allclose(two.after(one).applied(given), two.applied(one.applied(given)), atol=1e-9)
+    np.testing.assert_allclose(two.compose(one).apply(given), two.apply(one.apply(given)), atol=1e-9)
 
 
 def test_a_label_s_own_comes_after_one_for_all():
     each = Calibration((1.0, 2.0), (1.0, 0.0))
-    assert each.after(Calibration((2.0,), (0.5,))) == Calibration((2.0, 4.0), (1.5, 0.25))
+    assert each.compose(Calibration((2.0,), (0.5,))) == Calibration((2.0, 4.0), (1.5, 0.25))
 
 
 def test_it_is_told_in_the_bundle_and_comes_back(tmp_path):

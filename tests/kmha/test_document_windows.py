@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kmha.document_windows import WindowShape, computed_tokens, windows_of
+from kmha.document_windows import WindowShape, computed_tokens, window_shape_of
 from kmha.errors import InputError
 
 # A window's length, how much of what it reads the next one reads again, and tokens of a text.
@@ -13,7 +13,7 @@ DRAWN = st.integers(3, 12).flatmap(lambda length: st.tuples(st.just(length), st.
 @given(DRAWN, st.integers(2, 60))
 def test_every_token_is_in_a_window_and_neighbours_share_the_overlap(drawn, tokens):
     shape = WindowShape(*drawn)
-    places = shape.places(tokens)
+    places = shape.positions(tokens)
     assert len(places) == shape.count(tokens)
     assert {place for window in places for place in window} == set(range(tokens))
     for window in places:
@@ -29,8 +29,8 @@ def test_every_token_is_in_a_window_and_neighbours_share_the_overlap(drawn, toke
 @given(DRAWN, st.lists(st.integers(1, 80), min_size=1))
 def test_what_is_computed_grows_with_the_length(drawn, tokens):
     shape, lengths = WindowShape(*drawn), np.sort(tokens)
-    computed = shape.computed(lengths)
-    assert computed.tolist() == [shape.computed(length) for length in lengths.tolist()]
+    computed = shape.computed_tokens(lengths)
+    assert computed.tolist() == [shape.computed_tokens(length) for length in lengths.tolist()]
     assert (np.diff(computed) >= 0).all()
     assert (computed[lengths <= shape.length] == lengths[lengths <= shape.length]).all()
 
@@ -47,7 +47,7 @@ def test_full_lengths_are_those_after_which_one_more_window_begins(drawn, more):
 
 @pytest.mark.parametrize(
     ("length", "overlap", "message"),
-    [(2, 0, "at least 3 long, got 2"), (8, 6, "below 6, .* given 6"), (8, -1, "given -1")],
+    [(2, 0, "at least 3 long, got 2"), (8, 6, "below 6, .* got 6"), (8, -1, "got -1")],
 )
 def test_windows_that_get_nowhere_are_refused(length, overlap, message):
     with pytest.raises(InputError, match=message):
@@ -55,5 +55,5 @@ def test_windows_that_get_nowhere_are_refused(length, overlap, message):
 
 
 def test_a_model_without_windows_computes_what_it_is_given():
-    assert windows_of(object()) is None
+    assert window_shape_of(object()) is None
     assert computed_tokens(object(), 9) == 9

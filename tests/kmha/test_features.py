@@ -10,10 +10,10 @@ from kmha.features import (
     SEGMENT_IDS,
     SIDES,
     TOKEN_IDS,
-    checked_ids,
     input_names,
     tensor_specs,
     text_shapes,
+    validate_token_ids,
 )
 
 
@@ -40,13 +40,13 @@ def test_names_of_a_pair_say_granularity_feature_and_side():
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "int32"])
 def test_good_ids_become_int32(dtype):
     ids = np.array([[0, 9], [3, 4]], dtype)
-    found = checked_ids(ids, vocabulary_size=10, max_length=2)
+    found = validate_token_ids(ids, vocabulary_size=10, max_length=2)
     assert found.dtype == np.int32
     np.testing.assert_array_equal(found, ids)
 
 
 def test_no_rows_are_good():
-    assert checked_ids(np.zeros((0, 3), int), 10, 3).shape == (0, 3)
+    assert validate_token_ids(np.zeros((0, 3), int), 10, 3).shape == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_no_rows_are_good():
         ([[1, 2, 3]], "at most 2 long, got length 3"),
         ([1, 2], r"integers \[B, T\], got int64 of shape \(2,\)"),
         ([[1.0, 2.0]], r"integers \[B, T\], got float64"),
-        ([[1, 2], [3]], "given rows of different lengths"),
+        ([[1, 2], [3]], "got rows of different lengths"),
         ([[True, False]], r"integers \[B, T\], got bool"),
     ],
 )
 def test_bad_ids_are_refused_in_one_line(ids, message):
     with pytest.raises(InputError, match=message) as refusal:
-        checked_ids(ids, vocabulary_size=10, max_length=2)
+        validate_token_ids(ids, vocabulary_size=10, max_length=2)
     assert TOKEN_IDS in str(refusal.value) and "\n" not in str(refusal.value)

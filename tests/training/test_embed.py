@@ -11,7 +11,7 @@ from kmha.bundle.bundle import Bundle
 from kmha.inference import vectors
 from kmha.inference.vectors import TextVectors
 from kmha.pretrained.sources import find_checkpoint
-from kmha.pretrained.text_encoder import text_encoder
+from kmha.pretrained.text_encoder import load_text_encoder
 from tests.bundles import TEXTS, make_pair_bundle, tagger_bundle
 from tests.command_runs import call, refused
 from tests.kmha.pretrained.tiny_folders import write_tiny_bert
@@ -62,7 +62,9 @@ def test_a_checkpoint_is_embedded_by_the_mean_of_its_tokens(tmp_path, capsysbina
     checkpoint = find_checkpoint(str(folder))
     for flags, length in (((), 12), (("--max-length", "5"), 5)):
         found = array(embedded(folder, capsysbinary, monkeypatch, *flags))
-        np.testing.assert_allclose(found, TextVectors(text_encoder(checkpoint, length))(LINES), atol=1e-6)
+        np.testing.assert_allclose(
+            found, TextVectors(load_text_encoder(checkpoint, length))(LINES), atol=1e-6
+        )
 
 
 def test_both_formats_hold_the_same_numbers(run, capsysbinary, monkeypatch):

@@ -84,7 +84,7 @@ def test_gradients_are_those_of_small_steps(runs):
 
     def logit(x):
         encoded, _ = model.encoder.attend(x, features["padding_mask"], training=False)
-        return float(model.head(model.pooled(encoded, features))[0, 1])
+        return float(model.head(model.pool_tokens(encoded, features))[0, 1])
 
     step = 1e-2
     for place in range(ids.shape[1]):
@@ -102,7 +102,7 @@ def test_a_text_of_several_windows_is_shown_window_by_window(tmp_path):
     assert outcome.status == 0, outcome.err
     found, data = outcome.json, shown(tmp_path / "page.html")
     features = bundle.preprocessor([TEXTS[0]])
-    places = bundle.model.windows.places(features["token_ids"].shape[1])
+    places = bundle.model.windows.positions(features["token_ids"].shape[1])
     shares = bundle.model.window_shares(features)[0].numpy()
     tokens = [bundle.preprocessor.vocabulary.tokens[each] for each in features["token_ids"][0].numpy()]
     assert len(places) > 1

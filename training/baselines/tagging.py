@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kmha.tags.schemes import Scheme, detect_scheme
+from kmha.tags import Scheme, detect_scheme
 from training.baselines.tagging_linear import Sentences, Tagger, fit_chains, fit_greedy, has_chains
 from training.metrics.spans import tag_scores
 

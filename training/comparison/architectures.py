@@ -12,7 +12,7 @@ from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, text_shapes
 from kmha.layers.pooling import max_pool, mean_pool
 from kmha.models.encoder import TransformerEncoder
-from kmha.models.one_encoder import OneEncoder
+from kmha.models.single_encoder import SingleEncoder
 
 WIDTHS = (3, 4, 5)
 
@@ -121,7 +121,7 @@ class BothDirections(keras.layers.Layer):
         return max_pool(states, padding_mask)
 
 
-class PeerClassifier(OneEncoder, keras.Model):
+class PeerClassifier(SingleEncoder, keras.Model):
     """Embeds a text as a pre-norm `TextClassifier` does, reads it in another way, and scores each label as that does.
 
     Args:

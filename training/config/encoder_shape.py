@@ -5,7 +5,7 @@ from typing import Any
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.pretrained.checkpoint import Checkpoint, shortened
+from kmha.pretrained.checkpoint import Checkpoint, shorten_config
 from kmha.pretrained.sources import find_checkpoint
 from training.config.config import EncoderSection, FitConfig, TextSection
 
@@ -94,7 +94,7 @@ def encoder_config(config: FitConfig, vocabulary_size: int, unknown_id: int) -> 
     checkpoint = checkpoint_of(config)
     if checkpoint is None:
         return EncoderConfig(unknown_id=unknown_id, **section)
-    shape = shortened(checkpoint.config, section["num_layers"])
+    shape = shorten_config(checkpoint.config, section["num_layers"])
     return dataclasses.replace(shape, unknown_id=unknown_id, **section)
 
 

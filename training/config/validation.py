@@ -6,22 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from kmha.bundle.manifest import (
-    A_MODEL,
     CLASSIFY,
     KINDS,
     MANIFEST,
     MASKED_LM,
     MATCH,
+    MODEL_NAMES,
     TAG,
     read_manifest,
     sha256,
 )
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
+from kmha.features import MIN_WINDOW_LENGTH
 from kmha.pretrained.checkpoint import Checkpoint
-from kmha.text.sentence_limits import SHORTEST
-from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import Vocabulary
+from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from training.cli.bounds import check_ranges
 from training.config.config import DistillSection, FitConfig, task_section
 from training.config.defaults import resolve_task_defaults
@@ -60,7 +59,9 @@ def check_teacher(config: FitConfig) -> None:
     try:
         task = read_manifest(distill.teacher)["task"]
         if task != config.task:
-            raise InputError(f"expected {A_MODEL[config.task]} for --task {config.task}, got {A_MODEL[task]}")
+            raise InputError(
+                f"expected {MODEL_NAMES[config.task]} for --task {config.task}, got {MODEL_NAMES[task]}"
+            )
     except InputError as error:
         raise InputError(f"--distill.teacher {distill.teacher}: {error}") from error
     if config.task == MATCH and config.match.loss == "contrastive":
@@ -206,9 +207,9 @@ def _check_task(config: FitConfig) -> None:
         raise InputError(
             f"--tag.context-width: expected an odd number, or 0 for none, got {config.tag.context_width}"
         )
-    if config.task == TAG and config.text.max_length < SHORTEST:
+    if config.task == TAG and config.text.max_length < MIN_WINDOW_LENGTH:
         raise InputError(
-            f"--text.max-length: expected {SHORTEST} or more for sentences, got {config.text.max_length}"
+            f"--text.max-length: expected {MIN_WINDOW_LENGTH} or more for sentences, got {config.text.max_length}"
         )
     if config.task == MASKED_LM and config.data.label_column:
         raise InputError(
@@ -227,7 +228,7 @@ def _check_miner(run: Path) -> None:
     try:
         task = read_manifest(run)["task"]
         if task != MATCH:
-            raise InputError(f"expected a matcher of the bi form, got {A_MODEL[task]}")
+            raise InputError(f"expected a matcher of the bi form, got {MODEL_NAMES[task]}")
     except InputError as error:
         raise InputError(f"--match.hard-negatives {run}: {error}") from error
 

@@ -59,7 +59,7 @@ def _possible_lengths(longest: int, windows: WindowShape | None) -> list[int]:
 
 def _computed(length: int, windows: WindowShape | None) -> int:
     """Tokens that a row of a padded length is computed with."""
-    return length if windows is None else int(windows.computed(length))
+    return length if windows is None else int(windows.computed_tokens(length))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.errors import InputError
-from kmha.text.pieces import piece_lengths, whole_texts
-from kmha.text.preprocessor import Preprocessor
+from kmha.text.preprocessor import Preprocessor, long_text_preprocessor, split_lengths
 from training.data.text_batches import one_pass
 from training.io.example_store import ExampleSet
 from training.io.ragged_store import RaggedStore, RaggedStoreWriter
@@ -72,7 +71,7 @@ def cut_pieces(
     Raises:
         InputError: No text has a token.
     """
-    reader = whole_texts(preprocessor)
+    reader = long_text_preprocessor(preprocessor)
     room = preprocessor.max_length - 2
 
     def cut(chunk):
@@ -95,7 +94,7 @@ def cut_pieces(
     per_row, tokens, unknown = [np.zeros(1, np.int64)], 0, 0
     with RaggedStoreWriter(path, np.int32) as writer:
         for flat, lengths in chunks.as_numpy_iterator():
-            pieces, counts = piece_lengths(lengths, room)
+            pieces, counts = split_lengths(lengths, room)
             writer.extend(flat, pieces)
             per_row.append(counts)
             tokens += len(flat)

@@ -10,9 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.errors import InputError
-from kmha.features import CHARACTER_IDS, WORD_MASK, WORD_STARTS
+from kmha.features import CHARACTER_IDS, MAX_WORDS, SPELLING_LENGTH, WORD_MASK, WORD_STARTS
 from kmha.text.ragged import Ragged
-from kmha.text.sentence_limits import LONGEST_SPELLING, MOST_WORDS
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from training.data.length_buckets import BatchPlan
 from training.data.text_batches import BatchSource, one_pass
@@ -82,7 +81,7 @@ def cut_sentences(
         input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)], autograph=False
     )
     def cut(words, lengths):
-        found = preprocessor.cut(Ragged.from_row_lengths(words, lengths))
+        found = preprocessor.encode(Ragged.from_row_lengths(words, lengths))
         windows = found.windows
         spelt = tf.zeros([0], tf.int32)
         if found.spellings is not None:
@@ -101,10 +100,10 @@ def cut_sentences(
         for first in range(0, len(examples), CHUNK_ROWS):
             chunk = read_sentences(examples, np.arange(first, min(first + CHUNK_ROWS, len(examples))))
             lengths = np.array([len(sentence) for sentence in chunk], np.int64)
-            if (lengths > MOST_WORDS).any():
-                row = int(np.argmax(lengths > MOST_WORDS))
+            if (lengths > MAX_WORDS).any():
+                row = int(np.argmax(lengths > MAX_WORDS))
                 raise InputError(
-                    f"{examples.place(first + row)}: a sentence of at most {MOST_WORDS:,} words expected,"
+                    f"{examples.place(first + row)}: a sentence of at most {MAX_WORDS:,} words expected,"
                     f" {lengths[row]:,} got"
                 )
             flat = [word.encode("utf-8", "replace") for sentence in chunk for word in sentence]
@@ -113,7 +112,7 @@ def cut_sentences(
             writers["sequences"].extend(sequence, windows.sequences.row_lengths().numpy())
             writers["starts"].extend(windows.starts.flat_values.numpy(), places)
             if preprocessor.characters:
-                writers["spellings"].extend(spelt.numpy(), places * LONGEST_SPELLING)
+                writers["spellings"].extend(spelt.numpy(), places * SPELLING_LENGTH)
             counts.append(windows.counts.numpy())
             per_row.append(np.bincount(windows.sentences.numpy(), minlength=len(chunk)))
             words += len(flat)
@@ -219,8 +218,8 @@ class SentenceSource:
         batch["features"] |= {WORD_STARTS: starts, WORD_MASK: tagged.astype(np.int32)}
         if self.tokens.spellings is not None:
             spelt, _ = self.tokens.spellings.gather(windows)
-            characters = np.zeros((rows, width, LONGEST_SPELLING), np.int32)
-            characters[there] = spelt.reshape(-1, LONGEST_SPELLING)
+            characters = np.zeros((rows, width, SPELLING_LENGTH), np.int32)
+            characters[there] = spelt.reshape(-1, SPELLING_LENGTH)
             batch["features"][CHARACTER_IDS] = characters
         return batch | {"targets": targets}
 
@@ -229,7 +228,7 @@ class SentenceSource:
         table = tf.TensorSpec([None, None], tf.int32)
         features: dict[str, Any] = dict.fromkeys((*self._tokens.feature_names, WORD_STARTS, WORD_MASK), table)
         if self.tokens.spellings is not None:
-            features[CHARACTER_IDS] = tf.TensorSpec([None, None, LONGEST_SPELLING], tf.int32)
+            features[CHARACTER_IDS] = tf.TensorSpec([None, None, SPELLING_LENGTH], tf.int32)
         targets = tf.TensorSpec([None, None, *self.targets.shape[1:]], self.targets.dtype)
         signature = {"features": features, "targets": targets, "weights": tf.TensorSpec([None], tf.float32)}
         return one_pass((self.batch(plan) for plan in plans), signature).prefetch(4)

@@ -51,7 +51,7 @@ def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> 
 
     def cut(chunk):
         tokens = preprocessor.tokenize(chunk, valid_utf8=True)
-        sequences = preprocessor.sequences(tokens)
+        sequences = preprocessor.add_special_tokens(tokens)
         capped = tf.strings.length(chunk) > preprocessor.max_bytes
         return (
             sequences.flat_values,

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from kmha.text.preprocessor import Preprocessor
-from kmha.text.pruning import prune_vocabulary
 from kmha.text.vocabulary import Vocabulary
-from kmha.text.vocabulary_training import learn_vocabulary
+from kmha.text.vocabulary_pruning import prune_vocabulary
+from kmha.text.vocabulary_training import train_vocabulary
 from training.config.config import TextSection
 from training.data.large_data import Large
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
@@ -67,7 +67,7 @@ def _preprocessor(
         logger.info(f"{len(vocabulary):,} of {whole:,} tokens of the vocabulary kept")
     if vocabulary is None:
         settings = (tokenization, text.vocabulary_size, text.min_frequency, lower_case)
-        learnt = coordinator.broadcast("vocabulary", lambda: learn_vocabulary(texts, *settings).tokens)
+        learnt = coordinator.broadcast("vocabulary", lambda: train_vocabulary(texts, *settings).tokens)
         vocabulary = Vocabulary(learnt)
     return Preprocessor(vocabulary, tokenization, lower_case, text.max_length)
 

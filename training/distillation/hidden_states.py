@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from kmha.bundle.files import parts_of
-from kmha.document_windows import windows_of
+from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
 from kmha.models.traces import Trace, traced
 from kmha.text.sentence_preprocessor import SentencePreprocessor
@@ -183,7 +183,7 @@ def check_same_passes(flag: str, teacher: Any, model: Any) -> None:
     if forms[0] != forms[1]:
         raise InputError(f"{flag}: expected {forms[0]} as the teacher, got {forms[1]}")
     for which, each in (("a teacher", teacher), ("a student", model)):
-        if windows_of(each) is not None:
+        if window_shape_of(each) is not None:
             raise InputError(
                 f"{flag}: expected texts that are read whole, got {which} that reads windows of them"
             )

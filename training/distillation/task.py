@@ -12,7 +12,7 @@ from keras import ops
 
 from kmha.bundle.files import read_model
 from kmha.bundle.manifest import CLASSIFY, MATCH, MODEL, TAG
-from kmha.document_windows import windows_of
+from kmha.document_windows import window_shape_of
 from kmha.models.traces import traced
 from training.baselines.text_linear import compare
 from training.config.config import DistillSection, FitConfig
@@ -235,7 +235,7 @@ def add_teacher_predictions(
     def write(path: Path) -> None:
         parts = {name: part for name, part in data.parts.items() if name in ("train", "texts")}
         (folder / "teacher").mkdir()
-        windows = windows_of(teacher.bundle.model)
+        windows = window_shape_of(teacher.bundle.model)
         read = cut_parts(teacher.bundle.preprocessor, parts, folder / "teacher", windows=windows)
         write_predictions(teacher.bundle.model, read.with_texts(own.rows)[0].source("train", plain), path)
 

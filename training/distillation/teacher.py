@@ -17,10 +17,10 @@ from tqdm import tqdm
 
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MANIFEST, sha256
-from kmha.document_windows import windows_of
+from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
+from kmha.inference.tagger import TaggedSentences, scatter_scores
 from kmha.layers.crf import Potentials
-from kmha.tags.tagging import Tagged, put_scores
 from training.data.inputs import Source, cut_parts
 from training.data.sentence_batches import SentenceSource
 from training.evaluation.evaluator import Evaluator
@@ -73,12 +73,12 @@ class Teacher:
             labels: The student's.
             folder: Where token ids are kept meanwhile.
         """
-        windows = windows_of(self.bundle.model)
+        windows = window_shape_of(self.bundle.model)
         inputs = cut_parts(self.bundle.preprocessor, {"judged": part}, folder, windows=windows)
         source = inputs.evaluated("judged", task.targets(part, labels))
         evaluator = Evaluator(self.bundle.model, task, labels, source.buckets([], EVALUATED_LENGTHS))
         answers, thresholds = evaluator.predict(source), self.bundle.thresholds
-        if isinstance(answers, Tagged):
+        if isinstance(answers, TaggedSentences):
             places = np.argsort(self.order).astype(np.int32)
             answers = answers._replace(
                 tag_ids=places[answers.tag_ids], probabilities=answers.probabilities[:, self.order]
@@ -163,7 +163,7 @@ def write_predictions(model: Any, source: Source, path: Path) -> None:
         for plan, batch in zip(plans, source.dataset(plans), strict=True):
             found = logits(batch["features"]).numpy()
             if isinstance(source, SentenceSource):
-                put_scores(table, found, source.begins[plan.rows], source.counts[plan.rows])
+                scatter_scores(table, found, source.begins[plan.rows], source.counts[plan.rows])
             else:
                 table[plan.rows] = found[: len(plan.rows)]
             bar.update(int(source.lengths[plan.rows].sum()))

@@ -12,9 +12,9 @@ import numpy as np
 from kmha.bundle.files import parts_of
 from kmha.config import EncoderConfig
 from kmha.pretrained.checkpoint import Checkpoint
-from kmha.pretrained.weights import put_weights
-from kmha.text.vectors import put_vectors, read_vectors
+from kmha.pretrained.weights import assign_weights
 from kmha.text.vocabulary import Vocabulary
+from kmha.text.word_vectors import assign_vectors, read_vectors
 from training.config.config import FitConfig
 from training.config.encoder_shape import checkpoint_of, encoder_config
 from training.data.inputs import Source
@@ -68,7 +68,7 @@ def _put_checkpoint(model: Any, checkpoint: Checkpoint, vocabulary: Vocabulary) 
     # A pruned vocabulary has some of the checkpoint's tokens.
     rows = [checkpoint.vocabulary.id_of(token) for token in vocabulary.tokens]
     for encoder in model.encoders_of(0):
-        put_weights(encoder, weights, checkpoint.config.num_layers, rows)
+        assign_weights(encoder, weights, checkpoint.config.num_layers, rows)
     for kernel in model.additions:
         # What an encoder knows holds for the inputs that it knows.
         kernel.assign(np.zeros(kernel.shape, np.float32))
@@ -76,7 +76,7 @@ def _put_checkpoint(model: Any, checkpoint: Checkpoint, vocabulary: Vocabulary) 
 
 
 def _learn_ngrams(ngrams: Any, encoder: EncoderConfig, batches: Any, of_name: str) -> None:
-    known = zip(encoder.ngram_orders, ngrams.learn(batches), strict=True)
+    known = zip(encoder.ngram_orders, ngrams.adapt(batches), strict=True)
     logger.info(
         f"n-grams known{of_name}: " + ", ".join(f"{count:,} of {order} tokens" for order, count in known)
     )
@@ -86,7 +86,7 @@ def _put_word_vectors(
     table: Any, path: Path, vocabulary: Vocabulary, encoder: EncoderConfig, lower_case: bool, of_name: str
 ) -> None:
     found = read_vectors(path, vocabulary, encoder.hidden_dim, lower_case)
-    put_vectors(table, found)
+    assign_vectors(table, found)
     share = len(found) / len(vocabulary)
     logger.info(f"word vectors found{of_name} for {len(found):,} of {len(vocabulary):,} tokens ({share:.1%})")
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.files import task_of
-from kmha.bundle.manifest import A_MODEL, CLASSIFY, MASKED_LM, MATCH, TAG
-from kmha.document_windows import windows_of
+from kmha.bundle.manifest import CLASSIFY, MASKED_LM, MATCH, MODEL_NAMES, TAG
+from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
 from training.cli.column_flags import GivenColumns
 from training.data.inputs import Source
@@ -120,11 +120,13 @@ def resolve_task(bundle: Bundle, given: GivenColumns, available: Sequence[str]) 
         for flag, name in (("--text-b-column", given.text_b), ("--query-column", given.query)):
             if name:
                 raise InputError(
-                    f"{flag}: expected a run that matches pairs beside it, got {A_MODEL[bundle.task]}"
+                    f"{flag}: expected a run that matches pairs beside it, got {MODEL_NAMES[bundle.task]}"
                 )
     if bundle.task == MASKED_LM:
         if given.label:
-            raise InputError(f"--label-column: expected a run that learnt labels, got {A_MODEL[bundle.task]}")
+            raise InputError(
+                f"--label-column: expected a run that learnt labels, got {MODEL_NAMES[bundle.task]}"
+            )
         return kept_task(bundle.details), Columns(given.text or _known(trained.text, available) or "text")
     if bundle.task == TAG:
         task = TagTask(
@@ -148,7 +150,7 @@ def resolve_task(bundle: Bundle, given: GivenColumns, available: Sequence[str]) 
 
 def _classify_task(bundle: Bundle) -> ClassifyTask:
     """The task of a classifier, with its windows, which say how large batches may be."""
-    task, windows = ClassifyTask(multi_label=bundle.multi_label), windows_of(bundle.model)
+    task, windows = ClassifyTask(multi_label=bundle.multi_label), window_shape_of(bundle.model)
     if windows is None:
         return task
     return dataclasses.replace(task, window=windows.length, window_overlap=windows.overlap)

@@ -11,8 +11,8 @@ from scipy.special import expit, logsumexp
 from kmha.bundle.files import task_of
 from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.calibration import Calibration
+from kmha.inference.tagger import word_batches
 from kmha.layers.crf_decoding import marginals
-from kmha.tags.tagging import word_batches
 from training.io.example_store import label_ids
 from training.losses.distillation import softened
 from training.tasks.protocol import Part
@@ -78,7 +78,7 @@ def fit_per_label(logits: np.ndarray, true: np.ndarray) -> Calibration | None:
         own = [_yes_or_no(*column, shared, OWN_SPREAD) for column in zip(logits.T, true.T, strict=True)]
     rates, biases = np.array(own).T
     found = Calibration(tuple(np.exp(-rates).tolist()), tuple(biases.tolist()))
-    return found if _loss(found.applied(logits), true) < _loss(logits, true) else None
+    return found if _loss(found.apply(logits), true) < _loss(logits, true) else None
 
 
 def _yes_or_no(logits: np.ndarray, true: np.ndarray, middle: np.ndarray, spread: float) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import TAG
 from kmha.calibration import Calibration, calibrate
-from kmha.tags.tagging import Decoder
+from kmha.inference.tagger import PathDecoder
 from training.cli.column_flags import GivenColumns
 from training.data.inputs import cut_parts
 from training.evaluation.abstention import Abstention, choose_threshold
@@ -68,7 +68,7 @@ class LabelledOutputs:
     def answers(self, raw: np.ndarray) -> Any:
         """What the model as it is now makes of logits or scores: probabilities, or `Tagged`."""
         if self.counts is not None:
-            return Decoder(self.bundle.model)(raw, self.counts)
+            return PathDecoder(self.bundle.model)(raw, self.counts)
         return np.asarray(self.bundle.model.probabilities(raw))
 
     def evaluated(self, raw: np.ndarray, thresholds: list[float] | None) -> tuple[Any, dict[str, Any]]:
@@ -85,7 +85,7 @@ class LabelledOutputs:
             return answers.probabilities[
                 np.arange(len(expected)), answers.tag_ids
             ], answers.tag_ids == expected
-        if self.bundle.decides_by_threshold:
+        if self.bundle.uses_thresholds:
             targets = self.task.targets(self.part, labels)
             true = targets if self.bundle.multi_label else targets[:, :1]
             return answers.ravel(), true.ravel() > 0
@@ -156,20 +156,20 @@ def recalibrate(rows: LabelledOutputs, refit: bool, precision: float | None) -> 
     """
     bundle, now = rows.bundle, Calibration.of(rows.bundle.details)
     change = fit_calibration(bundle.model, rows.task, rows.part, bundle.labels, rows.raw) if refit else None
-    states = {UNCALIBRATED: now.undone(), RUN: Calibration()}
+    states = {UNCALIBRATED: now.inverse(), RUN: Calibration()}
     if change is not None:
         states[FITTED] = change
     scores, diagrams, sure_and_right = {}, [], None
     for name, state in states.items():
         thresholds = None if bundle.thresholds is None else state.thresholds(bundle.thresholds)
         calibrate(bundle.model, state)
-        answers, scores[name] = rows.evaluated(state.applied(rows.raw).astype(np.float32), thresholds)
-        calibrate(bundle.model, state.undone())
+        answers, scores[name] = rows.evaluated(state.apply(rows.raw).astype(np.float32), thresholds)
+        calibrate(bundle.model, state.inverse())
         diagrams.append(reliability_bins(_TITLES[name], *rows.sure_and_right(answers), scores[name]["ece"]))
         if precision is not None:
             sure_and_right = top_predictions(rows.task, rows.part, bundle.labels, answers, thresholds)
     abstention = None
     if precision is not None and sure_and_right is not None:
         abstention = choose_threshold(*sure_and_right, precision)
-    total = now if change is None else change.after(now)
+    total = now if change is None else change.compose(now)
     return Recalibration(total, change, scores, [diagrams[0], diagrams[-1]], precision, abstention)

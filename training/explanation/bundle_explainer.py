@@ -7,11 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.bundle.bundle import Bundle
-from kmha.bundle.manifest import A_MODEL, MASKED_LM, MATCH, TAG
-from kmha.document_windows import windows_of
+from kmha.bundle.manifest import MASKED_LM, MATCH, MODEL_NAMES, TAG
+from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_STARTS
-from kmha.layers.stacked_heads import stacked_heads
+from kmha.layers.attention import stack_heads
 from kmha.models.traces import traced
 from kmha.text.ragged import Ragged
 from kmha.text.words import word_bounds
@@ -23,7 +23,7 @@ from training.explanation.words import NO_WORD
 def explainable_model(bundle: Bundle) -> "BundleTextModel | BundleTagModel":
     """A bundle's model as a `TextModel` or a `TagModel`; raises InputError where it is neither."""
     if bundle.task == MASKED_LM:
-        raise InputError(f"expected a classifier, a matcher or a tagger, got {A_MODEL[bundle.task]}")
+        raise InputError(f"expected a classifier, a matcher or a tagger, got {MODEL_NAMES[bundle.task]}")
     return BundleTagModel(bundle) if bundle.task == TAG else BundleTextModel(bundle)
 
 
@@ -53,7 +53,7 @@ class _Gradients:
                 for gradient, state, start in zip(gradients, states, nothing, strict=True)
             ]
             named = weights if isinstance(weights, dict) else {ATTENTION: weights}
-            return {name: stacked_heads(each) for name, each in named.items()}, products
+            return {name: stack_heads(each) for name, each in named.items()}, products
 
         self._forward: Any = tf.function(forward, autograph=False)
         self._traced: Any = None
@@ -101,7 +101,7 @@ class BundleTextModel:
         self.labels = bundle.labels
         is_pair = bundle.task == MATCH
         self.scores = is_pair and model.target == "graded"
-        self.decides = is_pair and bundle.decides_by_threshold
+        self.decides = is_pair and bundle.uses_thresholds
         self._pairs: list[Any] = model.pairs if is_pair else []
         self.pooling = self._pairs[0].pooling.mode if is_pair else model.pooling.mode
         self.notes: list[str] = []
@@ -146,16 +146,16 @@ class BundleTextModel:
     def trace(self, row: tuple[str, ...], chosen: ExplainedOutput) -> RowTrace:
         """See the protocol."""
         columns = [tf.constant([text.encode("utf-8", "replace")]) for text in row]
-        features = self._preprocessor.pad(self._preprocessor.cut(*columns))
+        features = self._preprocessor.pad(self._preprocessor.encode(*columns))
         found, products = self._gradients(features, chosen.output, chosen.sign)
         tokens = {
             name: [given.part.vocabulary.tokens[each] for each in features[given.ids][0].numpy()]
             for name, given in self._inputs.items()
         }
-        windows = windows_of(self._bundle.model)
+        windows = window_shape_of(self._bundle.model)
         if windows is not None and len(found[ATTENTION]) > 1:
             shares = self._bundle.model.window_shares(features)[0].numpy().tolist()
-            places = windows.places(len(tokens[TOKENS]))
+            places = windows.positions(len(tokens[TOKENS]))
             read = [
                 WindowTrace(*each) for each in zip(places, shares, found[ATTENTION], products[0], strict=True)
             ]
@@ -212,10 +212,10 @@ class BundleTagModel:
     def trace(self, words: Sequence[str], word: int, tag: int) -> tuple[RowTrace, list[int], list[int]]:
         """See the protocol."""
         flat = tf.constant([each.encode("utf-8", "replace") for each in words])
-        cut = self._preprocessor.cut(Ragged.from_row_lengths(flat, [len(words)]))
+        cut = self._preprocessor.encode(Ragged.from_row_lengths(flat, [len(words)]))
         firsts = np.cumsum(cut.windows.counts.numpy()) - cut.windows.counts.numpy()
         window = int(np.searchsorted(firsts, word, side="right")) - 1
-        features = self._preprocessor.pad(self._preprocessor.chosen(cut, [window]))
+        features = self._preprocessor.pad(self._preprocessor.select_windows(cut, [window]))
         numbers = cut.windows.words[window].numpy().tolist()
         place = numbers.index(word)
         found, products = self._gradients(features, place, tag)

@@ -9,7 +9,7 @@ Source: Hinton et al. 2015, §2, arXiv:1503.02531.
 import keras
 from keras import ops
 
-from kmha.layers.crf import FORBIDDEN, Potentials, folded
+from kmha.layers.crf import FORBIDDEN, Potentials, fold_boundaries
 from kmha.layers.crf_likelihood import expected, log_partition
 
 
@@ -76,8 +76,8 @@ def chain_divergence(teacher: Potentials, student: Potentials, temperature: floa
     """
     teacher, student = (softened(each, temperature) for each in (teacher, student))
     total, tags, pairs = map(ops.stop_gradient, expected(teacher))
-    wanted, mask = folded(teacher)
-    given, _ = folded(student)
+    wanted, mask = fold_boundaries(teacher)
+    given, _ = fold_boundaries(student)
     # What the teacher expects of the difference between both scores of a path.
     lead = ops.sum(tags * (wanted - given), axis=(1, 2))
     lead += ops.sum(pairs * (teacher.transitions - student.transitions), axis=(1, 2))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from kmha.text.special_tokens import SPECIAL_TOKENS
+from kmha.text.vocabulary import SPECIAL_TOKENS
 from training.metrics.bootstrap import percentile_interval
 
 RESAMPLES, LEVEL = 1000, 0.95

@@ -1,7 +1,7 @@
 """Scores of tagged sentences, as JSON-able Python values: of their spans, and of their words.
 
 A span is right if its first word, its last word and its type are. Spans are read strictly (see
-`kmha.tags.schemes.strict_spans_of`), in what was wanted and in what was given, as seqeval's strict mode does. The
+`kmha.tags.strict_spans_of`), in what was wanted and in what was given, as seqeval's strict mode does. The
 conventions are those of `training.metrics.classification`: a score with nothing to divide by is 0, and None without sentences.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kmha.tags.schemes import Scheme, Span, strict_spans_of
+from kmha.tags import Scheme, Span, strict_spans_of
 from training.metrics.bootstrap import percentile_interval, resample_weights
 from training.metrics.confusion import (
     LabelCounts,

@@ -111,7 +111,7 @@ def _uncalibrated(build: Callable[[], Any], bundle: Bundle) -> Callable[[], Any]
 
     def made() -> Any:
         model = build()
-        calibrate(model, Calibration.of(bundle.details).undone())
+        calibrate(model, Calibration.of(bundle.details).inverse())
         return model
 
     return made

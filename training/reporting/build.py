@@ -3,7 +3,7 @@
 from pathlib import Path, PurePath
 from typing import Any
 
-from kmha.bundle.manifest import A_MODEL, MATCH
+from kmha.bundle.manifest import MATCH, MODEL_NAMES
 from training.html.page import write_page
 from training.reporting.blocks import Report, section
 from training.reporting.data_summary import duplicates, lengths, rows_read
@@ -47,7 +47,7 @@ def report(report_data: ReportData) -> Report:
         section("Making", making(report_data)),
     )
     rows = f"{report_data.scores['rows']:,} {report_data.evaluated.name} rows"
-    told = f"{A_MODEL[report_data.kind].split(' ', 1)[1].capitalize()}, judged on {rows}"
+    told = f"{MODEL_NAMES[report_data.kind].split(' ', 1)[1].capitalize()}, judged on {rows}"
     return Report(report_data.name, told, [each for each in sections if each], _card(report_data))
 
 

@@ -164,7 +164,7 @@ def _by_probability(sure: np.ndarray, right: np.ndarray) -> Table | None:
 
 def _sure_and_right(report_data: ReportData) -> list[tuple[np.ndarray, np.ndarray]]:
     """Probabilities and whether they came true: uncalibrated, where that can be told, and calibrated."""
-    asked, undone = report_data.evaluated, report_data.calibration.undone()
+    asked, undone = report_data.evaluated, report_data.calibration.inverse()
     calibrated = undone != Calibration()
     if report_data.several_labels or report_data.target == "binary":
         found = np.asarray(asked.answers, np.float64)
@@ -174,7 +174,7 @@ def _sure_and_right(report_data: ReportData) -> list[tuple[np.ndarray, np.ndarra
             true = report_data.task.targets(asked.part, report_data.labels)[:, :1] > 0
         states = [found]
         if calibrated:
-            logits = undone.applied(logit(np.clip(found, _SMALLEST, 1 - _SMALLEST)))
+            logits = undone.apply(logit(np.clip(found, _SMALLEST, 1 - _SMALLEST)))
             states.insert(0, 1 / (1 + np.exp(-logits)))
         return [(each.ravel(), true.ravel()) for each in states]
     one = answered(report_data, asked)
@@ -184,6 +184,6 @@ def _sure_and_right(report_data: ReportData) -> list[tuple[np.ndarray, np.ndarra
     if calibrated and one.words is None:
         # Softmax forgets what all logits have in common, so the logarithms serve as logits.
         logits = log_softmax(np.log(np.maximum(one.probabilities, _SMALLEST)), axis=1)
-        before = softmax(undone.applied(logits), axis=1)
+        before = softmax(undone.apply(logits), axis=1)
         states.insert(0, (before[np.arange(len(before)), one.given], one.right))
     return states

@@ -19,7 +19,7 @@ class ScoredSplit:
     Attributes:
         name: "validation", "test", or the name of a file.
         part: The rows.
-        answers: What the task makes of the model's outputs: probabilities float32 [R, C], `kmha.tags.tagging.Tagged`, or
+        answers: What the task makes of the model's outputs: probabilities float32 [R, C], `kmha.inference.tagger.TaggedSentences`, or
             `training.metrics.masked_lm.MaskedAnswers`.
     """
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.layers.attention_choice import in_blocks
+from kmha.layers.attention_options import uses_blocks
 from kmha.layers.blockwise_attention import LARGEST_BLOCK
 from kmha.layers.window_attention import SMALLEST_BLOCK
 
@@ -51,7 +51,7 @@ def _batch_numbers(config: EncoderConfig, rows: int, tokens: int) -> float:
     heads = sum(heads for heads, _ in sizes)
     kept, once = PAIRS_KEPT + (PAIRS_DROPPED if config.attention_dropout else 0), PAIRS_ONCE
     pairs = tokens**2
-    if in_blocks(tokens, tokens, config.max_length):
+    if uses_blocks(tokens, tokens, config.max_length):
         if config.attention_window is not None:
             pairs = tokens * (3 * max(config.attention_window, SMALLEST_BLOCK) + config.attention_globals)
         else:

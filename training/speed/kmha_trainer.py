@@ -13,7 +13,7 @@ import tensorflow as tf
 from kmha.config import EncoderConfig
 from kmha.models.classifier import TextClassifier
 from kmha.pretrained.sources import find_checkpoint
-from kmha.pretrained.weights import put_weights
+from kmha.pretrained.weights import assign_weights
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import Vocabulary
 from training.config.config import TrainSection
@@ -63,7 +63,7 @@ def build(work: Work) -> TextClassifier:
     model = TextClassifier(config, num_labels)
     model.build()
     if checkpoint is not None:
-        put_weights(model.encoder, checkpoint.read_weights(), config.num_layers)
+        assign_weights(model.encoder, checkpoint.read_weights(), config.num_layers)
     return model
 
 

@@ -82,10 +82,10 @@ def make_work(
         pretrained = str(folder_of)
     else:
         from kmha.quiet import import_tensorflow
-        from kmha.text.vocabulary_training import learn_vocabulary
+        from kmha.text.vocabulary_training import train_vocabulary
 
         import_tensorflow()
-        vocabulary, lower_case = learn_vocabulary(rows.texts, "wordpiece", _VOCABULARY_SIZE), True
+        vocabulary, lower_case = train_vocabulary(rows.texts, "wordpiece", _VOCABULARY_SIZE), True
     vocabulary.write(vocabulary_path)
     return Work(
         rows.texts,

@@ -72,7 +72,7 @@ def test_a_match_is_what_the_bundle_calls_one(threshold, outputs):
     bundle.thresholds = [threshold]
     device = PairTokenizer(tokenizer_values(bundle))
     for output in np.array(outputs, np.float32):
-        assert device.answer([output]) == bundle.answer(np.array([output]))
+        assert device.answer([output]) == bundle.prediction_from(np.array([output]))
     assert [device.answer([np.float32(each)])["match"] for each in outputs] == [True, False]
 
 

@@ -39,7 +39,7 @@ def device_of(kind: str) -> SentenceTokenizer:
 def in_graph(texts: SentencePreprocessor, sentence, length=None) -> tuple[dict, list[list[int]]]:
     """Features of the windows of one sentence, and which words they hold."""
     flat = [word if isinstance(word, bytes) else word.encode("utf-8", "replace") for word in sentence]
-    cut = texts.cut(Ragged.from_row_lengths(tf.constant(flat, tf.string), [len(flat)]), length)
+    cut = texts.encode(Ragged.from_row_lengths(tf.constant(flat, tf.string), [len(flat)]), length)
     features = texts.pad(cut)
     return {name: value.numpy() for name, value in features.items()}, cut.windows.words.to_list()
 

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from export.device.tags import TagDecoder
 from export.device_files.files import tokenizer_values
-from kmha.tags.tagging import Decoder
+from kmha.inference.tagger import PathDecoder
 from tests.bundles import tagger_bundle
 from tests.export.tagger_bundles import KINDS
 
@@ -19,7 +19,7 @@ from tests.export.tagger_bundles import KINDS
 def both(kind):
     bundle = tagger_bundle(kind)
     values = tokenizer_values(bundle)
-    return Decoder(bundle.model), TagDecoder(values["transitions"], values["start"], values["end"])
+    return PathDecoder(bundle.model), TagDecoder(values["transitions"], values["start"], values["end"])
 
 
 def check_same(kind, scores):

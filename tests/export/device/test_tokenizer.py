@@ -74,7 +74,7 @@ def pair(tokenization, lower_case) -> tuple[Preprocessor, Tokenizer]:
 
 def in_graph(text: Preprocessor, texts) -> list[list[int]]:
     raw = [text if isinstance(text, bytes) else text.encode("utf-8", "replace") for text in texts]
-    return text.sequences(text.tokenize(tf.constant(raw, tf.string))).to_list()
+    return text.add_special_tokens(text.tokenize(tf.constant(raw, tf.string))).to_list()
 
 
 @every_kind

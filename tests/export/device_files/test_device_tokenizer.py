@@ -5,8 +5,7 @@ import pytest
 from export.device_files.files import tokenizer_values, write_tokenizer
 from kmha.errors import InputError
 from kmha.text.preprocessor import Preprocessor
-from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import Vocabulary
+from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from tests.bundles import make_bundle, one_label_bundle, several_label_bundle
 
 

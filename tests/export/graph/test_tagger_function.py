@@ -18,7 +18,7 @@ def features_of_words(bundle, rows, length=None):
     flat = [word.encode("utf-8", "replace") for row in rows for word in row]
     words = Ragged.from_row_lengths(tf.constant(flat, tf.string), [len(row) for row in rows])
     lengths = (None, None) if length is None else (length, length - 2)
-    return bundle.preprocessor.pad(bundle.preprocessor.cut(words), lengths)
+    return bundle.preprocessor.pad(bundle.preprocessor.encode(words), lengths)
 
 
 @pytest.mark.parametrize("kind", TAGGERS)

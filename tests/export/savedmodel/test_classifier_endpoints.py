@@ -10,7 +10,7 @@ import export.savedmodel.endpoints as names
 from export.savedmodel.classifier_endpoints import Endpoints
 from export.savedmodel.warmup import serialized_example
 from kmha.inference.vectors import TextVectors
-from kmha.text.special_tokens import PADDING, START
+from kmha.text.vocabulary import PADDING, START
 from tests.bundles import EDGE_CASES, SEVERAL, TEXTS, make_bundle, one_label_bundle, several_label_bundle
 
 ALL = [*TEXTS, *EDGE_CASES]
@@ -44,7 +44,7 @@ def test_texts_are_answered_as_by_the_bundle(make):
 def test_thresholds_and_labels_are_those_of_the_bundle(make):
     bundle = make()
     answers = signatures(make)["predict_text"](tf.constant(TEXTS))
-    rows = [bundle.answer(row) for row in answers["probabilities"].numpy()]
+    rows = [bundle.prediction_from(row) for row in answers["probabilities"].numpy()]
     if bundle.multi_label:
         found = [{bundle.labels[i] for i in np.flatnonzero(row)} for row in answers["given"].numpy()]
         assert found == [set(row["labels"]) for row in rows]

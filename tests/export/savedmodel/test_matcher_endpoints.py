@@ -8,7 +8,7 @@ from export.graph.ranking import chunk_rows
 from export.savedmodel.classifier_endpoints import endpoints
 from export.savedmodel.matcher_endpoints import PairEndpoints
 from export.savedmodel.warmup import serialized_example
-from kmha.text.special_tokens import PADDING, START
+from kmha.text.vocabulary import PADDING, START
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.export.savedmodel.test_classifier_endpoints import as_a_server_joins
 

@@ -8,9 +8,9 @@ from export.savedmodel.classifier_endpoints import endpoints
 from export.savedmodel.endpoints import traced
 from export.savedmodel.input_checks import checked_sentences
 from export.savedmodel.tagger_endpoints import TaggerEndpoints
+from kmha.features import MAX_WORDS
 from kmha.text.ragged import Ragged
-from kmha.text.sentence_limits import MOST_WORDS
-from kmha.text.special_tokens import PADDING, START
+from kmha.text.vocabulary import PADDING, START
 from tests.bundles import EDGE_CASES, SENTENCES, TEXTS, make_tagger_bundle, tagger_bundle
 
 SHORT = [text for text in EDGE_CASES if len(text) < 1000]
@@ -60,7 +60,7 @@ def ids_of(bundle, sentences) -> tuple[dict, np.ndarray]:
     """Ids of the windows of sentences, and how many words of each window are tagged."""
     lengths = np.array([len(words) for words in sentences], np.int64)
     flat = tf.constant([word for words in sentences for word in words], tf.string)
-    cut = bundle.preprocessor.cut(Ragged.from_row_lengths(flat, lengths))
+    cut = bundle.preprocessor.encode(Ragged.from_row_lengths(flat, lengths))
     features = bundle.preprocessor.pad(cut)
     features.pop("segment_ids")
     return {name: value.numpy() for name, value in features.items()}, cut.windows.counts.numpy()
@@ -136,8 +136,8 @@ def test_chunks_of_windows_and_of_sentences_change_no_answer(monkeypatch):
 
 def test_a_sentence_may_have_as_many_words_as_one_may_and_no_more():
     message = r"a sentence must have at most 2,048 words, got\] \[2049\]"
-    words = [b"old"] * MOST_WORDS
-    assert (asked_text([b" ".join(words)])["tags"] != b"").sum() == MOST_WORDS
+    words = [b"old"] * MAX_WORDS
+    assert (asked_text([b" ".join(words)])["tags"] != b"").sum() == MAX_WORDS
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         asked_text([b"bread", b" ".join([*words, b"old"])])
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):

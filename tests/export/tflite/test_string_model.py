@@ -23,7 +23,7 @@ def test_a_longer_text_is_cut_between_the_special_tokens():
     bundle = one_label_bundle()
     answer = load_text_tflite(convert_text(bundle, 8, "none"))
     text = "old bread " * 30
-    ids = bundle.preprocessor.sequences(bundle.preprocessor.tokenize([text])).to_tensor().numpy()
+    ids = bundle.preprocessor.add_special_tokens(bundle.preprocessor.tokenize([text])).to_tensor().numpy()
     cut = np.concatenate([ids[:, :7], ids[:, -1:]], axis=1)
     np.testing.assert_allclose(answer([text]), bundle.probabilities_of_ids(cut), atol=1e-5)
 

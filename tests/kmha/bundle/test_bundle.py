@@ -108,7 +108,7 @@ def test_answers_of_several_labels_are_those_at_or_over_their_threshold():
     above = [float(np.nextafter(p, np.float32(2))) for p in row]
     thresholds = [exact[0], above[1], exact[2], above[3]]
     # From the same probabilities: another trace of the same model may round the last bit otherwise.
-    given = Bundle(made.model, made.preprocessor, made.labels, thresholds).answer(row)
+    given = Bundle(made.model, made.preprocessor, made.labels, thresholds).prediction_from(row)
     assert list(given) == ["labels", "probabilities"]
     assert set(given["labels"]) == {SEVERAL[0], SEVERAL[2]}
     chosen = [given["probabilities"][label] for label in given["labels"]]
@@ -117,7 +117,9 @@ def test_answers_of_several_labels_are_those_at_or_over_their_threshold():
 
 def test_a_threshold_is_compared_as_float32():
     made = several_label_bundle()
-    answer = Bundle(made.model, made.preprocessor, made.labels, [0.1] * 4).answer(np.full(4, 0.1, np.float32))
+    answer = Bundle(made.model, made.preprocessor, made.labels, [0.1] * 4).prediction_from(
+        np.full(4, 0.1, np.float32)
+    )
     assert answer["labels"] == list(SEVERAL)
 
 
@@ -131,7 +133,7 @@ def test_several_labels_without_thresholds_are_cut_at_a_half(tmp_path):
 def test_nothing_to_answer(bundle):
     assert bundle.predict([]) == []
     assert bundle.probabilities([]).shape == (0, len(bundle.labels))
-    assert list(bundle.answers(iter([]))) == []
+    assert list(bundle.predict_stream(iter([]))) == []
 
 
 def test_the_order_of_texts_of_mixed_lengths_is_kept(bundle, monkeypatch):
@@ -175,7 +177,7 @@ def test_a_stream_is_answered_in_order_and_read_as_needed(monkeypatch):
             yield TEXTS[index % len(TEXTS)]
 
     made = one_label_bundle()
-    answers = made.answers(stream())
+    answers = made.predict_stream(stream())
     first = next(answers)
     assert read == [0, 1, 2, 3]
     labels = [answer["label"] for answer in [first, *answers]]
@@ -203,9 +205,9 @@ def test_ids_that_are_all_padding_are_answered():
 @pytest.mark.parametrize(
     ("ids", "words"),
     [
-        ([[2, -1, 3]], "given -1"),
-        ([[2, 100_000, 3]], "given 100000"),
-        ([[2**40]], f"given {2**40}"),
+        ([[2, -1, 3]], "got -1"),
+        ([[2, 100_000, 3]], "got 100000"),
+        ([[2**40]], f"got {2**40}"),
         ([[2] * 25], "at most 24 long, got length 25"),
         ([2, 3], "[B, T]"),
         ([[2.0, 3.0]], "integers"),

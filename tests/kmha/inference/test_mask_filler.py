@@ -4,7 +4,7 @@ import pytest
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from kmha.inference import mask_filler as filling
-from kmha.text.special_tokens import SPECIAL_TOKENS
+from kmha.text.vocabulary import SPECIAL_TOKENS
 from tests.bundles import EDGE_CASES, masked_bundle
 
 
@@ -38,12 +38,12 @@ def test_the_most_probable_tokens_are_those_of_the_model():
 def test_texts_do_not_change_one_another(monkeypatch):
     filler = masked_bundle().filler
     texts = ["[MASK]", "no mask", "old [MASK] and [MASK] bread", "bread " * 60 + "[MASK] seven", "a [MASK]"]
-    together = filler.answers(texts, 3)
+    together = filler.predict(texts, 3)
     assert [len(answer["masks"]) for answer in together] == [1, 0, 2, 1, 1]
     assert together[1] == {"masks": [], "note": "no [MASK] in this text"}
     monkeypatch.setattr(filling, "BATCH_TOKENS", 1)
     for text, answer in zip(texts, together, strict=True):
-        (alone,) = filler.answers([text], 3)
+        (alone,) = filler.predict([text], 3)
         for one, other in zip(alone["masks"], answer["masks"], strict=True):
             assert list(one["probabilities"]) == list(other["probabilities"])
             assert list(one["probabilities"].values()) == pytest.approx(
@@ -54,23 +54,23 @@ def test_texts_do_not_change_one_another(monkeypatch):
 def test_every_mask_of_a_long_text_is_answered():
     room = masked_bundle().preprocessor.max_length - 2
     text = " ".join(["[MASK]"] * (2 * room + 3))
-    (answer,) = masked_bundle().filler.answers([text], 1)
+    (answer,) = masked_bundle().filler.predict([text], 1)
     assert len(answer["masks"]) == 2 * room + 3
 
 
 def test_nothing_that_can_be_typed_fails():
     texts = [text[:2000] + b"[MASK]" + text[-2000:] for text in EDGE_CASES]
-    for answer in masked_bundle().filler.answers(texts, 2):
+    for answer in masked_bundle().filler.predict(texts, 2):
         (mask,) = answer["masks"]
         assert len(mask["probabilities"]) == 2
         assert not set(mask["probabilities"]) & set(SPECIAL_TOKENS)
 
 
 def test_all_tokens_can_be_shown():
-    (answer,) = masked_bundle().filler.answers(["[MASK]"], 0)
+    (answer,) = masked_bundle().filler.predict(["[MASK]"], 0)
     tokens = masked_bundle().preprocessor.vocabulary.tokens
     assert set(answer["masks"][0]["probabilities"]) == set(tokens) - set(SPECIAL_TOKENS)
-    (answer,) = masked_bundle().filler.answers(["[MASK]"], 10**6)
+    (answer,) = masked_bundle().filler.predict(["[MASK]"], 10**6)
     assert len(answer["masks"][0]["probabilities"]) == len(tokens) - len(SPECIAL_TOKENS)
 
 
@@ -94,7 +94,7 @@ def test_it_gives_no_probabilities_of_labels():
 
 def test_thresholds_are_refused():
     bundle = masked_bundle()
-    with pytest.raises(InputError, match="given one of a masked language model"):
+    with pytest.raises(InputError, match="got one of a masked language model"):
         Bundle(bundle.model, bundle.preprocessor, [], [0.5])
     with pytest.raises(InputError, match="expected as many labels as the model with 0 outputs"):
         Bundle(bundle.model, bundle.preprocessor, ["a"])

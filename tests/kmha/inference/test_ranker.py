@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kmha.errors import InputError
 from kmha.inference import ranker as module
 from kmha.inference import vectors
-from kmha.inference.ranker import Ranker, best_first
+from kmha.inference.ranker import Ranker, top_indices
 from kmha.inference.vectors import TextVectors
 from tests.bundles import EDGE_CASES, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 
@@ -21,7 +21,7 @@ def bi_bundle():
 @given(scores=st.lists(st.sampled_from([0.0, 0.5, 0.25, -1.0]), min_size=1), top=st.integers(1, 9))
 def test_the_best_come_first_and_of_equal_ones_the_earlier(scores, top):
     expected = sorted(range(len(scores)), key=lambda place: (-scores[place], place))[:top]
-    assert best_first(np.array(scores, np.float32), top).tolist() == expected
+    assert top_indices(np.array(scores, np.float32), top).tolist() == expected
 
 
 def test_a_ranking_is_the_candidates_by_their_scores():

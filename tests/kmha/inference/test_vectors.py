@@ -77,9 +77,9 @@ def test_a_taggers_vector_is_the_mean_of_its_tokens(kind):
     bundle = tagger_bundle(kind)
     preprocessor, read = bundle.preprocessor, TextVectors(bundle)
     for text in SENTENCES[:3]:
-        cut = preprocessor.cut(preprocessor.words(tf.constant([text])).words)
+        cut = preprocessor.encode(preprocessor.words(tf.constant([text])).words)
         features = preprocessor.pad(cut)
-        states = bundle.model.encoded(features).numpy()[0][features["padding_mask"].numpy()[0] > 0]
+        states = bundle.model.encode_tokens(features).numpy()[0][features["padding_mask"].numpy()[0] > 0]
         np.testing.assert_allclose(read([text])[0], unit(states.mean(axis=0)), atol=1e-5)
 
 
@@ -157,5 +157,7 @@ def test_something_else_than_texts_is_refused(make):
 
 
 def test_a_matcher_of_the_joint_form_has_no_vectors_of_single_texts():
-    with pytest.raises(InputError, match="expected a model that reads each text alone, got .* joint form"):
+    with pytest.raises(
+        InputError, match="expected a model that encodes each text by itself, got .* joint form"
+    ):
         TextVectors(make_pair_bundle(form="joint"))

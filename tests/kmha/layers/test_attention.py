@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kmha.layers.attention import attention_mask, open_rows, scaled_dot_product_attention
-from kmha.layers.stacked_heads import stacked_heads
+from kmha.layers.attention import attention_mask, open_rows, scaled_dot_product_attention, stack_heads
 from tests.kmha.layers.references import loop_attention
 from tests.layer_checks import compiled, gradients, run, to_numpy
 
@@ -129,7 +128,7 @@ def test_a_single_key_gets_all_the_weight_without_a_warning(mask):
 
 def test_blocks_of_fewer_heads_are_filled_up_with_zeros():
     weights = [GENERATOR.random((B, heads, T, S)).astype("float32") for heads in (2, N, 1)]
-    found = to_numpy(run(stacked_heads, weights))
+    found = to_numpy(run(stack_heads, weights))
     assert found.shape == (B, 3, N, T, S)
     for layer, each in enumerate(weights):
         np.testing.assert_array_equal(found[:, layer, : each.shape[1]], each)

@@ -7,7 +7,7 @@ from keras import ops
 
 from kmha.layers import blockwise_attention as blockwise
 from kmha.layers.attention import scaled_dot_product_attention
-from kmha.layers.block_dropout import block_seed, kept, kept_rate
+from kmha.layers.blocks import block_seed, keep_mask, keep_rate
 from tests.layer_checks import BACKEND, compiled, gradients, run, to_numpy
 
 B, N, T, S, H = 2, 2, 11, 7, 4
@@ -124,9 +124,9 @@ def _kept_weights(seed) -> np.ndarray:
     rows = []
     for i, size in enumerate(sizes[0]):
         numbers = [i * len(sizes[1]) + j for j in range(len(sizes[1]))]
-        tiles = [kept((B, N, size, 3), RATE, block_seed(seed, number)) for number in numbers]
+        tiles = [keep_mask((B, N, size, 3), RATE, block_seed(seed, number)) for number in numbers]
         rows.append(np.concatenate([to_numpy(tile) for tile in tiles], axis=-1))
-    return np.concatenate(rows, axis=2)[:, :, :T, :S] / kept_rate(RATE)
+    return np.concatenate(rows, axis=2)[:, :, :T, :S] / keep_rate(RATE)
 
 
 @every_mask
@@ -145,7 +145,7 @@ def test_dropout_drops_the_same_weights_forward_and_backward(mask):
 def test_dropout_keeps_as_many_as_it_should_and_each_block_draws_anew(rate):
     shape = (2, 2, 101, 101)
     first, again, other = (
-        to_numpy(kept(shape, rate, block_seed(_seed(1, 2), number))) for number in (7, 7, 8)
+        to_numpy(keep_mask(shape, rate, block_seed(_seed(1, 2), number))) for number in (7, 7, 8)
     )
     np.testing.assert_array_equal(first, again)
     assert set(np.unique(first)) == {0, 1}
@@ -155,7 +155,7 @@ def test_dropout_keeps_as_many_as_it_should_and_each_block_draws_anew(rate):
     agreed = rate**2 + (1 - rate) ** 2
     for left, right in ((first, other), (first[..., :-1:2], first[..., 1::2]), (first[0, 0], first[1, 1])):
         assert abs((left == right).mean() - agreed) < 5 * np.sqrt(agreed * (1 - agreed) / left.size)
-    assert abs(kept_rate(rate) - (1 - rate)) < 2**-16
+    assert abs(keep_rate(rate) - (1 - rate)) < 2**-16
 
 
 def test_a_mask_of_another_rank_is_refused():

@@ -166,9 +166,9 @@ def test_what_is_forbidden_is_not_learnt():
         (lambda: CRF(2, allowed_end=[1, 2]), "allowed_end must hold 0 and 1 only, got 2"),
         (
             lambda: CRF(2).build((None, None, 3)),
-            r"emissions must be \[B, W, 2\].*given shape \(None, None, 3\)",
+            r"emissions must be \[B, W, 2\].*got shape \(None, None, 3\)",
         ),
-        (lambda: CRF(2).build((None, 2)), r"given shape \(None, 2\)"),
+        (lambda: CRF(2).build((None, 2)), r"got shape \(None, 2\)"),
         (lambda: CRF(2).build(None, (None, 3, 1)), r"word_mask must be \[B, W\], got shape \(None, 3, 1\)"),
     ],
 )

@@ -11,6 +11,7 @@ import kmha.layers
 from kmha.layers.attention import MultiHeadAttention
 from kmha.layers.comparison import Standardise
 from kmha.layers.crf import CRF
+from kmha.layers.document_windows import WindowPooling
 from kmha.layers.embedding import TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import CrossAttentionBlock, EncoderBlock
 from kmha.layers.feed_forward import FeedForward
@@ -21,7 +22,6 @@ from kmha.layers.pooling import Pooling
 from kmha.layers.positions import PositionEmbedding
 from kmha.layers.spelling import SpellingEncoder
 from kmha.layers.table import Table
-from kmha.layers.windows import WindowPooling
 from tests.layer_checks import CHECKS, LayerCase
 
 B, T, S, D, E, V = 3, 5, 4, 8, 6, 20

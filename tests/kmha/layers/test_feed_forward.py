@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kmha.layers.feed_forward import ACTIVATIONS, FeedForward
-from kmha.layers.gelu import gelu_in_training
+from kmha.layers.feed_forward import ACTIVATIONS, FeedForward, gelu_in_training
 from tests.kmha.layers.references import activate
 from tests.layer_checks import fill_weights, gradients, to_numpy
 

@@ -193,7 +193,7 @@ def test_kernels_start_from_different_random_numbers(value):
 
 
 def test_heads_that_do_not_divide_the_hidden_size_are_refused():
-    with pytest.raises(ValueError, match="given hidden size 8 and num_heads 3"):
+    with pytest.raises(ValueError, match="got hidden size 8 and num_heads 3"):
         MultiHeadAttention(3)(QUERY)
 
 

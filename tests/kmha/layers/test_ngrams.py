@@ -89,7 +89,7 @@ def test_only_repeated_ngrams_count_once_learned():
     assert all((to_numpy(known) == 1).all() for known in layer.known)
     # The bigram 5 6 stands in two texts; 7 7 stands twice, but in one text.
     texts = np.array([[5, 6, 0, 0, 0], [9, 5, 6, 0, 0], [7, 7, 7, 8, 0]], "int32")
-    assert layer.learn([texts[:2], texts[2:]]) == [1]
+    assert layer.adapt([texts[:2], texts[2:]]) == [1]
     kept = to_numpy(layer(texts)) - to_numpy(layer.projection.bias)
     heard = np.abs(kept).max(axis=-1) > 1e-4
     np.testing.assert_array_equal(heard[0][:2], [False, True])
@@ -103,7 +103,7 @@ def test_ngrams_weigh_the_same_under_token_dropout_as_without():
     layer.build(ids.shape)
     for table in layer.tables:
         table.embeddings.assign(np.random.default_rng(1).normal(size=table.embeddings.shape))
-    layer.learn([ids[:2]])
+    layer.adapt([ids[:2]])
     dropout = TokenDropout(0.4, replacement=1, first_id=5)
     dropped = dropout(ids, training=True)
     mean = to_numpy(layer(dropped, token_keep=0.6, training=True)).mean(axis=0)
@@ -117,7 +117,7 @@ def test_what_is_known_travels_with_the_file(tmp_path):
     ids = keras.Input((5,), dtype="int32")
     layer = NgramEmbedding(4, 101, 3)
     model = keras.Model(ids, layer(ids))
-    layer.learn([np.array([[5, 6, 7, 0, 0], [9, 5, 6, 7, 0]], "int32")])
+    layer.adapt([np.array([[5, 6, 7, 0, 0], [9, 5, 6, 7, 0]], "int32")])
     model.save(tmp_path / "ngrams.keras")
     again = keras.saving.load_model(tmp_path / "ngrams.keras", safe_mode=True)
     for ours, theirs in zip(layer.known, again.layers[-1].known, strict=True):

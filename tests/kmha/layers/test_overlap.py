@@ -174,7 +174,7 @@ def test_rarities_equal_a_python_count(texts, batch_size):
     layer = _layer()
     padded = [[*text, *[PAD] * (T - len(text))] for text in texts]
     batches = [np.array(padded[i : i + batch_size]) for i in range(0, len(padded), batch_size)]
-    layer.learn(batches)
+    layer.adapt(batches)
     counts = Counter(token for text in texts for token in set(text))
     for token in range(1, V):
         expected = math.log((len(texts) + 1) / (counts[token] + 0.5)) / math.log((len(texts) + 1) / 0.5)
@@ -183,7 +183,7 @@ def test_rarities_equal_a_python_count(texts, batch_size):
 
 def test_batches_of_several_widths_are_counted_together():
     layer = _layer()
-    layer.learn([np.array([[5, 6, 7, 0]]), np.array([[5], [8]])])
+    layer.adapt([np.array([[5, 6, 7, 0]]), np.array([[5], [8]])])
     once, twice, never = (math.log(4 / (n + 0.5)) / math.log(8) for n in (1, 2, 0))
     np.testing.assert_allclose(
         to_numpy(layer.rarity)[[5, 6, 7, 8, 9]], [twice, once, once, once, never], rtol=1e-6
@@ -195,7 +195,7 @@ def test_rarities_travel_with_the_file_and_are_not_trained(tmp_path):
     symbols = [keras.Input((length,), dtype="int32") for length in (T, S, T, S)]
     model = keras.Model(symbols, layer(*symbols)[2])
     np.testing.assert_array_equal(to_numpy(layer.rarity), np.ones(V))
-    layer.learn([np.array([[5, 6, 7, 0, 0], [5, 6, 0, 0, 0]])])
+    layer.adapt([np.array([[5, 6, 7, 0, 0], [5, 6, 0, 0, 0]])])
     assert not layer.trainable_weights and np.ptp(to_numpy(layer.rarity)) > 0.1
     model.save(tmp_path / "overlap.keras")
     again = keras.saving.load_model(tmp_path / "overlap.keras", safe_mode=True)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kmha.layers.spelling import SpellingEncoder
-from kmha.layers.word_hashes import CAPITALS, affix_buckets, lowered, shape_bucket, whole_bucket
+from kmha.layers.spelling import CAPITALS, SpellingEncoder, affix_buckets, lowered, shape_bucket, whole_bucket
 
 BUCKETS = 32_771
 WORDS = [

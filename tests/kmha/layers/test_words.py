@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from kmha.layers.local_context import LocalContext
-from kmha.layers.words import first_token_weights, mean_token_weights
+from kmha.layers.pooling import first_token_weights, mean_token_weights
 
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]], "int32")
 # Words of two, one and one tokens; the last is listed first. Then one word, and room for two more.

@@ -87,7 +87,7 @@ def test_a_text_of_one_window_is_answered_as_by_the_plain_classifier(config, poo
 def test_the_mean_of_windows_is_what_it_says():
     windowed, plain = models()
     features, length = texts([23]), 23
-    places, ids = SHAPE.places(length), features["token_ids"][0]
+    places, ids = SHAPE.positions(length), features["token_ids"][0]
     readers = np.zeros(length)
     for window in places:
         readers[window[1:-1]] += 1
@@ -99,7 +99,7 @@ def test_the_mean_of_windows_is_what_it_says():
         read["padding_mask"][index, : len(window)] = 1
         votes.append((1 / readers[window[1:-1]]).sum() + (index == 0) + (index == len(places) - 1))
     pooled = to_numpy(plain.pooling(plain.encoder(read), padding_mask=read["padding_mask"]))
-    vector = plain.normalised((votes @ pooled / np.sum(votes))[None].astype(np.float32))
+    vector = plain.normalize((votes @ pooled / np.sum(votes))[None].astype(np.float32))
     np.testing.assert_allclose(logits(windowed, features), to_numpy(plain.head(vector)), atol=1e-5)
     shares = to_numpy(windowed.window_shares(features))[0]
     np.testing.assert_allclose(shares, np.array(votes) / length, rtol=1e-5)
@@ -165,7 +165,7 @@ def test_attention_weights_are_those_of_the_windows():
 
 def test_it_reads_no_more_than_a_window_at_once():
     windowed, plain = models()
-    assert (windowed.most_tokens(500), windowed.most_tokens(5)) == (8, 5)
-    assert plain.most_tokens(500) == 500
+    assert (windowed.max_sequence_length(500), windowed.max_sequence_length(5)) == (8, 5)
+    assert plain.max_sequence_length(500) == 500
     with pytest.raises(InputError, match="at most the encoder's max_length 12, got 13"):
         TextClassifier(CONFIG, 3, window=13)

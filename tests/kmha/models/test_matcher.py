@@ -270,7 +270,7 @@ def test_graded_scores_are_what_they_are():
         ),
         (
             {"form": "bi", "overlap": False, "target": "classes", "num_labels": 2},
-            "target must be binary or graded in the bi form, which has one score; given classes",
+            "target must be binary or graded in the bi form, which has one score, got classes",
         ),
         ({"rounds": 0}, "rounds must be from 1 to 4, got 0"),
         ({"rounds": 5}, "rounds must be from 1 to 4, got 5"),
@@ -280,7 +280,10 @@ def test_graded_scores_are_what_they_are():
         ),
         ({"form": "both"}, "form must be one of cross, bi, joint, got 'both'"),
         ({"pooling": "sum"}, "pooling must be one of cls, mean, max, got 'sum'"),
-        ({"form": "bi"}, "overlap must be off in the bi form, whose texts do not see each other; given on"),
+        (
+            {"form": "bi"},
+            "overlap must be off in the bi form, whose texts do not attend to each other, got on",
+        ),
         ({"form": "joint"}, "num_segments must be 2 in the joint form, got 0"),
     ],
 )

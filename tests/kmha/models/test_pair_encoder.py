@@ -212,7 +212,7 @@ def test_words_start_after_the_special_tokens():
         (
             {},
             {"form": "bi"},
-            "overlap must be off in the bi form, whose texts do not see each other; given on",
+            "overlap must be off in the bi form, whose texts do not attend to each other, got on",
         ),
         ({}, {"form": "joint"}, "num_segments must be 2 in the joint form, got 0"),
         ({"num_segments": 3}, {"form": "joint"}, "num_segments must be 2 in the joint form, got 3"),
@@ -224,7 +224,7 @@ def test_words_start_after_the_special_tokens():
         (
             SEGMENTS,
             {"form": "joint", "share_weights": False},
-            "share_weights must be on in the joint form, which has one encoder; given off",
+            "share_weights must be on in the joint form, which has one encoder, got off",
         ),
     ],
 )

@@ -12,7 +12,7 @@ def features_of(bundle, sentences, lengths=(None, None)):
     import tensorflow as tf
 
     ragged = tf.ragged.constant(sentences, tf.string, ragged_rank=1)
-    return bundle.preprocessor.pad(bundle.preprocessor.cut(ragged), lengths)
+    return bundle.preprocessor.pad(bundle.preprocessor.encode(ragged), lengths)
 
 
 SENTENCES = [["a", "old", "b"], ["is"], []]

@@ -9,7 +9,7 @@ import numpy as np
 
 from kmha.models.encoder import TransformerEncoder
 from kmha.pretrained.checkpoint import Checkpoint
-from kmha.pretrained.weights import put_weights
+from kmha.pretrained.weights import assign_weights
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 TINY = ("bert", "distilbert", "electra")
@@ -30,7 +30,7 @@ def filled(checkpoint: Checkpoint) -> TransformerEncoder:
     """An encoder with all the weights of a checkpoint."""
     encoder = TransformerEncoder(checkpoint.config)
     encoder.build({"token_ids": (None, None)})
-    assert put_weights(encoder, checkpoint.read_weights(), checkpoint.config.num_layers) == []
+    assert assign_weights(encoder, checkpoint.read_weights(), checkpoint.config.num_layers) == []
     return encoder
 
 

@@ -106,7 +106,7 @@ def test_no_tensor_of_an_encoder_is_said(tmp_path):
     write_safetensors(folder / WEIGHTS, {"x\ny": np.zeros(1, "float32")})
     assert refusal(folder) == ": expected a tensor embeddings.word_embeddings.weight, got 'x\\ny', …"
     write_safetensors(folder / WEIGHTS, {})
-    assert refusal(folder).endswith("given none")
+    assert refusal(folder).endswith("got none")
 
 
 def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path):

@@ -8,9 +8,9 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MANIFEST, write_manifest
 from kmha.errors import InputError
 from kmha.models.encoder import TransformerEncoder
-from kmha.pretrained.checkpoint import shortened
+from kmha.pretrained.checkpoint import shorten_config
 from kmha.pretrained.sources import find_checkpoint
-from kmha.pretrained.weights import put_weights
+from kmha.pretrained.weights import assign_weights
 from tests.bundles import one_label_bundle, pair_bundle, tagger_bundle
 from tests.changed_files import flip_bit
 from tests.pruned_models import SIZES, uneven_bundle, uneven_pair_bundle
@@ -48,7 +48,7 @@ def test_what_one_training_learnt_another_may_start_from(runs, task):
     # What pools its texts normalises them after; what is inside is the same.
     started = TransformerEncoder(checkpoint.config, final_norm=encoder.final_norm)
     started.build({"token_ids": (None, None)})
-    assert put_weights(started, checkpoint.read_weights(), checkpoint.config.num_layers) == []
+    assert assign_weights(started, checkpoint.read_weights(), checkpoint.config.num_layers) == []
     np.testing.assert_array_equal(started(given), encoder(given))
 
 
@@ -100,11 +100,11 @@ def test_blocks_that_pruning_left_uneven_are_started_from_each_with_its_size(tmp
     uneven_bundle().save(tmp_path / "run")
     checkpoint = find_checkpoint(str(tmp_path / "run"))
     assert checkpoint.config.layer_sizes == SIZES
-    last = shortened(checkpoint.config, 1)
+    last = shorten_config(checkpoint.config, 1)
     assert (last.num_layers, last.layer_sizes) == (1, SIZES[1:])
     encoder = TransformerEncoder(last)
     encoder.build({"token_ids": (None, None)})
-    assert put_weights(encoder, checkpoint.read_weights(), 2)[:1] == ["norm/gamma"]
+    assert assign_weights(encoder, checkpoint.read_weights(), 2)[:1] == ["norm/gamma"]
     found, expected = encoder.blocks[0], Bundle.load(tmp_path / "run").model.encoder.blocks[1]
     np.testing.assert_array_equal(found.attention.output_kernel, expected.attention.output_kernel)
 

@@ -35,13 +35,13 @@ def refusal(name) -> str:
 
 @pytest.mark.parametrize("name", ["minlm", "no/such/folder", "./nothing", "nul\0", "x" * 5000, "gone/"])
 def test_a_name_that_nothing_has_is_refused(name):
-    assert "given none of them: no such folder, no such preset" in refusal(name)
+    assert "got none of them: no such folder, no such preset" in refusal(name)
 
 
 def test_a_file_or_an_empty_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     assert refusal(tmp_path / "file").endswith("expected a folder with a checkpoint, got a file")
-    assert refusal(tmp_path).endswith("given a folder without config.json and bundle.json")
+    assert refusal(tmp_path).endswith("got a folder without config.json and bundle.json")
 
 
 def test_a_name_below_a_folder_of_ours_is_no_name_on_the_hub(tmp_path, monkeypatch):

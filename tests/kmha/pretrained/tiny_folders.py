@@ -7,8 +7,7 @@ import numpy as np
 import safetensors.numpy
 
 from kmha.config import EncoderConfig
-from kmha.pretrained.names import FAMILIES
-from kmha.pretrained.tensors import weight_shape
+from kmha.pretrained.weight_mapping import FAMILIES, weight_shape
 from tests.bundles import preprocessor
 
 SIZES = {

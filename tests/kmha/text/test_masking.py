@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from kmha.errors import InputError
 from kmha.text.masking import NO_TOKEN, Masker
-from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import Vocabulary
+from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 # Special tokens at their places in published vocabularies are not the first ones.
 TOKENS = ["[PAD]", "a", "[UNK]", "##a", "[CLS]", "[SEP]", "[MASK]", *"bcdefgh", "##b", "##c", "##"]

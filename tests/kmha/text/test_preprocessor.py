@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kmha.errors import InputError
-from kmha.text.preprocessor import BYTES_A_TOKEN, Preprocessor
+from kmha.text.preprocessor import BYTES_PER_TOKEN, Preprocessor
 from kmha.text.vocabulary import TOKENIZATIONS
 from tests.bundles import EDGE_CASES, TEXTS, preprocessor
 
@@ -122,7 +122,7 @@ def test_valid_texts_need_no_check(tokenization, lower_case):
 @pytest.mark.parametrize("offset", [0, 1, 2])
 def test_the_cut_may_fall_inside_a_character(tokenization, offset):
     cut = cached(tokenization, True, 24)
-    assert cut.max_bytes == BYTES_A_TOKEN * 24
+    assert cut.max_bytes == BYTES_PER_TOKEN * 24
     text = "a" * offset + "港" * cut.max_bytes
     whole = cut.tokenize(tf.constant([text]))
     assert whole.row_lengths().numpy()[0] <= cut.max_bytes // 3 + offset + 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kmha.text.ragged import rows_of_values
-from kmha.text.sentence_preprocessor import spellings
+from kmha.text.sentence_preprocessor import spell_words
 from kmha.text.words import split_words
 
 
@@ -17,7 +17,7 @@ def test_each_value_has_its_row(lengths):
     np.testing.assert_array_equal(rows_of_values(splits), np.repeat(np.arange(len(lengths)), lengths))
 
 
-@pytest.mark.parametrize("cut", [spellings, lambda texts: split_words(texts).ends.flat_values])
+@pytest.mark.parametrize("cut", [spell_words, lambda texts: split_words(texts).ends.flat_values])
 def test_one_long_text_among_many_does_not_make_all_of_them_long(cut):
     # As long as the longest, all of them would be 160 GB.
     texts = tf.constant([b"word"] * 20_000 + [b"a" * 1_000_000])

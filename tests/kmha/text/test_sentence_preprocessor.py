@@ -5,16 +5,16 @@ import pytest
 import tensorflow as tf
 
 from kmha.errors import InputError
+from kmha.features import SPELLING_LENGTH
 from kmha.text.ragged import Ragged
-from kmha.text.sentence_limits import LONGEST_SPELLING
-from kmha.text.sentence_preprocessor import SentencePreprocessor, spellings
+from kmha.text.sentence_preprocessor import SentencePreprocessor, spell_words
 from tests.bundles import EDGE_CASES, preprocessor
 
 
 def features_of(sentences, **options):
     texts = SentencePreprocessor(preprocessor(max_length=12), **options)
     ragged = tf.ragged.constant(sentences, tf.string, ragged_rank=1)
-    return texts, texts.pad(texts.cut(ragged))
+    return texts, texts.pad(texts.encode(ragged))
 
 
 def test_each_word_starts_where_its_first_token_is():
@@ -40,9 +40,9 @@ def test_a_word_without_tokens_is_one_unknown_token():
 def test_nasty_words_and_empty_sentences_have_features():
     _, features = features_of([[], *([text] for text in EDGE_CASES)], characters=True)
     assert features["word_mask"].numpy().sum() == len(EDGE_CASES)
-    assert features["character_ids"].shape[2] == LONGEST_SPELLING
+    assert features["character_ids"].shape[2] == SPELLING_LENGTH
     nothing = SentencePreprocessor(preprocessor(max_length=12), characters=True)
-    empty = nothing.pad(nothing.cut(Ragged.from_row_splits(tf.constant([], tf.string), [0, 0])))
+    empty = nothing.pad(nothing.encode(Ragged.from_row_splits(tf.constant([], tf.string), [0, 0])))
     assert {name: value.shape.as_list()[:2] for name, value in empty.items()} == {
         "token_ids": [1, 2],
         "padding_mask": [1, 2],
@@ -55,8 +55,8 @@ def test_nasty_words_and_empty_sentences_have_features():
 
 def test_spellings_keep_both_ends_of_a_long_word():
     long = "".join(chr(ord("a") + i % 26) for i in range(50))
-    found = spellings(tf.constant(["ab", long, "", "é"])).numpy()
-    assert found.shape == (4, LONGEST_SPELLING)
+    found = spell_words(tf.constant(["ab", long, "", "é"])).numpy()
+    assert found.shape == (4, SPELLING_LENGTH)
     assert found[0].tolist() == [ord("a") + 1, ord("b") + 1] + [0] * 18
     assert found[1].tolist() == [ord(c) + 1 for c in long[:10] + long[-10:]]
     assert not found[2].any() and np.count_nonzero(found[3]) == 1

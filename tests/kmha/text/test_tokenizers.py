@@ -10,8 +10,7 @@ from tokenizers import BertWordPieceTokenizer
 
 from kmha.errors import InputError
 from kmha.text.preprocessor import Preprocessor
-from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import Tokenization, Vocabulary
+from kmha.text.vocabulary import SPECIAL_TOKENS, Tokenization, Vocabulary
 
 PIECES = "the cat sat ##s un ##want ##ed , . ' ! ? don t 港 口 cafe café naive 2 ##0 ##26 - Ж й и".split()
 BLOCKS = [

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kmha.errors import InputError
-from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import Vocabulary
+from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 LINES = "".join(f"{token}\n" for token in SPECIAL_TOKENS).encode()
 tokens = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), max_size=6)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from kmha.tags.schemes import spans_of
+from kmha.tags import spans_of
 from training.baselines import tagging as tag_baseline
 from training.baselines.tagging import FrequentTags, fit_tag_baseline
 from training.baselines.tagging_linear import GreedyTagger, fit_chains, fit_greedy, has_chains

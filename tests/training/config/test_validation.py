@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from kmha.errors import InputError
-from kmha.text.special_tokens import SPECIAL_TOKENS
+from kmha.text.vocabulary import SPECIAL_TOKENS
 from training.config.config import DataSection, EncoderSection, FitConfig, TextSection, TrainSection
 from training.config.defaults import resolve_task_defaults
 from training.config.encoder_shape import encoder_config

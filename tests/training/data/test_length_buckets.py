@@ -116,7 +116,7 @@ def test_of_rows_in_windows_no_choice_of_buckets_computes_less(lengths, most, wi
     buckets = bucket_lengths(lengths, most, windows)
 
     def computed(chosen) -> int:
-        return int(windows.computed(np.asarray(chosen)[np.searchsorted(chosen, lengths)]).sum())
+        return int(windows.computed_tokens(np.asarray(chosen)[np.searchsorted(chosen, lengths)]).sum())
 
     longest = int(lengths.max())
     full = [
@@ -144,5 +144,5 @@ def test_batches_of_rows_in_windows_hold_so_many_computed_tokens(drawn, windows)
         assert lengths[plan.rows].max() <= plan.length
         assert plan.row_tokens == windows.count(plan.length) * min(plan.length, windows.length)
         assert plan.capacity * plan.row_tokens <= max(batch_tokens, plan.row_tokens)
-    total = sum(len(plan.rows) * windows.computed(plan.length) for plan in plans)
+    total = sum(len(plan.rows) * windows.computed_tokens(plan.length) for plan in plans)
     assert computed_share(plans, lengths) == pytest.approx(total / lengths.sum())

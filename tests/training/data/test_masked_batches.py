@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from kmha.text.preprocessor import Preprocessor
-from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import Vocabulary
+from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from training.config.config import TrainSection
 from training.data.masked_batches import MaskedSource
 from training.data.packing import cut_pieces

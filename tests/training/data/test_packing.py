@@ -3,10 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kmha.text.pieces import piece_lengths
-from kmha.text.preprocessor import Preprocessor
-from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import Vocabulary
+from kmha.text.preprocessor import Preprocessor, split_lengths
+from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from training.data import packing
 from training.data.packing import cut_pieces, laid_out, packed_rows
 from training.io.example_store import Example, write_examples
@@ -17,7 +15,7 @@ lengths_of_texts = st.lists(st.integers(0, 30), max_size=30)
 
 @given(lengths=lengths_of_texts, most=st.integers(1, 9))
 def test_pieces_lose_nothing(lengths, most):
-    pieces, counts = piece_lengths(np.array(lengths), most)
+    pieces, counts = split_lengths(np.array(lengths), most)
     assert counts.tolist() == [-(-n // most) for n in lengths]
     texts = np.split(pieces, np.cumsum(counts)[:-1]) if lengths else []
     for length, text in zip(lengths, texts, strict=True):

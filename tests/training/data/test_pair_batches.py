@@ -258,5 +258,5 @@ def test_each_text_is_shown_once_to_what_learns_from_ids(tmp_path):
     for granularity, part in enumerate(inputs.preprocessor.parts):
         shown = [tuple(row[row > 0]) for ids in source.different_ids(granularity) for row in ids]
         texts = {text for pair in rows for text in pair}
-        cut = part.sequences(part.tokenize(sorted(texts)))
+        cut = part.add_special_tokens(part.tokenize(sorted(texts)))
         assert len(shown) == len(texts) and set(shown) == {tuple(row.numpy()) for row in cut}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kmha.errors import InputError
-from kmha.text.sentence_limits import MOST_WORDS
+from kmha.features import MAX_WORDS
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from tests.bundles import preprocessor
 from tests.tagged_sentences import tagged_sentences
@@ -81,6 +81,6 @@ def test_every_word_is_learnt_once_and_is_where_it_says(made, full_shapes):
 
 def test_a_sentence_of_too_many_words_is_refused_by_its_place(tmp_path):
     texts = SentencePreprocessor(preprocessor(max_length=16))
-    examples = examples_of(tmp_path / "rows", [(["a"], None), (["a"] * (MOST_WORDS + 1), None)])
+    examples = examples_of(tmp_path / "rows", [(["a"], None), (["a"] * (MAX_WORDS + 1), None)])
     with pytest.raises(InputError, match="a:1: a sentence of at most 2,048 words expected, 2,049 got"):
         cut_sentences(examples, texts, tmp_path / "tokens")

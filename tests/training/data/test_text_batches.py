@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.text.preprocessor import Preprocessor
-from kmha.text.vocabulary_training import learn_vocabulary
+from kmha.text.vocabulary_training import train_vocabulary
 from training.data.length_buckets import BatchPlan, plan_batches
 from training.data.text_batches import BatchSource, pad, token_chunks, tokenize_examples
 from training.io.example_store import Example, write_examples
@@ -18,7 +18,7 @@ TEXTS = ["red green blue", "", "red red", "green blue red green blue red", "mauv
 
 @pytest.fixture(scope="module")
 def preprocessor() -> Preprocessor:
-    vocabulary = learn_vocabulary(["red green blue"] * 3, "word", 50, 1, True)
+    vocabulary = train_vocabulary(["red green blue"] * 3, "word", 50, 1, True)
     return Preprocessor(vocabulary, "word", True, max_length=6)
 
 

@@ -9,7 +9,7 @@ from scipy.special import expit, softmax
 
 from kmha.bundle.bundle import Bundle
 from kmha.calibration import Calibration, calibrate
-from kmha.tags.tagging import Decoder
+from kmha.inference.tagger import PathDecoder
 from tests.bundles import make_tagger_bundle
 from training.evaluation.model_calibration import can_calibrate, fit_calibration, top_predictions
 
@@ -79,7 +79,7 @@ def test_a_tagger_s_temperature_is_found_and_its_tags_stay():
     bundle = make_tagger_bundle()
     counts = RNG.integers(1, 9, 150).astype(np.int64)
     scores = 2 * RNG.normal(size=(int(counts.sum()), 5)).astype(np.float32)
-    before = Decoder(bundle.model)(scores, counts)
+    before = PathDecoder(bundle.model)(scores, counts)
     # The tags are drawn word by word from what the model says; then it says all of it with twice the logarithms.
     ids = (before.probabilities.cumsum(axis=1) > RNG.random((len(scores), 1))).argmax(axis=1)
     calibrate(bundle.model, Calibration((0.5,), (0.0,)))
@@ -88,8 +88,8 @@ def test_a_tagger_s_temperature_is_found_and_its_tags_stay():
     found = fit_calibration(bundle.model, task, stand_in(), bundle.labels, scores * 2)
     assert found is not None and found.temperatures[0] == pytest.approx(2, rel=0.15)
     calibrate(bundle.model, found)
-    after = Decoder(Bundle(bundle.model, bundle.preprocessor, bundle.labels).model)(
-        found.applied(scores * 2).astype(np.float32), counts
+    after = PathDecoder(Bundle(bundle.model, bundle.preprocessor, bundle.labels).model)(
+        found.apply(scores * 2).astype(np.float32), counts
     )
     np.testing.assert_array_equal(after.tag_ids, before.tag_ids)
     few = (

@@ -5,7 +5,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from kmha.errors import InputError
-from kmha.tags.schemes import detect_scheme
+from kmha.tags import detect_scheme
 from training.io import samples
 from training.io.samples import pos_rows
 

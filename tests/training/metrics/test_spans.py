@@ -9,8 +9,7 @@ from seqeval.scheme import IOB1, IOB2, IOBES
 from sklearn.metrics import confusion_matrix, f1_score
 
 from kmha.errors import InputError
-from kmha.tags.letters import Scheme, prefixes
-from kmha.tags.schemes import repaired
+from kmha.tags import Scheme, prefixes, repair_tags
 from training.metrics.bootstrap import bootstrap_interval
 from training.metrics.spans import tag_intervals, tag_scores
 
@@ -27,7 +26,7 @@ def generated(scheme: Scheme, count: int, seed: int) -> tuple[list[list[str]], l
         tags = generator.choices(names, k=generator.randrange(1, 12))
         other = [generator.choice(names) if generator.random() < 0.3 else tag for tag in tags]
         if generator.random() < 0.6:
-            tags, other = repaired(tags, scheme), repaired(other, scheme)
+            tags, other = repair_tags(tags, scheme), repair_tags(other, scheme)
         gold.append(tags)
         predicted.append(other)
     return gold, predicted

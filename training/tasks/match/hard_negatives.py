@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kmha.bundle.manifest import A_MODEL, MATCH
+from kmha.bundle.manifest import MATCH, MODEL_NAMES
 from kmha.errors import InputError
 from training.baselines.bm25 import SCORES_AT_ONCE, Bm25, best_rows, suited_analyzer
 from training.tasks.match.settings import BM25
@@ -106,7 +106,7 @@ def _vectors(run: Path, queries: list[str], candidates: list[str]) -> tuple[np.n
             form = f" of the {bundle.model.form} form" if bundle.task == MATCH else ""
             raise InputError(
                 "expected a matcher of the bi form, whose vectors say what is like what, got"
-                f" {A_MODEL[bundle.task]}{form}"
+                f" {MODEL_NAMES[bundle.task]}{form}"
             )
         return _spread(TextVectors(bundle, "a"), queries), _spread(TextVectors(bundle, "b"), candidates)
     except InputError as error:

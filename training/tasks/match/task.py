@@ -135,7 +135,7 @@ class MatchTask(MatchSettings):
         """Learns how rare tokens are, and starts from what overlap alone says; without overlap from the mean."""
         for index, pair in enumerate(model.pairs):
             if pair.overlap:
-                pair.token_overlap.learn(source.different_ids(index))
+                pair.token_overlap.adapt(source.different_ids(index))
         if self.overlap:
             from training.tasks.match.initialization import start_from_overlap
 

@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from kmha.tags.tagging import Decoder, Tagged, put_scores
+from kmha.inference.tagger import PathDecoder, TaggedSentences, scatter_scores
 
 
-def tagged_sentences(decoder: Decoder, source: Any, outputs: Iterable[tuple[Any, Any]]) -> Tagged:
+def tagged_sentences(
+    decoder: PathDecoder, source: Any, outputs: Iterable[tuple[Any, Any]]
+) -> TaggedSentences:
     """The tags of every sentence of a source.
 
     Args:
@@ -29,5 +31,5 @@ def word_scores(num_tags: int, source: Any, outputs: Iterable[tuple[Any, Any]]) 
     """
     scores = np.zeros((int(source.counts.sum()), num_tags), np.float32)
     for plan, found in outputs:
-        put_scores(scores, np.asarray(found), source.begins[plan.rows], source.counts[plan.rows])
+        scatter_scores(scores, np.asarray(found), source.begins[plan.rows], source.counts[plan.rows])
     return scores

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kmha.errors import InputError
-from kmha.tags.schemes import Span, tags_of
+from kmha.tags import Span, tags_of
 from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
 from training.tasks.protocol import Columns

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from kmha.tags.letters import Scheme
-from kmha.tags.tagging import Tagged
+from kmha.inference.tagger import TaggedSentences
+from kmha.tags import Scheme
 from training.metrics.classification import calibration_error
 from training.metrics.spans import tag_intervals, tag_scores
 
@@ -28,7 +28,7 @@ def sentence_scores(
     return {**scores, "intervals": tag_intervals(gold, predicted, scheme)} if intervals else scores
 
 
-def word_scores(targets: np.ndarray, tagged: Tagged) -> dict[str, float | None]:
+def word_scores(targets: np.ndarray, tagged: TaggedSentences) -> dict[str, float | None]:
     """The loss of the words, None without words, and the calibration error.
 
     Args:

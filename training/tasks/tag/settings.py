@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from kmha.tags.letters import Scheme
+from kmha.tags import Scheme
 from training.cli.bounds import Probability, Range
 from training.tasks.settings import TaskSettings
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kmha.errors import InputError
-from kmha.tags.letters import Scheme
-from kmha.tags.schemes import allowed_transitions, broken, detect_scheme, repaired, spans_of, tags_of
+from kmha.tags import Scheme, allowed_transitions, broken_words, detect_scheme, repair_tags, spans_of, tags_of
 from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
 from training.tasks.protocol import Columns, Defaults, Part, TrainingSet
@@ -125,8 +124,8 @@ class TagTask(TagSettings):
 
     def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
         """A built tagger."""
+        from kmha.features import NUM_CHARACTERS
         from kmha.models.tagger import SequenceTagger
-        from kmha.text.sentence_limits import CHARACTERS
 
         (encoder,) = encoders.values()
         allowed = allowed_transitions(labels, self.scheme)  # pyright: ignore  (settled by now)
@@ -139,7 +138,7 @@ class TagTask(TagSettings):
             allowed_end=allowed.end.astype(int).tolist(),
             head=self.head,
             word_pooling=self.word_pooling,
-            characters=CHARACTERS if self.characters else 0,
+            characters=NUM_CHARACTERS if self.characters else 0,
             character_dim=self.character_dim,
             context_width=self.context_width,
             dropout=self.dropout,
@@ -179,7 +178,7 @@ class TagTask(TagSettings):
         if given == "auto" or scheme == "auto" or given == "none":
             return list(tags)
         if given == scheme:
-            return repaired(tags, scheme)
+            return repair_tags(tags, scheme)
         return tags_of(spans_of(tags, given), len(tags), scheme)
 
     def as_given(self, tags: Sequence[str]) -> list[str]:
@@ -200,20 +199,20 @@ class TagTask(TagSettings):
         return tag_sequence_loss(targets, outputs)
 
     def reader(self, model: "keras.Model") -> Callable[[Any, Any], Any]:
-        """Gives the tags of each sentence, `kmha.tags.tagging.Tagged`."""
-        from kmha.tags.tagging import Decoder
+        """Gives the tags of each sentence, `kmha.inference.tagger.TaggedSentences`."""
+        from kmha.inference.tagger import PathDecoder
         from training.tasks.tag.outputs import tagged_sentences
 
-        return functools.partial(tagged_sentences, Decoder(model))
+        return functools.partial(tagged_sentences, PathDecoder(model))
 
     def guesses(self, model: "keras.Model", part: Part) -> Any:
         """The first tag everywhere."""
-        from kmha.tags.tagging import Tagged
+        from kmha.inference.tagger import TaggedSentences
 
         counts = part.examples.local_labels(part.rows)[1]
         words = int(counts.sum())
         shares = np.full((words, model.num_labels), 1 / model.num_labels, np.float32)
-        return Tagged(counts, np.zeros(words, np.int32), shares, np.ones(words, np.float32))
+        return TaggedSentences(counts, np.zeros(words, np.int32), shares, np.ones(words, np.float32))
 
     def decision(self, part: Part, labels: Sequence[str], answers: Any) -> dict[str, Any]:
         """Nothing is left to decide."""
@@ -271,7 +270,7 @@ def _tell_broken(examples: ExampleSet, scheme: Scheme) -> None:
         return
     count, shown = 0, []
     for row, tags in enumerate(tag_sequences(examples, np.arange(len(examples)))):
-        words = broken(tags, scheme)
+        words = broken_words(tags, scheme)
         count += len(words)
         for word in words[: SHOWN_BROKEN - len(shown)]:
             before = tags[word - 1] if word else "the start"

@@ -62,7 +62,7 @@ def new_model(inputs: Inputs, target: Any = "binary", num_labels: int = 1, **opt
     model.build()
     source = source_of(inputs, np.zeros(ROWS))
     for index, pair in enumerate(model.pairs):
-        pair.token_overlap.learn(source.different_ids(index))
+        pair.token_overlap.adapt(source.different_ids(index))
     return model
 
 

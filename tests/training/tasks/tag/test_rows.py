@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kmha.errors import InputError
-from kmha.tags.schemes import spans_of
+from kmha.tags import spans_of
 from training.io.example_store import Example
 from training.io.tables import Row, read_rows
 from training.tasks.protocol import Columns

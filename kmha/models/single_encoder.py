@@ -2,12 +2,12 @@
 
 from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK
-from kmha.layers.comparison import unit
+from kmha.layers.comparison import unit_vectors
 from kmha.layers.pooling import mean_pool
 from kmha.models.encoder import TransformerEncoder
 
 
-class OneEncoder:
+class SingleEncoder:
     """A model of one encoder, whose texts are cut in one way; beside `keras.Model` among the bases."""
 
     encoder_config: EncoderConfig
@@ -27,7 +27,7 @@ class OneEncoder:
         """The encoders of a granularity: the only one."""
         return [self.encoder]
 
-    def most_tokens(self, text_length: int) -> int:
+    def max_sequence_length(self, text_length: int) -> int:
         """The longest sequence that the encoder meets when a text has at most so many tokens."""
         return text_length
 
@@ -36,11 +36,11 @@ class OneEncoder:
         """Size of a text's vector."""
         return self.encoder_config.hidden_dim
 
-    def encoded(self, features):
+    def encode_tokens(self, features):
         """The vectors of tokens, float [B, T, D], as the model's head reads them."""
         return self.encoder(features, training=False)
 
-    def pooled(self, x, features):
+    def pool_tokens(self, x, features):
         """The vector float [B, D] of a text's tokens, float [B, T, D]: their mean, where a model has no own way."""
         return mean_pool(x, features[PADDING_MASK])
 
@@ -53,4 +53,4 @@ class OneEncoder:
         Returns:
             float32 [B, D]; zeros of a row without tokens, unless the model makes something else of none.
         """
-        return unit([self.pooled(self.encoded(features), features)])
+        return unit_vectors([self.pool_tokens(self.encode_tokens(features), features)])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kmha.text.ragged import Ragged
-from kmha.text.windows import cut_windows, longest_word
+from kmha.text.sentence_windows import max_word_tokens, split_windows
 
 START, END = 101, 102
 
@@ -19,7 +19,7 @@ def in_graph(tokens: int):
 
     def cut(flat, sizes, splits):
         pieces = Ragged.from_row_lengths(flat, sizes)
-        return cut_windows(pieces, splits, tokens, START, END)
+        return split_windows(pieces, splits, tokens, START, END)
 
     types = (tf.int32, tf.int64, tf.int64)
     return tf.function(cut, input_signature=[tf.TensorSpec([None], each) for each in types], autograph=False)
@@ -37,7 +37,7 @@ def windows_of(sentences: list[list[int]], tokens: int):
 @st.composite
 def cases(draw):
     tokens = draw(st.integers(2, 12))
-    sentence = st.lists(st.integers(1, longest_word(tokens)), max_size=40)
+    sentence = st.lists(st.integers(1, max_word_tokens(tokens)), max_size=40)
     return draw(st.lists(sentence, min_size=1, max_size=4)), tokens
 
 

@@ -80,7 +80,7 @@ def _is_phrase(fields: list[str], width: int) -> bool:
     return False
 
 
-def put_vectors(table, vectors: dict[int, np.ndarray]) -> None:
+def assign_vectors(table, vectors: dict[int, np.ndarray]) -> None:
     """Replaces the rows of an embedding table [V, D] that have a vector.
 
     The vectors are scaled as one so that their values spread like the rest of the table: an embedding ten times

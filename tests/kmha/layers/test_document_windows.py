@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from kmha.document_windows import WindowShape
-from kmha.layers.windows import MODES, WindowPooling, cut_documents
+from kmha.layers.document_windows import MODES, WindowPooling, split_documents
 from tests.layer_checks import BACKEND, fill_weights, gradients, to_numpy
 
 SHAPES = [WindowShape(8, 2), WindowShape(8), WindowShape(9, 5), WindowShape(3)]
@@ -51,7 +51,7 @@ def check_row(features, votes, given, row, length, shape):
 
 
 def cut(given, shape):
-    found = cut_documents(given, shape)
+    found = split_documents(given, shape)
     votes = to_numpy(found.votes)
     return {name: to_numpy(each).reshape(*votes.shape, -1) for name, each in found.features.items()}, votes
 
@@ -74,10 +74,10 @@ def test_a_length_that_is_not_known_gives_the_same():
 
     shape, names = SHAPES[0], ("token_ids", "segment_ids", "padding_mask")
     specs = {name: tf.TensorSpec([None, None], tf.int32) for name in names}
-    function = tf.function(lambda features: cut_documents(features, shape), input_signature=[specs])
+    function = tf.function(lambda features: split_documents(features, shape), input_signature=[specs])
     for width in (2, 8, 9, 15):
         given = documents([width, 2], width)
-        known, found = cut_documents(given, shape), function(given)
+        known, found = split_documents(given, shape), function(given)
         for name in names:
             np.testing.assert_array_equal(to_numpy(found.features[name]), to_numpy(known.features[name]))
         np.testing.assert_allclose(to_numpy(found.votes), to_numpy(known.votes), rtol=1e-6)

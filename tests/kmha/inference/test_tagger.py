@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
+from kmha.features import MAX_WORDS
 from kmha.layers.crf_decoding import decode
-from kmha.tags.schemes import broken
-from kmha.text.sentence_limits import MOST_WORDS
+from kmha.tags import broken_words
 from tests.bundles import EDGE_CASES, TAGGERS, TEXTS, tagger_bundle
 
 every_kind = pytest.mark.parametrize("kind", TAGGERS)
@@ -48,7 +48,7 @@ def test_a_sentence_that_fits_a_window_has_the_tags_of_the_model():
     bundle = tagger_bundle("spelt")
     texts, model = bundle.preprocessor, bundle.model
     sentence = SENTENCES[0]
-    features = texts.pad(texts.cut(tf.ragged.constant([sentence])))
+    features = texts.pad(texts.encode(tf.ragged.constant([sentence])))
     direct = decode(model.potentials(model(features), features["word_mask"]))
     found = bundle.tagger.tag([sentence])
     assert found.tag_ids.tolist() == direct.tag_ids.numpy()[0].tolist()
@@ -64,7 +64,7 @@ def test_no_path_breaks_its_scheme(sentences):
     for kind in ("spelt", "characters"):
         bundle = tagger_bundle(kind)
         for found in bundle.tagger.tag(sentences).sentences():
-            assert not broken([bundle.labels[tag] for tag in found.tag_ids], bundle.model.scheme)
+            assert not broken_words([bundle.labels[tag] for tag in found.tag_ids], bundle.model.scheme)
 
 
 def test_raw_texts_and_their_words_have_the_same_tags():
@@ -86,7 +86,7 @@ def test_a_spans_probability_is_that_of_all_its_tags():
     bundle = tagger_bundle("spelt")
     sentence = SENTENCES[0][:4]
     texts, model = bundle.preprocessor, bundle.model
-    features = texts.pad(texts.cut(tf.ragged.constant([sentence])))
+    features = texts.pad(texts.encode(tf.ragged.constant([sentence])))
     potentials = model.potentials(model(features), features["word_mask"])
     emissions, transitions = potentials.emissions.numpy()[0], potentials.transitions.numpy()
     start, end = potentials.start.numpy(), potentials.end.numpy()
@@ -121,7 +121,7 @@ def test_what_is_no_sentence_is_refused():
         with pytest.raises(InputError, match=f"must be texts or lists of words, got {given_kind}"):
             bundle.predict([each])
     with pytest.raises(InputError, match="sentence 2: expected at most 2,048 words, got 2,049"):
-        list(bundle.answers(iter(["fine", "x " * (MOST_WORDS + 1)])))
+        list(bundle.predict_stream(iter(["fine", "x " * (MAX_WORDS + 1)])))
     with pytest.raises(InputError, match="expected a classifier or a matcher, got a tagger"):
         bundle.probabilities(["old"])
 

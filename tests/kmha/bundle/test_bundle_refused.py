@@ -11,7 +11,7 @@ from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from tests.bundles import one_label_bundle, several_label_bundle
 from tests.changed_files import flip_bit
-from tests.kmha.damaged_runs import change_manifest, put, refused
+from tests.kmha.bundle.damaged_runs import change_manifest, put, refused
 
 
 @pytest.mark.parametrize("name", ["model.keras", "vocab.txt"])

@@ -11,7 +11,7 @@ from kmha.bundle import bundle as module
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, PAIRS, make_pair_bundle, one_label_bundle, pair_bundle
-from tests.kmha.damaged_runs import change_manifest, put, refused
+from tests.kmha.bundle.damaged_runs import change_manifest, put, refused
 
 TWO = ("char", "wordpiece")
 
@@ -141,7 +141,7 @@ def test_what_comes_before_a_refused_row_is_answered(monkeypatch):
 
     for chunk in (2, 3, 100):
         monkeypatch.setattr(module, "CHUNK_ROWS", chunk)
-        answers = pair_bundle().answers(rows(4))
+        answers = pair_bundle().predict_stream(rows(4))
         assert [next(answers)["score"] for _ in range(4)] == pytest.approx(
             pair_bundle().probabilities(PAIRS[:4])[:, 0].tolist(), abs=1e-5
         )

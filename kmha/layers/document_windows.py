@@ -12,7 +12,7 @@ MODES = ("mean", "max", "attention")
 WindowMode = Literal["mean", "max", "attention"]
 
 
-class CutDocuments(NamedTuple):
+class SplitDocuments(NamedTuple):
     """Documents as an encoder reads them.
 
     Attributes:
@@ -24,7 +24,7 @@ class CutDocuments(NamedTuple):
     votes: Any
 
 
-def cut_documents(features: dict[str, Any], shape: WindowShape) -> CutDocuments:
+def split_documents(features: dict[str, Any], shape: WindowShape) -> SplitDocuments:
     """Cuts documents into overlapping windows, each with a [CLS] before it, a [SEP] after it and positions of its own.
 
     [CLS] and [SEP] are the document's own first and last token; so a text of one window is that window, unchanged.
@@ -68,7 +68,7 @@ def cut_documents(features: dict[str, Any], shape: WindowShape) -> CutDocuments:
     read = {name: windowed(features[name]) for name in names}
     votes = _votes(read[PADDING_MASK], source, is_end, others, shape)
     folded = {name: ops.reshape(each, (rows * count, length)) for name, each in read.items()}
-    return CutDocuments(folded, votes)
+    return SplitDocuments(folded, votes)
 
 
 def _votes(mask, source, is_end, others, shape: WindowShape):

@@ -3,8 +3,7 @@ import pytest
 
 from kmha.config import EncoderConfig
 from kmha.models.encoder import TransformerEncoder
-from kmha.pretrained.names import FAMILIES
-from kmha.pretrained.tensors import weight_shape
+from kmha.pretrained.weight_mapping import FAMILIES, weight_shape
 from kmha.pretrained.weights import encoder_variables
 
 CONFIG = EncoderConfig.bert(30, 12, 3, num_heads=3, intermediate_dim=20, max_length=9)

@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from kmha.text.preprocessor import Preprocessor
-from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import TOKENIZATIONS, Tokenization
-from kmha.text.vocabulary_training import learn_vocabulary
+from kmha.text.vocabulary import SPECIAL_TOKENS, TOKENIZATIONS, Tokenization
+from kmha.text.vocabulary_training import train_vocabulary
 from tests.bundles import TEXTS
 from tests.command_runs import ROOT, clean_environment
 
@@ -40,7 +39,7 @@ def test_separate_processes_learn_the_same():
         ("word", 40, 1),
     ]
     texts = [*TEXTS, *TIES]
-    here = [list(learn_vocabulary(texts, *arguments).tokens) for arguments in given]
+    here = [list(train_vocabulary(texts, *arguments).tokens) for arguments in given]
     other_hashes = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(texts), json.dumps(given)],
@@ -56,42 +55,42 @@ def test_separate_processes_learn_the_same():
 @pytest.mark.parametrize("size", [40, 120, 400])
 def test_wordpiece_is_the_same_in_many_runs(size):
     texts = [*TEXTS, *TIES]
-    assert len({learn_vocabulary(texts, "wordpiece", size, 1).tokens for _ in range(8)}) == 1
+    assert len({train_vocabulary(texts, "wordpiece", size, 1).tokens for _ in range(8)}) == 1
 
 
 @every_tokenization
 def test_special_tokens_come_first(tokenization):
-    assert learn_vocabulary(TEXTS, tokenization, 100, 1).tokens[:5] == SPECIAL_TOKENS
+    assert train_vocabulary(TEXTS, tokenization, 100, 1).tokens[:5] == SPECIAL_TOKENS
 
 
 @every_tokenization
 @pytest.mark.parametrize("size", [6, 7, 20, 33, 90, 1000])
 def test_the_size_is_never_passed(tokenization, size):
-    assert min(size, 7) - 1 <= len(learn_vocabulary(TEXTS, tokenization, size, 1)) <= size
+    assert min(size, 7) - 1 <= len(train_vocabulary(TEXTS, tokenization, size, 1)) <= size
 
 
 def test_a_small_wordpiece_vocabulary_keeps_the_most_frequent_characters():
     texts = ["aaaa bbb cc d"] * 3
-    assert set(learn_vocabulary(texts, "wordpiece", 9, 1).tokens[5:]) == {"a", "b", "##a", "##b"}
+    assert set(train_vocabulary(texts, "wordpiece", 9, 1).tokens[5:]) == {"a", "b", "##a", "##b"}
 
 
 def test_many_characters_that_never_continue_a_word_need_one_token_each():
     ideographs = "".join(chr(0x4E00 + i) for i in range(50))
-    learnt = learn_vocabulary([ideographs, "ab"], "wordpiece", 5 + 52 + 1, 1)
+    learnt = train_vocabulary([ideographs, "ab"], "wordpiece", 5 + 52 + 1, 1)
     assert set(ideographs) <= set(learnt.tokens)
 
 
 @every_tokenization
 @pytest.mark.parametrize("texts", [[], [""], [" \n "]])
 def test_nothing_to_learn_from_leaves_the_special_tokens(tokenization, texts):
-    assert learn_vocabulary(texts, tokenization, 100, 1).tokens == SPECIAL_TOKENS
+    assert train_vocabulary(texts, tokenization, 100, 1).tokens == SPECIAL_TOKENS
 
 
 def test_rare_words_are_left_out():
     texts = ["bread bread salt", "salt Bread oil"]
-    assert learn_vocabulary(texts, "word", 100, 3).tokens[5:] == ("bread",)
-    assert learn_vocabulary(texts, "word", 100, 2).tokens[5:] == ("bread", "salt")
-    assert learn_vocabulary(texts, "word", 100, 1, lower_case=False).tokens[5:] == (
+    assert train_vocabulary(texts, "word", 100, 3).tokens[5:] == ("bread",)
+    assert train_vocabulary(texts, "word", 100, 2).tokens[5:] == ("bread", "salt")
+    assert train_vocabulary(texts, "word", 100, 1, lower_case=False).tokens[5:] == (
         "bread",
         "salt",
         "Bread",
@@ -116,7 +115,7 @@ def test_rare_words_are_left_out():
     ],
 )
 def test_what_was_learnt_from_a_text_is_found_in_it(tokenization, lower_case, text):
-    vocabulary = learn_vocabulary([text], tokenization, 1000, 1, lower_case)
+    vocabulary = train_vocabulary([text], tokenization, 1000, 1, lower_case)
     processed = Preprocessor(vocabulary, tokenization, lower_case)
     ids = processed.tokenize(tf.constant([text])).flat_values.numpy()
     assert len(ids) and processed.unknown_id not in ids
@@ -124,14 +123,14 @@ def test_what_was_learnt_from_a_text_is_found_in_it(tokenization, lower_case, te
 
 @pytest.mark.parametrize("tokenization", ["char", "word"])
 def test_every_learnt_word_or_character_is_used(tokenization):
-    vocabulary = learn_vocabulary(TEXTS, tokenization, 1000, 1)
+    vocabulary = train_vocabulary(TEXTS, tokenization, 1000, 1)
     ids = Preprocessor(vocabulary, tokenization, max_length=500).tokenize(tf.constant(TEXTS)).flat_values
     assert set(np.unique(ids)) == set(range(5, len(vocabulary)))
 
 
 @every_tokenization
 def test_overlong_words_and_lone_surrogates_do_no_harm(tokenization):
-    vocabulary = learn_vocabulary(["ä" * 400 + " ok", "ä" * 400 + " \ud800"] * 3, tokenization, 1000, 1)
+    vocabulary = train_vocabulary(["ä" * 400 + " ok", "ä" * 400 + " \ud800"] * 3, tokenization, 1000, 1)
     ids = Preprocessor(vocabulary, tokenization).tokenize(tf.constant(["ok"]))
     assert vocabulary.id_of("[UNK]") not in ids.flat_values.numpy()
 
@@ -142,10 +141,10 @@ def test_overlong_words_and_lone_surrogates_do_no_harm(tokenization):
         (("wordpice", 100), "did you mean wordpiece?"),
         (("zzz", 100), "wordpiece, char, word"),
         (("char", 5), "more than 5"),
-        (("wordpiece", -1), "given -1"),
+        (("wordpiece", -1), "got -1"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, words):
     with pytest.raises(InputError) as error:
-        learn_vocabulary(TEXTS, *arguments)
+        train_vocabulary(TEXTS, *arguments)
     assert words in str(error.value)

@@ -6,7 +6,7 @@ from keras import ops
 
 from kmha.layers import attention, blockwise_attention, window_attention
 from kmha.layers.attention import MultiHeadAttention
-from kmha.layers.attention_choice import LONG_FROM, blocks_from, in_blocks
+from kmha.layers.attention_options import LONG_FROM, blocks_from, uses_blocks
 from tests.layer_checks import BACKEND, fill_weights, gradients, run, to_numpy
 
 B, T, D = 2, 21, 8
@@ -24,16 +24,16 @@ def small_blocks(monkeypatch):
 
 
 def test_lengths_decide_or_the_longest_where_they_are_not_known():
-    assert not in_blocks(LONG_FROM - 1, LONG_FROM, None) and in_blocks(LONG_FROM, LONG_FROM, None)
+    assert not uses_blocks(LONG_FROM - 1, LONG_FROM, None) and uses_blocks(LONG_FROM, LONG_FROM, None)
     # As many pairs, of texts of different lengths.
-    assert in_blocks(LONG_FROM // 4, 4 * LONG_FROM, None)
+    assert uses_blocks(LONG_FROM // 4, 4 * LONG_FROM, None)
     unknown = object()
-    assert in_blocks(unknown, 3, None) and in_blocks(unknown, 3, LONG_FROM)
-    assert not in_blocks(unknown, 3, LONG_FROM - 1)
+    assert uses_blocks(unknown, 3, None) and uses_blocks(unknown, 3, LONG_FROM)
+    assert not uses_blocks(unknown, 3, LONG_FROM - 1)
     with blocks_from(None):
-        assert not in_blocks(10**6, 10**6, None)
+        assert not uses_blocks(10**6, 10**6, None)
     with blocks_from(5):
-        assert in_blocks(5, 5, None) and not in_blocks(4, 5, None)
+        assert uses_blocks(5, 5, None) and not uses_blocks(4, 5, None)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from kmha.text.special_tokens import SPECIAL_TOKENS
 from kmha.text.tokenizers import normalizer, tokenizer
-from kmha.text.vocabulary import CHUNK_ROWS, CONTINUATION, Tokenization, Vocabulary
+from kmha.text.vocabulary import CHUNK_ROWS, CONTINUATION, SPECIAL_TOKENS, Tokenization, Vocabulary
 
 
 class Pruned(NamedTuple):

@@ -5,10 +5,9 @@ from hypothesis import strategies as st
 
 from kmha.errors import InputError
 from kmha.text.preprocessor import Preprocessor
-from kmha.text.pruning import prune_vocabulary
-from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vocabulary import Vocabulary
-from kmha.text.vocabulary_training import learn_vocabulary
+from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+from kmha.text.vocabulary_pruning import prune_vocabulary
+from kmha.text.vocabulary_training import train_vocabulary
 from tests.bundles import TEXTS
 
 MORE = (
@@ -17,7 +16,7 @@ MORE = (
     "船长在数箱子",
 )
 WHOLE = {
-    tokenization: learn_vocabulary((*TEXTS, *MORE), tokenization, 400, 1, lower_case=True)
+    tokenization: train_vocabulary((*TEXTS, *MORE), tokenization, 400, 1, lower_case=True)
     for tokenization in ("wordpiece", "char", "word")
 }
 texts = st.lists(st.sampled_from([*TEXTS, *MORE, "", "breadcrates", "é", "zq"]), max_size=4)

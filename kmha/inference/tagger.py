@@ -8,15 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.errors import InputError
-from kmha.features import CHARACTER_IDS
-from kmha.inference.length_batches import length_batches
+from kmha.features import CHARACTER_IDS, MAX_WORDS
+from kmha.inference.batching import BATCH_TOKENS, length_batches
 from kmha.layers.crf_decoding import Decoded, decode
-from kmha.tags.schemes import Scheme, spans_of
+from kmha.tags import Scheme, spans_of
 from kmha.text.ragged import Ragged
-from kmha.text.sentence_limits import MOST_WORDS
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 
-BATCH_TOKENS = 8192
 BATCH_WORDS = 8192
 CHUNK_ROWS = 256
 
@@ -24,7 +22,7 @@ CHUNK_ROWS = 256
 Sentence = str | bytes | Sequence[str | bytes]
 
 
-class Tagged(NamedTuple):
+class TaggedSentences(NamedTuple):
     """The tags of some sentences, whose N words lie one after another.
 
     Attributes:
@@ -39,14 +37,14 @@ class Tagged(NamedTuple):
     probabilities: np.ndarray
     path_probabilities: np.ndarray
 
-    def sentences(self) -> Iterator["Tagged"]:
+    def sentences(self) -> Iterator["TaggedSentences"]:
         """Each sentence by itself."""
         ends = np.cumsum(self.lengths)
         for first, end in zip(ends - self.lengths, ends, strict=True):
-            yield Tagged(np.array([end - first]), *(values[first:end] for values in self[1:]))
+            yield TaggedSentences(np.array([end - first]), *(values[first:end] for values in self[1:]))
 
 
-class Decoder:
+class PathDecoder:
     """Finds the best paths of sentences whose words have been scored.
 
     Args:
@@ -61,7 +59,7 @@ class Decoder:
         signature = [tf.TensorSpec([None, None, self.num_tags]), tf.TensorSpec([None, None], tf.int32)]
         self._decode = tf.function(decoded, input_signature=signature, autograph=False)
 
-    def __call__(self, scores: np.ndarray, lengths: np.ndarray) -> Tagged:
+    def __call__(self, scores: np.ndarray, lengths: np.ndarray) -> TaggedSentences:
         """The tags of sentences.
 
         Args:
@@ -79,7 +77,7 @@ class Decoder:
             tag_ids[places] = found.tag_ids.numpy()[mask]
             probabilities[places] = found.marginals.numpy()[mask]
             path[places] = found.path_probabilities.numpy()[mask]
-        return Tagged(lengths, tag_ids, probabilities, path)
+        return TaggedSentences(lengths, tag_ids, probabilities, path)
 
 
 def word_batches(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -124,12 +122,12 @@ class Tagger:
         self.model, self.preprocessor = model, preprocessor
         self.scheme = model.scheme
         self._num_tags = model.num_labels
-        self._decoder = Decoder(model)
+        self._decoder = PathDecoder(model)
         self._words = tf.function(
             preprocessor.words, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
         )
         self._cut = tf.function(
-            lambda words, lengths: preprocessor.cut(Ragged.from_row_lengths(words, lengths), length),
+            lambda words, lengths: preprocessor.encode(Ragged.from_row_lengths(words, lengths), length),
             input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)],
             autograph=False,
         )
@@ -154,9 +152,9 @@ class Tagger:
         for sentence, text in zip(sentences, texts, strict=True):
             where: list[tuple[int, int]] = [] if text is None else next(found)
             given = _words(sentence) if text is None else [text[first:end] for first, end in where]
-            if len(given) > MOST_WORDS:
+            if len(given) > MAX_WORDS:
                 raise InputError(
-                    f"sentence {number + len(words)}: expected at most {MOST_WORDS:,} words, got {len(given):,}"
+                    f"sentence {number + len(words)}: expected at most {MAX_WORDS:,} words, got {len(given):,}"
                 )
             words.append(given)
             bounds.append(None if text is None else where)
@@ -171,7 +169,7 @@ class Tagger:
         splits = found.firsts.row_splits.numpy().tolist()
         return [pairs[first:end] for first, end in zip(splits, splits[1:], strict=False)]
 
-    def tag(self, sentences: Sequence[Sequence[str]]) -> Tagged:
+    def tag(self, sentences: Sequence[Sequence[str]]) -> TaggedSentences:
         """The tags of sentences given as words, whatever their number."""
         lengths = np.array([len(sentence) for sentence in sentences], np.int64)
         return self._decoder(self.scores(sentences), lengths)
@@ -182,13 +180,13 @@ class Tagger:
         scores = [self._chunk(chunk) for chunk in chunks]
         return np.concatenate([*scores, np.zeros((0, self._num_tags), np.float32)])
 
-    def answers(
+    def predict(
         self, sentences: Sequence[Sentence], labels: Sequence[str], number: int = 1
     ) -> list[dict[str, Any]]:
         """What `sentence_answer` tells of each sentence; labels name the tags, and for the rest see `split`."""
         split = self.split(sentences, number)
         rows = zip(split.words, split.bounds, self.tag(split.words).sentences(), strict=True)
-        return [sentence_answer(*row, labels, self.scheme) for row in rows]
+        return [sentence_prediction(*row, labels, self.scheme) for row in rows]
 
     def _chunk(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
         """Scores float32 [N, K] of the words of some sentences."""
@@ -200,13 +198,13 @@ class Tagger:
         scores = np.zeros((len(flat), self._num_tags), np.float32)
         begins = np.cumsum(counts) - counts
         for chosen in length_batches(windows.sequences.row_lengths().numpy(), BATCH_TOKENS):
-            part = self.preprocessor.chosen(cut, chosen)
+            part = self.preprocessor.select_windows(cut, chosen)
             found: Any = self._scores(self.preprocessor.pad(part)).numpy()
-            put_scores(scores, found, begins[chosen], counts[chosen])
+            scatter_scores(scores, found, begins[chosen], counts[chosen])
         return scores
 
 
-def put_scores(scores: np.ndarray, found: np.ndarray, begins: np.ndarray, counts: np.ndarray) -> None:
+def scatter_scores(scores: np.ndarray, found: np.ndarray, begins: np.ndarray, counts: np.ndarray) -> None:
     """Puts the scores of windows where their words to tag lie among all words.
 
     Args:
@@ -219,8 +217,8 @@ def put_scores(scores: np.ndarray, found: np.ndarray, begins: np.ndarray, counts
         scores[begin : begin + count] = window[:count]
 
 
-def sentence_answer(
-    words: Sequence[str], bounds: Any, tagged: Tagged, labels: Sequence[str], scheme: Scheme
+def sentence_prediction(
+    words: Sequence[str], bounds: Any, tagged: TaggedSentences, labels: Sequence[str], scheme: Scheme
 ) -> dict[str, Any]:
     """What the tags of a sentence amount to, as JSON values.
 

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from kmha.errors import InputError
-from kmha.text.special_tokens import SPECIAL_TOKENS
-from kmha.text.vectors import put_vectors, read_vectors
-from kmha.text.vocabulary import Vocabulary
+from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+from kmha.text.word_vectors import assign_vectors, read_vectors
 
 VOCABULARY = Vocabulary([*SPECIAL_TOKENS, "bread", "harbour", "new york", "7", "Paris", "3 4"])
 
@@ -71,11 +70,11 @@ def test_only_the_line_feed_ends_a_line_and_only_the_space_a_field(tmp_path, odd
 @pytest.mark.parametrize(
     ("content", "line", "given"),
     [
-        ("bread 1 2\n", 1, "given 2"),
-        ("bread 1 2 3\nstone 1 2 3 4\n", 2, "given 4"),
-        ("bread 1 2 3\nstone\n", 2, "given 0"),
-        ("2 4\nbread 1 2 3 4\n", 2, "given 4"),
-        ("bread " + "1 " * 300, 1, "given 300"),
+        ("bread 1 2\n", 1, "got 2"),
+        ("bread 1 2 3\nstone 1 2 3 4\n", 2, "got 4"),
+        ("bread 1 2 3\nstone\n", 2, "got 0"),
+        ("2 4\nbread 1 2 3 4\n", 2, "got 4"),
+        ("bread " + "1 " * 300, 1, "got 300"),
     ],
 )
 def test_another_width_is_refused_by_line_and_flag(tmp_path, content, line, given):
@@ -111,7 +110,7 @@ def test_only_the_rows_with_a_vector_change():
     before = 0.02 * generator.normal(size=(len(VOCABULARY), 4)).astype("float32")
     weights = table(before)
     vectors = {6: np.array([1, 2, 3, 4], "float32"), 9: np.array([-4, 0, 2, 1], "float32")}
-    put_vectors(weights, vectors)
+    assign_vectors(weights, vectors)
     after = keras.ops.convert_to_numpy(weights)
     others = [row for row in range(len(VOCABULARY)) if row not in vectors]
     np.testing.assert_array_equal(after[others], before[others])
@@ -124,7 +123,7 @@ def test_only_the_rows_with_a_vector_change():
 def test_no_vectors_change_nothing():
     before = np.ones((3, 2))
     weights = table(before)
-    put_vectors(weights, {})
+    assign_vectors(weights, {})
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(weights), before)
 
 
@@ -132,6 +131,6 @@ def test_no_vectors_change_nothing():
 @pytest.mark.parametrize("fill", [0.0, 0.5])
 def test_vectors_without_spread_stay_of_their_size(row, fill):
     weights = table(np.full((3, 2), fill))
-    put_vectors(weights, {1: np.array(row, "float32")})
+    assign_vectors(weights, {1: np.array(row, "float32")})
     after = keras.ops.convert_to_numpy(weights)
     np.testing.assert_array_equal(after, [[fill, fill], row, [fill, fill]])

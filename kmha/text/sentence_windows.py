@@ -25,12 +25,12 @@ class Windows(NamedTuple):
     sentences: Any
 
 
-def longest_word(tokens: int) -> int:
+def max_word_tokens(tokens: int) -> int:
     """Tokens that a word may have so that windows of `tokens` tokens, half a window apart, hold each word whole."""
     return tokens // 2
 
 
-def cut_windows(pieces, word_splits, tokens: int, start_id: int, end_id: int) -> Windows:
+def split_windows(pieces, word_splits, tokens: int, start_id: int, end_id: int) -> Windows:
     """Cuts sentences into windows, half a window apart.
 
     Args:

@@ -8,15 +8,18 @@ from hypothesis import strategies as st
 from seqeval.scheme import IOB1, IOB2, IOBES, Tokens
 
 from kmha.errors import InputError
-from kmha.tags.letters import SCHEMES, Scheme, prefixes, split_tag
-from kmha.tags.schemes import (
+from kmha.tags import (
+    SCHEMES,
+    Scheme,
     Span,
     allowed_transitions,
-    broken,
+    broken_words,
     detect_scheme,
     missing_tags,
-    repaired,
+    prefixes,
+    repair_tags,
     spans_of,
+    split_tag,
     strict_spans_of,
     tags_of,
 )
@@ -80,7 +83,7 @@ def test_three_words_have_an_inside():
 def test_word_segmentation_has_one_nameless_type():
     tags = list("BESBME")
     assert spans_of(tags, "bmes") == [Span(0, 2, ""), Span(2, 3, ""), Span(3, 6, "")]
-    assert repaired(tags, "bmes") == tags
+    assert repair_tags(tags, "bmes") == tags
     assert detect_scheme([tags]) == "bmes"
     assert missing_tags("BES", "bmes") == ["M"]
 
@@ -89,7 +92,9 @@ def test_without_a_scheme_each_word_stands_for_itself():
     tags = ["NOUN", "NOUN", "O", "B-x"]
     assert spans_of(tags, "none") == strict_spans_of(tags, "none")
     assert spans_of(tags, "none") == [Span(place, place + 1, tag) for place, tag in enumerate(tags)]
-    assert repaired(tags, "none") == tags and broken(tags, "none") == [] == missing_tags(tags, "none")
+    assert repair_tags(tags, "none") == tags and broken_words(tags, "none") == [] == missing_tags(
+        tags, "none"
+    )
 
 
 @pytest.mark.parametrize("scheme", WITH_SPANS)
@@ -99,7 +104,7 @@ def test_what_may_stand_is_what_spells_spans(scheme, length):
     names = all_tags(scheme, tuple(types))
     spelt = {tuple(tags_of(spans, length, scheme)): spans for spans in span_sets(length, types)}
     for tags in itertools.product(names, repeat=length):
-        assert (tags in spelt) == obeys(list(tags), names, scheme) == (broken(tags, scheme) == [])
+        assert (tags in spelt) == obeys(list(tags), names, scheme) == (broken_words(tags, scheme) == [])
         if tags in spelt:
             assert spans_of(tags, scheme) == strict_spans_of(tags, scheme) == spelt[tags]
 
@@ -108,10 +113,10 @@ def test_what_may_stand_is_what_spells_spans(scheme, length):
 @given(data=st.data())
 def test_repair_leaves_good_sequences_alone_and_mends_the_others(scheme, data):
     tags = data.draw(sequences(scheme))
-    mended = repaired(tags, scheme)
+    mended = repair_tags(tags, scheme)
     assert obeys(mended, all_tags(scheme), scheme)
-    assert repaired(mended, scheme) == mended
-    assert (mended == tags) == (broken(tags, scheme) == [])
+    assert repair_tags(mended, scheme) == mended
+    assert (mended == tags) == (broken_words(tags, scheme) == [])
     assert [tag == "O" for tag in mended] == [tag == "O" for tag in tags]
     assert [split_tag(tag, scheme)[1] for tag in mended] == [split_tag(tag, scheme)[1] for tag in tags]
     assert set(mended) <= {*tags, *missing_tags(tags, scheme)}
@@ -127,7 +132,7 @@ def test_words_that_are_broken_are_those_the_table_forbids(scheme, data):
     if ids:
         expected |= {0} if not start[ids[0]] else set()
         expected |= {len(ids) - 1} if not end[ids[-1]] else set()
-    assert broken(tags, scheme) == sorted(expected)
+    assert broken_words(tags, scheme) == sorted(expected)
 
 
 @pytest.mark.parametrize("scheme", WITH_SPANS)
@@ -152,7 +157,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("scheme, tags, places, kept, strict", BROKEN)
 def test_broken_sequences(scheme, tags, places, kept, strict):
-    assert broken(tags.split(), scheme) == places
+    assert broken_words(tags.split(), scheme) == places
     assert spans_of(tags.split(), scheme) == kept
     assert strict_spans_of(tags.split(), scheme) == strict
 
@@ -200,7 +205,7 @@ def test_missing_tags_are_those_of_the_same_types():
 
 @pytest.mark.parametrize("tag", ["M-A", "E", "PER", "B-", "", "O-A", "BI-A", "b-A"])
 def test_a_tag_that_the_scheme_does_not_have(tag):
-    for call in (spans_of, strict_spans_of, broken, repaired, allowed_transitions):
+    for call in (spans_of, strict_spans_of, broken_words, repair_tags, allowed_transitions):
         with pytest.raises(InputError, match="scheme bio: expected O, B-TYPE, I-TYPE; got"):
             call([tag], "bio")
 

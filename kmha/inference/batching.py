@@ -1,0 +1,80 @@
+"""Rows of texts for prediction: validation, chunks of a stream, batches of similar length."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from kmha.errors import InputError
+
+# Rows that are tokenized at once, and the maximum of padded tokens in one batch.
+CHUNK_ROWS = 1024
+BATCH_TOKENS = 8192
+
+Text = str | bytes
+# One input of a model: a text, a pair of texts, or the words of a sentence.
+TextRow = Text | Sequence[Text]
+Row = TypeVar("Row")
+
+
+def chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
+    """Yields lists of at most `size` rows; rows read before an InputError are yielded before it is raised."""
+    chunk: list[Row] = []
+    failure = None
+    try:
+        for row in rows:
+            chunk.append(row)
+            if len(chunk) == size:
+                yield chunk
+                chunk = []
+    except InputError as error:
+        failure = error
+    yield chunk
+    if failure is not None:
+        raise failure
+
+
+def text_columns(rows: Sequence[Any], num_texts: int) -> list[list[Any]]:
+    """Transposes rows to one list per text; raises InputError if a row has a different number of texts."""
+    if num_texts == 1:
+        return [list(rows)]
+    for row in rows:
+        if not isinstance(row, list | tuple) or len(row) != num_texts:
+            actual = "one text" if isinstance(row, str | bytes) else type(row).__name__
+            raise InputError(f"rows must be pairs of texts, got {actual}")
+    return [[row[index] for row in rows] for index in range(num_texts)]
+
+
+def encode_texts(texts: Sequence[Text], max_bytes: int) -> list[bytes]:
+    """Encodes texts as UTF-8 and truncates them to about as many bytes as the tokenizer reads.
+
+    Raises:
+        InputError: An item is not a text.
+    """
+    encoded = []
+    for text in texts:
+        if not isinstance(text, str | bytes):
+            raise InputError(f"texts must be strings, got {type(text).__name__}")
+        start = text[:max_bytes]
+        encoded.append(start if isinstance(start, bytes) else start.encode("utf-8", "replace"))
+    return encoded
+
+
+def length_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
+    """Groups rows of similar length into batches, shortest first, to reduce padding.
+
+    Args:
+        lengths: Tokens of each row, integers [R].
+        max_tokens: Maximum of padded tokens in a batch; a longer row is a batch of its own.
+
+    Yields:
+        Row indices, integers [b], in ascending order of length.
+    """
+    order = np.argsort(lengths, kind="stable")
+    first = 0
+    while first < len(order):
+        end = first + 1
+        while end < len(order) and (end - first + 1) * lengths[order[end]] <= max_tokens:
+            end += 1
+        yield order[first:end]
+        first = end

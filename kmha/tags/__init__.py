@@ -1,1 +1,0 @@
-"""Tag schemes, spans and tagger predictions."""
