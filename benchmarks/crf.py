@@ -1,8 +1,9 @@
 """python -m benchmarks.crf [--rounds 15]
 
-The CRF beside what it is used with, alternated in one process. Loss and gradient at batch 32, length 128, 28 tags,
-beside two encoder blocks of d 256 and beside the same loss by `keras.ops.scan`; the best path in TFLite (batch 1)
-beside encoders. Random weights: time does not depend on them. A table of medians on stdout.
+Measures the CRF layer. Training: loss and gradient at batch 32, length 128, 28 tags, compared with two
+encoder blocks of width 256 and with the same loss through `keras.ops.scan`. Inference: the best path in
+TFLite (batch 1), compared with encoders. The calls alternate in one process; weights are random. A table of
+medians on stdout.
 """
 
 import argparse
@@ -32,13 +33,13 @@ WIDTHS = (64, 128)
 
 
 def scanned_log_likelihood(potentials: Potentials, tag_ids):
-    """The same, as one would write it with `keras.ops.scan`: a sum in logarithms for each word."""
+    """The log-likelihood with `keras.ops.scan`: one logsumexp per word."""
     emissions, word_mask, transitions, start, end = potentials
     words = ops.transpose(emissions[:, 1:], (1, 0, 2))
     mask = ops.expand_dims(ops.transpose(ops.cast(word_mask[:, 1:], "float32")), -1)
 
-    def step(state, given):
-        word, here = given[..., :-1], given[..., -1:]
+    def step(state, inputs):
+        word, here = inputs[..., :-1], inputs[..., -1:]
         after = ops.logsumexp(ops.expand_dims(state, 2) + transitions, axis=1) + word
         state = here * after + (1 - here) * state
         return state, state
@@ -48,15 +49,15 @@ def scanned_log_likelihood(potentials: Potentials, tag_ids):
 
 
 def loss_and_gradient(log_likelihood: Callable, jit_compile: bool) -> Callable:
-    """A function without arguments that computes both for one batch of random sentences."""
+    """A function without arguments that computes both for a random batch."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(WIDTH // 2, WIDTH + 1, (ROWS, 1))
     mask = tf.constant(np.arange(WIDTH) < lengths, tf.int32)
     tag_ids = tf.constant(rng.integers(0, TAGS, (ROWS, WIDTH)), tf.int32)
-    shut = rng.random((TAGS, TAGS)) < 0.3
+    forbidden = rng.random((TAGS, TAGS)) < 0.3
     arrays = [
         rng.normal(size=(ROWS, WIDTH, TAGS)),
-        np.where(shut, FORBIDDEN, rng.normal(size=shut.shape)),
+        np.where(forbidden, FORBIDDEN, rng.normal(size=forbidden.shape)),
         *rng.normal(size=(2, TAGS)),
     ]
     parts = [tf.constant(array, tf.float32) for array in arrays]
@@ -73,7 +74,7 @@ def loss_and_gradient(log_likelihood: Callable, jit_compile: bool) -> Callable:
 
 
 def two_blocks(jit_compile: bool) -> Callable:
-    """Forward and backward of two encoder blocks of d 256 for a batch of the same size."""
+    """Forward and backward pass of two encoder blocks of width 256 for a batch of the same size."""
     blocks = [EncoderBlock(8, 1024, name=f"block_{index}") for index in range(2)]
     for block in blocks:
         block.build((ROWS, WIDTH, 256))
@@ -94,13 +95,13 @@ def two_blocks(jit_compile: bool) -> Callable:
     return lambda: compiled()[0].numpy()
 
 
-def on_device(function: Callable, kept: list, shape: tuple[int, ...]) -> Callable:
-    """The function of one float32 input as TFLite, on one thread; `kept` are its variables."""
+def to_tflite(function: Callable, variables: list, shape: tuple[int, ...]) -> Callable:
+    """Converts a function of one float32 input to TFLite; returns a call on one thread."""
     from ai_edge_litert.interpreter import Interpreter
 
     with tempfile.TemporaryDirectory() as folder:
         module = tf.Module()
-        module.kept = kept
+        module.kept = variables
         module.call = tf.function(
             function, input_signature=[tf.TensorSpec(shape, tf.float32)], autograph=False
         )
@@ -114,17 +115,17 @@ def on_device(function: Callable, kept: list, shape: tuple[int, ...]) -> Callabl
     return interpreter.invoke
 
 
-def decoder(how: Callable, width: int) -> Callable:
-    """The best path of one sentence, in TFLite; `how` makes a dictionary of answers from potentials."""
+def decoder(decode: Callable, width: int) -> Callable:
+    """The best path of one sentence in TFLite; `decode` returns a dictionary of outputs from potentials."""
     crf = CRF(TAGS, (1 - np.eye(TAGS, k=3, dtype=int)).tolist())
     crf.build()
     mask = tf.ones((1, width), tf.int32)
-    kept = [weight.value for weight in crf.weights]
-    return on_device(lambda emissions: how(crf(emissions, mask)), kept, (1, width, TAGS))
+    variables = [weight.value for weight in crf.weights]
+    return to_tflite(lambda emissions: decode(crf(emissions, mask)), variables, (1, width, TAGS))
 
 
 def encoder(layers: int, size: int, width: int) -> Callable:
-    """The blocks of an encoder for one sentence, in TFLite."""
+    """Encoder blocks for one sentence in TFLite."""
     blocks = [EncoderBlock(size // 32, 4 * size, name=f"block_{index}") for index in range(layers)]
     for block in blocks:
         block.build((1, width, size))
@@ -135,12 +136,12 @@ def encoder(layers: int, size: int, width: int) -> Callable:
             hidden = block(hidden, attention_mask=mask)
         return {"hidden": hidden}
 
-    kept = [variable.value for block in blocks for variable in block.variables]
-    return on_device(encode, kept, (1, width, size))
+    variables = [variable.value for block in blocks for variable in block.variables]
+    return to_tflite(encode, variables, (1, width, size))
 
 
 def device_calls(width: int) -> dict[str, Callable]:
-    """Decoders and encoders of that width by name."""
+    """Decoders and encoders of this sentence length by name."""
     calls = {
         "viterbi": decoder(lambda potentials: {"tag_ids": viterbi(potentials)}, width),
         "decode": decoder(lambda potentials: decode(potentials)._asdict(), width),
@@ -149,7 +150,7 @@ def device_calls(width: int) -> dict[str, Callable]:
 
 
 def medians(calls: dict[str, Callable], rounds: int) -> dict[str, float]:
-    """Milliseconds of each, alternated; what the first two rounds take (tracing) is left out."""
+    """Median milliseconds of alternating calls, without the first two rounds (tracing)."""
     times = {name: [] for name in calls}
     for _ in range(rounds + 2):
         for name, call in calls.items():
@@ -182,7 +183,7 @@ def main() -> int:
         print(f"  {name:22} {value:8.2f}")
     print(f"  crf / two blocks       {found['crf'] / found['two blocks d 256']:8.3f}")
     print(f"  crf / two blocks, XLA  {found['crf, XLA'] / found['two blocks d 256, XLA']:8.3f}")
-    # The gradient of a scan does not compile under XLA: there is nothing else to hold XLA against.
+    # The gradient of a scan does not compile under XLA, so the scan without XLA is the only reference.
     print(f"  scan / crf             {found['ops.scan'] / found['crf']:8.2f}")
     print(f"  scan / crf, XLA        {found['ops.scan'] / found['crf, XLA']:8.2f}")
     for width in WIDTHS:

@@ -1,8 +1,8 @@
 """python -m benchmarks.document_lengths [--lengths 256 512 1024 2048] [--rounds 7]
 
-Processor time of a document read whole and read in windows, by its length: an answer, and forward and backward as in
-training. Untrained classifiers of the default shape, one document a batch, in turns; the median round, in milliseconds,
-as JSON lines on stdout.
+Measures processor time by document length for two classifiers: full attention over the document, and windows.
+Times a prediction, and a forward and backward pass. Untrained models of the default shape, batches of one
+document, alternating calls; medians in milliseconds as JSON lines on stdout.
 """
 
 import argparse
@@ -24,31 +24,31 @@ VOCABULARY, LABELS = 16_000, 4
 
 
 def calls(longest: int) -> dict[str, dict[str, Callable]]:
-    """By how a document is read, what answers it and what learns from it."""
+    """For each way to read a document, its functions: answer (predict) and learn (forward and backward pass)."""
     shape: dict[str, Any] = {"num_layers": 2, "ngram_buckets": 131_071}
     whole = TextClassifier(EncoderConfig(VOCABULARY, max_length=longest, **shape), LABELS)
     windows: dict[str, Any] = {"window": WINDOW, "window_overlap": OVERLAP}
-    cut = TextClassifier(EncoderConfig(VOCABULARY, max_length=WINDOW, **shape), LABELS, **windows)
+    windowed = TextClassifier(EncoderConfig(VOCABULARY, max_length=WINDOW, **shape), LABELS, **windows)
     found = {}
-    for name, model in (("whole", whole), ("windows", cut)):
+    for name, model in (("whole", whole), ("windows", windowed)):
         model.build()
-        found[name] = {"answer": _answer(model), "learn": _learn(model)}
+        found[name] = {"answer": _predict_function(model), "learn": _gradient_function(model)}
     return found
 
 
-def _answer(model: TextClassifier) -> Callable:
+def _predict_function(model: TextClassifier) -> Callable:
     return tf.function(
         lambda features: model(features, training=False), reduce_retracing=True, autograph=False
     )
 
 
-def _learn(model: TextClassifier) -> Callable:
-    def learn(features):
+def _gradient_function(model: TextClassifier) -> Callable:
+    def gradient(features):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(model(features, training=True) ** 2)
         return tape.gradient(loss, [each.value for each in model.trainable_variables])
 
-    return tf.function(learn, reduce_retracing=True, autograph=False)
+    return tf.function(gradient, reduce_retracing=True, autograph=False)
 
 
 def document(length: int) -> dict[str, tf.Tensor]:
@@ -64,19 +64,19 @@ def document(length: int) -> dict[str, tf.Tensor]:
 
 
 def main() -> int:
-    """Times every length."""
+    """Measures every length."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 512, 1024, 2048])
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    asked = calls(max(options.lengths))
+    functions = calls(max(options.lengths))
     for length in options.lengths:
         features, taken = document(length), {}
-        # The first round traces and wakes the caches.
+        # The first round traces and warms the caches up.
         for turn in range(options.rounds + 1):
-            for name, each in asked.items():
+            for name, each in functions.items():
                 for kind, call in each.items():
                     began = time.process_time()
                     call(features)

@@ -1,10 +1,11 @@
 """python -m benchmarks.documents --news FOLDER --filler FOLDER --out FOLDER [--rows 1500] [--test-rows 600]
 
-Long documents whose label stands late: sentences about anything, then two rows of news of one label, then sentences
-again. The same documents cut off, read whole, and read in windows: accuracy, processor time and memory of each, as JSON
-lines on stdout. Fits that stand in --out are not made again.
+Trains classifiers on long documents whose label depends on text near the end: unrelated sentences, then two
+news rows of one label, then sentences again. Compares truncation, full length and windows: accuracy,
+processor time and memory as JSON lines on stdout. Existing runs in --out are reused.
 
-The news are train.csv and test.csv with the columns text and label, the sentences train.conll and test.conll.
+--news holds train.csv and test.csv with the columns text and label; --filler holds train.conll and
+test.conll.
 """
 
 import argparse
@@ -28,12 +29,12 @@ SETTINGS = {
     "windows of 256, max": [*WINDOW, "--classify.window-pooling=max"],
     "windows of 128, mean": [WINDOW[0], "--classify.window=128", "--classify.window-overlap=32"],
 }
-# Of all: as many rows a batch, and as many epochs, whatever a row costs.
+# For all settings: the same rows per batch and the same number of epochs.
 COMMON = ["--train.epochs=4", "--train.batch-rows=16", "--train.batch-tokens=32768", "--no-report"]
 
 
 def sentences(path: Path) -> list[str]:
-    """The sentences of a CoNLL file, a space between two words."""
+    """The sentences of a CoNLL file, with spaces between words."""
     blocks = path.read_text("utf-8").split("\n\n")
     return [" ".join(line.split("\t")[0] for line in block.splitlines()) for block in blocks if block]
 
@@ -50,12 +51,12 @@ def news(path: Path) -> dict[str, list[str]]:
 def documents(
     by_label: dict[str, list[str]], filler: list[str], count: int, seed: int
 ) -> Iterator[tuple[str, str]]:
-    """Text and label of some documents; no row of news stands in two."""
+    """Yields text and label of documents; each news row is used once."""
     rng = random.Random(seed)
     labels = sorted(by_label)
-    rest = {label: rng.sample(texts, len(texts)) for label, texts in by_label.items()}
+    unused = {label: rng.sample(texts, len(texts)) for label, texts in by_label.items()}
 
-    def about_anything(words: int) -> list[str]:
+    def filler_sentences(words: int) -> list[str]:
         found: list[str] = []
         while sum(len(each.split()) for each in found) < words:
             found.append(rng.choice(filler))
@@ -63,19 +64,22 @@ def documents(
 
     for number in range(count):
         label = labels[number % len(labels)]
-        told = [rest[label].pop() for _ in range(NEWS)]
-        before, after = about_anything(rng.randint(*WORDS_BEFORE)), about_anything(rng.randint(*WORDS_AFTER))
-        yield " ".join([*before, *told, *after]), label
+        topic = [unused[label].pop() for _ in range(NEWS)]
+        before, after = (
+            filler_sentences(rng.randint(*WORDS_BEFORE)),
+            filler_sentences(rng.randint(*WORDS_AFTER)),
+        )
+        yield " ".join([*before, *topic, *after]), label
 
 
 def write(path: Path, rows: Iterator[tuple[str, str]]) -> None:
-    """A CSV with the columns text and label."""
+    """Writes a CSV with the columns text and label."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "label"), *rows])
 
 
 def figures(name: str, run: Path) -> dict:
-    """What a finished fit scores and costs."""
+    """Scores and cost of a finished fit."""
     metrics = json.loads((run / "metrics.json").read_text("utf-8"))
     tokens = metrics["tokens"]["train"]["tokens"]
     epochs = [tokens / epoch["tokens_per_cpu_second"] for epoch in metrics["history"]]
@@ -92,14 +96,14 @@ def figures(name: str, run: Path) -> dict:
 
 
 def main() -> int:
-    """Makes the documents and the fits."""
+    """Generates the documents and trains the models."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name in ("news", "filler", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True, help="folder")
     parser.add_argument("--rows", type=int, default=1500, help="documents to train on")
-    parser.add_argument("--test-rows", type=int, default=600, help="documents to judge by")
+    parser.add_argument("--test-rows", type=int, default=600, help="documents to evaluate on")
     parser.add_argument(
         "--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS), metavar="NAME"
     )
@@ -114,7 +118,7 @@ def main() -> int:
     for index, name in enumerate(options.settings):
         run = options.out / name.replace(", ", "-").replace(" ", "-")
         if not (run / "metrics.json").exists():
-            # The baseline reads the texts whole, whatever the model does: once is enough.
+            # The baseline always uses the full texts, so it is trained once.
             baseline = [] if index == 0 else ["--no-baseline"]
             command = [sys.executable, "-m", "training.fit", *data, f"--out={run}", *COMMON, *baseline]
             subprocess.run([*command, *SETTINGS[name], *flags], check=True, stdout=subprocess.DEVNULL)

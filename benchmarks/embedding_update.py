@@ -1,7 +1,8 @@
 """python benchmarks/embedding_update.py [--rounds 15] [--vocabulary-size 16000]
 
-A training step of the default model with row-wise and with dense updates of its tables, and forward and
-backward without any update, alternated in one process: one JSON object of medians on stdout.
+Measures a training step of the default model with row-wise and with dense updates of the embedding tables,
+and a forward and backward pass without an update. The steps alternate in one process; one JSON object of
+medians on stdout.
 """
 
 import argparse
@@ -18,7 +19,7 @@ ROWS, LENGTH, LABELS = 64, 32, 10
 
 
 def random_batch(vocabulary_size: int, seed: int) -> dict:
-    """Token ids that are drawn as those of a language are: few often, most hardly ever."""
+    """Token ids from a Zipf distribution, as in natural language."""
     rng = np.random.default_rng(seed)
     token_ids = np.minimum(rng.zipf(1.3, (ROWS, LENGTH)) + 4, vocabulary_size - 1).astype(np.int32)
     features = {
@@ -31,7 +32,7 @@ def random_batch(vocabulary_size: int, seed: int) -> dict:
 
 
 def main() -> int:
-    """Times the three in turn."""
+    """Measures the three steps."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -49,7 +50,7 @@ def main() -> int:
     from training.losses.classification import softmax_cross_entropy
 
     class DenseStep(TrainingStep):
-        """The same step with gradients as large as the tables."""
+        """The same step with dense gradients of the tables."""
 
         def _gradients(self, batch, scale):
             gradients, total, weight = super()._gradients(batch, scale)
@@ -68,11 +69,11 @@ def main() -> int:
         variables = [variable.value for variable in model.trainable_variables]
         optimizer = AdamW(variables, lambda step: tf.constant(1e-3))
         steps[name] = kind(model, softmax_cross_entropy, optimizer, tf.distribute.get_strategy())
-    alone = tf.function(steps["row_wise"]._gradients, reduce_retracing=True, autograph=False)
+    gradients_only = tf.function(steps["row_wise"]._gradients, reduce_retracing=True, autograph=False)
     calls = {
         "row_wise": lambda batch: float(steps["row_wise"](batch)["loss"]),
         "dense": lambda batch: float(steps["dense"](batch)["loss"]),
-        "forward_backward": lambda batch: float(alone(batch, tf.constant(1.0))[1]),
+        "forward_backward": lambda batch: float(gradients_only(batch, tf.constant(1.0))[1]),
     }
     wall: dict[str, list[float]] = {name: [] for name in calls}
     cpu: dict[str, list[float]] = {name: [] for name in calls}
@@ -84,9 +85,9 @@ def main() -> int:
             wall[name].append(1000 * (time.perf_counter() - started[0]))
             cpu[name].append(1000 * (time.process_time() - started[1]))
     result: dict[str, object] = {}
-    # CPU time of all threads stays meaningful while others use the machine.
+    # CPU time of all threads is meaningful even on a shared machine.
     for kind, times in (("wall", wall), ("cpu", cpu)):
-        # The first two rounds trace and warm up.
+        # The first two rounds are warm-up.
         medians = {name: round(statistics.median(values[2:]), 1) for name, values in times.items()}
         ratios = [dense / rows for dense, rows in zip(times["dense"][2:], times["row_wise"][2:], strict=True)]
         quartiles = [round(value, 2) for value in statistics.quantiles(ratios, n=4)]

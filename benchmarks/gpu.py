@@ -1,9 +1,10 @@
 """python benchmarks/gpu.py [--precision bfloat16] [--shapes 64x128 16x512] [--rounds 7] [--torch-python PYTHON]
 
-Forward and backward pass of kmha's classifier on Keras' JAX backend, compiled by XLA, beside Hugging Face's BERT in
-PyTorch and PyTorch's own encoder (both attend by its fused SDPA), in turns on the same ids. Needs no TensorFlow: a
-GPU machine with JAX, keras and perhaps PyTorch is enough; without a GPU it runs on the processor and says so. Tokens a
-second, their ratios and the share of the rate of matrix products measured by JAX in the same rounds, JSON on stdout.
+Measures the forward and backward pass of kmha's classifier on Keras' JAX backend, compiled by XLA. Compares
+it with Hugging Face's BERT in PyTorch and with PyTorch's own encoder (both use fused SDPA) on the same ids,
+in alternating rounds. Requires JAX and keras, optionally PyTorch, but no TensorFlow; without a GPU it runs on
+the CPU. JSON on stdout: tokens per second, their ratios, and the share of the matrix multiplication speed
+that JAX reaches in the same rounds.
 """
 
 import argparse
@@ -34,7 +35,7 @@ Step = Callable[[], None]
 
 
 def random_ids(rows: int, length: int):
-    """Token ids without padding, and labels."""
+    """Random token ids without padding, and labels."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -43,7 +44,7 @@ def random_ids(rows: int, length: int):
 
 
 def kmha_steps(precision: str, shapes: list[tuple[int, int]]) -> tuple[str, list[Step], Step]:
-    """The device, a step for each shape, and 10 matrix products; all wait until the device is done."""
+    """The device, a step for each shape, and 10 matrix multiplications; all wait until the device is done."""
     os.environ["KERAS_BACKEND"] = "jax"
     import jax
     import jax.numpy as jnp
@@ -72,11 +73,11 @@ def kmha_steps(precision: str, shapes: list[tuple[int, int]]) -> tuple[str, list
     def step_of(rows: int, length: int) -> Step:
         ids, labels = random_ids(rows, length)
         features = {TOKEN_IDS: ids, SEGMENT_IDS: np.zeros_like(ids), PADDING_MASK: np.ones_like(ids)}
-        given = jax.device_put((features, labels))
+        inputs = jax.device_put((features, labels))
 
         def step() -> None:
             nonlocal others
-            (_, others), gradients = compute(weights, others, *given)
+            (_, others), gradients = compute(weights, others, *inputs)
             jax.block_until_ready(gradients)
 
         return step
@@ -101,8 +102,8 @@ def torch_steps(name: str, precision: str, shapes: list[tuple[int, int]]) -> tup
     import torch  # pyright: ignore[reportMissingImports]
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    longest = max(length for _, length in shapes)
-    model = (_huggingface(longest) if name == "huggingface" else _sdpa(longest)).to(device).train()
+    max_length = max(length for _, length in shapes)
+    model = (_huggingface(max_length) if name == "huggingface" else _sdpa(max_length)).to(device).train()
 
     def step_of(rows: int, length: int) -> Step:
         ids, labels = (torch.from_numpy(each).long().to(device) for each in random_ids(rows, length))
@@ -120,13 +121,13 @@ def torch_steps(name: str, precision: str, shapes: list[tuple[int, int]]) -> tup
     return torch.cuda.get_device_name() if device == "cuda" else "cpu", [step_of(*shape) for shape in shapes]
 
 
-def _huggingface(longest: int):
+def _huggingface(max_length: int):
     import torch  # pyright: ignore[reportMissingImports]
     import transformers  # pyright: ignore[reportMissingImports]
 
     from training.speed.torch_trainer import bert_config
 
-    config = bert_config(SIZES, longest)
+    config = bert_config(SIZES, max_length)
 
     class Logits(torch.nn.Module):
         def __init__(self):
@@ -139,7 +140,7 @@ def _huggingface(longest: int):
     return Logits()
 
 
-def _sdpa(longest: int):
+def _sdpa(max_length: int):
     import torch  # pyright: ignore[reportMissingImports]
 
     dim = SIZES["hidden_dim"]
@@ -148,7 +149,7 @@ def _sdpa(longest: int):
         def __init__(self):
             super().__init__()
             self.tokens = torch.nn.Embedding(SIZES["vocabulary_size"], dim)
-            self.positions = torch.nn.Parameter(torch.zeros(longest, dim))
+            self.positions = torch.nn.Parameter(torch.zeros(max_length, dim))
             block = torch.nn.TransformerEncoderLayer(
                 dim, SIZES["num_heads"], SIZES["intermediate_dim"], 0.1, "gelu", batch_first=True
             )
@@ -161,9 +162,9 @@ def _sdpa(longest: int):
     return Encoder()
 
 
-def learn(name: str, precision: str, shapes: list[tuple[int, int]]) -> None:
-    """Answers requests on stdin: how long so many steps of a shape take, or matrix products."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+def run_trainer(name: str, precision: str, shapes: list[tuple[int, int]]) -> None:
+    """Worker process: measures steps of a shape, or matrix multiplications, for each request on stdin."""
+    responses = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     matmuls = None
     if name == "kmha":
@@ -171,22 +172,22 @@ def learn(name: str, precision: str, shapes: list[tuple[int, int]]) -> None:
     else:
         device, steps = torch_steps(name, precision, shapes)
     for step in (*steps, *filter(None, [matmuls])):
-        step()  # compiling, and what else happens once
-    print(json.dumps({"device": device}), file=answers, flush=True)
+        step()  # warm-up and compilation
+    print(json.dumps({"device": device}), file=responses, flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        step = matmuls if asked["shape"] is None else steps[asked["shape"]]
+        request = json.loads(line)
+        step = matmuls if request["shape"] is None else steps[request["shape"]]
         assert step is not None
         began = time.perf_counter()
-        for _ in range(asked["steps"]):
+        for _ in range(request["steps"]):
             step()
-        seconds = (time.perf_counter() - began) / asked["steps"]
-        flops = getattr(matmuls, "flops", 0) / seconds if asked["shape"] is None else None
-        print(json.dumps({"seconds": seconds, "flops_per_second": flops}), file=answers, flush=True)
+        seconds = (time.perf_counter() - began) / request["steps"]
+        flops = getattr(matmuls, "flops", 0) / seconds if request["shape"] is None else None
+        print(json.dumps({"seconds": seconds, "flops_per_second": flops}), file=responses, flush=True)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Lets all learners take turns; what was found, JSON values."""
+    """Runs all trainers in alternating rounds; returns JSON values."""
     shapes = options.shapes
     python = options.torch_python or sys.executable
     peers = [
@@ -195,7 +196,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         if has_package(package, python)
     ]
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    players = {
+    workers = {
         name: WorkerProcess(
             [
                 sys.executable if name == "kmha" else python,
@@ -208,15 +209,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for name in ("kmha", *peers)
     }
     try:
-        devices = {name: player.listen()["device"] for name, player in players.items()}
+        devices = {name: worker.listen()["device"] for name, worker in workers.items()}
         found = []
         for number, (rows, length) in enumerate(shapes):
-            seconds: dict[str, list[float]] = {name: [] for name in players}
-            rates = []
+            seconds: dict[str, list[float]] = {name: [] for name in workers}
+            matmul_speeds = []
             for _ in range(options.rounds):
-                rates.append(players["kmha"].ask(shape=None, steps=1)["flops_per_second"])
-                for name, player in players.items():
-                    seconds[name].append(player.ask(shape=number, steps=options.steps)["seconds"])
+                matmul_speeds.append(workers["kmha"].ask(shape=None, steps=1)["flops_per_second"])
+                for name, worker in workers.items():
+                    seconds[name].append(worker.ask(shape=number, steps=options.steps)["seconds"])
             flops = step_flops(SIZES, [(rows, length)])
             found += [
                 {
@@ -228,19 +229,19 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                     ),
                     "matmul_share": round(
                         statistics.median(
-                            flops / time / rate for time, rate in zip(times, rates, strict=True)
+                            flops / time / speed for time, speed in zip(times, matmul_speeds, strict=True)
                         ),
                         3,
                     ),
-                    "matmul_tflops": round(statistics.median(rates) / 1e12, 3),
+                    "matmul_tflops": round(statistics.median(matmul_speeds) / 1e12, 3),
                 }
                 for name, times in seconds.items()
             ]
-            for each in found[-len(players) :]:
+            for each in found[-len(workers) :]:
                 print(json.dumps(each), file=sys.stderr, flush=True)
     finally:
-        for player in players.values():
-            player.end()
+        for worker in workers.values():
+            worker.end()
     return {"devices": devices, "precision": options.precision, "sizes": SIZES, "found": found}
 
 
@@ -250,19 +251,23 @@ def _shape(text: str) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Runs the benchmark, or one of its learners."""
+    """Runs the benchmark, or one of its worker processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="bfloat16")
     parser.add_argument(
-        "--shapes", nargs="+", type=_shape, default=[(64, 128), (16, 512)], help="rows x length of batches"
+        "--shapes",
+        nargs="+",
+        type=_shape,
+        default=[(64, 128), (16, 512)],
+        help="rows x length of the batches",
     )
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=10, help="of each in a round")
+    parser.add_argument("--steps", type=int, default=10, help="steps per round")
     parser.add_argument("--torch-python", default="", help="Python that has torch and transformers")
     parser.add_argument("--learner", choices=["kmha", "huggingface", "sdpa"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.learner:
-        learn(options.learner, options.precision, options.shapes)
+        run_trainer(options.learner, options.precision, options.shapes)
         return 0
     try:
         print(json.dumps(measure(options)))

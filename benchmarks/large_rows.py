@@ -1,9 +1,9 @@
 """python benchmarks/large_rows.py FROM.csv TO.csv [--rows 5000000] [--seed 0]
 
-Writes many rows: those of a file with the columns text and label, over and over, each time with other noise. A word
-is left out, two neighbours change places, and a random number stands at the end, so that no two rows are quite equal.
-Texts without spaces lose and swap characters. The suffix of TO names its format: .csv, .tsv or .jsonl, each also with
-.gz.
+Writes a large file: repeats the rows of a file with the columns text and label, each time with different
+noise. The noise removes one word, swaps two adjacent words and appends a random number, so that almost all
+rows differ. In texts without spaces it removes and swaps characters. The suffix of TO is the format: .csv,
+.tsv or .jsonl, optionally with .gz.
 """
 
 import argparse
@@ -15,11 +15,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-FEWEST_PARTS = 4
+MIN_PARTS = 4
 
 
 def noisy_rows(rows: list[tuple[str, str]], count: int, seed: int) -> Iterator[tuple[str, str]]:
-    """Yields `count` pairs of a text with noise and its label, in another order in each round."""
+    """Yields `count` pairs of noisy text and label, shuffled anew in each round."""
     rng = random.Random(seed)
     order = list(range(len(rows)))
     for number in range(count):
@@ -27,22 +27,22 @@ def noisy_rows(rows: list[tuple[str, str]], count: int, seed: int) -> Iterator[t
         if place == 0:
             rng.shuffle(order)
         text, label = rows[order[place]]
-        yield noisy(text, rng), label
+        yield add_noise(text, rng), label
 
 
-def noisy(text: str, rng: random.Random) -> str:
-    """The text without one of its words, two others swapped, and with a number behind it."""
-    between = " " if " " in text else ""
-    parts = text.split() if between else list(text)
-    if len(parts) >= FEWEST_PARTS:
+def add_noise(text: str, rng: random.Random) -> str:
+    """Removes a word, swaps two others and appends a number."""
+    separator = " " if " " in text else ""
+    parts = text.split() if separator else list(text)
+    if len(parts) >= MIN_PARTS:
         del parts[int(rng.random() * len(parts))]
         left = int(rng.random() * (len(parts) - 1))
         parts[left], parts[left + 1] = parts[left + 1], parts[left]
-    return f"{between.join(parts)} {int(rng.random() * 1_000_000)}"
+    return f"{separator.join(parts)} {int(rng.random() * 1_000_000)}"
 
 
 def main() -> int:
-    """Reads the rows and writes the many."""
+    """Reads the rows and writes the large file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -50,25 +50,25 @@ def main() -> int:
     parser.add_argument("target", type=Path)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    with open(given.source, encoding="utf-8", newline="") as file:
+    options = parser.parse_args()
+    with open(options.source, encoding="utf-8", newline="") as file:
         rows = [(row["text"], row["label"]) for row in csv.DictReader(file)]
-    name = given.target.name.removesuffix(".gz")
-    zipped = name != given.target.name
-    opened = (
-        gzip.open(given.target, "wt", compresslevel=1, encoding="utf-8", newline="")
-        if zipped
-        else open(given.target, "w", encoding="utf-8", newline="")
+    name = options.target.name.removesuffix(".gz")
+    is_gzip = name != options.target.name
+    output = (
+        gzip.open(options.target, "wt", compresslevel=1, encoding="utf-8", newline="")
+        if is_gzip
+        else open(options.target, "w", encoding="utf-8", newline="")
     )
-    made = noisy_rows(rows, given.rows, given.seed)
-    with opened as file:
+    generated = noisy_rows(rows, options.rows, options.seed)
+    with output as file:
         if name.endswith(".jsonl"):
-            for text, label in made:
+            for text, label in generated:
                 file.write(json.dumps({"text": text, "label": label}, ensure_ascii=False) + "\n")
         else:
             writer = csv.writer(file, delimiter="\t" if name.endswith(".tsv") else ",", lineterminator="\n")
             writer.writerow(("text", "label"))
-            writer.writerows(made)
+            writer.writerows(generated)
     return 0
 
 

@@ -1,10 +1,11 @@
 """python benchmarks/long_attention.py {attention,step,window,blocks} [--lengths 1024 8192] [--rounds 5]
 
-Attention in blocks beside attention over all pairs, forward and backward, batch 1: one JSON line a length. `attention`
-is the function alone (8 heads of 32), `step` a training step of a classifier with 2 blocks of 256 in 4 heads, `window`
-the same step with a window of 128, `blocks` other sizes of blocks. Both ways take turns in one process, with wall and
-processor seconds; the memory of each is that of a process of its own, above what stood there before the first step.
-`--dropout 0.1` drops attention weights too. Over all pairs, 8,192 tokens take 10 GB.
+Compares blockwise attention with attention over all pairs, forward and backward, batch 1: one JSON line per
+length. `attention` is the function alone (8 heads of 32), `step` a training step of a classifier with 2
+blocks of 256 in 4 heads, `window` the same step with a window of 128, `blocks` other block sizes. Both
+variants alternate in one process, with wall and processor seconds. Memory is measured in a separate process,
+above its level before the first step. `--dropout 0.1` adds attention dropout. Attention over all pairs needs
+10 GB for 8,192 tokens.
 """
 
 import argparse
@@ -19,29 +20,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-WAYS = ("all pairs", "blocks")
+VARIANTS = ("all pairs", "blocks")
 HEADS, HEAD_DIM = 8, 32
 WINDOW = 128
 BLOCKS = (256, 384, 512, 768, 1024)
 
 
 @contextlib.contextmanager
-def taking(way: str) -> Iterator[None]:
-    """Inside, attention takes a way; "blocks 256" has another size of blocks."""
+def attention_variant(variant: str) -> Iterator[None]:
+    """Selects the attention variant in the block; "blocks 256" sets the block size."""
     from kmha.layers import blockwise_attention
     from kmha.layers.attention_options import blocks_from
 
-    name, _, size = way.partition(" ")
+    name, _, size = variant.partition(" ")
     before = blockwise_attention.LARGEST_BLOCK
     if name == "blocks" and size:
         blockwise_attention.LARGEST_BLOCK = int(size)
-    with blocks_from(None if way == "all pairs" else 1):
+    with blocks_from(None if variant == "all pairs" else 1):
         yield
     blockwise_attention.LARGEST_BLOCK = before
 
 
-def attention_step(length: int, way: str, dropout: float) -> Callable[[], object]:
-    """Forward and backward of the function alone."""
+def attention_step(length: int, variant: str, dropout: float) -> Callable[[], object]:
+    """Forward and backward pass of the function alone."""
     import keras
     import tensorflow as tf
 
@@ -49,7 +50,7 @@ def attention_step(length: int, way: str, dropout: float) -> Callable[[], object
     from kmha.layers.blockwise_attention import blockwise_attention
 
     query, key, value, by_output = (tf.random.normal((1, HEADS, length, HEAD_DIM), seed=i) for i in range(4))
-    # A few padded positions, as in most batches.
+    # Some padded positions, as in most batches.
     mask = tf.cast(tf.range(length) < length - length // 10, tf.int32)[None]
     generator = keras.random.SeedGenerator(0)
 
@@ -58,9 +59,9 @@ def attention_step(length: int, way: str, dropout: float) -> Callable[[], object
 
     @tf.function(autograph=False)
     def step():
-        with tf.GradientTape() as tape, taking(way):
+        with tf.GradientTape() as tape, attention_variant(variant):
             tape.watch([query, key, value])
-            if way == "all pairs":
+            if variant == "all pairs":
                 inputs = (query, key, value, mask, drop if dropout else None)
                 output, _ = scaled_dot_product_attention(*inputs)
             else:
@@ -70,8 +71,10 @@ def attention_step(length: int, way: str, dropout: float) -> Callable[[], object
     return lambda: [each.numpy() for each in step()]
 
 
-def training_step(length: int, way: str, dropout: float, window: int | None = None) -> Callable[[], object]:
-    """A training step as `training.fit` makes it."""
+def training_step(
+    length: int, variant: str, dropout: float, window: int | None = None
+) -> Callable[[], object]:
+    """A training step as in `training.fit`."""
     import numpy as np
     import tensorflow as tf
 
@@ -95,7 +98,7 @@ def training_step(length: int, way: str, dropout: float, window: int | None = No
         return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
 
     def forward(features):
-        with taking(way):
+        with attention_variant(variant):
             return model(features, training=True)
 
     optimizer = AdamW(weights, lambda _: tf.constant(1e-4), 0.01)
@@ -107,56 +110,59 @@ def training_step(length: int, way: str, dropout: float, window: int | None = No
     return lambda: step(batch)["loss"].numpy()
 
 
-def made(what: str, length: int, way: str, dropout: float) -> Callable[[], object]:
-    """The step that is measured."""
+def make_step(what: str, length: int, variant: str, dropout: float) -> Callable[[], object]:
+    """The measured step."""
     if what in ("attention", "blocks"):
-        return attention_step(length, way, dropout)
-    return training_step(length, way, dropout, WINDOW if what == "window" else None)
+        return attention_step(length, variant, dropout)
+    return training_step(length, variant, dropout, WINDOW if what == "window" else None)
 
 
 def peak_mib() -> float:
-    """The most memory that this program has had; ru_maxrss would count that of the program that started it, too."""
+    """Peak memory of this process; ru_maxrss would include that of its parent."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
 
 
-def memory_of(what: str, length: int, way: str, dropout: float) -> None:
-    """Prints how much memory two steps take above that of a process that has made a short one."""
-    # A short step first: threads, kernels and the graph's machinery are no part of it.
-    made(what, 256, way, dropout)()
+def memory_of(what: str, length: int, variant: str, dropout: float) -> None:
+    """Prints the peak memory of two steps, above that of a short step."""
+    # A short step first: threads, kernels and graph functions do not count.
+    make_step(what, 256, variant, dropout)()
     before = peak_mib()
-    step = made(what, length, way, dropout)
+    step = make_step(what, length, variant, dropout)
     for _ in range(2):
         step()
     print(peak_mib() - before)
 
 
-def memory(what: str, length: int, way: str, dropout: float) -> float:
-    """The same in MiB, of a process of its own."""
-    asked = ["--memory-of", way, "--lengths", str(length), "--dropout", str(dropout)]
+def memory(what: str, length: int, variant: str, dropout: float) -> float:
+    """Peak memory in MiB, measured in a separate process."""
+    flags = ["--memory-of", variant, "--lengths", str(length), "--dropout", str(dropout)]
     done = subprocess.run(
-        [sys.executable, __file__, what, *asked], capture_output=True, text=True, check=True
+        [sys.executable, __file__, what, *flags], capture_output=True, text=True, check=True
     )
     return float(done.stdout.splitlines()[-1])
 
 
 def times(steps: dict[str, Callable[[], object]], rounds: int) -> dict[str, dict[str, float]]:
-    """Median seconds of each step, by the clock and of all processors; the steps take turns."""
+    """Median wall and processor seconds of alternating steps."""
     for step in steps.values():
         step()
-    found = {way: ([], []) for way in steps}
+    found = {variant: ([], []) for variant in steps}
     for _ in range(rounds):
-        for way, step in steps.items():
+        for variant, step in steps.items():
             wall, processor = time.perf_counter(), time.process_time()
             step()
-            found[way][0].append(time.perf_counter() - wall)
-            found[way][1].append(time.process_time() - processor)
+            found[variant][0].append(time.perf_counter() - wall)
+            found[variant][1].append(time.process_time() - processor)
     names = ("seconds", "processor_seconds")
-    return {way: dict(zip(names, map(statistics.median, each), strict=True)) for way, each in found.items()}
+    return {
+        variant: dict(zip(names, map(statistics.median, each), strict=True))
+        for variant, each in found.items()
+    }
 
 
 def main() -> int:
-    """Measures length by length."""
+    """Measures each length."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -166,21 +172,25 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.memory_of:
-        memory_of(given.what, given.lengths[0], given.memory_of, given.dropout)
+    options = parser.parse_args()
+    if options.memory_of:
+        memory_of(options.what, options.lengths[0], options.memory_of, options.dropout)
         return 0
-    ways = {"window": ("blocks",), "blocks": tuple(f"blocks {size}" for size in BLOCKS)}.get(given.what, WAYS)
-    for length in given.lengths:
-        # First, while this process holds nothing.
-        peaks = {way: memory(given.what, length, way, given.dropout) for way in ways}
-        steps = {way: made(given.what, length, way, given.dropout) for way in ways}
-        line = times(steps, given.rounds)
-        for way in ways:
-            line[way]["mib"] = peaks[way]
-        rounded = {way: {name: round(value, 4) for name, value in each.items()} for way, each in line.items()}
+    variants = {"window": ("blocks",), "blocks": tuple(f"blocks {size}" for size in BLOCKS)}.get(
+        options.what, VARIANTS
+    )
+    for length in options.lengths:
+        # Memory first, while this process is small.
+        peaks = {variant: memory(options.what, length, variant, options.dropout) for variant in variants}
+        steps = {variant: make_step(options.what, length, variant, options.dropout) for variant in variants}
+        line = times(steps, options.rounds)
+        for variant in variants:
+            line[variant]["mib"] = peaks[variant]
+        rounded = {
+            variant: {name: round(value, 4) for name, value in each.items()} for variant, each in line.items()
+        }
         ratios = {}
-        if len(ways) == 2:
+        if len(variants) == 2:
             ratios = {
                 f"{name}_ratio": round(line["blocks"][name] / line["all pairs"][name], 3)
                 for name in line["blocks"]

@@ -1,8 +1,8 @@
 """python -m benchmarks.masked_lm [--rounds 15] [--length 128] [--share 0.15] [--vocabulary-size 16000]
 
-A training step of a masked language model beside one of a classifier with the same encoder (4 layers, d 256) on the
-same 2,048 tokens, alternated in one process; also with the logits of every position, for what they would cost. Random
-weights: time does not depend on them. One JSON object of medians on stdout.
+Compares a training step of a masked language model with one of a classifier with the same encoder (4 layers,
+width 256) on the same 2,048 tokens. Also measures masked LM with logits at every position. The steps
+alternate in one process; weights are random. One JSON object of medians on stdout.
 """
 
 import argparse
@@ -20,7 +20,7 @@ TOKENS, LABELS = 2048, 10
 
 
 def random_batches(vocabulary_size: int, length: int, share: float, seed: int) -> dict[str, dict]:
-    """One batch for each step, of the same token ids, drawn as those of a language are."""
+    """One batch for each step, with the same token ids from a Zipf distribution."""
     rng = np.random.default_rng(seed)
     rows, slots = TOKENS // length, -(-int(share * 1000) * length // 1000)
     token_ids = np.minimum(rng.zipf(1.3, (rows, length)) + 4, vocabulary_size - 1).astype(np.int32)
@@ -30,10 +30,10 @@ def random_batches(vocabulary_size: int, length: int, share: float, seed: int) -
     )
     every = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
 
-    def masked(places: np.ndarray) -> dict[str, Any]:
-        targets = np.take_along_axis(token_ids, places, axis=1)
-        weights = np.full(rows, places.shape[1], np.float32)
-        return {"features": {**text, "mask_positions": places}, "targets": targets, "weights": weights}
+    def masked(positions: np.ndarray) -> dict[str, Any]:
+        targets = np.take_along_axis(token_ids, positions, axis=1)
+        weights = np.full(rows, positions.shape[1], np.float32)
+        return {"features": {**text, "mask_positions": positions}, "targets": targets, "weights": weights}
 
     labels = rng.integers(0, LABELS, rows).astype(np.int32)
     classify = {"features": text, "targets": labels, "weights": np.ones(rows, np.float32)}
@@ -41,7 +41,7 @@ def random_batches(vocabulary_size: int, length: int, share: float, seed: int) -
 
 
 def main() -> int:
-    """Times the steps in turn."""
+    """Measures the steps."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -81,15 +81,15 @@ def main() -> int:
     wall: dict[str, list[float]] = {name: [] for name in steps}
     cpu: dict[str, list[float]] = {name: [] for name in steps}
     for index in range(arguments.rounds + 2):
-        given = random_batches(arguments.vocabulary_size, arguments.length, arguments.share, index)
+        batches = random_batches(arguments.vocabulary_size, arguments.length, arguments.share, index)
         for name, each in steps.items():
-            batch = tf.nest.map_structure(tf.constant, given[name])
+            batch = tf.nest.map_structure(tf.constant, batches[name])
             started = time.perf_counter(), time.process_time()
             float(each(batch)["loss"])
             wall[name].append(1000 * (time.perf_counter() - started[0]))
             cpu[name].append(1000 * (time.process_time() - started[1]))
     result: dict[str, object] = {"tokens": TOKENS, "length": arguments.length, "share": arguments.share}
-    # CPU time of all threads stays meaningful while others use the machine; the first two rounds warm up.
+    # CPU time of all threads is meaningful even on a shared machine; the first two rounds are warm-up.
     for kind, times in (("wall", wall), ("cpu", cpu)):
         result[f"{kind}_ms"] = {
             name: round(statistics.median(values[2:]), 1) for name, values in times.items()

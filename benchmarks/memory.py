@@ -1,7 +1,7 @@
 """python benchmarks/memory.py [--rows 10000 1000000]
 
-Peak memory of `python -m training.fit` on files of different sizes, written by the program itself: a table on
-stdout. The model is small, so that what grows with the file would show.
+Measures the peak memory of `python -m training.fit` on generated files of different sizes: JSON lines on
+stdout. The model is small, so that memory that grows with the file is visible.
 """
 
 import argparse
@@ -29,7 +29,7 @@ WORDS = 20_000
 
 
 def write_rows(path: Path, rows: int) -> None:
-    """A CSV of texts of 5 to 25 words, the label being the sign of the first word's number."""
+    """Writes a CSV of texts of 5 to 25 words; the label is odd or even, from the number in the first word."""
     rng = random.Random(0)
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -40,7 +40,7 @@ def write_rows(path: Path, rows: int) -> None:
 
 
 def fit(train: Path, out: Path) -> tuple[float, float]:
-    """Peak resident memory in MiB and seconds of one fit, in a process of its own."""
+    """Peak resident memory in MiB and seconds of one fit in a separate process."""
     code = (
         "import resource, sys\n"
         "from training.fit import main\n"
@@ -60,7 +60,7 @@ def fit(train: Path, out: Path) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Runs the sizes one after another."""
+    """Measures each size."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -86,5 +86,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss == 0:
-        sys.exit("this system does not tell the peak memory of a process")
+        sys.exit("this system does not report the peak memory of a process")
     sys.exit(main())

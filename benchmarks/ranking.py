@@ -1,8 +1,7 @@
 """python benchmarks/ranking.py [--documents 10000] [--queries 100]
 
-Time to answer one query: in the bi form against stored vectors of documents (d 256), and in the cross form against
-1,000 candidates, which are compared with a query that is encoded once, or as 1,000 pairs. Random weights: time does
-not depend on them.
+Measures the time of one ranking query: bi-encoder with stored document vectors (width 256), and cross-encoder
+with 1,000 candidates, with the query encoded once or as 1,000 separate pairs. Weights are random.
 """
 
 import argparse
@@ -29,7 +28,7 @@ CANDIDATES = 1000
 
 
 def main() -> None:
-    """Runs the measurement and prints milliseconds."""
+    """Measures and prints milliseconds."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--documents", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=100)
@@ -52,9 +51,9 @@ def main() -> None:
     candidates = documents[:CANDIDATES]
     once = Ranker(cross, candidates)
     few = queries[: max(2, options.queries // 10)]
-    show(f"cross form, {CANDIDATES:,} candidates, the query encoded once", once.scores, few)
+    show(f"cross form, {CANDIDATES:,} candidates, query encoded once", once.scores, few)
     show(
-        f"cross form, {CANDIDATES:,} pairs, each read whole",
+        f"cross form, {CANDIDATES:,} separate pairs",
         lambda query: cross.probabilities([(query, candidate) for candidate in candidates]),
         few,
     )
@@ -75,14 +74,14 @@ def bundle(form: str, hidden_dim: int) -> Bundle:
     return Bundle(model, PairPreprocessor({"word": preprocessor}), ["score"])
 
 
-def show(what: str, answer: Callable[[str], object], queries: list[str]) -> None:
-    """Prints the median and the 95th percentile of the times of single queries."""
-    for query in queries:  # every length once, so that nothing is traced below
-        answer(query)
+def show(what: str, rank: Callable[[str], object], queries: list[str]) -> None:
+    """Prints the median and the 95th percentile of single-query times."""
+    for query in queries:  # warm-up: traces every length
+        rank(query)
     times = []
     for query in queries:
         started = time.perf_counter()
-        answer(query)
+        rank(query)
         times.append(1000 * (time.perf_counter() - started))
     print(f"{what}: median {statistics.median(times):.2f} ms, 95 % within {np.percentile(times, 95):.2f} ms")
 

@@ -1,7 +1,7 @@
 """python benchmarks/tokenizing.py FILE… [--rounds 5]
 
-Sentences a second that the Preprocessor cuts in tf.data, for each file of rows and each tokenization,
-alternated over several rounds: JSON lines on stdout.
+Measures tokenized sentences per second of the Preprocessor in tf.data, for each file of rows and each
+tokenization, in alternating rounds: JSON lines on stdout.
 """
 
 import argparse
@@ -14,11 +14,11 @@ from pathlib import Path
 from kmha.quiet import import_tensorflow
 
 CHUNK_ROWS = 1024
-LEAST_SENTENCES = 50_000
+MIN_SENTENCES = 50_000
 
 
 def main() -> int:
-    """Runs every combination in every round and prints medians."""
+    """Measures every combination in every round and prints medians."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -36,21 +36,21 @@ def main() -> int:
     runs = []
     for path in arguments.files:
         texts = [str(row.values[arguments.column]) for row in read_rows(path, [arguments.column])]
-        repeated = texts * -(-LEAST_SENTENCES // len(texts))
+        repeated = texts * -(-MIN_SENTENCES // len(texts))
         for tokenization in TOKENIZATIONS:
             preprocessor = Preprocessor(train_vocabulary(texts, tokenization), tokenization)
             runs.append((path, tokenization, preprocessor, repeated, []))
     for _ in range(arguments.rounds):
-        for _, _, preprocessor, texts, rates in runs:
+        for _, _, preprocessor, texts, speeds in runs:
             chunks = (texts[i : i + CHUNK_ROWS] for i in range(0, len(texts), CHUNK_ROWS))
             started = time.perf_counter()
             for _ in token_chunks(chunks, preprocessor):
                 pass
-            rates.append(len(texts) / (time.perf_counter() - started))
-    for path, tokenization, _, texts, rates in runs:
+            speeds.append(len(texts) / (time.perf_counter() - started))
+    for path, tokenization, _, texts, speeds in runs:
         characters = statistics.mean(map(len, texts))
         line = {"file": str(path), "tokenization": tokenization, "characters_a_text": round(characters)}
-        print(json.dumps(line | {"sentences_a_second": round(statistics.median(rates))}))
+        print(json.dumps(line | {"sentences_a_second": round(statistics.median(speeds))}))
     return 0
 
 

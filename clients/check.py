@@ -1,7 +1,7 @@
 """python -m clients.check [RUN --data FILE] [--rows 200] [--allow-missing] [--folder build/clients]
 
-Exports a run in every format, runs each export in third-party programs and compares the predictions: a table on
-stdout. Exit status 1 if a client's predictions differ from the run's, or if a client could not run.
+Exports a run in every format, runs each export in third-party programs and compares the predictions: a table
+on stdout. Exit status 1 if a client's predictions differ from the run's, or if a client could not run.
 """  # noqa: D415
 
 import logging

@@ -1,7 +1,8 @@
 """Clients of model servers: NVIDIA Triton over HTTP, and the gRPC stubs of tensorflow-serving-api.
 
 Triton comes from the package nvidia-pytriton. The gRPC stubs run through examples/serving_client.py against
-clients/programs/grpc_server.py, which is not TensorFlow Serving: this checks signatures and messages, not that server.
+clients/programs/grpc_server.py, which is not TensorFlow Serving: this checks signatures and messages, not
+that server.
 """
 
 import http.client

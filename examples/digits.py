@@ -1,7 +1,8 @@
 """python examples/digits.py [EPOCHS]
 
-The layers that read texts, on images: scikit-learn's handwritten digits, 8 by 8 pixels, cut into 16 patches that attend
-to one another; beside logistic regression on the same rows. One JSON object on stdout.
+Trains kmha's encoder layers on images: scikit-learn's handwritten digits, 8 by 8 pixels, split into 16
+patches that attend to one another. Compares them with logistic regression on the same rows. One JSON object
+on stdout.
 """  # noqa: D415
 
 import json
@@ -24,19 +25,19 @@ PATCH, PATCHES, DIGITS = 2, 16, 10
 EPOCHS, BATCH_ROWS, LEARNING_RATE = 40, 32, 1e-3
 
 
-def patches(images: np.ndarray) -> np.ndarray:
-    """Images float32 [B, 8, 8] as squares of 2 by 2 pixels, row by row, float32 [B, 16, 4]."""
+def split_into_patches(images: np.ndarray) -> np.ndarray:
+    """Splits images float32 [B, 8, 8] into patches of 2 by 2 pixels, row by row: float32 [B, 16, 4]."""
     side = images.shape[1] // PATCH
     squares = images.reshape(-1, side, PATCH, side, PATCH).transpose(0, 1, 3, 2, 4)
     return squares.reshape(-1, side * side, PATCH * PATCH)
 
 
-class DigitReader(keras.Model):
-    """Embeds patches where a text has tokens, lets them attend to one another, and lays them side by side for the head.
+class DigitClassifier(keras.Model):
+    """Embeds patches, runs encoder blocks over them and concatenates the outputs for the classification head.
 
     Call:
         patches: float32 [B, 16, 4].
-        Returns float32 [B, 10], the logits.
+        Returns logits float32 [B, 10].
     """
 
     def __init__(self, hidden_dim: int = 64, num_heads: int = 4, num_layers: int = 2, dropout: float = 0.3):
@@ -48,8 +49,8 @@ class DigitReader(keras.Model):
             for _ in range(num_layers)
         ]
         self.norm = keras.layers.LayerNormalization()
-        # Unlike words, patches always stand where they stand: no mean over them.
-        self.joined = keras.layers.Flatten()
+        # Unlike words, patches have fixed positions: concatenate them instead of pooling.
+        self.flatten = keras.layers.Flatten()
         self.dropout = keras.layers.Dropout(dropout)
         self.head = keras.layers.Dense(DIGITS)
 
@@ -58,11 +59,11 @@ class DigitReader(keras.Model):
         x = self.positions(self.embedding(patches))
         for block in self.blocks:
             x = block(x, training=training)
-        return self.head(self.dropout(self.joined(self.norm(x)), training=training))
+        return self.head(self.dropout(self.flatten(self.norm(x)), training=training))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Trains both models and tells how many of the test rows each gets right."""
+    """Trains both models and prints their test accuracy."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     epochs = int(arguments[0]) if arguments else EPOCHS
     keras.utils.set_random_seed(0)
@@ -72,26 +73,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         images, digits.target, test_size=0.25, random_state=0, stratify=digits.target
     )
 
-    reader = DigitReader()
+    model = DigitClassifier()
     steps = epochs * -(-len(train) // BATCH_ROWS)
-    reader.compile(
+    model.compile(
         keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(LEARNING_RATE, steps)),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    reader.fit(patches(train), train_labels, batch_size=BATCH_ROWS, epochs=epochs, verbose=0)
-    answers = np.argmax(reader.predict(patches(test), verbose=0), axis=1)
+    model.fit(split_into_patches(train), train_labels, batch_size=BATCH_ROWS, epochs=epochs, verbose=0)
+    predictions = np.argmax(model.predict(split_into_patches(test), verbose=0), axis=1)
 
     linear = LogisticRegression(max_iter=1000).fit(train.reshape(len(train), -1), train_labels)
-    told = {
+    result = {
         "training_rows": len(train),
         "test_rows": len(test),
-        "attention": {"accuracy": float(np.mean(answers == labels)), "weights": reader.count_params()},
+        "attention": {"accuracy": float(np.mean(predictions == labels)), "weights": model.count_params()},
         "linear": {
             "accuracy": float(linear.score(test.reshape(len(test), -1), labels)),
             "weights": linear.coef_.size + linear.intercept_.size,
         },
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
     return 0
 
 

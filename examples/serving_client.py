@@ -1,7 +1,7 @@
 """python examples/serving_client.py HOST:PORT MODEL TEXT...
 
-Asks a TensorFlow Serving server over gRPC, once through each signature that takes texts, and prints what it answers as
-JSON lines. Needs `pip install 'kmha[serving]'`, and nothing else of kmha.
+Queries a TensorFlow Serving server over gRPC, once through each signature that takes texts, and prints the
+responses as JSON lines. Requires `pip install 'kmha[serving]'` and no code of kmha.
 """  # noqa: D415
 
 import json
@@ -19,14 +19,14 @@ SECONDS = 10
 
 
 def predict(stub, model: str, signature: str, inputs: dict) -> dict:
-    """Outputs by name, as arrays, of a Predict call with inputs by name.
+    """Makes a Predict call; returns its outputs as arrays by name.
 
     Args:
-        stub: Of the prediction service.
-        model: Its name.
+        stub: Stub of the prediction service.
+        model: Model name.
         signature: "serving_default", "predict_text" and "explain" take {"text": string [B]}; "predict_ids" and
             "predict_ids_xla" {"token_ids": int32 [B, T], "padding_mask": int32 [B, T]}.
-        inputs: Arrays or lists.
+        inputs: Arrays or lists by name.
     """
     request = predict_pb2.PredictRequest()
     request.model_spec.name = model
@@ -38,7 +38,7 @@ def predict(stub, model: str, signature: str, inputs: dict) -> dict:
 
 
 def classify(stub, model: str, texts: Sequence[bytes]) -> list[dict[str, float]]:
-    """The score of each label, for each text, by a Classify call."""
+    """Makes a Classify call; returns the score of each label for each text."""
     request = classification_pb2.ClassificationRequest()
     request.model_spec.name = model
     request.model_spec.signature_name = "classify"
@@ -49,12 +49,12 @@ def classify(stub, model: str, texts: Sequence[bytes]) -> list[dict[str, float]]
     return [{label.label: label.score for label in row.classes} for row in response.result.classifications]
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Runs the program; returns its exit status."""
-    if len(words) < 3:
+    if len(arguments) < 3:
         print("usage: python examples/serving_client.py HOST:PORT MODEL TEXT...", file=sys.stderr)
         return 2
-    address, model, *texts = words
+    address, model, *texts = arguments
     encoded = [text.encode() for text in texts]
     with grpc.insecure_channel(address) as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
@@ -62,11 +62,8 @@ def main(words: Sequence[str]) -> int:
             outputs = predict(stub, model, signature, {"text": encoded})
             lists = {name: values.tolist() for name, values in outputs.items()}
             print(json.dumps({"signature": signature, **lists}, default=bytes.decode, ensure_ascii=False))
-        print(
-            json.dumps(
-                {"signature": "classify", "results": classify(stub, model, encoded)}, ensure_ascii=False
-            )
-        )
+        results = classify(stub, model, encoded)
+        print(json.dumps({"signature": "classify", "results": results}, ensure_ascii=False))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The demo page: its files fit one another, and its functions without a DOM are right."""
+"""The demo page: references between its files, and its functions without a DOM."""
 
 import json
 import re

@@ -1,22 +1,22 @@
-// Answers texts with the exported models, each by its own runtime, for clients/browser.py.
+// Classifies texts with the exported models, each in its own runtime, for clients/browser.py.
 //
-// Every function returns { probabilities: an array for each text, seconds: of all texts, loading excluded }.
+// Every function returns { probabilities: an array for each text, seconds: for all texts, without loading }.
 
 import { RUNTIMES } from "./runtimes.js";
 import { Tokenizer } from "./tokenizer.js";
 
 const clock = () => performance.now() / 1000;
 
-export const litert = (texts) => ofIds("litert", "plain.tflite", texts);
-export const onnx = (texts) => ofIds("onnx", "plain.onnx", texts);
+export const litert = (texts) => classifyIds("litert", "plain.tflite", texts);
+export const onnx = (texts) => classifyIds("onnx", "plain.onnx", texts);
 
-async function ofIds(runtime, file, texts) {
+async function classifyIds(runtime, file, texts) {
   const tokenizer = await Tokenizer.load("plain.tokenizer.json");
   const model = await RUNTIMES[runtime].load(file, tokenizer);
   const began = clock();
   const probabilities = [];
   for (const text of texts) {
-    probabilities.push([...(await model.answer(tokenizer.encode(text, model.length))).probabilities]);
+    probabilities.push([...(await model.predict(tokenizer.encode(text, model.length))).probabilities]);
   }
   return { probabilities, seconds: clock() - began };
 }

@@ -1,7 +1,7 @@
 """python grpc_server.py SAVEDMODEL NAME PORT
 
-Serves a SavedModel over TensorFlow Serving's PredictionService until terminated. It is not TensorFlow Serving: it
-passes Predict and Classify requests to the signature that they name.
+Serves a SavedModel over TensorFlow Serving's PredictionService until terminated. It is not TensorFlow
+Serving: it passes Predict and Classify requests to the signature that they name.
 """  # noqa: D415
 
 import concurrent.futures

@@ -1,7 +1,7 @@
 """python triton_server.py SAVEDMODEL NAME HTTP_PORT GRPC_PORT METRICS_PORT
 
-Serves a SavedModel with Triton until terminated: string [B, 1] in, probabilities float32 [B, C] out. Runs in an
-environment with nvidia-pytriton, tensorflow and tensorflow-text.
+Serves a SavedModel with Triton until terminated: string [B, 1] in, probabilities float32 [B, C] out. Runs in
+an environment with nvidia-pytriton, tensorflow and tensorflow-text.
 """  # noqa: D415
 
 import sys

@@ -1,7 +1,8 @@
 """python examples/browser/fill.py RUN SITE && npm install --prefix SITE
 
-Fills a folder with the page, a run's model as .tflite and .onnx, and its tokenizer; npm then adds the runtimes. Any
-static server shows it, without a network: python -m http.server --directory SITE
+Writes the demo page, a run's model as .tflite and .onnx, and its tokenizer to a folder; npm then installs the
+runtimes. Any static web server can serve the folder, without a network: python -m http.server --directory
+SITE
 """  # noqa: D415
 
 import json
@@ -29,14 +30,14 @@ EXAMPLES = 4
 
 @dataclass(frozen=True)
 class FillConfig:
-    """Fills a folder with the demo page and a run's model."""
+    """Writes the demo page and a run's model to a folder."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Run folder that training.fit wrote."""
+    """Run folder of training.fit."""
     site: Annotated[Path, tyro.conf.Positional]
-    """The folder to fill; files of an earlier filling are replaced."""
+    """Output folder; existing files of the page are replaced."""
     quantize: Literal["none", "dynamic"] = "none"
-    """dynamic makes both models smaller."""
+    """dynamic: int8 weights, which makes both models smaller."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,21 +52,23 @@ def _fill(config: FillConfig) -> int:
     from kmha.bundle.bundle import Bundle
 
     fill(Bundle.load(config.run), config.site, config.quantize)
-    logger.info(f"now: npm install --prefix {config.site} && python -m http.server --directory {config.site}")
+    logger.info(
+        f"next: npm install --prefix {config.site} && python -m http.server --directory {config.site}"
+    )
     print(config.site)
     return 0
 
 
 def fill(bundle, site: Path, quantize: Literal["none", "dynamic"] = "none") -> None:
-    """Writes the page, the models with attention, the tokenizer and some example texts.
+    """Writes the page, the models with attention, the tokenizer and example texts.
 
     Args:
         bundle: A trained bundle.
-        site: The folder.
+        site: Output folder.
         quantize: As in `export.tflite` and `export.onnx`.
 
     Raises:
-        InputError: A model cannot be made or written.
+        InputError: A model cannot be exported or written.
     """
     from export.onnx.__main__ import write_onnx
     from export.tflite.__main__ import chosen_lengths, write_tflite
@@ -80,7 +83,7 @@ def fill(bundle, site: Path, quantize: Literal["none", "dynamic"] = "none") -> N
 
 
 def examples(sample: Sequence[str]) -> list[str]:
-    """Some texts of a sample, evenly spread over it."""
+    """At most EXAMPLES texts of a sample, spread evenly over it."""
     return list(sample[:: max(1, len(sample) // EXAMPLES)][:EXAMPLES])
 
 

@@ -1,4 +1,4 @@
-// The page: a text in, its label, probabilities and attention out.
+// The demo page: shows the label, the probabilities and the attention for a text.
 
 import { RUNTIMES } from "./runtimes.js";
 import { Tokenizer } from "./tokenizer.js";
@@ -9,13 +9,13 @@ const element = (id) => document.getElementById(id);
 const percent = new Intl.NumberFormat("en", { style: "percent", minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
 
-const models = new Map(); // By runtime, loaded once each.
+const models = new Map(); // By runtime; each is loaded once.
 let tokenizer;
-let current = null; // The runtime in use: its name and its model.
-let shown = null; // The last answer: its attention, words and number of tokens.
-let chosen = null; // Index of the word whose attention is shown; null: of all.
-let asked = 0;
-let working = Promise.resolve(); // A runtime takes one text at a time.
+let current = null; // The selected runtime: its name and its model.
+let shown = null; // The last prediction: its attention, words and number of tokens.
+let chosen = null; // Index of the word whose attention is shown; null: all words.
+let requested = 0;
+let working = Promise.resolve(); // A runtime processes one text at a time.
 
 async function start() {
   tokenizer = await Tokenizer.load("model.tokenizer.json");
@@ -23,7 +23,7 @@ async function start() {
   for (const [key, { file, name }] of Object.entries(RUNTIMES)) {
     if ((await fetch(file, { method: "HEAD" })).ok) present.push([key, name]);
   }
-  if (!present.length) throw new Error("wanted model.tflite or model.onnx beside the page, given neither");
+  if (!present.length) throw new Error("expected model.tflite or model.onnx next to the page, got neither");
   element("runtime").replaceChildren(...present.map(([key, name]) => new Option(name, key)));
   await showExamples();
   await use(present[0][0]);
@@ -38,7 +38,7 @@ async function showExamples() {
       button.textContent = `Example ${index + 1}`;
       button.addEventListener("click", () => {
         element("text").value = text;
-        answer().catch(complain);
+        predict().catch(showError);
       });
       return button;
     }),
@@ -51,80 +51,79 @@ async function use(key) {
   current = null;
   element("runtime").disabled = true;
   try {
-    if (!models.has(key)) models.set(key, await loaded(key));
+    if (!models.has(key)) models.set(key, await load(key));
     current = { name, model: models.get(key) };
   } finally {
     element("runtime").disabled = false;
     element("progress").hidden = true;
   }
-  say(`${name} has loaded ${file}, ${megabytes(current.model.bytes)}.`);
-  await answer();
+  showStatus(`${name} has loaded ${file}, ${megabytes(current.model.bytes)}.`);
+  await predict();
 }
 
-async function loaded(key) {
-  const { load, file } = RUNTIMES[key];
+async function load(key) {
+  const { load: loadModel, file } = RUNTIMES[key];
   const progress = element("progress");
   progress.hidden = false;
   progress.removeAttribute("value");
-  const model = await load(file, tokenizer, (received, total) => {
+  const model = await loadModel(file, tokenizer, (received, total) => {
     if (total) Object.assign(progress, { max: total, value: received });
-    say(`Loading ${file} … ${megabytes(received)}`);
+    showStatus(`Loading ${file} … ${megabytes(received)}`);
   });
-  // The first answer of a runtime takes longer than all later ones.
-  await model.answer(tokenizer.encode("", model.length));
+  // Warm-up: the first prediction of a runtime is slower than later ones.
+  await model.predict(tokenizer.encode("", model.length));
   return model;
 }
 
-function answer() {
-  const turn = ++asked;
-  working = working.catch(() => {}).then(() => answerOnce(turn));
+function predict() {
+  const request = ++requested;
+  working = working.catch(() => {}).then(() => predictOnce(request));
   return working;
 }
 
-async function answerOnce(turn) {
+async function predictOnce(request) {
   const text = element("text").value;
-  // While the model worked somebody may have typed on, or chosen another runtime.
-  if (turn !== asked || !current) return;
+  // The text or the runtime may have changed while the model was running.
+  if (request !== requested || !current) return;
   const { name, model } = current;
   if (!text.trim()) {
-    element("answer").hidden = element("attention").hidden = true;
-    say("Type a text to see what the model makes of it.");
+    element("prediction").hidden = element("attention").hidden = true;
+    showStatus("Type a text to see a prediction.");
     return;
   }
   const began = performance.now();
   const ids = tokenizer.encode(text, model.length);
   const tokenized = performance.now();
-  const { probabilities, attention } = await model.answer(ids);
+  const { probabilities, attention } = await model.predict(ids);
   const done = performance.now();
-  if (turn !== asked) return;
+  if (request !== requested) return;
   const milliseconds = (from, to) => `${(to - from).toFixed(1)} ms`;
-  const cut = tokenizer.tokenize(text, model.length).length > ids.length - 2 ? " · the end of the text was cut off" : "";
-  say(
+  const truncated = tokenizer.tokenize(text, model.length).length > ids.length - 2 ? " · the text was truncated" : "";
+  showStatus(
     `${name} · ${milliseconds(tokenized, done)} · tokenizer ${milliseconds(began, tokenized)} · ` +
-      `${ids.length} tokens${cut}`,
+      `${ids.length} tokens${truncated}`,
   );
-  showAnswer(probabilities);
+  showPrediction(probabilities);
   shown = attention && { attention, words: wordsOf(tokenizer, text, ids), real: ids.length };
   chosen = null;
   showPickers();
   showAttention();
 }
 
-function showAnswer(probabilities) {
-  const answered = tokenizer.answer(probabilities);
-  const given = new Set([answered].flat());
-  element("label").textContent = given.size ? [...given].join(", ") : "No label reaches its threshold";
+function showPrediction(probabilities) {
+  const predicted = new Set([tokenizer.answer(probabilities)].flat());
+  element("label").textContent = predicted.size ? [...predicted].join(", ") : "No label reaches its threshold";
   const order = tokenizer.labels.map((_, index) => index).sort((a, b) => probabilities[b] - probabilities[a]);
   element("bars").replaceChildren(
     ...order.map((index) => {
       const row = document.createElement("li");
-      row.className = given.has(tokenizer.labels[index]) ? "given" : "";
+      row.className = predicted.has(tokenizer.labels[index]) ? "given" : "";
       row.style.setProperty("--share", probabilities[index]);
       row.append(part("name", tokenizer.labels[index]), part("bar", ""), part("value", percent.format(probabilities[index])));
       return row;
     }),
   );
-  element("answer").hidden = false;
+  element("prediction").hidden = false;
 }
 
 function showPickers() {
@@ -164,24 +163,24 @@ function showAttention() {
     }),
   );
   element("words").children[focused]?.focus();
-  const scale = `Colour: from ${percent.format(least)} to ${percent.format(most)} of the attention a token.`;
+  const scale = `Color: ${percent.format(least)} to ${percent.format(most)} of the attention per token.`;
   element("hint").textContent =
     chosen === null
-      ? `${scale} Choose a word to see where it looks.`
-      : `${scale} Where “${words[chosen].text}” looks; choose it again to see all.`;
+      ? `${scale} Select a word to see its attention to other words.`
+      : `${scale} Attention of “${words[chosen].text}”; select it again for all words.`;
 }
 
 function part(name, text) {
   return Object.assign(document.createElement("span"), { className: name, textContent: text });
 }
 
-function say(message) {
+function showStatus(message) {
   element("status").textContent = message;
   element("status").classList.remove("error");
 }
 
-function complain(error) {
-  say(error.message);
+function showError(error) {
+  showStatus(error.message);
   element("status").classList.add("error");
   element("progress").hidden = true;
 }
@@ -189,9 +188,9 @@ function complain(error) {
 let typing;
 element("text").addEventListener("input", () => {
   clearTimeout(typing);
-  typing = setTimeout(() => answer().catch(complain), TYPING_MS);
+  typing = setTimeout(() => predict().catch(showError), TYPING_MS);
 });
-element("runtime").addEventListener("change", () => use(element("runtime").value).catch(complain));
+element("runtime").addEventListener("change", () => use(element("runtime").value).catch(showError));
 element("layer").addEventListener("change", showAttention);
 element("head").addEventListener("change", showAttention);
-start().catch(complain);
+start().catch(showError);

@@ -1,11 +1,11 @@
 // Runs an exported model in the browser: the .tflite with LiteRT, the .onnx with ONNX Runtime.
 //
 //   const model = await RUNTIMES.litert.load("model.tflite", tokenizer);
-//   const { probabilities, attention } = await model.answer(ids);
+//   const { probabilities, attention } = await model.predict(ids);
 //
-// ids come from tokenizer.encode(text, model.length). probabilities is a Float32Array, one for each label. attention is
-// null where the export has none, else { values: Float32Array, layers, heads, length }, values [layers, heads, length,
-// length] row by row.
+// ids: from tokenizer.encode(text, model.length). probabilities: a Float32Array with one value for each label.
+// attention: null if the export has none, otherwise { values: Float32Array, layers, heads, length } with values
+// [layers, heads, length, length] in row-major order.
 
 const MODULES = new URL("./node_modules/", import.meta.url);
 
@@ -14,10 +14,10 @@ export const RUNTIMES = {
   onnx: { name: "ONNX Runtime", file: "model.onnx", load: loadOnnx },
 };
 
-// The bytes at an address; told(received, total) is called as they come, total 0 where the server does not say.
-export async function download(url, told = () => {}) {
+// Downloads an address. Calls onProgress(received, total) for each part; total is 0 if the server does not send it.
+export async function download(url, onProgress = () => {}) {
   const response = await fetch(url);
-  if (!response.ok) throw new Error(`${url}: wanted a model, given status ${response.status}`);
+  if (!response.ok) throw new Error(`${url}: expected a model, got status ${response.status}`);
   const total = Number(response.headers.get("Content-Length")) || 0;
   const parts = [];
   let received = 0;
@@ -25,7 +25,7 @@ export async function download(url, told = () => {}) {
     const { done, value } = await reader.read();
     if (done) break;
     parts.push(value);
-    told((received += value.length), total);
+    onProgress((received += value.length), total);
   }
   const bytes = new Uint8Array(received);
   let place = 0;
@@ -36,20 +36,20 @@ export async function download(url, told = () => {}) {
   return bytes;
 }
 
-async function loadLitert(url, tokenizer, told) {
+async function loadLitert(url, tokenizer, onProgress) {
   const [{ Tensor, getGlobalLiteRtPromise, loadAndCompile, loadLiteRt }, bytes] = await Promise.all([
     import("@litertjs/core"),
-    download(url, told),
+    download(url, onProgress),
   ]);
   await (getGlobalLiteRtPromise() ?? loadLiteRt(new URL("@litertjs/core/wasm/", MODULES).href));
   const model = await loadAndCompile(bytes, { accelerator: "wasm" });
   const [batch, length] = model.getInputDetails()[0].shape;
   if (batch !== 1 || length < 1) {
-    throw new RangeError(`${url}: wanted a fixed length (export without --dynamic-length), given [${batch}, ${length}]`);
+    throw new RangeError(`${url}: expected a fixed length (export without --dynamic-length), got [${batch}, ${length}]`);
   }
   const tensor = (values) => new Tensor(values, [1, length]);
 
-  async function answer(ids) {
+  async function predict(ids) {
     const { tokenIds, paddingMask } = tokenizer.pad(ids, length);
     const inputs = {
       token_ids: tensor(tokenIds),
@@ -58,26 +58,26 @@ async function loadLitert(url, tokenizer, told) {
     };
     const outputs = await model.run(inputs);
     const shape = outputs.attention && [...outputs.attention.type.layout.dimensions];
-    const answers = {
+    const result = {
       probabilities: Float32Array.from(await outputs.probabilities.data()),
       attention: shape ? weights(Float32Array.from(await outputs.attention.data()), shape) : null,
     };
-    // LiteRT's memory is not the browser's to collect.
+    // The browser does not garbage-collect LiteRT's memory.
     for (const used of [...Object.values(inputs), ...Object.values(outputs)]) used.delete();
-    return answers;
+    return result;
   }
 
-  return { length: Math.min(length, tokenizer.maxLength), bytes: bytes.length, answer };
+  return { length: Math.min(length, tokenizer.maxLength), bytes: bytes.length, predict };
 }
 
-async function loadOnnx(url, tokenizer, told) {
-  const [ort, bytes] = await Promise.all([import("onnxruntime-web/wasm"), download(url, told)]);
+async function loadOnnx(url, tokenizer, onProgress) {
+  const [ort, bytes] = await Promise.all([import("onnxruntime-web/wasm"), download(url, onProgress)]);
   ort.env.wasm.wasmPaths = new URL("onnxruntime-web/dist/", MODULES).href;
-  // Threads need headers that few static servers send.
+  // Threads need headers that most static servers do not send.
   ort.env.wasm.numThreads = globalThis.crossOriginIsolated ? 0 : 1;
   const session = await ort.InferenceSession.create(bytes, { executionProviders: ["wasm"] });
 
-  async function answer(ids) {
+  async function predict(ids) {
     const { tokenIds, paddingMask } = tokenizer.pad(ids, ids.length);
     const tensor = (values) => new ort.Tensor("int32", values, [1, ids.length]);
     const outputs = await session.run({ token_ids: tensor(tokenIds), padding_mask: tensor(paddingMask) });
@@ -88,7 +88,7 @@ async function loadOnnx(url, tokenizer, told) {
     };
   }
 
-  return { length: tokenizer.maxLength, bytes: bytes.length, answer };
+  return { length: tokenizer.maxLength, bytes: bytes.length, predict };
 }
 
 function weights(values, [, layers, heads, length]) {

@@ -1,7 +1,7 @@
-// What the attention of a model says about the words of a text. No DOM: these functions also run outside a browser.
+// Attention per word of a text. No DOM: these functions also run outside a browser.
 
-// The words of a text as it was typed, each with the tokens [first, last) that stand for it; tokens themselves where the
-// text cannot be cut so (a model of single characters). ids: what tokenizer.encode gave, special tokens included.
+// The words of a text, each with its tokens [first, last). If tokens do not align with words (character models), each
+// token is a word. ids: from tokenizer.encode, with special tokens.
 export function wordsOf(tokenizer, text, ids) {
   const inner = ids.slice(1, -1);
   const words = [{ text: "start", first: 0, last: 1, special: true }];
@@ -23,8 +23,8 @@ function tokensOf(tokenizer, inner) {
   return inner.map((id, i) => ({ text: tokenizer.tokens[id], first: i + 1, last: i + 2, special: false }));
 }
 
-// Attention that a token of each word receives on average, as a share of all: from all tokens, or from those of one
-// word. A layer or head of null means the mean over all. `real`: number of tokens, without padding.
+// Mean attention that a token of each word receives, as a share of the total: from all tokens, or from the tokens of one
+// word. layer or head null: the mean over all. real: number of tokens without padding.
 export function received({ values, layers, heads, length }, words, real, layer = null, head = null, from = null) {
   const rows = from ? range(from.first, from.last) : range(0, real);
   const chosenLayers = layer === null ? range(0, layers) : [layer];

@@ -1,25 +1,25 @@
-/* Answers texts or token ids from a SavedModel through TensorFlow's C library: the loader that
- * TensorFlow Serving uses, without Python.
+/* Predicts texts or token ids with a SavedModel through TensorFlow's C library, without Python.
+ * TensorFlow Serving uses the same loader.
  *
- * Compile it against the library that the tensorflow wheel carries:
+ * Compile it against the library in the tensorflow wheel:
  *
  *     TF=$(python -c 'import tensorflow as tf; print(tf.sysconfig.get_lib())')
  *     gcc -O2 -Wall serve.c -o serve -I$TF/include $TF/libtensorflow_cc.so.2 \
  *         $TF/libtensorflow_framework.so.2 -Wl,-rpath,$TF
  *
- * and name the tokenizer's ops when you run it, since they are a package of their own:
+ * At run time, pass the libraries of the tokenizer's ops (package tensorflow-text):
  *
  *     OPS=$(python -c 'import tensorflow_text as t; print(t.__path__[0])')/python/ops
  *     ./serve served/news/1 $OPS/_fast_bert_normalizer.so,$OPS/_fast_wordpiece_tokenizer.so \
  *         predict_text texts.txt
  *
- * FILE has a text a line; for signatures of token ids (predict_ids, predict_ids_xla) the ids of a
- * text a line, apart by spaces. Each line is a request of its own. The probabilities come out on a
- * line each, apart by tabs. With several SIGNATURE FILE pairs, --time N asks line 1 of every pair,
- * then line 2, ... N times over, and prints for each pair the signature, the median and the 90th
- * percentile of its milliseconds.
+ * FILE has one text per line; for signatures of token ids (predict_ids, predict_ids_xla) one line of
+ * ids per text, separated by spaces. Each line is one request. The output has one line of
+ * probabilities per request, separated by tabs. With several SIGNATURE FILE pairs, --time N runs line 1
+ * of every pair, then line 2, and so on, N times. It prints the signature, the median and the 90th
+ * percentile in milliseconds for each pair.
  *
- * Exit status: 0 fine, 1 TensorFlow refused something (its message is on stderr), 2 wrong usage.
+ * Exit status: 0 success, 1 TensorFlow error (message on stderr), 2 wrong usage.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -30,9 +30,9 @@
 #include "tensorflow/c/c_api.h"
 #include "tensorflow/c/tf_tstring.h"
 
-#define MOST_PAIRS 8
+#define MAX_PAIRS 8
 #define NAME_BYTES 256
-#define MOST_IDS 65536
+#define MAX_IDS 65536
 
 static TF_Status *status;
 
@@ -47,7 +47,7 @@ static void check(const char *doing) {
   exit(1);
 }
 
-/* -- Where a signature's tensors are: a small reader of the serialized MetaGraphDef -------------- */
+/* -- Tensors of a signature: a small reader of the serialized MetaGraphDef ----------------------- */
 
 typedef struct {
   const uint8_t *at, *end;
@@ -66,7 +66,7 @@ static uint64_t read_varint(Bytes *message) {
   return value;
 }
 
-/* Moves past the next field of that number that holds bytes, and gives them; 0 when there is none. */
+/* Advances past the next bytes field with this number and returns it in found; 0 if there is none. */
 static int next_field(Bytes *message, uint64_t number, Bytes *found) {
   while (message->at < message->end) {
     uint64_t tag = read_varint(message);
@@ -130,25 +130,25 @@ static void find_signature(TF_Graph *graph, Bytes meta_graph, Signature *signatu
   signature->takes_ids = find_tensor(graph, bytes, INPUTS, "token_ids", &signature->inputs[0]) &&
                          find_tensor(graph, bytes, INPUTS, "padding_mask", &signature->inputs[1]);
   if (!signature->takes_ids && !find_tensor(graph, bytes, INPUTS, "text", &signature->inputs[0]))
-    fail(2, "wanted the input text, or token_ids and padding_mask, in the signature ", signature->name);
+    fail(2, "expected the input text, or token_ids and padding_mask, in the signature ", signature->name);
   if (!find_tensor(graph, bytes, OUTPUTS, "probabilities", &signature->output))
-    fail(2, "wanted the output probabilities in the signature ", signature->name);
+    fail(2, "expected the output probabilities in the signature ", signature->name);
 }
 
 static void read_lines(const char *path, Signature *signature) {
   FILE *file = fopen(path, "rb");
   if (!file) fail(2, "cannot read ", path);
   char *line = NULL;
-  size_t room = 0;
+  size_t capacity = 0;
   ssize_t length;
-  while ((length = getline(&line, &room, file)) >= 0) {
+  while ((length = getline(&line, &capacity, file)) >= 0) {
     if (length && line[length - 1] == '\n') line[--length] = 0;
     signature->lines = realloc(signature->lines, (signature->count + 1) * sizeof(char *));
     signature->lengths = realloc(signature->lengths, (signature->count + 1) * sizeof(size_t));
     signature->lines[signature->count] = line;
     signature->lengths[signature->count++] = (size_t)length;
     line = NULL;
-    room = 0;
+    capacity = 0;
   }
   free(line);
   fclose(file);
@@ -170,38 +170,38 @@ static TF_Tensor *ids_tensor(const int32_t *values, size_t count) {
   return tensor;
 }
 
-/* Asks with one line; the caller deletes the float32 [1, C] it gets. */
-static TF_Tensor *ask(TF_Session *session, const Signature *signature, size_t line) {
-  static int32_t ids[MOST_IDS], mask[MOST_IDS];
-  TF_Tensor *given[2] = {NULL, NULL}, *answer = NULL;
+/* Runs one line; the caller deletes the returned tensor, float32 [1, C]. */
+static TF_Tensor *predict(TF_Session *session, const Signature *signature, size_t line) {
+  static int32_t ids[MAX_IDS], mask[MAX_IDS];
+  TF_Tensor *inputs[2] = {NULL, NULL}, *output = NULL;
   if (signature->takes_ids) {
     size_t count = 0;
     char *at = signature->lines[line], *end;
-    for (long id = strtol(at, &end, 10); end != at && count < MOST_IDS; id = strtol(at, &end, 10)) {
+    for (long id = strtol(at, &end, 10); end != at && count < MAX_IDS; id = strtol(at, &end, 10)) {
       ids[count] = (int32_t)id;
       mask[count++] = 1;
       at = end;
     }
-    given[0] = ids_tensor(ids, count);
-    given[1] = ids_tensor(mask, count);
+    inputs[0] = ids_tensor(ids, count);
+    inputs[1] = ids_tensor(mask, count);
   } else {
-    given[0] = text_tensor(signature->lines[line], signature->lengths[line]);
+    inputs[0] = text_tensor(signature->lines[line], signature->lengths[line]);
   }
-  TF_SessionRun(session, NULL, signature->inputs, given, signature->takes_ids ? 2 : 1, &signature->output, &answer,
+  TF_SessionRun(session, NULL, signature->inputs, inputs, signature->takes_ids ? 2 : 1, &signature->output, &output,
                 1, NULL, 0, NULL, status);
   check(signature->name);
-  TF_DeleteTensor(given[0]);
-  if (given[1]) TF_DeleteTensor(given[1]);
-  return answer;
+  TF_DeleteTensor(inputs[0]);
+  if (inputs[1]) TF_DeleteTensor(inputs[1]);
+  return output;
 }
 
-static void print_answers(TF_Session *session, const Signature *signature) {
+static void print_predictions(TF_Session *session, const Signature *signature) {
   for (size_t line = 0; line < signature->count; line++) {
-    TF_Tensor *answer = ask(session, signature, line);
-    const float *probabilities = TF_TensorData(answer);
-    for (int64_t i = 0; i < TF_Dim(answer, 1); i++) printf("%s%.9g", i ? "\t" : "", probabilities[i]);
+    TF_Tensor *output = predict(session, signature, line);
+    const float *probabilities = TF_TensorData(output);
+    for (int64_t i = 0; i < TF_Dim(output, 1); i++) printf("%s%.9g", i ? "\t" : "", probabilities[i]);
     printf("\n");
-    TF_DeleteTensor(answer);
+    TF_DeleteTensor(output);
   }
 }
 
@@ -218,13 +218,13 @@ static int by_size(const void *a, const void *b) {
   return (first > second) - (first < second);
 }
 
-/* Signatures take turns, so that whatever else the machine does slows all of them alike. */
+/* The signatures alternate, so that other load on the machine slows all of them equally. */
 static void time_signatures(TF_Session *session, Signature *signatures, int pairs, int repeats) {
   for (int pair = 0; pair < pairs; pair++) {
-    if (!signatures[pair].count) fail(2, "nothing to time for ", signatures[pair].name);
+    if (!signatures[pair].count) fail(2, "expected at least one line for ", signatures[pair].name);
     signatures[pair].milliseconds = malloc(signatures[pair].count * (size_t)repeats * sizeof(double));
   }
-  /* The first round is slow and does not count. */
+  /* The first round is a warm-up and is not counted. */
   for (int repeat = -1; repeat < repeats; repeat++)
     for (size_t line = 0, more = 1; more; line++) {
       more = 0;
@@ -233,7 +233,7 @@ static void time_signatures(TF_Session *session, Signature *signatures, int pair
         if (line >= signature->count) continue;
         more = 1;
         double start = now_milliseconds();
-        TF_DeleteTensor(ask(session, signature, line));
+        TF_DeleteTensor(predict(session, signature, line));
         if (repeat >= 0) signature->milliseconds[signature->timed++] = now_milliseconds() - start;
       }
     }
@@ -254,40 +254,40 @@ static void load_ops(char *paths) {
   }
 }
 
-int main(int count, char **words) {
+int main(int count, char **arguments) {
   int repeats = 0;
-  if (count > 2 && !strcmp(words[1], "--time")) {
-    repeats = atoi(words[2]);
-    if (repeats < 1) fail(2, "--time: wanted how often, given ", words[2]);
-    words += 2;
+  if (count > 2 && !strcmp(arguments[1], "--time")) {
+    repeats = atoi(arguments[2]);
+    if (repeats < 1) fail(2, "--time: expected a positive number, got ", arguments[2]);
+    arguments += 2;
     count -= 2;
   }
   int pairs = (count - 3) / 2;
-  if (count < 5 || count % 2 == 0 || pairs > MOST_PAIRS || (!repeats && pairs > 1)) {
+  if (count < 5 || count % 2 == 0 || pairs > MAX_PAIRS || (!repeats && pairs > 1)) {
     fprintf(stderr, "usage: serve [--time N] SAVEDMODEL OPS.so,... SIGNATURE FILE [SIGNATURE FILE ...]\n");
     return 2;
   }
   status = TF_NewStatus();
-  load_ops(words[2]);
+  load_ops(arguments[2]);
   TF_SessionOptions *options = TF_NewSessionOptions();
   TF_Graph *graph = TF_NewGraph();
   TF_Buffer *meta_graph = TF_NewBuffer();
   const char *tags[] = {"serve"};
   TF_Session *session =
-      TF_LoadSessionFromSavedModel(options, NULL, words[1], tags, 1, graph, meta_graph, status);
-  check(words[1]);
+      TF_LoadSessionFromSavedModel(options, NULL, arguments[1], tags, 1, graph, meta_graph, status);
+  check(arguments[1]);
 
-  Signature signatures[MOST_PAIRS] = {0};
+  Signature signatures[MAX_PAIRS] = {0};
   const uint8_t *start = meta_graph->data;
   for (int pair = 0; pair < pairs; pair++) {
-    signatures[pair].name = words[3 + 2 * pair];
+    signatures[pair].name = arguments[3 + 2 * pair];
     find_signature(graph, (Bytes){start, start + meta_graph->length}, &signatures[pair]);
-    read_lines(words[4 + 2 * pair], &signatures[pair]);
+    read_lines(arguments[4 + 2 * pair], &signatures[pair]);
   }
   if (repeats)
     time_signatures(session, signatures, pairs, repeats);
   else
-    print_answers(session, &signatures[0]);
+    print_predictions(session, &signatures[0]);
 
   TF_CloseSession(session, status);
   TF_DeleteSession(session, status);

@@ -113,7 +113,7 @@ def test_signatures_are_timed_in_turns(program, served, text_file, tmp_path):
         (["absent", "texts"], 2, "the SavedModel has no signature absent"),
         (["classify", "texts"], 2, "expected the input text, or token_ids and padding_mask"),
         (["predict_text", "absent.txt"], 2, "cannot read absent.txt"),
-        (["--time", "no", "predict_text", "texts"], 2, "--time: expected how often, got no"),
+        (["--time", "no", "predict_text", "texts"], 2, "--time: expected a positive number, got no"),
     ],
 )
 def test_wrong_usage_is_told(program, served, words, status, message):
