@@ -176,14 +176,14 @@ def _rows(config: ExplainConfig, bundle: Any, folder: Path) -> list[Any]:
     """Some rows of the file: texts, pairs, or lists of words."""
     import numpy as np
 
-    from training.cli.column_flags import GivenColumns
+    from training.cli.column_flags import ColumnOverrides
     from training.data.sentence_batches import read_sentences
     from training.data.sources import read_examples
     from training.evaluation.evaluator import read_inputs, resolve_task
 
     assert config.data is not None
     source = file_source(config.data)
-    given = GivenColumns(config.text_column, config.label_column, config.text_b_column)
+    given = ColumnOverrides(config.text_column, config.label_column, config.text_b_column)
     task, columns = resolve_task(bundle, given, source.columns or ())
     examples = read_examples(source, task, columns, folder)
     chosen = np.arange(len(examples))

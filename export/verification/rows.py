@@ -10,10 +10,11 @@ import numpy as np
 from export.predictors.protocol import Row
 from export.verification.adversarial_texts import edge_case_rows
 from kmha.bundle.bundle import Bundle
-from training.cli.column_flags import GivenColumns
+from training.cli.column_flags import ColumnOverrides
 from training.data.sources import file_source, read_examples
+from training.data.types import Subset
 from training.evaluation.evaluator import read_inputs, resolve_task
-from training.tasks.protocol import Part, Task
+from training.tasks.protocol import Task
 from training.tasks.tag.rows import read_sentences
 
 
@@ -30,7 +31,7 @@ class Rows:
 
     texts: list[Row]
     edge_case: list[str]
-    part: Part
+    part: Subset
     task: Task
 
     @property
@@ -52,7 +53,7 @@ class Rows:
         return None if value is None else float(value)
 
 
-def read_rows(bundle: Bundle, path: Path, given: GivenColumns, most: int, folder: Path) -> Rows:
+def read_rows(bundle: Bundle, path: Path, given: ColumnOverrides, most: int, folder: Path) -> Rows:
     """Reads a file's rows, evenly spread over it where there are more than asked for.
 
     Args:
@@ -69,7 +70,7 @@ def read_rows(bundle: Bundle, path: Path, given: GivenColumns, most: int, folder
     task, columns = resolve_task(bundle, given, source.columns or ())
     examples = read_examples(source, task, columns, folder)
     count = min(most or len(examples), len(examples))
-    part = Part(examples, np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
+    part = Subset(examples, np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
     edge_case = edge_case_rows(bundle)
     found = read_inputs(examples, part.rows) if bundle.tagger is None else read_sentences(examples, part.rows)
     return Rows([*map(_encoded, found), *edge_case.values()], list(edge_case), part, task)

@@ -25,7 +25,7 @@ from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary
 from tests.bundles import SENTENCES, TAGGERS, make_tagger_bundle, tagger_bundle
 from tests.command_runs import call
-from training.cli.column_flags import GivenColumns
+from training.cli.column_flags import ColumnOverrides
 
 FACTS = {"quantization": "none", "ops": {"MatMul": 3}, "lengths": None, "labels": None}
 
@@ -59,7 +59,7 @@ def rows(tmp_path_factory):
     path = rows_file(tagger_bundle(), folder / "rows.conll")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verify_rows, "nasty_rows", some_edge_case_sentences)
-        return read_rows(tagger_bundle(), path, GivenColumns(), 4, folder / "scratch")
+        return read_rows(tagger_bundle(), path, ColumnOverrides(), 4, folder / "scratch")
 
 
 @pytest.fixture(scope="module")

@@ -30,13 +30,13 @@ from tests.training.tiny_runs import distance, trainable  # noqa: E402
 from training.config.config import DistillSection, FitConfig, TextSection  # noqa: E402
 from training.data.inputs import Inputs, make_inputs  # noqa: E402
 from training.data.load import Data  # noqa: E402
+from training.data.types import Columns, Subset
 from training.distillation.task import add_teacher_predictions, trainable_part  # noqa: E402
 from training.engine.optimizer import AdamW  # noqa: E402
 from training.engine.train_step import TrainingStep, make_strategy  # noqa: E402
 from training.io.example_store import Example, write_examples  # noqa: E402
 from training.tasks.masked_lm.task import MaskedLmTask  # noqa: E402
 from training.tasks.match.task import MatchTask  # noqa: E402
-from training.tasks.protocol import Columns, Part  # noqa: E402
 from training.tasks.tag.task import TagTask  # noqa: E402
 
 EPOCHS, LENGTH = 3, 16
@@ -63,7 +63,7 @@ def read_texts(folder: Path) -> Inputs:
         ),
         folder,
     )
-    parts = {"train": Part(examples, np.arange(len(examples)))}
+    parts = {"train": Subset(examples, np.arange(len(examples)))}
     return make_inputs(TextSection(max_length=LENGTH, vocabulary_size=200), parts, folder, MASKED_LM)
 
 
@@ -76,7 +76,7 @@ def read_sentences(folder: Path) -> Inputs:
         ),
         folder,
     )
-    parts = {"train": Part(examples, np.arange(len(examples)))}
+    parts = {"train": Subset(examples, np.arange(len(examples)))}
     return make_inputs(TextSection(max_length=LENGTH, vocabulary_size=200), parts, folder, TAG)
 
 
@@ -89,7 +89,7 @@ def read_lists(folder: Path) -> Inputs:
     examples = write_examples(
         (Example((a, b), (str(label),), "a", query) for a, b, label, query in rows), folder, num_texts=2
     )
-    parts = {"train": Part(examples, np.arange(len(examples)))}
+    parts = {"train": Subset(examples, np.arange(len(examples)))}
     return make_inputs(TextSection(max_length=LENGTH, vocabulary_size=200), parts, folder, MATCH)
 
 
@@ -108,7 +108,7 @@ def read_taught(folder: Path) -> tuple[Any, Inputs]:
         )
         for count, seed, tagged in ((20, 0, True), (13, 1, False))
     ]
-    train, texts = (Part(examples, np.arange(len(examples))) for examples in sets)
+    train, texts = (Subset(examples, np.arange(len(examples))) for examples in sets)
     distill = DistillSection(teacher=folder / "run", hidden_states=0.5, attention=0.5)
     labels = TAG.outputs([], train)
     data: Any = Data(TAG, Columns(""), labels, train, train, None, None, {}, texts)  # pyright: ignore

@@ -17,7 +17,7 @@ from tests.bundles import TEXTS, masked_bundle, one_label_bundle, several_label_
 from tests.command_runs import call, refused, write_csv
 from tests.export.pair_bundles import bundle_of
 from tests.pair_rows import ranking_rows
-from training.cli.column_flags import GivenColumns
+from training.cli.column_flags import ColumnOverrides
 from training.evaluation.evaluator import evaluate_file
 from training.report import _made, main
 from training.reporting.model_card import plain
@@ -108,7 +108,7 @@ def rows_of(markdown: str, caption: str) -> list[list[str]]:
 def test_the_figures_are_those_of_evaluate(runs, made, tmp_path, name):
     folder, data, bundles = runs
     line, html, markdown = made[name]
-    given = GivenColumns(label=column(name)[1] if column(name) else "")
+    given = ColumnOverrides(label=column(name)[1] if column(name) else "")
     scores = evaluate_file(bundles[name], data[name], given, False, tmp_path)
     table = {cells[0].replace("\\", ""): cells[1] for cells in rows_of(markdown, "Scores of the")}
     assert line["rows"] == scores["rows"]

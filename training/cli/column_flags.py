@@ -16,13 +16,13 @@ class ColumnFlags:
     query_column: str = ""
     """Column of the query that a pair belongs to; empty: as in training."""
 
-    def given(self) -> "GivenColumns":
+    def given(self) -> "ColumnOverrides":
         """The columns as a judge takes them."""
-        return GivenColumns(self.text_column, self.label_column, self.text_b_column, self.query_column)
+        return ColumnOverrides(self.text_column, self.label_column, self.text_b_column, self.query_column)
 
 
 @dataclass(frozen=True)
-class GivenColumns:
+class ColumnOverrides:
     """Names of columns in a file of rows to judge; empty ones are as in training."""
 
     text: str = ""

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from training.data.types import Columns
 from training.io.example_store import ExampleSet
 from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 from training.io.table_blocks import Block
 from training.io.tables import Row
-from training.tasks.protocol import Columns, Task
+from training.tasks.protocol import Task
 
 # Ways to write labels that are remembered; rows of several labels may have any number of them.
 _MOST_KNOWN = 100_000

@@ -18,8 +18,9 @@ from training.data.pair_batches import PairSource
 from training.data.sentence_batches import SentenceSource, SentenceTokens, cut_sentences
 from training.data.text_batches import BatchSource, tokenize_examples
 from training.data.tokenizer_training import make_preprocessor
+from training.data.types import Masking, Subset, TrainingSet
 from training.io.ragged_store import RaggedStore
-from training.tasks.protocol import Masking, Part, Task, TrainingSet
+from training.tasks.protocol import Task
 
 
 class JoinedRaggedStore:
@@ -145,7 +146,7 @@ class Inputs:
     """
 
     preprocessor: Any
-    parts: dict[str, Part]
+    parts: dict[str, Subset]
     tokens: dict[str, Any]
     counts: dict[str, Any]
     masking: Masking | None = None
@@ -156,7 +157,7 @@ class Inputs:
         """Parts in which all training rows are trained on; of large data several."""
         return 1
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> Subset:
         """A part as a baseline reads it: with its tokens, where it counts tokens."""
         part = self.parts[name]
         if self.masking is None:
@@ -198,7 +199,7 @@ class Inputs:
         return self.source(name, TrainingSet(rows, targets, np.ones(len(rows), np.float32)))
 
     def training_sets(
-        self, task: Task, part: Part, labels: Sequence[str], seed: int, **options
+        self, task: Task, part: Subset, labels: Sequence[str], seed: int, **options
     ) -> TrainingSets:
         """What to train on: all training rows in one source.
 
@@ -253,7 +254,7 @@ class Inputs:
 
 def make_inputs(
     text: TextSection,
-    parts: dict[str, Part],
+    parts: dict[str, Subset],
     folder: Path,
     task: Task,
     vocabulary: Vocabulary | None = None,
@@ -265,7 +266,7 @@ def make_inputs(
 
 def cut_parts(
     preprocessor: Any,
-    parts: dict[str, Part],
+    parts: dict[str, Subset],
     folder: Path,
     masking: Masking | None = None,
     windows: WindowShape | None = None,

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from training.data.split import Split
-from training.tasks.protocol import Part
+from training.data.types import Subset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Large:
     rows: int
     seed: int
 
-    def is_large(self, part: Part) -> bool:
+    def is_large(self, part: Subset) -> bool:
         """Whether the training rows are."""
         return len(part.rows) > self.rows
 
@@ -34,7 +34,7 @@ class Large:
         """Rows from which a vocabulary is learnt, and most of those given to validate on."""
         return max(1, self.rows // 10)
 
-    def sampled(self, part: Part) -> Part:
+    def sampled(self, part: Subset) -> Subset:
         """The rows to learn a vocabulary from: of large data a random sample in the order of the file, else all."""
         if not self.is_large(part):
             return part

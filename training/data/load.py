@@ -10,10 +10,11 @@ from training.config.validation import teacher_origins
 from training.data.large_data import Large, held_out_fraction, with_fewer_validation_rows
 from training.data.sources import find_sources, read_examples
 from training.data.split import DataSummary, split
+from training.data.types import Columns, Subset
 from training.data.unlabelled import read_unlabelled, unseen
 from training.io.atomic_write import unchanged
 from training.io.scratch_folder import check_room, unpacked_bytes
-from training.tasks.protocol import Columns, Part, Task
+from training.tasks.protocol import Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,21 +24,21 @@ class Data:
     task: Task
     columns: Columns
     labels: list[str]
-    train: Part
-    validation: Part
-    test: Part | None
+    train: Subset
+    validation: Subset
+    test: Subset | None
     summary: DataSummary
     origins: dict[str, dict[str, Any]]  # part to {"name", "sha256" (None: no single file)}
-    texts: Part | None = None  # without labels, for a teacher to answer
+    texts: Subset | None = None  # without labels, for a teacher to answer
 
     @property
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, Subset]:
         """The parts by name, without those that there are none of."""
         parts = {"train": self.train, "validation": self.validation, "test": self.test, "texts": self.texts}
         return {name: part for name, part in parts.items() if part is not None}
 
     @property
-    def evaluated(self) -> Part:
+    def evaluated(self) -> Subset:
         """The test rows, or where there are none the validation rows."""
         return self.validation if self.test is None else self.test
 
@@ -98,14 +99,16 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     if "validation" in sets:
         parts = with_fewer_validation_rows(parts, Large(config.data.large_rows, config.train.seed))
     _check_validation(parts.summary, sources["train"].name)
-    train = Part(sets["train"], parts.train_rows)
-    validation = Part(sets.get("validation", sets["train"]), parts.validation_rows)
-    test = Part(sets["test"], parts.test_rows) if "test" in sets else None
+    train = Subset(sets["train"], parts.train_rows)
+    validation = Subset(sets.get("validation", sets["train"]), parts.validation_rows)
+    test = Subset(sets["test"], parts.test_rows) if "test" in sets else None
     texts = None
     with unchanged(config.distill.texts):
         if config.distill.texts is not None:
             unlabelled = read_unlabelled(config.distill.texts, config.task, columns, folder / "texts")
-            texts = Part(unlabelled, unseen(unlabelled, [validation] if test is None else [validation, test]))
+            texts = Subset(
+                unlabelled, unseen(unlabelled, [validation] if test is None else [validation, test])
+            )
         origins |= teacher_origins(config.distill)
     return Data(
         task=task,

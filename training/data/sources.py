@@ -9,13 +9,14 @@ from kmha.bundle.manifest import sha256
 from kmha.errors import InputError
 from training.config.config import DataSection
 from training.data.classification_reader import write_labelled_texts
+from training.data.types import Columns
 from training.io.atomic_write import unchanged
 from training.io.example_store import ExampleSet, write_examples
 from training.io.samples import pos_rows, review_rows
 from training.io.table_blocks import Block
 from training.io.tables import Row, column_names, has_blocks, read_blocks, read_rows
 from training.io.tfds import tfds_rows
-from training.tasks.protocol import Columns, Task
+from training.tasks.protocol import Task
 
 # Columns and rows of each sample.
 _SAMPLES: dict[str, tuple[tuple[str, str], Callable[[Any], Iterator[Row]]]] = {

@@ -14,9 +14,10 @@ from kmha.text.preprocessor import Preprocessor
 from training.data.inputs import Inputs, TrainingSets, cut_parts
 from training.data.large_data import Large
 from training.data.text_batches import BatchSource, TokenCounts, tokenize_examples
+from training.data.types import Masking, Subset, TrainingSet
 from training.io.ragged_store import RaggedStore
 from training.io.scratch_folder import ROW_BYTES, TOKEN_BYTES_PER_TEXT_BYTE, check_room
-from training.tasks.protocol import Masking, Part, Task, TrainingSet
+from training.tasks.protocol import Task
 
 logger = logging.getLogger("kmha")
 
@@ -38,7 +39,7 @@ class Stretches:
         per_epoch: Stretches that make up all rows.
     """
 
-    def __init__(self, part: Part, preprocessor: Preprocessor, large: Large, folder: Path):
+    def __init__(self, part: Subset, preprocessor: Preprocessor, large: Large, folder: Path):
         self._part, self._preprocessor, self._large, self._folder = part, preprocessor, large, folder
         self.per_epoch = -(-len(part.rows) // large.stretch_rows)
         self._cutter = ThreadPoolExecutor(1, thread_name_prefix="stretches")
@@ -103,7 +104,7 @@ class LargeInputs(Inputs):
         return BatchSource(self.tokens[name][0], rows, training_set.targets, training_set.weights, **options)
 
     def training_sets(
-        self, task: Task, part: Part, labels: Sequence[str], seed: int, **options
+        self, task: Task, part: Subset, labels: Sequence[str], seed: int, **options
     ) -> TrainingSets:
         """What to train on, a stretch after the other."""
         options |= {"padding_id": self.preprocessor.padding_id, "windows": self.windows}
@@ -123,7 +124,7 @@ class LargeInputs(Inputs):
 
 def cut_for_training(
     preprocessor: Any,
-    parts: dict[str, Part],
+    parts: dict[str, Subset],
     folder: Path,
     masking: Masking | None = None,
     large: Large | None = None,
@@ -162,7 +163,7 @@ def cut_for_training(
     return LargeInputs(preprocessor, parts, tokens, counts, windows=windows, stretches=stretches)
 
 
-def _token_bytes(parts: dict[str, Part], stretch_rows: int | None = None) -> float:
+def _token_bytes(parts: dict[str, Subset], stretch_rows: int | None = None) -> float:
     """Of the token ids of every part, of the training rows those of three stretches: bytes at most, or as good as."""
     total = 0.0
     for examples in {id(part.examples): part.examples for part in parts.values()}.values():

@@ -11,8 +11,9 @@ from kmha.text.vocabulary_pruning import prune_vocabulary
 from kmha.text.vocabulary_training import train_vocabulary
 from training.config.config import TextSection
 from training.data.large_data import Large
+from training.data.types import Subset
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
-from training.tasks.protocol import Part, Task
+from training.tasks.protocol import Task
 
 logger = logging.getLogger("kmha")
 
@@ -21,7 +22,7 @@ _CHUNK_ROWS = 4096
 
 def make_preprocessor(
     text: TextSection,
-    parts: dict[str, Part],
+    parts: dict[str, Subset],
     task: Task,
     vocabulary: Vocabulary | None = None,
     large: Large | None = None,
@@ -75,7 +76,7 @@ def _preprocessor(
 class _Texts:
     """The texts of some parts, read from disk each time they are iterated over."""
 
-    def __init__(self, parts: Sequence[Part], num_texts: int):
+    def __init__(self, parts: Sequence[Subset], num_texts: int):
         self.parts, self.num_texts = parts, num_texts
 
     def __iter__(self) -> Iterator[str]:

@@ -8,10 +8,10 @@ import numpy as np
 
 from kmha.bundle.manifest import MATCH, TAG
 from kmha.errors import InputError
+from training.data.types import Columns, Subset
 from training.io.example_store import Example, ExampleSet, write_examples
 from training.io.tables import read_rows
 from training.io.text_lines import open_lines
-from training.tasks.protocol import Columns, Part
 
 
 def read_unlabelled(path: Path, task: str, columns: Columns, folder: Path) -> ExampleSet:
@@ -36,7 +36,7 @@ def read_unlabelled(path: Path, task: str, columns: Columns, folder: Path) -> Ex
     return found
 
 
-def unseen(examples: ExampleSet, others: list[Part]) -> np.ndarray:
+def unseen(examples: ExampleSet, others: list[Subset]) -> np.ndarray:
     """The rows, int64, whose texts stand in none of the other parts."""
     known = np.concatenate([part.examples.digests[part.rows] for part in others])
     return np.flatnonzero(~np.isin(examples.digests, known))

@@ -19,10 +19,11 @@ from training.config.config import DistillSection, FitConfig
 from training.data.inputs import Inputs, cut_parts
 from training.data.load import Data
 from training.data.sentence_batches import SentenceTokens
+from training.data.types import Subset, TrainingSet
 from training.distillation.hidden_states import StudentWithProjections, check_same_features, check_same_passes
 from training.distillation.teacher import Teacher, cached_predictions, count_predictions, write_predictions
 from training.losses import distillation as distill_losses
-from training.tasks.protocol import Part, Task, TrainingSet
+from training.tasks.protocol import Task
 
 logger = logging.getLogger("kmha")
 
@@ -110,7 +111,7 @@ class DistillationTask:
             raise AttributeError(name)
         return getattr(self._task, name)
 
-    def training_set(self, part: Part, labels: list[str], seed: int) -> TrainingSet:
+    def training_set(self, part: Subset, labels: list[str], seed: int) -> TrainingSet:
         """All rows that the teacher has answered."""
         return self._training_set
 
@@ -155,7 +156,7 @@ class DistillationTask:
         return loss + (1 - self._distill.weight) * own
 
     def compare_with_teacher(
-        self, scores: dict[str, Any], part: Part, labels: list[str], folder: Path
+        self, scores: dict[str, Any], part: Subset, labels: list[str], folder: Path
     ) -> dict[str, Any]:
         """The teacher's own scores of judged rows, beside those of the student, which a line compares.
 

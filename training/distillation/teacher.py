@@ -23,10 +23,10 @@ from kmha.inference.tagger import TaggedSentences, scatter_scores
 from kmha.layers.crf import Potentials
 from training.data.inputs import Source, cut_parts
 from training.data.sentence_batches import SentenceSource
+from training.data.types import Subset
 from training.evaluation.evaluator import Evaluator
 from training.runtime.cpu_sharding import run_sharded
 from training.runtime.traced import trace_once
-from training.tasks.protocol import Part
 
 logger = logging.getLogger("kmha")
 
@@ -64,7 +64,7 @@ class Teacher:
         pairs = ops.take(ops.take(found.transitions, self.order, axis=0), self.order, axis=1)
         return found._replace(transitions=pairs, start=start, end=end)
 
-    def scores(self, task: Any, part: Part, labels: list[str], folder: Path) -> dict[str, Any]:
+    def scores(self, task: Any, part: Subset, labels: list[str], folder: Path) -> dict[str, Any]:
         """What `task.scores` says of the teacher's own answers to the rows of a part.
 
         Args:

@@ -13,12 +13,13 @@ from kmha.bundle.files import task_of
 from kmha.bundle.manifest import CLASSIFY, MASKED_LM, MATCH, MODEL_NAMES, TAG
 from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
-from training.cli.column_flags import GivenColumns
+from training.cli.column_flags import ColumnOverrides
 from training.data.inputs import Source
 from training.data.masked_batches import MaskedSource
 from training.data.packing import cut_pieces
 from training.data.sentence_batches import read_sentences
 from training.data.sources import file_source, read_examples
+from training.data.types import Columns, Subset
 from training.evaluation.model_calibration import top_predictions
 from training.io.example_store import ExampleSet
 from training.runtime.cpu_sharding import run_sharded
@@ -28,7 +29,7 @@ from training.tasks.masked_lm.task import MaskedLmTask, kept_task
 from training.tasks.match.rows import DEFAULT_PAIRS, DEFAULT_TRIPLETS, QUERY
 from training.tasks.match.task import MatchTask
 from training.tasks.outputs import row_outputs
-from training.tasks.protocol import Columns, Part, Task
+from training.tasks.protocol import Task
 from training.tasks.tag.outputs import word_scores
 from training.tasks.tag.rows import tag_columns
 from training.tasks.tag.task import TagTask
@@ -84,16 +85,16 @@ class Evaluator:
         for plan, batch in zip(plans, source.dataset(plans), strict=True):
             yield plan, self._logits(batch["features"])
 
-    def check(self, part: Part) -> None:
+    def check(self, part: Subset) -> None:
         """Refuses validation rows that the task's metric is undefined for, before anything is trained."""
         self._scores(part, self.task.guesses(self.model, part))
 
-    def validate(self, source: Source, part: Part) -> dict[str, float]:
+    def validate(self, source: Source, part: Subset) -> dict[str, float]:
         """Loss and the task's metric, for the end of an epoch."""
         scores = self._scores(part, self.predict(source))
         return {name: float(scores[name]) for name in ("loss", self.task.metric)}
 
-    def _scores(self, part: Part, answers: Any) -> dict[str, Any]:
+    def _scores(self, part: Subset, answers: Any) -> dict[str, Any]:
         decision = self.task.decision(part, self.labels, answers)
         scores: dict[str, Any] = self.task.scores(part, self.labels, answers, decision)
         if scores[self.task.metric] is None:
@@ -104,7 +105,7 @@ class Evaluator:
         return scores
 
 
-def resolve_task(bundle: Bundle, given: GivenColumns, available: Sequence[str]) -> tuple[Task, Columns]:
+def resolve_task(bundle: Bundle, given: ColumnOverrides, available: Sequence[str]) -> tuple[Task, Columns]:
     """The task of a bundle, to read and score rows with, and the columns it reads.
 
     Args:
@@ -166,7 +167,7 @@ def _trained_columns(bundle: Bundle) -> Columns:
     )
 
 
-def _columns_of_pairs(trained: Columns, given: GivenColumns, available: Sequence[str]) -> Columns:
+def _columns_of_pairs(trained: Columns, given: ColumnOverrides, available: Sequence[str]) -> Columns:
     """Those given; else as in training; else, where the file has other ones, pairs or triplets by the usual names."""
     query = next((name for name in (given.query, trained.query, QUERY) if name and name in available), "")
     asked = bool(given.text or given.text_b or given.label)
@@ -183,7 +184,7 @@ def _columns_of_pairs(trained: Columns, given: GivenColumns, available: Sequence
     )
 
 
-def _columns_of_sentences(trained: Columns, given: GivenColumns, available: Sequence[str]) -> Columns:
+def _columns_of_sentences(trained: Columns, given: ColumnOverrides, available: Sequence[str]) -> Columns:
     """Those given; else as in training where the file has them; else the usual ones."""
     defaults = (name if name in available else "" for name in (trained.text, trained.label))
     text, label = (one or other for one, other in zip((given.text, given.label), defaults, strict=True))
@@ -201,7 +202,7 @@ def read_inputs(examples: ExampleSet, rows: np.ndarray) -> list[Any]:
 
 
 def evaluate_file(
-    bundle: Bundle, path: Path, given: GivenColumns, intervals: bool, folder: Path
+    bundle: Bundle, path: Path, given: ColumnOverrides, intervals: bool, folder: Path
 ) -> dict[str, Any]:
     """Scores of a bundle on a file.
 
@@ -226,7 +227,9 @@ def evaluate_file(
     return scores
 
 
-def predict_file(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> tuple[Task, Part, Any]:
+def predict_file(
+    bundle: Bundle, path: Path, given: ColumnOverrides, folder: Path
+) -> tuple[Task, Subset, Any]:
     """The task of a bundle, the rows of a file, and what the bundle answers to them; see `bundle_scores`."""
     task, part = read_rows(bundle, path, given, folder)
     examples = part.examples
@@ -240,15 +243,17 @@ def predict_file(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) 
     return task, part, predict_examples(bundle, part)
 
 
-def read_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> tuple[Task, Part]:
+def read_rows(bundle: Bundle, path: Path, given: ColumnOverrides, folder: Path) -> tuple[Task, Subset]:
     """The task of a bundle, and the rows of a file; see `bundle_scores`."""
     source = file_source(path)
     task, columns = resolve_task(bundle, given, source.columns or ())
     examples = read_examples(source, task, columns, folder)
-    return task, Part(examples, np.arange(len(examples)))
+    return task, Subset(examples, np.arange(len(examples)))
 
 
-def read_labelled_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> tuple[Task, Part]:
+def read_labelled_rows(
+    bundle: Bundle, path: Path, given: ColumnOverrides, folder: Path
+) -> tuple[Task, Subset]:
     """As `read_rows`; raises InputError also where the file of --data has no row."""
     task, part = read_rows(bundle, path, given, folder)
     if not len(part.rows):
@@ -256,7 +261,7 @@ def read_labelled_rows(bundle: Bundle, path: Path, given: GivenColumns, folder: 
     return task, part
 
 
-def predict_examples(bundle: Bundle, part: Part) -> np.ndarray:
+def predict_examples(bundle: Bundle, part: Subset) -> np.ndarray:
     """What a bundle answers to texts or pairs, of which not all are in memory at once: float32 [R, C]."""
     chunks = [part.rows[i : i + CHUNK_ROWS] for i in range(0, len(part.rows), CHUNK_ROWS)]
     # No rows make no chunk.

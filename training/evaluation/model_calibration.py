@@ -13,9 +13,9 @@ from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.calibration import Calibration
 from kmha.inference.tagger import word_batches
 from kmha.layers.crf_decoding import marginals
+from training.data.types import Subset
 from training.io.example_store import label_ids
 from training.losses.distillation import softened
-from training.tasks.protocol import Part
 
 # Fewer say too little.
 MIN_ROWS = 100
@@ -110,7 +110,7 @@ def can_calibrate(model: Any) -> bool:
 
 
 def fit_calibration(
-    model: Any, task: Any, part: Part, labels: Sequence[str], raw: np.ndarray
+    model: Any, task: Any, part: Subset, labels: Sequence[str], raw: np.ndarray
 ) -> Calibration | None:
     """The calibration of a model that fits labelled rows; rows whose label it does not know say nothing.
 
@@ -137,7 +137,7 @@ def fit_calibration(
 
 def top_predictions(
     task: Any,
-    part: Part,
+    part: Subset,
     labels: Sequence[str],
     probabilities: np.ndarray,
     thresholds: Sequence[float] | None,
@@ -178,7 +178,7 @@ def describe_calibration(calibration: Calibration, before: dict[str, Any], after
     return f"{shown}, calibration error {errors[0]:.4f} before, {errors[1]:.4f} after"
 
 
-def tag_ids(task: Any, part: Part, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def tag_ids(task: Any, part: Subset, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """The tag of each word, int32 [N], -1 where the model does not know it, and words of each sentence, int64 [R]."""
     places = {label: place for place, label in enumerate(labels)}
     sentences = [task.learnt(tags) for tags in task.given_tags(part)]

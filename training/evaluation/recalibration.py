@@ -11,13 +11,14 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import TAG
 from kmha.calibration import Calibration, calibrate
 from kmha.inference.tagger import PathDecoder
-from training.cli.column_flags import GivenColumns
+from training.cli.column_flags import ColumnOverrides
 from training.data.inputs import cut_parts
+from training.data.types import Subset
 from training.evaluation.abstention import Abstention, choose_threshold
 from training.evaluation.evaluator import Evaluator, read_labelled_rows
 from training.evaluation.model_calibration import fit_calibration, top_predictions
 from training.evaluation.reliability import ReliabilityBins, reliability_bins
-from training.tasks.protocol import Part, Task
+from training.tasks.protocol import Task
 
 EVALUATED_LENGTHS = 8
 SHOWN = ("accuracy", "span_f1", "token_accuracy", "macro_f1", "ece", "loss")
@@ -39,12 +40,12 @@ class LabelledOutputs:
 
     bundle: Bundle
     task: Task
-    part: Part
+    part: Subset
     raw: np.ndarray
     counts: np.ndarray | None
 
     @classmethod
-    def read(cls, bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> "LabelledOutputs":
+    def read(cls, bundle: Bundle, path: Path, given: ColumnOverrides, folder: Path) -> "LabelledOutputs":
         """Asks a bundle about the rows of a file.
 
         Args:

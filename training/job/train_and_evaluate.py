@@ -20,6 +20,7 @@ from training.data.large_data import Large
 from training.data.load import Data
 from training.data.streamed import cut_for_training
 from training.data.tokenizer_training import make_preprocessor
+from training.data.types import Subset
 from training.distillation.task import DistillationTask, add_teacher_predictions
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.engine.model_init import StartingModel
@@ -30,7 +31,6 @@ from training.evaluation.post_training import BeforeCalibration, calibrate_on_va
 from training.reporting.report_data import ScoredSplit
 from training.runtime.mixed_precision import POLICIES, to_float32
 from training.runtime.resource_usage import Cost, count_trainable_weights
-from training.tasks.protocol import Part
 
 logger = logging.getLogger("kmha")
 
@@ -40,7 +40,7 @@ SAMPLE_CHARACTERS = 2_000
 PERCENTILES = (50, 90, 99, 100)
 
 
-def sample_texts(part: Part, seed: int) -> list[Any]:
+def sample_texts(part: Subset, seed: int) -> list[Any]:
     """Texts of random rows of a part, or pairs of them, each row at most once.
 
     Args:

@@ -10,11 +10,12 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError
 from kmha.features import WORD_MASK
-from training.cli.column_flags import GivenColumns
+from training.cli.column_flags import ColumnOverrides
 from training.data.inputs import Inputs, Source, cut_parts
+from training.data.types import Subset
 from training.evaluation.evaluator import Evaluator, read_labelled_rows
 from training.io.example_store import label_ids
-from training.tasks.protocol import Part, Task
+from training.tasks.protocol import Task
 
 LENGTHS = 8
 _NAME = "measured"
@@ -35,7 +36,7 @@ class MeasuredRows:
     inputs: Inputs
 
     @classmethod
-    def read(cls, bundle: Bundle, path: Path, given: GivenColumns, folder: Path) -> "MeasuredRows":
+    def read(cls, bundle: Bundle, path: Path, given: ColumnOverrides, folder: Path) -> "MeasuredRows":
         """All rows of a file.
 
         Args:
@@ -52,7 +53,7 @@ class MeasuredRows:
         return cls(bundle, _weighing(task), inputs)
 
     @property
-    def part(self) -> Part:
+    def part(self) -> Subset:
         """The rows."""
         return self.inputs.parts[_NAME]
 

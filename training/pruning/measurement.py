@@ -7,7 +7,7 @@ from typing import Any
 
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
-from training.cli.column_flags import GivenColumns
+from training.cli.column_flags import ColumnOverrides
 from training.pruning.evaluation_rows import MeasuredRows
 from training.pruning.importance import Importance, importances, without_each_head
 from training.pruning.presentation import head_table, head_values, row_table, row_values
@@ -54,7 +54,9 @@ class Measurement:
         return [f"{scores} with all heads", *heads, "", *row_table(self.feed_forward)]
 
 
-def measure(run: Path, data: Path, given: GivenColumns, most: int, seed: int, scratch: Path) -> Measurement:
+def measure(
+    run: Path, data: Path, given: ColumnOverrides, most: int, seed: int, scratch: Path
+) -> Measurement:
     """Measures the heads of a run.
 
     Args:

@@ -8,10 +8,10 @@ import numpy as np
 
 from kmha.bundle.manifest import TAG
 from training.data.sentence_batches import read_sentences
+from training.data.types import Subset
 from training.evaluation.model_calibration import tag_ids
 from training.io.example_store import label_ids
 from training.reporting.report_data import ReportData, ScoredSplit
-from training.tasks.protocol import Part
 
 LONGEST_TEXT = 400
 WORDS_AROUND = 6
@@ -34,7 +34,7 @@ class Answered:
     """
 
     name: str
-    part: Part
+    part: Subset
     names: list[str]
     true: np.ndarray
     given: np.ndarray
@@ -80,7 +80,7 @@ class Answered:
         return found
 
 
-def place_of(part: Part, row: int) -> str:
+def place_of(part: Subset, row: int) -> str:
     """Where a row of a part's set stands: the file's name and the line."""
     return PurePath(part.examples.place(row)).name
 

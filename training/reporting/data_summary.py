@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from training.data.types import Subset
 from training.reporting import figures as pictures
 from training.reporting.answered_items import cut, place_of
 from training.reporting.blocks import Block, Note, Table, percent
 from training.reporting.matplotlib_style import can_draw
 from training.reporting.report_data import ReportData
-from training.tasks.protocol import Part
 
 MOST_LABELS, MOST_TEXTS = 60, 10
 _COUNTS = {
@@ -97,7 +97,7 @@ def duplicates(report_data: ReportData) -> Iterator[Block | None]:
         yield _repeated(caption, shown, len(places), report_data.train)
 
 
-def _groups(train: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _groups(train: Subset) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The texts that stand more than once, the most frequent one first.
 
     Returns:
@@ -117,7 +117,7 @@ def _groups(train: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
     return train.rows[order], starts[several], sizes[several], mixed[several]
 
 
-def _repeated(caption: str, groups: list[np.ndarray], texts_in_all: int, train: Part) -> Table | None:
+def _repeated(caption: str, groups: list[np.ndarray], texts_in_all: int, train: Subset) -> Table | None:
     rows = []
     for group in groups:
         fields = range(len(train.examples.texts))
@@ -128,7 +128,7 @@ def _repeated(caption: str, groups: list[np.ndarray], texts_in_all: int, train: 
     return Table(f"{caption}{more}", columns, rows, frozenset((0, 2))) if rows else None
 
 
-def _labels(train: Part, rows: np.ndarray) -> str:
+def _labels(train: Subset, rows: np.ndarray) -> str:
     """The labels of rows of one text, with how many have them."""
     ids, counts = train.examples.local_labels(rows)
     ends = np.cumsum(counts)

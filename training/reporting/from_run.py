@@ -9,7 +9,7 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MATCH, read_manifest
 from kmha.calibration import Calibration
 from kmha.errors import InputError
-from training.cli.column_flags import GivenColumns
+from training.cli.column_flags import ColumnOverrides
 from training.cli.parser import parse
 from training.config.config import FitConfig
 from training.data.inputs import cut_parts
@@ -21,7 +21,7 @@ from training.runs.run_folder import CONFIG, METRICS, identify_rows
 _ROWS = "rows"
 
 
-def report_data_of(run: Path, data: Path, given: GivenColumns, folder: Path) -> ReportData:
+def report_data_of(run: Path, data: Path, given: ColumnOverrides, folder: Path) -> ReportData:
     """What a run says of the rows of a file, beside what its fit has left.
 
     Args:

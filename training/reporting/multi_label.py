@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 
+from training.data.types import Subset
 from training.io.example_store import label_matrix
 from training.reporting.answered_items import cut, place_of
 from training.reporting.blocks import score
 from training.reporting.report_data import ReportData, ScoredSplit
-from training.tasks.protocol import Part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class SeveralLabels:
         thresholds: Of these labels, float64 [C].
     """
 
-    part: Part
+    part: Subset
     names: list[str]
     true: np.ndarray
     given: np.ndarray

@@ -9,7 +9,8 @@ import numpy as np
 
 from kmha.bundle.files import parts_of
 from kmha.calibration import Calibration
-from training.tasks.protocol import Part, Task
+from training.data.types import Subset
+from training.tasks.protocol import Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,7 @@ class ScoredSplit:
     """
 
     name: str
-    part: Part
+    part: Subset
     answers: Any
 
 
@@ -68,7 +69,7 @@ class ReportData:
     versions: dict[str, str]
     lengths: dict[str, np.ndarray]
     longest: int
-    train: Part | None
+    train: Subset | None
     command: str
     files: dict[str, int]
 

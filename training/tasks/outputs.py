@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from training.tasks.protocol import Part
+from training.data.types import Subset
 
 
 def row_probabilities(model: Any, source: Any, outputs: Iterable[tuple[Any, Any]]) -> np.ndarray:
@@ -40,7 +40,7 @@ def random_probabilities(model: Any, rows: int) -> np.ndarray:
     return np.asarray(model.probabilities(logits.astype(np.float32)))
 
 
-def unknown_rows(part: Part, labels: Sequence[str]) -> dict[str, int]:
+def unknown_rows(part: Subset, labels: Sequence[str]) -> dict[str, int]:
     """How many rows of a part have each label that is not among `labels`, by name."""
     ids, _ = part.examples.local_labels(part.rows)
     counts = np.bincount(ids, minlength=len(part.examples.label_names)).tolist()
@@ -48,7 +48,7 @@ def unknown_rows(part: Part, labels: Sequence[str]) -> dict[str, int]:
     return {name: count for name, count in seen if count and name not in set(labels)}
 
 
-def with_unknown(part: Part, labels: Sequence[str]) -> list[str]:
+def with_unknown(part: Subset, labels: Sequence[str]) -> list[str]:
     """The labels of the model, then those that only rows of this part have."""
     return [*labels, *unknown_rows(part, labels)]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from kmha.document_windows import WindowShape
+from training.data.types import Columns, Masking, Subset, TrainingSet
 from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
 
@@ -14,42 +15,6 @@ if TYPE_CHECKING:
     import keras
 
     from kmha.config import EncoderConfig
-
-
-@dataclasses.dataclass(frozen=True)
-class Columns:
-    """Names of the columns a task reads, and what separates several labels in one.
-
-    Args:
-        text: Of the text, of a pair the first, of a triplet the anchor.
-        label: Of the label; empty in triplets.
-        separator: Between several labels.
-        text_b: Of the second text of a pair, or the right one of a triplet; empty where there is one text.
-        wrong: Of the wrong text of a triplet; empty elsewhere.
-        query: Of the name of the query that a pair belongs to; empty where there is none.
-    """
-
-    text: str
-    label: str = ""
-    separator: str = "|"
-    text_b: str = ""
-    wrong: str = ""
-    query: str = ""
-
-    @property
-    def named(self) -> dict[str, str]:
-        """Those that there are, as JSON values."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value}
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """Those that every row has."""
-        return tuple(filter(None, (self.text, self.text_b, self.wrong, self.label)))
-
-    @property
-    def optional(self) -> tuple[str, ...]:
-        """Those that a file may lack."""
-        return tuple(filter(None, (self.query,)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,57 +35,6 @@ class Defaults:
     embedding_rate: float = 1.0
     batches: int = 1200
     batches_on: int = 800
-
-
-@dataclasses.dataclass(frozen=True)
-class Masking:
-    """How tokens are hidden, where finding them is what a model learns.
-
-    Attributes:
-        share: Of the tokens, in (0, 1).
-        whole_word: Whether all tokens of a word are hidden together.
-        packed: Whether short texts share a row.
-    """
-
-    share: float = 0.15
-    whole_word: bool = False
-    packed: bool = True
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingSet:
-    """What a model trains on.
-
-    Attributes:
-        rows: Row numbers of the set, int64 [R]; of pairs those of each text, int64 [R, 2].
-        targets: What the loss compares with, [R, …].
-        weights: How much each row counts, float32 [R].
-        lists: Number of the list that a row belongs to, where the loss needs lists whole, integers [R]; else None.
-    """
-
-    rows: np.ndarray
-    targets: np.ndarray
-    weights: np.ndarray
-    lists: np.ndarray | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """Some rows of a set: those to train on, to validate on, or to test on.
-
-    Attributes:
-        examples: The set.
-        rows: Row numbers, integers [R].
-        source: Their tokens in batches, where it is tokens that a baseline counts; else None.
-    """
-
-    examples: ExampleSet
-    rows: np.ndarray
-    source: Any = None
-
-    def texts(self, field: int = 0) -> list[str]:
-        """The texts of all rows; of pairs the first or the second."""
-        return self.examples.read_texts(self.rows, field)
 
 
 class Task(Protocol):
@@ -203,7 +117,7 @@ class Task(Protocol):
         """The task once all rows have been read, by "train" and others; raises InputError where they cannot be used."""
         ...
 
-    def outputs(self, labels: Sequence[str], train: Part) -> list[str]:
+    def outputs(self, labels: Sequence[str], train: Subset) -> list[str]:
         """Names of the model's outputs, from the labels of the training rows."""
         ...
 
@@ -227,11 +141,11 @@ class Task(Protocol):
         """What the loss reads of the model, in training."""
         ...
 
-    def training_set(self, part: Part, labels: Sequence[str], seed: int) -> TrainingSet:
+    def training_set(self, part: Subset, labels: Sequence[str], seed: int) -> TrainingSet:
         """What to train on, from the training rows."""
         ...
 
-    def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
+    def targets(self, part: Subset, labels: Sequence[str]) -> np.ndarray:
         """What the loss compares with, [R, …]."""
         ...
 
@@ -254,17 +168,17 @@ class Task(Protocol):
         """
         ...
 
-    def guesses(self, model: "keras.Model", part: Part) -> Any:
+    def guesses(self, model: "keras.Model", part: Subset) -> Any:
         """What a model that knows nothing would say of the rows of a part."""
         ...
 
-    def decision(self, part: Part, labels: Sequence[str], answers: Any, /) -> dict[str, Any]:
+    def decision(self, part: Subset, labels: Sequence[str], answers: Any, /) -> dict[str, Any]:
         """What more it takes to decide by answers, chosen on validation rows; JSON values for the bundle."""
         ...
 
     def scores(
         self,
-        part: Part,
+        part: Subset,
         labels: Sequence[str],
         answers: Any,
         decision: dict,
@@ -275,7 +189,7 @@ class Task(Protocol):
         ...
 
     def baseline(
-        self, train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
+        self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """One line that says what the baseline is, and its scores on the judged rows."""
         ...

@@ -8,7 +8,7 @@ from export.verification.examiner import Examiner, table
 from export.verification.rows import read_rows
 from tests.bundles import ONE, TEXTS, make_bundle
 from tests.command_runs import write_csv
-from training.cli.column_flags import GivenColumns
+from training.cli.column_flags import ColumnOverrides
 from training.io.json_subprocess import Crashed
 
 FACTS = {"quantization": "none", "ops": {"MatMul": 3}, "lengths": None, "labels": None}
@@ -22,7 +22,7 @@ def bundle():
 @pytest.fixture
 def rows(bundle, tmp_path):
     path = write_csv(tmp_path / "rows.csv", [(text, ONE[0]) for text in TEXTS])
-    return read_rows(bundle, path, GivenColumns(), 4, tmp_path / "scratch")
+    return read_rows(bundle, path, ColumnOverrides(), 4, tmp_path / "scratch")
 
 
 @pytest.fixture

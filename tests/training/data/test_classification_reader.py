@@ -8,10 +8,10 @@ from kmha.errors import InputError
 from tests.command_runs import news_rows, write_csv
 from training.data import classification_reader as labelled_texts
 from training.data.classification_reader import write_labelled_texts
+from training.data.types import Columns
 from training.io.example_store import ExampleSet, write_examples
 from training.io.tables import read_blocks, read_rows
 from training.tasks.classify.task import ClassifyTask
-from training.tasks.protocol import Columns
 
 COLUMNS = Columns("text", "label")
 ODD = [("", "a"), (" \u3000x\u00a0 ", " a "), ("x", "b"), ("two\nlines", "a|b|a"), ("é港", "c")]

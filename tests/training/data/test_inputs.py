@@ -9,10 +9,10 @@ from tests.command_runs import news_rows
 from tests.pair_rows import paraphrase_rows
 from training.config.config import TextSection
 from training.data.inputs import make_inputs
+from training.data.types import Subset, TrainingSet
 from training.io.example_store import Example, write_examples
 from training.tasks.classify.task import ClassifyTask
 from training.tasks.match.task import MatchTask
-from training.tasks.protocol import Part, TrainingSet
 
 WORDS = MatchTask(granularities=("word",))
 TEXT = TextSection(max_length=16, vocabulary_size=120, min_frequency=1)
@@ -20,14 +20,14 @@ PAIRS = [(a, b) for a, b, _ in paraphrase_rows(20, seed=0)] + [("", "zebra quilt
 
 
 @pytest.fixture
-def parts(tmp_path) -> dict[str, Part]:
+def parts(tmp_path) -> dict[str, Subset]:
     """Of one set the training and the validation rows, of another the test rows."""
     examples = write_examples((Example(pair, ("1",), "") for pair in PAIRS), tmp_path / "a", num_texts=2)
     test = write_examples([Example(PAIRS[0], ("1",), "")], tmp_path / "b", num_texts=2)
     return {
-        "train": Part(examples, np.arange(16)),
-        "validation": Part(examples, np.arange(16, 21)),
-        "test": Part(test, np.arange(1)),
+        "train": Subset(examples, np.arange(16)),
+        "validation": Subset(examples, np.arange(16, 21)),
+        "test": Subset(test, np.arange(1)),
     }
 
 
@@ -56,7 +56,7 @@ def test_vocabularies_are_learnt_from_both_texts_of_training_rows_alone(tmp_path
 
 def test_single_texts_have_a_preprocessor_of_their_own(tmp_path):
     examples = write_examples((Example((t,), (y,), "") for t, y in news_rows(9, seed=0)), tmp_path / "a")
-    parts = {"train": Part(examples, np.arange(9))}
+    parts = {"train": Subset(examples, np.arange(9))}
     inputs = make_inputs(dataclasses.replace(TEXT, tokenization="word"), parts, tmp_path, ClassifyTask())
     assert isinstance(inputs.preprocessor, Preprocessor) and list(inputs.counts) == ["train"]
     source = inputs.evaluated("train", np.arange(9))

@@ -7,12 +7,12 @@ from tests.command_runs import news_rows, write_csv
 from training.config.config import DataSection, FitConfig
 from training.data.large_data import Large, held_out_fraction
 from training.data.load import describe, load_data
+from training.data.types import Subset
 from training.tasks.classify.task import ClassifyTask
-from training.tasks.protocol import Part
 
 
-def part(rows: int) -> Part:
-    return Part(types.SimpleNamespace(), np.arange(rows) * 3)  # pyright: ignore  (no row is read)
+def part(rows: int) -> Subset:
+    return Subset(types.SimpleNamespace(), np.arange(rows) * 3)  # pyright: ignore  (no row is read)
 
 
 def test_a_sample_is_drawn_of_large_data_only():

@@ -13,10 +13,10 @@ from training.config.config import TextSection
 from training.data.inputs import Inputs, make_inputs
 from training.data.length_buckets import computed_share
 from training.data.pair_batches import FILLER_QUERY, PairPlan, PairSource, length_cells
+from training.data.types import Subset, TrainingSet
 from training.io.example_store import Example, write_examples
 from training.io.ragged_store import RaggedStoreWriter
 from training.tasks.match.task import MatchTask
-from training.tasks.protocol import Part, TrainingSet
 
 TOKENS, ROWS = 96, 8
 
@@ -211,7 +211,7 @@ def test_the_dataset_is_the_batches_in_order(tmp_path):
 
 def tokenized(folder: Path, pairs, granularities=("wordpiece",)) -> Inputs:
     examples = write_examples((Example(pair, ("1",), "a:1") for pair in pairs), folder / "rows", num_texts=2)
-    part = Part(examples, np.arange(len(pairs)))
+    part = Subset(examples, np.arange(len(pairs)))
     text = TextSection(max_length=12, vocabulary_size=300, min_frequency=1)
     return make_inputs(text, {"train": part}, folder, MatchTask(granularities=granularities))
 

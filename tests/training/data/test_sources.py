@@ -10,8 +10,8 @@ from kmha.errors import InputError
 from tests.command_runs import write_csv
 from training.config.config import DataSection
 from training.data.sources import file_source, find_sources, read_examples
+from training.data.types import Columns
 from training.tasks.classify.task import ClassifyTask
-from training.tasks.protocol import Columns
 
 COLUMNS = Columns("text", "label", "|")
 

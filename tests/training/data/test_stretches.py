@@ -7,9 +7,9 @@ from training.data.large_data import Large
 from training.data.streamed import Stretches
 from training.data.text_batches import tokenize_examples
 from training.data.tokenizer_training import make_preprocessor
+from training.data.types import Subset
 from training.io.example_store import Example, write_examples
 from training.tasks.classify.task import ClassifyTask
-from training.tasks.protocol import Part
 
 ROWS = 50
 
@@ -19,7 +19,7 @@ def cut(tmp_path_factory):
     """A part of some rows of a set, its preprocessor, and all its tokens."""
     folder = tmp_path_factory.mktemp("stretches")
     examples = write_examples((Example((t,), (y,), "") for t, y in news_rows(ROWS, seed=0)), folder / "rows")
-    part = Part(examples, np.arange(0, ROWS, 2))
+    part = Subset(examples, np.arange(0, ROWS, 2))
     preprocessor = make_preprocessor(TextSection("word", max_length=8), {"train": part}, ClassifyTask())
     return part, preprocessor, tokenize_examples(examples, preprocessor, folder / "all")
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from kmha.errors import InputError
+from training.data.types import Columns, Subset
 from training.data.unlabelled import read_unlabelled, unseen
 from training.io.example_store import Example, write_examples
-from training.tasks.protocol import Columns, Part
 
 TEXT, PAIR, WORDS = Columns("text"), Columns("text_a", text_b="text_b"), Columns("words")
 
@@ -97,9 +97,9 @@ def test_a_missing_file_is_refused(tmp_path):
 
 
 def test_texts_that_are_judged_are_not_learnt_from(tmp_path):
-    def part(name: str, texts: list[str], rows: list[int]) -> Part:
+    def part(name: str, texts: list[str], rows: list[int]) -> Subset:
         examples = write_examples((Example((text,), ("x",), "") for text in texts), tmp_path / name)
-        return Part(examples, np.array(rows))
+        return Subset(examples, np.array(rows))
 
     more = part("more", ["a", "b", " c ", "d"], [])
     evaluated = [part("validation", ["a", "d"], [0]), part("test", ["c"], [0])]

@@ -3,9 +3,9 @@ import pytest
 
 from tests.bundles import SENTENCES, SEVERAL, TEXTS, make_bundle, make_pair_bundle, make_tagger_bundle
 from training.data.inputs import cut_parts
+from training.data.types import Subset, TrainingSet
 from training.distillation.teacher import cached_predictions, count_predictions, write_predictions
 from training.io.example_store import Example, write_examples
-from training.tasks.protocol import Part, TrainingSet
 
 FACTS = {"teacher": "a", "rows": "b"}
 
@@ -16,7 +16,7 @@ def asked(folder, bundle, rows):
     examples = write_examples(
         (Example(row, (), "", ordered=ordered) for row in rows), folder, bundle.preprocessor.num_texts
     )
-    inputs = cut_parts(bundle.preprocessor, {"train": Part(examples, np.arange(len(rows)))}, folder)
+    inputs = cut_parts(bundle.preprocessor, {"train": Subset(examples, np.arange(len(rows)))}, folder)
     order = np.arange(len(rows))[::-1]
     pairs = np.stack([order, order], axis=1) if bundle.preprocessor.num_texts == 2 else order
     shape = (99,) if ordered else pairs.shape

@@ -9,11 +9,11 @@ import pytest
 from kmha.errors import InputError
 from tests.bundles import one_label_bundle, pair_bundle
 from tests.training.tiny_runs import CONFIG, LABELS, make_source, tiny_model
-from training.cli.column_flags import GivenColumns
+from training.cli.column_flags import ColumnOverrides
+from training.data.types import Columns
 from training.evaluation import evaluator as evaluator
 from training.evaluation.evaluator import Evaluator, resolve_task
 from training.tasks.outputs import random_probabilities, row_probabilities
-from training.tasks.protocol import Columns
 
 NAMES = [f"label {number}" for number in range(LABELS)]
 
@@ -101,7 +101,7 @@ def test_a_metric_that_is_undefined_is_refused_before_training(model):
 PAIRS = {"text": "text_a", "text_b": "text_b", "label": "label"}
 NAMED = {"text": "s1", "text_b": "s2", "label": "y", "query": "qid"}
 TRIPLETS = {"text": "anchor", "text_b": "positive", "wrong": "negative"}
-NOTHING = GivenColumns()
+NOTHING = ColumnOverrides()
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ NOTHING = GivenColumns()
         (NAMED, NOTHING, ["s1", "s2", "y", "qid", "query_id"], NAMED),
         (NAMED, NOTHING, ["s1", "s2", "y"], NAMED | {"query": ""}),
         (NAMED, NOTHING, ["text_a", "text_b", "label", "query_id"], PAIRS | {"query": "query_id"}),
-        (NAMED, GivenColumns(label="x"), ["s1", "s2", "x"], NAMED | {"label": "x", "query": ""}),
-        (NAMED, GivenColumns(query="q"), ["s1", "s2", "y", "q", "qid"], NAMED | {"query": "q"}),
+        (NAMED, ColumnOverrides(label="x"), ["s1", "s2", "x"], NAMED | {"label": "x", "query": ""}),
+        (NAMED, ColumnOverrides(query="q"), ["s1", "s2", "y", "q", "qid"], NAMED | {"query": "q"}),
         (TRIPLETS, NOTHING, ["anchor", "positive", "negative"], TRIPLETS),
         (TRIPLETS, NOTHING, ["text_a", "text_b", "label"], PAIRS),
-        (TRIPLETS, GivenColumns(label="good"), ["text_a", "text_b", "good"], PAIRS | {"label": "good"}),
+        (TRIPLETS, ColumnOverrides(label="good"), ["text_a", "text_b", "good"], PAIRS | {"label": "good"}),
         # What lacks is told by the reader of the file.
         (NAMED, NOTHING, ["s1", "y"], NAMED | {"query": ""}),
         (None, NOTHING, [], PAIRS),
@@ -135,5 +135,5 @@ def test_columns_of_pairs_are_found_in_the_file_to_judge(trained, given, availab
 def test_columns_of_single_texts_are_those_of_the_training_or_given():
     bundle = dataclasses.replace(one_label_bundle(), details={"columns": {"text": "body", "label": "kind"}})
     assert resolve_task(bundle, NOTHING, ["body", "kind"])[1] == Columns("body", "kind")
-    assert resolve_task(bundle, GivenColumns(label="y"), ["body"])[1] == Columns("body", "y")
+    assert resolve_task(bundle, ColumnOverrides(label="y"), ["body"])[1] == Columns("body", "y")
     assert resolve_task(one_label_bundle(), NOTHING, [])[1] == Columns("text", "label")

@@ -1,17 +1,17 @@
 import numpy as np
 
 from tests.command_runs import news_rows
+from training.data.types import Subset
 from training.io.example_store import Example, write_examples
 from training.job import train_and_evaluate as kept
 from training.job.train_and_evaluate import length_percentiles, sample_texts
-from training.tasks.protocol import Part
 
 
 def part(tmp_path, rows, count=None):
     examples = write_examples(
         (Example((text,), (label,), f"rows:{number}") for number, (text, label) in enumerate(rows)), tmp_path
     )
-    return Part(examples, np.arange(len(rows) if count is None else count))
+    return Subset(examples, np.arange(len(rows) if count is None else count))
 
 
 def test_a_sample_is_drawn_from_the_part_alone_and_repeats_with_its_seed(tmp_path):
@@ -37,5 +37,5 @@ def test_percentiles_are_lengths_of_real_rows():
 def test_a_sample_of_pairs_keeps_them_together(tmp_path):
     rows = [*((f"a {number}", f"b {number}") for number in range(9)), ("x" * 10_000, "")]
     examples = write_examples((Example(pair, ("1",), "") for pair in rows), tmp_path, num_texts=2)
-    found = sample_texts(Part(examples, np.arange(10)), 0)
+    found = sample_texts(Subset(examples, np.arange(10)), 0)
     assert found == [*rows[:9], ("x" * kept.SAMPLE_CHARACTERS, "")]

@@ -6,7 +6,7 @@ import pytest
 from tests.bundles import PAIRS, TEXTS
 from tests.command_runs import write_csv
 from tests.pruned_models import KINDS, features_of
-from training.cli.column_flags import GivenColumns
+from training.cli.column_flags import ColumnOverrides
 from training.pruning.evaluation_rows import MeasuredRows
 from training.pruning.importance import importances, without_each_head
 from training.pruning.prunable_blocks import prunable_groups
@@ -23,7 +23,7 @@ def rows_of(bundle, folder, count):
         labels = [*bundle.labels, "unknown"]
         rows = [(text, labels[i % len(labels)]) for i, text in enumerate(TEXTS[:count])]
         path = write_csv(folder / "rows.csv", rows)
-    return MeasuredRows.read(bundle, path, GivenColumns(), folder / "scratch").drawn(0, 0)
+    return MeasuredRows.read(bundle, path, ColumnOverrides(), folder / "scratch").drawn(0, 0)
 
 
 def blocks_of(model):
@@ -72,7 +72,7 @@ def test_rows_are_asked_alone_and_unknown_labels_say_nothing(tmp_path):
         folder.mkdir()
         label = bundle.labels[row]
         path = write_csv(folder / "rows.csv", [(TEXTS[row], label)])
-        alone = MeasuredRows.read(bundle, path, GivenColumns(), folder / "scratch")
+        alone = MeasuredRows.read(bundle, path, ColumnOverrides(), folder / "scratch")
         one_by_one.append(importances(alone, blocks))
     for name in ("heads", "rows", "entropy", "distance"):
         for place in range(len(blocks)):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kmha.errors import InputError
+from training.data.types import Columns, Subset, TrainingSet
 from training.io.example_store import Example, ExampleSet, label_ids, label_matrix
 from training.io.tables import Row
 from training.tasks.classify.settings import TEXT, ClassifySettings
@@ -22,7 +23,7 @@ from training.tasks.outputs import (
     widened,
     with_unknown,
 )
-from training.tasks.protocol import Columns, Defaults, Part, TrainingSet
+from training.tasks.protocol import Defaults
 
 if TYPE_CHECKING:
     import keras
@@ -103,7 +104,7 @@ class ClassifyTask(ClassifySettings):
         """Itself: the columns have said all."""
         return self
 
-    def outputs(self, labels: Sequence[str], train: Part) -> list[str]:
+    def outputs(self, labels: Sequence[str], train: Subset) -> list[str]:
         """The labels."""
         return list(labels)
 
@@ -135,12 +136,12 @@ class ClassifyTask(ClassifySettings):
         """The logits."""
         return model(features, training=True)
 
-    def training_set(self, part: Part, labels: Sequence[str], seed: int) -> TrainingSet:
+    def training_set(self, part: Subset, labels: Sequence[str], seed: int) -> TrainingSet:
         """The rows of the part."""
         targets = self.targets(part, labels)
         return TrainingSet(part.rows, targets, self.weights(targets))
 
-    def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
+    def targets(self, part: Subset, labels: Sequence[str]) -> np.ndarray:
         """int32 label ids [R]; with several labels int32 [R, C], 1 = given."""
         if self.multi_label:
             return label_matrix(part.examples, part.rows, labels)[0].astype(np.int32)
@@ -189,11 +190,11 @@ class ClassifyTask(ClassifySettings):
         """Gives probabilities float32 [R, C]."""
         return functools.partial(row_probabilities, model)
 
-    def guesses(self, model: "keras.Model", part: Part) -> np.ndarray:
+    def guesses(self, model: "keras.Model", part: Subset) -> np.ndarray:
         """Random probabilities float32 [R, C]."""
         return random_probabilities(model, len(part.rows))
 
-    def decision(self, part: Part, labels: Sequence[str], probabilities: np.ndarray) -> dict[str, Any]:
+    def decision(self, part: Subset, labels: Sequence[str], probabilities: np.ndarray) -> dict[str, Any]:
         """With several labels, the probability from which each is given, by F1 on validation rows."""
         if not self.multi_label:
             return {}
@@ -204,7 +205,7 @@ class ClassifyTask(ClassifySettings):
 
     def scores(
         self,
-        part: Part,
+        part: Subset,
         labels: Sequence[str],
         probabilities: np.ndarray,
         decision: dict,
@@ -238,7 +239,7 @@ class ClassifyTask(ClassifySettings):
         return {name: list(ends) for name, ends in make(true, answers).items()}
 
     def baseline(
-        self, train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
+        self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """TF-IDF n-grams and a linear model, on the same rows."""
         from training.baselines import text_linear as baseline

@@ -12,10 +12,11 @@ import numpy as np
 
 from kmha.errors import InputError
 from training.cli.bounds import check_ranges
+from training.data.types import Columns, Masking, Subset, TrainingSet
 from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
 from training.tasks.masked_lm.settings import MaskedLmSettings
-from training.tasks.protocol import Columns, Defaults, Masking, Part, TrainingSet
+from training.tasks.protocol import Defaults
 
 if TYPE_CHECKING:
     import keras
@@ -85,7 +86,7 @@ class MaskedLmTask(MaskedLmSettings):
         """Itself."""
         return self
 
-    def outputs(self, labels: Sequence[str], train: Part) -> list[str]:
+    def outputs(self, labels: Sequence[str], train: Subset) -> list[str]:
         """None: the outputs are tokens."""
         return []
 
@@ -107,11 +108,11 @@ class MaskedLmTask(MaskedLmSettings):
         """The logits."""
         return model(features, training=True)
 
-    def training_set(self, part: Part, labels: Sequence[str], seed: int) -> TrainingSet:
+    def training_set(self, part: Subset, labels: Sequence[str], seed: int) -> TrainingSet:
         """The rows of the part."""
         return TrainingSet(part.rows, self.targets(part, labels), np.ones(len(part.rows), np.float32))
 
-    def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
+    def targets(self, part: Subset, labels: Sequence[str]) -> np.ndarray:
         """Zeros [R]: what is wanted of a row is made with it."""
         return np.zeros(len(part.rows), np.int32)
 
@@ -136,7 +137,7 @@ class MaskedLmTask(MaskedLmSettings):
 
         return functools.partial(masked_answers, model.vocabulary_size)
 
-    def guesses(self, model: "keras.Model", part: Part) -> "MaskedAnswers":
+    def guesses(self, model: "keras.Model", part: Subset) -> "MaskedAnswers":
         """One token that was not found."""
         from training.metrics.masked_lm import MaskedAnswers
 
@@ -144,13 +145,13 @@ class MaskedLmTask(MaskedLmSettings):
             np.ones(1, np.int32), np.full(1, np.log(model.vocabulary_size)), np.zeros(1, np.int32)
         )
 
-    def decision(self, part: Part, labels: Sequence[str], answers: Any, /) -> dict[str, Any]:
+    def decision(self, part: Subset, labels: Sequence[str], answers: Any, /) -> dict[str, Any]:
         """Nothing."""
         return {}
 
     def scores(
         self,
-        part: Part,
+        part: Subset,
         labels: Sequence[str],
         answers: "MaskedAnswers",
         decision: dict,
@@ -163,7 +164,7 @@ class MaskedLmTask(MaskedLmSettings):
         return {"rows": len(part.rows), **masked_scores(answers, intervals)}
 
     def baseline(
-        self, train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
+        self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """How often each token stands in the training texts, asked for the same masked tokens."""
         from training.metrics.masked_lm import masked_scores, unigram_answers

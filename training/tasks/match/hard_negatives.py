@@ -10,8 +10,8 @@ import numpy as np
 from kmha.bundle.manifest import MATCH, MODEL_NAMES
 from kmha.errors import InputError
 from training.baselines.bm25 import SCORES_AT_ONCE, Bm25, best_rows, suited_analyzer
+from training.data.types import Subset
 from training.tasks.match.settings import BM25
-from training.tasks.protocol import Part
 
 logger = logging.getLogger("kmha")
 
@@ -64,7 +64,7 @@ def teaching_rows(values: np.ndarray, queries: np.ndarray, loss: str) -> Teachin
 
 
 def with_hard_negatives(
-    part: Part, rows: np.ndarray, targets: np.ndarray, how: str, count: int, seed: int
+    part: Subset, rows: np.ndarray, targets: np.ndarray, how: str, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Adds pairs of value 0.
 

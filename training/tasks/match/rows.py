@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from kmha.errors import InputError
+from training.data.types import Columns
 from training.io.example_store import Example
 from training.io.tables import Row
-from training.tasks.protocol import Columns
 
 TEXT_A, TEXT_B, LABEL, QUERY = "text_a", "text_b", "label", "query_id"
 ANCHOR, POSITIVE, NEGATIVE = "anchor", "positive", "negative"

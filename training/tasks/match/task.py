@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kmha.errors import InputError
+from training.data.types import Columns, Subset, TrainingSet
 from training.io.example_store import Example, ExampleSet, label_ids
 from training.io.tables import Row
 from training.tasks.match.detection import check_labels, loss_of, metric_of, target_of
 from training.tasks.match.rows import number, pair_columns, pair_examples
 from training.tasks.match.settings import BY_QUERY, DEFAULT_FORM, LISTS, NONE, MatchSettings
 from training.tasks.outputs import random_probabilities, row_probabilities
-from training.tasks.protocol import Columns, Defaults, Part, TrainingSet
+from training.tasks.protocol import Defaults
 
 logger = logging.getLogger("kmha")
 
@@ -101,7 +102,7 @@ class MatchTask(MatchSettings):
         best_by = metric_of(self, target, sets)
         return dataclasses.replace(self, target=target, loss=loss, best_by=best_by)
 
-    def outputs(self, labels: Sequence[str], train: Part) -> list[str]:
+    def outputs(self, labels: Sequence[str], train: Subset) -> list[str]:
         """The classes, or one score."""
         return list(labels) if self.target == "classes" else [SCORE]
 
@@ -152,7 +153,7 @@ class MatchTask(MatchSettings):
             return model.all_pairs(features, training=True)
         return model(features, training=True)
 
-    def training_set(self, part: Part, labels: Sequence[str], seed: int) -> TrainingSet:
+    def training_set(self, part: Subset, labels: Sequence[str], seed: int) -> TrainingSet:
         """The rows that the loss can learn from, and hard negatives."""
         targets = self.targets(part, labels)
         rows = np.stack([part.rows, part.rows], axis=1).astype(np.int64)
@@ -178,12 +179,12 @@ class MatchTask(MatchSettings):
         lists = targets[:, 1].astype(np.int64) if self.loss in LISTS else None
         return TrainingSet(rows, targets, np.ones(len(rows), np.float32), lists)
 
-    def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
+    def targets(self, part: Subset, labels: Sequence[str]) -> np.ndarray:
         """float32 [R, 2]: 0 or 1, a class id or a number; and the number of the row's query among these rows."""
         queries = np.unique(part.examples.queries[part.rows], return_inverse=True)[1]
         return np.stack([self._values(part, labels), queries], axis=1).astype(np.float32)
 
-    def _values(self, part: Part, labels: Sequence[str]) -> np.ndarray:
+    def _values(self, part: Subset, labels: Sequence[str]) -> np.ndarray:
         if self.target == "classes":
             ids, _ = label_ids(part.examples, part.rows, labels)
             # A class that the model does not know cannot be a target; the scores count such rows as wrong.
@@ -212,11 +213,11 @@ class MatchTask(MatchSettings):
         """Gives probabilities float32 [R, C]."""
         return functools.partial(row_probabilities, model)
 
-    def guesses(self, model: "keras.Model", part: Part) -> np.ndarray:
+    def guesses(self, model: "keras.Model", part: Subset) -> np.ndarray:
         """Random probabilities float32 [R, C]."""
         return random_probabilities(model, len(part.rows))
 
-    def decision(self, part: Part, labels: Sequence[str], probabilities: np.ndarray) -> dict[str, Any]:
+    def decision(self, part: Subset, labels: Sequence[str], probabilities: np.ndarray) -> dict[str, Any]:
         """Of binary pairs, the probability from which one matches, by accuracy on validation rows."""
         if self.target != "binary":
             return {}
@@ -226,7 +227,7 @@ class MatchTask(MatchSettings):
 
     def scores(
         self,
-        part: Part,
+        part: Subset,
         labels: Sequence[str],
         probabilities: np.ndarray,
         decision: dict,
@@ -243,12 +244,12 @@ class MatchTask(MatchSettings):
         return pair_scores(self.targets(part, labels), probabilities[:, 0], threshold, has_queries, intervals)
 
     def baseline(
-        self, train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
+        self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """TF-IDF cosine, BM25 and a linear model on overlap features; the one best on validation rows."""
         from training.tasks.match.scoring import Pairs, baseline_scores, class_baseline_scores
 
-        def pairs(part: Part) -> Pairs:
+        def pairs(part: Subset) -> Pairs:
             return Pairs(
                 part.texts(0), part.texts(1), self.targets(part, labels), part.examples.named_queries
             )

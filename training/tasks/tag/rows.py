@@ -10,9 +10,9 @@ import numpy as np
 
 from kmha.errors import InputError
 from kmha.tags import Span, tags_of
+from training.data.types import Columns
 from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
-from training.tasks.protocol import Columns
 
 WORDS, TAGS = "words", "tags"
 TEXT, SPANS = "text", "spans"

@@ -13,9 +13,10 @@ import numpy as np
 
 from kmha.errors import InputError
 from kmha.tags import Scheme, allowed_transitions, broken_words, detect_scheme, repair_tags, spans_of, tags_of
+from training.data.types import Columns, Subset, TrainingSet
 from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
-from training.tasks.protocol import Columns, Defaults, Part, TrainingSet
+from training.tasks.protocol import Defaults
 from training.tasks.tag.rows import read_sentences, sentence_example, tag_columns
 from training.tasks.tag.settings import TagSettings
 
@@ -111,7 +112,7 @@ class TagTask(TagSettings):
             self, scheme=scheme, given_scheme=given, best_by=best_by, split=split, characters=characters
         )
 
-    def outputs(self, labels: Sequence[str], train: Part) -> list[str]:
+    def outputs(self, labels: Sequence[str], train: Subset) -> list[str]:
         """The tags of the training rows in the scheme that is learnt, sorted."""
         return sorted({tag for tags in self.given_tags(train) for tag in self.learnt(tags)})
 
@@ -159,11 +160,11 @@ class TagTask(TagSettings):
 
         return model.potentials(model(features, training=True), features[WORD_MASK])
 
-    def training_set(self, part: Part, labels: Sequence[str], seed: int) -> TrainingSet:
+    def training_set(self, part: Subset, labels: Sequence[str], seed: int) -> TrainingSet:
         """The sentences of the part."""
         return TrainingSet(part.rows, self.targets(part, labels), np.ones(len(part.rows), np.float32))
 
-    def targets(self, part: Part, labels: Sequence[str]) -> np.ndarray:
+    def targets(self, part: Subset, labels: Sequence[str]) -> np.ndarray:
         """int32 [N], a tag id of each word, one sentence after another, in the scheme that is learnt."""
         places = {label: place for place, label in enumerate(labels)}
         found = []
@@ -188,7 +189,7 @@ class TagTask(TagSettings):
             return list(tags)
         return tags_of(spans_of(tags, scheme), len(tags), given)
 
-    def given_tags(self, part: Part) -> list[list[str]]:
+    def given_tags(self, part: Subset) -> list[list[str]]:
         """The tags of the sentences of a part as the rows have them."""
         return tag_sequences(part.examples, part.rows)
 
@@ -205,7 +206,7 @@ class TagTask(TagSettings):
 
         return functools.partial(tagged_sentences, PathDecoder(model))
 
-    def guesses(self, model: "keras.Model", part: Part) -> Any:
+    def guesses(self, model: "keras.Model", part: Subset) -> Any:
         """The first tag everywhere."""
         from kmha.inference.tagger import TaggedSentences
 
@@ -214,12 +215,12 @@ class TagTask(TagSettings):
         shares = np.full((words, model.num_labels), 1 / model.num_labels, np.float32)
         return TaggedSentences(counts, np.zeros(words, np.int32), shares, np.ones(words, np.float32))
 
-    def decision(self, part: Part, labels: Sequence[str], answers: Any) -> dict[str, Any]:
+    def decision(self, part: Subset, labels: Sequence[str], answers: Any) -> dict[str, Any]:
         """Nothing is left to decide."""
         return {}
 
     def scores(
-        self, part: Part, labels: Sequence[str], answers: Any, decision: dict, intervals: bool = False
+        self, part: Subset, labels: Sequence[str], answers: Any, decision: dict, intervals: bool = False
     ) -> dict[str, Any]:
         """Scores of the spans and of the tags; with intervals, also the most frequent errors."""
         from training.metrics.spans import most_frequent_errors
@@ -239,7 +240,7 @@ class TagTask(TagSettings):
         return scores
 
     def baseline(
-        self, train: Part, validation: Part, evaluated: Part, labels: Sequence[str], seed: int
+        self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """The most frequent tag of each word, or a linear model on windows, affixes and shapes."""
         from training.baselines.tagging import fit_tag_baseline

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
+from training.data.types import Columns, Subset
 from training.io.example_store import Example, write_examples
 from training.io.tables import Row
 from training.metrics.thresholds import best_thresholds
 from training.tasks.classify.task import ClassifyTask
-from training.tasks.protocol import Columns, Part
 
 COLUMNS = Columns("text", "label", "|")
 ONE, SEVERAL = ClassifyTask(multi_label=False), ClassifyTask(multi_label=True)
@@ -26,9 +26,9 @@ class Rows(NamedTuple):
     weights: np.ndarray
 
 
-def part_of(folder: Path, *labels: tuple[str, ...]) -> Part:
+def part_of(folder: Path, *labels: tuple[str, ...]) -> Subset:
     examples = [Example((f"text {number}",), names, f"a.csv:{number}") for number, names in enumerate(labels)]
-    return Part(write_examples(examples, folder), np.arange(len(labels)))
+    return Subset(write_examples(examples, folder), np.arange(len(labels)))
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_it_does_so_among_several_labels_too(tmp_path):
 @pytest.mark.parametrize("task", [ONE, SEVERAL])
 def test_the_baseline_is_judged_on_the_same_rows_and_labels(tmp_path, task):
     examples = [Example((word,), (label,), "") for word, label in [("red", "warm"), ("blue", "cold")] * 8]
-    train = Part(write_examples(examples, tmp_path / "train"), np.arange(16))
+    train = Subset(write_examples(examples, tmp_path / "train"), np.arange(16))
     unknown = [*examples[:6], Example(("green",), ("new",), "")]
-    evaluated = Part(write_examples(unknown, tmp_path / "judged"), np.arange(7))
+    evaluated = Subset(write_examples(unknown, tmp_path / "judged"), np.arange(7))
     description, scores = task.baseline(train, train, evaluated, ["cold", "warm"], seed=0)
     assert "16 training rows" in description
     assert scores["rows"] == 7 and scores["per_class"]["warm"]["recall"] == 1

@@ -9,13 +9,13 @@ from kmha.errors import InputError
 from tests.training.tiny_runs import trainable
 from training.config.config import TextSection
 from training.data.inputs import make_inputs
+from training.data.types import Columns, Masking, Subset
 from training.engine.optimizer import AdamW, warmup_then_decay
 from training.engine.train_step import TrainingStep
 from training.io.example_store import Example, write_examples
 from training.io.tables import Row
 from training.metrics.masked_lm import unigram_probabilities
 from training.tasks.masked_lm.task import MaskedLmTask, kept_task
-from training.tasks.protocol import Columns, Masking, Part
 
 WORDS = "red new old big cat dog cow hen house yard field roof".split()
 STEPS = 800
@@ -29,7 +29,7 @@ def inputs(tmp_path_factory):
     texts = [" ".join(rng.sample(WORDS, 6)) for _ in range(16)]
     folder = tmp_path_factory.mktemp("texts")
     examples = write_examples((Example((text,), (), "a") for text in texts), folder / "rows")
-    parts = {"train": Part(examples, np.arange(16))}
+    parts = {"train": Subset(examples, np.arange(16))}
     return make_inputs(TextSection("word", min_frequency=1, max_length=16), parts, folder, TASK)
 
 

@@ -7,10 +7,10 @@ import pytest
 from kmha.errors import InputError
 from kmha.inference.vectors import TextVectors
 from tests.bundles import TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
+from training.data.types import Subset
 from training.io.example_store import Example, write_examples
 from training.tasks.match.hard_negatives import with_hard_negatives
 from training.tasks.match.task import MatchTask
-from training.tasks.protocol import Part
 
 PAIRS = [
     ("who repairs the old bridge", "the sailor repairs the old bridge", "1"),
@@ -23,21 +23,21 @@ TASK = MatchTask(target="binary", loss="cross-entropy", best_by="accuracy", nega
 
 
 @pytest.fixture
-def part(tmp_path) -> Part:
+def part(tmp_path) -> Subset:
     examples = write_examples(
         (Example((a, b), (label,), f"a:{number}") for number, (a, b, label) in enumerate(PAIRS)),
         tmp_path / "rows",
         num_texts=2,
     )
-    return Part(examples, np.arange(len(PAIRS)))
+    return Subset(examples, np.arange(len(PAIRS)))
 
 
-def mined(part: Part, how: str, count: int = 1) -> tuple[np.ndarray, np.ndarray]:
+def mined(part: Subset, how: str, count: int = 1) -> tuple[np.ndarray, np.ndarray]:
     rows = np.stack([part.rows, part.rows], axis=1).astype(np.int64)
     return with_hard_negatives(part, rows, TASK.targets(part, ["score"]), how, count, seed=0)
 
 
-def added(part: Part, how: str, count: int = 1) -> list[tuple[str, str]]:
+def added(part: Subset, how: str, count: int = 1) -> list[tuple[str, str]]:
     rows, targets = mined(part, how, count)
     assert rows[: len(PAIRS)].tolist() == [[row, row] for row in part.rows]
     assert rows.dtype == np.int64 and targets.dtype == np.float32 and len(rows) == len(targets)
@@ -67,7 +67,7 @@ def test_no_pair_that_was_given_is_found_once_more(part):
 
 
 def test_only_texts_of_the_part_are_used(part):
-    some = Part(part.examples, part.rows[:4])
+    some = Subset(part.examples, part.rows[:4])
     rows, _ = with_hard_negatives(
         some, np.stack([some.rows] * 2, 1), TASK.targets(some, ["score"]), "bm25", 9, seed=0
     )
@@ -146,7 +146,7 @@ def test_texts_of_nothing_are_no_trouble(tmp_path):
     rows = [
         Example((text, other), ("1",), "a") for text, other in zip(TEXTS, ["", " ", *TEXTS[2:]], strict=True)
     ]
-    part = Part(write_examples(rows, tmp_path, num_texts=2), np.arange(len(TEXTS)))
+    part = Subset(write_examples(rows, tmp_path, num_texts=2), np.arange(len(TEXTS)))
     training_set = MatchTask(target="binary", loss="cross-entropy", hard_negatives="bm25").training_set(
         part, ["score"], 0
     )

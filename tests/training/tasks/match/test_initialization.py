@@ -15,10 +15,10 @@ from tests.pair_rows import paraphrase_rows
 from training.config.config import TextSection
 from training.data.inputs import Inputs, make_inputs
 from training.data.pair_batches import PairSource
+from training.data.types import Subset, TrainingSet
 from training.io.example_store import Example, write_examples
 from training.tasks.match.initialization import start_from_overlap, training_shares
 from training.tasks.match.task import MatchTask
-from training.tasks.protocol import Part, TrainingSet
 
 ROWS = 90
 GRANULARITIES = ("char", "word")
@@ -34,7 +34,7 @@ def inputs(tmp_path_factory) -> Inputs:
     examples = write_examples((Example(pair, ("1",), "a:1") for pair in pairs), folder / "rows", num_texts=2)
     text = TextSection(max_length=40, vocabulary_size=300, min_frequency=1)
     return make_inputs(
-        text, {"train": Part(examples, np.arange(ROWS))}, folder, MatchTask(granularities=GRANULARITIES)
+        text, {"train": Subset(examples, np.arange(ROWS))}, folder, MatchTask(granularities=GRANULARITIES)
     )
 
 

@@ -1,10 +1,10 @@
 import pytest
 
 from kmha.errors import InputError
+from training.data.types import Columns
 from training.io.example_store import Example
 from training.io.tables import Row
 from training.tasks.match.rows import fits, number, pair_columns, pair_examples
-from training.tasks.protocol import Columns
 
 PAIRS = Columns("text_a", "label", text_b="text_b", query="query_id")
 TRIPLETS = Columns("anchor", text_b="positive", wrong="negative")

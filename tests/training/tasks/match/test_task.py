@@ -7,9 +7,9 @@ import pytest
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
+from training.data.types import Columns, Subset
 from training.io.example_store import Example, write_examples
 from training.tasks.match.task import MatchTask
-from training.tasks.protocol import Columns, Part
 
 NOTHING: Any = None
 
@@ -17,7 +17,7 @@ PAIRS, TRIPLETS = ["text_a", "text_b", "label"], ["anchor", "positive", "negativ
 BINARY = MatchTask(target="binary", loss="cross-entropy", best_by="accuracy")
 
 
-def part_of(folder: Path, rows, file: str = "a.csv") -> Part:
+def part_of(folder: Path, rows, file: str = "a.csv") -> Subset:
     """Rows of label and query, or of the label alone; the texts are all different."""
     rows = [(row, None) if isinstance(row, str) else row for row in rows]
     examples = write_examples(
@@ -28,7 +28,7 @@ def part_of(folder: Path, rows, file: str = "a.csv") -> Part:
         folder,
         num_texts=2,
     )
-    return Part(examples, np.arange(len(rows)))
+    return Subset(examples, np.arange(len(rows)))
 
 
 def settled(folder: Path, rows, task: MatchTask | None = None, **others: Any) -> MatchTask:
@@ -178,7 +178,7 @@ def test_targets_are_values_and_numbers_of_queries(tmp_path):
     assert targets[:, 0].tolist() == [1, 0, 0.5, 1]
     assert targets[0, 1] == targets[2, 1] and sorted(set(targets[:, 1])) == [0, 1, 2]
     # Of some rows only those queries are numbered.
-    some = replace(BINARY, target="graded").targets(Part(part.examples, np.array([1, 3])), ["score"])
+    some = replace(BINARY, target="graded").targets(Subset(part.examples, np.array([1, 3])), ["score"])
     assert some[:, 0].tolist() == [0, 1] and sorted(some[:, 1]) == [0, 1]
 
 
@@ -191,13 +191,13 @@ def test_rows_without_names_belong_to_the_query_of_their_first_text(tmp_path):
     examples = write_examples(
         [Example((f" {a} ", str(b)), ("1",), "") for b, a in enumerate("xyx")], tmp_path, num_texts=2
     )
-    queries = BINARY.targets(Part(examples, np.arange(3)), ["score"])[:, 1]
+    queries = BINARY.targets(Subset(examples, np.arange(3)), ["score"])[:, 1]
     assert queries[0] == queries[2] != queries[1]
     assert not examples.named_queries
 
 
 def test_a_lesson_is_all_rows_where_each_is_learnt_alone(tmp_path):
-    part = Part(part_of(tmp_path, ["1", "0", "1", "0"]).examples, np.array([1, 3]))
+    part = Subset(part_of(tmp_path, ["1", "0", "1", "0"]).examples, np.array([1, 3]))
     training_set = BINARY.training_set(part, ["score"], seed=0)
     assert training_set.rows.tolist() == [[1, 1], [3, 3]] and training_set.rows.dtype == np.int64
     assert training_set.targets[:, 0].tolist() == [0, 0]

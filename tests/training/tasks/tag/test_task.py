@@ -7,14 +7,14 @@ import pytest
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
+from training.data.types import Subset
 from training.io.example_store import Example, write_examples
-from training.tasks.protocol import Part
 from training.tasks.tag.task import TagTask
 
 BIO = [["O", "B-PER", "I-PER"], ["B-LOC", "B-LOC"]]
 
 
-def part_of(folder, sequences, words=None) -> Part:
+def part_of(folder, sequences, words=None) -> Subset:
     examples = write_examples(
         (
             Example(("\n".join(words or ["word"] * len(tags)),), tuple(tags), f"a:{n + 1}", ordered=True)
@@ -22,10 +22,10 @@ def part_of(folder, sequences, words=None) -> Part:
         ),
         folder,
     )
-    return Part(examples, np.arange(len(sequences)))
+    return Subset(examples, np.arange(len(sequences)))
 
 
-def settled(folder, sequences, words=None, **options) -> tuple[TagTask, Part]:
+def settled(folder, sequences, words=None, **options) -> tuple[TagTask, Subset]:
     part = part_of(folder, sequences, words)
     return TagTask(**options).settled({"train": part.examples}), part
 
