@@ -62,9 +62,9 @@ def _calibrate(config: CalibrateConfig) -> int:
         found = recalibrate(rows, config.refit, config.precision)
     shown = found.values()
     if config.out is not None:
-        from training.reporting.reliability_diagram import draw
+        from training.reporting.figures import write_reliability_diagram
 
-        draw(config.out, found.diagrams)
+        write_reliability_diagram(config.out, found.diagrams)
         logger.info(f"{config.out}: drawn")
     if config.write:
         from training.runs.run_folder import replace_bundle
@@ -93,9 +93,9 @@ def _check(config: CalibrateConfig) -> None:
     if config.write and not config.refit and config.precision is None:
         raise InputError("--write: expected something to change, --refit or --precision, got neither")
     if config.out is not None:
-        from training.reporting.reliability_diagram import check_picture
+        from training.reporting.matplotlib_style import check_figure_path
 
-        check_picture(config.out)
+        check_figure_path(config.out)
 
 
 if __name__ == "__main__":

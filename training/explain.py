@@ -1,9 +1,8 @@
 """python -m training.explain RUN TEXT [TEXT_B] --out page.html
 
-Shows what a model looked at, as one HTML file: every head's attention, attention rollout and gradient × input side
-by side, and a deletion test that measures them: how far the answer falls without the words they hold for important,
-and without as many random ones. One JSON object on stdout. With --data FILE in place of a text the test is run on
-many rows.
+Explains one prediction as an HTML page: attention of every head, attention rollout and gradient × input, and a
+deletion test that evaluates them: how far the prediction falls without the words that they rank first, and without as
+many random words. Prints one JSON object on stdout. With --data FILE in place of a text, the test runs on many rows.
 """  # noqa: D415
 
 import json
@@ -29,26 +28,26 @@ logger = logging.getLogger("kmha")
 
 @dataclass(frozen=True)
 class ExplainConfig:
-    """Shows what a model looked at, and measures what that is worth."""
+    """Explains a prediction by attention and gradients, and evaluates the explanation."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote: a classifier, a matcher or a tagger."""
     text: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")] = ()
-    """The text; of a matcher both texts."""
+    """The text; for a matcher both texts."""
     out: Path | None = None
-    """The page to write, a file that ends in .html; one that stands there is replaced."""
+    """The page to write, ending in .html; an existing file is replaced."""
     label: str = ""
-    """The label or tag to explain; empty: the model's answer."""
+    """The label or tag to explain; empty: the predicted one."""
     word: Annotated[int, Range(at_least=0)] = 0
-    """Of a tagger, the word to explain, from 1; 0: the first one with a tag other than O."""
+    """For a tagger, the word to explain, from 1; 0: the first one with a tag other than O."""
     draws: Count = 10
-    """How often as many random words are dropped."""
+    """Number of random draws in the deletion test."""
     seed: Annotated[int, Range(at_least=0)] = 0
-    """Draws the random words, and the rows of --data."""
+    """Seed of the random words and of the rows of --data."""
     data: Path | None = None
     """Run the deletion test on rows of this file instead: .csv, .tsv, .jsonl or .conll, also .gz."""
     rows: Annotated[int, Range(at_least=0)] = 200
-    """Rows of --data, drawn at random; 0: all."""
+    """Number of random rows of --data; 0: all."""
     text_column: str = ""
     """Column of the text, of the words, or of the first of a pair; empty: as in training."""
     text_b_column: str = ""
@@ -81,7 +80,7 @@ def _explain(config: ExplainConfig) -> int:
 
 
 def _check(config: ExplainConfig, task: str) -> None:
-    """Refuses what contradicts itself, before TensorFlow is imported."""
+    """Checks the flags, before TensorFlow is imported."""
     if task == MASKED_LM:
         raise InputError(
             f"{config.run}: expected a classifier, a matcher or a tagger, got {MODEL_NAMES[task]}"
@@ -93,12 +92,12 @@ def _check(config: ExplainConfig, task: str) -> None:
     if config.data is not None:
         for given, flag in ((config.text, "TEXT"), (config.out, "--out"), (config.label, "--label")):
             if given:
-                raise InputError(f"{flag}: expected no text, page or label beside --data, got one")
+                raise InputError(f"{flag}: expected no text, page or label together with --data, got one")
         file_source(config.data)
         return
     for name in ("text_column", "text_b_column", "label_column"):
         if getattr(config, name):
-            raise InputError(f"--{name.replace('_', '-')}: expected --data beside it, got none")
+            raise InputError(f"--{name.replace('_', '-')}: expected --data too, got none")
     expected = 2 if task == MATCH else 1
     if len(config.text) != expected:
         shown = "two texts, A and B" if expected == 2 else "one text"
@@ -113,36 +112,38 @@ def _one(config: ExplainConfig, model: Any) -> dict[str, Any]:
     from training.explanation.explainer import explain_tag, explain_text
 
     if hasattr(model, "tagged"):
-        question = explain_tag(model, model.words(config.text[0]), config.label, config.word)
+        explanation = explain_tag(model, model.words(config.text[0]), config.label, config.word)
     else:
-        question = explain_text(model, config.text, config.label)
-    return report_explanation(question, config.out, config.draws, config.seed, config.run.resolve().name)
+        explanation = explain_text(model, config.text, config.label)
+    return report_explanation(explanation, config.out, config.draws, config.seed, config.run.resolve().name)
 
 
-def report_explanation(question: Any, out: Path | None, draws: int, seed: int, where: str) -> dict[str, Any]:
-    """What is said of one row: the page written, a table on stderr, and JSON values for stdout.
+def report_explanation(
+    explanation: Any, out: Path | None, draws: int, seed: int, subtitle: str
+) -> dict[str, Any]:
+    """Writes the page of an explanation, logs a summary, and returns JSON values for stdout.
 
     Args:
-        question: The row.
-        out: Where the page goes; None writes none.
-        draws: How often random words are drawn.
-        seed: Makes them repeatable.
-        where: What is written above the answer.
+        explanation: Of one row.
+        out: Path of the page; None writes none.
+        draws: Number of random draws in the deletion test.
+        seed: Of the draws.
+        subtitle: Line above the prediction.
     """
-    from training.explanation.deletion_test import deletion, word_scores
-    from training.explanation.page import CAUTION, page, verdict
+    from training.explanation.deletion_test import deletion_test, word_scores
+    from training.explanation.page import CAUTION, page, summarize
 
-    scores = word_scores(question)
-    test = deletion(question, scores, draws, seed)
+    scores = word_scores(explanation)
+    test = deletion_test(explanation, scores, draws, seed)
     if out is not None:
-        write_page(out, page(question, scores, test, where))
-    logger.info(f"{question.explained}: {question.value:.4f}")
-    for line in (*question.notes, CAUTION, verdict(question, test)):
+        write_page(out, page(explanation, scores, test, subtitle))
+    logger.info(f"{explanation.explained}: {explanation.value:.4f}")
+    for line in (*explanation.notes, CAUTION, summarize(explanation, test)):
         logger.info(line)
     return {
-        "explained": question.explained,
-        question.unit: question.value,
-        "words": question.words,
+        "explained": explanation.explained,
+        explanation.unit: explanation.value,
+        "words": explanation.words,
         **{name: [round(float(each), 6) for each in values] for name, values in scores.items()},
         "deletion": test,
         "page": None if out is None else str(out),
@@ -150,10 +151,10 @@ def report_explanation(question: Any, out: Path | None, draws: int, seed: int, w
 
 
 def _many(config: ExplainConfig, bundle: Any, model: Any) -> dict[str, Any]:
-    from training.explanation.deletion_benchmark import measured, table
+    from training.explanation.deletion_test import average_deletion_test, average_table
     from training.explanation.explainer import explain_tag, explain_text
 
-    def questions() -> Iterator[Any]:
+    def explanations() -> Iterator[Any]:
         with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
             for row in _rows(config, bundle, Path(scratch)):
                 try:
@@ -165,15 +166,15 @@ def _many(config: ExplainConfig, bundle: Any, model: Any) -> dict[str, Any]:
                     # A text without tokens or words.
                     yield None
 
-    result = measured(questions(), config.draws, config.seed)
-    logger.info(f"{result['rows']:,} rows of {config.data}; how far the model's own answer falls, on average")
-    for line in table(result):
+    result = average_deletion_test(explanations(), config.draws, config.seed)
+    logger.info(f"{result['rows']:,} rows of {config.data}; mean drop of the prediction")
+    for line in average_table(result):
         logger.info(line)
     return {"data": str(config.data), **result}
 
 
 def _rows(config: ExplainConfig, bundle: Any, folder: Path) -> list[Any]:
-    """Some rows of the file: texts, pairs, or lists of words."""
+    """Random rows of the file: texts, pairs, or lists of words."""
     import numpy as np
 
     from training.cli.column_flags import ColumnOverrides
@@ -183,8 +184,8 @@ def _rows(config: ExplainConfig, bundle: Any, folder: Path) -> list[Any]:
 
     assert config.data is not None
     source = file_source(config.data)
-    given = ColumnOverrides(config.text_column, config.label_column, config.text_b_column)
-    task, columns = resolve_task(bundle, given, source.columns or ())
+    names = ColumnOverrides(config.text_column, config.label_column, config.text_b_column)
+    task, columns = resolve_task(bundle, names, source.columns or ())
     examples = read_examples(source, task, columns, folder)
     chosen = np.arange(len(examples))
     if config.rows and config.rows < len(chosen):

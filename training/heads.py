@@ -98,9 +98,9 @@ def _check(config: HeadsConfig) -> None:
             if given:
                 raise InputError(f"--{flag}: expected --prune beside it, got none")
     if config.picture is not None:
-        from training.reporting.reliability_diagram import check_picture
+        from training.reporting.matplotlib_style import check_figure_path
 
-        check_picture(config.picture, "--picture")
+        check_figure_path(config.picture, "--picture")
 
 
 def _told(config: HeadsConfig) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """python -m training.report RUN --data FILE [--out page.html]
 
-Writes the report of a run anew, on labelled rows of a file: report.html and report.md in the run, or a page and a
-model card elsewhere. Each fit writes one by itself; this is for other rows, and for runs made without one. One JSON
-object on stdout. docs/how-to/report.md tells more.
+Writes the report of a run for labeled rows of a file: report.html and report.md in the run folder, or a page and a
+model card elsewhere. Each fit writes a report; use this command for other rows, and for runs without a report. Prints
+one JSON object on stdout. See docs/how-to/report.md.
 """  # noqa: D415
 
 import json
@@ -29,14 +29,14 @@ logger = logging.getLogger("kmha")
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig(ColumnFlags):
-    """Writes the report of a run on labelled rows of a file."""
+    """Writes the report of a run for labeled rows of a file."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
     data: Path
-    """Rows that the run was not trained on: .csv, .tsv, .jsonl, CoNLL of sentences or .txt of texts alone, also .gz."""
+    """Rows that the run was not trained on: .csv, .tsv, .jsonl, CoNLL files, or .txt for masked-lm; also .gz."""
     out: Path | None = None
-    """Page to write, a file that ends in .html, with the model card beside it; default: report.html in the run."""
+    """Page to write, ending in .html; the model card gets the same name with .md. Default: report.html in the run."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,12 +58,12 @@ def _report(config: ReportConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from training.reporting.build import report, write_report
+    from training.reporting.build import write_report
     from training.reporting.from_run import report_data_of
 
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         report_data = report_data_of(config.run, config.data, config.given(), Path(scratch))
-        write_report(_made(report, report_data, config.run), page, card)
+        write_report(_build_report(report_data, config.run), page, card)
     logger.info(f"{page} and {card.name}: written")
     scores = {
         "rows": report_data.scores["rows"],
@@ -73,10 +73,12 @@ def _report(config: ReportConfig) -> int:
     return 0
 
 
-def _made(report: Any, report_data: Any, run: Path) -> Any:
-    """The report; a run from elsewhere may hold anything in metrics.json."""
+def _build_report(report_data: Any, run: Path) -> Any:
+    """Builds the report; metrics.json of a run from elsewhere may have any content."""
+    from training.reporting.build import build_report
+
     try:
-        return report(report_data)
+        return build_report(report_data)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         if not report_data.metrics:
             raise

@@ -63,8 +63,8 @@ def test_a_classifier_is_explained(runs, tmp_path, kind):
     assert data["where"] == kind
 
 
-def test_gradients_are_those_of_small_steps(runs):
-    """Against finite differences: the logit along the way from unknown tokens to the text's."""
+def test_gradients_match_finite_differences(runs):
+    """Of the logit, on the way from unknown tokens to those of the text."""
     import tensorflow as tf
 
     from training.explanation.bundle_explainer import BundleTextModel
@@ -95,7 +95,7 @@ def test_gradients_are_those_of_small_steps(runs):
         )
 
 
-def test_a_text_of_several_windows_is_shown_window_by_window(tmp_path):
+def test_each_window_has_its_own_sequence(tmp_path):
     bundle = make_bundle(windows=WINDOWS)
     bundle.save(tmp_path / "run")
     outcome = call(main, tmp_path / "run", TEXTS[0], "--out", tmp_path / "page.html", "--draws", "2")
@@ -111,7 +111,7 @@ def test_a_text_of_several_windows_is_shown_window_by_window(tmp_path):
         assert row["tokens"] == [tokens[place] for place in window]
         np.testing.assert_allclose(sum(row["rollout"]), shares[index], atol=1e-6)
     assert [each["rows"] for each in data["maps"]] == list(range(len(places)))
-    # Words are named once, whatever number of windows reads them, and have what all of these say.
+    # A word of several windows is listed once, with the sum of its scores.
     assert (
         len(found["words"])
         == len(found["gradient"])
@@ -128,7 +128,7 @@ def test_a_text_of_several_windows_is_shown_window_by_window(tmp_path):
             assert value == pytest.approx(told, abs=2e-6)
 
 
-def test_a_text_of_one_window_is_explained_as_by_a_model_without():
+def test_one_window_is_explained_as_without_windows():
     from training.explanation.bundle_explainer import BundleTextModel
     from training.explanation.explainer import ExplainedOutput
 
@@ -153,7 +153,7 @@ def test_a_matcher_is_explained(runs, tmp_path, kind):
     value = found["probability"] if "probability" in found else found["score"]
     np.testing.assert_allclose(value, 1 - expected if answer.get("match") is False else expected, atol=1e-4)
     names = [each["name"] for each in data["maps"]]
-    across = [name for name in names if "looks at" in name]
+    across = [name for name in names if "attends to" in name]
     assert len(across) == (0 if kind == "bi" else 4 if kind == "two ways" else 2)
     granularities = len(bundles[kind].model.granularities)
     assert len(data["sequences"]) == 2 * granularities
@@ -163,8 +163,8 @@ def test_a_matcher_is_explained(runs, tmp_path, kind):
     assert set(found["words"]) >= {"The", "old", "渡"}
 
 
-def test_a_pair_that_is_read_both_ways_has_the_gradients_of_both():
-    """Swapping the texts of a symmetric model swaps what gradients say of them."""
+def test_symmetric_models_add_the_gradients_of_both_orders():
+    """Swapping the texts of a symmetric model swaps their gradients."""
     from training.explanation.bundle_explainer import BundleTextModel
     from training.explanation.explainer import ExplainedOutput
 
@@ -175,7 +175,7 @@ def test_a_pair_that_is_read_both_ways_has_the_gradients_of_both():
     np.testing.assert_allclose(one["tokens_b"], other["tokens_a"][1:], atol=1e-4)
 
 
-def test_a_tagger_is_explained_where_it_tags_the_word(runs, tmp_path):
+def test_a_tagger_is_explained_in_the_window_of_the_word(runs, tmp_path):
     folder, bundles = runs
     outcome = call(
         main, folder / "tags", LONG, "--word", "30", "--out", tmp_path / "page.html", "--draws", "2"
@@ -194,7 +194,7 @@ def test_a_tagger_is_explained_where_it_tags_the_word(runs, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["one", "tags"])
-def test_many_rows_are_measured(runs, tmp_path, kind):
+def test_many_rows_are_tested(runs, tmp_path, kind):
     folder, _ = runs
     if kind == "one":
         data = write_csv(tmp_path / "rows.csv", [(text, "bread") for text in [*TEXTS, ""]])
@@ -206,7 +206,7 @@ def test_many_rows_are_measured(runs, tmp_path, kind):
     found = outcome.json
     assert (found["rows"], found["skipped"]) == ((len(TEXTS), 1) if kind == "one" else (3, 0))
     assert len(found["shares"]) == 4 and "attention − random" in outcome.err
-    # What leaving out one word at a time says is the best first word to drop.
+    # Leave-one-out finds the best first word to drop.
     first = found["shares"][0]
     assert first["left_out"] >= max(first["attention"], first["gradient"], first["random"]) - 0.2
 
@@ -228,7 +228,7 @@ def test_many_rows_are_measured(runs, tmp_path, kind):
         ("one", ["a", "--out", "page.txt"], "expected a name that ends in .html"),
         ("one", ["a", "--out", "none/page.html"], "expected a folder that exists"),
         ("one", ["a", "--data", "rows.csv"], "TEXT: expected no text"),
-        ("one", ["a", "--text-column", "b"], "--text-column: expected --data beside it"),
+        ("one", ["a", "--text-column", "b"], "--text-column: expected --data too"),
         ("one", ["a", "--draws", "0"], "--draws: expected at least 1"),
         ("masked", ["old [MASK]"], "expected a classifier, a matcher or a tagger"),
         ("none", ["a"], "expected a run folder"),

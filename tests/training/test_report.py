@@ -1,4 +1,4 @@
-"""The command, on tiny runs of every task that nobody trained: its figures are those of `training.evaluate`."""
+"""The command on tiny untrained runs of every task: its numbers are those of `training.evaluate`."""
 
 import csv
 import json
@@ -19,8 +19,9 @@ from tests.export.pair_bundles import bundle_of
 from tests.pair_rows import ranking_rows
 from training.cli.column_flags import ColumnOverrides
 from training.evaluation.evaluator import evaluate_file
-from training.report import _made, main
-from training.reporting.model_card import plain
+from training.report import _build_report, main
+from training.reporting import build
+from training.reporting.model_card import escape_markdown
 
 HOSTILE = "<script>alert(1)</script> old | bread"
 NEW = "<b>new</b>"
@@ -76,8 +77,8 @@ def runs(tmp_path_factory):
             )
             data[name].write_text("\n".join(sentences), "utf-8")
         else:
-            wanted = {"pairs": "01", "graded": ["0", "2.5", "5"]}[name]
-            data[name] = pair_table(path, wanted, queries=name == "pairs")
+            targets = {"pairs": "01", "graded": ["0", "2.5", "5"]}[name]
+            data[name] = pair_table(path, targets, queries=name == "pairs")
     return folder, data, bundles
 
 
@@ -86,8 +87,8 @@ def column(name: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def made(runs):
-    """What the command says and writes of each run."""
+def reports(runs):
+    """The JSON object, page and model card of each run."""
     folder, data, _ = runs
     outcomes = {}
     for name, path in data.items():
@@ -105,9 +106,9 @@ def rows_of(markdown: str, caption: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", ["one", "several", "pairs", "tags", "plain tags"])
-def test_the_figures_are_those_of_evaluate(runs, made, tmp_path, name):
+def test_scores_are_those_of_evaluate(runs, reports, tmp_path, name):
     folder, data, bundles = runs
-    line, html, markdown = made[name]
+    line, html, markdown = reports[name]
     given = ColumnOverrides(label=column(name)[1] if column(name) else "")
     scores = evaluate_file(bundles[name], data[name], given, False, tmp_path)
     table = {cells[0].replace("\\", ""): cells[1] for cells in rows_of(markdown, "Scores of the")}
@@ -120,33 +121,33 @@ def test_the_figures_are_those_of_evaluate(runs, made, tmp_path, name):
     if per_label:
         cells = rows_of(markdown, "Each ")
         assert len(cells) == len(per_label)
-        for row, (label, wanted) in zip(cells, per_label.items(), strict=True):
-            assert int(row[1]) == wanted["support"], label
+        for row, (label, values) in zip(cells, per_label.items(), strict=True):
+            assert int(row[1]) == values["support"], label
             found = [float(row[place]) for place in (2, 4, 6)]
-            expected = [wanted[each] for each in ("f1", "precision", "recall")]
+            expected = [values[each] for each in ("f1", "precision", "recall")]
             np.testing.assert_allclose(found, expected, atol=6e-5)
 
 
-def test_texts_and_labels_are_only_shown(made):
-    assert len(made) == 7
-    for line, html, markdown in made.values():
+def test_texts_and_labels_are_escaped(reports):
+    assert len(reports) == 7
+    for line, html, markdown in reports.values():
         assert "<script" not in html and "<b>new" not in html
         assert "default-src 'none'" in html
-        assert f"judged on {line['rows']} " in markdown and "| loss |" in markdown
+        assert f"evaluated on {line['rows']} " in markdown and "| loss |" in markdown
 
 
-def test_the_rows_to_read_are_the_right_ones(runs, made):
-    """The surest wrong answers, the least sure answers and the doubted labels, from the bundle's own probabilities."""
+def test_rows_to_review_follow_the_probabilities(runs, reports):
+    """Most confident errors and most uncertain rows, from the bundle's own probabilities."""
     folder, data, _ = runs
-    _, _, markdown = made["one"]
+    _, _, markdown = reports["one"]
     bundle = one_label_bundle()
     found = bundle.probabilities(texts())
     with open(data["one"], newline="", encoding="utf-8") as file:
         labels = [row["label"] for row in csv.DictReader(file)]
     right = np.array([bundle.labels[place] for place in found.argmax(axis=1)]) == np.array(labels)
-    surest = sorted(found.max(1)[~right], reverse=True)[:15]
+    most_confident = sorted(found.max(1)[~right], reverse=True)[:15]
     rows = rows_of(markdown, "Most confident errors")
-    np.testing.assert_allclose([float(row[3]) for row in rows], surest, atol=6e-5)
+    np.testing.assert_allclose([float(row[3]) for row in rows], most_confident, atol=6e-5)
     assert f"of {int((~right).sum())} among {ROWS}" in markdown
     ranked = np.sort(found, axis=1)
     closest = ranked[np.argsort(ranked[:, -1] - ranked[:, -2])[:15], -1]
@@ -154,36 +155,36 @@ def test_the_rows_to_read_are_the_right_ones(runs, made):
     np.testing.assert_allclose([float(row[3]) for row in rows], closest, atol=6e-5)
     for row in rows:
         assert (match := re.fullmatch(r"one\\_rows.csv:([0-9]+)", row[4]))
-        # The line that stands there, below the header.
+        # The header is line 1.
         place = int(match[1]) - 2
-        wanted = texts()[place], labels[place], bundle.labels[found[place].argmax()]
-        assert row[:3] == [plain(each) for each in wanted]
-    # Labels that the model does not know cannot be doubted.
-    assert f"looked at {ROWS - labels.count(NEW)} one" in markdown
+        expected = texts()[place], labels[place], bundle.labels[found[place].argmax()]
+        assert row[:3] == [escape_markdown(each) for each in expected]
+    # Labels that the model does not have are not searched.
+    assert f"searched {ROWS - labels.count(NEW)} one" in markdown
 
 
-def test_errors_of_several_labels_are_decisions(runs, made):
-    rows = rows_of(made["several"][2], "Most confident errors")
+def test_errors_of_several_labels_are_decisions(runs, reports):
+    rows = rows_of(reports["several"][2], "Most confident errors")
     for row in rows:
-        _, label, wanted, given, probability, threshold, _ = row
-        assert wanted != given and label in several_label_bundle().labels
-        assert (float(probability) >= float(threshold)) == (given == "yes")
+        _, label, true, predicted, probability, threshold, _ = row
+        assert true != predicted and label in several_label_bundle().labels
+        assert (float(probability) >= float(threshold)) == (predicted == "yes")
 
 
-def test_queries_that_come_late_are_told(made):
-    markdown = made["pairs"][2]
-    for row in rows_of(markdown, "Queries whose right answers"):
+def test_worst_queries_are_listed(reports):
+    markdown = reports["pairs"][2]
+    for row in rows_of(markdown, "Worst queries"):
         rank, of = map(int, row[3].split(" of "))
         assert 1 < rank <= of == 4
         assert float(row[4]) <= float(row[5])
 
 
-def test_words_are_shown_in_their_sentences(made):
-    for row in rows_of(made["tags"][2], "Most confident errors"):
+def test_words_are_shown_in_context(reports):
+    for row in rows_of(reports["tags"][2], "Most confident errors"):
         assert re.search(r"«\S+»", row[0]) and row[1] != row[2]
 
 
-def test_without_the_extra_there_are_tables(runs, tmp_path, monkeypatch):
+def test_without_the_extra_the_report_has_tables_only(runs, tmp_path, monkeypatch):
     folder, data, _ = runs
     for library in ("matplotlib", "cleanlab"):
         monkeypatch.setitem(sys.modules, library, None)
@@ -194,7 +195,7 @@ def test_without_the_extra_there_are_tables(runs, tmp_path, monkeypatch):
     assert "<img" not in html and "Most confident errors" in html
 
 
-def test_rows_that_were_learnt_from_are_refused(runs, tmp_path):
+def test_training_rows_are_rejected(runs, tmp_path):
     folder, data, _ = runs
     manifest = json.loads((folder / "one" / "bundle.json").read_text("utf-8"))
     manifest["data"] = {"train": {"name": "a.csv", "sha256": sha256(data["one"])}}
@@ -221,14 +222,15 @@ def test_wrong_input_is_one_line(runs, monkeypatch, tmp_path, arguments, message
     assert message in refused(folder, main, *arguments)
 
 
-def test_a_damaged_metrics_file_is_one_line(tmp_path):
+def test_a_damaged_metrics_file_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "build_report", lambda data: data.metrics["history"][0]["loss"])
     report_data = types.SimpleNamespace(metrics={"history": [1]})
     with pytest.raises(InputError, match=r"metrics\.json: expected what training\.fit writes"):
-        _made(lambda given: given.metrics["history"][0]["loss"], report_data, tmp_path)
+        _build_report(report_data, tmp_path)
 
 
-def test_metrics_of_the_fit_are_told_where_there_are_some(runs, tmp_path):
-    """Baseline and learning curves of the fit, where the rows are those that it was judged on."""
+def test_metrics_of_the_fit_are_shown_for_its_evaluated_rows(runs, tmp_path):
+    """Baseline and learning curves of the fit."""
     folder, data, _ = runs
     run = shutil.copytree(folder / "one", tmp_path / "run")
     manifest = json.loads((run / "bundle.json").read_text("utf-8"))
@@ -257,7 +259,7 @@ def test_metrics_of_the_fit_are_told_where_there_are_some(runs, tmp_path):
     assert {path.name for path in run.iterdir()} - before == {"metrics.json", "report.html", "report.md"}
     assert outcome.json["page"] == str(run / "report.html")
     markdown = (tmp_path / "run" / "report.md").read_text("utf-8")
-    assert "judged on 120 test rows" in markdown and "a linear model" in markdown
+    assert "evaluated on 120 test rows" in markdown and "a linear model" in markdown
     (row,) = (row for row in rows_of(markdown, "Scores of the") if row[0] == "accuracy")
     assert row[3:] == ["0.4000", "0.300 – 0.500"]
-    assert rows_of(markdown, "Epochs")[0][:4] == ["1 (kept)", "1.0000", "1.1000", "0.5000"]
+    assert rows_of(markdown, "Epochs")[0][:4] == ["1 (saved)", "1.0000", "1.1000", "0.5000"]

@@ -1,1 +1,1 @@
-"""Attention view and token attributions of a prediction."""
+"""Attention and gradient explanations of predictions, the deletion test that evaluates them, and their page."""

@@ -1,4 +1,4 @@
-"""Attention rollout: how much of each input token is mixed into each position by all layers together."""
+"""Attention rollout: how much of each input token all layers together mix into each position."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,10 @@ import numpy as np
 
 
 def attention_rollout(weights: np.ndarray) -> np.ndarray:
-    """Rollout of self-attention.
-
-    Each layer is half its heads' mean and half the residual path, and the layers are multiplied.
+    """Rollout of self-attention: the product of all layers, each half the mean of its heads and half the residual.
 
     Args:
-        weights: float [L, N, T, T], from a position (the last axis but one) to every other.
+        weights: float [L, N, T, S] with S = T, from target positions to source positions.
 
     Returns:
         float64 [T, T]; each row sums to 1.
@@ -20,7 +18,7 @@ def attention_rollout(weights: np.ndarray) -> np.ndarray:
     """
     mixed = np.eye(weights.shape[-1])
     for layer in weights:
-        mixed = _with_residual(head_mean(layer)) @ mixed
+        mixed = _with_residual(mean_of_heads(layer)) @ mixed
     return mixed
 
 
@@ -30,15 +28,14 @@ def pair_attention_rollout(
     a_to_b: np.ndarray | None = None,
     b_to_a: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Rollout of two texts that are read alone and then look at each other.
+    """Rollout of two texts that are encoded alone, then connected by rounds of cross-attention.
 
-    The positions of both lie one after another; a round of cross-attention is a layer in which each text attends to the
-    other one only.
+    The positions of A come first, then those of B; a round is a layer in which each text attends to the other only.
 
     Args:
         weights_a: float [L, N, T, T], of text A.
         weights_b: float [L, N, S, S], of text B.
-        a_to_b: float [R, N, T, S], of every round; None: there are no rounds.
+        a_to_b: float [R, N, T, S], of every round; None without rounds.
         b_to_a: float [R, N, S, T].
 
     Returns:
@@ -51,23 +48,23 @@ def pair_attention_rollout(
     rounds: Sequence = () if a_to_b is None or b_to_a is None else list(zip(a_to_b, b_to_a, strict=True))
     for to_b, to_a in rounds:
         layer = np.zeros_like(mixed)
-        layer[:length, length:] = head_mean(to_b)
-        layer[length:, :length] = head_mean(to_a)
+        layer[:length, length:] = mean_of_heads(to_b)
+        layer[length:, :length] = mean_of_heads(to_a)
         mixed = _with_residual(layer) @ mixed
     return mixed
 
 
 def count_heads(weights: np.ndarray) -> int:
-    """How many heads of a layer, float [N, T, S], there are; those that pruning has taken are zeros behind them."""
+    """The number of heads in a layer, float [N, T, S], without the zeros that replace pruned heads at its end."""
     return int(np.flatnonzero(weights.any(axis=(1, 2))).max(initial=0)) + 1
 
 
-def head_mean(weights: np.ndarray) -> np.ndarray:
+def mean_of_heads(weights: np.ndarray) -> np.ndarray:
     """The mean of a layer's heads, float [N, T, S], as float64 [T, S]."""
     return weights[: count_heads(weights)].astype(np.float64).mean(axis=0)
 
 
 def _with_residual(layer: np.ndarray) -> np.ndarray:
-    """Half the attention [P, P], half the position itself; a row that attends to nothing is itself alone."""
+    """Half the attention [P, P], half the position itself; fully masked rows become the position alone."""
     mixed = layer + np.eye(len(layer))
     return mixed / mixed.sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""What a model looked at, put in order: sequences of tokens, who looks at whom, and what rollout and gradients say."""
+"""Attributions of one row: token sequences with rollout and gradient × input, and attention maps between them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ TOKENS, ATTENTION = "tokens", "attention"
 
 @dataclass(frozen=True)
 class WindowTrace:
-    """What a model gives of a window of a text that is longer than it reads at once.
+    """The trace of one window of a text that is longer than the model reads at once.
 
     Attributes:
-        places: Of its S tokens, where they are in the text, special ones included.
-        share: How much the window has of the vector that is judged; all of a text sum to 1.
+        places: Index of each of its S tokens in the text, special tokens included.
+        share: Weight of the window in the pooled vector; the windows of a text sum to 1.
         attention: float32 [L, N, S, S], or with padding after it.
         gradients: Gradient × input of each token, float [S], or with padding after it.
     """
@@ -30,14 +30,14 @@ class WindowTrace:
 
 @dataclass(frozen=True)
 class RowTrace:
-    """What a model gives of one row.
+    """Tokens, attention and gradients of one row.
 
     Attributes:
-        tokens: By name, such as "tokens", of pairs "tokens_a" and "tokens_b", of several granularities
-            "char_tokens_a"; special ones included, padding not.
-        attention: float32 [L, N, T, S] by name, such as "attention" or "attention_a_to_b"; as the names of tokens.
-        gradients: Gradient × input of each token, float [T] by the name of the tokens; None where there are none.
-        windows: Of a text that is read in several windows these, in place of attention and gradients; else none.
+        tokens: By name: "tokens", of pairs "tokens_a" and "tokens_b", of several granularities "char_tokens_a", …;
+            with special tokens, without padding.
+        attention: float32 [L, N, T, S] by name, such as "attention" or "attention_a_to_b"; prefixes as in `tokens`.
+        gradients: Gradient × input of each token, float [T], by the name of the tokens; None if not available.
+        windows: Of a text of several windows, in place of attention and gradients; else empty.
     """
 
     tokens: Mapping[str, Sequence[str]]
@@ -52,10 +52,10 @@ class TokenRow:
 
     Attributes:
         name: "Text", "Text A", …
-        tokens: As the vocabulary spells them.
-        words: Number of the word that each stands for; NO_WORD of special tokens.
-        rollout: Its share of what the answer is made of, float [T]; sums to 1 over all sequences of a granularity.
-        gradient: Gradient × input, float [T]; None where there are no gradients.
+        tokens: As in the vocabulary.
+        words: Index of each token's word; NO_WORD for special tokens.
+        rollout: Share of each token in the prediction, float [T]; sums to 1 over all sequences of a granularity.
+        gradient: Gradient × input, float [T]; None without gradients.
     """
 
     name: str
@@ -67,12 +67,12 @@ class TokenRow:
 
 @dataclass(frozen=True)
 class HeadMap:
-    """Who looks at whom.
+    """Attention weights between two sequences.
 
     Attributes:
-        name: Such as "A looks at B".
-        rows: Number of the sequence that looks.
-        columns: Number of the one that is looked at.
+        name: Such as "A attends to B".
+        rows: Index of the sequence that attends.
+        columns: Index of the sequence that is attended to.
         weights: float32 [L, N, T, S].
         round: Whether its layers are rounds of cross-attention.
     """
@@ -86,57 +86,59 @@ class HeadMap:
 
 @dataclass(frozen=True)
 class Attributions:
-    """All of it for one row: the sequences, and the maps between them."""
+    """The sequences of one row, and the attention maps between them."""
 
     sequences: list[TokenRow]
     maps: list[HeadMap]
 
     def word_scores(self, count: int) -> dict[str, np.ndarray]:
-        """What rollout and gradients say of each word, float [W] by method: the sum over its tokens.
+        """Scores of each word by method, "attention" (rollout) and "gradient", float [W]: sums over its tokens.
 
-        Of several granularities, which all read the same words, the sum too.
+        Granularities read the same words, so they are summed too.
         """
-        found = {"attention": np.zeros(count)}
+        scores = {"attention": np.zeros(count)}
         if all(row.gradient is not None for row in self.sequences):
-            found["gradient"] = np.zeros(count)
+            scores["gradient"] = np.zeros(count)
         for row in self.sequences:
             for name, values in (("attention", row.rollout), ("gradient", row.gradient)):
-                if name not in found or values is None:
+                if name not in scores or values is None:
                     continue
                 for word, value in zip(row.words, values, strict=True):
                     if word != NO_WORD:
-                        found[name][word] += value
-        return found
+                        scores[name][word] += value
+        return scores
 
 
 def build_attributions(
     trace: RowTrace, words: Mapping[str, Sequence[int]], pooling: str, read_from: Sequence[int] = ()
 ) -> Attributions:
-    """Puts in order what a model gave.
+    """Computes the attributions of a row from its trace.
 
     Args:
-        trace: What it gave.
-        words: By the name of the tokens, the word that each token stands for.
-        pooling: How tokens become the vector that is judged: "cls", or anything else for their mean.
-        read_from: Of a tagger, the tokens from which the word is judged; else none.
+        trace: Of the row.
+        words: Index of each token's word, by the name of the tokens.
+        pooling: How token vectors are pooled: "cls", or anything else for their mean.
+        read_from: Of a tagger, the tokens that the tag is predicted from; else empty.
     """
     if trace.windows:
-        return _seen_in_windows(trace, words, pooling)
+        return _window_attributions(trace, words, pooling)
     sequences: list[TokenRow] = []
     maps: list[HeadMap] = []
     for prefix in dict.fromkeys(name.partition(TOKENS)[0] for name in trace.tokens):
-        _add(sequences, maps, trace, words, prefix, pooling, read_from)
+        _add_granularity(sequences, maps, trace, words, prefix, pooling, read_from)
     return Attributions(sequences, maps)
 
 
-def _seen_in_windows(trace: RowTrace, words: Mapping[str, Sequence[int]], pooling: str) -> Attributions:
-    """Every window as a sequence of its own; a word that two of them read has what both say of it."""
+def _window_attributions(trace: RowTrace, words: Mapping[str, Sequence[int]], pooling: str) -> Attributions:
+    """One sequence for each window; the scores of a word in two windows add up."""
     sequences, maps, count = [], [], len(trace.windows)
     for index, window in enumerate(trace.windows):
         size, number = len(window.places), index + 1
         tokens = [trace.tokens[TOKENS][place] for place in window.places]
         attention = window.attention[:, :, :size, :size]
-        rollout = window.share * (_start([tokens], pooling, False, ()) @ attention_rollout(attention))
+        rollout = window.share * (
+            _pooling_weights([tokens], pooling, False, ()) @ attention_rollout(attention)
+        )
         its_words = [words[TOKENS][place] for place in window.places]
         gradients = np.asarray(window.gradients[:size], np.float64)
         sequences.append(TokenRow(f"Window {number} of {count}", tokens, its_words, rollout, gradients))
@@ -144,69 +146,66 @@ def _seen_in_windows(trace: RowTrace, words: Mapping[str, Sequence[int]], poolin
     return Attributions(sequences, maps)
 
 
-def _add(
-    sequences, maps, trace: RowTrace, words, prefix: str, pooling: str, read_from: Sequence[int]
+def _add_granularity(
+    sequences: list[TokenRow],
+    maps: list[HeadMap],
+    trace: RowTrace,
+    words: Mapping[str, Sequence[int]],
+    prefix: str,
+    pooling: str,
+    read_from: Sequence[int],
 ) -> None:
-    """Adds the sequences and maps of one granularity."""
+    """Appends the sequences and maps of one granularity."""
     names = [name for name in trace.tokens if name.partition(TOKENS)[0] == prefix]
-    first, whose = len(sequences), prefix.rstrip("_")
-    kept = [list(trace.tokens[name]) for name in names]
+    first, suffix = len(sequences), f" ({prefix.rstrip('_')})" if prefix else ""
+    tokens = [list(trace.tokens[name]) for name in names]
     gradients = None if trace.gradients is None else [trace.gradients[name] for name in names]
     its_words = [list(words[name]) for name in names]
     of = {name[len(prefix) :]: value for name, value in trace.attention.items() if name.startswith(prefix)}
+    is_one_sequence = ATTENTION in of
     if len(names) == 1:
         mixed = attention_rollout(of[ATTENTION])
         found = [("Within the text", 0, 0, of[ATTENTION])]
-    elif ATTENTION in of:
-        # Both texts are one sequence, in which the [CLS] of B is missing.
-        cut = len(kept[0])
-        kept[1], its_words[1] = kept[1][1:], its_words[1][1:]
+    elif is_one_sequence:
+        # Both texts in one sequence, without the [CLS] of B.
+        end = len(tokens[0])
+        tokens[1], its_words[1] = tokens[1][1:], its_words[1][1:]
         mixed = attention_rollout(of[ATTENTION])
-        ends = (slice(0, cut), slice(cut, None))
+        sides = (slice(0, end), slice(end, None))
         found = [
-            (_title(rows, columns), rows, columns, of[ATTENTION][:, :, ends[rows], ends[columns]])
+            (_title(rows, columns), rows, columns, of[ATTENTION][:, :, sides[rows], sides[columns]])
             for rows, columns in ((0, 1), (1, 0), (0, 0), (1, 1))
         ]
     else:
         across = [of.get(f"{ATTENTION}_{way}") for way in ("a_to_b", "b_to_a")]
-        alone = [of[f"{ATTENTION}_{side}"] for side in "ab"]
-        mixed = pair_attention_rollout(*alone, *across)
-        found = [
-            (_title(i, 1 - i), i, 1 - i, weights) for i, weights in enumerate(across) if weights is not None
-        ]
-        found += [(_title(i, i), i, i, weights) for i, weights in enumerate(alone)]
-    shares = _start(kept, pooling, len(names) == 2 and ATTENTION not in of, read_from) @ mixed
-    for index, tokens in enumerate(kept):
-        before = sum(map(len, kept[:index]))
+        within = [of[f"{ATTENTION}_{side}"] for side in "ab"]
+        mixed = pair_attention_rollout(*within, *across)
+        found = [(_title(i, 1 - i), i, 1 - i, each) for i, each in enumerate(across) if each is not None]
+        found += [(_title(i, i), i, i, each) for i, each in enumerate(within)]
+    is_apart = len(names) == 2 and not is_one_sequence
+    shares = _pooling_weights(tokens, pooling, is_apart, read_from) @ mixed
+    before = 0
+    for index, each in enumerate(tokens):
         name = "Text" if len(names) == 1 else f"Text {'AB'[index]}"
-        sequences.append(
-            TokenRow(
-                f"{name} ({whose})" if whose else name,
-                tokens,
-                its_words[index],
-                shares[before : before + len(tokens)],
-                None if gradients is None else np.asarray(gradients[index], np.float64),
-            )
-        )
+        gradient = None if gradients is None else np.asarray(gradients[index], np.float64)
+        rollout = shares[before : before + len(each)]
+        sequences.append(TokenRow(f"{name}{suffix}", each, its_words[index], rollout, gradient))
+        before += len(each)
     maps += [
-        HeadMap(
-            f"{title} ({whose})" if whose else title,
-            first + rows,
-            first + columns,
-            weights,
-            rows != columns and ATTENTION not in of,
-        )
+        HeadMap(f"{title}{suffix}", first + rows, first + columns, weights, is_apart and rows != columns)
         for title, rows, columns, weights in found
     ]
 
 
 def _title(rows: int, columns: int) -> str:
-    return f"Within {'AB'[rows]}" if rows == columns else f"{'AB'[rows]} looks at {'AB'[columns]}"
+    return f"Within {'AB'[rows]}" if rows == columns else f"{'AB'[rows]} attends to {'AB'[columns]}"
 
 
-def _start(kept: list[list[str]], pooling: str, apart: bool, read_from: Sequence[int]) -> np.ndarray:
-    """How much of the judged vector each position is, float64 [P]; texts that are read apart count alike."""
-    lengths = list(map(len, kept)) if apart else [sum(map(len, kept))]
+def _pooling_weights(
+    tokens: list[list[str]], pooling: str, is_apart: bool, read_from: Sequence[int]
+) -> np.ndarray:
+    """Weight of each position in the pooled vector, float64 [P]; texts that are encoded apart have equal weights."""
+    lengths = list(map(len, tokens)) if is_apart else [sum(map(len, tokens))]
     shares = []
     for length in lengths:
         share = np.zeros(length)

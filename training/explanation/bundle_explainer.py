@@ -1,4 +1,4 @@
-"""A run's model as something that can be asked what it looked at, with gradients."""
+"""Explains the predictions of a run's model, with attention and gradients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from training.explanation.words import NO_WORD
 
 
 def explainable_model(bundle: Bundle) -> "BundleTextModel | BundleTagModel":
-    """A bundle's model as a `TextModel` or a `TagModel`; raises InputError where it is neither."""
+    """A bundle's model as a `TextModel` or a `TagModel`; raises InputError for masked language models."""
     if bundle.task == MASKED_LM:
         raise InputError(f"expected a classifier, a matcher or a tagger, got {MODEL_NAMES[bundle.task]}")
     return BundleTagModel(bundle) if bundle.task == TAG else BundleTextModel(bundle)
@@ -30,53 +30,53 @@ def explainable_model(bundle: Bundle) -> "BundleTextModel | BundleTagModel":
 class _Gradients:
     """Attention and gradient × input of single rows, in one graph.
 
-    The input is what enters the first block, measured from what enters it where every token is unknown: a step from
-    nothing would say little of models that normalise each vector before they use it.
+    The input of the first block is measured from its value where every token is unknown. From zero the gradients would
+    say little about models that normalize each vector before they use it.
 
     Args:
         model: A built model.
-        answer: Of the model's outputs [1, …] the number that is explained, with two integers that choose it.
+        output: Selects the explained number from the model's outputs [1, …] by two integers.
         parts: The preprocessors by the name of their token ids.
     """
 
-    def __init__(self, model: Any, answer: Any, parts: dict[str, Any]):
+    def __init__(self, model: Any, output: Any, parts: dict[str, Any]):
         def forward(features, first, second):
-            with traced() as nothing:
+            with traced() as unknown:
                 model(features | _unknown(features, parts), training=False)
             with tf.GradientTape() as tape, traced() as traces:
                 outputs, weights = model(features, return_attention_weights=True, training=False)
-                chosen = answer(outputs, first, second)
+                value = output(outputs, first, second)
             states = [trace.states[0] for trace in traces]
-            gradients = tape.gradient(chosen, states, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            gradients = tape.gradient(value, states, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             products = [
                 tf.reduce_sum(tf.cast(gradient * (state - start.states[0]), tf.float32), axis=-1)
-                for gradient, state, start in zip(gradients, states, nothing, strict=True)
+                for gradient, state, start in zip(gradients, states, unknown, strict=True)
             ]
             named = weights if isinstance(weights, dict) else {ATTENTION: weights}
             return {name: stack_heads(each) for name, each in named.items()}, products
 
-        self._forward: Any = tf.function(forward, autograph=False)
-        self._traced: Any = None
+        self._function: Any = tf.function(forward, autograph=False)
+        self._concrete: Any = None
 
     def __call__(
         self, features: dict[str, Any], first: int, second: int
     ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
         """Attention float32 [B, L, N, T, S] by name, and gradient × input float32 [B, T] of each pass of an encoder.
 
-        B is 1, but for a text that is read in windows, of which it is how many there are.
+        B is 1, or the number of windows of a text.
         """
-        if self._traced is None:
-            # Once, for sequences of any length.
+        if self._concrete is None:
+            # Traced once, for sequences of any length.
             specs = {
                 name: tf.TensorSpec([None] * len(each.shape), each.dtype) for name, each in features.items()
             }
-            self._traced = self._forward.get_concrete_function(specs, *[tf.TensorSpec([], tf.int32)] * 2)
-        weights, products = self._traced(features, tf.constant(first), tf.constant(second))
+            self._concrete = self._function.get_concrete_function(specs, *[tf.TensorSpec([], tf.int32)] * 2)
+        weights, products = self._concrete(features, tf.constant(first), tf.constant(second))
         return {name: each.numpy() for name, each in weights.items()}, [each.numpy() for each in products]
 
 
 def _unknown(features: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
-    """The features in which every token but the special ones at the ends is unknown, and no word is spelt."""
+    """The features with every token unknown except the special ones at the ends, and without character ids."""
     found = {}
     for name, part in parts.items():
         ids = features[name]
@@ -91,13 +91,13 @@ class BundleTextModel:
     """See `training.explanation.explainer.TextModel`.
 
     Args:
-        bundle: Of a classifier or a matcher.
+        bundle: A classifier or a matcher.
     """
 
     def __init__(self, bundle: Bundle):
         model = bundle.model
         self._bundle, self._preprocessor = bundle, bundle.preprocessor
-        self._inputs = {given.ids.replace(TOKEN_IDS, TOKENS): given for given in bundle.preprocessor.inputs}
+        self._inputs = {each.ids.replace(TOKEN_IDS, TOKENS): each for each in bundle.preprocessor.inputs}
         self.labels = bundle.labels
         is_pair = bundle.task == MATCH
         self.scores = is_pair and model.target == "graded"
@@ -107,18 +107,18 @@ class BundleTextModel:
         self.notes: list[str] = []
         if is_pair and model.form == "bi":
             self.notes.append(
-                "In the bi form the texts do not look at each other: there is no cross-attention."
+                "In the bi form there is no cross-attention: the texts are encoded independently."
             )
         if is_pair and model.form == "joint" and model.symmetric:
-            self.notes.append("The pair is read both ways; the attention is that of A before B.")
+            self.notes.append("The pair is encoded in both orders; the attention is that of A before B.")
         if is_pair and self._pairs[0].overlap:
             self.notes.append(
-                "Which words both texts share also goes to the score directly, past all attention."
+                "Overlap features (shared words) also enter the score directly, without attention."
             )
         self._gradients = _Gradients(
             model,
             lambda logits, output, sign: logits[0, output] * tf.cast(sign, logits.dtype),
-            {given.ids: given.part for given in self._inputs.values()},
+            {each.ids: each.part for each in self._inputs.values()},
         )
 
     def probabilities(self, rows: Sequence[tuple[str, ...]]) -> np.ndarray:
@@ -140,8 +140,8 @@ class BundleTextModel:
         if not words:
             return []
         tokens = part.vocabulary.tokens
-        cut = part.tokenize(tf.constant([word.encode("utf-8", "replace") for word in words]))
-        return [[tokens[each] for each in ids] for ids in cut.to_list()]
+        pieces = part.tokenize(tf.constant([word.encode("utf-8", "replace") for word in words]))
+        return [[tokens[each] for each in ids] for ids in pieces.to_list()]
 
     def trace(self, row: tuple[str, ...], chosen: ExplainedOutput) -> RowTrace:
         """See the protocol."""
@@ -149,23 +149,21 @@ class BundleTextModel:
         features = self._preprocessor.pad(self._preprocessor.encode(*columns))
         found, products = self._gradients(features, chosen.output, chosen.sign)
         tokens = {
-            name: [given.part.vocabulary.tokens[each] for each in features[given.ids][0].numpy()]
-            for name, given in self._inputs.items()
+            name: [source.part.vocabulary.tokens[each] for each in features[source.ids][0].numpy()]
+            for name, source in self._inputs.items()
         }
         windows = window_shape_of(self._bundle.model)
         if windows is not None and len(found[ATTENTION]) > 1:
             shares = self._bundle.model.window_shares(features)[0].numpy().tolist()
             places = windows.positions(len(tokens[TOKENS]))
-            read = [
-                WindowTrace(*each) for each in zip(places, shares, found[ATTENTION], products[0], strict=True)
-            ]
-            return RowTrace(tokens, {}, {}, read)
+            rows = zip(places, shares, found[ATTENTION], products[0], strict=True)
+            return RowTrace(tokens, {}, {}, [WindowTrace(*each) for each in rows])
         weights = {name: each[0] for name, each in found.items()}
         lengths = {name: len(each) for name, each in tokens.items()}
         return RowTrace(tokens, weights, self._by_name([each[0] for each in products], lengths))
 
     def _by_name(self, products: list[np.ndarray], lengths: dict[str, int]) -> dict[str, np.ndarray]:
-        """Gradient × input by the name of the tokens, from the passes through encoders in their order."""
+        """Gradient × input by the name of the tokens, from the encoder passes in their order."""
         names = list(lengths)
         if not self._pairs or self._bundle.model.form != "joint":
             return dict(zip(names, products, strict=True))
@@ -173,7 +171,7 @@ class BundleTextModel:
         for index, (a, b) in enumerate(zip(names[::2], names[1::2], strict=True)):
             both = products[index].copy()
             if self._bundle.model.symmetric:
-                # The second pass reads B first: its [CLS] and B, then A without a [CLS].
+                # The second pass has B first: its [CLS] and B, then A without a [CLS].
                 other = products[len(self._pairs) + index]
                 both[0] += other[0]
                 both[1 : lengths[a]] += other[lengths[b] :]
@@ -186,7 +184,7 @@ class BundleTagModel:
     """See `training.explanation.explainer.TagModel`.
 
     Args:
-        bundle: Of a tagger.
+        bundle: A tagger.
     """
 
     def __init__(self, bundle: Bundle):
@@ -201,7 +199,7 @@ class BundleTagModel:
         )
 
     def words(self, text: str) -> list[str]:
-        """The words of a raw text."""
+        """Splits a raw text into words."""
         return self._tagger.split([text]).words[0]
 
     def tagged(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], np.ndarray]]:
@@ -229,12 +227,12 @@ class BundleTagModel:
 
 
 def words_of_tokens(starts: np.ndarray, numbers: Sequence[int], length: int) -> list[int]:
-    """Which word each token of a window stands for.
+    """Finds the word of each token of a window.
 
     Args:
-        starts: Place of each word's first token, integers [W].
-        numbers: Of the words.
-        length: Tokens of the window, special ones included; no padding.
+        starts: Index of each word's first token, integers [W].
+        numbers: Indices of the words.
+        length: Tokens of the window, with special ones, without padding.
     """
     found = [NO_WORD] * length
     order = np.argsort(starts, kind="stable")

@@ -1,67 +1,77 @@
-"""The deletion test: how far an answer falls when the words go that a method holds for important."""
+"""The deletion test: how far a prediction falls without the words that a method ranks first."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from training.explanation.explainer import Explanation
+from training.metrics.bootstrap import bootstrap_interval
 
 ATTENTION, GRADIENT, LEFT_OUT, RANDOM = "attention", "gradient", "left_out", "random"
-METHODS = (ATTENTION, GRADIENT, LEFT_OUT, RANDOM)
-# Share of the words that is dropped at most.
-LARGEST_SHARE = 0.5
-MOST_STEPS = 8
+METHODS = {ATTENTION: "attention", GRADIENT: "gradient × input", LEFT_OUT: "left out", RANDOM: "random"}
+# Largest share of the words that is dropped, and number of steps up to it.
+MAX_SHARE, MAX_STEPS = 0.5, 8
+# Shares that are dropped in the test over many rows.
+SHARES = (0.1, 0.2, 0.3, 0.5)
+MIN_WORDS = 2
 
 
-def left_out(question: Explanation) -> np.ndarray:
-    """How far the value falls without each word, float [W]; 0 of words that must stay."""
-    falls = np.zeros(len(question.words))
-    if question.droppable:
-        whole, *without = question.measure([(), *((word,) for word in question.droppable)])
-        falls[question.droppable] = whole - np.asarray(without)
-    return falls
+def leave_one_out(explanation: Explanation) -> np.ndarray:
+    """How far the value falls without each word, float [W]; 0 for words that cannot be dropped."""
+    drops = np.zeros(len(explanation.words))
+    if explanation.droppable:
+        whole, *without = explanation.measure([(), *((word,) for word in explanation.droppable)])
+        drops[explanation.droppable] = whole - np.asarray(without)
+    return drops
 
 
-def steps(count: int) -> list[int]:
-    """How many of some words to drop, from 1 to half of them, eight steps at most."""
-    most = max(int(count * LARGEST_SHARE), 1)
-    return sorted({round(each) for each in np.linspace(1, most, min(most, MOST_STEPS))}) if count else []
+def word_scores(explanation: Explanation) -> dict[str, np.ndarray]:
+    """Scores of each word by method, float [W]."""
+    scores = explanation.attributions.word_scores(len(explanation.words))
+    return {**scores, LEFT_OUT: leave_one_out(explanation)}
 
 
-def falls(
-    question: Explanation,
+def drop_counts(count: int) -> list[int]:
+    """Numbers of words to drop, from 1 to half of them, in at most eight steps."""
+    most = max(int(count * MAX_SHARE), 1)
+    return sorted({round(each) for each in np.linspace(1, most, min(most, MAX_STEPS))}) if count else []
+
+
+def value_drops(
+    explanation: Explanation,
     scores: dict[str, np.ndarray],
     numbers: Sequence[int],
     draws: int,
     generator: np.random.Generator,
 ) -> list[dict[str, Any]]:
-    """Drops the best words by each method, and as many random ones, and asks again.
+    """Drops the highest-ranked words of each method, and as many random words, and predicts again.
 
     Args:
-        question: The row.
-        scores: Of each word by method, float [W]; larger means dropped earlier.
-        numbers: How many words to drop at a time.
-        draws: How often as many random words are drawn.
-        generator: Draws them.
+        explanation: Of the row.
+        scores: Scores of each word by method, float [W]; the largest are dropped first.
+        numbers: How many words to drop.
+        draws: Number of random draws.
+        generator: For the draws.
 
     Returns:
-        For each number {"dropped": it, method: how far the value falls, "random": the mean of the draws, "random_low"
-        and "random_high": the least and the largest of them}.
+        For each number {"dropped": number, method: how far the value falls, "random": mean of the draws,
+        "random_low" and "random_high": their minimum and maximum}.
     """
-    droppable = np.array(question.droppable)
+    droppable = np.array(explanation.droppable)
     orders = {
         name: droppable[np.argsort(-values[droppable], kind="stable")] for name, values in scores.items()
     }
     shuffled = [generator.permutation(droppable) for _ in range(draws)]
-    drops = [order[:number] for number in numbers for order in (*orders.values(), *shuffled)]
-    sets = [frozenset(each.tolist()) for each in drops]
+    sets = [
+        frozenset(order[:number].tolist()) for number in numbers for order in (*orders.values(), *shuffled)
+    ]
     distinct = list(dict.fromkeys([frozenset(), *sets]))
-    values = dict(zip(distinct, question.measure(distinct).tolist(), strict=True))
+    values = dict(zip(distinct, explanation.measure(distinct).tolist(), strict=True))
     whole = values[frozenset()]
-    fallen = np.array([whole - values[each] for each in sets]).reshape(len(numbers), -1)
+    drops = np.array([whole - values[each] for each in sets]).reshape(len(numbers), -1)
     found = []
-    for number, row in zip(numbers, fallen, strict=True):
+    for number, row in zip(numbers, drops, strict=True):
         chance = row[len(orders) :]
         by_method = dict(zip(orders, row.tolist(), strict=False))
         drawn = {RANDOM: chance.mean(), f"{RANDOM}_low": chance.min(), f"{RANDOM}_high": chance.max()}
@@ -69,27 +79,79 @@ def falls(
     return found
 
 
-def word_scores(question: Explanation) -> dict[str, np.ndarray]:
-    """What each method says of each word, float [W] by method."""
-    return {**question.attributions.word_scores(len(question.words)), LEFT_OUT: left_out(question)}
-
-
-def deletion(
-    question: Explanation, scores: dict[str, np.ndarray], draws: int, seed: int
+def deletion_test(
+    explanation: Explanation, scores: dict[str, np.ndarray], draws: int, seed: int
 ) -> dict[str, Any] | None:
-    """The test on one row; None where there are fewer than two words to drop.
+    """Runs the test on one row.
 
     Args:
-        question: The row.
-        scores: As `word_scores` gives them.
-        draws: How often random words are drawn.
-        seed: Makes them repeatable.
+        explanation: Of the row.
+        scores: As `word_scores` returns them.
+        draws: Number of random draws.
+        seed: Of the draws.
 
     Returns:
-        {"words": how many may be dropped, "draws": …, "steps": what `falls` gives}.
+        {"words": number of droppable words, "draws", "steps": result of `value_drops`}; None for fewer than two words.
     """
-    count = len(question.droppable)
-    if count < 2:
+    count = len(explanation.droppable)
+    if count < MIN_WORDS:
         return None
-    found = falls(question, scores, steps(count), draws, np.random.default_rng(seed))
-    return {"words": count, "draws": draws, "steps": found}
+    steps = value_drops(explanation, scores, drop_counts(count), draws, np.random.default_rng(seed))
+    return {"words": count, "draws": draws, "steps": steps}
+
+
+def average_deletion_test(
+    explanations: Iterable[Explanation | None], draws: int, seed: int
+) -> dict[str, Any]:
+    """Runs the test on many rows, with shares of their words.
+
+    Args:
+        explanations: Of the rows; None for rows that cannot be explained.
+        draws: Number of random draws for each row.
+        seed: Of the draws.
+
+    Returns:
+        {"rows", "skipped": rows with fewer than two words, "words": mean, "draws", "value": mean of the predictions,
+        "shares": [{"share", method: mean drop, "attention_minus_random": mean, "interval": its 95 % bootstrap
+        interval over rows}]}; without rows no shares.
+    """
+    generator = np.random.default_rng(seed)
+    found: list[list[dict[str, Any]]] = []
+    words, values, skipped = [], [], 0
+    for explanation in explanations:
+        count = 0 if explanation is None else len(explanation.droppable)
+        if explanation is None or count < MIN_WORDS:
+            skipped += 1
+            continue
+        numbers = [max(1, round(share * count)) for share in SHARES]
+        found.append(value_drops(explanation, word_scores(explanation), numbers, draws, generator))
+        words.append(count)
+        values.append(explanation.value)
+    result = {"rows": len(found), "skipped": skipped, "draws": draws}
+    if not found:
+        return {**result, "shares": []}
+    shares = []
+    for place, share in enumerate(SHARES):
+        columns = {
+            name: np.array([row[place][name] for row in found]) for name in METHODS if name in found[0][0]
+        }
+        ahead = columns[ATTENTION] - columns[RANDOM]
+        low, high = bootstrap_interval(lambda rows: float(rows.mean()), ahead)
+        means = {name: float(column.mean()) for name, column in columns.items()}
+        difference = {"attention_minus_random": float(ahead.mean()), "interval": [float(low), float(high)]}
+        shares.append({"share": share, **means, **difference})
+    return {**result, "words": float(np.mean(words)), "value": float(np.mean(values)), "shares": shares}
+
+
+def average_table(result: dict[str, Any]) -> list[str]:
+    """The result of `average_deletion_test` as lines of a table."""
+    if not result["shares"]:
+        return ["no row had two words or more to drop"]
+    methods = [name for name in METHODS if name in result["shares"][0]]
+    lines = ["".join(["dropped", *(f"{METHODS[name]:>18}" for name in methods), "   attention − random"])]
+    for each in result["shares"]:
+        low, high = each["interval"]
+        cells = "".join(f"{each[name]:18.3f}" for name in methods)
+        difference = f"{each['attention_minus_random']:+.3f} ({low:+.3f} to {high:+.3f})"
+        lines.append(f"{each['share']:>7.0%}{cells}   {difference}")
+    return lines

@@ -1,4 +1,4 @@
-"""One row asked of a model: the answer explained, what the model looked at, what it says without some words."""
+"""Explains one prediction: its attributions, and predictions without some of the words."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ MATCH, NO_MATCH = "match", "no match"
 
 
 class ExplainedOutput(NamedTuple):
-    """What is explained: an output's number, and 1, or -1 where the answer is that it is low."""
+    """The explained output of a model; the sign is -1 if the prediction is that the output is low."""
 
     output: int
     sign: int = 1
@@ -23,24 +23,24 @@ class ExplainedOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """A row and its answer.
+    """A row and its prediction.
 
     Attributes:
-        explained: Name of the answer.
+        explained: Name of the explained prediction.
         value: Its probability, or the score.
         unit: "probability" or "score".
-        answers: All answers with their values.
-        words: Of the row.
-        droppable: Numbers of the words that may be dropped; without words to drop there is no deletion test.
-        measure: The value when some sets of words are dropped, float [sets].
+        predictions: All labels with their values.
+        words: Words of the row.
+        droppable: Indices of the words that may be dropped; if there are none, there is no deletion test.
+        measure: Computes the value without sets of words, float [sets].
         attributions: Tokens, attention maps and word scores.
-        notes: What a reader should know.
+        notes: Remarks for the reader.
     """
 
     explained: str
     value: float
     unit: str
-    answers: list[tuple[str, float]]
+    predictions: list[tuple[str, float]]
     words: list[str]
     droppable: list[int]
     measure: Callable[[Sequence[Collection[int]]], np.ndarray]
@@ -49,14 +49,14 @@ class Explanation:
 
 
 class TextModel(Protocol):
-    """A classifier or a matcher, from wherever it was loaded.
+    """A classifier or a matcher, of a run or of an exported model.
 
     Attributes:
         labels: Names of its outputs.
         decides: Whether its only output is the probability of a match.
-        scores: Whether its only output is a score and no probability.
-        pooling: How tokens become the vector that is judged.
-        notes: What a reader should know of any row.
+        scores: Whether its only output is a score that is not a probability.
+        pooling: How token vectors are pooled.
+        notes: Remarks for the reader, for any row.
     """
 
     labels: list[str]
@@ -70,57 +70,58 @@ class TextModel(Protocol):
         ...
 
     def matches(self, row: tuple[str, ...]) -> bool:
-        """Whether a pair matches, where the model decides that."""
+        """Whether a pair matches, if `decides`."""
         ...
 
     def word_bounds(self, text: str) -> list[tuple[int, int]]:
-        """First character of each word of a text, and the one after its last."""
+        """First character and end of each word of a text."""
         ...
 
     def tokenize_words(self, name: str, words: Sequence[str]) -> list[list[str]]:
-        """The tokens of each word alone, without special ones, as the sequence of that name is cut."""
+        """The tokens of each word alone, without special tokens, by the tokenizer of a named sequence."""
         ...
 
     def trace(self, row: tuple[str, ...], chosen: ExplainedOutput) -> RowTrace:
-        """What it looks at."""
+        """Tokens, attention and gradients of a row."""
         ...
 
 
 def explain_text(model: TextModel, row: tuple[str, ...], label: str = "") -> Explanation:
-    """A text, or a pair of texts, asked of a classifier or of a matcher.
+    """Explains the prediction for a text, or for a pair of texts.
 
     Args:
-        model: Answers it.
+        model: A classifier or a matcher.
         row: One text or two.
-        label: The label to explain; empty: the best one.
+        label: The label to explain; empty: the predicted one.
 
     Raises:
-        InputError: There is no such label, or the texts have no tokens.
+        InputError: The label does not exist, or the texts have no tokens.
     """
-    found = model.probabilities([row])[0]
-    chosen, explained = _chosen(model, row, found, label)
+    probabilities = model.probabilities([row])[0]
+    chosen, explained = _choose_output(model, row, probabilities, label)
     trace = model.trace(row, chosen)
     if all(len(tokens) <= 2 for tokens in trace.tokens.values()):
         raise InputError(f"TEXT: expected a text with tokens, got {' and '.join(map(repr, row))}")
-    words, of_tokens = words_of(model, row, trace)
+    words, of_tokens = _find_words(model, row, trace)
     notes = list(model.notes)
     if words is None:
-        notes.append("The tokens are not those of single words, so no word can be dropped.")
+        notes.append("Words cannot be dropped: the tokens of single words differ from those of the text.")
         of_tokens = {name: [NO_WORD] * len(tokens) for name, tokens in trace.tokens.items()}
     elif words.texts != row and len(words.spans) < sum(len(model.word_bounds(text)) for text in row):
-        notes.append(f"The model read the first {len(words.spans)} words; the rest was cut off.")
+        notes.append(f"The text is truncated: the model reads its first {len(words.spans)} words.")
     known = TextWords(row, ()) if words is None else words
 
-    def measure(drops: Sequence[Collection[int]]) -> np.ndarray:
-        values = model.probabilities([known.without(drop) for drop in drops])[:, chosen.output]
+    def signed(values: np.ndarray) -> np.ndarray:
         return values if chosen.sign > 0 or model.scores else 1 - values
 
-    values = found if chosen.sign > 0 or model.scores else 1 - found
+    def measure(drops: Sequence[Collection[int]]) -> np.ndarray:
+        return signed(model.probabilities([known.without(drop) for drop in drops])[:, chosen.output])
+
     return Explanation(
         explained,
-        float(values[chosen.output]),
+        float(signed(probabilities)[chosen.output]),
         SCORE if model.scores else PROBABILITY,
-        [(name, float(value)) for name, value in zip(model.labels, found, strict=True)],
+        [(name, float(value)) for name, value in zip(model.labels, probabilities, strict=True)],
         known.names,
         list(range(len(known.spans))),
         measure,
@@ -129,8 +130,8 @@ def explain_text(model: TextModel, row: tuple[str, ...], label: str = "") -> Exp
     )
 
 
-def _chosen(
-    model: TextModel, row: tuple[str, ...], found: np.ndarray, label: str
+def _choose_output(
+    model: TextModel, row: tuple[str, ...], probabilities: np.ndarray, label: str
 ) -> tuple[ExplainedOutput, str]:
     if model.scores or model.decides:
         if label:
@@ -142,28 +143,28 @@ def _chosen(
         return (ExplainedOutput(0), MATCH) if model.matches(row) else (ExplainedOutput(0, -1), NO_MATCH)
     if label and label not in model.labels:
         raise InputError(f"--label: expected one of {', '.join(model.labels)}, got {label!r}")
-    output = model.labels.index(label) if label else int(found.argmax())
+    output = model.labels.index(label) if label else int(probabilities.argmax())
     return ExplainedOutput(output), model.labels[output]
 
 
-def words_of(
+def _find_words(
     model: TextModel, row: tuple[str, ...], trace: RowTrace
 ) -> tuple[TextWords | None, dict[str, list[int]]]:
-    """The words that the model has read, and which of them each token stands for; None where they cannot be told."""
+    """The words that the model has read, and the word of each token; None if the tokens cannot be aligned."""
     for bounds in (model.word_bounds, white_space_bounds):
         words = TextWords(row, tuple((text, *span) for text, each in enumerate(row) for span in bounds(each)))
-        of_tokens = _of_tokens(model, words, trace)
+        of_tokens = _words_of_tokens(model, words, trace)
         if of_tokens is None:
             continue
-        # A word is read where every way to cut the texts shows it.
+        # Words with a token in any granularity.
         read = sorted({word for each in of_tokens.values() for word in each} - {NO_WORD})
         numbers = {word: place for place, word in enumerate(read)} | {NO_WORD: NO_WORD}
         renumbered = {name: [numbers[word] for word in each] for name, each in of_tokens.items()}
-        return words.read(read), renumbered
+        return words.truncated_to(read), renumbered
     return None, {}
 
 
-def _of_tokens(model: TextModel, words: TextWords, trace: RowTrace) -> dict[str, list[int]] | None:
+def _words_of_tokens(model: TextModel, words: TextWords, trace: RowTrace) -> dict[str, list[int]] | None:
     found = {}
     for name, tokens in trace.tokens.items():
         text = 1 if name.endswith("_b") else 0
@@ -177,36 +178,36 @@ def _of_tokens(model: TextModel, words: TextWords, trace: RowTrace) -> dict[str,
 
 
 class TagModel(Protocol):
-    """A tagger, from wherever it was loaded.
+    """A tagger, of a run or of an exported model.
 
     Attributes:
         labels: Names of the tags.
-        notes: What a reader should know of any sentence.
+        notes: Remarks for the reader, for any sentence.
     """
 
     labels: list[str]
     notes: list[str]
 
     def tagged(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], np.ndarray]]:
-        """Of sentences given as words the tags' numbers, and their probabilities, float32 [W, K]."""
+        """Tag ids and their probabilities, float32 [W, K], of sentences of words."""
         ...
 
     def trace(self, words: Sequence[str], word: int, tag: int) -> tuple[RowTrace, list[int], list[int]]:
-        """What it looks at where it tags a word, which word each token stands for, and the tokens it judges."""
+        """Trace of the window that tags a word, the word of each token, and the tokens that the tag is read from."""
         ...
 
 
 def explain_tag(model: TagModel, words: Sequence[str], label: str = "", number: int = 0) -> Explanation:
-    """A sentence asked of a tagger.
+    """Explains the tag of a word.
 
     Args:
-        model: Tags it.
+        model: A tagger.
         words: Of the sentence.
-        label: The tag to explain; empty: the one given.
-        number: Of the word to explain, from 1; 0: the first one with a tag other than O.
+        label: The tag to explain; empty: the predicted one.
+        number: The word to explain, from 1; 0: the first one with a tag other than O.
 
     Raises:
-        InputError: There is no such tag or word, or none at all.
+        InputError: The tag or the word does not exist, or there are no words.
     """
     if not words:
         raise InputError("TEXT: expected a text with words, got one without")
@@ -215,21 +216,21 @@ def explain_tag(model: TagModel, words: Sequence[str], label: str = "", number: 
     if label and label not in model.labels:
         raise InputError(f"--label: expected one of {', '.join(model.labels)}, got {label!r}")
     ((tags, probabilities),) = model.tagged([words])
-    telling = (place for place, tag in enumerate(tags) if model.labels[tag] != "O")
-    word = number - 1 if number else next(telling, 0)
+    entities = (place for place, tag in enumerate(tags) if model.labels[tag] != "O")
+    word = number - 1 if number else next(entities, 0)
     tag = model.labels.index(label) if label else tags[word]
     trace, of_tokens, read_from = model.trace(words, word, tag)
 
     def measure(drops: Sequence[Collection[int]]) -> np.ndarray:
-        kept = [[each for place, each in enumerate(words) if place not in drop] for drop in drops]
+        rest = [[each for place, each in enumerate(words) if place not in drop] for drop in drops]
         places = [word - sum(each < word for each in drop) for drop in drops]
-        found = model.tagged(kept)
+        found = model.tagged(rest)
         return np.array([each[place, tag] for (_, each), place in zip(found, places, strict=True)])
 
     (name,) = trace.tokens
     notes = list(model.notes)
     if len(set(of_tokens) - {NO_WORD}) < len(words):
-        notes.append("The sentence is longer than a window: shown is the window in which the word is tagged.")
+        notes.append("The sentence is longer than a window; the page shows the window that tags the word.")
     return Explanation(
         f"{words[word]} → {model.labels[tag]}",
         float(probabilities[word, tag]),

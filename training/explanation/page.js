@@ -1,10 +1,10 @@
-// The attention view: reads its data from the page, asks nobody. Texts are hostile: they only ever become text nodes.
+// The attention view: draws the data in the page. Texts are untrusted: they only become text nodes.
 "use strict";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const element = (id) => document.getElementById(id);
-const LINE_LIMIT = 4; // Lines drawn from each token while none is chosen.
-const MOST_NAMED = 48; // Rows or columns of a heat map that still get names.
+const LINE_LIMIT = 4; // Lines from each token while no token is selected.
+const MAX_NAMES = 48; // Larger heat maps have no token names.
 
 const maps = data.maps.map((map) => ({ ...map, values: decoded(map.weights) }));
 const state = { map: 0, layer: maps[0].layers - 1, head: maps[0].heads, view: "lines", token: null, cell: [0, 0] };
@@ -15,7 +15,7 @@ function decoded(base64) {
   return Float32Array.from(steps, (step) => step / 65535);
 }
 
-function made(tag, properties = {}, ...children) {
+function create(tag, properties = {}, ...children) {
   const node = Object.assign(document.createElement(tag), properties);
   node.append(...children);
   return node;
@@ -32,12 +32,12 @@ const change = (value) => {
   const digits = data.unit === "score" ? value.toFixed(3) : (100 * value).toFixed(1);
   return `${Number(digits) > 0 ? "+" : Number(digits) < 0 ? "−" : ""}${digits.replace("-", "")}`;
 };
-// Not Math.max(...): a long text has more weights than a call may have arguments.
+// Not Math.max(...): the weights of a long text are too many arguments.
 const largest = (values) => values.reduce((most, value) => Math.max(most, value), 0);
 const small = (value) => value.toPrecision(2);
 const quoted = (text) => `“${text}”`;
 
-// Arrow keys move the one element of a group that the Tab key stops at; `columns` is the width of a grid, 0 of a row.
+// Roving tabindex: arrow keys move the focus in a group that is one tab stop. `columns` is the width of a grid, 0 for a row.
 function roving(group, items, columns, onFocus = () => {}) {
   items.forEach((item, index) => (item.tabIndex = index ? -1 : 0));
   group.addEventListener("keydown", (event) => {
@@ -66,9 +66,9 @@ function stop(items, target) {
   for (const item of items) item.tabIndex = item === target ? 0 : -1;
 }
 
-// A group of buttons of which one is on.
+// A group of radio buttons.
 function choice(group, names, isOn, choose) {
-  const buttons = names.map((name) => attributes(made("button", { type: "button", textContent: name }), { role: "radio" }));
+  const buttons = names.map((name) => attributes(create("button", { type: "button", textContent: name }), { role: "radio" }));
   const show = () => buttons.forEach((button, index) => button.setAttribute("aria-checked", String(isOn(index))));
   const pick = (button) => {
     choose(buttons.indexOf(button));
@@ -84,7 +84,7 @@ function choice(group, names, isOn, choose) {
 
 function tokenButton(sequence, index, label = "") {
   const { tokens, words } = data.sequences[sequence];
-  const button = made("button", { type: "button", className: "token", textContent: tokens[index] || " " });
+  const button = create("button", { type: "button", className: "token", textContent: tokens[index] || " " });
   button.classList.toggle("special", words[index] < 0);
   button.dataset.token = `${sequence} ${index}`;
   if (label) {
@@ -116,31 +116,31 @@ function showPressed() {
 
 function showHeader() {
   element("where").textContent = data.where;
-  element("explained").replaceChildren(`${data.explained} `, made("span", { textContent: amount(data.value) }));
+  element("explained").replaceChildren(`${data.explained} `, create("span", { textContent: amount(data.value) }));
   const most = data.unit === "score" ? largest(data.answers.map(([, value]) => Math.abs(value))) || 1 : 1;
   element("answers").replaceChildren(
     ...data.answers.map(([name, value]) => {
-      const bar = made("span", { className: "bar" });
+      const bar = create("span", { className: "bar" });
       bar.style.setProperty("--share", Math.abs(value) / most);
-      const row = made("li", {}, made("span", { textContent: name }), bar, made("span", { textContent: amount(value) }));
+      const row = create("li", {}, create("span", { textContent: name }), bar, create("span", { textContent: amount(value) }));
       row.classList.toggle("best", name === data.best);
       return row;
     }),
   );
   element("caution").textContent = data.caution;
-  element("notes").replaceChildren(...data.notes.map((note) => made("li", { textContent: note })));
+  element("notes").replaceChildren(...data.notes.map((note) => create("li", { textContent: note })));
 }
 
 function showPanels() {
   element("panels").replaceChildren(
     ...data.methods.map(({ key, name, hint, signed }) => {
-      const panel = made("div", { className: "panel" }, made("h3", { textContent: name }), made("p", { className: "hint", textContent: hint }));
-      // In the scale of the words: much of a rollout may lie on [CLS].
+      const panel = create("div", { className: "panel" }, create("h3", { textContent: name }), create("p", { className: "hint", textContent: hint }));
+      // Scaled to the words: [CLS] may have most of a rollout.
       const all = data.sequences.flatMap(({ words, [key]: values }) => values.filter((_, index) => words[index] >= 0));
       const most = largest(all.map(Math.abs)) || 1e-12;
       data.sequences.forEach((sequence, number) => {
-        if (data.sequences.length > 1) panel.append(made("h4", { textContent: sequence.name }));
-        const strip = attributes(made("div", { className: "strip" }), { role: "group", "aria-label": `${name}, ${sequence.name}` });
+        if (data.sequences.length > 1) panel.append(create("h4", { textContent: sequence.name }));
+        const strip = attributes(create("div", { className: "strip" }), { role: "group", "aria-label": `${name}, ${sequence.name}` });
         const buttons = sequence.tokens.map((_, index) => {
           const value = sequence[key][index];
           const button = tokenButton(number, index, key === "rollout" ? percent(value) : key === "left_out" ? change(value) : small(value));
@@ -160,9 +160,9 @@ function showPanels() {
 
 function legend(key, signed, most, isMore) {
   const top = key === "rollout" ? percent(most) : key === "left_out" ? change(most) : small(most);
-  const parts = ["0", made("i"), isMore ? `${top} and more` : top];
-  if (signed) parts.push(" · against: ", made("i", { className: "under" }));
-  return made("div", { className: "legend" }, ...parts);
+  const parts = ["0", create("i"), isMore ? `${top} and more` : top];
+  if (signed) parts.push(" · negative: ", create("i", { className: "under" }));
+  return create("div", { className: "legend" }, ...parts);
 }
 
 function weight(map, layer, head, row, column) {
@@ -186,12 +186,12 @@ function matrix(map, layer, head) {
   return found;
 }
 
-// Colours as [red, green, blue], whatever the style sheet says in this scheme.
-function colour(name) {
-  const probe = made("span");
+// A color of the style sheet as [red, green, blue].
+function color(name) {
+  const probe = create("span");
   probe.style.color = `var(${name})`;
   document.body.append(probe);
-  const context = made("canvas", { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
+  const context = create("canvas", { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
   context.fillStyle = getComputedStyle(probe).color;
   context.fillRect(0, 0, 1, 1);
   probe.remove();
@@ -199,7 +199,7 @@ function colour(name) {
 }
 
 function paint(canvas, values, height, width) {
-  const [low, high, most] = [colour("--track"), colour("--accent"), largest(values) || 1];
+  const [low, high, most] = [color("--track"), color("--accent"), largest(values) || 1];
   Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
@@ -220,21 +220,21 @@ function showGrid() {
   const [height, width] = size(map);
   state.layer = Math.min(state.layer, map.layers - 1);
   state.head = Math.min(state.head, map.heads);
-  const header = attributes(made("div"), { role: "row" });
-  header.append(attributes(made("span", { className: "corner" }), { role: "columnheader", "aria-label": map.unit }));
+  const header = attributes(create("div"), { role: "row" });
+  header.append(attributes(create("span", { className: "corner" }), { role: "columnheader", "aria-label": map.unit }));
   for (let head = 0; head <= map.heads; head++) {
-    header.append(attributes(made("span", { textContent: head < map.heads ? String(head + 1) : "mean" }), { role: "columnheader" }));
+    header.append(attributes(create("span", { textContent: head < map.heads ? String(head + 1) : "mean" }), { role: "columnheader" }));
   }
   cells = [];
   const rows = Array.from({ length: map.layers }, (_, layer) => {
-    const row = attributes(made("div"), { role: "row" });
-    row.append(attributes(made("span", { textContent: layerName(map, layer) }), { role: "rowheader" }));
+    const row = attributes(create("div"), { role: "row" });
+    row.append(attributes(create("span", { textContent: layerName(map, layer) }), { role: "rowheader" }));
     for (let head = 0; head <= map.heads; head++) {
-      const cell = attributes(made("button", { type: "button", className: "cell" }), { role: "gridcell" });
+      const cell = attributes(create("button", { type: "button", className: "cell" }), { role: "gridcell" });
       cell.title = `${layerName(map, layer)}, ${headName(map, head)}${isPruned(map, layer, head) ? ", pruned" : ""}`;
       cell.setAttribute("aria-label", cell.title);
       Object.assign(cell.dataset, { layer, head });
-      const canvas = made("canvas");
+      const canvas = create("canvas");
       paint(canvas, matrix(map, layer, head), height, width);
       cell.append(canvas);
       cell.addEventListener("click", () => chooseHead(cell));
@@ -243,8 +243,8 @@ function showGrid() {
     }
     return row;
   });
-  // A fresh grid, so that the keys of the map before are not heard any more.
-  const grid = attributes(made("div", { className: "grid", id: "grid" }, header, ...rows), { role: "grid", "aria-label": "Layers and heads" });
+  // A new element, which drops the key listeners of the previous map.
+  const grid = attributes(create("div", { className: "grid", id: "grid" }, header, ...rows), { role: "grid", "aria-label": "Layers and heads" });
   grid.classList.toggle("many", map.heads > 8);
   element("grid").replaceWith(grid);
   roving(grid, cells, map.heads + 1, chooseHead);
@@ -270,7 +270,7 @@ function showPicture() {
   element("lines").hidden = state.view !== "lines";
   element("heat").hidden = state.view !== "heat";
   const most = largest(values);
-  element("scale").replaceChildren("0", made("i", { className: "full" }), `${percent(most)} of a token's attention`);
+  element("scale").replaceChildren("0", create("i", { className: "full" }), `${percent(most)} of a token's attention`);
   if (state.view === "lines") showLines(map, values);
   else showHeat(map, values);
 }
@@ -301,7 +301,7 @@ function showLines(map, values) {
       button.style.setProperty("--share", value / most);
       return button;
     });
-    const side = attributes(made("div", { className: id === "from" ? "side from" : "side", id }, ...buttons), { role: "group", "aria-label": id === "from" ? "Tokens that look" : "Tokens that are looked at" });
+    const side = attributes(create("div", { className: id === "from" ? "side from" : "side", id }, ...buttons), { role: "group", "aria-label": id === "from" ? "Attending tokens" : "Attended tokens" });
     element(id).replaceWith(side);
     roving(side, buttons, 0);
     const same = buttons.find((button) => focusedSide === id && button.dataset.token === focused);
@@ -312,12 +312,12 @@ function showLines(map, values) {
   }
   showPressed();
   drawLines(values, height, width, row, column);
-  element("told").textContent =
+  element("details").textContent =
     row !== null
-      ? `Where ${quoted(data.sequences[map.rows].tokens[row])} looks.`
+      ? `Attention from ${quoted(data.sequences[map.rows].tokens[row])}.`
       : column !== null
-        ? `Who looks at ${quoted(data.sequences[map.columns].tokens[column])}.`
-        : `The ${LINE_LIMIT} strongest lines of each token; shaded: how much attention a token gets on average.`;
+        ? `Attention to ${quoted(data.sequences[map.columns].tokens[column])}.`
+        : `The ${LINE_LIMIT} largest weights of each token; shading: mean attention to a token.`;
 }
 
 function drawLines(values, height, width, row, column) {
@@ -329,8 +329,8 @@ function drawLines(values, height, width, row, column) {
   Object.assign(canvas, { width: across * scale, height: Math.max(height, width) * step * scale });
   const context = canvas.getContext("2d");
   context.scale(scale, scale);
-  const [red, green, blue] = colour("--accent");
-  // Of a chosen token the strongest of its own lines.
+  const [red, green, blue] = color("--accent");
+  // The lines of the selected token are scaled to its largest weight.
   const counts = (_, place) => (row === null || Math.floor(place / width) === row) && (column === null || place % width === column);
   const most = largest(values.filter(counts)) || 1;
   for (let r = 0; r < height; r++) {
@@ -358,25 +358,25 @@ function showHeat(map, values) {
   Object.assign(canvas.style, { width: `${width * side}px`, height: `${height * side}px` });
   state.cell = [Math.min(state.cell[0], height - 1), Math.min(state.cell[1], width - 1)];
   for (const [id, sequence, count, length] of [["row-names", map.rows, height, "height"], ["column-names", map.columns, width, "width"]]) {
-    const fits = Math.max(height, width) <= MOST_NAMED && side >= 11;
+    const fits = Math.max(height, width) <= MAX_NAMES && side >= 11;
     element(id).replaceChildren(
       ...(fits ? data.sequences[sequence].tokens : []).map((token) => {
-        const name = made("span", { textContent: token });
+        const name = create("span", { textContent: token });
         name.style[length] = `${side}px`;
         return name;
       }),
     );
     element(id).dataset.count = count;
   }
-  tellCell(map, values);
+  showCell(map, values);
 }
 
-function tellCell(map, values) {
+function showCell(map, values) {
   const [row, column] = state.cell;
   const [rows, columns] = [data.sequences[map.rows].tokens, data.sequences[map.columns].tokens];
   [...element("row-names").children].forEach((name, index) => name.classList.toggle("on", index === row));
   [...element("column-names").children].forEach((name, index) => name.classList.toggle("on", index === column));
-  element("told").textContent = `${quoted(rows[row])} looks at ${quoted(columns[column])}: ${percent(values[row * columns.length + column])}`;
+  element("details").textContent = `${quoted(rows[row])} attends to ${quoted(columns[column])}: ${percent(values[row * columns.length + column])}`;
 }
 
 function listenToHeat() {
@@ -385,7 +385,7 @@ function listenToHeat() {
     const map = maps[state.map];
     const [height, width] = size(map);
     state.cell = [Math.max(0, Math.min(height - 1, row)), Math.max(0, Math.min(width - 1, column))];
-    tellCell(map, matrix(map, state.layer, state.head));
+    showCell(map, matrix(map, state.layer, state.head));
   };
   canvas.addEventListener("keydown", (event) => {
     const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -407,18 +407,18 @@ function showDeletion() {
   element("deletion").hidden = !test;
   element("deletion-hint").textContent = data.deletion_hint;
   if (!test) return;
-  const header = made("tr", {}, made("th", { textContent: "words dropped", scope: "col" }));
-  for (const { name } of data.deletion_columns) header.append(made("th", { textContent: name, scope: "col" }));
+  const header = create("tr", {}, create("th", { textContent: "words dropped", scope: "col" }));
+  for (const { name } of data.deletion_columns) header.append(create("th", { textContent: name, scope: "col" }));
   const rows = test.steps.map((step) => {
-    const row = made("tr", {}, made("td", { textContent: `${step.dropped} of ${test.words}` }));
+    const row = create("tr", {}, create("td", { textContent: `${step.dropped} of ${test.words}` }));
     for (const { key } of data.deletion_columns) {
-      const cell = made("td", { textContent: change(-step[key]) });
-      if (key === "random") cell.append(made("small", { textContent: ` (${change(-step.random_high)} to ${change(-step.random_low)})` }));
+      const cell = create("td", { textContent: change(-step[key]) });
+      if (key === "random") cell.append(create("small", { textContent: ` (${change(-step.random_high)} to ${change(-step.random_low)})` }));
       row.append(cell);
     }
     return row;
   });
-  element("deletion").replaceChildren(made("thead", {}, header), made("tbody", {}, ...rows));
+  element("deletion").replaceChildren(create("thead", {}, header), create("tbody", {}, ...rows));
 }
 
 showHeader();

@@ -1,1 +1,1 @@
-"""The frame, style and content policy of self-contained HTML pages."""
+"""The frame, style and Content-Security-Policy of self-contained HTML pages."""

@@ -1,69 +1,66 @@
-"""One HTML file with its own style and script, under a policy that lets nothing else count."""
+"""Self-contained HTML files: jinja2 templates, and a Content-Security-Policy for the page's own style and script."""
 
 import base64
 import hashlib
-import html
 import os
 from importlib.resources import files
 from pathlib import Path
-from string import Template
+from typing import Any
 
 from kmha.errors import InputError
 from training.io.atomic_write import atomic_write
 
-
-def html_page(title: str, body: str, style: str, script: str = "") -> str:
-    """A page that loads nothing and runs nothing but its script.
-
-    Args:
-        title: Plain text.
-        body: HTML, in which texts of others are escaped.
-        style: CSS, added to what all pages share.
-        script: JavaScript, which runs at the end of the body.
-    """
-    style = asset("training.html", "page.css") + style
-    sources = {"default-src": "'none'", "style-src": _hash(style)}
-    if script:
-        sources["script-src"] = _hash(script)
-        body += f"<script>{script}</script>"
-    sources |= {"img-src": "data:", "base-uri": "'none'", "form-action": "'none'"}
-    values = {
-        "policy": "; ".join(f"{name} {source}" for name, source in sources.items()),
-        "title": html.escape(title),
-        "style": style,
-        "body": body,
-    }
-    return Template(asset("training.html", "page.html")).substitute(values)
-
-
-def asset(package: str, name: str) -> str:
-    """The text of a file that stands in a package."""
-    return files(package).joinpath(name).read_text("utf-8")
-
-
-def _hash(content: str) -> str:
-    digest = hashlib.sha256(content.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
-
-
 SUFFIXES = (".html", ".htm")
 
 
-def write_page(path: Path, content: str) -> None:
-    """Writes a page, or the text that goes with it, beside its place and renames it.
+def html_page(title: str, body: str, style: str, script: str = "") -> str:
+    """Renders a page that can load nothing and run nothing but its script.
 
-    Raises:
-        InputError: Nobody can write there.
+    Args:
+        title: Plain text.
+        body: HTML, as `render` returns it.
+        style: CSS, appended to the shared style.
+        script: JavaScript, which runs at the end of the body.
     """
-    with atomic_write(path, overwrite=True, flag="--out") as beside:
-        beside.write_bytes(content.encode("utf-8", "replace"))
+    from markupsafe import Markup
+
+    style = read_asset("training.html", "page.css") + style
+    sources = {"default-src": "'none'", "style-src": _hash(style)}
+    if script:
+        sources["script-src"] = _hash(script)
+    sources |= {"img-src": "data:", "base-uri": "'none'", "form-action": "'none'"}
+    policy = "; ".join(f"{name} {source}" for name, source in sources.items())
+    trusted = {"policy": policy, "style": style, "body": body, "script": script}
+    trusted = {name: Markup(value) for name, value in trusted.items()}
+    return render("training.html", "page.html", title=title, **trusted)
+
+
+def render(package: str, name: str, **values: Any) -> str:
+    """Renders a jinja2 template of a package; all values are escaped unless they are `markupsafe.Markup`."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(read_asset(package, name)).render(**values)
+
+
+def read_asset(package: str, name: str) -> str:
+    """Reads a text file of a package."""
+    return files(package).joinpath(name).read_text("utf-8")
+
+
+def write_page(path: Path, content: str) -> None:
+    """Writes a page or its text version atomically; raises InputError if the place is not writable."""
+    with atomic_write(path, overwrite=True, flag="--out") as partial:
+        partial.write_bytes(content.encode("utf-8", "replace"))
 
 
 def check_page_path(path: Path) -> None:
-    """Refuses a place for a page before any work is done.
+    """Checks the path of a page before any work is done.
 
     Raises:
-        InputError: Its name does not end as a page's, or it cannot be written to.
+        InputError: The name does not end in .html, or the place is not writable.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"--out {path}: expected a name that ends in .html, got another")
@@ -73,3 +70,8 @@ def check_page_path(path: Path) -> None:
         raise InputError(f"--out {path}: expected a folder that exists, got {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"--out {path}: cannot write there")
+
+
+def _hash(content: str) -> str:
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"

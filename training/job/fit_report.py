@@ -4,13 +4,12 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from kmha.bundle.manifest import MATCH, read_manifest
-from kmha.calibration import Calibration
+from kmha.bundle.manifest import read_manifest
 from training.config.config import FitConfig
 from training.data.load import Data
 from training.job.train_and_evaluate import FitResult
-from training.reporting.build import report, write_report
-from training.reporting.report_data import ReportData, file_sizes, most_tokens
+from training.reporting.build import build_report, write_report
+from training.reporting.report_data import ReportData
 from training.runs.run_folder import CARD, REPORT
 
 logger = logging.getLogger("kmha")
@@ -30,8 +29,8 @@ def report_fit(
         command: What makes the run again.
     """
     try:
-        made = report(_material(config, data, fit_result, metrics, folder, command))
-        write_report(made, folder / REPORT, folder / CARD)
+        report = build_report(_report_data(config, data, fit_result, metrics, folder, command))
+        write_report(report, folder / REPORT, folder / CARD)
     # Whatever is wrong with a picture or a table, hours of training are not lost for it.
     except Exception as error:
         reason = next(iter(str(error).splitlines()), "")
@@ -40,27 +39,20 @@ def report_fit(
         )
 
 
-def _material(
+def _report_data(
     config: FitConfig, data: Data, fit_result: FitResult, metrics: dict[str, Any], folder: Path, command: str
 ) -> ReportData:
-    bundle, manifest = fit_result.bundle, read_manifest(folder)
-    return ReportData(
+    return ReportData.of_bundle(
+        fit_result.bundle,
+        read_manifest(folder),
+        folder,
         name=config.out_folder().resolve().name,
-        kind=bundle.task,
         task=data.task,
-        target=bundle.model.target if bundle.task == MATCH else "",
-        labels=bundle.labels,
-        thresholds=bundle.thresholds,
-        calibration=Calibration.of(bundle.details),
         metric=data.task.metric,
-        asked=fit_result.asked,
+        splits=fit_result.asked,
         scores=metrics[metrics["judged_on"]],
         metrics=metrics,
-        details=bundle.details,
-        versions=manifest["versions"],
         lengths=fit_result.lengths,
-        longest=most_tokens(bundle.preprocessor),
         train=data.train,
         command=command,
-        files=file_sizes(folder, manifest),
     )

@@ -1,1 +1,1 @@
-"""The HTML report of a run."""
+"""The HTML report and the model card of a run."""

@@ -1,28 +1,31 @@
-"""What a report says, apart from how it looks: sections of tables, pictures and sentences, written twice."""
+"""The content of a report apart from its format: sections of tables, pictures and sentences."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 
 @dataclasses.dataclass(frozen=True)
 class Note:
     """A sentence or two."""
 
+    kind: ClassVar[str] = "note"
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """What can be typed into a terminal."""
+    """A shell command."""
 
+    kind: ClassVar[str] = "code"
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Figures:
-    """The few numbers to see first: (what it is, the number, what to know of it)."""
+class KeyNumbers:
+    """The main numbers of a report: (name, number, comment)."""
 
+    kind: ClassVar[str] = "key_numbers"
     items: Sequence[tuple[str, str, str]]
 
 
@@ -31,12 +34,13 @@ class Table:
     """A table of strings.
 
     Attributes:
-        caption: What it is of.
-        columns: Names.
-        rows: As many cells each as there are columns.
-        texts: The columns that hold texts; the others are numbers or short names.
+        caption: The title.
+        columns: Names of the columns.
+        rows: Cells, as many in each row as there are columns.
+        texts: The columns that hold texts; the others hold numbers or short names.
     """
 
+    kind: ClassVar[str] = "table"
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -45,16 +49,17 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A drawing as SVG, for light pages and for dark ones.
+    """A drawing as SVG, in colors for light pages and in colors for dark pages.
 
     Attributes:
-        alt: What it shows, in words.
-        light: The SVG.
-        dark: The same in other colours.
-        width: Of the drawing, in CSS pixels.
-        height: Likewise.
+        alt: Description in words.
+        light: SVG for light pages.
+        dark: The same drawing for dark pages.
+        width: Width in CSS pixels.
+        height: Height in CSS pixels.
     """
 
+    kind: ClassVar[str] = "picture"
     alt: str
     light: str
     dark: str
@@ -62,7 +67,7 @@ class Picture:
     height: int
 
 
-Block = Note | Code | Figures | Table | Picture
+Block = Note | Code | KeyNumbers | Table | Picture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,34 +83,34 @@ class Report:
     """A whole report.
 
     Attributes:
-        title: The run's name.
-        told: One line under it.
+        title: Name of the run.
+        subtitle: One line about the model and the evaluated rows.
         sections: In order.
-        card: The front matter of a model card, as JSON values.
+        metadata: Front matter of the model card, as JSON values.
     """
 
     title: str
-    told: str
+    subtitle: str
     sections: Sequence[Section]
-    card: dict[str, Any]
+    metadata: dict[str, Any]
 
 
 def section(title: str, blocks: Iterable[Block | None]) -> Section | None:
-    """A section of the blocks that there are; None without any."""
-    kept = [block for block in blocks if block is not None]
-    return Section(title, kept) if kept else None
+    """A section of the blocks that are not None; None if no block is left."""
+    found = [block for block in blocks if block is not None]
+    return Section(title, found) if found else None
 
 
-def score(value: float | None) -> str:
-    """A score, loss or probability as it is shown."""
+def format_score(value: float | None) -> str:
+    """Formats a score, loss or probability."""
     return "–" if value is None else f"{value:.4f}"
 
 
-def between(ends: Sequence[float] | None) -> str:
-    """An interval as it is shown; empty where there is none."""
+def format_interval(ends: Sequence[float] | None) -> str:
+    """Formats an interval; empty for None or an empty one."""
     return "" if not ends else f"{ends[0]:.3f} – {ends[1]:.3f}"
 
 
-def percent(value: float) -> str:
-    """A share as it is shown."""
+def format_percent(value: float) -> str:
+    """Formats a share in percent."""
     return f"{100 * value:.1f} %"

@@ -1,4 +1,4 @@
-"""What the rows are: how many, which labels, how long, which texts stand there several times, and their hashes."""
+"""Report blocks of the data: number of rows, labels, text lengths, duplicated texts, and hashes of the files."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,134 +6,132 @@ from typing import Any
 import numpy as np
 
 from training.data.types import Subset
-from training.reporting import figures as pictures
-from training.reporting.answered_items import cut, place_of
-from training.reporting.blocks import Block, Note, Table, percent
+from training.reporting import figures
+from training.reporting.blocks import Block, Note, Table, format_percent
 from training.reporting.matplotlib_style import can_draw
 from training.reporting.report_data import ReportData
+from training.reporting.scored_items import row_location, truncate
 
-MOST_LABELS, MOST_TEXTS = 60, 10
+MAX_LABELS, MAX_TEXTS = 60, 10
 _COUNTS = {
     "train_rows": "training rows",
     "validation_rows": "validation rows",
     "test_rows": "test rows",
-    "dropped_in_test": "rows dropped: their text stands in the test rows",
-    "dropped_in_validation": "training rows dropped: their text stands in the validation rows",
+    "dropped_in_test": "rows dropped because their text is in the test rows",
+    "dropped_in_validation": "training rows dropped because their text is in the validation rows",
     "repeated_train_rows": "training rows that repeat an earlier text and its label",
     "conflicting_train_rows": "training rows whose text also has another label",
     "empty_texts": "rows with an empty text",
 }
 
 
-def rows_read(report_data: ReportData) -> Iterator[Block | None]:
+def data_blocks(report_data: ReportData) -> Iterator[Block | None]:
     """Counts, labels and hashes."""
     summary: dict[str, Any] = report_data.metrics.get("data", {})
     if summary:
-        counts = [(what, f"{summary[name]:,}") for name, what in _COUNTS.items() if name in summary]
-        yield Table("Rows of the fit", ("rows", "number"), counts)
+        counts = [(title, f"{summary[name]:,}") for name, title in _COUNTS.items() if name in summary]
+        yield Table("Rows", ("rows", "number"), counts)
         classes = sorted(summary["class_counts"].items(), key=lambda item: -item[1])
         total = sum(count for _, count in classes)
-        more = f"; the {MOST_LABELS} most frequent of {len(classes)}" if len(classes) > MOST_LABELS else ""
-        if classes:
-            shown = [(name, f"{count:,}", percent(count / total)) for name, count in classes[:MOST_LABELS]]
-            yield Table(f"Labels of the training rows{more}", ("label", "number", "share"), shown)
+        more = f"; the {MAX_LABELS} most frequent of {len(classes)}" if len(classes) > MAX_LABELS else ""
+        rows = [(name, f"{count:,}", format_percent(count / total)) for name, count in classes[:MAX_LABELS]]
+        yield (
+            Table(f"Labels of the training rows{more}", ("label", "number", "share"), rows) if rows else None
+        )
         for part in ("validation", "test"):
             if only := summary[f"labels_only_in_{part}"]:
                 names = ", ".join(f"{name} ({rows})" for name, rows in only.items())
                 yield Note(f"Labels that only {part} rows have, counted as errors: {names}.")
     origins = report_data.details.get("data")
     if isinstance(origins, dict):
-        yield Table(
-            "Where the rows come from",
-            ("part", "file", "SHA-256"),
-            [(part, str(each.get("name")), str(each.get("sha256") or "–")) for part, each in origins.items()],
-            frozenset((1, 2)),
-        )
+        rows = [
+            (part, str(each.get("name")), str(each.get("sha256") or "–")) for part, each in origins.items()
+        ]
+        yield Table("Files", ("part", "file", "SHA-256"), rows, frozenset((1, 2)))
 
 
-def lengths(report_data: ReportData) -> Iterator[Block | None]:
-    """How long texts are in tokens, and how many lost their ends."""
-    found = {name: each for name, each in report_data.lengths.items() if len(each)}
-    if found and can_draw():
-        windows = report_data.kind in ("tag", "masked-lm")
-        yield pictures.lengths(found, report_data.longest, "a window" if windows else "a text")
-    tokens: dict[str, Any] = report_data.metrics.get("tokens", {})
+def length_blocks(report_data: ReportData) -> Iterator[Block | None]:
+    """Text lengths in tokens, and how many texts were truncated."""
+    lengths = {name: each for name, each in report_data.lengths.items() if len(each)}
+    if lengths and can_draw():
+        unit = "a window" if report_data.kind in ("tag", "masked-lm") else "a text"
+        yield figures.length_histogram(lengths, report_data.max_tokens, unit)
     rows = []
-    for name, counts in tokens.items():
-        cut_short = next((k for k in ("truncated_rows", "windowed_rows", "cut_rows") if k in counts), None)
-        many = max(1, counts["rows"])
+    for name, counts in report_data.metrics.get("tokens", {}).items():
+        long = next((k for k in ("truncated_rows", "windowed_rows", "cut_rows") if k in counts), None)
+        texts = max(1, counts["rows"])
         rows.append(
             (
                 name,
                 f"{counts['rows']:,}",
-                f"{counts['tokens'] / many:.1f}",
-                percent(counts["unknown_tokens"] / max(1, counts["tokens"])),
-                "" if cut_short is None else f"{counts[cut_short]:,} ({percent(counts[cut_short] / many)})",
+                f"{counts['tokens'] / texts:.1f}",
+                format_percent(counts["unknown_tokens"] / max(1, counts["tokens"])),
+                "" if long is None else f"{counts[long]:,} ({format_percent(counts[long] / texts)})",
             )
         )
     if rows:
-        ends = {"tag": "read in several windows", "masked-lm": "cut into pieces"}.get(
-            report_data.kind, "truncated"
+        titles = {"tag": "read in several windows", "masked-lm": "split into pieces"}
+        columns = (
+            "part",
+            "texts",
+            "tokens per text",
+            "unknown tokens",
+            titles.get(report_data.kind, "truncated"),
         )
-        columns = ("part", "texts", "tokens each", "unknown tokens", ends)
-        yield Table(f"Texts as tokens; at most {report_data.longest} are read at once", columns, rows)
+        yield Table(
+            f"Tokens of the texts; the model reads at most {report_data.max_tokens} at once", columns, rows
+        )
 
 
-def duplicates(report_data: ReportData) -> Iterator[Block | None]:
-    """Training texts that stand there several times, first those with different labels."""
+def duplicate_blocks(report_data: ReportData) -> Iterator[Block | None]:
+    """Texts that several training rows have, those with different labels first."""
     if report_data.train is None or report_data.kind == "masked-lm":
         return
-    order, starts, sizes, mixed = _groups(report_data.train)
+    order, starts, sizes, conflicts = _duplicates(report_data.train)
     if not len(starts):
-        yield Note("No text stands twice among the training rows.")
+        yield Note("No text appears twice in the training rows.")
         return
     yield Note(
-        f"{len(starts):,} texts stand {sizes.sum():,} times among the training rows; {mixed.sum():,} of them have"
-        " different labels. White space around a text does not count, everything else does."
+        f"{len(starts):,} texts appear {sizes.sum():,} times in the training rows; {conflicts.sum():,} of them have"
+        " different labels. Texts are compared without white space at their ends."
     )
-    for caption, chosen in (("Texts with different labels", mixed), ("Texts that are repeated most", ~mixed)):
+    for caption, chosen in (("Texts with different labels", conflicts), ("Most repeated texts", ~conflicts)):
         places = np.flatnonzero(chosen)
-        shown = [order[starts[each] : starts[each] + sizes[each]] for each in places[:MOST_TEXTS]]
-        yield _repeated(caption, shown, len(places), report_data.train)
+        groups = [order[starts[each] : starts[each] + sizes[each]] for each in places[:MAX_TEXTS]]
+        more = f", {MAX_TEXTS} of {len(places):,}" if len(places) > MAX_TEXTS else ""
+        rows = [_duplicate_cells(report_data.train, group) for group in groups]
+        columns = ("text", "rows", "labels", "first location")
+        yield Table(f"{caption}{more}", columns, rows, frozenset((0, 2))) if rows else None
 
 
-def _groups(train: Subset) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The texts that stand more than once, the most frequent one first.
+def _duplicates(train: Subset) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Finds the texts of several rows, most frequent first.
 
     Returns:
-        The rows, int64, ordered so that those of a text stand together; of each such text where its rows begin there
-        and how many it has, int64, and whether they have different labels, bool.
+        The rows, int64, grouped by text; of each repeated text the index of its first row in them and its number of
+        rows, int64, and whether these have different labels, bool.
     """
     digests, labels = train.examples.digests[train.rows], train.examples.label_digests()[train.rows]
     order = np.argsort(digests, kind="stable")
     new = np.concatenate([[True], np.diff(digests[order]) != 0]) if len(order) else np.zeros(0, np.bool_)
     starts = np.flatnonzero(new)
     sizes = np.diff(starts, append=len(order))
-    # Of a text with one set of labels, the first row and all others say the same.
-    others = labels[order] != np.repeat(labels[order][starts], sizes)
-    mixed = np.add.reduceat(others, starts) > 0 if len(order) else new
-    several = np.flatnonzero(sizes > 1)
-    several = several[np.argsort(-sizes[several], kind="stable")]
-    return train.rows[order], starts[several], sizes[several], mixed[several]
+    differs = labels[order] != np.repeat(labels[order][starts], sizes)
+    conflicts = np.add.reduceat(differs, starts) > 0 if len(order) else new
+    repeated = np.flatnonzero(sizes > 1)
+    repeated = repeated[np.argsort(-sizes[repeated], kind="stable")]
+    return train.rows[order], starts[repeated], sizes[repeated], conflicts[repeated]
 
 
-def _repeated(caption: str, groups: list[np.ndarray], texts_in_all: int, train: Subset) -> Table | None:
-    rows = []
-    for group in groups:
-        fields = range(len(train.examples.texts))
-        texts = " · ".join(cut(train.examples.read_texts(group[:1], field)[0]) for field in fields)
-        rows.append((texts, str(len(group)), _labels(train, group), place_of(train, int(group[0]))))
-    more = f", {MOST_TEXTS} of {texts_in_all:,}" if texts_in_all > MOST_TEXTS else ""
-    columns = ("text", "times", "labels", "first place")
-    return Table(f"{caption}{more}", columns, rows, frozenset((0, 2))) if rows else None
-
-
-def _labels(train: Subset, rows: np.ndarray) -> str:
-    """The labels of rows of one text, with how many have them."""
+def _duplicate_cells(train: Subset, rows: np.ndarray) -> tuple[str, ...]:
+    """Text, number of rows, labels with their counts, and first location of the rows of one text."""
+    fields = range(len(train.examples.texts))
+    text = " · ".join(truncate(train.examples.read_texts(rows[:1], field)[0]) for field in fields)
     ids, counts = train.examples.local_labels(rows)
     ends = np.cumsum(counts)
     sets: dict[str, int] = {}
     for first, end in zip(ends - counts, ends, strict=True):
-        names = cut(" ".join(train.examples.label_names[each] for each in ids[first:end])) or "–"
+        names = truncate(" ".join(train.examples.label_names[each] for each in ids[first:end])) or "–"
         sets[names] = sets.get(names, 0) + 1
-    return ", ".join(f"{name} ×{times}" if len(sets) > 1 else name for name, times in sets.items())
+    labels = ", ".join(f"{name} ×{count}" if len(sets) > 1 else name for name, count in sets.items())
+    return text, str(len(rows)), labels, row_location(train, int(rows[0]))

@@ -1,7 +1,7 @@
-"""Labels that are likely to be wrong, by confident learning: cleanlab finds them, this says of which rows.
+"""Likely label errors, found by confident learning with cleanlab.
 
-A row stands out when the model, which has not trained on it, is surer of another label than it usually is where that
-label is the right one. Source: Northcutt et al. 2021, arXiv:1911.00068.
+A row is reported if a model that was not trained on it is more confident of another label than it is on average for
+rows of that label. Source: Northcutt et al. 2021, arXiv:1911.00068.
 """
 
 import importlib.util
@@ -11,72 +11,67 @@ from typing import Any
 
 import numpy as np
 
-# Fewer tell too little of how sure a model usually is.
-LEAST_ROWS = 100
+# With fewer rows the mean confidence of a label is too noisy.
+MIN_ROWS = 100
 
 
-def can_be_found() -> bool:
-    """Whether the library is installed (extra: report)."""
+def has_cleanlab() -> bool:
+    """Whether cleanlab is installed (extra: report)."""
     return importlib.util.find_spec("cleanlab") is not None
 
 
 def label_errors(true: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """The rows whose only label is likely to be wrong, the likeliest first.
+    """Finds rows of one label each whose label is likely wrong, most likely first.
 
     Args:
         true: int [N], in [0, C).
-        probabilities: float [N, C], of a model that has not trained on the rows.
+        probabilities: float [N, C], of a model that was not trained on the rows.
 
     Returns:
-        int64, places in the rows; none where there are fewer than 100 rows, or fewer than two labels.
+        int64 indices of rows; none for fewer than 100 rows or fewer than two labels.
     """
-    labels = np.unique(true)
-    if len(true) < LEAST_ROWS or len(labels) < 2:
+    if len(true) < MIN_ROWS or len(np.unique(true)) < 2:
         return np.zeros(0, np.int64)
     probabilities = np.asarray(probabilities, np.float64)
-    # float32 rounds: the library wants sums of 1.
+    # cleanlab expects sums of exactly 1; float32 rounds.
     probabilities = probabilities / probabilities.sum(axis=1, keepdims=True)
     from cleanlab.filter import find_label_issues
 
-    return _quietly(
-        find_label_issues,
-        np.asarray(true, np.int64),
-        probabilities,
-        return_indices_ranked_by="normalized_margin",
-    )
+    labels = np.asarray(true, np.int64)
+    return _quietly(find_label_issues, labels, probabilities, return_indices_ranked_by="normalized_margin")
 
 
-def several_label_errors(true: np.ndarray, given: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """The rows some of whose labels are likely to be wrong, the likeliest first.
+def multi_label_errors(true: np.ndarray, predicted: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """Finds rows of several labels of which one is likely wrong, most likely first.
 
     Args:
         true: 0 or 1, [R, C].
-        given: Likewise, of the model's decisions by its thresholds; a row whose labels it gives too is not doubted.
-        probabilities: float [R, C], of a model that has not trained on the rows.
+        predicted: 0 or 1, [R, C], the model's decisions by its thresholds; rows with equal labels are never reported.
+        probabilities: float [R, C], of a model that was not trained on the rows.
 
     Returns:
-        int64, places in the rows; none where there are fewer than 100.
+        int64 indices of rows; none for fewer than 100 rows.
     """
-    if len(true) < LEAST_ROWS:
+    if len(true) < MIN_ROWS:
         return np.zeros(0, np.int64)
     true = np.asarray(true) != 0
-    differs = (true != (np.asarray(given) != 0)).any(axis=1)
-    # Of a label that all rows have, or none, nothing can be learnt.
-    told = true.any(axis=0) & ~true.all(axis=0)
-    if not told.any():
+    differs = (true != (np.asarray(predicted) != 0)).any(axis=1)
+    # Labels that all rows or no rows have carry no information.
+    usable = true.any(axis=0) & ~true.all(axis=0)
+    if not usable.any():
         return np.zeros(0, np.int64)
-    labels = [np.flatnonzero(row).tolist() for row in true[:, told]]
-    probabilities = np.asarray(probabilities, np.float64)[:, told]
+    labels = [np.flatnonzero(row).tolist() for row in true[:, usable]]
+    probabilities = np.asarray(probabilities, np.float64)[:, usable]
     from cleanlab.multilabel_classification.filter import find_label_issues
 
     ranked = _quietly(find_label_issues, labels, probabilities, return_indices_ranked_by="self_confidence")
-    # The library decides at .5, whatever the thresholds are.
+    # cleanlab decides at 0.5; the model's thresholds may differ.
     return ranked[differs[ranked]]
 
 
-def _quietly(find: Callable[..., Any], *given: Any, **options: Any) -> np.ndarray:
+def _quietly(find: Callable[..., Any], *arguments: Any, **options: Any) -> np.ndarray:
     with warnings.catch_warnings():
-        # It warns of labels that hardly any row has; of those it then finds nothing.
+        # It warns about labels of very few rows, and finds no errors there.
         warnings.simplefilter("ignore", UserWarning)
-        # One process: a second one costs more than it saves, and would import everything again.
-        return np.asarray(find(*given, n_jobs=1, **options), np.int64)
+        # One process: starting others takes longer than they save.
+        return np.asarray(find(*arguments, n_jobs=1, **options), np.int64)

@@ -1,4 +1,4 @@
-"""Drawing with matplotlib: figures as SVG, once for light pages and once for dark ones."""
+"""Drawing with matplotlib: SVG for light and dark pages, and figures as files."""
 
 import contextlib
 import importlib.util
@@ -6,20 +6,27 @@ import io
 import unicodedata
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from kmha.errors import InputError
+from training.io.atomic_write import atomic_write
 from training.reporting.blocks import Picture
 
-# Of light pages and of dark ones; what is drawn between them stays as it is.
+# Colors of light pages; `_DARK` has those of dark pages.
 INK, QUIET, ACCENT, OTHER, FILL = "#1c1d21", "#5d6069", "#b4451f", "#2f6fb0", "#6f9bd1"
 _DARK = {INK: "#e8e8e6", QUIET: "#a0a3ad", ACCENT: "#f09a6b", OTHER: "#7db4ea", FILL: "#5b87bd"}
-POINT = 9  # size of the letters, in CSS pixels of which 72 are drawn as an inch
-_LONGEST_NAME = 22
+# Formats that matplotlib writes without other programs.
+SUFFIXES = (".png", ".svg", ".pdf")
+POINT = 9  # font size in points, 72 to the inch
+_MAX_NAME_LENGTH = 22
+# CSS pixels per inch of a figure: letters of 9 points are then 13 pixels high.
+_SCALE = 104
 _STYLE: Any = {
-    # Letters stay letters: the reader's own fonts draw them, whatever script a label is in.
+    # Text stays text, so that the browser's fonts draw any script.
     "svg.fonttype": "none",
     "svg.hashsalt": "kmha",
-    # A label is no formula.
+    # A label is not a formula.
     "text.parse_math": False,
     "text.usetex": False,
     "font.size": POINT,
@@ -40,8 +47,6 @@ _STYLE: Any = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
 }
-# CSS pixels of an inch: letters of 9 points are then 13 pixels high.
-_SCALE = 104
 
 
 def can_draw() -> bool:
@@ -49,13 +54,60 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
+def check_matplotlib(flag: str = "--out") -> None:
+    """Raises InputError if matplotlib is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise InputError(
+            f"{flag}: expected matplotlib to draw with, got none; pip install 'kmha[report]'"
+        ) from None
+
+
+def check_figure_path(path: Path, flag: str = "--out") -> None:
+    """Raises InputError if no figure can be written: wrong suffix, no such folder, or no matplotlib.
+
+    Args:
+        path: Path of the figure.
+        flag: Flag that the path comes from, for the message.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"{flag} {path}: expected a file ending in {', '.join(SUFFIXES)}, got {path.suffix or 'none'}"
+        )
+    if not path.parent.is_dir():
+        raise InputError(f"{flag} {path}: expected a folder that exists, got {path.parent}")
+    check_matplotlib(flag)
+
+
+def write_figure(
+    path: Path, size: tuple[float, float], draw: Callable[[Any], None], flag: str = "--out"
+) -> None:
+    """Draws a figure into a file, atomically; the suffix of the path sets the format.
+
+    Args:
+        path: Path of the figure; an existing file is replaced.
+        size: Width and height in inches.
+        draw: Draws into a matplotlib figure.
+        flag: Flag that the path comes from, for messages.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure)
+    with atomic_write(path, overwrite=True, flag=flag) as partial:
+        figure.savefig(partial, dpi=120, format=path.suffix[1:].lower())
+
+
 def picture(
     alt: str, width: float, height: float, draw: Callable[[Any], None], fitted: bool = True
 ) -> Picture:
-    """Draws a picture.
+    """Draws a picture for a page.
 
     Args:
-        alt: What it shows, in words.
+        alt: Description in words.
         width: In inches.
         height: In inches.
         draw: Draws into a matplotlib figure.
@@ -65,34 +117,33 @@ def picture(
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    written = io.BytesIO()
-    with matplotlib.rc_context(_STYLE), _any_script():
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(_STYLE), _without_glyph_warnings():
         figure = Figure(figsize=(width, height), layout="constrained" if fitted else None)
         FigureCanvasSVG(figure)
         draw(figure)
-        figure.savefig(written, format="svg", metadata={"Date": None})
-    light = written.getvalue().decode("utf-8")
-    dark = light
-    for colour, instead in _DARK.items():
-        dark = dark.replace(colour, instead)
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    light = dark = buffer.getvalue().decode("utf-8")
+    for color, replacement in _DARK.items():
+        dark = dark.replace(color, replacement)
     return Picture(alt, light, dark, round(width * _SCALE), round(height * _SCALE))
 
 
 @contextlib.contextmanager
-def _any_script():
-    """Matplotlib measures letters with its own font, which has few scripts; what shows them is the reader's browser."""
+def _without_glyph_warnings():
+    """Ignores warnings about glyphs that matplotlib's own font lacks: the browser draws them with its fonts."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)
         yield
 
 
 def drawable(name: str) -> str:
-    """A label's name as it is drawn: on one line, not too long, of visible characters."""
+    """A label as it is drawn: on one line, of printable characters, truncated to 22."""
     shown = " ".join("".join(c if c.isprintable() else " " for c in name).split()) or "(blank)"
-    return shown if len(shown) <= _LONGEST_NAME else f"{shown[: _LONGEST_NAME - 1]}…"
+    return shown if len(shown) <= _MAX_NAME_LENGTH else f"{shown[: _MAX_NAME_LENGTH - 1]}…"
 
 
 def name_width(name: str) -> float:
-    """About how wide a drawn name is, in inches; Chinese characters are wider than letters."""
+    """Approximate width of a drawn name in inches; Chinese characters are wider than letters."""
     ems = sum(1.05 if unicodedata.east_asian_width(c) in "WF" else 0.62 for c in name)
     return ems * POINT / 72

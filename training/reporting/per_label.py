@@ -1,4 +1,4 @@
-"""What a model makes of each label: precision, recall and F1 with intervals, the confusion matrix, confusions."""
+"""Report blocks by label: precision, recall and F1 with intervals, and the confusion matrix."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,92 +8,92 @@ from scipy.stats import binomtest
 
 from kmha.bundle.manifest import TAG
 from training.metrics.confusion import LabelCounts, f1, indicator_counts, matrix_counts, precision, recall
-from training.reporting import figures as pictures
-from training.reporting.blocks import Block, Note, Table, between, percent, score
+from training.reporting import figures
+from training.reporting.blocks import Block, Note, Table, format_interval, format_percent, format_score
 from training.reporting.matplotlib_style import can_draw
-from training.reporting.multi_label import several_labels
 from training.reporting.report_data import ReportData
+from training.reporting.scored_items import multi_label_rows
 
 LEVEL = 0.95
+MISSED = "(none)"
+MAX_CONFUSIONS = 12
+_METRICS = {"f1": f1, "precision": precision, "recall": recall}
 
 
-def share_interval(hits: int, of: int) -> list[float]:
-    """The interval of a share that was found to be hits / of, [lower, upper]; empty where there is nothing."""
-    if not of:
-        return []
-    # The probability is asked of nothing here; what counts is the interval.
-    return list(binomtest(int(hits), int(of)).proportion_ci(LEVEL, "wilson"))
+def wilson_interval(hits: int, total: int) -> list[float]:
+    """The Wilson interval of hits / total, [lower, upper]; empty for a total of 0."""
+    return list(binomtest(int(hits), int(total)).proportion_ci(LEVEL, "wilson")) if total else []
 
 
-def class_intervals(hits: int, given: int, actual: int) -> dict[str, list[float]]:
-    """Intervals of "precision", "recall" and "f1" of a label, each [lower, upper], empty where it is undefined.
+def class_intervals(hits: int, predicted: int, actual: int) -> dict[str, list[float]]:
+    """Intervals of "precision", "recall" and "f1" of a label, each [lower, upper], empty if undefined.
 
     Args:
-        hits: How often it is both true and given.
-        given: How often it is given.
+        hits: Number of correct predictions of the label.
+        predicted: How often it is predicted.
         actual: How often it is true.
     """
-    share = share_interval(hits, given + actual - hits)
+    jaccard = wilson_interval(hits, predicted + actual - hits)
     return {
-        "precision": share_interval(hits, given),
-        "recall": share_interval(hits, actual),
-        "f1": [2 * end / (1 + end) for end in share],
+        "precision": wilson_interval(hits, predicted),
+        "recall": wilson_interval(hits, actual),
+        "f1": [2 * end / (1 + end) for end in jaccard],
     }
 
 
-MISSED = "(none)"
-MOST_CONFUSIONS = 12
-_COLUMNS = {"F1": ("f1", f1), "precision": ("precision", precision), "recall": ("recall", recall)}
-
-
-def labels(report_data: ReportData) -> Iterator[Block | None]:
-    """The table of labels or types of spans, and their confusion matrix."""
+def label_blocks(report_data: ReportData) -> Iterator[Block | None]:
+    """The table of labels or span types, and their confusion matrix."""
     scores = report_data.scores
     per_label = scores.get("per_class") or scores.get("per_type")
     names = list(per_label) if per_label else ["0", "1"] if report_data.target == "binary" else []
     if not names:
         return
-    if report_data.several_labels:
-        found = several_labels(report_data, report_data.evaluated)
-        yield _table(names, indicator_counts(found.true, found.given), "label")
+    if report_data.is_multi_label:
+        found = multi_label_rows(report_data, report_data.evaluated)
+        yield _label_table(names, indicator_counts(found.true, found.predicted), "label")
         return
     matrix = np.array(scores["confusion_matrix"])
     task: Any = report_data.task
-    what = "label" if report_data.kind != TAG else "tag" if task.given_scheme == "none" else "type"
-    yield _table(names, matrix_counts(matrix), what)
-    # Of spans one more, for those that were missed and those that nobody wanted.
-    yield from _confusion(matrix, [*names, *[MISSED] * (len(matrix) - len(names))])
+    kind = "label" if report_data.kind != TAG else "tag" if task.given_scheme == "none" else "type"
+    yield _label_table(names, matrix_counts(matrix), kind)
+    # Matrices of spans have one more row and column, for missed and for superfluous spans.
+    yield from _confusion_blocks(matrix, [*names, *[MISSED] * (len(matrix) - len(names))])
 
 
-def _table(names: Sequence[str], counts: LabelCounts, what: str) -> Table:
-    found = {name: value(counts) for name, value in _COLUMNS.values()}
+def _label_table(names: Sequence[str], counts: LabelCounts, kind: str) -> Table:
+    values = {name: metric(counts) for name, metric in _METRICS.items()}
     rows = []
     for place, name in enumerate(names):
-        ends = class_intervals(*(int(each[place]) for each in counts))
+        intervals = class_intervals(*(int(each[place]) for each in counts))
         cells = (
             cell
-            for key, _ in _COLUMNS.values()
-            for cell in (score(float(found[key][place])), between(ends[key]))
+            for key in _METRICS
+            for cell in (format_score(float(values[key][place])), format_interval(intervals[key]))
         )
         rows.append((name, f"{int(counts.actual[place]):,}", *cells))
-    columns = (what, "in the rows", *(cell for name in _COLUMNS for cell in (name, "95 %")))
-    return Table(f"Each {what}, with Wilson intervals", columns, rows)
+    columns = (kind, "support", "F1", "95 %", "precision", "95 %", "recall", "95 %")
+    return Table(f"Each {kind}, with Wilson intervals", columns, rows)
 
 
-def _confusion(matrix: np.ndarray, names: list[str]) -> Iterator[Block | None]:
-    if can_draw() and len(names) <= pictures.MOST_DRAWN:
-        yield pictures.confusion(matrix, names, "label", "answer")
+def _confusion_blocks(matrix: np.ndarray, names: list[str]) -> Iterator[Block | None]:
+    if can_draw() and len(names) <= figures.MAX_DRAWN_LABELS:
+        yield figures.confusion(matrix, names, "label", "prediction")
     elif can_draw():
         yield Note(
-            f"A confusion matrix of {len(names)} labels is too large to be read; these are its largest cells."
+            f"The confusion matrix of {len(names)} labels is not drawn; the table has its largest cells."
         )
     wrong = matrix * (1 - np.eye(len(matrix), dtype=np.int64))
-    order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_CONFUSIONS]
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_CONFUSIONS]
     cells = [(int(place) // len(names), int(place) % len(names)) for place in order if wrong.flat[place]]
     totals = np.maximum(matrix.sum(axis=1), 1)
     rows = [
-        (names[row], names[column], f"{wrong[row, column]:,}", percent(wrong[row, column] / totals[row]))
+        (
+            names[row],
+            names[column],
+            f"{wrong[row, column]:,}",
+            format_percent(wrong[row, column] / totals[row]),
+        )
         for row, column in cells
     ]
-    if rows:
-        yield Table("Most frequent confusions", ("label", "answer", "times", "of the label"), rows)
+    columns = ("label", "prediction", "count", "share of the label")
+    yield Table("Most frequent confusions", columns, rows) if rows else None

@@ -1,80 +1,81 @@
-"""What only pairs have: scores of matches beside others, queries ranked worst, numbers guessed worst."""
+"""Report blocks of pairs: histogram of scores, queries with the worst ranking, largest errors of graded targets."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from training.reporting import figures as pictures
-from training.reporting.answered_items import SHOWN, cut, place_of
-from training.reporting.blocks import Block, Table, score
+from training.reporting import figures
+from training.reporting.blocks import Block, Table, format_score
 from training.reporting.matplotlib_style import can_draw
 from training.reporting.report_data import ReportData
+from training.reporting.scored_items import SHOWN, row_location, truncate
 
 
-def rankings(report_data: ReportData) -> Iterator[Block | None]:
-    """Pictures and tables of scores; nothing of classes."""
+def pair_blocks(report_data: ReportData) -> Iterator[Block | None]:
+    """Pictures and tables of scores; none for matchers of classes."""
     if report_data.target not in ("binary", "graded"):
         return
-    asked = report_data.evaluated
-    targets = report_data.task.targets(asked.part, report_data.labels)
-    found = np.asarray(asked.answers, np.float64)[:, 0]
-    if report_data.graded:
-        if can_draw() and len(found):
-            yield pictures.guesses(targets[:, 0], found)
-        yield _worst_guesses(report_data, targets[:, 0].astype(np.float64), found)
+    split = report_data.evaluated
+    targets = report_data.task.targets(split.part, report_data.labels)
+    scores = np.asarray(split.predictions, np.float64)[:, 0]
+    if report_data.is_graded:
+        if can_draw() and len(scores):
+            yield figures.scatter(targets[:, 0], scores)
+        yield _largest_errors(report_data, targets[:, 0].astype(np.float64), scores)
     elif report_data.thresholds is not None and can_draw():
-        right = targets[:, 0] > 0
-        yield pictures.two_scores(found[~right], found[right], float(report_data.thresholds[0]))
-    if asked.part.examples.named_queries:
-        yield _worst_queries(report_data, targets, found)
+        positive = targets[:, 0] > 0
+        threshold = float(report_data.thresholds[0])
+        yield figures.score_histogram(scores[~positive], scores[positive], threshold)
+    if split.part.examples.named_queries:
+        yield _worst_queries(report_data, targets, scores)
 
 
-def _worst_guesses(report_data: ReportData, expected: np.ndarray, found: np.ndarray) -> Table | None:
-    places = np.argsort(-np.abs(found - expected), kind="stable")[:SHOWN]
+def _largest_errors(report_data: ReportData, expected: np.ndarray, predicted: np.ndarray) -> Table | None:
+    places = np.argsort(-np.abs(predicted - expected), kind="stable")[:SHOWN].tolist()
     rows = [
         (
-            *_texts(report_data, int(place)),
+            *_texts(report_data, place),
             f"{expected[place]:g}",
-            f"{found[place]:.3f}",
-            _place(report_data, int(place)),
+            f"{predicted[place]:.3f}",
+            _location(report_data, place),
         )
         for place in places
     ]
-    columns = ("text a", "text b", "expected", "guessed", "place")
-    return Table("Guesses that are furthest off", columns, rows, frozenset((0, 1))) if rows else None
+    columns = ("text a", "text b", "expected", "predicted", "location")
+    return Table("Largest errors", columns, rows, frozenset((0, 1))) if rows else None
 
 
-def _worst_queries(report_data: ReportData, targets: np.ndarray, found: np.ndarray) -> Table | None:
-    """Of each query the candidate that comes first and the best of the right ones; the worst queries first."""
+def _worst_queries(report_data: ReportData, targets: np.ndarray, scores: np.ndarray) -> Table | None:
+    """The first candidate and the best relevant candidate of each query; the worst queries first."""
     relevance, queries = targets[:, 0], targets[:, 1].astype(np.int64)
-    # Of equal scores the less relevant come first, as in the scores of rankings.
-    order = np.lexsort((relevance, -found, queries))
+    # Of equal scores the less relevant come first, as in ranking metrics.
+    order = np.lexsort((relevance, -scores, queries))
     starts = np.flatnonzero(np.diff(queries[order], prepend=-1))
     evaluated, wrong = 0, []
     for places in np.split(order, starts[1:]):
-        right = np.flatnonzero(relevance[places] > 0)
-        evaluated += len(right) > 0
-        if len(right) and right[0]:
-            wrong.append((int(right[0]), places))
-    # A long list is easier to stand last in.
+        relevant = np.flatnonzero(relevance[places] > 0)
+        evaluated += len(relevant) > 0
+        if len(relevant) and relevant[0]:
+            wrong.append((int(relevant[0]), places))
+    # By the rank relative to the number of candidates.
     wrong.sort(key=lambda each: (-each[0] / len(each[1]), -each[0]))
     rows = []
     for rank, places in wrong[:SHOWN]:
-        first, right = int(places[0]), int(places[rank])
-        query, answer = _texts(report_data, right)
-        shown = query, answer, _texts(report_data, first)[1], f"{rank + 1} of {len(places)}"
-        rows.append((*shown, score(found[right]), score(found[first]), _place(report_data, right)))
-    columns = ("query", "best right answer", "what comes first", "rank", "score", "of the first", "place")
-    caption = f"Queries whose right answers come late: {len(wrong):,} of {evaluated:,} have a wrong one first"
+        first, best = int(places[0]), int(places[rank])
+        shown = *_texts(report_data, best), _texts(report_data, first)[1], f"{rank + 1} of {len(places)}"
+        numbers = format_score(scores[best]), format_score(scores[first])
+        rows.append((*shown, *numbers, _location(report_data, best)))
+    columns = ("query", "best relevant", "ranked first", "rank", "score", "score of the first", "location")
+    caption = f"Worst queries: {len(wrong):,} of {evaluated:,} have an irrelevant candidate first"
     return Table(caption, columns, rows, frozenset((0, 1, 2))) if rows else None
 
 
 def _texts(report_data: ReportData, place: int) -> tuple[str, ...]:
     part = report_data.evaluated.part
     row = part.rows[place : place + 1]
-    return tuple(cut(part.examples.read_texts(row, field)[0]) for field in (0, 1))
+    return tuple(truncate(part.examples.read_texts(row, field)[0]) for field in (0, 1))
 
 
-def _place(report_data: ReportData, place: int) -> str:
+def _location(report_data: ReportData, place: int) -> str:
     part = report_data.evaluated.part
-    return place_of(part, int(part.rows[place]))
+    return row_location(part, int(part.rows[place]))

@@ -1,4 +1,4 @@
-"""What a report is made of: rows that the model has not trained on with what it says of them, and the run around."""
+"""The data of a report: a run, and its predictions for rows that the model was not trained on."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kmha.bundle.files import parts_of
+from kmha.bundle.manifest import MATCH
 from kmha.calibration import Calibration
 from training.data.types import Subset
 from training.tasks.protocol import Task
@@ -15,42 +16,42 @@ from training.tasks.protocol import Task
 
 @dataclasses.dataclass(frozen=True)
 class ScoredSplit:
-    """Rows that the model has not trained on, and its answers.
+    """Rows that the model was not trained on, with its predictions.
 
     Attributes:
         name: "validation", "test", or the name of a file.
         part: The rows.
-        answers: What the task makes of the model's outputs: probabilities float32 [R, C], `kmha.inference.tagger.TaggedSentences`, or
-            `training.metrics.masked_lm.MaskedAnswers`.
+        predictions: As the task computes them from the model's outputs: probabilities float32 [R, C],
+            `kmha.inference.tagger.TaggedSentences`, or `training.metrics.masked_lm.MaskedAnswers`.
     """
 
     name: str
     part: Subset
-    answers: Any
+    predictions: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class ReportData:
-    """What a report is made of.
+    """The data of a report.
 
     Attributes:
-        name: Of the run.
+        name: Name of the run.
         kind: The task: "classify", "match", "tag" or "masked-lm".
         task: Reads the rows.
-        target: Of a matcher "binary", "classes" or "graded"; else empty.
+        target: Target of a matcher: "binary", "classes" or "graded"; else empty.
         labels: Names of the model's outputs.
-        thresholds: As of a bundle.
-        calibration: That the model has.
-        metric: Name of the score that picked the weights.
-        asked: The rows, those that are judged last.
-        scores: Of the judged rows, with intervals.
-        metrics: What metrics.json holds; empty where there is none.
-        details: More entries of bundle.json: hashes of the data, columns, what it started from.
-        versions: Of packages, by name.
-        lengths: Tokens of each text as the model reads it, integers, by part.
-        longest: Most tokens that it reads at once.
-        train: The training rows; None where they are not at hand.
-        command: Commands that make the run again; empty where it is not known.
+        thresholds: As in a bundle.
+        calibration: The calibration in the model.
+        metric: Score by which the weights were selected.
+        splits: The scored rows; the last split is the evaluated one.
+        scores: Scores of the evaluated rows, with intervals.
+        metrics: Content of metrics.json; empty without the file.
+        details: Other entries of bundle.json: hashes of the data, columns, initial weights.
+        versions: Versions of packages by name.
+        lengths: Tokens of each text as the model reads it, integers, by split.
+        max_tokens: Most tokens that the model reads at once.
+        train: The training rows; None if they are not available.
+        command: Command that trains the run again; empty if it is not known.
         files: Bytes of each file of the run, by name.
     """
 
@@ -62,51 +63,61 @@ class ReportData:
     thresholds: Sequence[float] | None
     calibration: Calibration
     metric: str
-    asked: Sequence[ScoredSplit]
+    splits: Sequence[ScoredSplit]
     scores: dict[str, Any]
     metrics: dict[str, Any]
     details: dict[str, Any]
     versions: dict[str, str]
     lengths: dict[str, np.ndarray]
-    longest: int
+    max_tokens: int
     train: Subset | None
     command: str
     files: dict[str, int]
 
-    @property
-    def evaluated(self) -> ScoredSplit:
-        """The rows that the scores are of."""
-        return self.asked[-1]
+    @classmethod
+    def of_bundle(cls, bundle: Any, manifest: dict[str, Any], folder: Path, **values: Any) -> "ReportData":
+        """Reads the attributes that the bundle in a run folder defines; `values` are the others."""
+        found = {
+            "kind": bundle.task,
+            "target": bundle.model.target if bundle.task == MATCH else "",
+            "labels": bundle.labels,
+            "thresholds": bundle.thresholds,
+            "calibration": Calibration.of(bundle.details),
+            "details": bundle.details,
+            "versions": manifest["versions"],
+            "max_tokens": max(part.max_length for part in parts_of(bundle.preprocessor).values()),
+            "files": {
+                name: (folder / name).stat().st_size
+                for name in manifest["files"]
+                if (folder / name).is_file()
+            },
+        }
+        return cls(**found | values)
 
     @property
-    def several_labels(self) -> bool:
+    def evaluated(self) -> ScoredSplit:
+        """The split that the scores belong to."""
+        return self.splits[-1]
+
+    @property
+    def is_multi_label(self) -> bool:
         """Whether a row may have any number of labels."""
         return self.kind == "classify" and self.task.several_labels
 
     @property
-    def graded(self) -> bool:
-        """Whether the model guesses a number."""
+    def is_graded(self) -> bool:
+        """Whether the model predicts a number."""
         return self.target == "graded"
 
     @property
     def baseline(self) -> dict[str, Any]:
-        """The baseline's scores of the judged rows; empty where there are none."""
-        return self._of_the_same_rows("baseline")
+        """The baseline's scores of the evaluated rows; empty if there are none."""
+        return self._scores_of_same_rows("baseline")
 
     @property
     def teacher(self) -> dict[str, Any]:
-        """The teacher's scores of the judged rows; empty where there are none."""
-        return self._of_the_same_rows("teacher")
+        """The teacher's scores of the evaluated rows; empty if there are none."""
+        return self._scores_of_same_rows("teacher")
 
-    def _of_the_same_rows(self, name: str) -> dict[str, Any]:
+    def _scores_of_same_rows(self, name: str) -> dict[str, Any]:
         return self.metrics.get(name, {}) if self.metrics.get("judged_on") == self.evaluated.name else {}
-
-
-def most_tokens(preprocessor: Any) -> int:
-    """The most tokens of a text that a preprocessor of any task keeps, special ones included."""
-    return max(part.max_length for part in parts_of(preprocessor).values())
-
-
-def file_sizes(folder: Path, manifest: dict[str, Any]) -> dict[str, int]:
-    """Bytes of each file that a run folder needs to answer, by name."""
-    return {name: (folder / name).stat().st_size for name in manifest["files"] if (folder / name).is_file()}

@@ -1,4 +1,4 @@
-"""How the run was made and can be made again, and what it cost."""
+"""Report blocks of the command that trains a run again, its time, memory and package versions."""
 
 import dataclasses
 import shlex
@@ -13,72 +13,58 @@ from training.reporting.report_data import ReportData
 
 _STAGES = {
     "data": "reading and checking rows",
-    "tokens": "cutting texts into tokens",
-    "teacher": "asking the teacher",
+    "tokens": "tokenizing",
+    "teacher": "teacher predictions",
     "training": "training",
-    "judging": "calibrating and judging",
-    "baseline": "the baseline",
+    "judging": "calibration and evaluation",
+    "baseline": "baseline",
 }
 
 
 def rerun_command(config: FitConfig) -> str:
-    """The command that makes a run again: what is not as usual, as flags.
-
-    Args:
-        config: Its settings.
-    """
+    """The command that trains a run again; settings that differ from their defaults are flags."""
     config = dataclasses.replace(config, out=None, overwrite=False, resume=False)
     defaults = FitConfig(task=config.task)
-    # What an encoder starts from decides some settings: then all are named.
+    # A pretrained encoder changes some defaults, so all of its settings are listed.
     defaults = defaults if config.encoder.pretrained else resolve_task_defaults(defaults)
     task = {} if config.task == FitConfig().task else {"task": config.task}
-    flags = table_flags(task | _others(settings(config), settings(defaults)), FitConfig, "settings")
+    flags = table_flags(task | _non_defaults(settings(config), settings(defaults)), FitConfig, "settings")
     return shlex.join(["python", "-m", "training.fit", *flags, "--out", "runs/again"])
 
 
-def _others(table: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """What of a table is other than usual."""
+def _non_defaults(table: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     found = {}
     for name, value in table.items():
         if isinstance(value, dict):
-            value = _others(value, defaults[name])
+            value = _non_defaults(value, defaults[name])
         if value != defaults.get(name) and value != {}:
             found[name] = value
     return found
 
 
-def making(report_data: ReportData) -> Iterator[Block | None]:
-    """The command, what it cost, and the versions."""
+def reproducibility_blocks(report_data: ReportData) -> Iterator[Block | None]:
+    """The command, its time and memory, and the versions."""
     if report_data.command:
-        yield Note("This makes the run again, with the same rows (compare the hashes above):")
+        yield Note("This command trains the run again on the same rows (compare the hashes above):")
         yield Code(report_data.command)
-    cost: dict[str, Any] = report_data.metrics.get("cost", {})
+    metrics = report_data.metrics
+    cost: dict[str, Any] = metrics.get("cost", {})
     if cost:
-        rows = [
-            (what, _duration(cost["seconds"][name]))
-            for name, what in _STAGES.items()
-            if name in cost["seconds"]
+        seconds = {title: cost["seconds"].get(name) for name, title in _STAGES.items()}
+        seconds["total"] = metrics.get("seconds")
+        rows = [(title, _duration(value)) for title, value in seconds.items() if value is not None]
+        yield Table("Time", ("stage", "time"), rows)
+        rows = [("peak memory of the process", _megabytes(cost["peak_memory_bytes"]))]
+        rows += [
+            (f"peak memory of {name}", _megabytes(size)) for name, size in cost.get("devices", {}).items()
         ]
-        if "seconds" in report_data.metrics:
-            rows.append(("all together", _duration(report_data.metrics["seconds"])))
-        yield Table("Time", ("what", "time"), rows)
-        yield Table("Memory and size", ("what", "size"), _sizes(report_data, cost))
+        rows += [("processor cores", str(cost["cores"])), ("weights", f"{cost['weights']:,}")]
+        rows += [(name, _megabytes(size)) for name, size in report_data.files.items()]
+        yield Table("Memory and size", ("item", "size"), rows)
     if report_data.versions:
-        yield Note(
-            "Made with "
-            + ", ".join(f"{name} {version}" for name, version in report_data.versions.items())
-            + "."
-        )
-    yield Note("metrics.json has every figure, config.toml every setting, bundle.json every hash.")
-
-
-def _sizes(report_data: ReportData, cost: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [("most memory of the process", _megabytes(cost["peak_memory_bytes"]))]
-    rows += [(f"most memory of {name}", _megabytes(size)) for name, size in cost.get("devices", {}).items()]
-    rows.append(("processor cores", str(cost["cores"])))
-    rows.append(("weights", f"{cost['weights']:,}"))
-    rows += [(name, _megabytes(size)) for name, size in report_data.files.items()]
-    return rows
+        versions = ", ".join(f"{name} {version}" for name, version in report_data.versions.items())
+        yield Note(f"Versions: {versions}.")
+    yield Note("metrics.json has all numbers, config.toml all settings, bundle.json all hashes.")
 
 
 def _megabytes(size: int) -> str:

@@ -6,7 +6,8 @@ import pytest
 from kmha.errors import InputError
 from training.evaluation.reliability import reliability_bins
 from training.metrics.classification import calibration_error
-from training.reporting.reliability_diagram import check_picture, draw
+from training.reporting.figures import write_reliability_diagram
+from training.reporting.matplotlib_style import check_figure_path
 
 
 def test_bins_are_counted_as_by_hand():
@@ -45,16 +46,16 @@ def test_a_picture_is_whole_and_replaces_another(tmp_path):
     for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
         path = tmp_path / f"diagram{suffix}"
         path.write_bytes(b"old")
-        draw(path, models)
+        write_reliability_diagram(path, models)
         assert path.read_bytes().startswith(start)
     assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_picture_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"--out .*a\.gif: expected a file ending in \.png, \.svg, \.pdf"):
-        check_picture(tmp_path / "a.gif")
+        check_figure_path(tmp_path / "a.gif")
     with pytest.raises(InputError, match="expected a folder that exists"):
-        check_picture(tmp_path / "none" / "a.png")
+        check_figure_path(tmp_path / "none" / "a.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"expected matplotlib .*kmha\[report\]"):
-        check_picture(tmp_path / "a.png")
+        check_figure_path(tmp_path / "a.png")

@@ -16,7 +16,7 @@ def test_one_layer_is_half_attention_and_half_the_token_itself():
     np.testing.assert_allclose(attention_rollout(first), [[0.75, 0.25], [0.25, 0.75]])
 
 
-def test_layers_are_multiplied_the_last_one_first():
+def test_layers_are_multiplied_from_the_last_to_the_first():
     given = weights(2, 1, 3, 3)
     layers = [0.5 * each[0] + 0.5 * np.eye(3) for each in given.astype(np.float64)]
     np.testing.assert_allclose(attention_rollout(given), layers[1] @ layers[0])
@@ -28,7 +28,7 @@ def test_rows_sum_to_one(rounds):
     found = pair_attention_rollout(weights(2, 2, 4, 4), weights(1, 2, 3, 3), *across)
     assert found.shape == (7, 7)
     np.testing.assert_allclose(found.sum(axis=1), 1)
-    # Without rounds the texts do not see each other.
+    # Without rounds there is no cross-attention.
     assert bool(found[:4, 4:].any()) == bool(rounds)
 
 
@@ -39,11 +39,11 @@ def test_a_round_mixes_the_other_text_in():
     np.testing.assert_allclose(found[:2, :2], 0.5 * np.eye(2))
 
 
-def test_a_row_that_attends_to_nothing_is_itself():
+def test_fully_masked_rows_are_the_identity():
     np.testing.assert_allclose(attention_rollout(np.zeros((2, 2, 3, 3))), np.eye(3))
 
 
-def test_heads_that_pruning_has_taken_count_for_nothing():
+def test_pruned_heads_are_ignored():
     given = weights(2, 3, 4, 4)
     fewer = np.concatenate([given, np.zeros((2, 2, 4, 4), np.float32)], axis=1)
     np.testing.assert_allclose(attention_rollout(fewer), attention_rollout(given))

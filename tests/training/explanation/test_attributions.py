@@ -1,9 +1,9 @@
-"""What a model gives, put in order."""
+"""Attributions of artificial traces."""
 
 import numpy as np
 import pytest
 
-from tests.training.explanation.questions import weights
+from tests.training.explanation.explanations import weights
 from training.explanation.attention_rollout import attention_rollout
 from training.explanation.attributions import RowTrace, build_attributions
 
@@ -15,64 +15,66 @@ WORDS = {"tokens_a": [-1, 0, 1, -1], "tokens_b": [-1, 2, -1]}
 def test_a_text_has_one_sequence_and_one_map(pooling):
     attention = weights(2, 3, 4, 4)
     gradients = np.array([0.5, 1.0, -2.0, 0.25], np.float32)
-    look = build_attributions(
+    attributions = build_attributions(
         RowTrace({"tokens": A}, {"attention": attention}, {"tokens": gradients}),
         {"tokens": WORDS["tokens_a"]},
         pooling,
     )
-    (row,), (only,) = look.sequences, look.maps
+    (row,), (only,) = attributions.sequences, attributions.maps
     assert row.tokens == A and only.weights is attention
     expected = (
         attention_rollout(attention)[0] if pooling == "cls" else attention_rollout(attention).mean(axis=0)
     )
     np.testing.assert_allclose(row.rollout, expected)
-    scores = look.word_scores(2)
+    scores = attributions.word_scores(2)
     np.testing.assert_allclose(scores["gradient"], [1, -2])
     np.testing.assert_allclose(scores["attention"], expected[1:3])
 
 
-def test_a_word_is_judged_from_its_own_tokens():
+def test_the_rollout_of_a_tag_starts_at_its_tokens():
     attention = weights(1, 2, 4, 4)
-    look = build_attributions(
+    attributions = build_attributions(
         RowTrace({"tokens": A}, {"attention": attention}, None), {"tokens": [-1, 0, 1, -1]}, "mean", [2]
     )
-    np.testing.assert_allclose(look.sequences[0].rollout, attention_rollout(attention)[2])
-    assert list(look.word_scores(2)) == ["attention"]
+    np.testing.assert_allclose(attributions.sequences[0].rollout, attention_rollout(attention)[2])
+    assert list(attributions.word_scores(2)) == ["attention"]
 
 
-def test_both_texts_of_one_sequence_are_parted():
+def test_the_texts_of_one_sequence_are_split():
     attention = weights(2, 3, 6, 6)
-    look = build_attributions(
+    attributions = build_attributions(
         RowTrace({"tokens_a": A, "tokens_b": B}, {"attention": attention}, None), WORDS, "mean"
     )
-    assert [row.tokens for row in look.sequences] == [A, B[1:]]
-    assert look.sequences[1].words == [2, -1]
-    names = [each.name for each in look.maps]
-    assert names == ["A looks at B", "B looks at A", "Within A", "Within B"]
-    np.testing.assert_array_equal(look.maps[0].weights, attention[:, :, :4, 4:])
-    np.testing.assert_array_equal(look.maps[1].weights, attention[:, :, 4:, :4])
-    for each in look.maps:
-        sizes = tuple(len(look.sequences[number].tokens) for number in (each.rows, each.columns))
+    assert [row.tokens for row in attributions.sequences] == [A, B[1:]]
+    assert attributions.sequences[1].words == [2, -1]
+    names = [each.name for each in attributions.maps]
+    assert names == ["A attends to B", "B attends to A", "Within A", "Within B"]
+    np.testing.assert_array_equal(attributions.maps[0].weights, attention[:, :, :4, 4:])
+    np.testing.assert_array_equal(attributions.maps[1].weights, attention[:, :, 4:, :4])
+    for each in attributions.maps:
+        sizes = tuple(len(attributions.sequences[number].tokens) for number in (each.rows, each.columns))
         assert each.weights.shape == (2, 3, *sizes) and not each.round
-    np.testing.assert_allclose(sum(row.rollout.sum() for row in look.sequences), 1)
+    np.testing.assert_allclose(sum(row.rollout.sum() for row in attributions.sequences), 1)
 
 
 @pytest.mark.parametrize("cross", [True, False])
-def test_texts_that_are_read_apart_have_cross_attention_or_none(cross):
+def test_texts_encoded_apart_have_cross_attention_or_none(cross):
     attention = {"attention_a": weights(2, 2, 4, 4), "attention_b": weights(2, 2, 3, 3)}
     if cross:
         attention |= {"attention_a_to_b": weights(1, 2, 4, 3), "attention_b_to_a": weights(1, 2, 3, 4)}
-    look = build_attributions(RowTrace({"tokens_a": A, "tokens_b": B}, attention, None), WORDS, "mean")
-    names = ["A looks at B", "B looks at A"] if cross else []
-    assert [each.name for each in look.maps] == [*names, "Within A", "Within B"]
-    assert [each.round for each in look.maps] == [*([True] * len(names)), False, False]
-    shares = [row.rollout.sum() for row in look.sequences]
+    attributions = build_attributions(
+        RowTrace({"tokens_a": A, "tokens_b": B}, attention, None), WORDS, "mean"
+    )
+    names = ["A attends to B", "B attends to A"] if cross else []
+    assert [each.name for each in attributions.maps] == [*names, "Within A", "Within B"]
+    assert [each.round for each in attributions.maps] == [*([True] * len(names)), False, False]
+    shares = [row.rollout.sum() for row in attributions.sequences]
     np.testing.assert_allclose(sum(shares), 1)
     if not cross:
         np.testing.assert_allclose(shares, 0.5)
 
 
-def test_granularities_stand_side_by_side():
+def test_each_granularity_has_its_sequences():
     tokens = {"char_tokens_a": A, "char_tokens_b": B, "word_tokens_a": A, "word_tokens_b": B}
     attention = {
         f"{name}_attention_{side}": weights(1, 2, size, size)
@@ -80,8 +82,8 @@ def test_granularities_stand_side_by_side():
         for side, size in (("a", 4), ("b", 3))
     }
     words = {f"{name}_{key}": value for name in ("char", "word") for key, value in WORDS.items()}
-    look = build_attributions(RowTrace(tokens, attention, None), words, "mean")
-    assert [row.name for row in look.sequences] == [
+    attributions = build_attributions(RowTrace(tokens, attention, None), words, "mean")
+    assert [row.name for row in attributions.sequences] == [
         *("Text A (char)", "Text B (char)", "Text A (word)", "Text B (word)")
     ]
-    assert [(each.rows, each.columns) for each in look.maps] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert [(each.rows, each.columns) for each in attributions.maps] == [(0, 0), (1, 1), (2, 2), (3, 3)]

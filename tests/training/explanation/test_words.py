@@ -10,7 +10,7 @@ def words_of(*texts: str) -> TextWords:
     return TextWords(texts, tuple(spans))
 
 
-def test_words_are_numbered_through_both_texts():
+def test_both_texts_share_one_numbering():
     words = words_of("old bread", " new  ferry")
     assert words.names == ["old", "bread", "new", "ferry"]
     assert words.of(1) == [2, 3]
@@ -26,12 +26,12 @@ def test_words_are_numbered_through_both_texts():
         ({0, 1, 2, 3}, (" ", " ")),
     ],
 )
-def test_dropping_words_leaves_the_rest_as_it_was(dropped, expected):
+def test_dropping_words_keeps_the_rest(dropped, expected):
     assert words_of("old bread", "new ferry.").without(dropped) == expected
 
 
-def test_what_was_cut_off_does_not_come_in():
-    read = words_of("a b c d").read({0, 1})
+def test_unread_words_are_truncated():
+    read = words_of("a b c d").truncated_to({0, 1})
     assert read.texts == ("a b",) and read.names == ["a", "b"]
 
 
@@ -42,7 +42,7 @@ def test_what_was_cut_off_does_not_come_in():
         # White space that is a token, and white space that is unknown.
         ("a|_|b", [["a"], ["b"]], [False, True], [0, -1, 1]),
         ("a [UNK] b", [["a"], ["b"]], [False, True], [0, -1, 1]),
-        # Cut off within a word, and before one.
+        # Truncated within a word, and before one.
         ("fer", [["fer", "##ry"], ["at"]], [False, True], [0]),
         ("a", [["a"], ["b"]], [False, True], [0]),
         ("a _", [["a"], ["b"]], [False, True], [0, -1]),
@@ -53,5 +53,5 @@ def test_what_was_cut_off_does_not_come_in():
         ("", [], [], []),
     ],
 )
-def test_tokens_find_their_words(tokens, pieces, gaps, expected):
+def test_tokens_are_aligned_to_words(tokens, pieces, gaps, expected):
     assert align_tokens(tokens.replace("|", " ").split(), pieces, gaps) == expected

@@ -1,4 +1,4 @@
-"""What every page has: a policy under which only its own style and script count."""
+"""Pages: policy, escaping, and where they are written."""
 
 import base64
 import hashlib
@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from training.html.page import html_page
+from kmha.errors import InputError
+from training.html.page import check_page_path, html_page, write_page
 
-STYLE, SCRIPT = "h4 { color: red; }", "console.log('$title')"
+STYLE, SCRIPT = "h4 { color: red; }", "console.log('{{ title }}')"
 
 
 def _hashed(content: str) -> str:
@@ -21,7 +22,7 @@ def _policy(content: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("script", ["", SCRIPT])
-def test_only_its_own_style_and_script_count(script):
+def test_the_policy_allows_the_own_style_and_script_only(script):
     content = html_page("a title", "<p>text</p>", STYLE, script)
     (style,) = re.findall(r"<style>(.*?)</style>", content, re.DOTALL)
     scripts = re.findall(r"<script>(.*?)</script>", content, re.DOTALL)
@@ -32,7 +33,24 @@ def test_only_its_own_style_and_script_count(script):
     assert "http" not in style and "url(" not in style
 
 
-def test_titles_are_text_and_nothing_is_filled_in_twice():
-    content = html_page("</title><b>$body", "<p>$style</p>", "", "")
-    assert "<title>&lt;/title&gt;&lt;b&gt;$body</title>" in content
-    assert content.count("<p>$style</p>") == 1
+def test_titles_are_escaped_and_values_are_not_rendered():
+    content = html_page("</title><b>{{ body }}", "<p>{{ style }}</p>", "", "")
+    assert "<title>&lt;/title&gt;&lt;b&gt;{{ body }}</title>" in content
+    assert content.count("<p>{{ style }}</p>") == 1
+
+
+@pytest.mark.parametrize("name", ["page.txt", "page", "none/page.html", "folder.html"])
+def test_invalid_paths_are_rejected(name, tmp_path):
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(InputError, match=name):
+        check_page_path(tmp_path / name)
+
+
+def test_pages_are_written_whole_or_not_at_all(tmp_path):
+    (tmp_path / "taken.html").mkdir()
+    with pytest.raises(InputError, match="cannot write there"):
+        write_page(tmp_path / "taken.html", "page")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.html"]
+    write_page(tmp_path / "page.html", "first")
+    write_page(tmp_path / "page.html", "café \ud83d")
+    assert (tmp_path / "page.html").read_text("utf-8") == "café ?"

@@ -1,4 +1,4 @@
-"""The report of a real, tiny fit whose rows have repeats, contradictions and names that would like to be HTML."""
+"""The report of a tiny fit whose rows have duplicates, conflicting labels and HTML in label names."""
 
 import json
 import shlex
@@ -47,7 +47,7 @@ def test_the_run_has_its_report_and_is_whole(run):
     assert Bundle.load(folder).predict(["soup"])
 
 
-def test_figures_are_those_of_the_metrics(run):
+def test_numbers_are_those_of_the_metrics(run):
     folder, markdown = run
     metrics = json.loads((folder / "metrics.json").read_text())
     assert f"accuracy: **{metrics['test']['accuracy']:.4f}**" in markdown
@@ -60,22 +60,22 @@ def test_figures_are_those_of_the_metrics(run):
     assert metrics["cost"]["weights"] > 1000 and f"{metrics['cost']['weights']:,}" in markdown
 
 
-def test_repeats_and_contradictions_are_shown(run):
+def test_duplicates_and_conflicts_are_listed(run):
     _, markdown = run
-    duplicates = markdown.split("## Duplicates")[1].split("## Making")[0]
+    duplicates = markdown.split("## Duplicates")[1].split("## Reproducibility")[0]
     assert "1 of them have different labels" in duplicates
     assert "| not agreed | 2 | food ×1, money ×1 | train.csv:" in duplicates
     assert "| twice here | 3 | food | train.csv:" in duplicates
 
 
-def test_labels_are_doubted_in_rows_that_were_not_learnt_from(run):
+def test_label_errors_are_searched_in_evaluated_rows(run):
     folder, markdown = run
     data = json.loads((folder / "metrics.json").read_text())["data"]
     rows = data["validation_rows"] + data["test_rows"]
-    assert f"looked at {rows} validation and test rows" in markdown
+    assert f"searched {rows} validation and test rows" in markdown
 
 
-def test_the_command_makes_the_same_run(run):
+def test_the_command_has_the_settings_of_the_run(run):
     folder, markdown = run
     command = next(line for line in markdown.splitlines() if line.startswith("python -m training.fit"))
     shown = parse(FitConfig, shlex.split(command)[3:], "fit")

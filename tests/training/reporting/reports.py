@@ -1,6 +1,6 @@
-"""A report with every kind of block, whose texts would like to be more than texts."""
+"""A report with every kind of block and hostile texts."""
 
-from training.reporting.blocks import Code, Figures, Note, Picture, Report, Section, Table
+from training.reporting.blocks import Code, KeyNumbers, Note, Picture, Report, Section, Table
 
 HOSTILE = (
     "</td></table><script>alert(1)</script><img src=x onerror=alert(1)> | `a` *b* [c](http://d) & \"' $x ${y}"
@@ -10,7 +10,7 @@ SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"><rect widt
 
 def hostile_report() -> Report:
     blocks = (
-        Figures([(HOSTILE, "0.5", HOSTILE)]),
+        KeyNumbers([(HOSTILE, "0.5", HOSTILE)]),
         Note(HOSTILE),
         Code(f"echo ``` {HOSTILE}"),
         Table(

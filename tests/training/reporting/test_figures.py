@@ -1,4 +1,4 @@
-"""Pictures are whole SVG whatever the labels are, in two schemes, with what they show in words."""
+"""Pictures are valid SVG for any labels, in two color schemes, with descriptions."""
 
 import re
 import xml.etree.ElementTree as xml
@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from training.evaluation.reliability import reliability_bins
-from training.reporting import figures as pictures
-from training.reporting import matplotlib_style as drawing
+from training.reporting import figures, matplotlib_style
 
 pytest.importorskip("matplotlib")
 LABELS = ["$\\frac{1}{0", "<b>&\x07", "体育新闻", "a" * 90, "", "‮abc"]
@@ -25,22 +24,20 @@ def texts(svg: str) -> list[str]:
 def all_pictures():
     rng = np.random.default_rng(0)
     some = rng.random(300)
-    yield pictures.learning_curves(HISTORY, "accuracy", 1)
-    yield pictures.confusion(rng.integers(0, 50, (6, 6)), LABELS, "label", "answer")
-    yield pictures.confusion(
-        rng.integers(0, 9, (40, 40)), [f"label {n}" for n in range(40)], "label", "answer"
+    yield figures.learning_curves(HISTORY, "accuracy", 1)
+    yield figures.confusion(rng.integers(0, 50, (6, 6)), LABELS, "label", "prediction")
+    yield figures.confusion(
+        rng.integers(0, 9, (40, 40)), [f"label {n}" for n in range(40)], "label", "prediction"
     )
-    yield pictures.reliability_diagram([reliability_bins(name, some, some > 0.4, 0.1) for name in "ab"])
-    yield pictures.lengths({"train": rng.integers(3, 90, 99), "test": np.array([5])}, 90, "a text")
-    yield pictures.two_scores(some[:100], some[100:], 0.4)
-    yield pictures.guesses(some, some[::-1])
+    yield figures.reliability_diagram([reliability_bins(name, some, some > 0.4, 0.1) for name in "ab"])
+    yield figures.length_histogram({"train": rng.integers(3, 90, 99), "test": np.array([5])}, 90, "a text")
+    yield figures.score_histogram(some[:100], some[100:], 0.4)
+    yield figures.scatter(some, some[::-1])
 
 
-@pytest.mark.parametrize(("best", "kept"), [(0, "of epoch 1"), (-1, "before training")])
-def test_whose_weights_were_kept_is_said(best, kept):
-    assert pictures.learning_curves(HISTORY[:1], "accuracy", best).alt.endswith(
-        f"; the weights {kept} were kept"
-    )
+@pytest.mark.parametrize(("best", "saved"), [(0, "epoch 1"), (-1, "before training")])
+def test_the_epoch_of_the_saved_weights_is_described(best, saved):
+    assert figures.learning_curves(HISTORY[:1], "accuracy", best).alt.endswith(f"; saved weights: {saved}")
 
 
 @pytest.fixture(scope="module")
@@ -48,44 +45,44 @@ def drawn():
     return list(all_pictures())
 
 
-def test_every_picture_is_svg_with_words(drawn):
+def test_every_picture_is_svg_with_a_description(drawn):
     for each in drawn:
         root = xml.fromstring(each.light)
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
         xml.fromstring(each.dark)
-        # Of one shape as it is announced, and nothing from anywhere else.
+        # The announced aspect ratio, and no external references.
         width, height = (float(root.attrib[name].removesuffix("pt")) for name in ("width", "height"))
         assert width / height == pytest.approx(each.width / each.height, rel=0.02)
         assert not re.findall(r'href="(?!#|data:)', each.light)
         assert len(each.alt) > 20
 
 
-def test_both_schemes_differ_in_colours_alone(drawn):
+def test_schemes_differ_in_colors_only(drawn):
     for each in drawn:
         assert each.light != each.dark
         assert re.sub(r"#[0-9a-f]{6}", "", each.light) == re.sub(r"#[0-9a-f]{6}", "", each.dark)
-        assert drawing.INK not in each.dark and drawing.QUIET not in each.dark
+        assert matplotlib_style.INK not in each.dark and matplotlib_style.QUIET not in each.dark
 
 
-def test_a_matrix_has_its_names_and_numbers():
+def test_confusion_matrices_have_names_and_numbers():
     matrix = np.zeros((6, 6), int)
     matrix[0, 0], matrix[1, 2], matrix[3, 3] = 1234, 7, 3
-    shown = texts(pictures.confusion(matrix, LABELS, "label", "answer").light)
+    shown = texts(figures.confusion(matrix, LABELS, "label", "prediction").light)
     assert {"1,234", "7", "体育新闻", "(blank)", "<b>&"} <= set(shown)
     assert "$\\frac{1}{0" in shown and "0" not in shown
     assert all(len(name) <= 22 for name in shown)
 
 
-def test_curves_of_parts_are_told_from_those_of_epochs():
-    alt = pictures.learning_curves(HISTORY, "accuracy", 1, "part").alt
-    assert f"of {len(HISTORY)} parts" in alt and alt.endswith("the weights of part 2 were kept")
+def test_curves_of_parts_name_the_part():
+    alt = figures.learning_curves(HISTORY, "accuracy", 1, "part").alt
+    assert f"of {len(HISTORY)} parts" in alt and alt.endswith("saved weights: part 2")
 
 
-def test_the_same_rows_give_the_same_picture():
-    one, other = (pictures.learning_curves(HISTORY, "accuracy", None).light for _ in range(2))
+def test_pictures_are_reproducible():
+    one, other = (figures.learning_curves(HISTORY, "accuracy", None).light for _ in range(2))
     assert one == other
-    assert "kept" not in texts(one)
+    assert "saved" not in texts(one)
 
 
-def test_wide_letters_get_room():
-    assert drawing.name_width("体育新闻") > 1.5 * drawing.name_width("abcd")
+def test_wide_letters_are_wider():
+    assert matplotlib_style.name_width("体育新闻") > 1.5 * matplotlib_style.name_width("abcd")

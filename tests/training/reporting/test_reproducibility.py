@@ -28,5 +28,5 @@ def test_the_command_has_the_settings_of_the_run(flags):
         assert name in ("out", "overwrite") or getattr(again, name) == value
 
 
-def test_what_is_usual_is_not_said():
+def test_defaults_are_not_listed():
     assert rerun_command(resolve_task_defaults(FitConfig())) == "python -m training.fit --out runs/again"

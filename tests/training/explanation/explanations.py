@@ -1,4 +1,4 @@
-"""Questions made by hand, of models that are known through and through."""
+"""Explanations of artificial models whose scores are known."""
 
 from collections.abc import Collection, Sequence
 
@@ -18,14 +18,14 @@ def weights(*shape: int, seed: int = 0) -> np.ndarray:
     return softmax(3 * np.random.default_rng(seed).normal(size=shape))
 
 
-def question(
+def explanation(
     words: Sequence[str] = ("old", "bread", "at", "seven"),
     worth: Sequence[float] = (0.1, 0.4, 0.0, 0.2),
     layers: int = 2,
     heads: int = 3,
     unit: str = "probability",
 ) -> Explanation:
-    """A classifier whose probability is the sum of what its words are worth."""
+    """Of a classifier whose probability is the sum of the worth of its words."""
     tokens = ["[CLS]", *words, "[SEP]"]
     numbers = [NO_WORD, *range(len(words)), NO_WORD]
     attention = weights(layers, heads, len(tokens), len(tokens))
@@ -36,14 +36,14 @@ def question(
         return np.array([sum(w for place, w in enumerate(worth) if place not in drop) for drop in drops])
 
     value = float(sum(worth))
-    answers = [("bread", value), ("harbour", 1 - value)]
+    predictions = [("bread", value), ("harbour", 1 - value)]
     droppable = list(range(len(words)))
-    look = build_attributions(trace, {"tokens": numbers}, "mean")
-    return Explanation("bread", value, unit, answers, list(words), droppable, measure, look)
+    attributions = build_attributions(trace, {"tokens": numbers}, "mean")
+    return Explanation("bread", value, unit, predictions, list(words), droppable, measure, attributions)
 
 
-def pair_question(hostile: str = "bread") -> Explanation:
-    """A matcher of the cross form."""
+def pair_explanation(hostile: str = "bread") -> Explanation:
+    """Of a matcher in the cross form."""
     a, b = ["[CLS]", "old", hostile, "[SEP]"], ["[CLS]", "new", "[SEP]"]
     attention = {
         "attention_a": weights(2, 2, 4, 4),
@@ -57,7 +57,14 @@ def pair_question(hostile: str = "bread") -> Explanation:
     def measure(drops: Sequence[Collection[int]]) -> np.ndarray:
         return np.array([0.9 - 0.2 * len(drop) for drop in drops])
 
-    look = build_attributions(trace, words, "mean")
+    attributions = build_attributions(trace, words, "mean")
     return Explanation(
-        "match", 0.9, "probability", [("score", 0.9)], ["old", hostile, "new"], [0, 1, 2], measure, look
+        "match",
+        0.9,
+        "probability",
+        [("score", 0.9)],
+        ["old", hostile, "new"],
+        [0, 1, 2],
+        measure,
+        attributions,
     )

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from training.reporting.per_label import class_intervals, share_interval
+from training.reporting.per_label import class_intervals, wilson_interval
 
 Z = 1.959963984540054
 
@@ -13,24 +13,24 @@ def wilson(hits: int, of: int) -> list[float]:
 
 
 @pytest.mark.parametrize(("hits", "of"), [(0, 3), (1, 1), (7, 7), (3, 20), (480, 500)])
-def test_shares_have_the_interval_of_wilson(hits, of):
-    np.testing.assert_allclose(share_interval(hits, of), wilson(hits, of), atol=1e-6)
+def test_intervals_solve_the_quadratic_equation(hits, of):
+    np.testing.assert_allclose(wilson_interval(hits, of), wilson(hits, of), atol=1e-6)
 
 
-def test_a_label_that_was_always_right_may_still_be_wrong():
+def test_intervals_of_perfect_scores_reach_below_one():
     found = class_intervals(7, 7, 9)
     for ends, value in ((found["precision"], 1.0), (found["recall"], 7 / 9), (found["f1"], 14 / 16)):
         assert ends[0] < value - 0.1 and ends[0] < value <= ends[1] + 1e-12
     assert class_intervals(0, 0, 0) == {"precision": [], "recall": [], "f1": []}
 
 
-def test_intervals_of_f1_hold_the_true_one_as_often_as_they_say():
-    """Draws of rows whose true counts are known: 95 % of the intervals should reach it."""
+def test_f1_intervals_have_their_nominal_coverage():
+    """Of random rows with a known F1, 95 % of the intervals should contain it."""
     rng = np.random.default_rng(0)
-    shares = np.array([0.10, 0.03, 0.05, 0.82])  # true and given, given alone, true alone, neither
+    shares = np.array([0.10, 0.03, 0.05, 0.82])  # true and predicted, predicted only, true only, neither
     expected = 2 * shares[0] / (2 * shares[0] + shares[1] + shares[2])
-    held = 0
-    for both, given, actual, _ in rng.multinomial(150, shares, 200):
-        low, high = class_intervals(both, both + given, both + actual)["f1"]
-        held += low <= expected <= high
-    assert 0.91 <= held / 200 <= 0.99
+    covered = 0
+    for both, predicted, actual, _ in rng.multinomial(150, shares, 200):
+        low, high = class_intervals(both, both + predicted, both + actual)["f1"]
+        covered += low <= expected <= high
+    assert 0.91 <= covered / 200 <= 0.99

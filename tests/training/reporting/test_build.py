@@ -1,4 +1,4 @@
-"""The page: nothing in it runs or loads, and it can be read and reached in a browser."""
+"""The page: it runs and loads nothing, and is accessible in a browser."""
 
 import html.parser
 import re
@@ -6,7 +6,7 @@ import re
 from clients import chromium
 from tests.browsers import needs_chromium
 from tests.training.reporting.reports import HOSTILE, hostile_report
-from training.reporting.html import page
+from training.reporting.build import report_page
 
 
 class Reader(html.parser.HTMLParser):
@@ -25,19 +25,19 @@ class Reader(html.parser.HTMLParser):
         self.texts.append(data)
 
 
-def test_texts_are_never_read_as_html():
-    read = Reader(page(hostile_report()))
+def test_texts_are_escaped():
+    read = Reader(report_page(hostile_report()))
     tags = [tag for tag, _ in read.elements]
     assert "script" not in tags and tags.count("img") == 1 and tags.count("table") == 1
     assert not [name for _, attributes in read.elements for name in attributes if name.startswith("on")]
     assert not [name for _, attributes in read.elements for name in attributes if name == "style"]
-    # In heading, title, note, figure, cells, code: as it was given.
+    # Unchanged in heading, title, note, key number, cells and code.
     assert sum(HOSTILE in text for text in read.texts) >= 6
     assert any("two lines and" in text for text in read.texts)
 
 
-def test_nothing_may_run_or_load():
-    content = page(hostile_report())
+def test_the_policy_allows_the_style_only():
+    content = report_page(hostile_report())
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="(.*?)"', content)
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "script-src" not in policy and "unsafe" not in policy and "http" not in policy
@@ -45,10 +45,10 @@ def test_nothing_may_run_or_load():
     assert "http" not in style and "url(" not in style
 
 
-def test_what_scrolls_can_be_reached_and_has_a_name():
+def test_scrolling_elements_are_focusable_and_named():
     scrolling = [
         attributes
-        for tag, attributes in Reader(page(hostile_report())).elements
+        for tag, attributes in Reader(report_page(hostile_report())).elements
         if attributes.get("role") == "region" or tag in ("figure", "pre")
     ]
     assert len(scrolling) == 3
@@ -59,7 +59,7 @@ def test_what_scrolls_can_be_reached_and_has_a_name():
 @needs_chromium
 def test_the_page_in_a_browser(tmp_path):
     path = tmp_path / "report.html"
-    path.write_bytes(page(hostile_report()).encode("utf-8", "replace"))
+    path.write_bytes(report_page(hostile_report()).encode("utf-8", "replace"))
     with chromium.open_browser() as tab:
         tab.open(path.as_uri())
         tab.wait_for("document.querySelector('img')?.complete")
@@ -78,7 +78,7 @@ def test_the_page_in_a_browser(tmp_path):
         size = {"width": 360, "height": 600, "deviceScaleFactor": 1, "mobile": False}
         tab.call("Emulation.setDeviceMetricsOverride", size)
         assert tab.evaluate("document.documentElement.scrollWidth <= 360")
-        # By keyboard from the link that skips the sections' names to all that scrolls.
+        # The Tab key reaches the skip link and all scrolling elements.
         reached = set()
         for _ in range(12):
             for kind in ("keyDown", "keyUp"):
