@@ -122,7 +122,8 @@ def calibration_blocks(report_data: ReportData) -> Iterator[Block | None]:
     errors = [*(calibration_error(*pair) for pair in pairs[:-1]), report_data.scores.get("ece")]
     titles = ("without calibration", "with calibration")[-len(pairs) :]
     models: list[ReliabilityBins] = [
-        reliability_bins(title, *pair, error) for title, pair, error in zip(titles, pairs, errors, strict=True)
+        reliability_bins(title, *pair, error)
+        for title, pair, error in zip(titles, pairs, errors, strict=True)
     ]
     if can_draw():
         yield figures.reliability_diagram(models)
