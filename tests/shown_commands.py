@@ -1,4 +1,4 @@
-"""Runs the commands that a page prints, in order, in one folder with small files."""
+"""Runs the commands of a page, in order, in one folder with small files."""
 
 import csv
 import dataclasses
@@ -20,7 +20,7 @@ from training.cli.parser import parse
 from training.config.config import FitConfig
 
 SHELLS = ("", "bash", "sh", "shell", "console")
-# A comment with one of these words marks a command that takes too long for a test: it is only parsed.
+# A comment with one of these words marks a command that takes too long for a test. It is only parsed.
 LONG = re.compile(r"\b(long|minutes?|hours?)\b")
 FILE_FLAGS = ("--data", "--data.train", "--data.validation", "--data.test")
 
@@ -45,7 +45,7 @@ class Stage:
 
 
 def stages(line: str) -> list[Stage]:
-    """The commands of a line, which may use |, < and >."""
+    """Splits a line, which may use |, < and >, into its commands."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>")
     lexer.whitespace_split = True
     found, words = [Stage([])], iter(lexer)
@@ -80,9 +80,20 @@ def lines_of(page: str) -> list[str]:
 
 
 def commands_of(page: str) -> list[str]:
-    """Those of them that run a module of Python; a script whose quotes go over several lines has a test of its own."""
+    """Code lines that run a Python module; a script with quotes over several lines has its own test."""
     whole = [line for line in lines_of(page) if _is_whole(line)]
     return [line for line in whole if any(module_of(stage) for stage in stages(line))]
+
+
+def table_commands(page: str) -> list[str]:
+    """Commands in the cells of a page's tables."""
+    rows = [line for line in (ROOT / page).read_text("utf-8").splitlines() if line.startswith("|")]
+    return [command for row in rows for command in re.findall(r"`(python -m [^`]+)`", row)]
+
+
+def python_blocks(page: str) -> list[str]:
+    """The fenced Python code of a page."""
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def _is_whole(line: str) -> bool:
@@ -94,7 +105,7 @@ def _is_whole(line: str) -> bool:
 
 
 def write_pairs(path: Path) -> None:
-    """Questions with candidates, or triplets where the file is named so."""
+    """Writes questions with candidates, or triplets if the file name says so."""
     rows: list[tuple] = [(*row[:2], str(row[2]), row[3]) for row in ranking_rows(16, 4, seed=len(path.name))]
     names: tuple[str, ...] = ("text_a", "text_b", "label", "query_id")
     if "triplets" in path.name:
@@ -105,7 +116,7 @@ def write_pairs(path: Path) -> None:
 
 
 def write_table(path: Path) -> None:
-    """Rows that a reader might have: pairs where the file is named so, else texts with both kinds of label column."""
+    """Writes pairs if the file name says so, else texts with both kinds of label column."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".conll":
         write_conll(path, tagged_sentences(45, seed=len(path.name)))
@@ -125,7 +136,7 @@ def write_table(path: Path) -> None:
 
 
 def prepare(arguments: list[str]) -> None:
-    """Makes the files that a command wants to read where they do not exist yet."""
+    """Writes the input files of a command that do not exist yet."""
     words = [part for word in arguments for part in word.split("=", 1)]
     for flag, value in zip(words, words[1:], strict=False):
         if flag in FILE_FLAGS and not Path(value).exists():
@@ -144,7 +155,7 @@ def is_long(line: str, module: str, arguments: list[str]) -> bool:
 
 
 def settings_of(command: Any) -> type[Any]:
-    """The settings of a command: its own, or where it has none those that it imports."""
+    """Returns the settings class of a command: its own, or else an imported one."""
     kinds = [
         value
         for name, value in vars(command).items()
@@ -154,7 +165,7 @@ def settings_of(command: Any) -> type[Any]:
 
 
 def tiny_flags(module: str, arguments: list[str]) -> list[str]:
-    """Flags that make a fit or a comparison short; an encoder from a checkpoint has the checkpoint's sizes."""
+    """Returns flags that make a fit or a comparison short; an encoder from a checkpoint keeps its sizes."""
     if module == "training.compare":
         kept = [flag for flag in TINY if not re.search("learning-rate|report", flag)]
         return [*kept, "--rates=0.01", "--rounds=1"]
@@ -167,7 +178,26 @@ def tiny_flags(module: str, arguments: list[str]) -> list[str]:
     return TINY
 
 
-def run_line(line: str) -> None:
+def parse_line(line: str) -> None:
+    """Checks the flags of the commands of a line."""
+    for stage in stages(line):
+        if module := module_of(stage):
+            _parse(importlib.import_module(module), stage.words[3:], module)
+
+
+def _parse(command: Any, arguments: list[str], module: str) -> None:
+    # The launcher's own flags, then those of the fit that it starts.
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    parse(settings_of(command), arguments[:end], module)
+    if end < len(arguments):
+        parse(FitConfig, arguments[end + 1 :], module)
+
+
+def run_line(line: str, expects_output: bool = True) -> None:
+    """Runs the commands of a line, connected by pipes and files as in a shell.
+
+    Flags make training short, missing input files are written, a command that is marked as long is only parsed.
+    """
     data = b""
     for stage in stages(line):
         if stage.stdin is not None:
@@ -176,7 +206,7 @@ def run_line(line: str) -> None:
             data = Path(stage.stdin).read_bytes()
         module = module_of(stage)
         if module is None:
-            # Whatever else stands in a pipe passes on what it gets.
+            # Any other command of a pipe passes its input on.
             assert stage.words[0] in ("echo", "printf", "cat", "head", "jq"), line
             if stage.words[0] in ("echo", "printf"):
                 data = (" ".join(stage.words[1:]) + "\n").encode()
@@ -186,11 +216,7 @@ def run_line(line: str) -> None:
         command, arguments = command_module(module), stage.words[3:]
         prepare(arguments)
         if is_long(line, module, arguments):
-            # The launcher's own flags, then those of the fit that it starts.
-            cut = arguments.index("--") if "--" in arguments else len(arguments)
-            parse(settings_of(command), arguments[:cut], module)
-            if cut < len(arguments):
-                parse(FitConfig, arguments[cut + 1 :], module)
+            _parse(command, arguments, module)
             continue
         tiny = [] if "--help" in arguments else tiny_flags(module, arguments)
         if stage.stdout is not None and stage.stdout.endswith(".npy"):
@@ -201,11 +227,11 @@ def run_line(line: str) -> None:
             data = outcome.out.encode()
         if stage.stdout is not None:
             Path(stage.stdout).write_bytes(data)
-    assert data or "#" in line, line
+    assert data or "#" in line or not expects_output, line
 
 
 def _bytes_of(stage: Stage, stdin: bytes) -> bytes:
-    """What a command whose output is no text writes."""
+    """Returns the binary output of a command."""
     words = [sys.executable, *stage.words[1:]]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(words, input=stdin, stdout=subprocess.PIPE, check=True, env=environment).stdout

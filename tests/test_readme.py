@@ -1,46 +1,80 @@
-"""The commands that the README and the pages on tasks print are run, in order."""
+"""Runs the commands of the README and of the guides, and checks the README's other claims."""
 
 import re
 
 import pytest
 
 from tests.command_runs import ROOT
-from tests.shown_commands import Stage, code_lines, commands_of, lines_of, run_line, stages
-
-
-# The pages' fits and exports take minutes; the README has the main ones of them.
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "docs/how-to/distill.md",
-        "docs/how-to/speed.md",
-        "docs/how-to/long-texts.md",
-        *(
-            pytest.param(f"docs/how-to/{each}.md", marks=pytest.mark.slow)
-            for each in (
-                *("match", "tag", "finetune", "masked-lm", "documents"),
-                *("calibration", "explain", "report", "heads", "compare", "workers", "large-data"),
-            )
-        ),
-    ],
+from tests.shown_commands import (
+    Stage,
+    code_lines,
+    commands_of,
+    lines_of,
+    parse_line,
+    python_blocks,
+    run_line,
+    stages,
+    table_commands,
 )
-def test_every_python_command_runs(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+
+README = "README.md"
+SECOND = ("getting-started", "how-to/classify", "how-to/distill", "how-to/speed", "how-to/long-texts")
+# Their fits and exports take minutes; the README has the main ones of them.
+SLOW = (
+    *("match", "tag", "finetune", "masked-lm", "documents"),
+    *("calibration", "explain", "report", "heads", "compare", "workers", "large-data"),
+)
+# Commands of the README's table that take too long for a test; those of their guides are run or parsed too.
+PARSED_ONLY = re.compile(r"-m training\.(launch|compare|benchmark) ")
+
+
+def run_commands_and_code(page: str) -> None:
     commands = commands_of(page)
     assert commands
     for line in commands:
         run_line(line)
+    for block in python_blocks(page):
+        exec(compile(block, page, "exec"), {})
 
 
-def test_every_make_target_exists():
+@pytest.mark.second
+def test_the_commands_and_the_python_code_of_the_readme_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_commands_and_code(README)
+    commands = table_commands(README)
+    assert len(commands) >= 15
+    for line in commands:
+        if PARSED_ONLY.search(line):
+            parse_line(line)
+        else:
+            run_line(line, expects_output=False)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        *(pytest.param(f"docs/{each}.md", marks=pytest.mark.second) for each in SECOND),
+        *(pytest.param(f"docs/how-to/{each}.md", marks=pytest.mark.slow) for each in SLOW),
+    ],
+)
+def test_every_python_command_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_commands_and_code(page)
+
+
+def test_the_readme_has_at_most_150_lines():
+    assert len((ROOT / README).read_text("utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", [README, "docs/getting-started.md", "CONTRIBUTING.md"])
+def test_every_make_target_exists(page):
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    asked = [
+    shown = [
         words[1]
-        for line in lines_of("README.md")
+        for line in lines_of(page)
         if (words := line.split("#")[0].split())[:1] == ["make"] and len(words) > 1
     ]
-    assert asked and set(asked) <= targets
+    assert shown and set(shown) <= targets
 
 
 @pytest.mark.parametrize(
@@ -51,11 +85,11 @@ def test_every_make_target_exists():
         ("text\n```sh\n```\n", []),
     ],
 )
-def test_code_is_found_where_it_stands(text, expected):
+def test_code_lines_are_found(text, expected):
     assert list(code_lines(text)) == expected
 
 
-def test_a_line_is_read_as_a_shell_would():
+def test_a_line_is_parsed_like_a_shell_command():
     assert stages('echo "a b" | python -m x.y run < in.txt > out.txt  # note | not') == [
         Stage(["echo", "a b"]),
         Stage(["python", "-m", "x.y", "run"], "in.txt", "out.txt"),
