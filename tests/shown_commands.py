@@ -165,13 +165,13 @@ def settings_of(command: Any) -> type[Any]:
 
 
 def tiny_flags(module: str, arguments: list[str]) -> list[str]:
-    """Returns flags that make a fit or a comparison short; an encoder from a checkpoint keeps its sizes."""
+    """Returns flags that make a fit or a comparison short; a pretrained or named encoder keeps its sizes."""
     if module == "training.compare":
         kept = [flag for flag in TINY if not re.search("learning-rate|report", flag)]
         return [*kept, "--rates=0.01", "--rounds=1"]
     if module not in ("training.fit", "training.launch"):
         return []
-    if any(word.startswith("--encoder.pretrained") for word in arguments):
+    if any(word.startswith(("--encoder.pretrained", "--encoder.size")) for word in arguments):
         return [flag for flag in TINY if not flag.startswith(("--encoder.", "--text.vocabulary"))]
     if any(word.startswith("--classify.window") for word in arguments):
         return [flag for flag in TINY if not flag.startswith("--text.max-length")]
