@@ -62,6 +62,13 @@ def test_every_python_command_runs(page, tmp_path, monkeypatch):
     run_commands_and_code(page)
 
 
+def test_the_commands_of_the_results_have_valid_flags():
+    commands = [line for line in commands_of("docs/results.md") if "-m benchmarks." not in line]
+    assert len(commands) > 10
+    for line in commands:
+        parse_line(line)
+
+
 def test_the_readme_has_at_most_150_lines():
     assert len((ROOT / README).read_text("utf-8").splitlines()) <= 150
 

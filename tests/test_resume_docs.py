@@ -40,7 +40,7 @@ def test_every_command_does_what_the_page_says(tmp_path, monkeypatch):
         monkeypatch.setattr(Loop, "_batch", go_on)
         ended = call(fit, *again, *TINY)
         assert ended.status == 0, ended.err
-    # Both learnt the same rows, stopped or not.
+    # Interrupted or not, both trained on the same rows.
     assert saved_weights(Path("runs/news")) == saved_weights(Path("runs/nightly"))
 
 
