@@ -29,11 +29,12 @@ from training.config.config import (
     EncoderSection,
     FitConfig,
     OptimizerSection,
+    ResolvedConfig,
     TextSection,
     TrainSection,
     settings,
 )
-from training.config.defaults import resolve_task_defaults
+from training.config.defaults import resolve_config
 from training.config.validation import check_settings
 from training.data.load import Data, describe, load_data
 from training.runs.run_folder import START_FLAGS
@@ -69,13 +70,13 @@ class CompareConfig:
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
     train: TrainSection = field(default_factory=TrainSection)
 
-    def fit_config(self) -> FitConfig:
+    def fit_config(self) -> ResolvedConfig:
         """The settings that every training shares."""
         sections = {
             name: getattr(self, name)
             for name in ("data", "text", "encoder", "classify", "optimizer", "train")
         }
-        return resolve_task_defaults(FitConfig(out=self.out, baseline=False, calibrate=False, **sections))
+        return resolve_config(FitConfig(out=self.out, baseline=False, calibrate=False, **sections))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,14 +110,16 @@ def _compare(config: CompareConfig) -> int:
     return 0
 
 
-def _kept(fit: FitConfig, data: Data) -> dict:
+def _kept(fit: ResolvedConfig, data: Data) -> dict:
     """The settings that all trainings share; files by what is in them, wherever they stand."""
     kept = {name: value for name, value in settings(fit).items() if name not in ("out", *START_FLAGS)}
     files = {part: origin["sha256"] or origin["name"] for part, origin in data.origins.items()}
     return {**kept, "data": kept["data"] | files}
 
 
-def _compared(config: CompareConfig, fit: FitConfig, data: Data, place: Workplace, scratch: Path) -> dict:
+def _compared(
+    config: CompareConfig, fit: ResolvedConfig, data: Data, place: Workplace, scratch: Path
+) -> dict:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()

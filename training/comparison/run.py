@@ -16,7 +16,7 @@ from training.comparison.existing_runs import run_result
 from training.comparison.folder import Workplace
 from training.comparison.latency import Caller, latencies, linear_caller, model_caller
 from training.comparison.scoring import reference_of, scored
-from training.config.config import FitConfig
+from training.config.config import ResolvedConfig
 from training.config.encoder_shape import encoder_config
 from training.data.inputs import Inputs, make_inputs
 from training.data.load import Data
@@ -48,7 +48,7 @@ class Wanted:
 
 
 def compare(
-    expected: Wanted, config: FitConfig, data: Data, place: Workplace, scratch: Path
+    expected: Wanted, config: ResolvedConfig, data: Data, place: Workplace, scratch: Path
 ) -> dict[str, Any]:
     """Trains, judges and times all that are wanted; what is kept in the workplace is not trained again.
 
@@ -85,7 +85,7 @@ def _many_models() -> Iterator[None]:
 
 
 def _compared(
-    expected: Wanted, config: FitConfig, data: Data, place: Workplace, scratch: Path
+    expected: Wanted, config: ResolvedConfig, data: Data, place: Workplace, scratch: Path
 ) -> dict[str, Any]:
     bundles = {_run_name(path, expected.runs): (path, Bundle.load(path)) for path in expected.runs}
     inputs = make_inputs(config.text, data.parts, scratch, data.task)
@@ -122,7 +122,7 @@ def _trained(
     shape: Shape,
     target: int,
     rates: Sequence[float],
-    config: FitConfig,
+    config: ResolvedConfig,
     data: Data,
     inputs: Inputs,
     place: Workplace,

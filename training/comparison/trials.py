@@ -12,7 +12,7 @@ import numpy as np
 from training.baselines.text_linear import fit_baseline
 from training.comparison.candidates import HEADS, CandidateTask, Shape, build, level_size
 from training.comparison.folder import Workplace
-from training.config.config import FitConfig
+from training.config.config import ResolvedConfig
 from training.data.inputs import Inputs
 from training.data.load import Data
 from training.engine.trainer import train
@@ -25,7 +25,7 @@ def level(name: str, shape: Shape, target: int) -> int:
 
 
 def tried(
-    name: str, size: int, rate: float, config: FitConfig, data: Data, inputs: Inputs, place: Workplace
+    name: str, size: int, rate: float, config: ResolvedConfig, data: Data, inputs: Inputs, place: Workplace
 ) -> dict[str, Any]:
     """One training of a candidate and its answers to the test rows, which nobody looks at before the rate is chosen.
 

@@ -1,4 +1,4 @@
-"""Everything a fit can be told. The string under each field is its help on the command line."""
+"""Training configuration. The string under each field is its help text on the command line."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from kmha.config import Activation, Norm, Positions
+from kmha.pretrained.checkpoint import Checkpoint
 from kmha.text.vocabulary import Tokenization
 from training.cli.bounds import Count, NotNegative, OpenShare, Positive, Probability, Range
 from training.tasks.classify.settings import ClassifySettings
@@ -19,219 +20,219 @@ BATCH_ROWS = 64
 
 @dataclass(frozen=True)
 class DataSection:
-    """Where the rows come from. Without train and tfds: the sample that an installed package carries."""
+    """Input data. Without --data.train and --data.tfds: the sample of an installed package."""
 
     train: Path | None = None
-    """Training rows: .csv, .tsv, .jsonl, of sentences .conll, .conllu, .bio or .iob, of texts alone .txt; also .gz."""
+    """Training rows: .csv, .tsv, .jsonl; for tagging .conll, .conllu, .bio, .iob; for texts alone .txt; also .gz."""
     validation: Path | None = None
-    """Validation rows; without it a share of the training rows is held out."""
+    """Validation rows. Default: a fraction of the training rows is held out."""
     test: Path | None = None
-    """Test rows, read once at the end."""
+    """Test rows, evaluated once after training."""
     text_column: str = ""
-    """Column of the text, or of the first of a pair; empty: text, of pairs text_a, of sentences words (CoNLL: 1)."""
+    """Column of the text. Default: text; for pairs text_a; for tagging words (CoNLL: column 1)."""
     text_b_column: str = ""
-    """Column of the second text of a pair; empty: text_b."""
+    """Column of the second text of a pair. Default: text_b."""
     label_column: str = ""
-    """Column of the label; empty: label, or labels for several to a row, of sentences tags (CoNLL: the last)."""
+    """Column of the label. Default: label; for multi-label rows labels; for tagging tags (CoNLL: the last column)."""
     label_separator: str = "|"
-    """What stands between the labels of a row that has several."""
+    """Separates the labels of a multi-label row."""
     query_column: str = ""
-    """Column of the name of the query that a pair belongs to; empty: query_id, where there is one."""
+    """Column of the query id of a pair. Default: query_id, if the file has it."""
     validation_fraction: OpenShare = 0.1
-    """Share of the training rows held out where no validation rows are given; see large_rows."""
+    """Fraction of the training rows to hold out if there is no --data.validation; see --data.large-rows."""
     large_rows: Count = 500_000
-    """More rows to train on than this are cut into tokens a part at a time while training goes on; the vocabulary is
-    learnt from a tenth as many, and as many are held out as of this number."""
+    """Above this number of training rows, rows are tokenized in parts during training. The vocabulary is then learned
+    from a tenth of this number, and the held-out fraction is a fraction of this number."""
     sample: Literal["auto", "reviews", "pos"] = "auto"
-    """The sample used when no rows are given (extra: samples): reviews with labels, or, for tags, parts of speech."""
+    """Sample data without --data.train (extra: samples): reviews with labels, or part-of-speech tags."""
     tfds: str = ""
-    """Name of a TensorFlow data set to use instead of files (extra: tfds)."""
+    """TensorFlow Datasets name, instead of files (extra: tfds)."""
     tfds_dir: Path | None = None
-    """Folder of prepared TensorFlow data sets."""
+    """Folder of the prepared TensorFlow Datasets."""
     tfds_test: str = "test"
-    """Its split of test rows; empty: none."""
+    """Test split of the --data.tfds data set; empty: none."""
 
 
 @dataclass(frozen=True)
 class TextSection:
-    """How strings become tokens."""
+    """Tokenization."""
 
     tokenization: Tokenization | None = None
-    """wordpiece splits Chinese characters and rare words; char and word do what they say; None: wordpiece."""
+    """Tokens: WordPiece subwords, characters or words. Default: wordpiece, or as in the checkpoint."""
     vocabulary: Path | None = None
-    """A vocab.txt to use instead of learning one from the training rows."""
+    """A vocab.txt file. Default: the vocabulary is learned from the training rows."""
     prune: bool = False
-    """Leave out what of the vocabulary the training texts lack; their characters stay."""
+    """Remove tokens that do not occur in the training texts from the vocabulary; single characters are retained."""
     vocabulary_size: int = 16_000
-    """Most tokens of a learnt vocabulary."""
+    """Maximum size of a learned vocabulary."""
     min_frequency: Count = 2
-    """Rarer tokens are not learnt."""
+    """Minimum number of occurrences of a token in a learned vocabulary."""
     lower_case: bool | None = None
-    """Lower-case and strip accents; None: yes, but not for tags, where names are told by their case."""
+    """Lower-case texts and strip accents. Default: on, except for tagging, where case marks names."""
     max_length: Annotated[int, Range(at_least=3)] = 256
-    """Longest sequence in tokens, the two special ones included; the rest is cut and counted."""
+    """Maximum sequence length in tokens, with [CLS] and [SEP]; longer texts are truncated and counted."""
 
 
 @dataclass(frozen=True)
 class EncoderSection:
-    """Shape of the encoder, see kmha.config.EncoderConfig, and what it starts from, whose shape None then means."""
+    """Encoder architecture (kmha.config.EncoderConfig). With --encoder.pretrained, unset values are the checkpoint's."""
 
     pretrained: str = ""
-    """Where it starts from: minilm (extra: minilm), a published BERT's folder or name, or a run folder; empty: anew."""
+    """Initial weights: minilm (extra: minilm), folder or name of a published BERT, or a run folder. Default: random."""
     size: Literal["", "tiny", "mini", "small"] = ""
-    """Named shape: tiny 2 layers of 128, mini 4 of 256, small 4 of 512; heads of 64; empty: the numbers below."""
+    """Named shape: tiny (2 layers of 128), mini (4 of 256) or small (4 of 512), heads of 64. Default: values below."""
     hidden_dim: int | None = None
-    """Size of every token's vector; None: 128."""
+    """Size of the token vectors. Default: 128."""
     num_layers: int | None = None
-    """Encoder blocks; None: 2. With fewer than the checkpoint has, some of its blocks are taken."""
+    """Number of encoder blocks. Default: 2. Fewer than in the checkpoint: evenly spaced blocks of it."""
     num_heads: int | None = None
-    """Attention heads of a block; None: 4."""
+    """Attention heads per block. Default: 4."""
     head_dim: int | None = None
-    """Size of a head; None: hidden_dim / num_heads."""
+    """Size of a head. Default: hidden_dim / num_heads."""
     intermediate_dim: int | None = None
-    """Inner size of the feed-forward network; None: 512."""
+    """Inner size of the feed-forward network. Default: 512."""
     positions: Positions | None = None
-    """How order enters; None: learned, for tags rotary."""
+    """Position encoding. Default: learned; for tagging rotary."""
     norm: Norm | None = None
-    """Where layer normalisation stands, None: pre; post is the form of 2017 and of BERT."""
+    """Layer normalization before (pre) or after (post, as in BERT) each sublayer. Default: pre."""
     activation: Activation | None = None
-    """Of the feed-forward network; None: gelu, the exact one."""
+    """Activation of the feed-forward network. Default: gelu (exact)."""
     dropout: float | None = None
-    """Probability of dropping a value; None: 0.3, for tags of single characters 0.05, of a checkpoint 0.1."""
+    """Dropout probability. Default: 0.3; for character tagging 0.05; with a checkpoint 0.1."""
     attention_dropout: float = 0.1
-    """Probability of dropping an attention weight."""
+    """Dropout probability of attention weights."""
     attention_window: Annotated[int | None, Range(at_least=1)] = None
-    """How many tokens before and behind itself a token sees; None: all of the text, of a checkpoint as it does."""
+    """Local attention: tokens on each side that a token attends to. Default: all, or as in the checkpoint."""
     attention_globals: Annotated[int | None, Range(at_least=0)] = None
-    """With a window, how many first tokens see all and are seen by all; None: 1, the [CLS]."""
+    """Local attention: number of first tokens with global attention. Default: 1, the [CLS] token."""
     token_dropout: float | None = None
-    """Probability of replacing a token by [UNK] in training; None: 0.3 or 0.4, for tags 0.2 or 0.05."""
+    """Probability of replacing a token by [UNK] in training. Default: 0.3 or 0.4; for tagging 0.2 or 0.05."""
     ngram_buckets: int | None = None
-    """Rows of each hashed n-gram table, best a prime; 0: none; None: 131071, of a checkpoint its own. N-grams decide
-    on small data; a checkpoint that has none may get some."""
+    """Rows of each hashed n-gram table, best a prime; 0: no n-grams. Default: 131071, or as in the checkpoint. N-grams
+    improve accuracy most on small data; they can be added to a checkpoint without n-grams."""
     ngram_dim: int | None = None
-    """Size of an n-gram's vector; None: 64."""
+    """Size of the n-gram vectors. Default: 64."""
     ngram_orders: tuple[int, ...] | None = None
-    """The n of each n-gram table; None: 2 and 3."""
+    """The n of each n-gram table. Default: 2 3."""
     vectors: Path | None = None
-    """Word vectors (word2vec or GloVe text form) that start the token embedding."""
+    """Word vectors (word2vec or GloVe text format) that initialize the token embedding."""
 
 
 @dataclass(frozen=True)
 class FinetuneSection:
-    """How an encoder that knows something already is trained on; counted from the embedding up."""
+    """Fine-tuning of a pretrained encoder; layers are counted from the embedding up."""
 
     layer_decay: Annotated[float | None, Range(above=0, at_most=1)] = None
-    """Rate of a block over that of the block above it; None: 1, of a checkpoint 0.9."""
+    """Learning rate of a block relative to the block above it. Default: 1; with a checkpoint 0.9."""
     head_factor: Annotated[float | None, Range(above=0)] = None
-    """Rate of what is not of the encoder over the encoder's; None: 1, of a checkpoint 5."""
+    """Learning rate of the layers above the encoder relative to the encoder. Default: 1; with a checkpoint 5."""
     frozen_layers: Annotated[int, Range(at_least=0)] = 0
-    """Lowest blocks that stay as they are, the embedding with them."""
+    """Number of lowest blocks to freeze, together with the embedding."""
     head_fraction: Probability = 0.0
-    """Share of all steps in which only what is above the encoder moves."""
+    """Fraction of all steps in which only the layers above the encoder are trained."""
     unfreeze_fraction: Probability = 0.0
-    """Share of all steps over which the blocks begin to move one by one, the highest first; 0: all at once."""
+    """Fraction of all steps over which the blocks are unfrozen one by one, highest first; 0: all at once."""
 
 
 @dataclass(frozen=True)
 class OptimizerSection:
-    """AdamW, its learning rate's course, and what happens to gradients and weights around it."""
+    """AdamW optimizer, learning rate schedule, gradient clipping and weight averaging."""
 
     learning_rate: Annotated[float | None, Range(above=0)] = None
-    """The highest rate; None: 0.001, for fewer than 5,000 training pairs 0.0003; of a checkpoint 0.0002 or 0.00008."""
+    """Peak learning rate. Default: 0.001; under 5,000 pairs 0.0003; with a checkpoint 0.0002, for pairs 0.00008."""
     embedding_rate: Annotated[float | None, Range(above=0)] = None
-    """Rate of the embedding tables over that of the rest; None: 4 with several labels a row, else 1."""
+    """Learning rate of the embedding tables relative to the rest. Default: 4 for multi-label rows, else 1."""
     weight_decay: NotNegative = 0.01
-    """Share of a weight lost each step, times the rate; biases and norms lose none."""
+    """Decoupled weight decay; biases and normalization weights have none."""
     warmup_fraction: Annotated[float, Range(at_least=0, at_most=1)] = 0.1
-    """Share of all steps in which the rate rises."""
+    """Fraction of all steps in which the learning rate rises linearly."""
     decay: Literal["linear", "cosine", "constant"] = "linear"
-    """How the rate falls after that."""
+    """Learning rate schedule after the warmup."""
     clip_norm: NotNegative = 1.0
-    """Largest global norm of a gradient; 0: no clipping."""
+    """Maximum global norm of the gradients; 0: no clipping."""
     accumulation_steps: Count = 1
-    """Batches of one optimizer step."""
+    """Number of batches per optimizer step."""
     ema_decay: Probability = 0.999
-    """Decay of the moving average of weights that is judged and kept; 0: none."""
+    """Decay of the moving average of the weights, which is evaluated and saved; 0: no averaging."""
 
 
 @dataclass(frozen=True)
 class TrainSection:
-    """How long, and how much at once."""
+    """Epochs, batches, seed and checkpoints."""
 
     epochs: Annotated[int, Range(at_least=0)] = 0
-    """Passes over the training rows at most; 0: as many as make about 1,200 batches, from 3 to 20."""
+    """Maximum number of epochs; 0: about 1,200 batches in all, from 3 to 20 epochs."""
     patience: Count = 2
-    """Epochs without a better validation metric before training ends."""
+    """Early stopping: epochs without a better validation metric."""
     batch_tokens: Count = 2048
-    """Padded tokens of a batch at most."""
+    """Maximum number of padded tokens in a batch."""
     batch_rows: Annotated[int | None, Range(at_least=1)] = None
-    """Rows of a batch at most; None: 64, of an encoder that starts from a checkpoint 32."""
+    """Maximum number of rows in a batch. Default: 64; with a checkpoint 32."""
     buckets: Count = 8
-    """Padded lengths to compute at most."""
+    """Maximum number of length buckets (padded sequence lengths)."""
     jit: Literal["auto", "on", "off"] = "auto"
-    """Whether XLA compiles forward and backward; auto: on GPUs."""
+    """Compile the training step with XLA; auto: on GPUs."""
     seed: Annotated[int, Range(at_least=0, below=2**32)] = 0
-    """Of the split, the weights, the order of rows and dropout."""
+    """Random seed of the split, the initial weights, the order of rows and dropout."""
     checkpoint_minutes: NotNegative = 10.0
-    """Time between checkpoints, from which --resume goes on after a kill."""
+    """Minutes between checkpoints for --resume."""
     checkpoint_steps: Annotated[int, Range(at_least=0)] = 0
-    """Optimizer steps between checkpoints, where the time has not come before; 0: by time alone."""
+    """Optimizer steps between checkpoints, in addition to --train.checkpoint-minutes; 0: by time alone."""
     checkpoints_kept: Count = 2
-    """Checkpoints that stay; where the newest is damaged --resume takes the one before it."""
+    """Number of checkpoints to keep; if the newest is damaged, --resume uses the one before it."""
 
 
 @dataclass(frozen=True)
 class DistillSection:
-    """Learning from the answers of another run beside the labels; see docs/how-to/distill.md."""
+    """Knowledge distillation from another run; see docs/how-to/distill.md."""
 
     teacher: Path | None = None
-    """Run folder of a model of the same task and labels, from whose answers to learn."""
+    """Run folder of the teacher: a model of the same task and labels."""
     temperature: Positive = 2.0
-    """Softens both models' answers before they are compared, so that what the teacher rules out says something too."""
+    """Temperature that softens the predictions of teacher and student."""
     weight: Annotated[float, Range(at_least=0, at_most=1)] = 0.9
-    """Share of the loss that is the teacher's; the rest is that of the labels."""
+    """Weight of the teacher's loss; the loss of the labels has the rest."""
     hidden_states: NotNegative = 0.0
-    """Weight of the distance to the teacher's vectors of tokens; needs texts cut as by the teacher."""
+    """Weight of the distance to the teacher's token vectors; needs the teacher's tokenization."""
     attention: NotNegative = 0.0
-    """Weight of the distance to the teacher's attention weights; needs texts cut as by the teacher."""
+    """Weight of the distance to the teacher's attention weights; needs the teacher's tokenization."""
     texts: Path | None = None
-    """More texts without labels: .txt, one a line (of pairs a tab between), or a table as the training rows."""
+    """More texts without labels: .txt with one text per line (pairs: tab-separated), or a table like --data.train."""
     cache: Path | None = None
-    """Folder that keeps the teacher's answers for other runs with the same teacher and texts."""
+    """Folder that caches the teacher's predictions for other runs with the same teacher and texts."""
 
 
 @dataclass(frozen=True)
 class FitConfig:
-    """Trains a model from a file of examples and writes it, with its scores, to a run folder.
+    """Trains a model from a file of examples and writes the model and its scores to a run folder.
 
-    Settings come from the defaults, then the --config file, then flags.
+    Flags override the --config file, which overrides the defaults.
     """
 
     config: Path | None = None
-    """TOML file of settings, in sections as below."""
+    """TOML file of settings, with the sections below."""
     task: Literal["classify", "match", "tag", "masked-lm"] = "classify"
-    """What to learn: the labels of texts, the scores of pairs, the tags of words, or texts alone (masked-lm)."""
+    """Task: labels of texts (classify), scores of pairs (match), tags of words (tag), or pretraining (masked-lm)."""
     out: Path | None = None
-    """Run folder to write; default: runs/ and the name of the data."""
+    """Run folder to write. Default: runs/NAME, with the name of the data."""
     overwrite: bool = False
-    """Replace a run that stands there."""
+    """Replace an existing run folder."""
     resume: bool = False
-    """Go on with an interrupted run of the same settings."""
+    """Resume an interrupted run with the same settings."""
     resume_or_begin: bool = False
-    """Go on where an interrupted run stands, else begin: one command for the first start and every restart."""
+    """Resume if there is an interrupted run, else start a new one: one command for the first start and all restarts."""
     baseline: bool = True
     """Also train the linear baseline on the same rows."""
     calibrate: bool = True
-    """Divide the logits by a temperature found on validation rows, so that probabilities mean what they say."""
+    """Calibrate the probabilities by a temperature fitted on the validation rows."""
     report: bool = True
-    """Write report.html and report.md into the run: scores, pictures, and rows to read with their texts."""
+    """Write report.html and report.md into the run: scores, figures and example rows."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Number format of the computation; weights stay float32."""
+    """Compute dtype; weights stay float32."""
     strategy: Literal["auto", "one", "mirrored"] = "auto"
-    """One device, or all GPUs (else all virtual CPUs) together; auto uses all GPUs."""
+    """One device (one) or all GPUs (mirrored; without GPUs all virtual CPUs); auto: all GPUs."""
     tensorboard: bool = False
-    """Write logs for TensorBoard (extra: tensorboard)."""
+    """Write TensorBoard logs (extra: tensorboard)."""
     data: DataSection = field(default_factory=DataSection)
     text: TextSection = field(default_factory=TextSection)
     encoder: EncoderSection = field(default_factory=EncoderSection)
@@ -245,7 +246,7 @@ class FitConfig:
     distill: DistillSection = field(default_factory=DistillSection)
 
     def out_folder(self) -> Path:
-        """The run folder, given or derived from the data's name."""
+        """The run folder: --out, or one named after the data."""
         if self.out is not None:
             return self.out
         if self.data.train is not None:
@@ -255,25 +256,36 @@ class FitConfig:
         return Path("runs") / name
 
 
+@dataclass(frozen=True)
+class ResolvedConfig(FitConfig):
+    """A `FitConfig` after `resolve_config`: every default that does not depend on the data is filled in."""
+
+    checkpoint: Checkpoint | None = field(default=None, compare=False)
+    """The checkpoint that --encoder.pretrained names; not a setting."""
+
+
 def task_section(config: FitConfig) -> TaskSettings:
-    """The settings of the task that --task names."""
+    """The settings section of the task."""
     return getattr(config, config.task.replace("-", "_"))
 
 
 def sample_name(config: FitConfig) -> str:
-    """The sample of a config: the one named, or the one its task can learn from."""
+    """The sample data set: the one in the settings, or that of the task."""
     if config.data.sample != "auto":
         return config.data.sample
     return "pos" if config.task == "tag" else "reviews"
 
 
 def settings(config: FitConfig) -> dict[str, Any]:
-    """A config as nested plain values for TOML: no None, no --config, paths as strings."""
+    """A config as nested plain values for TOML: without None and --config, paths as strings."""
+    no_settings = ("config", "checkpoint")
 
     def plain(value: Any) -> Any:
         if dataclasses.is_dataclass(value):
             fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-            return {name: item for name, item in fields.items() if item is not None and name != "config"}
+            return {
+                name: item for name, item in fields.items() if item is not None and name not in no_settings
+            }
         if isinstance(value, Path):
             return str(value)
         return list(value) if isinstance(value, tuple) else value

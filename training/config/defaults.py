@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from training.config.config import BATCH_ROWS, FitConfig
-from training.config.encoder_shape import with_shape, with_size
+from training.cli.bounds import check_ranges
+from training.config.config import BATCH_ROWS, FitConfig, ResolvedConfig
+from training.config.encoder_shape import resolve_shape
 from training.tasks.match.settings import MatchSettings
 from training.tasks.protocol import Defaults, Task
 
@@ -22,13 +23,17 @@ LAYER_DECAY, HEAD_FACTOR = 0.9, 5.0
 LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 
 
-def resolve_task_defaults(config: FitConfig) -> FitConfig:
-    """The settings with those filled in that were left to the task, or to the size's name.
+def resolve_config(config: FitConfig) -> ResolvedConfig:
+    """Fills in all defaults that do not depend on the data: those of the task, the named size and the checkpoint.
+
+    A job calls this once, at its start, and passes the result on. A resolved config stays as it is.
 
     Raises:
-        InputError: A number contradicts the size.
+        InputError: A setting is out of its range or contradicts the size or the checkpoint, or the checkpoint
+            cannot be used; the message names the flag.
     """
-    config = with_shape(dataclasses.replace(config, encoder=with_size(config.encoder)))
+    check_ranges(config)
+    config = resolve_shape(config)
     text, encoder = config.text, config.encoder
     tags = config.task == "tag"
     if config.train.batch_rows is None:
@@ -53,17 +58,17 @@ def _resolve_pair_defaults(match: MatchSettings) -> MatchSettings:
     )
 
 
-def resolve_defaults(
-    config: FitConfig, task: Task, lengths: np.ndarray, batches: int, pairs: int = 0
-) -> FitConfig:
-    """The settings with those filled in that were left to the data.
+def resolve_data_defaults(
+    config: ResolvedConfig, task: Task, lengths: np.ndarray, batches: int, pairs: int = 0
+) -> ResolvedConfig:
+    """Fills in the defaults that depend on the data: epochs, dropout, token dropout and learning rates.
 
     Args:
-        config: All settings.
-        task: Knows what it usually takes.
+        config: The result of `resolve_config`.
+        task: The task, after all rows have been read.
         lengths: Tokens of each training text, integers [R].
-        batches: Of one epoch.
-        pairs: Training rows, where they are pairs; else 0.
+        batches: Batches of one epoch.
+        pairs: Number of training rows if they are pairs; else 0.
     """
     if config.encoder.pretrained:
         config = _resolve_checkpoint_defaults(config, task.defaults, batches)
@@ -84,7 +89,7 @@ def resolve_defaults(
     return dataclasses.replace(config, train=train, encoder=encoder, optimizer=optimizer)
 
 
-def _resolve_checkpoint_defaults(config: FitConfig, defaults: Defaults, batches: int) -> FitConfig:
+def _resolve_checkpoint_defaults(config: ResolvedConfig, defaults: Defaults, batches: int) -> ResolvedConfig:
     """The settings under which what an encoder knows is kept while it learns more."""
 
     def filled(section, **values):

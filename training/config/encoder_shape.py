@@ -7,7 +7,7 @@ from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.pretrained.checkpoint import Checkpoint, shorten_config
 from kmha.pretrained.sources import find_checkpoint
-from training.config.config import EncoderSection, FitConfig, TextSection
+from training.config.config import EncoderSection, FitConfig, ResolvedConfig, TextSection
 
 # Of an encoder that starts from nothing.
 DEFAULT_SHAPE: dict[str, Any] = {
@@ -29,8 +29,10 @@ _FREE = ("attention_window", "attention_globals")
 _OF_NGRAMS = ("ngram_buckets", "ngram_dim", "ngram_orders")
 
 
-def checkpoint_of(config: FitConfig) -> Checkpoint | None:
-    """The checkpoint that the encoder starts from, or None; raises InputError where it cannot be used."""
+def _find_checkpoint(config: FitConfig) -> Checkpoint | None:
+    """The checkpoint that --encoder.pretrained names."""
+    if isinstance(config, ResolvedConfig):
+        return config.checkpoint
     name = config.encoder.pretrained
     if not name:
         return None
@@ -40,21 +42,23 @@ def checkpoint_of(config: FitConfig) -> Checkpoint | None:
         raise InputError(f"--encoder.pretrained {error}") from None
 
 
-def has_new_ngrams(config: FitConfig) -> bool:
-    """Whether n-grams, of settings whose shape is filled in, start from nothing beside a checkpoint without."""
-    checkpoint = checkpoint_of(config)
+def has_new_ngrams(config: ResolvedConfig) -> bool:
+    """Whether the encoder starts from a checkpoint without n-grams and gets n-grams that are trained from scratch."""
+    checkpoint = config.checkpoint
     return (
         checkpoint is not None and not checkpoint.config.ngram_buckets and bool(config.encoder.ngram_buckets)
     )
 
 
-def with_shape(config: FitConfig) -> FitConfig:
-    """The settings with the shape of the encoder and the way texts are cut filled in.
+def resolve_shape(config: FitConfig) -> ResolvedConfig:
+    """Fills in the shape of the encoder and, from a checkpoint, the tokenization.
 
     Raises:
-        InputError: The checkpoint cannot be used, or a setting contradicts it.
+        InputError: The checkpoint cannot be used, or a setting contradicts it or the named size.
     """
-    checkpoint = checkpoint_of(config)
+    checkpoint = _find_checkpoint(config)
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(FitConfig)}
+    config = ResolvedConfig(**{**values, "encoder": resolve_size(config.encoder)}, checkpoint=checkpoint)
     if checkpoint is None:
         return dataclasses.replace(config, encoder=_filled(config.encoder, DEFAULT_SHAPE))
     for flag, given in (
@@ -72,11 +76,11 @@ def with_shape(config: FitConfig) -> FitConfig:
     return dataclasses.replace(config, encoder=_filled(config.encoder, shape), text=text)
 
 
-def encoder_config(config: FitConfig, vocabulary_size: int, unknown_id: int) -> EncoderConfig:
+def encoder_config(config: ResolvedConfig, vocabulary_size: int, unknown_id: int) -> EncoderConfig:
     """The encoder that the settings describe.
 
     Args:
-        config: All settings, the shape filled in.
+        config: The result of `resolve_config`.
         vocabulary_size: Tokens of the vocabulary.
         unknown_id: Id of its [UNK].
 
@@ -91,7 +95,7 @@ def encoder_config(config: FitConfig, vocabulary_size: int, unknown_id: int) -> 
     if section["attention_globals"] is None:
         section["attention_globals"] = DEFAULT_SHAPE["attention_globals"]
     section |= {"vocabulary_size": vocabulary_size, "max_length": config.text.max_length}
-    checkpoint = checkpoint_of(config)
+    checkpoint = config.checkpoint
     if checkpoint is None:
         return EncoderConfig(unknown_id=unknown_id, **section)
     shape = shorten_config(checkpoint.config, section["num_layers"])
@@ -134,7 +138,7 @@ def _text(config: FitConfig, checkpoint: Checkpoint) -> TextSection:
     return dataclasses.replace(text, tokenization=checkpoint.tokenization, lower_case=checkpoint.lower_case)
 
 
-def with_size(encoder: EncoderSection) -> EncoderSection:
+def resolve_size(encoder: EncoderSection) -> EncoderSection:
     """The section with the numbers that its size stands for.
 
     Raises:

@@ -21,10 +21,9 @@ from kmha.errors import InputError
 from kmha.features import MIN_WINDOW_LENGTH
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
-from training.cli.bounds import check_ranges
 from training.config.config import DistillSection, FitConfig, task_section
-from training.config.defaults import resolve_task_defaults
-from training.config.encoder_shape import checkpoint_of, encoder_config
+from training.config.defaults import resolve_config
+from training.config.encoder_shape import encoder_config
 from training.tasks.classify.settings import TEXT
 from training.tasks.match.rows import LABEL, TEXT_A, TEXT_B
 from training.tasks.match.settings import BM25, NONE
@@ -138,8 +137,7 @@ def check_settings(config: FitConfig) -> None:
         InputError: A setting is out of its range or contradicts another, or a file is not what it must be;
             the message names the flag.
     """
-    check_ranges(config)
-    config = resolve_task_defaults(config)
+    config = resolve_config(config)
     if not config.data.label_separator:
         raise InputError("--data.label-separator: expected a character or more, got none")
     _check_columns(config)
@@ -157,7 +155,7 @@ def check_settings(config: FitConfig) -> None:
             "--text.prune: expected --text.vocabulary or --encoder.pretrained beside it, got none"
         )
     # The largest vocabulary that may be learnt stands for the one that will be.
-    given, checkpoint = config.text.vocabulary, checkpoint_of(config)
+    given, checkpoint = config.text.vocabulary, config.checkpoint
     known = checkpoint.vocabulary if checkpoint else None if given is None else Vocabulary.read(given)
     size = config.text.vocabulary_size if known is None else len(known)
     if size <= len(SPECIAL_TOKENS) and known is None:

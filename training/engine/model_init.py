@@ -15,8 +15,8 @@ from kmha.pretrained.checkpoint import Checkpoint
 from kmha.pretrained.weights import assign_weights
 from kmha.text.vocabulary import Vocabulary
 from kmha.text.word_vectors import assign_vectors, read_vectors
-from training.config.config import FitConfig
-from training.config.encoder_shape import checkpoint_of, encoder_config
+from training.config.config import ResolvedConfig
+from training.config.encoder_shape import encoder_config
 from training.data.inputs import Source
 from training.tasks.protocol import Task
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("kmha")
 
 
 def build_initial_model(
-    config: FitConfig, task: Task, source: Source, preprocessor: Any, labels: Sequence[str]
+    config: ResolvedConfig, task: Task, source: Source, preprocessor: Any, labels: Sequence[str]
 ) -> Any:
     """Builds the model that a fit begins with.
 
@@ -44,7 +44,7 @@ def build_initial_model(
         for name, part in parts.items()
     }
     model = task.build(encoders, labels)
-    checkpoint = checkpoint_of(config)
+    checkpoint = config.checkpoint
     if checkpoint is not None:
         _put_checkpoint(model, checkpoint, next(iter(parts.values())).vocabulary)
     knows_ngrams = checkpoint is not None and bool(checkpoint.config.ngram_buckets)

@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 from kmha.errors import InputError
-from training.config.config import FitConfig
-from training.config.defaults import LEARNING_RATE, resolve_defaults
+from training.config.config import FitConfig, ResolvedConfig
+from training.config.defaults import LEARNING_RATE, resolve_data_defaults
 from training.config.encoder_shape import has_new_ngrams
 from training.data.inputs import Inputs, Source
 from training.data.length_buckets import computed_share
@@ -38,7 +38,7 @@ logger = logging.getLogger("kmha")
 
 
 def train(
-    config: FitConfig,
+    config: ResolvedConfig,
     data: Data,
     inputs: Inputs,
     validation: Source,
@@ -77,7 +77,7 @@ def train(
     # Of large data all parts of an epoch are as long as the first, but for chance.
     batches = len(plans) * training_sets.per_epoch
     pairs = len(source.rows) if data.task.num_texts == 2 else 0
-    config = resolve_defaults(config, data.task, source.text_lengths, batches, pairs)
+    config = resolve_data_defaults(config, data.task, source.text_lengths, batches, pairs)
     rounds = config.train.epochs * training_sets.per_epoch
     with strategy.scope():
         if start is not None:
@@ -152,7 +152,7 @@ def _strategy(
 
 
 def _step_and_average(
-    config: FitConfig,
+    config: ResolvedConfig,
     task: Task,
     model: Any,
     trained: Any,
@@ -203,7 +203,7 @@ def _compiled(jit: str) -> bool:
 
 
 def _callbacks(
-    config: FitConfig, metric: str, batches: int, parts: int, folder: Path
+    config: ResolvedConfig, metric: str, batches: int, parts: int, folder: Path
 ) -> list[keras.callbacks.Callback]:
     callbacks: list[keras.callbacks.Callback] = [
         ProgressBar(batches * config.train.epochs, metric, parts),

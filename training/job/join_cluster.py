@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kmha.errors import InputError
 from kmha.quiet import import_tensorflow
-from training.config.config import FitConfig
+from training.config.config import FitConfig, ResolvedConfig
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.distributed.tf_config import TF_CONFIG, check_port_is_free, parse_tf_config, wait_for_workers
 from training.runs.run_folder import run_folder
@@ -58,7 +58,7 @@ def join_cluster(config: FitConfig) -> Iterator[Coordinator]:
         yield coordinators[0]
 
 
-def worker_config(config: FitConfig, coordinator: Coordinator) -> FitConfig:
+def worker_config(config: ResolvedConfig, coordinator: Coordinator) -> ResolvedConfig:
     """The settings of this worker: the chief says whether a run is gone on with, and alone writes where others read."""
     if coordinator.count == 1:
         return config

@@ -8,8 +8,8 @@ from typing import Any
 
 from kmha.quiet import import_tensorflow
 from training.cli.exceptions import NotChief
-from training.config.config import FitConfig, task_section
-from training.config.defaults import resolve_task_defaults
+from training.config.config import FitConfig, ResolvedConfig, task_section
+from training.config.defaults import resolve_config
 from training.config.validation import check_same_answers, check_settings
 from training.data.load import describe, load_data
 from training.distributed.coordinator import Coordinator
@@ -40,7 +40,7 @@ def fit(config: FitConfig) -> dict[str, Any] | None:
         CheckpointWriteError: A checkpoint could not be written; those before it stand.
         WorkerLost: Another worker is gone.
     """
-    config = resolve_task_defaults(config)
+    config = resolve_config(config)
     with join_cluster(config) as coordinator:
         check_settings(config)
         if coordinator.count > 1:
@@ -54,7 +54,7 @@ def fit(config: FitConfig) -> dict[str, Any] | None:
     return metrics
 
 
-def _fit(config: FitConfig, coordinator: Coordinator) -> dict[str, Any]:
+def _fit(config: ResolvedConfig, coordinator: Coordinator) -> dict[str, Any]:
     with worker_folder(config, coordinator) as folder, scratch_folder(folder) as scratch:
         started, cost = time.monotonic(), Cost()
         with cost.measure("data"), named(scratch):

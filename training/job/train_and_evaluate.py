@@ -13,8 +13,7 @@ import numpy as np
 from kmha.bundle.bundle import Bundle
 from training.baselines import text_linear as baseline
 from training.cli.exceptions import NotChief
-from training.config.config import FitConfig
-from training.config.encoder_shape import checkpoint_of
+from training.config.config import ResolvedConfig
 from training.data.inputs import Inputs, Source
 from training.data.large_data import Large
 from training.data.load import Data
@@ -87,7 +86,7 @@ class FitResult:
 
 
 def train_and_evaluate(
-    config: FitConfig,
+    config: ResolvedConfig,
     data: Data,
     scratch: Path,
     folder: Path,
@@ -113,7 +112,7 @@ def train_and_evaluate(
         NotChief: The model is trained, and another worker judges it.
     """
     keras.utils.set_random_seed(config.train.seed)
-    checkpoint = checkpoint_of(config)
+    checkpoint = config.checkpoint
     vocabulary = checkpoint.vocabulary if checkpoint else None
     with cost.measure("tokens"):
         large = Large(config.data.large_rows, config.train.seed)
@@ -206,7 +205,7 @@ def _evaluate(
     return decision, metrics, asked
 
 
-def _baseline(config: FitConfig, data: Data, inputs: Inputs, scores: dict[str, Any]) -> dict[str, Any]:
+def _baseline(config: ResolvedConfig, data: Data, inputs: Inputs, scores: dict[str, Any]) -> dict[str, Any]:
     """What the baseline is and scores on the judged rows; says how that compares with the model's scores."""
     task = data.task
     train, validation, evaluated = (

@@ -100,13 +100,13 @@ def trained_on(config: FitConfig, start: StartingModel, folder: Path, scratch: P
         Interrupted: Told to stop.
         TrainingDiverged: The loss left the numbers.
     """
-    from training.config.defaults import resolve_task_defaults
+    from training.config.defaults import resolve_config
     from training.data.load import describe, load_data
     from training.job.train_and_evaluate import train_and_evaluate
     from training.runtime.resource_usage import Cost
     from training.tasks.create import make_task
 
-    config = resolve_task_defaults(config)
+    config = resolve_config(config)
     data = load_data(config, make_task(config.task, task_section(config)), scratch)
     unknown = sorted(set(data.labels) - set(start.labels))
     if unknown:

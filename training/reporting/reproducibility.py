@@ -7,7 +7,7 @@ from typing import Any
 
 from training.cli.toml_file import table_flags
 from training.config.config import FitConfig, settings
-from training.config.defaults import resolve_task_defaults
+from training.config.defaults import resolve_config
 from training.reporting.blocks import Block, Code, Note, Table
 from training.reporting.report_data import ReportData
 
@@ -26,7 +26,7 @@ def rerun_command(config: FitConfig) -> str:
     config = dataclasses.replace(config, out=None, overwrite=False, resume=False)
     defaults = FitConfig(task=config.task)
     # A pretrained encoder changes some defaults, so all of its settings are listed.
-    defaults = defaults if config.encoder.pretrained else resolve_task_defaults(defaults)
+    defaults = defaults if config.encoder.pretrained else resolve_config(defaults)
     task = {} if config.task == FitConfig().task else {"task": config.task}
     flags = table_flags(task | _non_defaults(settings(config), settings(defaults)), FitConfig, "settings")
     return shlex.join(["python", "-m", "training.fit", *flags, "--out", "runs/again"])

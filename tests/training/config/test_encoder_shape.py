@@ -5,13 +5,12 @@ import pytest
 from kmha.errors import InputError
 from tests.bundles import make_bundle
 from training.config.config import EncoderSection, FitConfig, TextSection
-from training.config.defaults import resolve_task_defaults
+from training.config.defaults import resolve_config
 from training.config.encoder_shape import (
     DEFAULT_SHAPE,
-    checkpoint_of,
     encoder_config,
     has_new_ngrams,
-    with_shape,
+    resolve_shape,
 )
 from training.config.validation import check_settings
 from training.tasks.match.settings import MatchSettings
@@ -31,7 +30,7 @@ def starting_from(run, **values):
 
 
 def test_without_a_checkpoint_the_shape_is_the_usual_one():
-    section = with_shape(FitConfig(encoder=EncoderSection(hidden_dim=24))).encoder
+    section = resolve_shape(FitConfig(encoder=EncoderSection(hidden_dim=24))).encoder
     assert section.hidden_dim == 24
     assert all(
         getattr(section, name) == value for name, value in DEFAULT_SHAPE.items() if name != "hidden_dim"
@@ -39,59 +38,57 @@ def test_without_a_checkpoint_the_shape_is_the_usual_one():
 
 
 def test_the_shape_is_that_of_the_checkpoint(run):
-    config = resolve_task_defaults(starting_from(run))
+    config = resolve_config(starting_from(run))
     section = config.encoder
     assert (section.hidden_dim, section.num_layers, section.norm, section.ngram_buckets) == (16, 2, "post", 0)
     assert (config.text.tokenization, config.text.lower_case) == ("wordpiece", True)
-    checkpoint = checkpoint_of(config)
+    checkpoint = config.checkpoint
     assert checkpoint is not None
     encoder = encoder_config(config, len(checkpoint.vocabulary), unknown_id=1)
     assert (encoder.norm_epsilon, encoder.num_segments, encoder.max_length) == (1e-9, 2, 20)
 
 
 def test_settings_that_were_filled_in_can_be_given_again(run):
-    config = resolve_task_defaults(starting_from(run))
-    assert resolve_task_defaults(config) == config
+    config = resolve_config(starting_from(run))
+    assert resolve_config(config) == config
     check_settings(config)
 
 
 @pytest.mark.parametrize("task", ["classify", "match", "tag"])
 def test_tags_too_keep_the_positions_and_the_case_of_the_checkpoint(run, task):
-    config = resolve_task_defaults(dataclasses.replace(starting_from(run), task=task))
+    config = resolve_config(dataclasses.replace(starting_from(run), task=task))
     assert (config.encoder.positions, config.text.lower_case) == ("learned", True)
 
 
 def test_pairs_are_read_as_one_sequence_unless_told_otherwise(run):
     config = dataclasses.replace(starting_from(run), task="match")
-    match = resolve_task_defaults(config).match
+    match = resolve_config(config).match
     assert (match.form, match.overlap) == ("joint", False)
-    assert resolve_task_defaults(dataclasses.replace(config, match=MatchSettings(overlap=True))).match.overlap
-    assert (
-        resolve_task_defaults(dataclasses.replace(config, match=MatchSettings(form="bi"))).match.form == "bi"
-    )
-    assert resolve_task_defaults(FitConfig(task="match")).match.form is None
+    assert resolve_config(dataclasses.replace(config, match=MatchSettings(overlap=True))).match.overlap
+    assert resolve_config(dataclasses.replace(config, match=MatchSettings(form="bi"))).match.form == "bi"
+    assert resolve_config(FitConfig(task="match")).match.form is None
 
 
 def test_an_encoder_may_have_fewer_blocks(run):
-    assert with_shape(starting_from(run, num_layers=1)).encoder.num_layers == 1
+    assert resolve_shape(starting_from(run, num_layers=1)).encoder.num_layers == 1
 
 
 def test_an_encoder_may_have_ngrams_that_the_checkpoint_lacks(run):
-    config = resolve_task_defaults(starting_from(run, ngram_buckets=101))
+    config = resolve_config(starting_from(run, ngram_buckets=101))
     section = config.encoder
     assert (section.ngram_buckets, section.ngram_dim, section.ngram_orders) == (101, 64, (2, 3))
-    assert has_new_ngrams(config) and not has_new_ngrams(resolve_task_defaults(starting_from(run)))
-    assert resolve_task_defaults(config) == config
-    assert not has_new_ngrams(resolve_task_defaults(FitConfig()))
+    assert has_new_ngrams(config) and not has_new_ngrams(resolve_config(starting_from(run)))
+    assert resolve_config(config) == config
+    assert not has_new_ngrams(resolve_config(FitConfig()))
 
 
 def test_ngrams_of_the_checkpoint_stay_as_they_are(tmp_path):
     make_bundle(ngram_buckets=11).save(tmp_path / "run")
-    assert not has_new_ngrams(resolve_task_defaults(starting_from(tmp_path / "run")))
+    assert not has_new_ngrams(resolve_config(starting_from(tmp_path / "run")))
     with pytest.raises(
         InputError, match="--encoder.ngram-buckets: expected the 11 of --encoder.pretrained, got 13"
     ):
-        with_shape(starting_from(tmp_path / "run", ngram_buckets=13))
+        resolve_shape(starting_from(tmp_path / "run", ngram_buckets=13))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +106,7 @@ def test_ngrams_of_the_checkpoint_stay_as_they_are(tmp_path):
 )
 def test_a_shape_that_contradicts_the_checkpoint_is_refused(run, section, message):
     with pytest.raises(InputError) as caught:
-        with_shape(starting_from(run, **section))
+        resolve_shape(starting_from(run, **section))
     assert str(caught.value) == message
 
 
@@ -131,7 +128,7 @@ def test_a_shape_that_contradicts_the_checkpoint_is_refused(run, section, messag
 )
 def test_texts_cut_in_another_way_are_refused(run, text, message):
     with pytest.raises(InputError) as caught:
-        with_shape(dataclasses.replace(starting_from(run), text=TextSection(**{"max_length": 20, **text})))
+        resolve_shape(dataclasses.replace(starting_from(run), text=TextSection(**{"max_length": 20, **text})))
     assert str(caught.value) == message
 
 

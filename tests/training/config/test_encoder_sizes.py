@@ -3,8 +3,8 @@ import pytest
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from training.config.config import EncoderSection, FitConfig
-from training.config.defaults import resolve_task_defaults
-from training.config.encoder_shape import encoder_config, with_size
+from training.config.defaults import resolve_config
+from training.config.encoder_shape import encoder_config, resolve_size
 from training.config.validation import check_settings
 
 
@@ -14,16 +14,16 @@ from training.config.validation import check_settings
 def test_names_stand_for_published_shapes(size, shape):
     config = FitConfig(encoder=EncoderSection(size=size))
     check_settings(config)
-    encoder = encoder_config(resolve_task_defaults(config), 99, 1)
+    encoder = encoder_config(resolve_config(config), 99, 1)
     assert isinstance(encoder, EncoderConfig)
     assert (encoder.hidden_dim, encoder.num_layers, encoder.num_heads, encoder.intermediate_dim) == shape
     # What a run records makes the same run.
-    assert with_size(with_size(config.encoder)) == with_size(config.encoder)
+    assert resolve_size(resolve_size(config.encoder)) == resolve_size(config.encoder)
 
 
 def test_without_a_name_numbers_stay():
     encoder = EncoderSection(hidden_dim=24)
-    assert with_size(encoder) == encoder
+    assert resolve_size(encoder) == encoder
 
 
 @pytest.mark.parametrize(
@@ -43,5 +43,5 @@ def test_numbers_that_contradict_the_name_are_refused(values, message):
 
 
 def test_numbers_that_agree_with_the_name_are_taken():
-    encoder = with_size(EncoderSection(size="mini", hidden_dim=256, head_dim=64))
+    encoder = resolve_size(EncoderSection(size="mini", hidden_dim=256, head_dim=64))
     assert (encoder.num_layers, encoder.intermediate_dim) == (4, 1024)

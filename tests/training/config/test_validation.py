@@ -6,7 +6,7 @@ import pytest
 from kmha.errors import InputError
 from kmha.text.vocabulary import SPECIAL_TOKENS
 from training.config.config import DataSection, EncoderSection, FitConfig, TextSection, TrainSection
-from training.config.defaults import resolve_task_defaults
+from training.config.defaults import resolve_config
 from training.config.encoder_shape import encoder_config
 from training.config.validation import check_settings
 from training.tasks.match.settings import MatchSettings
@@ -128,7 +128,7 @@ def test_the_encoder_has_every_setting_of_its_section():
         hidden_dim=24, num_heads=2, norm="post", ngram_orders=(2,), vectors=Path("v.txt")
     )
     config = replace(FitConfig(encoder=section), text=TextSection(max_length=9))
-    encoder = encoder_config(resolve_task_defaults(config), vocabulary_size=77, unknown_id=4)
+    encoder = encoder_config(resolve_config(config), vocabulary_size=77, unknown_id=4)
     assert (encoder.vocabulary_size, encoder.unknown_id, encoder.max_length) == (77, 4, 9)
     assert (encoder.hidden_dim, encoder.norm, encoder.ngram_orders) == (24, "post", (2,))
 

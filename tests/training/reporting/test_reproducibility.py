@@ -5,7 +5,7 @@ import pytest
 
 from training.cli.parser import parse
 from training.config.config import FitConfig
-from training.config.defaults import resolve_task_defaults
+from training.config.defaults import resolve_config
 from training.reporting.reproducibility import rerun_command
 
 FLAGS = [
@@ -19,14 +19,14 @@ FLAGS = [
 
 @pytest.mark.parametrize("flags", FLAGS, ids=" ".join)
 def test_the_command_has_the_settings_of_the_run(flags):
-    config = resolve_task_defaults(parse(FitConfig, [*flags, "--out=runs/x", "--overwrite"], "fit"))
+    config = resolve_config(parse(FitConfig, [*flags, "--out=runs/x", "--overwrite"], "fit"))
     command = shlex.split(rerun_command(config))
     assert command[:3] == ["python", "-m", "training.fit"]
-    again = resolve_task_defaults(parse(FitConfig, command[3:], "fit"))
+    again = resolve_config(parse(FitConfig, command[3:], "fit"))
     assert again.out == Path("runs/again") and not again.overwrite
     for name, value in vars(config).items():
         assert name in ("out", "overwrite") or getattr(again, name) == value
 
 
 def test_defaults_are_not_listed():
-    assert rerun_command(resolve_task_defaults(FitConfig())) == "python -m training.fit --out runs/again"
+    assert rerun_command(resolve_config(FitConfig())) == "python -m training.fit --out runs/again"

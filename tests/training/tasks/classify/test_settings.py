@@ -6,7 +6,7 @@ from kmha.document_windows import WindowShape
 from kmha.errors import InputError
 from tests.bundles import make_bundle
 from training.config.config import EncoderSection, FitConfig, TextSection
-from training.config.defaults import resolve_task_defaults
+from training.config.defaults import resolve_config
 from training.config.validation import check_settings
 from training.tasks.classify.settings import ClassifySettings
 
@@ -50,20 +50,20 @@ def test_default_has_no_windows():
 @pytest.mark.parametrize(("window", "overlap"), [(256, 64), (8, 2), (4, 1), (3, 0)])
 def test_default_overlap_is_a_quarter_of_the_window(window, overlap):
     assert ClassifySettings(window=window).windows == WindowShape(window, overlap)
-    check_settings(resolve_task_defaults(settings(512, window=window)))
+    check_settings(resolve_config(settings(512, window=window)))
 
 
 def test_encoder_has_positions_for_one_window():
     from training.config.encoder_shape import encoder_config
 
-    config = resolve_task_defaults(settings(window=16))
+    config = resolve_config(settings(window=16))
     assert config.classify.encoder(encoder_config(config, 100, 1)).max_length == 16
 
 
 def test_window_must_fit_a_checkpoint_instead_of_the_text(tmp_path):
     make_bundle().save(tmp_path / "run")
     start = EncoderSection(pretrained=str(tmp_path / "run"))
-    check_settings(resolve_task_defaults(dataclasses.replace(settings(window=24), encoder=start)))
+    check_settings(resolve_config(dataclasses.replace(settings(window=24), encoder=start)))
     for given, message in (
         (
             {},
@@ -75,4 +75,4 @@ def test_window_must_fit_a_checkpoint_instead_of_the_text(tmp_path):
         ),
     ):
         with pytest.raises(InputError, match=message):
-            resolve_task_defaults(dataclasses.replace(settings(**given), encoder=start))
+            resolve_config(dataclasses.replace(settings(**given), encoder=start))
