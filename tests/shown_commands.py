@@ -178,17 +178,11 @@ def tiny_flags(module: str, arguments: list[str]) -> list[str]:
     return TINY
 
 
-def command_of(module: str) -> Any:
-    """Imports a command: a module, or a package with a `__main__`."""
-    command = importlib.import_module(module)
-    return importlib.import_module(f"{module}.__main__") if hasattr(command, "__path__") else command
-
-
 def parse_line(line: str) -> None:
     """Checks the flags of the commands of a line."""
     for stage in stages(line):
         if module := module_of(stage):
-            _parse(command_of(module), stage.words[3:], module)
+            _parse(command_module(module), stage.words[3:], module)
 
 
 def _parse(command: Any, arguments: list[str], module: str) -> None:
