@@ -1,7 +1,7 @@
 """The cores share each batch: each computes some of its rows, with as few threads an operation as leave it a core.
 
 Threads that share one small operation wait for one another for much of it; on two cores two halves of a batch, each
-with one thread, are computed in .74 to .82 of the time (docs/results.md, "Speed of learning").
+with one thread, are computed in .74 to .82 of the time (docs/results-appendix.md, "Training speed").
 """
 
 import contextlib
