@@ -1,8 +1,34 @@
-"""The one error that means "your input is wrong": commands print it in one line and exit with 2."""
+"""The error for unusable input, and the hint at similar names that ends its message."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Input that cannot be used.
+    """Input that cannot be used. Commands print the message and exit with status 2.
 
-    The message is one line. It names the file and line or the flag, what was wanted and what was given.
+    The message is one line: `FILE:LINE: expected X, got Y. HINT`, or the flag in place of the file.
     """
+
+
+def did_you_mean(name: str, known: Iterable[str], form: str = "{}") -> str:
+    """A hint to append to a message: "; did you mean NAME?"; empty if no known name is similar.
+
+    Args:
+        name: The unknown name, for example `--learning-rate`.
+        known: All names, for example `--optimizer.learning-rate`. Case is ignored, and only the parts after the last
+            dot are compared.
+        form: Format of a suggested name.
+    """
+    places: dict[str, list[str]] = {}
+    for each in known:
+        places.setdefault(_last_part(each), []).append(each)
+    similar = difflib.get_close_matches(_last_part(name), places, n=1, cutoff=0.65)
+    if not similar:
+        return ""
+    same_depth = [each for each in places[similar[0]] if each.count(".") == name.count(".")]
+    return f"; did you mean {' or '.join(map(form.format, same_depth or places[similar[0]]))}?"
+
+
+def _last_part(name: str) -> str:
+    return name.strip().removeprefix("--").replace("_", "-").casefold().rpartition(".")[2]

@@ -16,8 +16,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineState
 
 from export.batch.pipeline import BAD, GOOD, NAMESPACE, Batch, build
-from kmha.errors import InputError
-from training.cli.toml_file import did_you_mean
+from kmha.errors import InputError, did_you_mean
 
 _HERE = ("DirectRunner", "FnApiRunner")
 

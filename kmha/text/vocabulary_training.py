@@ -1,12 +1,11 @@
 """Builds a vocabulary from training texts."""
 
-import difflib
 import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from kmha.errors import InputError
+from kmha.errors import InputError, did_you_mean
 from kmha.text.vocabulary import (
     CHUNK_ROWS,
     CONTINUATION,
@@ -47,8 +46,7 @@ def train_vocabulary(
     if size <= len(SPECIAL_TOKENS):
         raise InputError(f"vocabulary size must be more than {len(SPECIAL_TOKENS)}, got {size}")
     if tokenization not in TOKENIZATIONS:
-        near = difflib.get_close_matches(str(tokenization), TOKENIZATIONS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(str(tokenization), TOKENIZATIONS)
         raise InputError(
             f"tokenization must be one of {', '.join(TOKENIZATIONS)}, got {tokenization!r}{hint}"
         )

@@ -17,10 +17,10 @@ from typing import TypeVar
 
 import tyro
 
-from kmha.errors import InputError
+from kmha.errors import InputError, did_you_mean
 from training.cli.bounds import check_ranges
 from training.cli.exceptions import CheckpointWriteError
-from training.cli.toml_file import did_you_mean, toml_flags
+from training.cli.toml_file import toml_flags
 
 Config = TypeVar("Config")
 

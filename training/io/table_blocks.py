@@ -5,7 +5,6 @@ feeds from 1 as editors and `sed` count.
 """
 
 import csv
-import difflib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kmha.errors import InputError
+from kmha.errors import InputError, did_you_mean
 from training.io.text_lines import open_lines
 
 MAX_FIELD_CHARS = 1 << 24
@@ -140,9 +139,7 @@ def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = (
 
 def raise_missing(place: str, name: str, names: Sequence[str]) -> NoReturn:
     """Raises the InputError for a column that there is not, with a guess at the one that was meant."""
-    folded = {each.strip().casefold(): each for each in names}
-    near = difflib.get_close_matches(name.strip().casefold(), folded, n=1)
-    hint = f"; did you mean {folded[near[0]]!r}?" if near else ""
+    hint = did_you_mean(name, names, "{!r}")
     raise InputError(f"{place}: column {name!r} expected, columns {', '.join(names) or '(none)'} got{hint}")
 
 

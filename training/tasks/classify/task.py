@@ -4,14 +4,13 @@ Judging imports scikit-learn, which takes a second: inside the methods, so that 
 """
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kmha.errors import InputError
+from kmha.errors import InputError, did_you_mean
 from training.data.types import Columns, Subset, TrainingSet
 from training.io.example_store import Example, ExampleSet, label_ids, label_matrix
 from training.io.tables import Row
@@ -73,12 +72,8 @@ class ClassifyTask(ClassifySettings):
             order = (SEVERAL, ONE) if self.multi_label else (ONE, SEVERAL)
             label = next((name for name in order if name in known), "")
         if not label:
-            near = difflib.get_close_matches(ONE, available or (), n=1)
-            hint = (
-                f"; did you mean --data.label-column {near[0]}?"
-                if near
-                else "; name one with --data.label-column"
-            )
+            hint = did_you_mean(ONE, available or (), "--data.label-column {}")
+            hint = hint or "; name one with --data.label-column"
             raise InputError(
                 f"--data.label-column: expected a column {ONE} or {SEVERAL},"
                 f" got {', '.join(available or ())}{hint}"

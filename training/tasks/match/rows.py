@@ -1,11 +1,10 @@
 """Rows of files as pairs of texts: pairs as they stand, or triplets as two pairs each."""
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Sequence
 
-from kmha.errors import InputError
+from kmha.errors import InputError, did_you_mean
 from training.data.types import Columns
 from training.io.example_store import Example
 from training.io.tables import Row
@@ -46,11 +45,10 @@ def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
         return found
     for name, flag in flags.items():
         if name not in available:
-            near = difflib.get_close_matches(name, available, n=1)
-            hint = f"did you mean --data.{flag} {near[0]}?" if near else f"name one with --data.{flag}"
+            hint = did_you_mean(name, available, f"--data.{flag} {{}}") or f"; name one with --data.{flag}"
             triplets = f" (or the columns {ANCHOR}, {POSITIVE}, {NEGATIVE})" if not given else ""
             raise InputError(
-                f"--data.{flag}: expected a column {name}{triplets}, got {', '.join(available)}; {hint}"
+                f"--data.{flag}: expected a column {name}{triplets}, got {', '.join(available)}{hint}"
             )
     return found
 

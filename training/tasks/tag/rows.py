@@ -1,6 +1,5 @@
 """Rows of files as tagged sentences: words with their tags, or a text with spans of its characters."""
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -8,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kmha.errors import InputError
+from kmha.errors import InputError, did_you_mean
 from kmha.tags import Span, tags_of
 from training.data.types import Columns
 from training.io.example_store import Example, ExampleSet
@@ -112,10 +111,9 @@ def _numbered(available: Sequence[str]) -> bool:
 def _missing(name: str, flag: str, available: Sequence[str]) -> str:
     if _numbered(available):
         return f"--data.{flag}: expected one of {', '.join(available)}, got {name}"
-    near = difflib.get_close_matches(name, available, n=1)
-    hint = f"did you mean --data.{flag} {near[0]}?" if near else f"name one with --data.{flag}"
+    hint = did_you_mean(name, available, f"--data.{flag} {{}}") or f"; name one with --data.{flag}"
     defaults = f" (or the columns {TEXT}, {SPANS})" if name in (WORDS, TAGS) else ""
-    return f"--data.{flag}: expected a column {name}{defaults}, got {', '.join(available)}; {hint}"
+    return f"--data.{flag}: expected a column {name}{defaults}, got {', '.join(available)}{hint}"
 
 
 def _spans(text: str, items: Sequence[str], place: str, columns: Columns) -> list[_Given]:

@@ -1,6 +1,6 @@
 import pytest
 
-from training.cli.toml_file import did_you_mean
+from kmha.errors import did_you_mean
 
 FLAGS = [
     "--out",
@@ -26,5 +26,5 @@ FLAGS = [
         ("--", ""),
     ],
 )
-def test_the_hint_names_what_was_probably_meant_or_nothing(name, hint):
+def test_did_you_mean_names_similar_flags_or_nothing(name, hint):
     assert did_you_mean(name, FLAGS) == hint
