@@ -44,9 +44,9 @@ def test_every_command_does_what_the_page_says(tmp_path, monkeypatch):
     assert saved_weights(Path("runs/news")) == saved_weights(Path("runs/nightly"))
 
 
-def test_the_page_names_what_may_differ_and_what_the_soak_does():
+def test_the_page_lists_the_changeable_settings_and_the_soak_cases():
     text = " ".join((ROOT / PAGE).read_text("utf-8").split())
-    (named,) = re.findall(r"May differ, because .*?: (.*?)\. `--train\.epochs` may not", text)
+    (named,) = re.findall(r"These settings may change, because .*?: (.*?)\. `--train\.epochs` may not", text)
     flags = {f"--{name.replace('_', '-')}" for name in CHANGEABLE_ON_RESUME}
     assert set(re.findall(r"`(--[\w.-]+)`", named)) == flags
     assert (KILLS, len(KINDS)) == (20, 8) and "twenty random moments of eight kinds of training" in text
