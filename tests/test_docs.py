@@ -41,7 +41,6 @@ def test_every_link_has_a_target():
     assert not missing
 
 
-@pytest.mark.skip(reason="pages are being rewritten")
 def test_mentions_of_pages_are_links():
     mention = re.compile(r"`[\w/.-]*docs/[\w/-]+\.md`")
     found = [f"{page.relative_to(ROOT)}: {each}" for page in PAGES for each in mention.findall(text_of(page))]
