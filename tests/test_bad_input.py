@@ -141,7 +141,7 @@ def test_a_folder_that_holds_something_else_is_never_replaced(folder, flags):
 
 def test_a_folder_that_holds_another_run(folder, news_run):
     message = refused(folder, fit, "--data.train", "good.csv", "--out", str(news_run.folder))
-    assert message.endswith("expected a new folder, got one that holds another run; use --overwrite")
+    assert message.endswith("expected a new folder, got a folder with a run; use --overwrite to replace it")
 
 
 @pytest.mark.parametrize("main", [predict, lambda argv: evaluate([*argv, "--data", "good.csv"])])

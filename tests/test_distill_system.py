@@ -1,4 +1,4 @@
-"""Distillation through the commands: each task learns from a teacher, on texts without labels too."""
+"""Distillation through the commands: each task with a teacher, also on texts without labels."""
 
 import json
 import tomllib
@@ -26,7 +26,7 @@ def save(bundle: Bundle, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A teacher whose labels stand in another order, rows, and texts without labels, one of which is a test row."""
+    """A teacher with another order of labels, rows, and texts without labels, one of which is a test row."""
     folder = tmp_path_factory.mktemp("distill")
     save(make_bundle(LABELS), folder / "teacher")
     write_csv(folder / "train.csv", news_rows(45, seed=1))
@@ -40,7 +40,7 @@ def data_flags(folder: Path) -> list[str]:
     return [f"--data.train={folder}/train.csv", f"--data.test={folder}/test.csv"]
 
 
-def test_a_run_with_a_teacher_tells_of_it_and_can_be_repeated(folder, tmp_path):
+def test_distilled_run_reports_its_teacher_and_can_be_repeated(folder, tmp_path):
     teacher = folder / "teacher"
     flags = [
         *data_flags(folder),
@@ -54,10 +54,10 @@ def test_a_run_with_a_teacher_tells_of_it_and_can_be_repeated(folder, tmp_path):
     assert "20 texts without labels\n" in first.err
     assert "1 texts without labels dropped: they stand in the validation or test rows" in first.err
     train_rows = int(first.err.split(" training, ")[0].split()[-1])
-    assert f"teacher: {train_rows + 20} rows answered in " in first.err
+    assert f"teacher: {train_rows + 20} rows predicted in " in first.err
     metrics = json.loads((tmp_path / "one" / "metrics.json").read_text())
     assert f"teacher {metrics['teacher']['accuracy']:.4f}" in first.err
-    # It is judged by its own labels, wherever they stand.
+    # It is evaluated with its own order of labels.
     bundle = Bundle.load(teacher)
     rows = news_rows(12, seed=2)
     answers = bundle.predict([text for text, _ in rows])
@@ -71,7 +71,7 @@ def test_a_run_with_a_teacher_tells_of_it_and_can_be_repeated(folder, tmp_path):
     assert tomllib.loads(recorded.read_text())["distill"]["weight"] == 0.9
     again = call(fit, "--config", recorded, "--out", tmp_path / "two")
     assert again.status == 0, again.err
-    assert f"answers to {train_rows + 20} rows found in {tmp_path / 'cache'}" in again.err
+    assert f"predictions for {train_rows + 20} rows found in {tmp_path / 'cache'}" in again.err
     assert first.json | {"run": ""} == again.json | {"run": ""}
     # Without its texts, or with another teacher, there are other answers.
     assert len(list((tmp_path / "cache").iterdir())) == 1
@@ -85,7 +85,7 @@ def learnt_from(folder: Path, teacher: Bundle, *flags: object) -> Bundle:
     save(teacher, folder / "teacher")
     rows = [(text, teacher.labels[number % 3]) for number, text in enumerate(TEXTS)]
     write_csv(folder / "train.csv", rows)
-    # The same to a model that lower-cases: what it knows by heart is what is judged.
+    # The same for a model that lower-cases: the overfitted rows are evaluated.
     write_csv(folder / "validation.csv", [(text.upper(), label) for text, label in rows])
     outcome = call(
         fit,
@@ -109,11 +109,11 @@ def learnt_from(folder: Path, teacher: Bundle, *flags: object) -> Bundle:
     return Bundle.load(folder / "run")
 
 
-def test_a_student_learns_its_teachers_answers_by_heart_without_labels(tmp_path, monkeypatch):
+def test_student_overfits_teacher_predictions_without_labels(tmp_path, monkeypatch):
     from training.engine import loop
 
     # The validation rows have labels; here only the teacher is to decide, so that the last weights are kept.
-    monkeypatch.setattr(loop.RunState, "take_best", lambda self: None)
+    monkeypatch.setattr(loop.RunState, "restore_best", lambda self: None)
     teacher = make_bundle(LABELS)
     head = teacher.model.head
     # Sure of itself, and of something else for each text.
@@ -127,7 +127,7 @@ def test_a_student_learns_its_teachers_answers_by_heart_without_labels(tmp_path,
     np.testing.assert_allclose(given, expected, atol=0.1)
 
 
-def test_pairs_have_a_teacher(tmp_path):
+def test_matcher_is_distilled(tmp_path):
     save(make_pair_bundle(), tmp_path / "teacher")
     header = ("text_a", "text_b", "label", "query_id")
     rows = [tuple(map(str, row)) for row in ranking_rows(16, 3, seed=4)]
@@ -144,7 +144,7 @@ def test_pairs_have_a_teacher(tmp_path):
 
 
 @pytest.mark.parametrize("inside", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_sentences_have_a_teacher(tmp_path, inside):
+def test_tagger_is_distilled(tmp_path, inside):
     bundle = make_tagger_bundle(("O", "I-PER", "B-PER", "B-LOC"), characters=True)
     save(bundle, tmp_path / "teacher")
     train = write_conll(tmp_path / "train.conll", tagged_sentences(40, seed=1))
@@ -162,7 +162,7 @@ def test_sentences_have_a_teacher(tmp_path, inside):
     assert 0 <= scores["token_accuracy"] < 0.9
 
 
-def test_what_a_teacher_cannot_teach_is_refused(folder, monkeypatch):
+def test_invalid_teachers_are_refused(folder, monkeypatch):
     monkeypatch.chdir(folder)
     teacher = ["--distill.teacher", "teacher"]
     write_csv(folder / "two.csv", [row for row in news_rows(30, seed=1) if row[1] != "food"])
@@ -180,7 +180,7 @@ def test_what_a_teacher_cannot_teach_is_refused(folder, monkeypatch):
         assert refused(folder, fit, *arguments).startswith(message), arguments
 
 
-def test_a_pruned_vocabulary_is_that_of_the_rows(folder, tmp_path):
+def test_pruned_vocabulary_has_the_tokens_of_the_rows(folder, tmp_path):
     flags = [
         *data_flags(folder),
         *FLAGS,

@@ -61,7 +61,7 @@ def run(tmp_path_factory):
     return types.SimpleNamespace(outcome=outcome, folder=folder / "run", train=train, test=test)
 
 
-def test_a_fit_says_how_good_it_is(run):
+def test_fit_prints_scores(run):
     assert run.outcome.status == 0, run.outcome.err
     assert "2 rows have an empty text (skipped)" in run.outcome.err
     line = run.outcome.json
@@ -90,7 +90,7 @@ def test_evaluate_gives_the_scores_of_the_fit(run, tmp_path):
     assert call(evaluate, run.folder, "--data", table).json == scores
 
 
-def test_predict_fills_in(run):
+def test_predict_fills_masks(run):
     texts = b"today the big [MASK] sleeps in the old yard again\nnothing\n[MASK] [MASK]\n"
     outcome = call(predict, run.folder, "--top", 3, stdin=texts)
     assert outcome.status == 0, outcome.err
@@ -109,7 +109,7 @@ def test_predict_fills_in(run):
         (["--text.tokenization=char", "--text.max-length=12", "--train.jit=on"], "char"),
     ],
 )
-def test_other_ways_to_hide(tmp_path, flags, vocabulary):
+def test_masking_options(tmp_path, flags, vocabulary):
     rows = [(text, str(n % 2)) for n, text in enumerate(sentences(24, 2))]
     train = write_csv(tmp_path / "a.tsv", rows)
     flags = [*FLAGS, f"--data.train={train}", "--train.epochs=1", *flags]
@@ -120,21 +120,21 @@ def test_other_ways_to_hide(tmp_path, flags, vocabulary):
     assert 0 <= call(evaluate, tmp_path / "run", "--data", train).json["masked_accuracy"] <= 1
 
 
-def test_a_stopped_run_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
+def test_interrupted_run_resumes_to_the_same_scores(tmp_path, monkeypatch):
     train = write_lines(tmp_path / "a.txt", sentences(60, 3))
     flags = [*FLAGS, f"--data.train={train}", "--encoder.dropout=0", "--train.batch-rows=4", "--no-baseline"]
     whole = call(fit, *flags, "--out", tmp_path / "whole")
     assert whole.status == 0, whole.err
-    go_on = Loop._batch
+    run_batch = Loop._batch
 
-    def stopped(self, training_progress, batch, last):
-        go_on(self, training_progress, batch, last)
-        if training_progress.batches_done == 7:
+    def stopped(self, batch, last):
+        run_batch(self, batch, last)
+        if self._progress.batches_done == 7:
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Loop, "_batch", stopped)
     assert call(fit, *flags, "--out", tmp_path / "run").status == 130
-    monkeypatch.setattr(Loop, "_batch", go_on)
+    monkeypatch.setattr(Loop, "_batch", run_batch)
     resumed = call(fit, *flags, "--out", tmp_path / "run", "--resume")
     assert resumed.status == 0, resumed.err
     for name in ("loss", "masked_accuracy", "masked_tokens"):
@@ -156,7 +156,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path, monkeypatch, name):
+def test_invalid_files_are_refused_in_one_line(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     data, message = BAD_FILES[name]
     (tmp_path / name).write_bytes(data)
@@ -176,13 +176,13 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path, monkeypatch, na
         (["--task=classify"], "--data.label-column: expected a column label or labels, got text"),
     ],
 )
-def test_what_is_wrong_with_settings_is_said_in_one_line(tmp_path, monkeypatch, flags, message):
+def test_invalid_settings_are_refused_in_one_line(tmp_path, monkeypatch, flags, message):
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "good.txt", sentences(9, 0))
     assert refused(tmp_path, fit, *FLAGS, "--data.train=good.txt", *flags).startswith(message)
 
 
-def test_texts_without_a_token_say_so(tmp_path):
+def test_texts_without_tokens_are_reported(tmp_path):
     train = write_lines(tmp_path / "a.txt", ["\x01\x02", "\x03", "\x04"])
     (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in (*SPECIAL_TOKENS, "a")))
     flags = [
@@ -195,11 +195,11 @@ def test_texts_without_a_token_say_so(tmp_path):
     assert outcome.err.splitlines()[-1] == f"error: {train}: expected a text with a token, got none"
 
 
-def test_evaluate_refuses_what_it_cannot_use(run, tmp_path):
+def test_evaluate_refuses_invalid_input(run, tmp_path):
     outcome = call(evaluate, run.folder, "--data", run.test, "--label-column", "x")
     assert (outcome.status, outcome.err) == (
         2,
-        "error: --label-column: expected a run that learnt labels, got a masked language model\n",
+        "error: --label-column: expected a run with labels, got a masked language model\n",
     )
     broken = tmp_path / "run"
     bundle = Bundle.load(run.folder)

@@ -117,7 +117,7 @@ def test_validation_rows_that_the_metric_is_undefined_for(folder):
     outcome = call(fit, "--task=match", *files, *TINY)
     assert outcome.status == 2 and outcome.out == ""
     assert outcome.err.splitlines()[-1] == (
-        "error: wrong.csv: expected validation rows that map is defined for, got 2 that it is not"
+        "error: wrong.csv: expected validation rows with a defined map, got 2 without"
     )
     assert not (folder / "runs").exists()
 
@@ -210,7 +210,7 @@ def test_rows_that_cannot_be_judged(folder, pair_folder, content, flags, message
 def test_columns_of_pairs_are_nothing_to_a_classifier(folder, news_run):
     for flag in ("--text-b-column", "--query-column"):
         message = refused(folder, evaluate, str(news_run.folder), "--data", "good.csv", flag, "x")
-        assert message == f"{flag}: expected a run that matches pairs beside it, got a classifier"
+        assert message == f"{flag}: expected a run that matches pairs, got a classifier"
 
 
 def test_a_matcher_of_triplets_is_judged_on_pairs_and_the_other_way_round(folder):

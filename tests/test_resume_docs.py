@@ -23,11 +23,11 @@ def test_every_command_does_what_the_page_says(tmp_path, monkeypatch):
     assert second == [*first, "--resume"] and third[-1] == "--resume-or-begin"
     for arguments in (first, third):
         prepare(arguments)
-    go_on = Loop._batch
+    run_batch = Loop._batch
 
-    def stopped(self, training_progress, batch, last):
-        go_on(self, training_progress, batch, last)
-        if training_progress.batches_done == 4:
+    def stopped(self, batch, last):
+        run_batch(self, batch, last)
+        if self._progress.batches_done == 4:
             signal.raise_signal(signal.SIGTERM)
 
     for arguments, again in ((first, second), (third, third)):
@@ -37,7 +37,7 @@ def test_every_command_does_what_the_page_says(tmp_path, monkeypatch):
         # In the words of the page.
         for line in ended.err.splitlines()[-2:]:
             assert line in (ROOT / PAGE).read_text("utf-8")
-        monkeypatch.setattr(Loop, "_batch", go_on)
+        monkeypatch.setattr(Loop, "_batch", run_batch)
         ended = call(fit, *again, *TINY)
         assert ended.status == 0, ended.err
     # Interrupted or not, both trained on the same rows.

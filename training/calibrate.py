@@ -1,8 +1,8 @@
 """python -m training.calibrate RUN --data FILE [--precision 0.95] [--out diagram.png] [--write]
 
 Fits the temperature of a run to labelled rows that it was not trained on, and with --precision finds the probability
-below which it had better abstain: one JSON object on stdout. With --out it draws how often answers of each probability
-are right, before and after; with --write the run keeps what was found. docs/how-to/calibration.md tells more.
+below which to abstain. Prints one JSON object. --out draws reliability diagrams before and after; --write saves the
+result in the run. See docs/how-to/calibration.md.
 """  # noqa: D415
 
 import json
@@ -28,20 +28,20 @@ logger = logging.getLogger("kmha")
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateConfig(ColumnFlags):
-    """Fits a run's temperature, and below what it abstains, to labelled rows; JSON on stdout."""
+    """Fits the temperature and the abstention threshold of a run to labelled rows; JSON on stdout."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
     data: Path
-    """Rows that the run was not trained on: .csv, .tsv, .jsonl, or CoNLL of sentences, also .gz."""
+    """Rows that the run was not trained on: .csv, .tsv, .jsonl, or CoNLL for sentences; also .gz."""
     refit: bool = True
-    """Fit the temperature to these rows; otherwise it stays and is only judged on them."""
+    """Fit the temperature to these rows; otherwise only evaluate the current temperature."""
     precision: Annotated[float | None, Range(above=0, below=1)] = None
-    """Share of the answers that is to be right; finds the probability below which to abstain."""
+    """Target precision; finds the probability below which to abstain."""
     out: Path | None = None
-    """Picture to write, .png, .svg or .pdf; one that stands there is replaced (extra: report)."""
+    """Reliability diagram to write, .png, .svg or .pdf; an existing file is replaced (extra: report)."""
     write: bool = False
-    """Change the run: it then has this temperature, and with --precision abstains."""
+    """Save the temperature, and with --precision the abstention threshold, in the run."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,12 +65,12 @@ def _calibrate(config: CalibrateConfig) -> int:
         from training.reporting.figures import write_reliability_diagram
 
         write_reliability_diagram(config.out, found.diagrams)
-        logger.info(f"{config.out}: drawn")
+        logger.info(f"{config.out}: written")
     if config.write:
         from training.runs.run_folder import replace_bundle
 
         bundle = Bundle.load(config.run)
-        for line in found.put(bundle, config.data.name):
+        for line in found.apply(bundle, config.data.name):
             logger.info(line)
         replace_bundle(config.run, bundle)
         logger.info(f"{config.run}: written")
@@ -79,17 +79,17 @@ def _calibrate(config: CalibrateConfig) -> int:
 
 
 def _check(config: CalibrateConfig) -> None:
-    """Refuses what can be refused before TensorFlow loads."""
+    """Checks the settings and the run before TensorFlow is imported."""
     manifest = read_manifest(config.run)
     file_source(config.data)
     task = manifest["task"]
     if task == MASKED_LM or manifest.get("target") == "graded":
-        kind = MODEL_NAMES[task] if task == MASKED_LM else "one of a graded target"
+        kind = MODEL_NAMES[task] if task == MASKED_LM else "one with a graded target"
         raise InputError(f"{config.run}: expected a model that gives probabilities of labels, got {kind}")
     one = (task == CLASSIFY and not manifest["multi_label"]) or task == MATCH
     if config.precision is not None and not one:
-        kind = MODEL_NAMES[TAG] if task == TAG else "one of several labels"
-        raise InputError(f"--precision: expected a model that gives a row one answer, got {kind}")
+        kind = MODEL_NAMES[TAG] if task == TAG else "one with several labels per row"
+        raise InputError(f"--precision: expected a model with one prediction per row, got {kind}")
     if config.write and not config.refit and config.precision is None:
         raise InputError("--write: expected something to change, --refit or --precision, got neither")
     if config.out is not None:

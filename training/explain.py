@@ -5,6 +5,7 @@ deletion test that evaluates them: how far the prediction falls without the word
 many random words. Prints one JSON object on stdout. With --data FILE in place of a text, the test runs on many rows.
 """  # noqa: D415
 
+import dataclasses
 import json
 import logging
 import sys
@@ -178,19 +179,15 @@ def _rows(config: ExplainConfig, bundle: Any, folder: Path) -> list[Any]:
     import numpy as np
 
     from training.cli.column_flags import ColumnOverrides
-    from training.data.sentence_batches import read_sentences
-    from training.data.sources import read_examples
-    from training.evaluation.evaluator import read_inputs, resolve_task
+    from training.evaluation.bundle_evaluation import read_inputs, read_rows
 
     assert config.data is not None
-    source = file_source(config.data)
     names = ColumnOverrides(config.text_column, config.label_column, config.text_b_column)
-    task, columns = resolve_task(bundle, names, source.columns or ())
-    examples = read_examples(source, task, columns, folder)
-    chosen = np.arange(len(examples))
-    if config.rows and config.rows < len(chosen):
-        chosen = np.sort(np.random.default_rng(config.seed).choice(chosen, config.rows, replace=False))
-    return read_sentences(examples, chosen) if bundle.tagger is not None else read_inputs(examples, chosen)
+    _, part = read_rows(bundle, config.data, names, folder)
+    if config.rows and config.rows < len(part.rows):
+        rng = np.random.default_rng(config.seed)
+        part = dataclasses.replace(part, rows=np.sort(rng.choice(part.rows, config.rows, replace=False)))
+    return read_inputs(bundle, part)
 
 
 if __name__ == "__main__":

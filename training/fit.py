@@ -1,7 +1,7 @@
 """python -m training.fit [--config FILE.toml] [--data.train FILE] [--data.test FILE] [--out FOLDER] …
 
-Trains a model from a file of examples and writes the run folder: model, vocabulary, settings, scores. Without
-data flags it learns the sample of Chinese reviews. `--help` lists every setting.
+Trains a model on a file of examples and writes the run folder: model, vocabulary, settings, scores. Without data
+flags it trains on the sample of Chinese reviews. `--help` lists every setting.
 """  # noqa: D415
 
 import json
@@ -27,21 +27,21 @@ def _fit(config: FitConfig) -> int:
     try:
         metrics = fit(config)
     except (Interrupted, KeyboardInterrupt) as stop:
-        logger.info(f"stopped by {str(stop) or 'an interrupt'}; {_how_to_go_on(config)}")
+        logger.info(f"stopped by {str(stop) or 'an interrupt'}; {_how_to_continue(config)}")
         return INTERRUPTED
     except CheckpointWriteError as error:
-        logger.info(f"error: {error}; {_how_to_go_on(config)}")
+        logger.info(f"error: {error}; {_how_to_continue(config)}")
         return FAILED
     except OSError as error:
-        logger.info(f"error: {full_disk(error)}; {_how_to_go_on(config)}")
+        logger.info(f"error: {full_disk(error)}; {_how_to_continue(config)}")
         return FAILED
     except TrainingDiverged as error:
         logger.info(f"error: training diverged, {error}; lower --optimizer.learning-rate")
         return FAILED
     except WorkerLost as error:
-        # Where workers share no files only the chief has a checkpoint.
-        goes_on = "; the same command on all workers with --resume goes on" if can_resume(config) else ""
-        logger.info(f"error: {error}{goes_on}")
+        # Without a shared file system only the chief worker has a checkpoint.
+        hint = "; run the same command with --resume on all workers to continue" if can_resume(config) else ""
+        logger.info(f"error: {error}{hint}")
         return FAILED
     if metrics is None:
         return 0
@@ -53,10 +53,10 @@ def _fit(config: FitConfig) -> int:
     return 0
 
 
-def _how_to_go_on(config: FitConfig) -> str:
+def _how_to_continue(config: FitConfig) -> str:
     if can_resume(config):
-        return "the same command with --resume goes on"
-    return "there was no checkpoint yet, the same command begins anew"
+        return "run the same command with --resume to continue"
+    return "there is no checkpoint yet, run the same command to start over"
 
 
 if __name__ == "__main__":

@@ -11,11 +11,9 @@ from export.predictors.protocol import Row
 from export.verification.adversarial_texts import edge_case_rows
 from kmha.bundle.bundle import Bundle
 from training.cli.column_flags import ColumnOverrides
-from training.data.sources import file_source, read_examples
 from training.data.types import Subset
-from training.evaluation.evaluator import read_inputs, resolve_task
+from training.evaluation import bundle_evaluation
 from training.tasks.protocol import Task
-from training.tasks.tag.rows import read_sentences
 
 
 @dataclass(frozen=True)
@@ -66,13 +64,12 @@ def read_rows(bundle: Bundle, path: Path, given: ColumnOverrides, most: int, fol
     Raises:
         InputError: The file or a row of it cannot be used.
     """
-    source = file_source(path)
-    task, columns = resolve_task(bundle, given, source.columns or ())
-    examples = read_examples(source, task, columns, folder)
+    task, part = bundle_evaluation.read_rows(bundle, path, given, folder)
+    examples = part.examples
     count = min(most or len(examples), len(examples))
     part = Subset(examples, np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
     edge_case = edge_case_rows(bundle)
-    found = read_inputs(examples, part.rows) if bundle.tagger is None else read_sentences(examples, part.rows)
+    found = bundle_evaluation.read_inputs(bundle, part)
     return Rows([*map(_encoded, found), *edge_case.values()], list(edge_case), part, task)
 
 

@@ -1,4 +1,4 @@
-"""Rows and settings of the fits that the soak runs; every kind of training that can be gone on with."""
+"""Rows and settings of the fits that the soak runs; every kind of training that can be resumed."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ def metrics_of(run: Path) -> dict[str, Any]:
 
 
 class Kinds:
-    """References, each made when it is asked for."""
+    """References, each computed on first use."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -110,7 +110,7 @@ class Kinds:
         return self._made[kind]
 
     def check_equal(self, kind: str, folder: Path, run: str = "run") -> None:
-        """A run that something happened to is the run it would have been, and nothing is left beside it."""
+        """The run equals its reference, and no other files are left."""
         reference, made, expected = self.of(kind), folder / run, self.folder / kind
         assert saved_weights(made) == reference.weights
         assert metrics_of(made) == reference.metrics
@@ -124,7 +124,7 @@ class Kinds:
         assert not list((folder / "temporary").glob("kmha-*"))
 
     def finish(self, kind: str, folder: Path, run: str = "run") -> str:
-        """Lets a run go on to its end and checks that nothing was lost; what it said."""
+        """Resumes a run to its end and compares it with its reference; returns its output."""
         ended = fitted(folder, self.of(kind).flags, run)
         assert ended.status == 0, ended.err[-3000:]
         self.check_equal(kind, folder, run)

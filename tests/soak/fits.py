@@ -51,7 +51,7 @@ class Fit:
         run: Path of the run, as seen from there.
         temporary: Where its temporary files go; None: there too.
         module: What is started.
-        before: Called in the process before it begins.
+        before: Called in the process before it starts.
     """
 
     def __init__(

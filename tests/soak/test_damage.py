@@ -52,7 +52,7 @@ def test_a_damaged_checkpoint(kinds, tmp_path, damage):
     logger.info(f"{line}; equal ")
 
 
-def test_damaged_checkpoints_all_of_them(kinds, tmp_path):
+def test_all_checkpoints_damaged(kinds, tmp_path):
     flags = kinds.of("classify").flags
     killed_after_a_checkpoint(tmp_path, flags)
     checkpoints = tmp_path / "run.partial" / "checkpoint"
@@ -60,7 +60,7 @@ def test_damaged_checkpoints_all_of_them(kinds, tmp_path):
         cut(checkpoint)
     ended = fitted(tmp_path, [flag for flag in flags if flag != "--resume-or-begin"] + ["--resume"])
     assert ended.status == 2 and ended.err.count("\n") == 1
-    assert ended.err.startswith("error: --resume: expected a whole checkpoint in ")
+    assert ended.err.startswith("error: --resume: expected a valid checkpoint in ")
     # Not even now is anything thrown away.
     assert len(list(checkpoints.glob("*[0-9]"))) == 2
     logger.info(f"{ended.last} ")
@@ -101,8 +101,8 @@ def test_a_data_file_that_changes_between_a_kill_and_the_next_start(kinds, tmp_p
         file.write("soup and bread,food\n")
     ended = fitted(tmp_path, flags)
     assert ended.status == 2 and ended.err.count("\n") == 1, ended.err[-3000:]
-    assert "expected the train rows that the run began with" in ended.last and "has changed" in ended.last
+    assert "expected the train rows of the interrupted run" in ended.last and "has changed" in ended.last
     assert (tmp_path / "run.partial" / "checkpoint").is_dir()
     logger.info(
-        "after a kill: error: --resume: expected the train rows that the run began with, …/train.csv has changed "
+        "after a kill: error: --resume: expected the train rows of the interrupted run, …/train.csv has changed "
     )

@@ -1,4 +1,4 @@
-"""Disks that are full, or become full while a run is written: told of early, and nothing that was kept is lost."""
+"""Full disks: refused before training, and no checkpoint is lost when a disk fills up."""
 
 import contextlib
 import logging
@@ -63,7 +63,7 @@ def test_too_small_a_disk_is_refused_before_training(kinds, tmp_path):
     logger.info(f"refused before training: {ended.last} ")
 
 
-def test_a_disk_that_fills_up_costs_no_checkpoint(kinds, tmp_path):
+def test_disk_that_fills_up_loses_no_checkpoint(kinds, tmp_path):
     reference = kinds.of("classify")
     with small_disk(tmp_path / "disk", 20) as disk:
         with Fit(tmp_path, reference.flags, "disk/run") as fit:
@@ -72,7 +72,7 @@ def test_a_disk_that_fills_up_costs_no_checkpoint(kinds, tmp_path):
             ended = fit.end()
         assert ended.status == 1
         only_line(ended, "error: ")
-        assert ended.last.endswith("; the same command with --resume goes on")
+        assert ended.last.endswith("; run the same command with --resume to continue")
         checkpoints = fit.checkpoints
         assert len(checkpoints) == 2 and not list((fit.partial / "checkpoint").glob("*.partial"))
         # What was removed of the half-written one is filled too, and the run refused at once.
@@ -98,7 +98,7 @@ def test_a_temporary_folder_without_room_is_named(kinds, tmp_path):
     logger.info(f"temporary folder too small: {ended.last} ")
 
 
-def test_a_file_that_may_not_grow_costs_no_checkpoint(kinds, tmp_path):
+def test_file_size_limit_loses_no_checkpoint(kinds, tmp_path):
     reference = kinds.of("classify")
     killed_after_a_checkpoint(tmp_path, reference.flags)
     partial = tmp_path / "run.partial" / "checkpoint"
@@ -112,13 +112,13 @@ def test_a_file_that_may_not_grow_costs_no_checkpoint(kinds, tmp_path):
         before = fit.checkpoints
         ended = fit.end()
         assert ended.status == 1 and fit.checkpoints == before
-    only_line(ended, f"error: no checkpoint could be written into {partial}, ")
-    assert ended.last.endswith("; the same command with --resume goes on")
+    only_line(ended, f"error: cannot write a checkpoint into {partial}, ")
+    assert ended.last.endswith("; run the same command with --resume to continue")
     kinds.finish("classify", tmp_path)
     logger.info(f"a limit on the size of files: {ended.last}; without it: equal ")
 
 
-def test_a_folder_that_nobody_may_write_into_is_refused_at_once(kinds, tmp_path):
+def test_read_only_folder_is_refused(kinds, tmp_path):
     with small_disk(tmp_path / "disk", 20) as disk:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         ended = fitted(tmp_path, kinds.flags("classify"), "disk/run")

@@ -1,4 +1,4 @@
-"""kill -9 at random moments, and the same command again: the weights are those of a run that nobody touched."""
+"""kill -9 at random moments, and the same command again: the weights are those of an uninterrupted run."""
 
 import logging
 import os
@@ -44,7 +44,7 @@ def test_killed_at_a_random_moment(kinds, tmp_path, number):
     assert "damaged" not in said
     logger.info(
         f"{number + 1} of {KILLS} equal, seed {SEED}: {kind}, {share * reference.seconds:.2f} s after its first"
-        f" checkpoint, gone on from epoch {batches[0] + 1}, batch {batches[1]}"
+        f" checkpoint, resumed from epoch {batches[0] + 1}, batch {batches[1]}"
         f"{', while a checkpoint was being written' if writing else ''}; it had said: {last[:40]!r} "
     )
 
@@ -58,4 +58,4 @@ def test_killed_before_its_first_checkpoint(kinds, tmp_path):
     # Its temporary folder goes with the next start.
     assert list((tmp_path / "temporary").glob("kmha-*"))
     kinds.finish("classify", tmp_path)
-    logger.info("killed while it read: begun anew, equal, its temporary folder gone ")
+    logger.info("killed while reading: restarted, equal, its temporary folder removed ")

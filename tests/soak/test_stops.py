@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C in each stage of a fit: it says how to go on, and goes on without loss."""
+"""SIGTERM and Ctrl-C in each stage of a fit: it reports how to continue, and resumes without loss."""
 
 import logging
 import signal
@@ -12,9 +12,9 @@ logger = logging.getLogger("kmha")
 
 pytestmark = pytest.mark.soak
 
-ANEW = "there was no checkpoint yet, the same command begins anew"
-GOES_ON = "the same command with --resume goes on"
-# What a fit has said when the stage begins; epochs are eight.
+ANEW = "there is no checkpoint yet, run the same command to start over"
+GOES_ON = "run the same command with --resume to continue"
+# The output of a fit when the stage starts; there are eight epochs.
 BEFORE = {
     "reading": None,
     "cutting texts": " training, ",

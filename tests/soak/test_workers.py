@@ -38,13 +38,13 @@ def workers_of(launcher: int) -> list[int]:
 
 
 def flags_of(kinds) -> list[str]:
-    # The launcher itself decides from what to go on.
+    # The launcher chooses the checkpoint.
     return [flag for flag in kinds.flags("classify") if flag != "--resume-or-begin"]
 
 
 @pytest.fixture(scope="module")
 def unbroken(kinds, tmp_path_factory) -> dict[str, bytes]:
-    """Weights of two workers that nobody touched."""
+    """Weights of two uninterrupted workers."""
     folder = tmp_path_factory.mktemp("workers")
     ended = fitted(folder, flags_of(kinds), module=LAUNCH)
     assert ended.status == 0, ended.err[-3000:]

@@ -4,7 +4,7 @@ From the root of the repository:
 
     python -m tests.training.loop_worker FOLDER '{"strategy": "mirrored", "stop_at": 7}'
 
-With "stop_at" the run is stopped by a signal at that batch and then gone on with.
+With "stop_at" the run is stopped by a signal at that batch and then resumed.
 """
 
 import json
@@ -42,12 +42,12 @@ def main() -> None:
         folder, strategy, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=count)], **case
     )
     try:
-        training_progress = loop.run()
+        progress = loop.run()
     except Interrupted:
         loop = make_loop(folder, strategy, **case)
-        training_progress = loop.run(resume=True)
+        progress = loop.run(resume=True)
     np.savez(folder / "weights.npz", *weights_of(loop.model))
-    print(json.dumps({"before_stop": len(before_stop), "best": training_progress.best_metric}))
+    print(json.dumps({"before_stop": len(before_stop), "best": progress.best_metric}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Prints what training steps take of memory beside the estimate, in bytes: for a process of its own.
+"""Prints measured and estimated memory of training steps in bytes; run in its own process.
 
 Of steps that grow from one to the next: what the ones before have given back is taken again.
 """

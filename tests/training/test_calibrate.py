@@ -45,7 +45,7 @@ def run(made, tmp_path):
     return shutil.copytree(made / "run", tmp_path / "run")
 
 
-def test_what_is_found_is_told_and_the_run_stays(made, run):
+def test_result_is_printed_and_the_run_is_unchanged(made, run):
     before = sorted((path.name, path.read_bytes()) for path in run.iterdir())
     found = call(main, run, "--data", made / "rows.csv", "--precision", "0.6").json
     assert found["rows"] == ROWS and found["biases"] == [0.0]
@@ -58,7 +58,7 @@ def test_what_is_found_is_told_and_the_run_stays(made, run):
     assert sorted((path.name, path.read_bytes()) for path in run.iterdir()) == before
 
 
-def test_a_written_run_gives_what_was_told(made, run, tmp_path):
+def test_written_run_has_the_printed_calibration(made, run, tmp_path):
     rows = made / "rows.csv"
     before = Bundle.load(run)
     found = call(main, run, "--data", rows, "--precision", "0.75", "--write").json
@@ -91,23 +91,23 @@ def test_a_written_run_gives_what_was_told(made, run, tmp_path):
     assert kept["temperatures"] == found["temperatures"] and "fitted" not in kept
 
 
-def test_a_new_temperature_takes_an_old_threshold_away(made, run):
+def test_new_temperature_removes_the_old_threshold(made, run):
     bundle = Bundle.load(run)
     bundle.abstain_below = 0.9
     bundle.save(run)
     outcome = call(main, run, "--data", made / "rows.csv", "--write")
-    assert "abstain_below went" in outcome.err
+    assert "abstain_below removed" in outcome.err
     assert Bundle.load(run).abstain_below is None
 
 
-def test_a_precision_out_of_reach_is_told(made, run):
+def test_unreachable_precision_is_reported(made, run):
     outcome = call(main, run, "--data", made / "rows.csv", "--precision", "0.9999", "--write")
     assert outcome.json["abstention"] == {"wanted_precision": 0.9999, "abstain_below": None}
-    assert "no probability is high enough" in outcome.err
+    assert "no threshold reaches" in outcome.err
     assert Bundle.load(run).abstain_below is None
 
 
-def test_pairs_keep_their_matches(tmp_path):
+def test_calibration_does_not_change_matches(tmp_path):
     bundle = make_pair_bundle()
     bundle.thresholds = [0.4]
     bundle.save(tmp_path / "run")
@@ -134,7 +134,7 @@ def test_pairs_keep_their_matches(tmp_path):
     ]
 
 
-def test_a_picture_is_drawn(made, run, tmp_path):
+def test_reliability_diagram_is_written(made, run, tmp_path):
     pytest.importorskip("matplotlib")
     outcome = call(main, run, "--data", made / "rows.csv", "--out", tmp_path / "diagram.png")
     assert outcome.status == 0 and (tmp_path / "diagram.png").read_bytes().startswith(b"\x89PNG")
@@ -153,12 +153,12 @@ def test_wrong_settings_are_refused(made, run, flags, message):
     assert message in refused(run, main, str(run), "--data", str(made / "rows.csv"), *flags)
 
 
-def test_models_without_such_probabilities_are_refused(made, tmp_path):
+def test_models_without_probabilities_of_labels_are_refused(made, tmp_path):
     masked_bundle().save(tmp_path / "language")
     make_pair_bundle(target="graded").save(tmp_path / "graded")
     make_bundle(multi_label=True).save(tmp_path / "several")
     rows = ["--data", str(made / "rows.csv")]
-    assert "given a masked language model" in refused(tmp_path, main, str(tmp_path / "language"), *rows)
-    assert "given one of a graded target" in refused(tmp_path, main, str(tmp_path / "graded"), *rows)
+    assert "got a masked language model" in refused(tmp_path, main, str(tmp_path / "language"), *rows)
+    assert "got one with a graded target" in refused(tmp_path, main, str(tmp_path / "graded"), *rows)
     said = refused(tmp_path, main, str(tmp_path / "several"), *rows, "--precision", "0.9")
-    assert said.startswith("--precision: expected a model that gives a row one answer")
+    assert said.startswith("--precision: expected a model with one prediction per row")

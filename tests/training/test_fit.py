@@ -107,9 +107,7 @@ def test_several_labels_by_the_name_of_their_column(topics_run):
 
 
 def test_the_share_of_words_with_a_vector_is_told(topics_run):
-    assert re.search(
-        r"^word vectors found for 1 of \d+ tokens \(\d\.\d%\)$", topics_run.outcome.err, re.MULTILINE
-    )
+    assert re.search(r"^word vectors: 1 of \d+ tokens \(\d\.\d%\)$", topics_run.outcome.err, re.MULTILINE)
 
 
 def send_after_a_checkpoint(number: int, folder: Path, *flags: str) -> tuple[int, bytes, str]:
@@ -147,7 +145,7 @@ def stopped(news_run, tmp_path_factory):
 def test_a_terminated_run_keeps_a_checkpoint_and_says_how_to_go_on(stopped):
     folder, _, status, out, said = stopped
     assert (status, out) == (130, b""), said
-    assert said.splitlines()[-1] == "stopped by SIGTERM; the same command with --resume goes on"
+    assert said.splitlines()[-1] == "stopped by SIGTERM; run the same command with --resume to continue"
     assert not (folder / "run").exists() and (folder / "run.partial" / "checkpoint").is_dir()
 
 
@@ -161,7 +159,7 @@ def test_resuming_ends_where_an_unbroken_run_does(stopped, news_run, monkeypatch
     other = call(main, *flags, "--train.seed=1", "--train.patience=9", "--train.checkpoints-kept=3")
     assert (other.status, other.err) == (
         2,
-        "error: --resume: expected the settings that the run began with, --train.patience 2, got 9; --train.seed 0,"
+        "error: --resume: expected the settings of the interrupted run, --train.patience 2, got 9; --train.seed 0,"
         " got 1\n",
     )
     done = call(main, *flags, "--train.checkpoints-kept=3")
@@ -205,9 +203,9 @@ def test_each_end_says_how_to_go_on(tmp_path, monkeypatch, error, status, messag
     monkeypatch.setattr(fit, "fit", end)
     flags = ["--data.train=a.csv", f"--out={tmp_path / 'run'}"]
     outcome = call(main, *flags)
-    anew = "there was no checkpoint yet, the same command begins anew\n"
+    anew = "there is no checkpoint yet, run the same command to start over\n"
     assert (outcome.status, outcome.out, outcome.err) == (status, "", message + anew)
     place = tmp_path / "run.partial" / "checkpoint" / "00000001"
     place.mkdir(parents=True)
     write_progress(place, {})
-    assert call(main, *flags).err == f"{message}the same command with --resume goes on\n"
+    assert call(main, *flags).err == f"{message}run the same command with --resume to continue\n"

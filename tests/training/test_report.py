@@ -18,7 +18,7 @@ from tests.command_runs import call, refused, write_csv
 from tests.export.pair_bundles import bundle_of
 from tests.pair_rows import ranking_rows
 from training.cli.column_flags import ColumnOverrides
-from training.evaluation.evaluator import evaluate_file
+from training.evaluation.bundle_evaluation import evaluate_file
 from training.report import _build_report, main
 from training.reporting import build
 from training.reporting.model_card import escape_markdown
@@ -201,7 +201,7 @@ def test_training_rows_are_rejected(runs, tmp_path):
     manifest["data"] = {"train": {"name": "a.csv", "sha256": sha256(data["one"])}}
     (tmp_path / "bundle.json").write_text(json.dumps(manifest), "utf-8")
     message = refused(tmp_path, main, str(tmp_path), "--data", str(data["one"]))
-    assert "expected rows that the run has not trained on" in message
+    assert "expected rows that the run was not trained on" in message
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def make_step(model, rate=None, strategy: tf.distribute.Strategy | None = None, 
 
 
 def make_source(folder: Path, rows: int = 45, divisor: int = 1) -> BatchSource:
-    """Random rows on disk; the label is in the first token, so that it can be learnt."""
+    """Random rows on disk; the label is in the first token, so that it can be predicted."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(3, CONFIG.max_length + 1, rows)
     targets = rng.integers(0, LABELS, rows).astype(np.int32)

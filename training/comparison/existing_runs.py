@@ -9,7 +9,7 @@ from kmha.config import EncoderConfig
 from training.comparison.scoring import names
 from training.comparison.trials import times_of_epoch
 from training.data.load import Data
-from training.evaluation.evaluator import predict_examples
+from training.evaluation.bundle_evaluation import predict_probabilities
 from training.runs.run_folder import METRICS
 from training.runtime.resource_usage import count_trainable_weights
 
@@ -26,7 +26,7 @@ def run_result(path: Path, bundle: Bundle, data: Data) -> dict[str, Any]:
     assert part is not None
     known = names(data)
     places = {name: place for place, name in enumerate(known)}
-    best = predict_examples(bundle, part).argmax(axis=1)
+    best = predict_probabilities(bundle, part).argmax(axis=1)
     answers = [places.get(bundle.labels[number], len(known) - 1) for number in best.tolist()]
     encoder = bundle.model.encoder_config
     trained_on = (bundle.details.get("data") or {}).get("train") or {}

@@ -16,6 +16,7 @@ from training.config.config import ResolvedConfig
 from training.data.inputs import Inputs
 from training.data.load import Data
 from training.engine.trainer import train
+from training.runs.context import RunContext
 from training.runtime.resource_usage import count_trainable_weights
 
 
@@ -52,7 +53,8 @@ def tried(
     optimizer = dataclasses.replace(config.optimizer, learning_rate=rate)
     config = dataclasses.replace(config, optimizer=optimizer, resume=begun)
     validation = inputs.evaluated("validation", task.targets(data.validation, data.labels))
-    _, evaluator, progress = train(config, dataclasses.replace(data, task=task), inputs, validation, folder)
+    context = RunContext(config, folder, scratch=folder)
+    evaluator, progress = train(context, dataclasses.replace(data, task=task), inputs, validation)
     assert data.test is not None
     probabilities = evaluator.predict(inputs.evaluated("test", task.targets(data.test, data.labels)))
     return {

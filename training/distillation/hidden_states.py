@@ -1,7 +1,7 @@
-"""Matching what goes on inside a student with what goes on inside its teacher, on the same features.
+"""Distillation of hidden states and attention: losses between the layers of a student and of its teacher.
 
-Sources: hidden states as in Sun et al. 2019, arXiv:1908.09355, with the learnt projection of Jiao et al. 2020,
-arXiv:1909.10351 (TinyBERT), as is the attention, but for its weights after the softmax.
+Sources: hidden states as in Sun et al. 2019, arXiv:1908.09355, with the learned projection of Jiao et al. 2020,
+arXiv:1909.10351 (TinyBERT). Attention as in TinyBERT, but with the weights after the softmax.
 """
 
 from typing import Any
@@ -17,11 +17,11 @@ from kmha.text.sentence_preprocessor import SentencePreprocessor
 
 
 class StudentWithProjections:
-    """A student with what is learnt beside it for its teacher's sake alone: where sizes differ, projections.
+    """A student with trainable projections of its hidden states to the teacher's hidden size, if the sizes differ.
 
     Args:
         model: A built student.
-        teacher: A built teacher of the same features; it stays as it is.
+        teacher: A built teacher of the same features; it is not trained.
         hidden_states: Weight of `state_distance`.
         attention: Weight of `attention_distance`.
     """
@@ -29,7 +29,7 @@ class StudentWithProjections:
     def __init__(self, model: Any, teacher: Any, hidden_states: float, attention: float):
         self.model, self._teacher = model, teacher
         self._hidden_states, self._attention = hidden_states, attention
-        # By the student's encoder, one for each of its states.
+        # By the id of the student's encoder, one projection for each hidden state.
         self._projections: dict[int, list[keras.layers.Layer]] = {}
         if not hidden_states:
             return
@@ -44,17 +44,12 @@ class StudentWithProjections:
 
     @property
     def trainable_variables(self) -> list[Any]:
-        """Those of the student and of the projections."""
+        """The variables of the student and of the projections."""
         layers = [layer for each in self._projections.values() for layer in each]
         return [*self.model.trainable_variables, *(v for layer in layers for v in layer.trainable_variables)]
 
     def distances(self, own: list[Trace], features: Any) -> Any:
-        """How far the student is from its teacher inside, weighted, float32 [B].
-
-        Args:
-            own: What `traced` found of the student.
-            features: What the student read.
-        """
+        """Weighted distances of the hidden states and the attention from the teacher's, float32 [B]."""
         with traced(weights=bool(self._attention)) as others:
             self._teacher(features, training=False)
         total = 0.0
@@ -68,36 +63,26 @@ class StudentWithProjections:
 
 
 def _projection(width: int, expected: int, number: int) -> keras.layers.Layer:
-    # With a seed of its own: where a teacher is read anew on the way, other chance has gone before.
-    start = keras.initializers.GlorotUniform(seed=number)
+    # Its own seed: loading a teacher may have used the global random state.
+    initializer = keras.initializers.GlorotUniform(seed=number)
     layer = keras.layers.Dense(
-        expected, kernel_initializer=start, name=f"projection_{number}", dtype="float32"
+        expected, kernel_initializer=initializer, name=f"projection_{number}", dtype="float32"
     )
     layer.build((None, None, width))
     return layer
 
 
 def map_layers(student: int, teacher: int) -> list[int]:
-    """For what enters the first block of a student and what leaves each: after which block of the teacher to look.
-
-    Args:
-        student: Blocks of the student.
-        teacher: Blocks of the teacher.
+    """The hidden state of the teacher to compare with each hidden state of the student.
 
     Returns:
-        student + 1 numbers from 0 (before the first block) to `teacher`, as evenly spread as whole numbers can be.
+        student + 1 evenly spread indices from 0 (the input of the first block) to `teacher`.
     """
     return [0, *(max(1, (2 * i * teacher + student) // (2 * student)) for i in range(1, student + 1))]
 
 
 def state_distance(student: Trace, teacher: Trace, projections: list[keras.layers.Layer] | None) -> Any:
-    """Mean square of the difference of token vectors over real tokens, states and sizes, float32 [B].
-
-    Args:
-        student: Of B texts.
-        teacher: Of the same texts.
-        projections: Make the student's vectors as large as the teacher's, one for each state; None: they are.
-    """
+    """Mean squared difference of token vectors over real tokens, hidden states and dimensions, float32 [B]."""
     real = ops.cast(student.mask, "float32")
     tokens = ops.maximum(ops.sum(real, axis=1), 1.0)
     places = map_layers(len(student.states) - 1, len(teacher.states) - 1)
@@ -111,13 +96,9 @@ def state_distance(student: Trace, teacher: Trace, projections: list[keras.layer
 
 
 def attention_distance(student: Trace, teacher: Trace) -> Any:
-    """Mean square of the difference of attention weights over real queries, real keys and blocks, float32 [B].
+    """Mean squared difference of attention weights over real queries, real keys and blocks, float32 [B].
 
-    Heads are compared one by one where both have as many, else their means.
-
-    Args:
-        student: Of B texts.
-        teacher: Of the same texts.
+    Heads are compared one by one if both models have the same number, else their means.
     """
     real = ops.cast(student.mask, "float32")
     pairs = real[:, None, :, None] * real[:, None, None, :]  # [B, 1, T, T]
@@ -134,21 +115,16 @@ def attention_distance(student: Trace, teacher: Trace) -> Any:
 
 
 def check_same_features(flag: str, teacher: Any, preprocessor: Any) -> None:
-    """Refuses a teacher that cannot read the student's features.
-
-    Args:
-        flag: What asks for it.
-        teacher: The teacher's bundle.
-        preprocessor: The student's.
+    """Checks that the teacher can read the student's features.
 
     Raises:
-        InputError: Vocabulary, tokenization or case differ, texts are longer than the teacher takes, or it reads
-            characters of words that the student does not.
+        InputError: Vocabulary, tokenization or case differ, texts are longer than the teacher's maximum, or the teacher
+            reads the characters of words and the student does not.
     """
     ours, theirs = parts_of(preprocessor), parts_of(teacher.preprocessor)
-    expected = f"{flag}: expected texts cut as by the teacher"
+    expected = f"{flag}: expected the tokenization of the teacher"
     if list(ours) != list(theirs):
-        raise InputError(f"{expected}, into {', '.join(theirs)}, got {', '.join(ours)}")
+        raise InputError(f"{expected}, {', '.join(theirs)}, got {', '.join(ours)}")
     for own, other in zip(ours.values(), theirs.values(), strict=True):
         for name in ("tokenization", "lower_case"):
             values = getattr(other, name), getattr(own, name)
@@ -156,8 +132,8 @@ def check_same_features(flag: str, teacher: Any, preprocessor: Any) -> None:
                 raise InputError(f"{expected}, --text.{name.replace('_', '-')} {values[0]}, got {values[1]}")
         if own.vocabulary.tokens != other.vocabulary.tokens:
             raise InputError(
-                f"{expected}, by its vocabulary of {len(other.vocabulary):,} tokens (--text.vocabulary with the file in"
-                f" its folder), got another of {len(own.vocabulary):,}"
+                f"{expected}, its vocabulary of {len(other.vocabulary):,} tokens, got another one of"
+                f" {len(own.vocabulary):,}; use --text.vocabulary with the file in the teacher's folder"
             )
         if own.max_length > other.max_length:
             raise InputError(
@@ -169,30 +145,24 @@ def check_same_features(flag: str, teacher: Any, preprocessor: Any) -> None:
 
 
 def check_same_passes(flag: str, teacher: Any, model: Any) -> None:
-    """Refuses a teacher whose encoders read other sequences than the student's, or one without a block to look at.
-
-    Args:
-        flag: What asks for it.
-        teacher: The teacher's model.
-        model: The student.
+    """Checks that the encoders of both models read the same sequences and have blocks.
 
     Raises:
-        InputError: One matcher reads both texts as one sequence and the other does not, or there are no blocks.
+        InputError: Only one of two matchers reads both texts as one sequence, a model reads windows, or an encoder has
+            no blocks.
     """
     forms = [_form(each) for each in (teacher, model)]
     if forms[0] != forms[1]:
-        raise InputError(f"{flag}: expected {forms[0]} as the teacher, got {forms[1]}")
+        raise InputError(f"{flag}: expected {forms[0]}, as in the teacher, got {forms[1]}")
     for which, each in (("a teacher", teacher), ("a student", model)):
         if window_shape_of(each) is not None:
-            raise InputError(
-                f"{flag}: expected texts that are read whole, got {which} that reads windows of them"
-            )
+            raise InputError(f"{flag}: expected models that read whole texts, got {which} that reads windows")
     blocks = [config.num_layers for each in (teacher, model) for config in each.encoder_configs.values()]
     if not all(blocks):
-        raise InputError(f"{flag}: expected encoders of one block or more, got one of none")
+        raise InputError(f"{flag}: expected encoders with at least one layer, got one without")
 
 
 def _form(model: Any) -> str:
     if getattr(model, "form", "") != "joint":
-        return "texts that are read one by one"
-    return f"the joint form{', symmetric' if model.symmetric else ''}"
+        return "an encoder pass for each text"
+    return f"the {'symmetric ' if model.symmetric else ''}joint form"

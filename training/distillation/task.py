@@ -1,4 +1,4 @@
-"""Distillation: a task that learns from a teacher's answers beside the labels."""
+"""Distillation: a task with the predictions of a teacher as additional targets."""
 
 import dataclasses
 import hashlib
@@ -29,34 +29,34 @@ logger = logging.getLogger("kmha")
 
 
 class DistillationTargets:
-    """An array [R, L + 1 + C] that is put together when rows of it are asked for.
+    """An array [R', L + 1 + C] whose rows are computed on access.
 
-    Columns: the labels, 1 where a row has them, the teacher's answers.
+    Its columns are the targets of the task, 1 for rows with labels, and the outputs of the teacher.
 
     Args:
-        labels: [R, …] as the task wants them, of rows with labels alone; the first of all rows.
-        answers: float32 [R', C], R' at least R, perhaps on disk.
-        order: Which of their columns belongs to each label, integers [C].
-        filler: The labels of rows that have none.
+        labels: Targets of the task [R, …] for the first R rows, which have labels.
+        outputs: The teacher's outputs for all rows, float32 [R', C], possibly a file.
+        order: The column of `outputs` of each label, integers [C].
+        filler: The targets of rows without labels.
 
     Attributes:
         shape: (R', L + 1 + C).
-        dtype: float32, which holds whole numbers exactly up to 2**24.
+        dtype: float32, which represents integers up to 2**24 exactly.
     """
 
-    def __init__(self, labels: np.ndarray, answers: np.ndarray, order: np.ndarray, filler: Any = 0):
-        self._labels, self._answers, self._order, self._filler = labels, answers, order, filler
+    def __init__(self, labels: np.ndarray, outputs: np.ndarray, order: np.ndarray, filler: Any = 0):
+        self._labels, self._outputs, self._order, self._filler = labels, outputs, order, filler
         self._is_flat = labels.ndim == 1
         self._width = 1 if self._is_flat else labels.shape[1]
         self.dtype = np.dtype(np.float32)
-        self.shape = (len(answers), self._width + 1 + answers.shape[1])
+        self.shape = (len(outputs), self._width + 1 + outputs.shape[1])
 
     def __len__(self) -> int:
-        """Counts the rows."""
+        """Number of rows."""
         return self.shape[0]
 
     def __getitem__(self, rows) -> np.ndarray:
-        """Some rows, by their numbers, integers [B], or by a slice."""
+        """Rows by their numbers, integers [B], or by a slice."""
         rows = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows)
         result = np.empty((len(rows), self.shape[1]), np.float32)
         labelled = rows < len(self._labels)
@@ -64,11 +64,11 @@ class DistillationTargets:
         own = self._labels[rows[labelled]]
         result[labelled, : self._width] = own[:, None] if self._is_flat else own
         result[:, self._width] = labelled
-        result[:, self._width + 1 :] = self._answers[rows][:, self._order]
+        result[:, self._width + 1 :] = self._outputs[rows][:, self._order]
         return result
 
     def parts(self, targets) -> tuple[Any, Any, Any]:
-        """What a batch [B, …, L + 1 + C] holds: labels as the task wants them, 0 or 1 [B, …], and answers [B, …, C]."""
+        """Splits a batch [B, …, L + 1 + C] into the task's targets, 0 or 1 [B, …], and the teacher's outputs [B, …, C]."""
         width = self._width
         labels = targets[..., 0] if self._is_flat else targets[..., :width]
         return (
@@ -82,15 +82,15 @@ NO_QUERY = -1
 
 
 class DistillationTask:
-    """A task whose rows have a teacher's answers beside their labels; for what is not here, the task itself.
+    """A task with the outputs of a teacher as additional targets; other attributes are those of the task.
 
     Args:
-        task: What is learnt.
+        task: The task of the student.
         name: "classify", "match" or "tag".
-        teacher: Has answered the rows.
-        distill: How much its answers count.
-        lesson: The rows, with `DistillationTargets`.
-        labelled: Batches of those that have labels, with the targets of the task.
+        teacher: The teacher.
+        distill: The weights of the losses.
+        training_set: All rows, with `DistillationTargets`.
+        labelled: Batches of the rows with labels, with the targets of the task.
     """
 
     def __init__(
@@ -112,45 +112,45 @@ class DistillationTask:
         return getattr(self._task, name)
 
     def training_set(self, part: Subset, labels: list[str], seed: int) -> TrainingSet:
-        """All rows that the teacher has answered."""
+        """All rows with outputs of the teacher."""
         return self._training_set
 
     def prepare(self, model: Any, source: Any) -> None:
-        """As the task does by the rows that have labels."""
+        """Initializes the model as the task does, from the rows with labels."""
         self._task.prepare(model, self._labelled)
 
     def trained(self, model: Any) -> Any:
-        """The model, with what is learnt beside it where it is to be like its teacher inside; for `forward`.
+        """The object that the training step trains: the model, with projections where hidden states are compared.
 
         Raises:
-            InputError: The teacher's model has another form.
+            InputError: The layers of the teacher cannot be compared with those of the model.
         """
         distill = self._distill
         if not (distill.hidden_states or distill.attention) or distill.teacher is None:
             return model
-        check_same_passes(_inner_flag(distill), self.teacher.bundle.model, model)
+        check_same_passes(_layer_flag(distill), self.teacher.bundle.model, model)
         teacher = self.teacher.bundle.model
         if tf.distribute.has_strategy():
-            # Weights that are read on every replica have to be made there.
+            # Weights that every replica reads have to be created under the strategy.
             teacher = read_model(distill.teacher / MODEL, self._name)
         return StudentWithProjections(model, teacher, distill.hidden_states, distill.attention)
 
     def forward(self, trained: Any, features: Any) -> Any:
-        """What the loss reads of the model, and how far it is from its teacher inside, float32 [B] or 0."""
+        """The input of the task's loss, and the distance of hidden states and attention, float32 [B] or 0."""
         if not isinstance(trained, StudentWithProjections):
             return self._task.forward(trained, features), 0.0
         with traced(weights=bool(self._distill.attention)) as traces:
             outputs = self._task.forward(trained.model, features)
         return outputs, trained.distances(traces, features)
 
-    def row_losses(self, targets: Any, given: Any) -> Any:
-        """Loss of each row, float32 [B]: the teacher's share, where the row has labels theirs, and what is inside."""
-        outputs, distance = given
-        labels, labelled, answers = self._targets.parts(targets)
-        loss = self._distill.weight * self._teacher_losses(answers, outputs) + distance
+    def row_losses(self, targets: Any, outputs_and_distance: Any) -> Any:
+        """Loss of each row, float32 [B]: of the teacher's outputs, of the labels if any, and of the distance."""
+        outputs, distance = outputs_and_distance
+        labels, labelled, teacher_outputs = self._targets.parts(targets)
+        loss = self._distill.weight * self._teacher_losses(teacher_outputs, outputs) + distance
         if self._distill.weight == 1:
             return loss
-        # Of a sentence that has tags, each word has.
+        # All words of a sentence have tags, or none.
         labelled = labelled[:, 0] if len(labelled.shape) == 2 else labelled
         own = ops.where(labelled > 0, self._task.row_losses(labels, outputs), 0.0)
         return loss + (1 - self._distill.weight) * own
@@ -158,59 +158,49 @@ class DistillationTask:
     def compare_with_teacher(
         self, scores: dict[str, Any], part: Subset, labels: list[str], folder: Path
     ) -> dict[str, Any]:
-        """The teacher's own scores of judged rows, beside those of the student, which a line compares.
+        """The teacher's scores; logs a comparison with the student's scores."""
+        teacher_scores = self.teacher.scores(self._task, part, labels, folder)
+        logger.info(compare(scores, teacher_scores, self._task.metric, "teacher"))
+        return teacher_scores
 
-        Args:
-            scores: Of the student.
-            part: The rows.
-            labels: Names of the outputs.
-            folder: Where token ids are kept meanwhile.
-        """
-        found = self.teacher.scores(self._task, part, labels, folder)
-        logger.info(compare(scores, found, self._task.metric, "teacher"))
-        return found
-
-    def _teacher_losses(self, answers: Any, outputs: Any) -> Any:
+    def _teacher_losses(self, teacher_outputs: Any, outputs: Any) -> Any:
         temperature = self._distill.temperature
         if self._name == TAG:
-            expected = self.teacher.potentials(answers, outputs.word_mask)
+            expected = self.teacher.potentials(teacher_outputs, outputs.word_mask)
             return distill_losses.chain_divergence(expected, outputs, temperature)
         losses = {
             "softmax": distill_losses.softmax_divergence,
             "sigmoid": distill_losses.sigmoid_divergence,
             "none": distill_losses.squared_distance,
         }
-        return losses[self._answers_by()](answers, outputs, temperature)
+        return losses[self._activation()](teacher_outputs, outputs, temperature)
 
-    def _answers_by(self) -> str:
-        """What makes probabilities of the outputs."""
+    def _activation(self) -> str:
+        """The function that converts outputs to probabilities."""
         if self._name == CLASSIFY:
             return "sigmoid" if self._task.several_labels else "softmax"
         return {"binary": "sigmoid", "classes": "softmax", "graded": "none"}[self._task.target]  # pyright: ignore
 
 
 def trainable_part(task: Any, model: Any) -> Any:
-    """What the training step moves: the model, or of a `DistillationTask` perhaps more; call it in the strategy's scope."""
+    """The object that the training step trains: the model, with projections if a task needs them.
+
+    Call it in the scope of the strategy.
+    """
     return task.trained(model) if isinstance(task, DistillationTask) else model
 
 
-def _inner_flag(distill: DistillSection) -> str:
+def _layer_flag(distill: DistillSection) -> str:
     return f"--distill.{'hidden-states' if distill.hidden_states else 'attention'}"
 
 
 def add_teacher_predictions(
     config: FitConfig, data: Data, inputs: Inputs, folder: Path
 ) -> tuple[Data, Inputs]:
-    """Asks the teacher, if there is one, about all training rows and texts without labels.
-
-    Args:
-        config: All settings.
-        data: The rows.
-        inputs: The rows as the student reads them.
-        folder: Where token ids and, without a cache, the answers are kept meanwhile.
+    """Computes the teacher's outputs for all training rows and texts without labels, if there is a teacher.
 
     Returns:
-        The data with a task that learns from the answers, and the inputs with the texts among the training rows.
+        The data with a `DistillationTask`, and the inputs with the texts added to the training rows.
 
     Raises:
         InputError: The teacher cannot be used.
@@ -220,14 +210,14 @@ def add_teacher_predictions(
         return data, inputs
     teacher = Teacher.load(run, data.labels)
     if distill.hidden_states or distill.attention:
-        check_same_features(_inner_flag(distill), teacher.bundle, inputs.preprocessor)
+        check_same_features(_layer_flag(distill), teacher.bundle, inputs.preprocessor)
     own = data.task.training_set(data.train, data.labels, config.train.seed)
     labelled = inputs.source("train", own)
     inputs, rows = inputs.with_texts(own.rows)
     more = len(rows) - len(own.rows)
     plain = _without_targets(inputs, rows)
     shape = count_predictions(inputs.source("train", plain)), len(data.labels)
-    facts = {
+    key = {
         "teacher": teacher.sha256,
         "labels": teacher.bundle.labels,
         "rows": _rows_hash(data, rows),
@@ -237,14 +227,14 @@ def add_teacher_predictions(
         parts = {name: part for name, part in data.parts.items() if name in ("train", "texts")}
         (folder / "teacher").mkdir()
         windows = window_shape_of(teacher.bundle.model)
-        read = cut_parts(teacher.bundle.preprocessor, parts, folder / "teacher", windows=windows)
-        write_predictions(teacher.bundle.model, read.with_texts(own.rows)[0].source("train", plain), path)
+        tokens = cut_parts(teacher.bundle.preprocessor, parts, folder / "teacher", windows=windows)
+        write_predictions(teacher.bundle.model, tokens.with_texts(own.rows)[0].source("train", plain), path)
 
-    answers = cached_predictions(distill.cache or folder / "answers", facts, shape, write)
+    outputs = cached_predictions(distill.cache or folder / "answers", key, shape, write)
     filler = np.array([0, NO_QUERY], np.float32) if config.task == MATCH else 0
     training_set = TrainingSet(
         rows,
-        DistillationTargets(own.targets, answers, teacher.order, filler),  # pyright: ignore  (reads as an array)
+        DistillationTargets(own.targets, outputs, teacher.order, filler),  # pyright: ignore  (reads as an array)
         np.concatenate([own.weights, np.ones(more, np.float32)]),
         None
         if own.lists is None
@@ -255,15 +245,15 @@ def add_teacher_predictions(
 
 
 def _without_targets(inputs: Inputs, rows: np.ndarray) -> TrainingSet:
-    """A lesson for a model that is only asked."""
+    """A training set for prediction only."""
     tokens, shape = inputs.tokens["train"], rows.shape
     if isinstance(tokens, SentenceTokens):
-        shape = (int(tokens.counts.sum()),)  # words, of which the rows have as many at most
+        shape = (int(tokens.counts.sum()),)  # one for each word
     return TrainingSet(rows, np.broadcast_to(np.float32(0), shape), np.ones(len(rows), np.float32))
 
 
 def _rows_hash(data: Data, rows: np.ndarray) -> str:
-    """What changes when a text of the rows does, or their order."""
+    """A digest of the texts of the rows and their order."""
     parts = (data.train,) if data.texts is None else (data.train, data.texts)
     digests = np.concatenate([part.examples.digests for part in parts])
     return hashlib.sha256(digests[rows].tobytes()).hexdigest()

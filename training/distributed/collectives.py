@@ -1,7 +1,7 @@
-"""The workers of a job, connected by TensorFlow: its collectives for tensors, its coordination service for words.
+"""Coordinates several workers: TensorFlow's collectives for tensors, its coordination service for JSON values.
 
-The coordination service notices a worker that is gone by its heartbeats, and tells all of an error that one reports:
-whatever the others wait for then ends.
+The coordination service detects lost workers by their heartbeats and sends an error that one worker reports to all.
+The calls of the other workers then end with an error.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# TensorFlow has no public door to its coordination service.
+# TensorFlow has no public API for its coordination service.
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2  # pyright: ignore
 from tensorflow.python.eager import context  # pyright: ignore
 
@@ -26,68 +26,33 @@ from kmha.errors import InputError
 from training.cli.exceptions import Interrupted, TrainingDiverged, WorkerLost
 from training.distributed.tf_config import Cluster
 
-INPUT, INTERRUPT, FAILURE = "input", "interrupt", "failure"
-_ABORTS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-_REPORT = re.compile(r"\[kmha (\w+)\] (.*?) \[end\]", re.DOTALL)
-_TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
-
-
-def is_lost_worker_error(error: BaseException) -> bool:
-    """Whether an error comes of another worker's end."""
-    return isinstance(error, _ABORTS) or "Collective ops is aborted" in str(error)
-
-
-def reported_error(index: int, message: str) -> Exception:
-    """What to raise on a worker for what another one reported, or what is known of its end.
-
-    Args:
-        index: Of the other worker.
-        message: As the coordination service has it.
-    """
-    report = _REPORT.search(message)
-    if report is None:
-        return WorkerLost(f"worker {index} is gone")
-    kind, words = report.groups()
-    if kind == INPUT:
-        # What all workers were compared in names the worker by itself.
-        return InputError(words if words.startswith("worker ") else f"worker {index}: {words}")
-    if kind == INTERRUPT:
-        return Interrupted(f"an interrupt of worker {index}")
-    return WorkerLost(f"worker {index} failed: {words}")
-
-
-def collective_error(message: str, cluster: Cluster) -> Exception:
-    """What to raise for a collective that ended, by the message of its error."""
-    # The last task named is the remote one; graphs before it may name this one.
-    named = [cluster.index_of(job, int(task)) for job, task in _TASK.findall(message)]
-    others = [index for index in named if index != cluster.index]
-    if not others:
-        return WorkerLost("another worker is gone")
-    return reported_error(others[-1], message)
-
-
-# Without a heartbeat for so long a worker is gone; TensorFlow's own value is 10.
+# A worker is lost after so long without a heartbeat; TensorFlow's default is 10.
 HEARTBEAT_SECONDS = 5
-# They have met before.
+# All workers have started by then.
 CONNECT_SECONDS = 60
 LEAVE_SECONDS = 5
-ASK_EVERY_SECONDS = 1.0
-MOST_BATCHES = 200
+SIGNAL_SECONDS = 1.0  # time between two exchanges of signals
+MAX_SIGNAL_BATCHES = 200
 POLL_MS = 500
 CHUNK_BYTES = 1 << 24
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SMALL_TYPES = (tf.int8, tf.uint8, tf.int16, tf.uint16)
 SUM = tf.distribute.ReduceOp.SUM
 
+INPUT, INTERRUPT, FAILURE = "input", "interrupt", "failure"
+_ABORTS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+_REPORT = re.compile(r"\[kmha (\w+)\] (.*?) \[end\]", re.DOTALL)
+_TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
+
 
 class MultiWorkerCoordinator:
-    """A worker's view of all; see `training.distributed.coordinator.Coordinator`.
+    """Connects this worker to the others; see `training.distributed.coordinator.Coordinator`.
 
     Args:
-        cluster: All workers; the address of this one must be free.
+        cluster: All workers; the address of this worker must be free.
 
     Raises:
-        WorkerLost: The chief did not come in time.
+        WorkerLost: The chief worker did not connect in time.
     """
 
     def __init__(self, cluster: Cluster):
@@ -110,17 +75,18 @@ class MultiWorkerCoordinator:
             raise WorkerLost(
                 f"worker {self.index} could not connect to worker 0 at {cluster.addresses[0]}: {reason}"
             ) from error
-        _carry_all_types(self.strategy.extended)
+        _broadcast_small_integers(self.strategy.extended)
         self._calls: Counter[str] = Counter()
         self._signals: list[int] = []
-        self._asked, self._interval, self._left = time.monotonic(), 1, 1
+        # Time of the last exchange of signals, batches between two exchanges, batches to the next one.
+        self._exchanged, self._interval, self._left = time.monotonic(), 1, 1
         self._sums = tf.function(
             self._summed, input_signature=[tf.TensorSpec([None], tf.int32)], autograph=False
         )
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker judges and writes."""
+        """Whether this is the chief worker."""
         return self.index == 0
 
     def broadcast(self, what: str, make: Callable[[], Any]) -> Any:
@@ -142,14 +108,14 @@ class MultiWorkerCoordinator:
         """See `Coordinator`."""
         self._left -= 1
         if not self._signals and (now or self._left <= 0):
-            # The chief says after how many batches all ask again, so that they do so after the same ones.
-            now_is, batches = time.monotonic(), max(1, self._interval - self._left)
-            due = round(batches * ASK_EVERY_SECONDS / max(now_is - self._asked, 1e-6))
-            asked = [int(number in signals) for number in SIGNALS]
-            mine = [*asked, min(max(due, 1), MOST_BATCHES) if self.is_chief else 0]
-            *found, self._interval = self._sum(np.array(mine, np.int32)).tolist()
-            self._asked, self._left = now_is, self._interval
-            self._signals = [number for number, times in zip(SIGNALS, found, strict=True) if times]
+            # The chief worker sets the number of batches to the next exchange, so that it is the same on all workers.
+            current, batches = time.monotonic(), max(1, self._interval - self._left)
+            due = round(batches * SIGNAL_SECONDS / max(current - self._exchanged, 1e-6))
+            received = [int(number in signals) for number in SIGNALS]
+            own = [*received, min(max(due, 1), MAX_SIGNAL_BATCHES) if self.is_chief else 0]
+            *counts, self._interval = self._sum(np.array(own, np.int32)).tolist()
+            self._exchanged, self._left = current, self._interval
+            self._signals = [number for number, count in zip(SIGNALS, counts, strict=True) if count]
         return self._signals
 
     def copy_from_chief(self, folder: Path) -> None:
@@ -164,27 +130,27 @@ class MultiWorkerCoordinator:
             with open(folder / name, "rb" if self.is_chief else "wb") as file:
                 for first in range(0, size, CHUNK_BYTES):
                     length = min(CHUNK_BYTES, size - first)
-                    # Nothing plus what the chief has is what the chief has.
+                    # The sum of the chief worker's bytes and zeros.
                     data = file.read(length) if self.is_chief else bytes(length)
                     numbers = self._sum(np.frombuffer(data + bytes(-length % 4), np.int32))
                     if not self.is_chief:
                         file.write(numbers.tobytes()[:length])
 
-    def lost(self, error: BaseException) -> Exception | None:
-        """What to raise in place of an error that comes of another worker's end; None: it does not."""
+    def cause(self, error: BaseException) -> Exception | None:
+        """The exception for an error that another worker's end caused; None for other errors."""
         if not is_lost_worker_error(error):
             return None
-        for index, message in self._ends():
+        for index, message in self._ended_workers():
             return reported_error(index, message)
         return collective_error(str(error), self.cluster)
 
     def report(self, kind: str, message: str) -> None:
-        """Tells the others why this worker ends."""
+        """Reports to the other workers why this one ends."""
         with contextlib.suppress(tf.errors.OpError):
             code = tf.errors.INVALID_ARGUMENT if kind == INPUT else tf.errors.ABORTED
             context.context().report_error_to_cluster(code, f"[kmha {kind}] {message} [end]")
             if self.is_chief:
-                # What they ask about it they ask here.
+                # The coordination service runs here: the others still have to query it.
                 time.sleep(3 * POLL_MS / 1000)
 
     def _summed(self, numbers):
@@ -197,7 +163,7 @@ class MultiWorkerCoordinator:
         return self.strategy.experimental_local_results(self.strategy.run(replica_sum))[0]
 
     def _sum(self, numbers: np.ndarray) -> np.ndarray:
-        """The sum over workers, int32."""
+        """Sums int32 values over the workers."""
         return self._sums(tf.constant(numbers, tf.int32)).numpy()
 
     def _key(self, what: str) -> str:
@@ -208,16 +174,16 @@ class MultiWorkerCoordinator:
         context.context().set_config_key_value(key, json.dumps(value))
 
     def _get(self, key: str) -> Any:
-        # In short turns: between them signals come through, and whether somebody has ended is asked.
+        # Short timeouts: signals are handled and ended workers noticed in between.
         while True:
             try:
                 return json.loads(context.context().get_config_key_value(key, POLL_MS))
             except tf.errors.DeadlineExceededError:
-                for index, message in self._ends():
+                for index, message in self._ended_workers():
                     raise reported_error(index, message) from None
 
-    def _ends(self) -> Iterator[tuple[int, str]]:
-        """Of each other worker that is known to have ended, what is known of it."""
+    def _ended_workers(self) -> Iterator[tuple[int, str]]:
+        """Index and message of each other worker that has ended."""
         jobs = self.cluster.jobs
         tasks = itertools.chain.from_iterable(((job, task) for task in range(tasks)) for job, tasks in jobs)
         try:
@@ -230,41 +196,21 @@ class MultiWorkerCoordinator:
                 yield index, str(getattr(state, "message", state))
 
 
-def _carry_all_types(extended: Any) -> None:
-    """Lets a new variable of any type begin as the chief's does: TensorFlow's broadcast knows no small integers."""
-    plain = extended._get_variable_creator_initial_value
-
-    def initial_value(replica_id, device, primary_var, **kwargs):
-        dtype = kwargs.get("dtype")
-        value = kwargs["initial_value"]
-        given: Any = value if callable(value) else lambda: value
-        if dtype is None or tf.as_dtype(dtype) not in SMALL_TYPES:
-            return plain(replica_id=replica_id, device=device, primary_var=primary_var, **kwargs)
-        kwargs |= {
-            "initial_value": lambda: tf.cast(tf.convert_to_tensor(given()), tf.int32),
-            "dtype": tf.int32,
-        }
-        wide = plain(replica_id=replica_id, device=device, primary_var=primary_var, **kwargs)
-        return lambda: tf.cast(wide(), dtype)
-
-    extended._get_variable_creator_initial_value = initial_value
-
-
 @contextlib.contextmanager
 def propagate_failures(coordinator: MultiWorkerCoordinator) -> Iterator[None]:
-    """What ends one worker inside ends all.
+    """An exception inside the block ends all workers.
 
     Raises:
-        WorkerLost: Another worker is gone.
-        InputError: Of this worker or of another.
+        WorkerLost: Another worker was lost.
+        InputError: Of this worker or of another one.
         Interrupted: Another worker was interrupted.
     """
     try:
         yield
     except (Interrupted, TrainingDiverged, WorkerLost):
-        raise  # all know, or are told by who is gone
+        raise  # all workers raise these
     except tf.errors.OpError as error:
-        if other := coordinator.lost(error):
+        if other := coordinator.cause(error):
             raise other from error
         coordinator.report(FAILURE, str(error).splitlines()[0])
         raise
@@ -277,3 +223,52 @@ def propagate_failures(coordinator: MultiWorkerCoordinator) -> Iterator[None]:
     except Exception as error:
         coordinator.report(FAILURE, f"{type(error).__name__}: {error}")
         raise
+
+
+def is_lost_worker_error(error: BaseException) -> bool:
+    """Whether another worker's end caused an error."""
+    return isinstance(error, _ABORTS) or "Collective ops is aborted" in str(error)
+
+
+def reported_error(index: int, message: str) -> Exception:
+    """The exception for an error that another worker reported, or for its unexplained end."""
+    report = _REPORT.search(message)
+    if report is None:
+        return WorkerLost(f"worker {index} is gone")
+    kind, reason = report.groups()
+    if kind == INPUT:
+        # Messages of `training.engine.consistency` have the worker already.
+        return InputError(reason if reason.startswith("worker ") else f"worker {index}: {reason}")
+    if kind == INTERRUPT:
+        return Interrupted(f"an interrupt of worker {index}")
+    return WorkerLost(f"worker {index} failed: {reason}")
+
+
+def collective_error(message: str, cluster: Cluster) -> Exception:
+    """The exception for a collective that failed, from the message of its error."""
+    # The last task in the message is the remote one; earlier ones may be this worker.
+    indices = [cluster.index_of(job, int(task)) for job, task in _TASK.findall(message)]
+    others = [index for index in indices if index != cluster.index]
+    if not others:
+        return WorkerLost("another worker is gone")
+    return reported_error(others[-1], message)
+
+
+def _broadcast_small_integers(extended: Any) -> None:
+    """Initializes variables of small integer types through int32: TensorFlow cannot broadcast these types."""
+    original = extended._get_variable_creator_initial_value
+
+    def initial_value(replica_id, device, primary_var, **kwargs):
+        dtype = kwargs.get("dtype")
+        value = kwargs["initial_value"]
+        make: Any = value if callable(value) else lambda: value
+        if dtype is None or tf.as_dtype(dtype) not in SMALL_TYPES:
+            return original(replica_id=replica_id, device=device, primary_var=primary_var, **kwargs)
+        kwargs |= {
+            "initial_value": lambda: tf.cast(tf.convert_to_tensor(make()), tf.int32),
+            "dtype": tf.int32,
+        }
+        wide = original(replica_id=replica_id, device=device, primary_var=primary_var, **kwargs)
+        return lambda: tf.cast(wide(), dtype)
+
+    extended._get_variable_creator_initial_value = initial_value

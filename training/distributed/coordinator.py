@@ -1,4 +1,4 @@
-"""What the workers of a job ask of one another; a process that trains alone asks itself."""
+"""The protocol by which the workers of a job coordinate, and its implementation for a single process."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Any, Protocol
 
 
 class Coordinator(Protocol):
-    """The workers of a job, as one of them sees them. All call the same methods in the same order.
+    """Coordinates the workers of a job. All workers call the same methods in the same order.
 
     Attributes:
-        index: Of this worker; 0 is the chief, which alone judges and writes.
-        count: How many workers there are.
-        strategy: Where they compute; None leaves it to the settings.
+        index: Index of this worker; 0 is the chief worker, which alone evaluates and writes files.
+        count: Number of workers.
+        strategy: The distribution strategy; None: the settings choose it.
     """
 
     index: int
@@ -20,55 +20,50 @@ class Coordinator(Protocol):
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker judges and writes."""
+        """Whether this is the chief worker."""
         ...
 
     def broadcast(self, what: str, make: Callable[[], Any]) -> Any:
-        """What the chief makes, on every worker; JSON values.
-
-        Args:
-            what: A name for it.
-            make: Called on the chief alone.
-        """
+        """Returns on every worker the JSON value that the chief worker computes."""
         ...
 
     def all_gather(self, what: str, value: Any) -> list[Any]:
-        """What each worker has by that name, in their order; JSON values."""
+        """Returns the JSON values of all workers, in the order of the workers."""
         ...
 
     def any_signaled(self, signals: Sequence[int], now: bool = False) -> list[int]:
-        """The signals by which all workers stop here, because one of them has got one; call it after each batch.
+        """Returns the signals that any worker received, the same on all workers; call it after each batch.
 
         Args:
-            signals: Those that this worker has got.
-            now: Asks the others now, and not only about once a second.
+            signals: Signals that this worker received.
+            now: Whether to query the other workers now; otherwise about once a second.
         """
         ...
 
     def copy_from_chief(self, folder: Path) -> None:
-        """Makes the files of a folder those of the chief."""
+        """Copies the files of a folder from the chief worker to the others."""
         ...
 
 
 class SingleWorker:
-    """The crew of a process that trains alone."""
+    """The coordinator of a process that trains alone."""
 
     index, count, strategy, is_chief = 0, 1, None, True
 
     def broadcast(self, what: str, make: Callable[[], Any]) -> Any:
-        """What is made."""
+        """Returns the value."""
         return make()
 
     def all_gather(self, what: str, value: Any) -> list[Any]:
-        """The value."""
+        """Returns a list of the value."""
         return [value]
 
     def any_signaled(self, signals: Sequence[int], now: bool = False) -> list[int]:
-        """The signals."""
+        """Returns the signals."""
         return list(signals)
 
     def copy_from_chief(self, folder: Path) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 SINGLE_WORKER = SingleWorker()

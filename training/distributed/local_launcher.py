@@ -1,4 +1,4 @@
-"""The workers of a job as processes of one machine: started, heard, told of signals, ended together."""
+"""Starts the workers of a job as processes of this machine, relays their output and signals, and ends them together."""
 
 import contextlib
 import json
@@ -23,25 +23,25 @@ logger = logging.getLogger("kmha")
 
 HOST = "localhost"
 POLL_SECONDS = 0.1
-# After another worker's end: to say why, for the one that knows more; then to leave by itself.
-LAST_WORDS_SECONDS = 2.0
-LEAVE_SECONDS = 3.0
+# After a worker failed: time for the others to report the cause, then to exit.
+REPORT_SECONDS = 2.0
+EXIT_SECONDS = 3.0
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses of this machine at which nobody listens, "host:port"."""
+    """Unused addresses of this machine, "host:port"."""
     with contextlib.ExitStack() as stack:
-        # All are held until the last is found: no two are the same.
+        # All sockets stay open until the last is found, so that the addresses differ.
         sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return [f"{HOST}:{each.getsockname()[1]}" for each in sockets]
 
 
 def device_environments(workers: int) -> list[dict[str, str]]:
-    """What each worker's environment says of the devices that it may use: its share of the GPUs, or of the cores.
+    """Environment variables of each worker that give it a share of the GPUs or of the cores.
 
     Raises:
-        InputError: There are GPUs, but fewer than workers.
+        InputError: There are fewer GPUs than workers.
     """
     threads = str(max(1, available_cores() // workers))
     names = ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")
@@ -50,13 +50,13 @@ def device_environments(workers: int) -> list[dict[str, str]]:
     if not gpus:
         return [cores] * workers
     if len(gpus) < workers:
-        raise InputError(f"--workers: expected at most as many as GPUs, {len(gpus)}, got {workers}")
+        raise InputError(f"--workers: expected at most {len(gpus)}, the number of GPUs, got {workers}")
     share = len(gpus) // workers
     return [{_GPUS: ",".join(gpus[i * share : (i + 1) * share])} for i in range(workers)]
 
 
 def _gpus() -> list[str]:
-    """Names of the GPUs that may be used."""
+    """Names of the usable GPUs."""
     if _GPUS in os.environ:
         return [name for name in os.environ[_GPUS].split(",") if name.strip() not in ("", "-1")]
     found = Path("/proc/driver/nvidia/gpus")
@@ -64,15 +64,15 @@ def _gpus() -> list[str]:
 
 
 class LocalWorkers:
-    """The workers of one start.
+    """The worker processes of one start.
 
     Args:
-        addresses: "host:port" of each.
-        flags: Of training.fit, the same for all.
-        environments: What each has in its environment beside ours.
+        addresses: "host:port" of each worker.
+        flags: Flags of training.fit for all workers.
+        environments: Additional environment variables of each worker.
 
     Attributes:
-        stopped: Whether this process was told to stop.
+        stopped: Whether a signal stopped this process.
     """
 
     def __init__(
@@ -83,19 +83,19 @@ class LocalWorkers:
         self._children: list[subprocess.Popen[str]] = []
 
     def run(self) -> int:
-        """Starts the workers and waits for their end.
+        """Starts the workers and waits for them.
 
         Returns:
-            The exit status of the job: 0 where the chief wrote the run, 130 after a signal, else that of the
-            worker that failed first, where it is one of a command; else 1.
+            The exit status of the job: 0 if the chief worker wrote the run, 130 after a signal, 2 if a worker
+            reported wrong input, else 1.
         """
         with self._forwarded_signals():
             try:
                 readers = [self._start(index) for index in range(len(self.addresses))]
                 failed = self._wait()
-                self._end()
+                self._end_all()
                 for reader in readers:
-                    reader.join(LEAVE_SECONDS)
+                    reader.join(EXIT_SECONDS)
             finally:
                 self._signal(signal.SIGKILL)
         statuses = [child.wait() for child in self._children]
@@ -104,9 +104,11 @@ class LocalWorkers:
         if self.stopped or INTERRUPTED in statuses:
             self.stopped = True
             return INTERRUPTED
-        # Who is told of wrong input by another worker may be the first to leave.
+        # With wrong input all workers exit, in any order.
         if failed is not None and WRONG_INPUT not in statuses:
-            logger.info(f"error: worker {failed} {_ended(statuses[failed])}; the others were ended")
+            logger.info(
+                f"error: worker {failed} {_describe_exit(statuses[failed])}; the other workers were stopped"
+            )
         return WRONG_INPUT if WRONG_INPUT in statuses else FAILED
 
     def _start(self, index: int) -> threading.Thread:
@@ -117,7 +119,7 @@ class LocalWorkers:
             stdin=subprocess.DEVNULL,
             stdout=None if index == 0 else subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            # A terminal's Ctrl-C must not reach the workers twice.
+            # Otherwise Ctrl-C in a terminal would reach the workers twice.
             start_new_session=True,
             text=True,
             encoding="utf-8",
@@ -130,7 +132,7 @@ class LocalWorkers:
         return reader
 
     def _wait(self) -> int | None:
-        """Waits until all have ended or one has failed; returns which."""
+        """Waits until all workers ended or one failed; returns the index of the failed one."""
         while any(child.poll() is None for child in self._children):
             for index, child in enumerate(self._children):
                 if child.poll() not in (None, 0):
@@ -138,9 +140,9 @@ class LocalWorkers:
             time.sleep(POLL_SECONDS)
         return next((index for index, child in enumerate(self._children) if child.returncode), None)
 
-    def _end(self) -> None:
-        """Ends the workers that are left: given time, asked, made to."""
-        for seconds, number in ((LAST_WORDS_SECONDS, signal.SIGTERM), (LEAVE_SECONDS, signal.SIGKILL)):
+    def _end_all(self) -> None:
+        """Waits for the remaining workers, then sends SIGTERM, then SIGKILL."""
+        for seconds, number in ((REPORT_SECONDS, signal.SIGTERM), (EXIT_SECONDS, signal.SIGKILL)):
             end = time.monotonic() + seconds
             while any(child.poll() is None for child in self._children) and time.monotonic() < end:
                 time.sleep(POLL_SECONDS)
@@ -153,7 +155,7 @@ class LocalWorkers:
 
     @contextlib.contextmanager
     def _forwarded_signals(self) -> Iterator[None]:
-        """Passes SIGINT and SIGTERM on to the workers, which agree on where they stop."""
+        """Forwards SIGINT and SIGTERM to the workers, which stop after the same batch."""
 
         def forward(number, frame):
             self.stopped = True
@@ -176,7 +178,7 @@ def _relay(lines: IO[str], index: int) -> None:
             logger.info(f"[{index}] {line.rstrip()}")
 
 
-def _ended(status: int) -> str:
+def _describe_exit(status: int) -> str:
     if status < 0:
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"ended with status {status}"
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"exited with status {status}"

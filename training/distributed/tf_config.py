@@ -1,4 +1,4 @@
-"""TF_CONFIG: which workers train together, and which of them this process is."""
+"""Reads TF_CONFIG, the workers of a job and the index of this process, and waits until all workers have started."""
 
 import contextlib
 import dataclasses
@@ -13,16 +13,22 @@ from training.cli.exceptions import WorkerLost
 TF_CONFIG = "TF_CONFIG"
 CHIEF, WORKER = "chief", "worker"
 _FORM = '{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}'
+# Time for all workers to start: a cluster may have to allocate machines and fetch images.
+GATHER_SECONDS = 600.0
+_TRY_SECONDS = 0.5
+_HELLO_SECONDS = 5.0
+_LONGEST_HELLO = 1 << 20
+_GO, _DIFFERS = b"go\n", b"differs\n"
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The workers of a job and this process's place among them.
+    """The workers of a job and the index of this process.
 
     Attributes:
-        addresses: "host:port" of each, the chief first.
-        index: Of this process among them; 0 is the chief.
-        has_chief_job: Whether the first is called "chief" and not "worker".
+        addresses: "host:port" of each worker, the chief worker first.
+        index: Index of this process; 0 is the chief worker.
+        has_chief_job: Whether the task type of the first worker is "chief" and not "worker".
     """
 
     addresses: tuple[str, ...]
@@ -31,44 +37,41 @@ class Cluster:
 
     @property
     def count(self) -> int:
-        """How many workers there are, the chief among them."""
+        """Number of workers, including the chief worker."""
         return len(self.addresses)
 
     @property
     def jobs(self) -> list[tuple[str, int]]:
-        """Task types in the order of the addresses, and how many there are of each."""
+        """Task types in the order of the addresses, each with its number of tasks."""
         if not self.has_chief_job:
             return [(WORKER, self.count)]
         return [(CHIEF, 1)] + ([(WORKER, self.count - 1)] if self.count > 1 else [])
 
     def index_of(self, job: str, task: int) -> int:
-        """The place of a task, which TensorFlow names by its type and its number."""
+        """The worker index of a task of TensorFlow."""
         return task + int(self.has_chief_job and job == WORKER)
 
 
 def parse_tf_config(text: str | None) -> Cluster | None:
-    """What TF_CONFIG says.
-
-    Args:
-        text: The variable; None or empty where it is not set.
+    """Parses TF_CONFIG.
 
     Returns:
-        The cluster; None where this process trains alone.
+        The cluster; None if this process trains alone.
 
     Raises:
-        InputError: It is malformed, or this process is none of its workers.
+        InputError: TF_CONFIG is malformed, or this process is none of its workers.
     """
     if not (text or "").strip():
         return None
     try:
-        given = json.loads(str(text))
+        value = json.loads(str(text))
     except ValueError as error:
         raise InputError(f"{TF_CONFIG}: expected JSON, got {str(text)[:60]!r} ({error})") from None
     for part in ("cluster", "task"):
-        if not isinstance(given, dict) or not isinstance(given.get(part), dict):
-            raise InputError(f'{TF_CONFIG}: expected {_FORM}, got none of "{part}" that is an object')
-    addresses = _addresses(given["cluster"])
-    job, number = _task(given["task"], addresses)
+        if not isinstance(value, dict) or not isinstance(value.get(part), dict):
+            raise InputError(f'{TF_CONFIG}: expected {_FORM}, got no object "{part}"')
+    addresses = _addresses(value["cluster"])
+    job, number = _task(value["task"], addresses)
     cluster = Cluster(
         (*addresses.get(CHIEF, ()), *addresses.get(WORKER, ())), 0, has_chief_job=CHIEF in addresses
     )
@@ -79,7 +82,7 @@ def _addresses(jobs: dict[str, Any]) -> dict[str, list[str]]:
     """The addresses of each task type."""
     for job, addresses in jobs.items():
         if job not in (CHIEF, WORKER):
-            raise InputError(f"{TF_CONFIG}: expected workers, and perhaps a chief, in cluster, got {job!r}")
+            raise InputError(f"{TF_CONFIG}: expected the jobs worker and chief in cluster, got {job!r}")
         if not isinstance(addresses, list) or not addresses:
             raise InputError(f"{TF_CONFIG}: expected a list of addresses for {job!r}, got {addresses!r}")
         for address in addresses:
@@ -87,18 +90,18 @@ def _addresses(jobs: dict[str, Any]) -> dict[str, list[str]]:
     if len(jobs.get(CHIEF, [])) > 1:
         raise InputError(f"{TF_CONFIG}: expected one chief, got {len(jobs[CHIEF])}")
     every = [address for addresses in jobs.values() for address in addresses]
-    if twice := next((address for address in every if every.count(address) > 1), None):
-        raise InputError(f"{TF_CONFIG}: expected an address of its own for each worker, got {twice} twice")
+    if repeated := next((address for address in every if every.count(address) > 1), None):
+        raise InputError(f"{TF_CONFIG}: expected different addresses of the workers, got {repeated} twice")
     return jobs
 
 
 def _task(task: dict[str, Any], addresses: dict[str, list[str]]) -> tuple[str, int]:
-    """Type and number of this process."""
+    """Task type and task index of this process."""
     job, number = task.get("type"), task.get("index")
     if job not in (CHIEF, WORKER):
         raise InputError(f"{TF_CONFIG}: expected the task type worker or chief, got {job!r}")
     if job not in addresses:
-        raise InputError(f"{TF_CONFIG}: expected a task of the cluster, got {job!r}, which it has none of")
+        raise InputError(f"{TF_CONFIG}: expected a task type of the cluster, got {job!r}")
     count = len(addresses[job])
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < count:
         raise InputError(f"{TF_CONFIG}: expected the index of a {job} from 0 to {count - 1}, got {number!r}")
@@ -106,7 +109,7 @@ def _task(task: dict[str, Any], addresses: dict[str, list[str]]) -> tuple[str, i
 
 
 def port_of(address: Any) -> int:
-    """The port of "host:port"; raises InputError where it is none."""
+    """The port of "host:port"; raises InputError if the address has another form."""
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
         raise InputError(f"{TF_CONFIG}: expected an address host:port, got {address!r}")
@@ -114,7 +117,7 @@ def port_of(address: Any) -> int:
 
 
 def check_port_is_free(cluster: Cluster) -> None:
-    """Refuses an address of this worker that another process listens at, or that the user may not use."""
+    """Checks that this worker can listen at its address; raises InputError if not."""
     address = cluster.addresses[cluster.index]
     try:
         with socket.create_server(("", port_of(address))):
@@ -125,67 +128,57 @@ def check_port_is_free(cluster: Cluster) -> None:
         ) from None
 
 
-# For the last worker to come up: machines may have to be found and images fetched.
-GATHER_SECONDS = 600.0
-_TRY_SECONDS = 0.5
-_HELLO_SECONDS = 5.0
-_LONGEST_HELLO = 1 << 20
-_GO, _DIFFERS = b"go\n", b"differs\n"
-
-
 def wait_for_workers(cluster: Cluster, seconds: float = GATHER_SECONDS) -> None:
-    """Returns when all workers have come.
-
-    Args:
-        cluster: All workers, and which of them this is.
-        seconds: How long to wait for them.
+    """Waits until all workers have connected to the chief worker.
 
     Raises:
-        WorkerLost: Some did not come.
-        InputError: One was told of other workers.
+        WorkerLost: A worker did not connect in time.
+        InputError: The TF_CONFIG of a worker has other addresses.
     """
     end = time.monotonic() + seconds
     if cluster.index:
-        _come(cluster, end)
+        _connect_to_chief(cluster, end)
         return
-    came: dict[int, socket.socket] = {}
+    connections: dict[int, socket.socket] = {}
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_listening(port_of(cluster.addresses[0])))
-        while missing := sorted({*range(1, cluster.count)} - {*came}):
+        while missing := sorted({*range(1, cluster.count)} - {*connections}):
             if time.monotonic() > end:
                 names = ", ".join(map(str, missing))
-                raise WorkerLost(f"worker {names} did not come within {seconds:.0f} seconds")
-            hello, connection = _hello(server, stack)
+                raise WorkerLost(f"worker {names} did not connect within {seconds:.0f} seconds")
+            hello, connection = _accept(server, stack)
             if connection is None:
                 continue
             if hello["addresses"] != list(cluster.addresses):
-                for other in (*came.values(), connection):
-                    _answer(other, _DIFFERS)
+                for other in (*connections.values(), connection):
+                    _reply(other, _DIFFERS)
                 raise _differs(hello["index"], cluster)
-            # Who comes twice has been started twice, and only the last one waits.
-            came[hello["index"]] = connection
-        for connection in came.values():
-            _answer(connection, _GO)
+            # A worker that connects again was restarted: only the last connection is open.
+            connections[hello["index"]] = connection
+        for connection in connections.values():
+            _reply(connection, _GO)
 
 
-def _hello(server: socket.socket, stack: contextlib.ExitStack) -> tuple[dict[str, Any], socket.socket | None]:
-    """What the next one says of itself; nothing where nobody came, or a stranger."""
+def _accept(
+    server: socket.socket, stack: contextlib.ExitStack
+) -> tuple[dict[str, Any], socket.socket | None]:
+    """Index and addresses of the next worker that connects; ({}, None) after a timeout or for another program."""
     with contextlib.suppress(OSError, ValueError):
         connection = stack.enter_context(server.accept()[0])
         connection.settimeout(_HELLO_SECONDS)
-        hello = json.loads(_line(connection))
+        hello = json.loads(_read_line(connection))
         if isinstance(hello, dict) and {*hello} == {"index", "addresses"}:
             return hello, connection
     return {}, None
 
 
-def _answer(connection: socket.socket, word: bytes) -> None:
-    # Who is gone comes again, or is missed later.
+def _reply(connection: socket.socket, word: bytes) -> None:
+    # A worker that closed the connection connects again, or the collectives miss it later.
     with contextlib.suppress(OSError):
         connection.sendall(word)
 
 
-def _come(cluster: Cluster, end: float) -> None:
+def _connect_to_chief(cluster: Cluster, end: float) -> None:
     host, _, port = cluster.addresses[0].rpartition(":")
     hello = json.dumps({"index": cluster.index, "addresses": cluster.addresses}).encode() + b"\n"
     while time.monotonic() < end:
@@ -195,17 +188,17 @@ def _come(cluster: Cluster, end: float) -> None:
         ):
             connection.sendall(hello)
             connection.settimeout(max(end - time.monotonic(), _TRY_SECONDS))
-            answer = _line(connection)
-            if answer == _GO:
+            reply = _read_line(connection)
+            if reply == _GO:
                 return
-            if answer == _DIFFERS:
+            if reply == _DIFFERS:
                 raise _differs(cluster.index, cluster)
         time.sleep(_TRY_SECONDS)
-    raise WorkerLost(f"worker 0 did not come to {cluster.addresses[0]} in time")
+    raise WorkerLost(f"worker 0 did not listen at {cluster.addresses[0]} in time")
 
 
-def _line(connection: socket.socket) -> bytes:
-    """What comes up to the end of a line; raises OSError where nothing more comes."""
+def _read_line(connection: socket.socket) -> bytes:
+    """Reads one line; raises OSError at the end of the stream."""
     found = b""
     while not found.endswith(b"\n") and len(found) < _LONGEST_HELLO:
         more = connection.recv(4096)
@@ -226,6 +219,6 @@ def _listening(port: int) -> socket.socket:
 
 def _differs(index: int, cluster: Cluster) -> InputError:
     return InputError(
-        f"{TF_CONFIG}: expected the same workers for all, got others to worker {index} than to worker 0"
+        f"{TF_CONFIG}: expected the same addresses on all workers, got others on worker {index} than on worker 0"
         f" ({', '.join(cluster.addresses)})"
     )

@@ -1,4 +1,4 @@
-"""Keras callbacks of every run: progress on the terminal and a table of epochs on disk."""
+"""Keras callbacks of every run: a progress bar with a line per epoch, and a CSV file of the epochs."""
 
 import contextlib
 import csv
@@ -14,28 +14,25 @@ from training.engine.optimizer import AdamW
 
 
 class OptimizerView:
-    """What Keras callbacks may read of the optimizer. They cannot set the rate, a function of the step."""
+    """The read-only properties that Keras callbacks expect of `model.optimizer`."""
 
     def __init__(self, optimizer: AdamW):
         self._optimizer = optimizer
 
     @property
     def iterations(self) -> int:
-        """Steps done."""
+        """Completed optimizer steps."""
         return self._optimizer.steps_done
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the next step."""
+        """Learning rate of the next step."""
         return float(self._optimizer.learning_rate)
 
 
 @contextlib.contextmanager
 def expose_optimizer(model: keras.Model, optimizer: AdamW) -> Iterator[None]:
-    """Shows the optimizer as `model.optimizer`, where Keras callbacks look for it.
-
-    Only for a time: a model is saved with everything that is attached to it.
-    """
+    """Sets `model.optimizer` inside the block only: `model.save` writes everything that is attached to a model."""
     model.optimizer = OptimizerView(optimizer)
     try:
         yield
@@ -44,11 +41,11 @@ def expose_optimizer(model: keras.Model, optimizer: AdamW) -> Iterator[None]:
 
 
 class EpochLog(keras.callbacks.CSVLogger):
-    """Writes a line an epoch; of a run that goes on, epochs after its checkpoint are not there twice.
+    """Writes one line per epoch. A resumed run first removes the epochs after its checkpoint.
 
     Args:
         path: The CSV file.
-        append: Whether a run goes on that has written there already.
+        append: Whether the run is resumed and may have written lines already.
     """
 
     def __init__(self, path: Path, append: bool):
@@ -58,34 +55,32 @@ class EpochLog(keras.callbacks.CSVLogger):
         """Opens the file."""
         path = Path(self.filename)
         if self.append and path.exists():
-            done = (self.params or {}).get("done_epochs", 0)
-            _leave_epochs(path, done)
+            _truncate_epochs(path, (self.params or {}).get("done_epochs", 0))
         super().on_train_begin(logs)
 
 
-def _leave_epochs(path: Path, done: int) -> None:
-    """Cuts a table of epochs to the first ones; a kill may have left more, or half a line."""
+def _truncate_epochs(path: Path, count: int) -> None:
+    """Keeps the first epochs: a killed run may have written more, or an incomplete line."""
     with open(path, newline="", encoding="utf-8") as file:
         head, *lines = list(csv.reader(file)) or [[]]
     with open(path, "w", newline="", encoding="utf-8") as file:
         if head:
-            csv.writer(file).writerows([head, *lines[:done]])
+            csv.writer(file).writerows([head, *lines[:count]])
 
 
 class ProgressBar(keras.callbacks.Callback):
-    """A bar on stderr with rate and time left for the whole run, and one line an epoch.
+    """A bar on stderr with speed and remaining time of the run, and one line per epoch.
 
     Args:
-        total_batches: Batches of the whole run.
+        total_batches: Batches of all epochs.
         metric: Name of the validation score to show.
-        parts: Parts of an epoch, each of which counts as one here; 1: an epoch is one.
+        epochs: Number of epochs.
+        parts: Parts of an epoch, each of which is an epoch to the loop; 1: an epoch has one part.
     """
 
-    def __init__(self, total_batches: int, metric: str, parts: int = 1):
+    def __init__(self, total_batches: int, metric: str, epochs: int, parts: int = 1):
         super().__init__()
-        self.total_batches = total_batches
-        self.metric = metric
-        self.parts = parts
+        self.total_batches, self.metric, self.epochs, self.parts = total_batches, metric, epochs, parts
 
     def on_train_begin(self, logs=None):
         """Opens the bar."""
@@ -99,39 +94,40 @@ class ProgressBar(keras.callbacks.Callback):
             file=sys.stderr,
             dynamic_ncols=True,
             mininterval=1.0,
-            # Without a terminal a bar is only noise; the lines of the epochs still come.
-            disable=not sys.stderr.isatty(),
+            disable=not sys.stderr.isatty(),  # the lines of the epochs are still written
         )
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Notes the time."""
+        """Starts the clock of the epoch."""
         self.epoch_start = time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
-        """Moves the bar."""
+        """Advances the bar."""
         self.bar.update(1)
         self.seen, self.left = self.seen + 1, self.left - 1
         if logs:
             self.bar.set_postfix(loss=f"{logs['loss']:.4f}", refresh=False)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Prints the epoch's line."""
+        """Writes the line of the epoch."""
         logs = logs or {}
-        whole, part = divmod(epoch, self.parts)
-        place = f"epoch {whole + 1}" + (f", part {part + 1} of {self.parts}" if self.parts > 1 else "")
+        number, part = divmod(epoch, self.parts)
+        position = f"epoch {number + 1}/{self.epochs}"
+        if self.parts > 1:
+            position += f", part {part + 1}/{self.parts}"
+        scores = {name: logs[name] for name in ("loss", "val_loss", f"val_{self.metric}")}
         self.bar.write(
-            f"{place}: loss {logs['loss']:.4f}, validation loss {logs['val_loss']:.4f},"
-            f" {self.metric} {logs[f'val_{self.metric}']:.4f}"
-            f" ({logs['tokens_per_second']:,.0f} tokens/s, {logs['input_wait_share']:.1%} waiting for input,"
-            f" {time.monotonic() - self.epoch_start:.0f} s){self._time_left()}",
+            f"{position}: {', '.join(f'{name} {value:.3f}' for name, value in scores.items())},"
+            f" {logs['tokens_per_second']:,.0f} tokens/s, {time.monotonic() - self.epoch_start:.0f} s{self._eta()}",
             file=sys.stderr,
         )
 
-    def _time_left(self) -> str:
+    def _eta(self) -> str:
+        """Time to the last epoch; early stopping may end the run before."""
         if self.left <= 0 or not self.seen:
             return ""
         seconds = (time.monotonic() - self.started) / self.seen * self.left
-        return f", at most {seconds:,.0f} s left"
+        return f", ETA {tqdm.format_interval(seconds).removeprefix('0')}"
 
     def on_train_end(self, logs=None):
         """Closes the bar."""

@@ -1,4 +1,4 @@
-"""What has to be equal on all workers before they train together: versions, settings, rows, weights."""
+"""Checks that all workers have the same versions, settings, rows and initial weights."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from training.distributed.coordinator import Coordinator
 
 _PACKAGES = ("kmha", "tensorflow", "tensorflow-text", "keras", "numpy", "tokenizers")
 _SOURCES = ("kmha", "training")
-# Where things stand may differ from machine to machine, and what the chief alone does is its own business.
-_PLACES = {
+# Paths may differ between machines; the other settings concern the chief worker only.
+_NOT_SHARED = {
     "": ("out", "overwrite", "resume", "tensorboard", "report"),
     "data": ("train", "validation", "test", "tfds_dir"),
     "distill": ("texts", "cache"),
@@ -27,7 +27,7 @@ _FILES = (("text", "vocabulary"), ("encoder", "vectors"), ("encoder", "pretraine
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computes, and a digest of the source files of this project."""
+    """Versions of the libraries that compute, and a digest of this project's source files."""
     root, digest = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(path for package in _SOURCES for path in (root / package).rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
@@ -37,16 +37,16 @@ def versions() -> dict[str, str]:
 
 
 def shared_settings(config: FitConfig) -> dict[str, Any]:
-    """The settings that all workers must have: without places, and with digests in place of files that are read."""
+    """The settings that must be equal on all workers: without paths, and with digests in place of input files."""
     found = settings(config)
-    for section, names in _PLACES.items():
+    for section, names in _NOT_SHARED.items():
         for name in names:
             (found[section] if section else found).pop(name, None)
     for section, name in _FILES:
-        if not (given := found[section].get(name)):
+        if not (value := found[section].get(name)):
             continue
-        path = Path(str(given))
-        # A run is known by its manifest, which has the digests of all its files.
+        path = Path(str(value))
+        # The manifest of a run folder has the digests of all its files.
         path = path / MANIFEST if path.is_dir() else path
         if path.is_file():
             found[section][name] = f"a file of digest {sha256(path)[:12]}"
@@ -54,7 +54,7 @@ def shared_settings(config: FitConfig) -> dict[str, Any]:
 
 
 def row_digests(data: Data) -> dict[str, dict[str, Any]]:
-    """Of each part of the data a digest of its rows: of the file where it is one, of the texts, of the labels."""
+    """For each part of the data its name and a digest of its texts, labels and file."""
     found = {}
     for name, part in data.parts.items():
         digest = hashlib.sha256(part.examples.digests[part.rows].tobytes())
@@ -65,55 +65,44 @@ def row_digests(data: Data) -> dict[str, dict[str, Any]]:
 
 
 def check_same_settings(coordinator: Coordinator, config: FitConfig, devices: int) -> None:
-    """Refuses workers of other versions, settings or numbers of devices than the chief's; on all of them.
-
-    Args:
-        coordinator: The workers.
-        config: All settings of this one.
-        devices: On which this worker computes.
+    """Compares versions, settings and number of devices with those of the chief worker.
 
     Raises:
-        InputError: Names the worker and what differs.
+        InputError: A worker differs; raised on all workers.
     """
-    facts = {"versions": versions(), "settings": shared_settings(config), "devices": devices}
-    chief, *others = coordinator.all_gather("settings", facts)
+    values = {"versions": versions(), "settings": shared_settings(config), "devices": devices}
+    chief, *others = coordinator.all_gather("settings", values)
     for index, other in enumerate(others, 1):
         for name, version in chief["versions"].items():
             if other["versions"].get(name) != version:
-                raise _differs(index, f"{name} {version}", other["versions"].get(name, "none"))
+                raise _mismatch(index, f"{name} {version}", other["versions"].get(name, "none"))
         if found := differences(chief["settings"], other["settings"]):
-            expected, given = found.rsplit(", got ", 1)
-            raise _differs(index, expected, given)
+            raise _mismatch(index, *found.rsplit(", got ", 1))
         if other["devices"] != chief["devices"]:
-            raise _differs(index, f"{chief['devices']} devices", other["devices"])
+            raise _mismatch(index, f"{chief['devices']} devices", other["devices"])
 
 
 def check_same_rows(coordinator: Coordinator, data: Data) -> None:
-    """Refuses workers that read other rows than the chief; raises InputError, which names the part, on all of them."""
+    """Compares the rows with those of the chief worker; raises InputError on all workers if they differ."""
     chief, *others = coordinator.all_gather("rows", row_digests(data))
     for index, other in enumerate(others, 1):
         for part, rows in chief.items():
             if other.get(part, {}).get("digest") != rows["digest"]:
-                given = other[part]["name"] if part in other else "none"
-                raise _differs(index, f"the {part} rows of {rows['name']}", f"other ones in {given}")
+                actual = f"different rows in {other[part]['name']}" if part in other else "none"
+                raise _mismatch(index, f"the {part} rows of {rows['name']}", actual)
 
 
 def check_same_weights(coordinator: Coordinator, variables: Sequence[Any]) -> None:
-    """Refuses workers that begin with other weights than the chief; raises InputError, which names them, on all.
-
-    Args:
-        coordinator: The workers.
-        variables: Keras variables, of which each has a path.
-    """
+    """Compares the initial weights with those of the chief worker; raises InputError on all workers if they differ."""
     if coordinator.count == 1:
         return
     own = [[each.path, hashlib.sha256(np.asarray(each.value).tobytes()).hexdigest()] for each in variables]
     chief, *others = coordinator.all_gather("weights", own)
     for index, other in enumerate(others, 1):
-        for (path, digest), (_, given) in zip(chief, other, strict=True):
-            if digest != given:
-                raise _differs(index, f"the weights of {path}", "others")
+        for (path, digest), (_, actual) in zip(chief, other, strict=True):
+            if digest != actual:
+                raise _mismatch(index, f"the weights of {path}", "different weights")
 
 
-def _differs(index: int, expected: str, given: Any) -> InputError:
-    return InputError(f"worker {index}: expected {expected} as worker 0 has, got {given}")
+def _mismatch(index: int, expected: str, actual: Any) -> InputError:
+    return InputError(f"worker {index}: expected {expected} as on worker 0, got {actual}")

@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, which often answers better than the last weights do."""
+"""Exponential moving average of the weights."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,14 @@ import tensorflow as tf
 
 
 class WeightAverage(tf.Module):
-    """Follows variables at a distance.
+    """Exponential moving average of variables.
 
     Args:
         variables: What to average; create the average in the scope of their strategy.
         strategy: The strategy of the variables.
-        decay: Share of the average kept at each optimizer step; early on less, so that the start is
-            forgotten.
-        every: Most optimizer steps from one update to the next (the decay is raised to the power of the steps): large
-            embedding tables make an update as dear as the step itself.
+        decay: Share of the average that each optimizer step keeps. The first steps keep less.
+        every: Largest number of optimizer steps between two updates. One update then decays by that power of
+            `decay`. With large embedding tables an update costs as much as a training step.
 
     Source: Polyak and Juditsky 1992; the warm-up of the decay as in tf.train.ExponentialMovingAverage.
     """
@@ -30,21 +29,21 @@ class WeightAverage(tf.Module):
         self.averages = [tf.Variable(v, trainable=False, name="average") for v in self.live]
 
     def after_step(self, step: int) -> None:
-        """Moves the average if it is due after this optimizer step (1 = the first)."""
-        gap = self.gap(step)
-        if step % gap == 0:
-            decay = min(self.decay, (1 + step) / (10 + step)) ** gap
+        """Updates the average if an update is due after this optimizer step; the first step is 1."""
+        interval = self.update_interval(step)
+        if step % interval == 0:
+            decay = min(self.decay, (1 + step) / (10 + step)) ** interval
             self._update(tf.constant(decay, tf.float32))
 
-    def gap(self, step: int) -> int:
-        """Steps from one update to the next by this step: at first 1, doubled as `every` times that has been done.
+    def update_interval(self, step: int) -> int:
+        """Steps between two updates: 1 at first, doubled each time that `every` updates were done at the old interval.
 
-        A short fit would else be over before the average has left the start.
+        With a fixed interval the average of a short run would stay near the initial weights.
         """
-        gap = 1
-        while 2 * gap <= self.every and 2 * gap * self.every <= step:
-            gap *= 2
-        return gap
+        interval = 1
+        while 2 * interval <= self.every and 2 * interval * self.every <= step:
+            interval *= 2
+        return interval
 
     @tf.function(autograph=False)
     def _update(self, decay):
@@ -55,13 +54,13 @@ class WeightAverage(tf.Module):
 
     @tf.function(autograph=False)
     def swap(self) -> None:
-        """Exchanges the live weights and the average."""
+        """Exchanges the weights and their average."""
 
         def exchange(average, live):
-            kept = tf.identity(live)
-            with tf.control_dependencies([kept]):
+            copy = tf.identity(live)
+            with tf.control_dependencies([copy]):
                 live.assign(average)
-            average.assign(kept)
+            average.assign(copy)
 
         for average, live in zip(self.averages, self.live, strict=True):
             self.strategy.extended.update(average, exchange, args=(live,), group=False)

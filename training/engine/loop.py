@@ -1,4 +1,4 @@
-"""Epochs: batches through the training step, validation, the best weights, and a way to stop and go on."""
+"""The training loop: epochs of training steps, validation, the best weights, early stopping and checkpoints."""
 
 import contextlib
 import dataclasses
@@ -6,7 +6,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,10 @@ from training.runs.checkpoint_io import read_checkpoint, state_size, write_check
 
 
 class RunState(tf.Module):
-    """Every variable that a run must find again: of the model, optimizer, average and best weights."""
+    """All variables of a checkpoint: of the model, the optimizer, the average and the best weights.
+
+    The names of the attributes are part of the checkpoint format.
+    """
 
     def __init__(self, model: keras.Model, step: TrainingStep, average: WeightAverage | None):
         super().__init__(name="run_state")
@@ -37,16 +40,16 @@ class RunState(tf.Module):
         self.loss_scale = step.loss_scale
         self.average = average
         self.weights = [variable.value for variable in model.trainable_variables]
-        # Of a taught model more than its own weights.
+        # With distillation the step trains projections too.
         self.step_weights = step.variables_
         self.best = [tf.Variable(weight, trainable=False) for weight in self.weights]
 
-    def keep_best(self) -> None:
-        """Copies the weights to the best ones."""
+    def save_best(self) -> None:
+        """Copies the weights to the best weights."""
         for best, weight in zip(self.best, self.weights, strict=True):
             best.assign(weight)
 
-    def take_best(self) -> None:
+    def restore_best(self) -> None:
         """Copies the best weights to the model."""
         for best, weight in zip(self.best, self.weights, strict=True):
             weight.assign(best)
@@ -54,58 +57,58 @@ class RunState(tf.Module):
 
 @dataclasses.dataclass
 class TrainingProgress:
-    """How far a run has come. JSON values only."""
+    """Position and results of a run so far: the JSON values of a checkpoint."""
 
-    epoch: int = 0  # the one to go on with
-    batch: int = 0  # the batch of that epoch to go on with
-    batches_done: int = 0  # of the whole run
+    epoch: int = 0  # the current epoch
+    batch: int = 0  # the next batch of that epoch
+    batches_done: int = 0  # in the whole run
     best_metric: float | None = None
     best_epoch: int = -1
     ended: bool = False  # a callback stopped the training
-    loss_sum: float = 0.0  # of the epoch so far, as the weight
+    loss_sum: float = 0.0  # of the current epoch, as weight_sum
     weight_sum: float = 0.0
     history: list[dict] = dataclasses.field(default_factory=list)
 
     @classmethod
     def read(cls, progress: dict[str, Any]) -> "TrainingProgress":
-        """The standing that a checkpoint tells of; raises InputError where another version of this code wrote it."""
+        """The progress in a checkpoint; raises InputError if another version of this code wrote it."""
         try:
             return cls(**progress)
         except TypeError as error:
             raise InputError(
-                f"--resume: expected a checkpoint of this version, got one of another ({error})"
+                f"--resume: expected a checkpoint of this version, got one of another version ({error})"
             ) from None
 
     def mean_loss(self) -> float:
-        """Mean loss of the epoch so far, in nats."""
+        """Mean loss of the current epoch."""
         return self.loss_sum / max(self.weight_sum, 1e-12)
 
 
 def epoch_plans(source: Source, lengths: Sequence[Any], settings: TrainSection, epoch: int) -> list[Any]:
-    """The batches of an epoch; a function of seed and epoch only, so that a resumed run finds them again."""
+    """The batches of an epoch; they depend on seed and epoch only, so that a resumed run has the same ones."""
     rng = np.random.default_rng([settings.seed, epoch])
     return source.plans(lengths, settings.batch_tokens, settings.batch_rows or BATCH_ROWS, rng)
 
 
 @dataclasses.dataclass
 class Loop:
-    """Trains until the epochs are over, the validation metric stops rising, or somebody stops it.
+    """Trains until the last epoch, early stopping, a callback or a signal ends the run.
 
     Args:
         model: A built model.
         step: Its training step.
         source: The training batches.
         lengths: The padded lengths to compute.
-        validate: Returns {"loss", metric, …} of the model as it is.
-        metric: The score that picks the best weights; higher is better.
-        settings: How long and how much at once.
-        average: The moving average that is judged in place of the last weights, or None.
-        checkpoint: Folder of the checkpoint.
-        callbacks: More Keras callbacks.
-        judge_first: Whether the weights that training begins with stay where none are better; their epoch is -1.
-        crew: The workers that train together.
-        source_of: Gives the batches of each epoch, where they are not those of `source`: of large data, whose parts
-            count as epochs here.
+        validate: Returns {"loss", metric, …} of the model with its current weights.
+        metric: The score that selects the best weights; higher is better.
+        settings: Number of epochs, size of batches, checkpoints.
+        average: The moving average to evaluate in place of the last weights, or None.
+        checkpoint: Folder of the checkpoints.
+        callbacks: Keras callbacks.
+        evaluate_first: Whether the initial weights take part in the selection of the best weights, as epoch -1.
+        coordinator: The workers that train together.
+        source_of: Returns the batches of an epoch, if they differ between epochs. Of large data each part counts as
+            an epoch here.
     """
 
     model: keras.Model
@@ -123,114 +126,113 @@ class Loop:
     source_of: Callable[[int], Source] | None = None
 
     def run(self, resume: bool = False) -> TrainingProgress:
-        """Trains and leaves the best weights in the model.
-
-        A checkpoint of the trained model stays on disk, so that a kill while it is judged loses nothing.
+        """Trains and leaves the best weights in the model. The last checkpoint has the trained model.
 
         Raises:
             Interrupted: After SIGINT or SIGTERM, with a checkpoint on disk.
             TrainingDiverged: The loss, a gradient or the validation metric was not finite.
-            InputError: Nothing to resume, it belongs to another model, or the disk has too little room.
-            CheckpointWriteError: A checkpoint could not be written; those before it stand.
+            InputError: No checkpoint to resume from, one of another model, or too little free disk.
+            CheckpointWriteError: A checkpoint could not be written; earlier ones are intact.
         """
-        state = RunState(self.model, self.step, self.average)
-        check_disk_space(self.checkpoint, state_size(state), self.settings.checkpoints_kept)
-        training_progress = TrainingProgress()
+        self._state = RunState(self.model, self.step, self.average)
+        check_disk_space(self.checkpoint, state_size(self._state), self.settings.checkpoints_kept)
+        self._progress = progress = TrainingProgress()
         if resume:
-            training_progress = TrainingProgress.read(read_checkpoint(self.checkpoint, state))
+            self._progress = progress = TrainingProgress.read(read_checkpoint(self.checkpoint, self._state))
         elif self.evaluate_first:
-            training_progress.best_metric = self.validate()[self.metric]
+            progress.best_metric = self.validate()[self.metric]
         callbacks = keras.callbacks.CallbackList(
             list(self.callbacks),
             model=self.model,
             epochs=self.settings.epochs,
-            done_batches=training_progress.batches_done,
-            done_epochs=training_progress.epoch,
+            done_batches=progress.batches_done,
+            done_epochs=progress.epoch,
         )
         self.model.stop_training = False
         self._saved, self._saved_steps = time.monotonic(), self.step.optimizer.steps_done
-        with _noted_signals() as signals, expose_optimizer(self.model, self.step.optimizer):
+        with _deferred_signals() as self._signals, expose_optimizer(self.model, self.step.optimizer):
             callbacks.on_train_begin()
             try:
-                while not self._is_over(training_progress):
-                    self._epoch(training_progress, state, callbacks, signals)
+                while not self._is_over():
+                    self._epoch(callbacks)
             finally:
                 callbacks.on_train_end()
-        # One that came after the last checkpoint, which is that of the trained model: judging may wait.
-        self._stop_if(self.coordinator.any_signaled(signals, now=True))
-        state.take_best()
-        return training_progress
+        # A signal after the last checkpoint: evaluation can follow when the run is resumed.
+        self._stop_if(self.coordinator.any_signaled(self._signals, now=True))
+        self._state.restore_best()
+        return progress
 
-    def _is_over(self, training_progress: TrainingProgress) -> bool:
-        fruitless = training_progress.epoch - 1 - training_progress.best_epoch
+    def _is_over(self) -> bool:
+        progress = self._progress
+        epochs_without_improvement = progress.epoch - 1 - progress.best_epoch
         return (
-            training_progress.ended
-            or training_progress.epoch >= self.settings.epochs
-            or fruitless >= max(1, self.settings.patience)
+            progress.ended
+            or progress.epoch >= self.settings.epochs
+            or epochs_without_improvement >= max(1, self.settings.patience)
         )
 
-    def _epoch(
-        self, training_progress: TrainingProgress, state: RunState, callbacks, signals: list[int]
-    ) -> None:
-        source = self.source if self.source_of is None else self.source_of(training_progress.epoch)
+    def _epoch(self, callbacks: keras.callbacks.CallbackList) -> None:
+        progress = self._progress
+        source = self.source if self.source_of is None else self.source_of(progress.epoch)
         row_lengths = source.lengths
-        plans = epoch_plans(source, self.lengths, self.settings, training_progress.epoch)
-        callbacks.on_epoch_begin(training_progress.epoch)
+        plans = epoch_plans(source, self.lengths, self.settings, progress.epoch)
+        callbacks.on_epoch_begin(progress.epoch)
         started, waited, tokens = time.monotonic(), 0.0, 0
-        worked = time.process_time()
-        own = shares(source, plans[training_progress.batch :], self.coordinator.index, self.coordinator.count)
-        batches = iter(source.dataset(own))
-        for plan in plans[training_progress.batch :]:
-            asked = time.monotonic()
+        cpu_started = time.process_time()
+        own_plans = shares(source, plans[progress.batch :], self.coordinator.index, self.coordinator.count)
+        batches = iter(source.dataset(own_plans))
+        for plan in plans[progress.batch :]:
+            wait_started = time.monotonic()
             batch = next(batches)
-            waited += time.monotonic() - asked
-            callbacks.on_train_batch_begin(training_progress.batch)
-            self._batch(training_progress, batch, last=training_progress.batch + 1 == len(plans))
+            waited += time.monotonic() - wait_started
+            callbacks.on_train_batch_begin(progress.batch)
+            self._batch(batch, last=progress.batch + 1 == len(plans))
             tokens += int(row_lengths[plan.rows].sum())
-            callbacks.on_train_batch_end(training_progress.batch - 1, {"loss": training_progress.mean_loss()})
-            self._perhaps_save(training_progress, state, signals)
+            callbacks.on_train_batch_end(progress.batch - 1, {"loss": progress.mean_loss()})
+            self._save_if_due()
             if self.model.stop_training:
                 self.step.flush()
                 break
-        seconds, cpu_seconds = time.monotonic() - started, time.process_time() - worked
+        seconds, cpu_seconds = time.monotonic() - started, time.process_time() - cpu_started
         with self._averaged():
-            logs = {"loss": training_progress.mean_loss(), **self._validated(training_progress, state)}
+            logs = {"loss": progress.mean_loss(), **self._validate()}
             logs["learning_rate"] = float(self.step.optimizer.learning_rate)
             logs["tokens_per_second"] = tokens / seconds
-            # Of all threads; on a busy machine it tells more of the model than the clock does.
+            # CPU time of all threads: comparable on a busy machine too.
             logs["tokens_per_cpu_second"] = tokens / cpu_seconds
             logs["input_wait_share"] = waited / seconds
-            training_progress.history.append({"epoch": training_progress.epoch, **logs})
-            # Within the average, so that what a callback saves is what was judged.
-            callbacks.on_epoch_end(training_progress.epoch, logs)
-        training_progress.epoch, training_progress.batch = training_progress.epoch + 1, 0
-        training_progress.loss_sum = training_progress.weight_sum = 0.0
-        training_progress.ended = bool(self.model.stop_training)
-        self._perhaps_save(training_progress, state, signals, due=self._is_over(training_progress))
+            progress.history.append({"epoch": progress.epoch, **logs})
+            # With the averaged weights, so that a callback saves the weights that were evaluated.
+            callbacks.on_epoch_end(progress.epoch, logs)
+        progress.epoch, progress.batch = progress.epoch + 1, 0
+        progress.loss_sum = progress.weight_sum = 0.0
+        progress.ended = bool(self.model.stop_training)
+        self._save_if_due(due=self._is_over())
 
-    def _batch(self, training_progress: TrainingProgress, batch, last: bool) -> None:
-        steps_before = self.step.optimizer.steps_done
+    def _batch(self, batch: Any, last: bool) -> None:
+        progress, optimizer = self._progress, self.step.optimizer
+        steps_before = optimizer.steps_done
         sums = self.step(batch)
         if last:
             self.step.flush()
         loss, weight = float(sums["loss"]), float(sums["weight"])
-        training_progress.batch += 1
-        training_progress.batches_done += 1
-        training_progress.loss_sum += loss
-        training_progress.weight_sum += weight
+        progress.batch += 1
+        progress.batches_done += 1
+        progress.loss_sum += loss
+        progress.weight_sum += weight
         if not math.isfinite(loss):
-            raise TrainingDiverged(f"loss is {loss} at batch {training_progress.batches_done}")
+            raise TrainingDiverged(f"loss is {loss} at batch {progress.batches_done}")
         if self.step.pending:
             return
-        steps = self.step.optimizer.steps_done
-        # Only float16 may skip a step: its loss scale was too large.
+        steps = optimizer.steps_done
+        # With float16 a step is skipped when the loss scale was too large.
         if steps == steps_before and weight > 0 and self.step.loss_scale is None:
-            raise TrainingDiverged(f"the gradient is not finite at batch {training_progress.batches_done}")
+            raise TrainingDiverged(f"the gradient is not finite at batch {progress.batches_done}")
         if steps > steps_before and self.average is not None:
             self.average.after_step(steps)
 
     @contextlib.contextmanager
-    def _averaged(self):
+    def _averaged(self) -> Iterator[None]:
         """Inside, the model has the averaged weights, if there is an average."""
         if self.average is None:
             yield
@@ -241,57 +243,56 @@ class Loop:
         finally:
             self.average.swap()
 
-    def _validated(self, training_progress: TrainingProgress, state: RunState) -> dict[str, float]:
-        """Validation scores of the model's weights, which are kept if they are the best so far."""
-        scores = self.validate()
+    def _validate(self) -> dict[str, float]:
+        """Validation scores of the current weights; saves the weights if they are the best so far."""
+        progress, scores = self._progress, self.validate()
         metric = scores[self.metric]
         if not math.isfinite(metric):
-            raise TrainingDiverged(f"{self.metric} is {metric} after epoch {training_progress.epoch + 1}")
-        if training_progress.best_metric is None or metric > training_progress.best_metric:
-            training_progress.best_metric, training_progress.best_epoch = metric, training_progress.epoch
-            state.keep_best()
+            raise TrainingDiverged(f"{self.metric} is {metric} after epoch {progress.epoch + 1}")
+        if progress.best_metric is None or metric > progress.best_metric:
+            progress.best_metric, progress.best_epoch = metric, progress.epoch
+            self._state.save_best()
         return {f"val_{name}": value for name, value in scores.items()}
 
-    def _perhaps_save(
-        self, training_progress: TrainingProgress, state: RunState, signals: list[int], due: bool = False
-    ) -> None:
+    def _save_if_due(self, due: bool = False) -> None:
+        """Writes a checkpoint if it is due or a signal came; raises Interrupted after a signal."""
         if self.step.pending:
-            return  # gradients that wait in the accumulators are not part of a checkpoint
-        signals = self.coordinator.any_signaled(signals, now=due)
+            return  # a checkpoint has no accumulated gradients
+        signals = self.coordinator.any_signaled(self._signals, now=due)
         minutes = (time.monotonic() - self._saved) / 60
-        steps, often = self.step.optimizer.steps_done, self.settings.checkpoint_steps
-        due = due or 0 < often <= steps - self._saved_steps
+        steps, interval = self.step.optimizer.steps_done, self.settings.checkpoint_steps
+        due = due or 0 < interval <= steps - self._saved_steps
         if due or signals or minutes >= self.settings.checkpoint_minutes:
             if self.coordinator.is_chief:
-                progress = dataclasses.asdict(training_progress)
-                write_checkpoint(self.checkpoint, state, progress, self.settings.checkpoints_kept)
+                progress = dataclasses.asdict(self._progress)
+                write_checkpoint(self.checkpoint, self._state, progress, self.settings.checkpoints_kept)
             self._saved, self._saved_steps = time.monotonic(), steps
         self._stop_if(signals)
 
     def _stop_if(self, signals: Sequence[int]) -> None:
         if signals:
-            # Nobody leaves before the checkpoint is written: who waits for all might end the chief.
+            # All workers wait for the checkpoint: a worker that exits early can abort the chief worker.
             self.coordinator.broadcast("saved", lambda: None)
             raise Interrupted(signal.Signals(signals[0]).name)
 
 
 @contextlib.contextmanager
-def _noted_signals():
-    """Collects SIGINT and SIGTERM instead of dying of them; a second one ends the run at once."""
-    noted: list[int] = []
+def _deferred_signals() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM in the list that it yields; a second signal raises KeyboardInterrupt."""
+    received: list[int] = []
 
-    def note(number, frame):
-        if noted:
+    def receive(number, frame):
+        if received:
             raise KeyboardInterrupt
-        noted.append(number)
+        received.append(number)
         print("\nstopping after this batch", file=sys.stderr)
 
     try:
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: signals are its business
+        before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # only the main thread can set handlers
         before = {}
     try:
-        yield noted
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,9 +1,9 @@
-"""The training step: the same weights after it on one device, on N GPUs, and on M workers.
+"""The training step: it gives the same weights on one device, on several GPUs and on several workers.
 
-Keras' own step is not (its clipping, its sparse AdamW and its uneven last batch depend on the replicas, and
-it refuses XLA under a strategy). Here each replica runs forward and backward alone, in XLA if asked; sums of
-gradients and of weights are all-reduced; and only then, outside XLA and identically everywhere, comes the
-division by the weight of the whole batch, the clipping and the optimizer.
+With Keras' own step the weights depend on the number of replicas (through clipping, sparse AdamW and an uneven last
+batch), and it refuses XLA under a strategy. Here each replica runs forward and backward, in XLA if requested. Then the
+sums of gradients and of weights are all-reduced. Division by the weight of the batch, clipping and the optimizer
+follow outside XLA, identically on every replica.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,8 +21,8 @@ from training.engine.optimizer import (
     scale_gradient,
     sum_gradients,
 )
+from training.runtime.cpu_sharding import trace_once
 from training.runtime.mixed_precision import LossScale, all_finite
-from training.runtime.traced import trace_once
 
 Batch = dict[str, object]
 StrategyName = Literal["auto", "one", "mirrored"]
@@ -30,11 +30,11 @@ SUM = tf.distribute.ReduceOp.SUM
 
 
 def make_strategy(name: StrategyName = "auto") -> tf.distribute.Strategy:
-    """The strategy of that name.
+    """Returns the distribution strategy.
 
     Args:
-        name: "one" device; "mirrored" over all GPUs, or over all logical CPUs where there is no GPU; "auto"
-            is mirrored with two or more GPUs and one device otherwise.
+        name: "one" device; "mirrored" over all GPUs, or over all logical CPUs without a GPU; "auto" is mirrored with
+            two or more GPUs, else one device.
     """
     gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
     if name == "one" or (name == "auto" and len(gpus) < 2):
@@ -44,51 +44,44 @@ def make_strategy(name: StrategyName = "auto") -> tf.distribute.Strategy:
 
 
 def check_enough_rows(plans: Sequence[Any], settings: TrainSection, replicas: int, origin: str) -> None:
-    """Refuses fewer rows than replicas, of which some would only fill up.
-
-    Args:
-        plans: The batches of an epoch.
-        settings: How much goes into a batch.
-        replicas: That share each batch.
-        origin: Where the rows come from.
+    """Checks that every replica gets rows.
 
     Raises:
-        InputError: Names what has too few.
+        InputError: The rows, or those of a batch, are fewer than the replicas.
     """
     sizes = [len(plan.rows) for plan in plans]
     if sum(sizes) < replicas:
         raise InputError(
-            f"{origin}: expected {replicas} training rows or more, one a replica, got {sum(sizes)}"
+            f"{origin}: expected at least {replicas} training rows, one per replica, got {sum(sizes)}"
         )
     rows = settings.batch_rows or BATCH_ROWS
     if rows < replicas:
-        raise InputError(f"--train.batch-rows: expected {replicas} or more, one row a replica, got {rows}")
+        raise InputError(f"--train.batch-rows: expected at least {replicas}, one row per replica, got {rows}")
     if max(sizes) < replicas:
         raise InputError(
-            f"--train.batch-tokens: expected room for {replicas} rows or more, one a replica, got"
-            f" {settings.batch_tokens}, in which {max(sizes)} have room"
+            f"--train.batch-tokens: expected enough for {replicas} rows, one per replica, got"
+            f" {settings.batch_tokens}, enough for {max(sizes)}"
         )
 
 
 class TrainingStep(tf.Module):
-    """Moves a model's weights by one batch, or by several accumulated ones.
+    """Updates the weights of a model by one batch, or by several accumulated batches.
 
     Args:
-        model: A built Keras model, made in the strategy's scope, or what else has trainable variables.
-        loss: From targets and the model's output to float32 [B], the loss of each example.
-        optimizer: Made in the strategy's scope over the model's trainable variables.
+        model: A built Keras model, made in the scope of the strategy, or another object with trainable variables.
+        loss: From targets and the model's output to the loss of each example, float32 [B].
+        optimizer: Made in the scope of the strategy over the model's trainable variables.
         strategy: Where to compute.
         jit_compile: Whether XLA compiles forward and backward.
         clip_norm: Largest global norm of the mean gradient; None never clips.
         accumulation_steps: Batches of one optimizer step.
         loss_scale: For float16; None for the other precisions.
-        forward: From features to what the loss reads; None: the model's output in training.
-        shards: Parts of a replica's rows that its cores compute side by side; see `training.runtime.cpu_sharding`.
+        forward: From features to the input of the loss; None: the model's output in training.
+        shards: Parts of a replica's rows that its cores compute in parallel; see `training.runtime.cpu_sharding`.
 
     Call:
         batch: "features" {name: int32 [B, T]}, "targets" [B, …], "weights" float32 [B]. B must be divisible
-            by the replicas times the shards; rows of weight 0 count for nothing, so they fill up an uneven batch
-            exactly.
+            by the replicas times the shards. Rows of weight 0 have no effect: they fill an uneven batch.
         Returns {"loss", "weight"}: float32 sums over the batch.
     """
 
@@ -124,7 +117,7 @@ class TrainingStep(tf.Module):
             self._make_accumulators()
 
     def _make_accumulators(self) -> None:
-        # Each replica adds up its own; they meet only when the optimizer moves.
+        # Each replica has its own sums; they are all-reduced when the optimizer steps.
         local = {
             "synchronization": tf.VariableSynchronization.ON_READ,
             "aggregation": tf.VariableAggregation.SUM,
@@ -133,11 +126,11 @@ class TrainingStep(tf.Module):
             tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False, **local) for v in self.variables_
         ]
         self.accumulated_weight = tf.Variable(tf.constant(0.0), trainable=False, **local)
-        # Which gradients come as slices is known only after the first backward pass.
+        # Known after the first backward pass: which gradients are slices.
         self.sliced: list[bool] = []
 
     def __call__(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """See the class."""
+        """Runs the step; see the class."""
         sums = self._compute(batch)
         if self.accumulation_steps == 1:
             return sums
@@ -147,18 +140,18 @@ class TrainingStep(tf.Module):
         return sums
 
     def flush(self) -> None:
-        """Moves the weights by what has been accumulated so far, if anything."""
+        """Updates the weights by the gradients accumulated so far, if there are any."""
         if self.pending:
             self._apply_accumulated()
             self.pending = 0
 
     def _gradients(self, batch, scale):
-        """Gradients of the summed loss on this replica, with the sums of loss and weight."""
+        """Gradients of the summed loss on this replica, and the sums of loss and weight."""
         if self.shards == 1:
             return self._gradients_of(batch, scale)
-        found = [self._gradients_of(_part(batch, i, self.shards), scale) for i in range(self.shards)]
-        by_share, totals, weights = zip(*found, strict=True)
-        return list(map(sum_gradients, zip(*by_share, strict=True))), tf.add_n(totals), tf.add_n(weights)
+        found = [self._gradients_of(_slice_rows(batch, i, self.shards), scale) for i in range(self.shards)]
+        by_shard, totals, weights = zip(*found, strict=True)
+        return list(map(sum_gradients, zip(*by_shard, strict=True))), tf.add_n(totals), tf.add_n(weights)
 
     def _gradients_of(self, batch, scale):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -177,7 +170,7 @@ class TrainingStep(tf.Module):
 
     def _step(self, batch):
         def replica_step():
-            gradients, total, weight = self._forward_backward(_own_rows(batch), self._scale())
+            gradients, total, weight = self._forward_backward(_replica_rows(batch), self._scale())
             return self._reduce_and_apply(gradients, weight, total)
 
         total, weight = self.strategy.run(replica_step)
@@ -185,7 +178,7 @@ class TrainingStep(tf.Module):
 
     def _accumulate(self, batch):
         def replica_accumulate():
-            gradients, total, weight = self._forward_backward(_own_rows(batch), self._scale())
+            gradients, total, weight = self._forward_backward(_replica_rows(batch), self._scale())
             self.sliced = [isinstance(g, tf.IndexedSlices) for g in gradients]
             for accumulator, gradient in zip(self.accumulators, gradients, strict=True):
                 accumulator.assign_add(tf.convert_to_tensor(gradient))
@@ -199,7 +192,7 @@ class TrainingStep(tf.Module):
     def _apply_accumulated(self):
         def replica_apply():
             gradients = [
-                _rows_of(accumulator.read_value()) if sliced else accumulator.read_value()
+                _nonzero_rows(accumulator.read_value()) if sliced else accumulator.read_value()
                 for accumulator, sliced in zip(self.accumulators, self.sliced, strict=True)
             ]
             self._reduce_and_apply(gradients, self.accumulated_weight.read_value(), tf.constant(0.0))
@@ -209,7 +202,7 @@ class TrainingStep(tf.Module):
         self.strategy.run(replica_apply)
 
     def _reduce_and_apply(self, gradients: Sequence[Gradient], weight, total):
-        """Sums over replicas, then one identical optimizer step on each."""
+        """Sums over replicas, then the same optimizer step on each."""
         context = tf.distribute.get_replica_context()
         total, weight = context.all_reduce(SUM, [total, weight])
         gradients = [_all_reduce(context, gradient) for gradient in gradients]
@@ -217,15 +210,15 @@ class TrainingStep(tf.Module):
         norm = global_norm(gradients) * factor
         if self.clip_norm is not None:
             factor *= self.clip_norm / tf.maximum(norm, self.clip_norm)
-        # Once for both: of a large model each pass over all gradients shows in the time of a step.
+        # One pass for division and clipping: a pass over all gradients of a large model takes measurable time.
         gradients = [scale_gradient(gradient, factor) for gradient in gradients]
         context.merge_call(self._apply, args=(gradients, all_finite(norm), weight > 0))
         return total, weight
 
-    def _apply(self, strategy, gradients, finite, weighty):
-        finite, weighty = _first(strategy, finite), _first(strategy, weighty)
-        # A norm that is not finite is a float16 overflow or a diverged run; neither may reach the weights.
-        self.optimizer.apply(strategy, gradients, tf.logical_and(finite, weighty))
+    def _apply(self, strategy, gradients, finite, has_weight):
+        finite, has_weight = _first(strategy, finite), _first(strategy, has_weight)
+        # The norm is not finite after a float16 overflow or divergence: the weights stay as they are.
+        self.optimizer.apply(strategy, gradients, tf.logical_and(finite, has_weight))
         if self.loss_scale is not None:
             self.loss_scale.adjust(strategy, finite)
 
@@ -233,41 +226,40 @@ class TrainingStep(tf.Module):
 def _all_reduce(context, gradient: Gradient) -> Gradient:
     if not isinstance(gradient, tf.IndexedSlices):
         return context.all_reduce(SUM, gradient)
-    # Slices are gathered, not added, over replicas: merge duplicates after.
+    # all_reduce concatenates the slices of the replicas.
     return merge_duplicate_rows(
         context.all_reduce(SUM, gradient) if context.num_replicas_in_sync > 1 else gradient
     )
 
 
-def _rows_of(dense: tf.Tensor) -> tf.IndexedSlices:
-    """The rows of a dense gradient that are not zero."""
+def _nonzero_rows(dense: tf.Tensor) -> tf.IndexedSlices:
+    """The nonzero rows of a dense gradient."""
     rows = tf.where(tf.reduce_any(dense != 0, axis=-1))[:, 0]
     return tf.IndexedSlices(tf.gather(dense, rows), rows, tf.shape(dense))
 
 
 def _first(strategy: tf.distribute.Strategy, value):
-    """One replica's copy of a value that is the same on all."""
+    """The value on the first replica."""
     return strategy.experimental_local_results(value)[0]
 
 
-def _own_rows(batch: Batch) -> Batch:
-    """This replica's rows of a batch that all replicas of a worker see whole."""
+def _replica_rows(batch: Batch) -> Batch:
+    """The rows of this replica; all replicas of a worker get the same batch."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return batch
-    # Of several workers each has a batch of its own, for the replicas that it has itself.
+    # Each worker has its own batch, for its own replicas.
     replicas = len(context.strategy.extended.worker_devices)
     if replicas == 1:
         return batch
+    return _slice_rows(batch, context.replica_id_in_sync_group % replicas, replicas)
 
-    return _part(batch, context.replica_id_in_sync_group % replicas, replicas)
 
+def _slice_rows(batch: Batch, number, count: int) -> Batch:
+    """The rows of part `number` of `count` equal parts."""
 
-def _part(batch: Batch, number, count: int) -> Batch:
-    """One of so many equal parts of a batch's rows."""
-
-    def cut(value):
+    def slice_rows(value):
         rows = tf.shape(value)[0] // count
         return value[number * rows : (number + 1) * rows]
 
-    return tf.nest.map_structure(cut, batch)
+    return tf.nest.map_structure(slice_rows, batch)

@@ -1,25 +1,29 @@
-"""From which probability on answers are relied on: those above are right as often as was wanted, the rest abstain."""
+"""Abstention: the probability below which a prediction is not used, chosen for a target precision."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from scipy.stats import beta
 
-# How sure it is to be that the precision is reached on other rows like these.
+from training.data.types import Subset
+from training.io.example_store import label_ids
+
+# Confidence that other rows of the same kind reach the precision.
 CONFIDENCE = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
 class Abstention:
-    """A threshold and what it does on some rows.
+    """A threshold and its effect on some rows.
 
     Attributes:
-        abstain_below: The probability of an answer below which it is not relied on, in float32.
-        rows: How many are answered.
-        coverage: Their share of all; None without any row.
-        precision: The share of right ones among them; None where none is answered.
-        precision_at_least: What it is on other rows like these in 9 cases of 10; None where none is answered.
+        abstain_below: Predictions with a lower probability are not used, in float32.
+        rows: Number of used predictions.
+        coverage: Their share of all predictions; None without any row.
+        precision: The share of correct ones among them; None if there are none.
+        precision_at_least: Lower confidence bound of the precision on other rows; None if there are none.
     """
 
     abstain_below: float
@@ -33,58 +37,84 @@ class Abstention:
         return dataclasses.asdict(self)
 
 
-def evaluate_threshold(abstain_below: float, sure: np.ndarray, right: np.ndarray) -> Abstention:
-    """What a threshold does on rows.
+def top_predictions(
+    task: Any,
+    part: Subset,
+    labels: Sequence[str],
+    probabilities: np.ndarray,
+    thresholds: Sequence[float] | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The probability of the single prediction for each row, float32 [R], and whether it is correct, bool [R].
+
+    Args:
+        task: Reads the rows.
+        part: The rows.
+        labels: Names of the outputs.
+        probabilities: float32 [R, C]; with a threshold the probability of a match [R, 1].
+        thresholds: The probability from which a pair matches; None: the label of the highest probability.
+    """
+    if thresholds is None:
+        ids, _ = label_ids(part.examples, part.rows, labels)
+        return probabilities.max(axis=1), probabilities.argmax(axis=1) == ids
+    score = np.asarray(probabilities, np.float32)[:, 0]
+    is_match = score >= np.float32(thresholds[0])
+    correct = is_match == (task.targets(part, labels)[:, 0] > 0)
+    return np.where(is_match, score, np.float32(1) - score), correct
+
+
+def evaluate_threshold(abstain_below: float, confidence: np.ndarray, correct: np.ndarray) -> Abstention:
+    """The effect of a threshold on rows.
 
     Args:
         abstain_below: Compared in float32.
-        sure: The probability of each row's answer, float [R].
-        right: Whether it is right, bool [R].
+        confidence: The probability of each row's prediction, float [R].
+        correct: Whether it is correct, bool [R].
     """
-    answered = np.asarray(sure, np.float32) >= np.float32(abstain_below)
-    rows, hits = int(answered.sum()), int(np.asarray(right)[answered].sum())
+    used = np.asarray(confidence, np.float32) >= np.float32(abstain_below)
+    rows, hits = int(used.sum()), int(np.asarray(correct)[used].sum())
     return Abstention(
         float(np.float32(abstain_below)),
         rows,
-        rows / len(answered) if len(answered) else None,
+        rows / len(used) if len(used) else None,
         hits / rows if rows else None,
-        float(_at_least(np.array([hits]), np.array([rows]))[0]) if rows else None,
+        float(_lower_bound(np.array([hits]), np.array([rows]))[0]) if rows else None,
     )
 
 
-def choose_threshold(sure: np.ndarray, right: np.ndarray, precision: float) -> Abstention | None:
-    """The threshold that leaves the most answers, of which a wanted share is right.
+def choose_threshold(confidence: np.ndarray, correct: np.ndarray, precision: float) -> Abstention | None:
+    """The threshold with the largest coverage whose precision is at least the target with 90 % confidence.
 
-    The share that is right on these rows is not enough: among many thresholds there is always one that these rows
-    happen to flatter. What counts is the share that other rows like these have in 9 cases of 10.
+    The precision on these rows alone is not enough: among many thresholds some reach it by chance.
 
     Args:
-        sure: The probability of each row's answer, float [R].
-        right: Whether it is right, bool [R].
-        precision: The wanted share, in (0, 1).
+        confidence: The probability of each row's prediction, float [R].
+        correct: Whether it is correct, bool [R].
+        precision: The target precision, in (0, 1).
 
     Returns:
-        None where no threshold is enough.
+        None if no threshold reaches the target.
     Source: the bound of Clopper and Pearson 1934; selecting by one: Geifman and El-Yaniv 2017, arXiv:1705.08500.
     """
-    order = np.argsort(-np.asarray(sure, np.float32), kind="stable")
-    ranked = np.asarray(sure, np.float32)[order]
-    hits = np.cumsum(np.asarray(right, bool)[order])
+    order = np.argsort(-np.asarray(confidence, np.float32), kind="stable")
+    ranked = np.asarray(confidence, np.float32)[order]
+    hits = np.cumsum(np.asarray(correct, bool)[order])
     rows = np.arange(1, len(ranked) + 1)
-    # Between rows that tie there is no threshold.
+    # A threshold cannot separate rows of equal probability.
     ends = np.append(ranked[1:] < ranked[:-1], True) if len(ranked) else np.zeros(0, bool)
-    good = np.flatnonzero(ends & (_at_least(hits, rows) >= precision))
+    good = np.flatnonzero(ends & (_lower_bound(hits, rows) >= precision))
     if not len(good):
         return None
     last = good[-1]
     if last == len(ranked) - 1:
-        return evaluate_threshold(0.0, sure, right)
-    # Midway between the last answer and the next row: what another copy rounds otherwise stays on its side.
-    cut = np.float32((float(ranked[last]) + float(ranked[last + 1])) / 2)
-    return evaluate_threshold(float(cut if cut > ranked[last + 1] else ranked[last]), sure, right)
+        return evaluate_threshold(0.0, confidence, correct)
+    # Between two rows, so that the rounding differences of exported models do not change the decision.
+    middle = np.float32((float(ranked[last]) + float(ranked[last + 1])) / 2)
+    return evaluate_threshold(
+        float(middle if middle > ranked[last + 1] else ranked[last]), confidence, correct
+    )
 
 
-def _at_least(hits: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The lowest share that would give so many hits, or more, in 1 case of 10."""
+def _lower_bound(hits: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Clopper-Pearson lower bound of the share of hits."""
     found = beta.ppf(1 - CONFIDENCE, np.maximum(hits, 1), rows - hits + 1)
     return np.where(hits > 0, found, 0.0)

@@ -1,5 +1,7 @@
-"""Calibrating a trained model on labelled rows of its task."""
+"""Calibrates the probabilities of a trained model on labelled rows by temperature scaling."""
 
+import dataclasses
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,101 +12,82 @@ from scipy.special import expit, logsumexp
 
 from kmha.bundle.files import task_of
 from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
-from kmha.calibration import Calibration
+from kmha.calibration import Calibration, calibrate
 from kmha.inference.tagger import word_batches
 from kmha.layers.crf_decoding import marginals
+from training.data.inputs import Inputs, Source
+from training.data.load import Data
 from training.data.types import Subset
+from training.evaluation.evaluator import Evaluator
 from training.io.example_store import label_ids
 from training.losses.distillation import softened
 
-# Fewer say too little.
+logger = logging.getLogger("kmha")
+
 MIN_ROWS = 100
-LOWEST, HIGHEST = 0.05, 20.0
-_MOST_BIAS = 10.0
-# How far the logarithm of a label's temperature, and its bias, are likely to be from those of all labels together.
-OWN_SPREAD = 0.5
-_BOUNDS = (-np.log(HIGHEST), -np.log(LOWEST))
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
+_MAX_BIAS = 10.0
+# Standard deviation of the prior of a label's log temperature and bias around those of all labels together.
+LABEL_SPREAD = 0.5
+_BOUNDS = (-np.log(MAX_TEMPERATURE), -np.log(MIN_TEMPERATURE))
+_MIN_PROBABILITY = 1e-30
 
 
-def fit_temperature(logits: np.ndarray, true_ids: np.ndarray) -> Calibration | None:
-    """The temperature of labels that exclude each other.
+@dataclasses.dataclass(frozen=True)
+class BeforeCalibration:
+    """The state of a model before its calibration.
 
-    Args:
-        logits: float [R, C].
-        true_ids: int [R], in [0, C).
+    Attributes:
+        calibration: The calibration that was applied.
+        decision: The decision on validation rows before, converted to the new probabilities.
+        scores: Scores of the validation rows and, if there are any, the test rows before.
+    """
+
+    calibration: Calibration
+    decision: dict[str, Any]
+    scores: dict[str, dict[str, Any]]
+
+    def compare(self, after: dict[str, Any]) -> dict[str, Any]:
+        """The values for metrics.json, with the scores of the same rows after the calibration."""
+        values: dict[str, Any] = {**self.calibration.values()}
+        for name, before in self.scores.items():
+            values[name] = {}
+            for score in ("ece", "loss"):
+                values[name] |= {f"{score}_before": before[score], score: after[name][score]}
+        return values
+
+
+def calibrate_on_validation(
+    data: Data, inputs: Inputs, evaluator: Evaluator, validation: Source
+) -> BeforeCalibration | None:
+    """Calibrates a trained model on the validation rows. Its decisions stay the same.
 
     Returns:
-        None where the rows are too few, or no temperature lowers their loss.
+        None if the model was not changed.
     """
-    logits = np.asarray(logits, np.float64)
-    if len(logits) < MIN_ROWS:
+    task, labels = data.task, data.labels
+    if not can_calibrate(evaluator.model):
         return None
-    picked = logits[np.arange(len(logits)), true_ids]
-    return minimize_loss(lambda scale: float((logsumexp(logits * scale, axis=1) - picked * scale).sum()))
-
-
-def minimize_loss(loss) -> Calibration | None:
-    """The temperature T with the lowest loss of 1 / T, a function that gives the sum over all rows in nats.
-
-    Returns:
-        None where T = 1 has no higher one.
-    """
-    found = minimize_scalar(
-        lambda rate: loss(np.exp(rate)) + rate**2 / 2,
-        bounds=_BOUNDS,
-        method="bounded",
-        options={"xatol": 1e-4},
-    )
-    scale = float(np.exp(found.x))  # pyright: ignore  (scipy's result has it)
-    return Calibration((1.0 / scale,)) if loss(scale) < loss(1.0) else None
-
-
-def fit_per_label(logits: np.ndarray, true: np.ndarray) -> Calibration | None:
-    """A temperature and a bias for each of some labels that may hold together.
-
-    Args:
-        logits: float [R, C].
-        true: 0 or 1, [R, C].
-
-    Returns:
-        None where the rows are too few, or nothing lowers their loss.
-    """
-    logits, true = np.asarray(logits, np.float64), np.asarray(true) != 0
-    if len(logits) < MIN_ROWS:
+    raw, answers = evaluator.raw_and_predictions(validation)
+    found = fit_calibration(evaluator.model, task, data.validation, labels, raw)
+    if found is None:
+        logger.info(
+            "calibration skipped: too few validation rows, or no temperature improves the validation loss"
+        )
         return None
-    shared = _yes_or_no(logits.ravel(), true.ravel(), np.zeros(2), 1.0)
-    own = [shared]
-    if logits.shape[1] > 1:
-        own = [_yes_or_no(*column, shared, OWN_SPREAD) for column in zip(logits.T, true.T, strict=True)]
-    rates, biases = np.array(own).T
-    found = Calibration(tuple(np.exp(-rates).tolist()), tuple(biases.tolist()))
-    return found if _loss(found.apply(logits), true) < _loss(logits, true) else None
-
-
-def _yes_or_no(logits: np.ndarray, true: np.ndarray, middle: np.ndarray, spread: float) -> np.ndarray:
-    """The logarithm of 1 / temperature, and the bias, that lie near `middle` and have the lowest loss."""
-
-    def penalised(point):
-        scaled = logits * np.exp(point[0])
-        away = (point - middle) / spread
-        wrong = expit(scaled + point[1]) - true
-        gradient = np.array([(wrong * scaled).sum(), wrong.sum()]) + away / spread
-        return _loss(scaled + point[1], true) + (away**2).sum() / 2, gradient
-
-    bounds = [_BOUNDS, (-_MOST_BIAS, _MOST_BIAS)]
-    return minimize(penalised, middle, jac=True, method="L-BFGS-B", bounds=bounds).x
-
-
-def _loss(logits: np.ndarray, true: np.ndarray) -> float:
-    """Binary cross-entropy in nats, over all."""
-    return float((np.logaddexp(0.0, logits) - true * logits).sum())
-
-
-_LEAST_PROBABILITY = 1e-30
+    decision = task.decision(data.validation, labels, answers)
+    scores = {"validation": task.scores(data.validation, labels, answers, decision)}
+    if data.test is not None:
+        answers = evaluator.predict(inputs.evaluated("test", task.targets(data.test, labels)))
+        scores["test"] = task.scores(data.test, labels, answers, decision)
+    calibrate(evaluator.model, found)
+    if "thresholds" in decision:
+        decision = {**decision, "thresholds": found.thresholds(decision["thresholds"])}
+    return BeforeCalibration(found, decision, scores)
 
 
 def can_calibrate(model: Any) -> bool:
-    """Whether the answers of a model to a row, or a word, are probabilities that can be calibrated."""
+    """Whether the outputs of a model for a row or a word are probabilities of labels."""
     kind = task_of(model)
     return kind in (CLASSIFY, TAG) or (kind == MATCH and model.target != "graded")
 
@@ -112,17 +95,17 @@ def can_calibrate(model: Any) -> bool:
 def fit_calibration(
     model: Any, task: Any, part: Subset, labels: Sequence[str], raw: np.ndarray
 ) -> Calibration | None:
-    """The calibration of a model that fits labelled rows; rows whose label it does not know say nothing.
+    """The calibration with the lowest loss on labelled rows. Rows with unknown labels are ignored.
 
     Args:
         model: A built classifier, matcher or tagger.
         task: Reads the rows.
-        part: The rows, which the model has not been trained on.
+        part: The rows, which the model was not trained on.
         labels: Names of the outputs.
-        raw: What the model gives: of the rows the logits float32 [R, C], of all their words the scores float32 [N, K].
+        raw: The model's outputs: logits of the rows float32 [R, C], or scores of all words float32 [N, K].
 
     Returns:
-        None where the rows are too few, or where none would make them more probable.
+        None if there are too few rows, or no calibration lowers the loss.
     """
     if task_of(model) == TAG:
         return _tag_temperature(model, raw, *tag_ids(task, part, labels))
@@ -135,41 +118,8 @@ def fit_calibration(
     return fit_temperature(raw[known], ids[known])
 
 
-def top_predictions(
-    task: Any,
-    part: Subset,
-    labels: Sequence[str],
-    probabilities: np.ndarray,
-    thresholds: Sequence[float] | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The probability of the only answer to each row, float32 [R], and whether it is right, bool [R].
-
-    Args:
-        task: Reads the rows.
-        part: The rows.
-        labels: Names of the outputs.
-        probabilities: float32 [R, C]; with a threshold [R, 1], of a match.
-        thresholds: None, or from which probability a pair matches.
-    """
-    if thresholds is None:
-        ids, _ = label_ids(part.examples, part.rows, labels)
-        return probabilities.max(axis=1), probabilities.argmax(axis=1) == ids
-    score = np.asarray(probabilities, np.float32)[:, 0]
-    match = score >= np.float32(thresholds[0])
-    return np.where(match, score, np.float32(1) - score), match == (task.targets(part, labels)[:, 0] > 0)
-
-
-def before_and_after(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Calibration error and loss of the same rows before and after, from their scores, as JSON values."""
-    return {
-        name: value
-        for score in ("ece", "loss")
-        for name, value in ((f"{score}_before", before[score]), (score, after[score]))
-    }
-
-
 def describe_calibration(calibration: Calibration, before: dict[str, Any], after: dict[str, Any]) -> str:
-    """One line that tells the temperatures and what they did to the calibration error."""
+    """One line with the temperatures and the calibration error before and after."""
     lowest, highest = min(calibration.temperatures), max(calibration.temperatures)
     shown = f"temperature {lowest:.3f}" + (f" to {highest:.3f}" if highest > lowest else "")
     errors = [before["ece"], after["ece"]]
@@ -179,17 +129,91 @@ def describe_calibration(calibration: Calibration, before: dict[str, Any], after
 
 
 def tag_ids(task: Any, part: Subset, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The tag of each word, int32 [N], -1 where the model does not know it, and words of each sentence, int64 [R]."""
+    """The tag id of each word, int32 [N], -1 for unknown tags, and the number of words of each sentence, int64 [R]."""
     places = {label: place for place, label in enumerate(labels)}
     sentences = [task.learnt(tags) for tags in task.given_tags(part)]
     ids = [places.get(tag, -1) for tags in sentences for tag in tags]
     return np.array(ids, np.int32), np.array([len(tags) for tags in sentences], np.int64)
 
 
+def fit_temperature(logits: np.ndarray, true_ids: np.ndarray) -> Calibration | None:
+    """The temperature for mutually exclusive labels.
+
+    Args:
+        logits: float [R, C].
+        true_ids: int [R], in [0, C).
+
+    Returns:
+        None if there are too few rows, or no temperature lowers the loss.
+    """
+    logits = np.asarray(logits, np.float64)
+    if len(logits) < MIN_ROWS:
+        return None
+    picked = logits[np.arange(len(logits)), true_ids]
+    return minimize_loss(lambda scale: float((logsumexp(logits * scale, axis=1) - picked * scale).sum()))
+
+
+def minimize_loss(loss) -> Calibration | None:
+    """The temperature T that minimizes a function of 1 / T, the cross-entropy summed over all rows.
+
+    Returns:
+        None if the loss is not lower than that of T = 1.
+    """
+    found = minimize_scalar(
+        lambda log_scale: loss(np.exp(log_scale)) + log_scale**2 / 2,
+        bounds=_BOUNDS,
+        method="bounded",
+        options={"xatol": 1e-4},
+    )
+    scale = float(np.exp(found.x))  # pyright: ignore  (scipy's result has it)
+    return Calibration((1.0 / scale,)) if loss(scale) < loss(1.0) else None
+
+
+def fit_per_label(logits: np.ndarray, true: np.ndarray) -> Calibration | None:
+    """A temperature and a bias for each label, of labels that are not mutually exclusive.
+
+    Args:
+        logits: float [R, C].
+        true: 0 or 1, [R, C].
+
+    Returns:
+        None if there are too few rows, or no calibration lowers the loss.
+    """
+    logits, true = np.asarray(logits, np.float64), np.asarray(true) != 0
+    if len(logits) < MIN_ROWS:
+        return None
+    shared = _fit_binary(logits.ravel(), true.ravel(), np.zeros(2), 1.0)
+    own = [shared]
+    if logits.shape[1] > 1:
+        own = [_fit_binary(*column, shared, LABEL_SPREAD) for column in zip(logits.T, true.T, strict=True)]
+    rates, biases = np.array(own).T
+    found = Calibration(tuple(np.exp(-rates).tolist()), tuple(biases.tolist()))
+    return found if _loss(found.apply(logits), true) < _loss(logits, true) else None
+
+
+def _fit_binary(logits: np.ndarray, true: np.ndarray, middle: np.ndarray, spread: float) -> np.ndarray:
+    """The logarithm of 1 / temperature and the bias with the lowest loss, with a Gaussian prior around `middle`."""
+
+    def penalized_loss(point):
+        scaled = logits * np.exp(point[0])
+        away = (point - middle) / spread
+        wrong = expit(scaled + point[1]) - true
+        gradient = np.array([(wrong * scaled).sum(), wrong.sum()]) + away / spread
+        return _loss(scaled + point[1], true) + (away**2).sum() / 2, gradient
+
+    bounds = [_BOUNDS, (-_MAX_BIAS, _MAX_BIAS)]
+    return minimize(penalized_loss, middle, jac=True, method="L-BFGS-B", bounds=bounds).x
+
+
+def _loss(logits: np.ndarray, true: np.ndarray) -> float:
+    """Sum of the binary cross-entropy."""
+    return float((np.logaddexp(0.0, logits) - true * logits).sum())
+
+
 def _tag_temperature(
     model: Any, scores: np.ndarray, ids: np.ndarray, counts: np.ndarray
 ) -> Calibration | None:
-    """The temperature under which the right tags of words, over all paths, are the most probable."""
+    """The temperature that maximizes the marginal probabilities of the true tags."""
     if (ids >= 0).sum() < MIN_ROWS:
         return None
     signature = [
@@ -210,14 +234,14 @@ def _tag_temperature(
             found = probabilities(padded, (expected > -2).astype(np.int32), temperature).numpy()
             rows, words = np.nonzero(expected >= 0)
             right = found[rows, words, expected[rows, words]].astype(np.float64)
-            total -= np.log(np.maximum(right, _LEAST_PROBABILITY)).sum()
+            total -= np.log(np.maximum(right, _MIN_PROBABILITY)).sum()
         return float(total)
 
     return minimize_loss(loss)
 
 
 def _batches(scores: np.ndarray, ids: np.ndarray, counts: np.ndarray) -> Any:
-    """Sentences of similar lengths: scores float32 [B, W, K] and tag ids int32 [B, W], -2 where there is no word."""
+    """Batches of sentences of similar lengths: scores float32 [B, W, K] and tag ids int32 [B, W], -2 for padding."""
     for places, mask in word_batches(counts):
         padded = np.zeros((*mask.shape, scores.shape[1]), np.float32)
         expected = np.full(mask.shape, -2, np.int32)

@@ -1,4 +1,4 @@
-"""A trained run judged on rows without its calibration, with it, and with one that fits these rows."""
+"""Evaluates a run on labelled rows without calibration, with its own, and with one fitted to these rows."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,28 +14,28 @@ from kmha.inference.tagger import PathDecoder
 from training.cli.column_flags import ColumnOverrides
 from training.data.inputs import cut_parts
 from training.data.types import Subset
-from training.evaluation.abstention import Abstention, choose_threshold
-from training.evaluation.evaluator import Evaluator, read_labelled_rows
-from training.evaluation.model_calibration import fit_calibration, top_predictions
+from training.evaluation.abstention import Abstention, choose_threshold, top_predictions
+from training.evaluation.bundle_evaluation import read_labelled_rows
+from training.evaluation.evaluator import Evaluator
+from training.evaluation.model_calibration import fit_calibration
 from training.evaluation.reliability import ReliabilityBins, reliability_bins
 from training.tasks.protocol import Task
 
-EVALUATED_LENGTHS = 8
 SHOWN = ("accuracy", "span_f1", "token_accuracy", "macro_f1", "ece", "loss")
 UNCALIBRATED, RUN, FITTED = "uncalibrated", "run", "fitted"
-_TITLES = {UNCALIBRATED: "without calibration", RUN: "as the run is", FITTED: "fitted to these rows"}
+_TITLES = {UNCALIBRATED: "without calibration", RUN: "current calibration", FITTED: "fitted to these rows"}
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelledOutputs:
-    """Labelled rows and what a bundle says of them.
+    """Labelled rows and the raw outputs of a bundle's model.
 
     Attributes:
-        bundle: A trained bundle; its model is changed on the way and is the same again afterwards but for rounding.
+        bundle: A trained bundle. `recalibrate` changes its model and restores it, up to rounding.
         task: Reads and scores the rows.
         part: The rows.
-        raw: Logits float32 [R, C], or of a tagger the scores of all words float32 [N, K].
-        counts: Of a tagger the words of each sentence, int64 [R].
+        raw: Logits float32 [R, C], or a tagger's scores of all words float32 [N, K].
+        counts: For a tagger the number of words of each sentence, int64 [R].
     """
 
     bundle: Bundle
@@ -45,72 +45,55 @@ class LabelledOutputs:
     counts: np.ndarray | None
 
     @classmethod
-    def read(cls, bundle: Bundle, path: Path, given: ColumnOverrides, folder: Path) -> "LabelledOutputs":
-        """Asks a bundle about the rows of a file.
-
-        Args:
-            bundle: A trained bundle.
-            path: Labelled rows.
-            given: Names of columns that are others than in training.
-            folder: Where the rows are kept meanwhile.
+    def read(cls, bundle: Bundle, path: Path, overrides: ColumnOverrides, folder: Path) -> "LabelledOutputs":
+        """Computes the outputs of a bundle's model for the rows of a file.
 
         Raises:
-            InputError: The file or a row of it cannot be used, or it has none.
+            InputError: The file or a row of it cannot be used, or it has no rows.
         """
-        task, part = read_labelled_rows(bundle, path, given, folder)
-        inputs = cut_parts(bundle.preprocessor, {"judged": part}, folder, windows=task.windows)
-        read = inputs.evaluated("judged", task.targets(part, bundle.labels))
-        evaluator = Evaluator(bundle.model, task, bundle.labels, read.buckets([], EVALUATED_LENGTHS))
-        words: Any = read
-        return cls(
-            bundle, task, part, evaluator.raw_outputs(read), words.word_counts if bundle.task == TAG else None
-        )
+        task, part = read_labelled_rows(bundle, path, overrides, folder)
+        inputs = cut_parts(bundle.preprocessor, {"rows": part}, folder, windows=task.windows)
+        source: Any = inputs.evaluated("rows", task.targets(part, bundle.labels))
+        raw = Evaluator.for_bundle(bundle, task, source).raw_outputs(source)
+        return cls(bundle, task, part, raw, source.word_counts if bundle.task == TAG else None)
 
-    def answers(self, raw: np.ndarray) -> Any:
-        """What the model as it is now makes of logits or scores: probabilities, or `Tagged`."""
+    def predict(self, raw: np.ndarray) -> Any:
+        """The model's current predictions for raw outputs: probabilities, or those of a tagger."""
         if self.counts is not None:
             return PathDecoder(self.bundle.model)(raw, self.counts)
         return np.asarray(self.bundle.model.probabilities(raw))
 
-    def evaluated(self, raw: np.ndarray, thresholds: list[float] | None) -> tuple[Any, dict[str, Any]]:
-        """The answers and their scores."""
-        answers = self.answers(raw)
-        decision = {} if thresholds is None else {"thresholds": thresholds}
-        return answers, self.task.scores(self.part, self.bundle.labels, answers, decision)
-
-    def sure_and_right(self, answers: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The probabilities that the calibration error is of, float [N], and whether each came true, bool [N]."""
+    def confidence_and_correct(self, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The probabilities of the calibration error, float [N], and whether each prediction is correct, bool [N]."""
         labels = self.bundle.labels
         if self.counts is not None:
-            expected = self.task.targets(self.part, labels)
-            return answers.probabilities[
-                np.arange(len(expected)), answers.tag_ids
-            ], answers.tag_ids == expected
+            expected, ids = self.task.targets(self.part, labels), predictions.tag_ids
+            return predictions.probabilities[np.arange(len(expected)), ids], ids == expected
         if self.bundle.uses_thresholds:
             targets = self.task.targets(self.part, labels)
             true = targets if self.bundle.multi_label else targets[:, :1]
-            return answers.ravel(), true.ravel() > 0
-        return top_predictions(self.task, self.part, labels, answers, None)
+            return predictions.ravel(), true.ravel() > 0
+        return top_predictions(self.task, self.part, labels, predictions, None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Recalibration:
-    """What was found.
+    """The result of `recalibrate`.
 
     Attributes:
-        total: The calibration of the run as it is to be, counted from the uncalibrated model.
-        change: The one to put on the run as it is; None: none.
-        scores: Of the model in each state, by name.
-        diagrams: Of the uncalibrated model and of the last state.
-        wanted: The precision asked for; None: none.
-        abstention: None where none was asked for, or no threshold is enough.
+        total: The new calibration of the run, relative to the uncalibrated model.
+        change: The calibration to apply to the current model; None: no change.
+        scores: Scores of the model in each state, by name.
+        diagrams: Reliability of the uncalibrated model and of the last state.
+        target_precision: The requested precision; None: none.
+        abstention: None if no precision was requested, or no threshold reaches it.
     """
 
     total: Calibration
     change: Calibration | None
     scores: dict[str, dict[str, Any]]
     diagrams: list[ReliabilityBins]
-    expected: float | None
+    target_precision: float | None
     abstention: Abstention | None
 
     def values(self) -> dict[str, Any]:
@@ -119,58 +102,53 @@ class Recalibration:
         shown: dict[str, Any] = {"rows": last["rows"]} if "rows" in last else {}
         shown |= self.total.values()
         for name, scores in self.scores.items():
-            shown[name] = {key: scores.get(key) for key in SHOWN}
-            shown[name] = {key: value for key, value in shown[name].items() if value is not None}
-        if self.expected is not None:
+            shown[name] = {key: scores[key] for key in SHOWN if scores.get(key) is not None}
+        if self.target_precision is not None:
             found = {"abstain_below": None} if self.abstention is None else self.abstention.values()
-            shown["abstention"] = {"wanted_precision": self.expected, **found}
+            shown["abstention"] = {"wanted_precision": self.target_precision, **found}
         return shown
 
-    def put(self, bundle: Bundle, name: str) -> Iterator[str]:
-        """Changes a bundle; gives a line for each thing that somebody should know.
+    def apply(self, bundle: Bundle, name: str) -> Iterator[str]:
+        """Applies the result to a newly loaded bundle; yields notes for the user.
 
         Args:
-            bundle: The one that was judged, loaded anew.
-            name: Of the rows.
+            bundle: The evaluated bundle.
+            name: Name of the rows.
         """
         if self.change is not None:
             calibrate(bundle.model, self.change)
             if bundle.thresholds is not None:
                 bundle.thresholds = self.change.thresholds(bundle.thresholds)
             bundle.details["calibration"] = {**self.total.values(), "rows": name}
-            if bundle.abstain_below is not None and self.expected is None:
+            if bundle.abstain_below is not None and self.target_precision is None:
                 bundle.abstain_below = None
-                yield "abstain_below went, it was chosen for another temperature; choose one with --precision"
-        if self.expected is not None:
+                yield "abstain_below removed: it was chosen for another temperature; use --precision to choose one"
+        if self.target_precision is not None:
             bundle.abstain_below = None if self.abstention is None else self.abstention.abstain_below
             if self.abstention is None:
-                yield f"no probability is high enough for {self.expected:g} right answers: the run never abstains"
+                yield f"no threshold reaches a precision of {self.target_precision:g}: the run never abstains"
 
 
 def recalibrate(rows: LabelledOutputs, refit: bool, precision: float | None) -> Recalibration:
-    """Judges a run on rows, in up to three states.
-
-    Args:
-        rows: What it says of them.
-        refit: Whether to fit a calibration to them.
-        precision: Share of answers to be right, for which to find the probability to abstain below.
-    """
-    bundle, now = rows.bundle, Calibration.of(rows.bundle.details)
+    """Evaluates a run on rows in up to three states, and fits a calibration and an abstention threshold."""
+    bundle, current = rows.bundle, Calibration.of(rows.bundle.details)
     change = fit_calibration(bundle.model, rows.task, rows.part, bundle.labels, rows.raw) if refit else None
-    states = {UNCALIBRATED: now.inverse(), RUN: Calibration()}
+    states = {UNCALIBRATED: current.inverse(), RUN: Calibration()}
     if change is not None:
         states[FITTED] = change
-    scores, diagrams, sure_and_right = {}, [], None
+    scores, diagrams, abstention = {}, [], None
     for name, state in states.items():
         thresholds = None if bundle.thresholds is None else state.thresholds(bundle.thresholds)
+        decision = {} if thresholds is None else {"thresholds": thresholds}
         calibrate(bundle.model, state)
-        answers, scores[name] = rows.evaluated(state.apply(rows.raw).astype(np.float32), thresholds)
+        predictions = rows.predict(state.apply(rows.raw).astype(np.float32))
+        scores[name] = rows.task.scores(rows.part, bundle.labels, predictions, decision)
         calibrate(bundle.model, state.inverse())
-        diagrams.append(reliability_bins(_TITLES[name], *rows.sure_and_right(answers), scores[name]["ece"]))
+        confidence, correct = rows.confidence_and_correct(predictions)
+        diagrams.append(reliability_bins(_TITLES[name], confidence, correct, scores[name]["ece"]))
         if precision is not None:
-            sure_and_right = top_predictions(rows.task, rows.part, bundle.labels, answers, thresholds)
-    abstention = None
-    if precision is not None and sure_and_right is not None:
-        abstention = choose_threshold(*sure_and_right, precision)
-    total = now if change is None else change.compose(now)
+            # The threshold of the last state counts.
+            top = top_predictions(rows.task, rows.part, bundle.labels, predictions, thresholds)
+            abstention = choose_threshold(*top, precision)
+    total = current if change is None else change.compose(current)
     return Recalibration(total, change, scores, [diagrams[0], diagrams[-1]], precision, abstention)

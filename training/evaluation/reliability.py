@@ -1,4 +1,4 @@
-"""How often answers of each probability are right, as numbers and as a picture."""
+"""Reliability: confidence and accuracy of predictions in bins of their probability."""
 
 import dataclasses
 
@@ -9,14 +9,14 @@ from training.metrics.classification import CALIBRATION_BINS, calibration_bins
 
 @dataclasses.dataclass(frozen=True)
 class ReliabilityBins:
-    """What rows say of probabilities in bins of equal width.
+    """Confidence and accuracy in bins of equal width.
 
     Attributes:
-        title: Of the model that gave them.
+        title: Name of the model.
         error: The expected calibration error; None without rows.
-        rows: How many probabilities are in each bin, int64 [15].
-        confidence: Their mean, NaN where there are none, float64 [15].
-        accuracy: The share of right ones, NaN where there are none, float64 [15].
+        rows: Number of predictions in each bin, int64 [15].
+        confidence: Their mean probability, NaN for empty bins, float64 [15].
+        accuracy: The share of correct ones, NaN for empty bins, float64 [15].
     """
 
     title: str
@@ -26,17 +26,19 @@ class ReliabilityBins:
     accuracy: np.ndarray
 
 
-def reliability_bins(title: str, sure: np.ndarray, right: np.ndarray, error: float | None) -> ReliabilityBins:
-    """The bins of probabilities, those of `training.metrics.classification.calibration_error`.
+def reliability_bins(
+    title: str, confidence: np.ndarray, correct: np.ndarray, error: float | None
+) -> ReliabilityBins:
+    """The bins of `training.metrics.classification.calibration_error`.
 
     Args:
-        title: Of the model that gave them.
-        sure: float [N], in [0, 1].
-        right: bool [N].
+        title: Name of the model.
+        confidence: Probabilities, float [N].
+        correct: Whether each prediction is correct, bool [N].
         error: Their calibration error.
     """
-    bins = calibration_bins(np.asarray(sure, np.float64))
+    bins = calibration_bins(np.asarray(confidence, np.float64))
     rows = np.bincount(bins, minlength=CALIBRATION_BINS)
     with np.errstate(invalid="ignore"):
-        means = (np.bincount(bins, weights, CALIBRATION_BINS) / rows for weights in (sure, right))
+        means = (np.bincount(bins, weights, CALIBRATION_BINS) / rows for weights in (confidence, correct))
         return ReliabilityBins(title, error, rows, *means)

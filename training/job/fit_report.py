@@ -1,37 +1,27 @@
-"""The report that a fit writes into its run."""
+"""Writes the report of a run into its folder."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 from kmha.bundle.manifest import read_manifest
-from training.config.config import FitConfig
 from training.data.load import Data
 from training.job.train_and_evaluate import FitResult
 from training.reporting.build import build_report, write_report
 from training.reporting.report_data import ReportData
+from training.runs.context import RunContext
 from training.runs.run_folder import CARD, REPORT
 
 logger = logging.getLogger("kmha")
 
 
 def report_fit(
-    config: FitConfig, data: Data, fit_result: FitResult, metrics: dict[str, Any], folder: Path, command: str
+    context: RunContext, data: Data, result: FitResult, metrics: dict[str, Any], command: str
 ) -> None:
-    """Writes report.html and report.md into the folder of a run that has everything else.
-
-    Args:
-        config: All settings.
-        data: The rows.
-        fit_result: The trained model and what it says of rows.
-        metrics: What metrics.json holds.
-        folder: Of the run.
-        command: What makes the run again.
-    """
+    """Writes report.html and report.md into a run folder that has all other files."""
     try:
-        report = build_report(_report_data(config, data, fit_result, metrics, folder, command))
-        write_report(report, folder / REPORT, folder / CARD)
-    # Whatever is wrong with a picture or a table, hours of training are not lost for it.
+        report = build_report(_report_data(context, data, result, metrics, command))
+        write_report(report, context.folder / REPORT, context.folder / CARD)
+    # A failed figure or table must not discard hours of training.
     except Exception as error:
         reason = next(iter(str(error).splitlines()), "")
         logger.info(
@@ -40,19 +30,19 @@ def report_fit(
 
 
 def _report_data(
-    config: FitConfig, data: Data, fit_result: FitResult, metrics: dict[str, Any], folder: Path, command: str
+    context: RunContext, data: Data, result: FitResult, metrics: dict[str, Any], command: str
 ) -> ReportData:
     return ReportData.of_bundle(
-        fit_result.bundle,
-        read_manifest(folder),
-        folder,
-        name=config.out_folder().resolve().name,
+        result.bundle,
+        read_manifest(context.folder),
+        context.folder,
+        name=context.config.out_folder().resolve().name,
         task=data.task,
         metric=data.task.metric,
-        splits=fit_result.asked,
+        splits=result.scored_splits,
         scores=metrics[metrics["judged_on"]],
         metrics=metrics,
-        lengths=fit_result.lengths,
+        lengths=result.lengths,
         train=data.train,
         command=command,
     )

@@ -1,4 +1,4 @@
-"""How a fit joins the other workers of its job, if TF_CONFIG names any, and where each of them writes."""
+"""Connects a run to the other workers of TF_CONFIG, and gives each worker its settings and its folder."""
 
 import contextlib
 import dataclasses
@@ -22,14 +22,11 @@ logger = logging.getLogger("kmha")
 
 @contextlib.contextmanager
 def join_cluster(config: FitConfig) -> Iterator[Coordinator]:
-    """The workers that train together; inside, all but the chief say nothing.
-
-    Args:
-        config: All settings.
+    """Connects the workers. Inside the block only the chief worker writes to stderr.
 
     Raises:
-        InputError: TF_CONFIG or --strategy cannot be used, or another worker's input.
-        WorkerLost: Another worker is gone, or did not come.
+        InputError: TF_CONFIG or --strategy cannot be used, or an input of another worker.
+        WorkerLost: Another worker was lost or did not start.
         Interrupted: Another worker was interrupted.
     """
     cluster = parse_tf_config(os.environ.get(TF_CONFIG))
@@ -50,16 +47,16 @@ def join_cluster(config: FitConfig) -> Iterator[Coordinator]:
 
         coordinators.append(MultiWorkerCoordinator(cluster))
 
-    with _dying_of_signals():
+    with _default_signal_handlers():
         import_tensorflow(connect)
     from training.distributed.collectives import propagate_failures
 
-    with propagate_failures(coordinators[0]), _only_the_chief_speaks(coordinators[0]):
+    with propagate_failures(coordinators[0]), _silence_other_workers(coordinators[0]):
         yield coordinators[0]
 
 
 def worker_config(config: ResolvedConfig, coordinator: Coordinator) -> ResolvedConfig:
-    """The settings of this worker: the chief says whether a run is gone on with, and alone writes where others read."""
+    """The settings of this worker: the chief worker decides whether to resume, and alone writes shared files."""
     if coordinator.count == 1:
         return config
     config = dataclasses.replace(config, resume=coordinator.broadcast("resume", lambda: config.resume))
@@ -72,7 +69,7 @@ def worker_config(config: ResolvedConfig, coordinator: Coordinator) -> ResolvedC
 
 @contextlib.contextmanager
 def worker_folder(config: FitConfig, coordinator: Coordinator) -> Iterator[Path]:
-    """The folder to write into: of the chief as `run_folder`, of the others one that goes when the block ends."""
+    """The folder to write into: on the chief worker the run folder, on the others a temporary folder."""
     if coordinator.is_chief:
         with run_folder(config) as folder:
             yield folder
@@ -82,19 +79,19 @@ def worker_folder(config: FitConfig, coordinator: Coordinator) -> Iterator[Path]
 
 
 @contextlib.contextmanager
-def _only_the_chief_speaks(coordinator: Coordinator) -> Iterator[None]:
+def _silence_other_workers(coordinator: Coordinator) -> Iterator[None]:
     if coordinator.is_chief:
         yield
         return
-    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
+    with open(os.devnull, "w", encoding="utf-8") as devnull, contextlib.redirect_stderr(devnull):
         yield
 
 
 @contextlib.contextmanager
-def _dying_of_signals() -> Iterator[None]:
-    """Lets signals end the process at once: Python would notice them only when all are connected.
+def _default_signal_handlers() -> Iterator[None]:
+    """Inside, signals end the process at once; Python's handlers would run only after TensorFlow has connected.
 
-    Afterwards they are Python's again, although TensorFlow would like to have SIGTERM.
+    Afterwards Python's handlers are restored, since TensorFlow replaces that of SIGTERM.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -13,11 +13,11 @@ from kmha.features import WORD_MASK
 from training.cli.column_flags import ColumnOverrides
 from training.data.inputs import Inputs, Source, cut_parts
 from training.data.types import Subset
-from training.evaluation.evaluator import Evaluator, read_labelled_rows
+from training.evaluation.bundle_evaluation import read_labelled_rows
+from training.evaluation.evaluator import Evaluator
 from training.io.example_store import label_ids
 from training.tasks.protocol import Task
 
-LENGTHS = 8
 _NAME = "measured"
 
 
@@ -97,10 +97,7 @@ class MeasuredRows:
     def evaluated(self) -> "EvaluatedRows":
         """What asks the bundle's model about the rows, as its weights are then."""
         source = self.source
-        lengths = source.buckets([], LENGTHS)
-        return EvaluatedRows(
-            self, source, Evaluator(self.bundle.model, self.task, self.bundle.labels, lengths)
-        )
+        return EvaluatedRows(self, source, Evaluator.for_bundle(self.bundle, self.task, source))
 
     def outputs(self, features: Any) -> tuple[Any, dict[str, Any]]:
         """What the loss reads of the model, and its attention weights by name; without dropout."""

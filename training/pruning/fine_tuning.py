@@ -93,7 +93,7 @@ def trained_on(config: FitConfig, start: StartingModel, folder: Path, scratch: P
         scratch: Where the data is kept meanwhile.
 
     Returns:
-        A `training.job.train_and_evaluate.Learnt`, and the rows, a `training.data.load.Data`.
+        A `training.job.train_and_evaluate.FitResult`, and the rows, a `training.data.load.Data`.
 
     Raises:
         InputError: The rows cannot be used, or have labels that the model does not know.
@@ -103,7 +103,7 @@ def trained_on(config: FitConfig, start: StartingModel, folder: Path, scratch: P
     from training.config.defaults import resolve_config
     from training.data.load import describe, load_data
     from training.job.train_and_evaluate import train_and_evaluate
-    from training.runtime.resource_usage import Cost
+    from training.runs.context import RunContext
     from training.tasks.create import make_task
 
     config = resolve_config(config)
@@ -118,6 +118,6 @@ def trained_on(config: FitConfig, start: StartingModel, folder: Path, scratch: P
     # A pruning is not gone on with: what would offer that, were it killed, goes with the scratch folder.
     unfinished = scratch / "unfinished"
     unfinished.mkdir()
-    fit_result = train_and_evaluate(config, data, scratch, unfinished, Cost(), start)
+    fit_result = train_and_evaluate(RunContext(config, unfinished, scratch), data, start)
     shutil.move(unfinished / RUN_LOG, folder / RUN_LOG)
     return fit_result, data

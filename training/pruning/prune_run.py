@@ -17,6 +17,7 @@ from training.pruning.apply import Cut, weight_counts
 from training.pruning.evaluation_rows import MeasuredRows
 from training.pruning.fine_tuning import trained_on
 from training.pruning.latency import latencies_ms
+from training.runs.context import RunContext
 from training.runs.run_folder import CONFIG, METRICS
 
 logger = logging.getLogger("kmha")
@@ -93,7 +94,7 @@ def write_pruned(
     metrics = fit_result.metrics | {"pruned": told}
     (folder / METRICS).write_text(json.dumps(metrics, ensure_ascii=False, indent=2) + "\n", "utf-8")
     if config.report:
-        report_fit(config, data, fit_result, metrics, folder, command)
+        report_fit(RunContext(config, folder, scratch), data, fit_result, metrics, command)
     return told
 
 

@@ -12,7 +12,7 @@ from training.cli.column_flags import ColumnOverrides
 from training.cli.parser import parse
 from training.config.config import FitConfig
 from training.data.inputs import cut_parts
-from training.evaluation.evaluator import predict_file
+from training.evaluation.bundle_evaluation import predict_file
 from training.reporting.report_data import ReportData, ScoredSplit
 from training.reporting.reproducibility import rerun_command
 from training.runs.run_folder import CONFIG, METRICS, identify_rows

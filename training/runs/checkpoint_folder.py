@@ -1,7 +1,7 @@
-"""The checkpoints of a run that stand in a folder: which of them are whole, which may go, and room for more.
+"""The checkpoints in a folder: which are valid, which to remove, and the disk space for more.
 
-Each is a folder with a number for its name, written beside its place and renamed: one that stands there was whole once.
-Apart from `training.runs.checkpoint_io`, so that asking does not import TensorFlow.
+Each checkpoint is a folder named by a number. It is written under another name and renamed when it is complete. This
+module does not import TensorFlow, unlike `training.runs.checkpoint_io`.
 """
 
 import json
@@ -17,7 +17,7 @@ _FILES, _PROGRESS = "files", "progress"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, whole or not, the newest first."""
+    """The checkpoints in a folder, valid or damaged, the newest first."""
     if not folder.is_dir():
         return []
     found = [path for path in folder.iterdir() if path.name.isdigit() and path.is_dir()]
@@ -25,7 +25,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def find_damage(checkpoint: Path) -> str:
-    """What is wrong with a checkpoint, as far as names and sizes of its files tell; empty: nothing."""
+    """What is wrong with the names and sizes of the files of a checkpoint; empty if it is valid."""
     try:
         written = json.loads((checkpoint / PROGRESS).read_text("utf-8"))
         if not isinstance(written[_PROGRESS], dict):
@@ -44,28 +44,28 @@ def find_damage(checkpoint: Path) -> str:
 
 
 def valid_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in a folder without a fault, the newest first."""
+    """The undamaged checkpoints in a folder, the newest first."""
     return [checkpoint for checkpoint in list_checkpoints(folder) if not find_damage(checkpoint)]
 
 
 def newest_valid_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint in a folder without a fault; None: there is none."""
+    """The newest undamaged checkpoint in a folder, or None."""
     return next(iter(valid_checkpoints(folder)), None)
 
 
 def write_progress(checkpoint: Path, progress: dict[str, Any]) -> None:
-    """Writes beside the other files of a checkpoint how far its run had come, JSON values, and how large they are."""
+    """Writes progress.json: the progress of the run, JSON values, and the sizes of the other files."""
     sizes = {path.name: path.stat().st_size for path in checkpoint.iterdir()}
     (checkpoint / PROGRESS).write_text(json.dumps({_FILES: sizes, _PROGRESS: progress}), "utf-8")
 
 
 def read_progress(checkpoint: Path) -> dict[str, Any]:
-    """How far the run of a checkpoint without fault had come."""
+    """The progress of the run in a valid checkpoint."""
     return json.loads((checkpoint / PROGRESS).read_text("utf-8"))[_PROGRESS]
 
 
 def next_checkpoint_path(folder: Path) -> Path:
-    """Where the next checkpoint goes; what a kill left of one that was being written is removed."""
+    """The path of the next checkpoint; removes incomplete checkpoints of a killed run."""
     for path in folder.glob(f"*{UNFINISHED}"):
         shutil.rmtree(path, ignore_errors=True)
     newest = next(iter(list_checkpoints(folder)), None)
@@ -73,30 +73,25 @@ def next_checkpoint_path(folder: Path) -> Path:
 
 
 def remove_old_checkpoints(folder: Path, count: int) -> None:
-    """Removes all checkpoints but the newest whole ones."""
-    kept = valid_checkpoints(folder)[:count]
+    """Removes all checkpoints but the newest valid ones."""
+    retained = valid_checkpoints(folder)[:count]
     for checkpoint in list_checkpoints(folder):
-        if checkpoint not in kept:
-            # By another name first: what is half removed is none.
+        if checkpoint not in retained:
+            # Renamed first, so that a partly removed checkpoint is not listed.
             shutil.rmtree(checkpoint.rename(checkpoint.with_suffix(UNFINISHED)), ignore_errors=True)
 
 
-def check_disk_space(folder: Path, size: int, kept: int) -> None:
-    """Refuses a disk without room for the checkpoints that are kept and the next one beside them.
-
-    Args:
-        folder: Of the checkpoints; those that stand there are counted.
-        size: Bytes of a checkpoint.
-        kept: How many are kept.
+def check_disk_space(folder: Path, size: int, retained: int) -> None:
+    """Checks that the disk has space for the retained checkpoints and the next one.
 
     Raises:
-        InputError: Too little is free.
+        InputError: Too little disk is free.
     """
-    training_progress = next(path for path in (folder, *folder.parents) if path.exists())
-    expected = size * max(1, kept + 1 - len(list_checkpoints(folder)))
-    free = shutil.disk_usage(training_progress).free
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    expected = size * max(1, retained + 1 - len(list_checkpoints(folder)))
+    free = shutil.disk_usage(existing).free
     if free < expected:
         raise InputError(
-            f"{folder}: expected {expected / 1e6:,.1f} MB of free disk for {kept} checkpoints and the next one, got"
-            f" {free / 1e6:,.1f} MB; --train.checkpoints-kept keeps fewer"
+            f"{folder}: expected {expected / 1e6:,.1f} MB of free disk for {retained} checkpoints and the next one, got"
+            f" {free / 1e6:,.1f} MB; --train.checkpoints-kept sets their number"
         )

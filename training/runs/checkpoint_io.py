@@ -1,4 +1,4 @@
-"""What a run needs to go on after it was stopped: weights, optimizer, averages, and how far it had come."""
+"""Writes and reads checkpoints: the variables of a run and its progress."""
 
 import logging
 import os
@@ -27,95 +27,89 @@ _STATE = "state"
 
 
 def state_size(state: tf.Module) -> int:
-    """Bytes of the variables that a checkpoint of a state holds."""
+    """Bytes of the variables of a state."""
     return sum(variable.shape.num_elements() * variable.dtype.size for variable in state.variables)
 
 
-def write_checkpoint(folder: Path, state: tf.Module, progress: dict[str, Any], kept: int = 2) -> None:
-    """Writes a checkpoint; whatever happens meanwhile, those before it stay until it is whole and on the disk.
-
-    Args:
-        folder: Of the run's checkpoints; nothing else may be kept there.
-        state: Holds every variable of the run.
-        progress: JSON values that say how far the run had come.
-        kept: How many checkpoints stay, the newest included.
+def write_checkpoint(folder: Path, state: tf.Module, progress: dict[str, Any], retained: int = 2) -> None:
+    """Writes a checkpoint. The earlier ones stay until it is complete and synchronized to disk.
 
     Raises:
-        CheckpointWriteError: The disk is full, or nobody can write there any more.
+        CheckpointWriteError: The disk is full or the folder is not writable.
     """
-    beside = None
+    unfinished = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        place = next_checkpoint_path(folder)
-        beside = place.with_suffix(UNFINISHED)
-        beside.mkdir()
-        tf.train.Checkpoint(state=state).write(str(beside / _STATE))
-        write_progress(beside, progress)
-        # The disk may lose power between a rename and what was written before it.
-        for path in (*beside.iterdir(), beside):
-            _to_disk(path)
-        beside.rename(place)
-        _to_disk(folder)
-        remove_old_checkpoints(folder, kept)
+        final = next_checkpoint_path(folder)
+        unfinished = final.with_suffix(UNFINISHED)
+        unfinished.mkdir()
+        tf.train.Checkpoint(state=state).write(str(unfinished / _STATE))
+        write_progress(unfinished, progress)
+        # A power failure could otherwise leave the new name with incomplete files.
+        for path in (*unfinished.iterdir(), unfinished):
+            _fsync(path)
+        unfinished.rename(final)
+        _fsync(folder)
+        remove_old_checkpoints(folder, retained)
     except (OSError, tf.errors.OpError) as error:
-        raise CheckpointWriteError(
-            f"no checkpoint could be written into {folder}, {_reason(error)}"
-        ) from error
+        raise CheckpointWriteError(f"cannot write a checkpoint into {folder}, {_reason(error)}") from error
     finally:
-        if beside is not None:
-            shutil.rmtree(beside, ignore_errors=True)
+        if unfinished is not None:
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def read_checkpoint(folder: Path, state: tf.Module) -> dict[str, Any]:
-    """Restores every variable from the newest checkpoint that is whole, and returns its progress.
+    """Restores every variable from the newest undamaged checkpoint, and returns its progress.
 
     Raises:
-        InputError: There is no checkpoint, none is whole, or they belong to another model.
+        InputError: There is no checkpoint, all are damaged, or they are of another model.
     """
     checkpoints = list_checkpoints(folder)
     if not checkpoints:
         raise InputError(f"--resume: expected a checkpoint in {folder}, got none; start without --resume")
     for checkpoint in checkpoints:
-        reason = find_damage(checkpoint) or _restored(checkpoint, state)
-        if not reason:
+        damage = find_damage(checkpoint) or _restore(checkpoint, state)
+        if not damage:
             return read_progress(checkpoint)
-        logger.info(f"checkpoint {checkpoint} is damaged: {reason}; the one before it is tried")
+        logger.info(f"checkpoint {checkpoint} is damaged: {damage}; trying the one before it")
     raise InputError(
-        f"--resume: expected a whole checkpoint in {folder}, all are damaged; --overwrite starts anew"
+        f"--resume: expected a valid checkpoint in {folder}, all are damaged; use --overwrite to start over"
     )
 
 
-def _restored(checkpoint: Path, state: tf.Module) -> str:
-    """Restores a state, or says what is wrong with the files."""
+def _restore(checkpoint: Path, state: tf.Module) -> str:
+    """Restores a state; returns what is wrong with the files, or an empty string."""
     try:
-        # A checksum for each value tells what sizes do not.
+        # TensorFlow compares the checksum of each value.
         restored = tf.train.Checkpoint(state=state).read(str(checkpoint / _STATE))
         restored.assert_existing_objects_matched().expect_partial()
     except tf.errors.OpError as error:
-        return _plain(error)
+        return _message(error)
     except (AssertionError, LookupError, ValueError) as error:
-        raise InputError(f"--resume: the checkpoint {checkpoint} is of another model") from error
+        raise InputError(
+            f"--resume: expected a checkpoint of this model, got one of another model: {checkpoint}"
+        ) from error
     return ""
 
 
 def _reason(error: OSError | tf.errors.OpError) -> str:
-    """Why nothing could be written."""
+    """Why writing failed."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return "No space left on device"
-    # TensorFlow has the file before what is wrong with it.
-    return _plain(error).rpartition("; ")[2]
+    # TensorFlow's message is "file; reason".
+    return _message(error).rpartition("; ")[2]
 
 
-def _plain(error: tf.errors.OpError) -> str:
+def _message(error: tf.errors.OpError) -> str:
     """The message of an error without the names of nodes and operations."""
     line = next(iter(str(error.message).splitlines()), type(error).__name__)
     return re.sub(r"^(\{\{.*?\}\} )+| \[Op:\w+\]$", "", line)
 
 
-def _to_disk(path: Path) -> None:
-    """Waits until a file or folder is on the disk itself."""
+def _fsync(path: Path) -> None:
+    """Waits until a file or folder is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""The folder of a run: written beside its place, locked meanwhile, and moved there when all has gone well."""
+"""The run folder: written as FOLDER.partial under a lock, and renamed to FOLDER when the run is complete."""
 
 import contextlib
 import dataclasses
@@ -23,11 +23,11 @@ from training.runs.checkpoint_folder import find_damage, list_checkpoints, newes
 
 CHECKPOINT, RUN_LOG, METRICS, CONFIG = "checkpoint", "epochs.csv", "metrics.json", "config.toml"
 REPORT, CARD = "report.html", "report.md"
-# What the rows were when the run began; only an unfinished run has it.
+# Names and digests of the input rows; only an unfinished run has this file.
 SOURCES = "sources.json"
-# Settings of one start, not of a run.
+# Settings of one start of the command, which are not recorded.
 START_FLAGS = ("overwrite", "resume", "resume_or_begin")
-# They touch neither weights nor scores, so a run may go on with others than it began with.
+# Settings without effect on weights and scores, which may change when a run is resumed.
 CHANGEABLE_ON_RESUME = (
     *("out", "baseline", "report", "tensorboard"),
     *("train.checkpoint_steps", "train.checkpoint_minutes", "train.checkpoints_kept"),
@@ -36,70 +36,67 @@ CHANGEABLE_ON_RESUME = (
 
 @contextlib.contextmanager
 def run_folder(config: FitConfig) -> Iterator[Path]:
-    """The folder to write a run into; it becomes `config.out_folder()` when the block ends well.
+    """The unfinished folder of a run; it is renamed to `config.out_folder()` when the block succeeds.
 
-    It holds config.toml from the start. When the block fails nothing stays, unless there is a checkpoint.
+    It has config.toml from the start. If the block fails, it is removed unless it has a checkpoint.
 
     Raises:
-        InputError: A run, an interrupted run or something else stands there already, --resume finds none or
-            one of other settings, another process writes there, or nobody can.
+        InputError: The folder exists, --resume finds no run or one of other settings, another process writes the
+            same run, or the folder is not writable.
     """
     shown = config.out_folder()
     try:
         final = shown.resolve()
-        beside = _unfinished(final)
-        _check_place(final, shown, config.overwrite)
-        _check_beside(beside, config)
-        made = _missing_parents(beside)
-        beside.mkdir(parents=True, exist_ok=True)
+        unfinished = _unfinished(final)
+        _check_final(final, shown, config.overwrite)
+        _check_unfinished(unfinished, config)
+        new_parents = [parent for parent in unfinished.parents if not parent.exists()]
+        unfinished.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {shown}: cannot write there, {error.strerror or error}") from error
-    with lock_folder(beside, shown):
+    with lock_folder(unfinished, shown):
         try:
-            _begin(beside, config)
-            yield beside
+            _prepare(unfinished, config)
+            yield unfinished
         except BaseException:
-            if not has_checkpoint(beside):
-                shutil.rmtree(beside, ignore_errors=True)
-                _remove_empty(made)
+            if not has_checkpoint(unfinished):
+                shutil.rmtree(unfinished, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    for folder in new_parents:
+                        folder.rmdir()
             raise
-        _put_in_place(beside, final)
+        _finish(unfinished, final)
 
 
 def can_resume(config: FitConfig) -> bool:
-    """Whether an interrupted run of this place can be gone on with."""
+    """Whether there is an interrupted run to resume."""
     return has_checkpoint(_unfinished(config.out_folder().resolve()))
 
 
 def resolve_resume(config: FitConfig) -> FitConfig:
-    """The settings with --resume where they leave it to what stands there."""
+    """The settings with --resume-or-begin replaced by --resume if there is a run to resume."""
     resume = config.resume or (config.resume_or_begin and can_resume(config))
     return dataclasses.replace(config, resume=resume, resume_or_begin=False)
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether an unfinished run holds a whole checkpoint."""
+    """Whether an unfinished run has a valid checkpoint."""
     return newest_valid_checkpoint(folder / CHECKPOINT) is not None
 
 
 def check_same_data(folder: Path, sources: dict[str, Any], resume: bool) -> None:
-    """Notes what the rows are, or when resuming checks that they are still the same.
-
-    Args:
-        folder: The unfinished run.
-        sources: JSON values that change when the rows do.
-        resume: Whether an interrupted run goes on.
+    """Records the input rows, or checks that a resumed run has the same ones.
 
     Raises:
-        InputError: They are others than when the run began.
+        InputError: The rows have changed.
     """
     path = folder / SOURCES
     if resume and path.exists():
-        for part, noted in json.loads(path.read_text("utf-8")).items():
-            if sources.get(part) != noted:
+        for part, recorded in json.loads(path.read_text("utf-8")).items():
+            if sources.get(part) != recorded:
                 raise InputError(
-                    f"--resume: expected the {part} rows that the run began with, {noted['name']} has changed;"
-                    " start without --resume, with --overwrite"
+                    f"--resume: expected the {part} rows of the interrupted run, {recorded['name']} has changed;"
+                    " use --overwrite in place of --resume to start over"
                 )
     path.write_text(json.dumps(sources, ensure_ascii=False), "utf-8")
 
@@ -109,62 +106,60 @@ def _unfinished(final: Path) -> Path:
 
 
 def _recorded(config: FitConfig) -> dict[str, Any]:
-    """The settings that make the run what it is."""
+    """The settings that config.toml records."""
     return {name: value for name, value in settings(config).items() if name not in START_FLAGS}
 
 
-def _check_place(final: Path, shown: Path, overwrite: bool) -> None:
+def _check_final(final: Path, shown: Path, overwrite: bool) -> None:
+    """Checks that the folder is new, empty, or a run to overwrite."""
     if not final.exists():
         return
     if (final / MANIFEST).exists():
         if not overwrite:
             raise InputError(
-                f"--out {shown}: expected a new folder, got one that holds another run; use --overwrite"
+                f"--out {shown}: expected a new folder, got a folder with a run; use --overwrite to replace it"
             )
     elif not final.is_dir() or any(final.iterdir()):
-        what = "a folder that holds something else than a run" if final.is_dir() else "a file"
+        what = "a folder with files that are not a run" if final.is_dir() else "a file"
         raise InputError(f"--out {shown}: expected a new folder, got {what}")
 
 
-def _check_beside(beside: Path, config: FitConfig) -> None:
-    """Refuses to lose what stands in the place of the unfinished run, or to go on with the wrong one."""
+def _check_unfinished(unfinished: Path, config: FitConfig) -> None:
+    """Checks that the unfinished folder is the run to resume, or that it can be replaced."""
     if config.resume:
-        damaged = [f"{path.name}: {find_damage(path)}" for path in list_checkpoints(beside / CHECKPOINT)]
-        if (beside / CONFIG).exists() and damaged and not has_checkpoint(beside):
+        damaged = [f"{path.name}: {find_damage(path)}" for path in list_checkpoints(unfinished / CHECKPOINT)]
+        if (unfinished / CONFIG).exists() and damaged and not has_checkpoint(unfinished):
             raise InputError(
-                f"--resume: expected a whole checkpoint in {beside / CHECKPOINT}, got {', '.join(damaged)};"
-                " --overwrite starts anew"
+                f"--resume: expected a valid checkpoint in {unfinished / CHECKPOINT}, got {', '.join(damaged)};"
+                " use --overwrite to start over"
             )
-        if not (beside / CONFIG).exists() or not damaged:
-            raise InputError(f"--resume: expected an interrupted run in {beside}, got none")
-        began = tomllib.loads((beside / CONFIG).read_text("utf-8"))
+        if not (unfinished / CONFIG).exists() or not damaged:
+            raise InputError(f"--resume: expected an interrupted run in {unfinished}, got none")
+        before = tomllib.loads((unfinished / CONFIG).read_text("utf-8"))
         now = tomllib.loads(tomli_w.dumps(_recorded(config)))
-        if found := differences(began, now, CHANGEABLE_ON_RESUME):
-            raise InputError(f"--resume: expected the settings that the run began with, {found}")
-    elif has_checkpoint(beside) and not config.overwrite:
+        if found := differences(before, now, CHANGEABLE_ON_RESUME):
+            raise InputError(f"--resume: expected the settings of the interrupted run, {found}")
+    elif has_checkpoint(unfinished) and not config.overwrite:
         raise InputError(
-            f"--out {config.out_folder()}: an interrupted run stands in {beside};"
-            " --resume goes on with it, --overwrite starts anew"
+            f"--out {config.out_folder()}: expected no interrupted run, got one in {unfinished};"
+            " use --resume to continue it or --overwrite to start over"
         )
     elif (
-        beside.exists() and (not beside.is_dir() or any(beside.iterdir())) and not (beside / CONFIG).exists()
+        unfinished.exists()
+        and (not unfinished.is_dir() or any(unfinished.iterdir()))
+        and not (unfinished / CONFIG).exists()
     ):
         raise InputError(
-            f"--out {config.out_folder()}: expected {beside} for the unfinished run, it is taken"
+            f"--out {config.out_folder()}: expected {unfinished} to be free for the unfinished run, it exists"
         )
 
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, shown: Path, what: str = "fit") -> Iterator[None]:
-    """Keeps a second command from writing into the same folder; the lock ends with the process at the latest.
-
-    Args:
-        folder: Exists.
-        shown: How the user named the place.
-        what: What the command is called.
+    """Locks a folder against a second command; the lock ends with the process at the latest.
 
     Raises:
-        InputError: Another one writes there.
+        InputError: Another process has locked the folder.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -172,7 +167,7 @@ def lock_folder(folder: Path, shown: Path, what: str = "fit") -> Iterator[None]:
     except BlockingIOError:
         os.close(handle)
         raise InputError(
-            f"--out {shown}: expected a folder of its own, another {what} is writing there"
+            f"--out {shown}: expected an unused folder, another {what} is writing there"
         ) from None
     try:
         yield
@@ -180,68 +175,49 @@ def lock_folder(folder: Path, shown: Path, what: str = "fit") -> Iterator[None]:
         os.close(handle)
 
 
-def _begin(beside: Path, config: FitConfig) -> None:
-    """Makes the unfinished run hold the settings, and when nothing is gone on with nothing else."""
+def _prepare(unfinished: Path, config: FitConfig) -> None:
+    """Writes the settings into the unfinished folder, and empties it first unless the run is resumed."""
     try:
-        remove_left(beside)
+        remove_left(unfinished)
         if not config.resume:
-            _clear(beside)
-        written = beside / f"{CONFIG}.new"
+            for path in unfinished.iterdir():
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        written = unfinished / f"{CONFIG}.new"
         written.write_text(tomli_w.dumps(_recorded(config)), "utf-8")
-        written.replace(beside / CONFIG)
+        written.replace(unfinished / CONFIG)
     except OSError as error:
         raise InputError(
             f"--out {config.out_folder()}: cannot write there, {error.strerror or error}"
         ) from error
 
 
-def _clear(folder: Path) -> None:
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-
-
-def _missing_parents(path: Path) -> list[Path]:
-    """The folders above a path that do not exist, deepest first."""
-    return [parent for parent in path.parents if not parent.exists()]
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    with contextlib.suppress(OSError):
-        for folder in folders:
-            folder.rmdir()
-
-
-def _put_in_place(beside: Path, final: Path) -> None:
-    """Moves the finished run to its place; what stood there goes only when the new run stands."""
+def _finish(unfinished: Path, final: Path) -> None:
+    """Renames the finished run."""
     if final.exists():
-        replace_folder(beside, final)
+        replace_folder(unfinished, final)
     else:
-        beside.rename(final)
-    # Only now: a kill before the move must find what it needs to go on.
+        unfinished.rename(final)
+    # After the renaming: a run that is killed before can still be resumed.
     shutil.rmtree(final / CHECKPOINT, ignore_errors=True)
     (final / SOURCES).unlink(missing_ok=True)
 
 
 def replace_folder(new: Path, final: Path) -> None:
-    """Moves a whole folder to where another one stands, which goes only when the new one is there."""
+    """Moves a folder to the path of another one, which is removed only after the move."""
     with tempfile.TemporaryDirectory(prefix=f".{final.name}.", dir=final.parent) as aside:
-        before = final.rename(Path(aside) / final.name)
+        old = final.rename(Path(aside) / final.name)
         try:
             new.rename(final)
         except BaseException:
-            before.rename(final)
+            old.rename(final)
             raise
 
 
 def replace_bundle(folder: Path, bundle: Any) -> None:
-    """Puts a bundle in the place of that of a run; what else the folder holds stays.
-
-    Args:
-        folder: Of the run.
-        bundle: A trained bundle.
+    """Replaces the bundle in a run folder; the other files of the folder stay.
 
     Raises:
-        InputError: Nobody can write there.
+        InputError: The folder is not writable.
     """
     final = folder.resolve()
     try:
@@ -254,27 +230,24 @@ def replace_bundle(folder: Path, bundle: Any) -> None:
 
 
 def identify_rows(manifest: dict[str, Any], data: Path) -> tuple[str, dict[str, Any]]:
-    """What rows are called, as by the fit or else as their file, and where all rows of the run come from.
-
-    Args:
-        manifest: bundle.json of the run.
-        data: The file.
+    """Finds out whether a file is a part of the run's data.
 
     Returns:
-        The name, and by name {"name", "sha256"}, with these rows.
+        The name of the part, or the name of the file if it is no part; and {name: {"name", "sha256"}} of all rows of
+        the run, including this file.
 
     Raises:
-        InputError: The run has trained on them.
+        InputError: The run was trained on this file.
     """
-    kept = manifest.get("data")
-    kept = kept if isinstance(kept, dict) else {}
-    origins = {part: each for part, each in kept.items() if isinstance(each, dict)}
-    found = sha256(data)
-    same = [part for part, each in origins.items() if each.get("sha256") == found]
+    recorded = manifest.get("data")
+    recorded = recorded if isinstance(recorded, dict) else {}
+    origins = {part: each for part, each in recorded.items() if isinstance(each, dict)}
+    digest = sha256(data)
+    same = [part for part, each in origins.items() if each.get("sha256") == digest]
     if "train" in same:
         raise InputError(
-            f"--data {data}: expected rows that the run has not trained on, got its training rows"
+            f"--data {data}: expected rows that the run was not trained on, got its training rows"
         )
     if same:
         return same[0], origins
-    return data.name, origins | {data.name: {"name": str(data), "sha256": found}}
+    return data.name, origins | {data.name: {"name": str(data), "sha256": digest}}

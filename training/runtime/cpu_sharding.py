@@ -1,7 +1,7 @@
-"""The cores share each batch: each computes some of its rows, with as few threads an operation as leave it a core.
+"""Splits each batch into shards that the CPU cores compute in parallel, each with few threads per operation.
 
-Threads that share one small operation wait for one another for much of it; on two cores two halves of a batch, each
-with one thread, are computed in .74 to .82 of the time (docs/results-appendix.md, "Training speed").
+Threads that share one small operation spend much of the time waiting for each other. On two cores, two shards with one
+thread each take .74 to .82 of the time of the whole batch (docs/results-appendix.md).
 """
 
 import contextlib
@@ -15,88 +15,105 @@ from training.config.config import FitConfig, TrainSection
 from training.runtime.resource_usage import available_cores
 from training.tasks.protocol import Task
 
-# The sums of the shares' gradients grow with their number; more than two were not measured.
+# More shards need more memory for their gradients; more than two were not measured.
 MAX_SHARDS = 4
-# Each share is traced: fewer rows are learnt before that pays.
+# Each shard is traced, which takes longer than it saves on fewer training rows.
 MIN_ROWS = 2000
-# Of a share, were all texts as long as they may be: with fewer some cores would often have nothing.
-_LEAST_SHARE = 2
+# With fewer rows per shard, at the maximum text length, some cores would often be idle.
+_MIN_SHARD_ROWS = 2
 
 
 def choose_num_shards(config: FitConfig, task: Task, rows: int, cores: int) -> int:
-    """Into how many parts to cut each batch of a job; 1 where cores had better compute each operation together.
-
-    Args:
-        config: Settings.
-        task: What is learnt.
-        rows: To train on.
-        cores: That may be used.
-    """
+    """Number of shards of each training batch; 1 where all cores should compute each operation together."""
     if rows < MIN_ROWS or not can_shard(config, task):
         return 1
     return max_shards(config.train, config.text.max_length * task.num_texts, cores)
 
 
 def can_shard(config: FitConfig, task: Task) -> bool:
-    """Whether batches of a job may be cut at all: each row is scored by itself, on the cores, and not in XLA."""
-    together = task.whole_batches or config.strategy == "mirrored" or config.train.jit == "on"
-    return not together and not tf.config.list_physical_devices("GPU")
+    """Whether the loss of each row is independent of the others, and the CPU computes it without XLA."""
+    if task.whole_batches or config.strategy == "mirrored" or config.train.jit == "on":
+        return False
+    return not tf.config.list_physical_devices("GPU")
 
 
-def max_shards(settings: TrainSection, longest: int, cores: int) -> int:
-    """How many shares batches are large enough for.
-
-    Args:
-        settings: How much goes into a batch.
-        longest: Tokens of a row at most.
-        cores: That may be used.
-    """
-    rows = settings.batch_tokens // longest
+def max_shards(settings: TrainSection, max_tokens: int, cores: int) -> int:
+    """Number of shards that batches have enough rows for."""
+    rows = settings.batch_tokens // max_tokens
     if settings.batch_rows is not None:
         rows = min(rows, settings.batch_rows)
-    return max(1, min(cores, MAX_SHARDS, rows // _LEAST_SHARE))
+    return max(1, min(cores, MAX_SHARDS, rows // _MIN_SHARD_ROWS))
 
 
 def intra_op_cores() -> int:
-    """How many cores this process may use for an operation."""
-    given = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    """Number of cores that an operation of this process may use."""
+    limit = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
     available = available_cores()
-    return min(int(given), available) if given.isdigit() and int(given) else available
+    return min(int(limit), available) if limit.isdigit() and int(limit) else available
 
 
-def configure_shards(shares: int) -> None:
-    """Starts TensorFlow with so few threads an operation that each share has its own cores.
+def configure_shards(shards: int) -> None:
+    """Starts TensorFlow with so few threads per operation that each shard has its own cores.
 
-    Where it computes already its threads stay as they are, and `core_shares` is 1.
+    If TensorFlow has started already, its threads stay as they are and `num_shards` is 1.
     """
-    if shares > 1:
+    if shards > 1:
         with contextlib.suppress(RuntimeError):
-            tf.config.threading.set_intra_op_parallelism_threads(-(-intra_op_cores() // shares))
+            tf.config.threading.set_intra_op_parallelism_threads(-(-intra_op_cores() // shards))
     tf.constant(0)
 
 
 def num_shards() -> int:
-    """Into how many parts this process cuts batches: as many as `split_cores` was told, else 1."""
+    """Number of shards per batch in this process: that of `configure_shards`, else 1."""
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     return max(1, intra_op_cores() // threads) if threads else 1
 
 
-def run_sharded(ask: Callable[[Any], Any], features: Any) -> Any:
-    """What a function of features gives, each share of the rows asked by itself; call it in a graph.
+def run_sharded(function: Callable[[Any], Any], features: Any) -> Any:
+    """Applies a function to each shard of the rows and concatenates the results; call it in a graph.
 
     Args:
-        ask: From features to tensors, with a row of results for each row of features.
-        features: Tensors [B, …], of one row at least.
+        function: From features to tensors, with a row of results for each row of features.
+        features: Tensors [B, …], B at least 1.
     """
     count = num_shards()
     if count == 1:
-        return ask(features)
+        return function(features)
     rows = tf.shape(tf.nest.flatten(features)[0])[0]
     size = (rows + count - 1) // count
-    found = []
-    for share in range(count):
-        # No share is empty, which some operations refuse: those past the last row ask for it once more.
-        begin = tf.minimum(share * size, rows - 1)
-        part = ask(tf.nest.map_structure(lambda x, a=begin, b=(share + 1) * size: x[a:b], features))
-        found.append(tf.nest.map_structure(lambda x, again=share * size - begin: x[again:], part))
-    return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *found)
+    results = []
+    for shard in range(count):
+        # Some operations refuse empty tensors: a shard past the last row computes the last row again.
+        begin = tf.minimum(shard * size, rows - 1)
+        part = function(tf.nest.map_structure(lambda x, a=begin, b=(shard + 1) * size: x[a:b], features))
+        results.append(tf.nest.map_structure(lambda x, skip=shard * size - begin: x[skip:], part))
+    return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *results)
+
+
+def sharded_predict_function(model: Any) -> Callable[[Any], Any]:
+    """The outputs of a model for features of any batch size, as one graph that computes the shards in parallel."""
+    return trace_once(lambda features: run_sharded(lambda part: model(part, training=False), features))
+
+
+def trace_once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function as a graph that is traced once, at the first call, for batches of every size.
+
+    XLA inside the function still compiles for each size.
+
+    Args:
+        function: Takes one structure of tensors; must not need AutoGraph.
+    """
+    graph = None
+
+    def any_size(value: Any) -> tf.TensorSpec:
+        value = tf.convert_to_tensor(value)
+        return tf.TensorSpec([None] * value.shape.rank, value.dtype)
+
+    def call(tensors: Any) -> Any:
+        nonlocal graph
+        if graph is None:
+            signature = [tf.nest.map_structure(any_size, tensors)]
+            graph = tf.function(function, input_signature=signature, autograph=False)
+        return graph(tensors)
+
+    return call

@@ -1,4 +1,4 @@
-"""How much memory training takes, estimated before it starts, so that what cannot fit is refused in one line."""
+"""Estimates the memory of training steps, to refuse batches that cannot fit before the training starts."""
 
 import math
 from collections.abc import Sequence
@@ -11,70 +11,63 @@ from kmha.layers.attention_options import uses_blocks
 from kmha.layers.blockwise_attention import LARGEST_BLOCK
 from kmha.layers.window_attention import SMALLEST_BLOCK
 
-# Float32 numbers, fitted to measured steps (docs/how-to/long-texts.md).
-HIDDEN_KEPT, INNER_KEPT = 13, 3.5  # of each token and block, times hidden_dim and intermediate_dim
-OF_EMBEDDING = 8  # of each token, times hidden_dim
-# Of each head and pair: in every block; there with dropout, too; while one block is computed.
-PAIRS_KEPT, PAIRS_DROPPED, PAIRS_ONCE = 1, 2, 3
-BLOCK_PAIRS_ONCE = 16  # of each head and pair of a block of queries and one of keys
-# Weights, their gradients, two moments, the moving average, the best weights.
-COPIES_OF_WEIGHTS = 6
+# Numbers of float32 values, fitted to measured steps (docs/how-to/long-texts.md).
+PER_HIDDEN, PER_INTERMEDIATE = 13, 3.5  # per token and block, times hidden_dim and intermediate_dim
+PER_EMBEDDING = 8  # per token, times hidden_dim
+# Per head and pair of tokens: in every block; in every block with dropout; in the block being computed.
+PAIR_VALUES, PAIR_DROPOUT_VALUES, PAIR_WORKSPACE = 1, 2, 3
+BLOCKWISE_WORKSPACE = 16  # per head and pair of tokens of one block of queries and one block of keys
+WEIGHT_COPIES = 6  # weights, gradients, two moments, moving average, best weights
 _FLOAT_BYTES = 4
-# Of threads and graphs, whatever the model.
-BASE_BYTES = 100 * 2**20
+BASE_BYTES = 100 * 2**20  # threads and graphs of any model
 
 
 def estimate_bytes(configs: Sequence[EncoderConfig], weights: int, rows: int, tokens: int) -> int:
-    """The memory of training steps, beside that of a program that has not begun.
-
-    Args:
-        configs: Of the model's encoders.
-        weights: Trained numbers of the model.
-        rows: Of a batch.
-        tokens: Padded tokens of a row.
-    """
-    of_batch = max(_batch_numbers(config, rows, tokens) for config in configs)
-    return BASE_BYTES + math.ceil(_FLOAT_BYTES * (COPIES_OF_WEIGHTS * weights + of_batch))
+    """Memory of training steps in bytes, in addition to that of the process before training."""
+    batch_values = max(_batch_values(config, rows, tokens) for config in configs)
+    return BASE_BYTES + math.ceil(_FLOAT_BYTES * (WEIGHT_COPIES * weights + batch_values))
 
 
 def encoder_configs(model: Any) -> list[EncoderConfig]:
-    """The shapes of a model's encoders; none of a network that has no such."""
+    """The configurations of a model's encoders; empty if it has none."""
     return list(getattr(model, "encoder_configs", {}).values())
 
 
-def _batch_numbers(config: EncoderConfig, rows: int, tokens: int) -> float:
-    """How many numbers a batch takes at once."""
+def _batch_values(config: EncoderConfig, rows: int, tokens: int) -> float:
+    """Number of float32 values of a batch."""
     width = config.hidden_dim
     sizes = [config.layer_size(index) for index in range(config.num_layers)]
-    of_tokens = OF_EMBEDDING * width + sum(HIDDEN_KEPT * width + INNER_KEPT * inner for _, inner in sizes)
-    most_heads = max((heads for heads, _ in sizes), default=0)
+    per_token = PER_EMBEDDING * width + sum(
+        PER_HIDDEN * width + PER_INTERMEDIATE * inner for _, inner in sizes
+    )
+    max_heads = max((heads for heads, _ in sizes), default=0)
     heads = sum(heads for heads, _ in sizes)
-    kept, once = PAIRS_KEPT + (PAIRS_DROPPED if config.attention_dropout else 0), PAIRS_ONCE
+    stored, workspace = PAIR_VALUES + (PAIR_DROPOUT_VALUES if config.attention_dropout else 0), PAIR_WORKSPACE
     pairs = tokens**2
     if uses_blocks(tokens, tokens, config.max_length):
         if config.attention_window is not None:
             pairs = tokens * (3 * max(config.attention_window, SMALLEST_BLOCK) + config.attention_globals)
         else:
-            pairs, kept, once = min(tokens, LARGEST_BLOCK) ** 2, 0, BLOCK_PAIRS_ONCE
-    return rows * (tokens * of_tokens + pairs * (kept * heads + once * most_heads))
+            pairs, stored, workspace = min(tokens, LARGEST_BLOCK) ** 2, 0, BLOCKWISE_WORKSPACE
+    return rows * (tokens * per_token + pairs * (stored * heads + workspace * max_heads))
 
 
 def available_bytes() -> int | None:
-    """How much memory this process may still take; None where the system does not tell."""
+    """Free memory for this process in bytes; None if the system does not report it."""
     found = []
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     except OSError:
         return None
-    # A container may take less than the machine has.
-    for most, taken in (
+    # The limit of a container may be lower.
+    for limit, usage in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ):
         try:
-            found.append(int(Path(most).read_text()) - int(Path(taken).read_text()))
-        except (OSError, ValueError):  # none of this version, or "max"
+            found.append(int(Path(limit).read_text()) - int(Path(usage).read_text()))
+        except (OSError, ValueError):  # another version of cgroups, or the limit is "max"
             continue
     return max(0, min(found)) if found else None
 
@@ -82,16 +75,10 @@ def available_bytes() -> int | None:
 def check_memory(
     configs: Sequence[EncoderConfig], weights: int, plans: Sequence[Any], available: int | None
 ) -> None:
-    """Refuses to train where the largest batch cannot fit.
-
-    Args:
-        configs: Of the model's encoders.
-        weights: Trained numbers of the model.
-        plans: The batches of an epoch; each has `rows`, and `row_tokens` when padded.
-        available: Bytes; None where nobody knows.
+    """Checks that the largest batch fits into memory.
 
     Raises:
-        InputError: It cannot.
+        InputError: The batch does not fit.
     """
     if available is None or not plans or not configs:
         return
@@ -102,6 +89,6 @@ def check_memory(
     flag = "--text.max-length" if rows == 1 else "--train.batch-tokens"
     batch = f"a batch of {rows:,} row{'' if rows == 1 else 's'} of {tokens:,} tokens"
     raise InputError(
-        f"{flag}: expected batches that fit into the {available:,} bytes of memory that are free, got"
-        f" {batch}, which takes about {needed:,}"
+        f"{flag}: expected batches that fit into {available:,} bytes of free memory, got"
+        f" {batch}, which takes about {needed:,} bytes"
     )

@@ -1,4 +1,4 @@
-"""Number formats of training: Keras' dtype policies, and the loss scaling that float16 needs."""
+"""Mixed precision: Keras dtype policies, and loss scaling for float16."""
 
 from typing import Any, Literal
 
@@ -10,33 +10,29 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixe
 
 
 def to_float32(model: Any) -> Any:
-    """The model as it is kept and judged: the same weights, computed in float32, as every export does.
-
-    Args:
-        model: A built model; one that computes in float32 already is given back.
-    """
+    """The model with the same weights and computation in float32, for evaluation, saving and export."""
     if model.compute_dtype == "float32":
         return model
     same = type(model).from_config({**model.get_config(), "dtype": "float32"})
     same.build()
-    for to, given in zip(same.weights, model.weights, strict=True):
-        to.assign(keras.ops.convert_to_numpy(given))
+    for target, weight in zip(same.weights, model.weights, strict=True):
+        target.assign(keras.ops.convert_to_numpy(weight))
     return same
 
 
 def all_finite(value: tf.Tensor) -> tf.Tensor:
-    """Whether every number is finite, bool []."""
+    """Whether all values are finite, bool []."""
     return tf.reduce_all(tf.math.is_finite(value))
 
 
 class LossScale(tf.Module):
-    """A factor that keeps small float16 gradients from becoming zero.
+    """A factor for the loss that prevents the underflow of small float16 gradients.
 
     It is halved when a gradient overflows and doubled after `growth_steps` steps without overflow.
 
     Args:
-        initial: The first factor; powers of two lose no bits.
-        growth_steps: Steps without overflow before it doubles.
+        initial: The first factor; a power of two changes no bits of the mantissa.
+        growth_steps: Steps without overflow before the factor doubles.
 
     Source: Micikevicius et al. 2018, §3.2, arXiv:1710.03740.
     """
@@ -48,11 +44,11 @@ class LossScale(tf.Module):
         self.good_steps = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="good_steps")
 
     def value(self) -> tf.Tensor:
-        """The factor now, float32 []."""
+        """The current factor, float32 []."""
         return self.factor.read_value()
 
     def adjust(self, strategy: tf.distribute.Strategy, finite: tf.Tensor) -> None:
-        """Notes whether the last step's gradients were finite; call it in cross-replica context."""
+        """Updates the factor after a step with finite or infinite gradients; call it in cross-replica context."""
 
         def update(factor, good_steps, finite):
             grow = tf.logical_and(finite, good_steps + 1 >= self.growth_steps)

@@ -1,4 +1,4 @@
-"""What a run costs: seconds by stage, and the most memory at any time."""
+"""Time, peak memory and number of weights of a run."""
 
 import contextlib
 import math
@@ -11,14 +11,14 @@ from typing import Any
 
 
 class Cost:
-    """Adds up the seconds of each stage."""
+    """Measures the seconds of each stage of a run."""
 
     def __init__(self):
         self._seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
     def measure(self, stage: str) -> Iterator[None]:
-        """Counts the time in the block as that of a stage."""
+        """Adds the time of the block to that of a stage."""
         started = time.monotonic()
         try:
             yield
@@ -26,11 +26,7 @@ class Cost:
             self._seconds[stage] = self._seconds.get(stage, 0.0) + time.monotonic() - started
 
     def values(self, weights: int) -> dict[str, Any]:
-        """JSON values: seconds by stage, peak memory of the process and of its GPUs in bytes, cores, and weights.
-
-        Args:
-            weights: Trained numbers of the model.
-        """
+        """The JSON values: seconds by stage, peak memory of the process and of its GPUs in bytes, cores, and weights."""
         return {
             "seconds": {stage: round(seconds, 1) for stage, seconds in self._seconds.items()},
             "peak_memory_bytes": peak_memory_bytes(),
@@ -41,29 +37,29 @@ class Cost:
 
 
 def count_trainable_weights(model: Any) -> int:
-    """How many numbers of a Keras model are trained, embeddings included."""
+    """Number of trainable weights of a Keras model, embeddings included."""
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
 def peak_memory_bytes() -> int:
-    """The most memory that this process has had at any time, in bytes."""
+    """Peak memory of this process."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts in KiB, macOS in bytes.
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _device_memory() -> dict[str, int]:
-    """The most memory that TensorFlow has had on each GPU, in bytes; empty without one."""
+    """Peak memory of TensorFlow on each GPU, in bytes; empty without a GPU."""
     import tensorflow as tf
 
     found = {}
     for device in tf.config.list_logical_devices("GPU"):
-        with contextlib.suppress(ValueError):  # not every kind of device tells
+        with contextlib.suppress(ValueError):  # some devices do not report it
             name = device.name.removeprefix("/device:")
             found[name] = int(tf.config.experimental.get_memory_info(name)["peak"])
     return found
 
 
 def available_cores() -> int:
-    """The cores that this process may use; all of the machine's where the system does not say which."""
+    """Number of cores that this process may use; all cores where the system has no affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

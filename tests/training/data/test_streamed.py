@@ -74,7 +74,7 @@ def test_a_stopped_run_goes_on_within_a_part(flags, unbroken, tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(TrainingStep, "__call__", counted)
         stopped = call(main, *flags, f"--out={tmp_path / 'run'}")
-    assert stopped.status == 130 and "--resume goes on" in stopped.err
+    assert stopped.status == 130 and "--resume to continue" in stopped.err
     newest = newest_valid_checkpoint(tmp_path / "run.partial" / "checkpoint")
     assert newest is not None
     progress = read_progress(newest)

@@ -69,7 +69,7 @@ def test_attention_is_compared_over_real_pairs_of_tokens(heads):
     np.testing.assert_allclose(attention_distance(student, teacher), expected, rtol=1e-5)
 
 
-def test_a_student_that_is_its_teacher_is_no_distance_away():
+def test_distance_of_a_model_from_itself_is_zero():
     bundle = make_bundle(num_layers=2)
     trainee = StudentWithProjections(bundle.model, bundle.model, 1.0, 1.0)
     features = bundle.preprocessor(list(TEXTS))
@@ -79,7 +79,7 @@ def test_a_student_that_is_its_teacher_is_no_distance_away():
     assert len(trainee.trainable_variables) == len(bundle.model.trainable_variables)
 
 
-def test_training_brings_a_smaller_student_nearer_to_a_teacher_that_stays():
+def test_training_lowers_the_distance_and_does_not_change_the_teacher():
     teacher, student = make_bundle(num_layers=3), make_bundle(hidden_dim=8, num_layers=1, num_heads=1)
     trainee = StudentWithProjections(student.model, teacher.model, 1.0, 1.0)
     own = {id(variable) for variable in student.model.trainable_variables}
@@ -120,11 +120,11 @@ def changed(part: Preprocessor, **values) -> Preprocessor:
         ({"max_length": 25}, "--text.max-length at most 24, got 25"),
         (
             {"vocabulary": None},
-            "by its vocabulary of 155 tokens (--text.vocabulary with the file in its folder)",
+            "its vocabulary of 155 tokens, got another one of",
         ),
     ],
 )
-def test_texts_that_are_cut_in_another_way_are_refused(values, message):
+def test_different_tokenization_is_refused(values, message):
     teacher = make_bundle()
     part: Any = teacher.preprocessor
     if "vocabulary" in values:
@@ -133,14 +133,14 @@ def test_texts_that_are_cut_in_another_way_are_refused(values, message):
     with pytest.raises(InputError) as caught:
         check_same_features("--distill.attention", teacher, changed(part, **values))
     assert str(caught.value).startswith(
-        f"--distill.attention: expected texts cut as by the teacher, {message}"
+        f"--distill.attention: expected the tokenization of the teacher, {message}"
     )
     check_same_features("--distill.attention", teacher, changed(part, max_length=20))
 
 
-def test_other_granularities_and_missing_spellings_are_refused():
+def test_different_granularities_and_missing_characters_are_refused():
     pairs, both = make_pair_bundle(), make_pair_bundle(("char", "wordpiece"))
-    with pytest.raises(InputError, match="into char, wordpiece, got wordpiece$"):
+    with pytest.raises(InputError, match="teacher, char, wordpiece, got wordpiece$"):
         check_same_features("--x", both, pairs.preprocessor)
     spelt, plain = make_tagger_bundle(characters=True), make_tagger_bundle()
     with pytest.raises(InputError, match="--tag.characters, got none$"):
@@ -148,7 +148,7 @@ def test_other_granularities_and_missing_spellings_are_refused():
     check_same_features("--x", plain, spelt.preprocessor)
 
 
-def test_models_that_read_other_sequences_are_refused():
+def test_models_of_different_forms_are_refused():
     config = types.SimpleNamespace(num_layers=2)
 
     def model(form: str, symmetric: bool = False) -> Any:
@@ -156,20 +156,20 @@ def test_models_that_read_other_sequences_are_refused():
 
     check_same_passes("--x", model("cross"), model("bi"))
     with pytest.raises(
-        InputError, match="^--x: expected the joint form as the teacher, got texts that are read one"
+        InputError, match="^--x: expected the joint form, as in the teacher, got an encoder pass"
     ):
         check_same_passes("--x", model("joint"), model("bi"))
-    with pytest.raises(InputError, match="given the joint form, symmetric$"):
+    with pytest.raises(InputError, match="got the symmetric joint form$"):
         check_same_passes("--x", model("joint"), model("joint", True))
     config.num_layers = 0
-    with pytest.raises(InputError, match="expected encoders of one block or more, got one of none"):
+    with pytest.raises(InputError, match="expected encoders with at least one layer, got one without"):
         check_same_passes("--x", model("bi"), model("bi"))
 
 
 @pytest.mark.parametrize(
     ("teacher", "student", "which"), [(WINDOWS, None, "teacher"), (None, WINDOWS, "student")]
 )
-def test_what_goes_on_in_windows_is_not_compared(teacher, student, which):
+def test_models_with_windows_are_refused(teacher, student, which):
     models = [make_bundle(windows=each).model for each in (teacher, student)]
     with pytest.raises(
         InputError, match=f"--distill.attention: expected texts .* whole, got a {which} that reads"

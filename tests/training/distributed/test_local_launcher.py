@@ -35,7 +35,7 @@ time.sleep(60)
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    """Runs workers that do what they are told; gives the status, the seconds and the job."""
+    """Runs scripted workers; returns the status, the seconds and the job."""
     plain = subprocess.Popen
 
     def popen(words, **options):
@@ -43,8 +43,8 @@ def run(monkeypatch, tmp_path):
         return plain([sys.executable, "-c", PROGRAM, *words[3:]], **options)
 
     monkeypatch.setattr(processes.subprocess, "Popen", popen)
-    monkeypatch.setattr(processes, "LAST_WORDS_SECONDS", 0.5)
-    monkeypatch.setattr(processes, "LEAVE_SECONDS", 1.0)
+    monkeypatch.setattr(processes, "REPORT_SECONDS", 0.5)
+    monkeypatch.setattr(processes, "EXIT_SECONDS", 1.0)
 
     def run(*words, signals=0):
         job = LocalWorkers(free_addresses(len(words)), words, [{"OWN": f"own{i}"} for i in range(len(words))])
@@ -58,7 +58,7 @@ def run(monkeypatch, tmp_path):
     return run
 
 
-def test_all_that_end_well_are_a_job_that_ends_well(run, capfd):
+def test_job_succeeds_if_all_workers_do(run, capfd):
     assert run("0", "0", "0")[0] == 0
     out, err = capfd.readouterr()
     assert out == "out 0\n"
@@ -68,26 +68,26 @@ def test_all_that_end_well_are_a_job_that_ends_well(run, capfd):
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (("wait", "killed"), 1, "error: worker 1 was ended by SIGKILL; the others were ended"),
-        (("3", "wait"), 1, "error: worker 0 ended with status 3; the others were ended"),
-        (("stubborn", "1"), 1, "error: worker 1 ended with status 1; the others were ended"),
+        (("wait", "killed"), 1, "error: worker 1 was killed by SIGKILL; the other workers were stopped"),
+        (("3", "wait"), 1, "error: worker 0 exited with status 3; the other workers were stopped"),
+        (("stubborn", "1"), 1, "error: worker 1 exited with status 1; the other workers were stopped"),
         (("wait", "2"), 2, ""),
         (("polite", "130"), 130, ""),
     ],
 )
-def test_one_that_fails_ends_the_others_within_seconds(run, capfd, words, status, message):
+def test_failed_worker_ends_the_others(run, capfd, words, status, message):
     found, seconds, _ = run(*words)
     assert found == status and seconds < 15
-    told = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("[")]
-    assert told == ([message] if message else [])
+    lines = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("[")]
+    assert lines == ([message] if message else [])
 
 
-def test_the_chief_decides_whether_there_is_a_run(run):
+def test_exit_status_of_the_chief_worker_counts(run):
     assert run("0", "1")[0] == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_are_passed_on(run, number):
+def test_signals_are_forwarded(run, number):
     status, seconds, job = run("polite", "polite", signals=number)
     assert status == 130 and job.stopped and seconds < 15
 
@@ -102,19 +102,19 @@ def test_ports_are_free_and_different():
     ("gpus", "workers", "shares"),
     [("0,1,2,3", 2, ["0,1", "2,3"]), ("4,GPU-a", 2, ["4", "GPU-a"]), ("0,1,2", 2, ["0", "1"])],
 )
-def test_each_worker_has_its_share_of_the_gpus(monkeypatch, gpus, workers, shares):
+def test_gpus_are_divided_among_workers(monkeypatch, gpus, workers, shares):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     assert [own["CUDA_VISIBLE_DEVICES"] for own in device_environments(workers)] == shares
 
 
 def test_fewer_gpus_than_workers_are_refused(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    with pytest.raises(InputError, match="--workers: expected at most as many as GPUs, 1, got 2"):
+    with pytest.raises(InputError, match="--workers: expected at most 1, the number of GPUs, got 2"):
         device_environments(2)
 
 
 @pytest.mark.skipif(Path("/proc/driver/nvidia/gpus").is_dir(), reason="has GPUs")
-def test_without_gpus_each_has_its_share_of_the_cores(monkeypatch):
+def test_cores_are_divided_among_workers(monkeypatch):
     for name in ("CUDA_VISIBLE_DEVICES", "TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))

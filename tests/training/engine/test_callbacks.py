@@ -16,34 +16,40 @@ def batches_of(loop) -> int:
     return len(epoch_plans(loop.source, loop.lengths, loop.settings, 0)) * loop.settings.epochs
 
 
-def test_progress_writes_a_line_an_epoch_to_stderr(tmp_path, capfd):
+def test_progress_bar_writes_one_line_per_epoch_to_stderr(tmp_path, capfd):
     loop = make_loop(tmp_path)
-    loop.callbacks = [ProgressBar(batches_of(loop), "fit")]
+    loop.callbacks = [ProgressBar(batches_of(loop), "fit", epochs=2)]
     loop.run()
     out, err = capfd.readouterr()
     first, second = [line for line in err.splitlines() if line.startswith("epoch ")]
     assert out == ""
-    number = r"-?\d+\.\d{4}"
-    line = (
-        rf"epoch \d: loss {number}, validation loss {number}, fit {number} \([\d,]+ tokens/s, [\d.]+% waiting"
-    )
-    assert re.match(line, first) and re.match(line, second)
-    assert re.search(r"at most \d+ s left$", first)
-    assert "left" not in second
+    number = r"-?\d+\.\d{3}"
+    line = rf"epoch \d/2: loss {number}, val_loss {number}, val_fit {number}, [\d,]+ tokens/s, \d+ s"
+    assert re.fullmatch(rf"{line}, ETA \d:\d\d", first) and re.fullmatch(line, second)
 
 
-def test_the_bar_has_rate_and_time_left(tmp_path, capfd, monkeypatch):
+def test_progress_line_of_a_part_of_an_epoch(capsys):
+    bar = ProgressBar(8, "accuracy", epochs=2, parts=4)
+    bar.on_train_begin()
+    bar.on_epoch_begin(6)
+    bar.on_epoch_end(6, {"loss": 0.5, "val_loss": 0.25, "val_accuracy": 1.0, "tokens_per_second": 29753.4})
+    bar.on_train_end()
+    line = "epoch 2/2, part 3/4: loss 0.500, val_loss 0.250, val_accuracy 1.000, 29,753 tokens/s, 0 s"
+    assert line in capsys.readouterr().err
+
+
+def test_progress_bar_has_speed_and_remaining_time(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     loop = make_loop(tmp_path)
-    loop.callbacks = [ProgressBar(batches_of(loop), "fit")]
+    loop.callbacks = [ProgressBar(batches_of(loop), "fit", epochs=2)]
     loop.run()
     bar = capfd.readouterr().err
     assert re.search(r"\d+/\d+ \[\d\d:\d\d<\d\d:\d\d,.*batch", bar)
     assert "loss=" in bar
 
 
-def test_a_resumed_bar_goes_on_where_it_was():
-    progress = ProgressBar(10, "fit")
+def test_resumed_progress_bar_continues():
+    progress = ProgressBar(10, "fit", epochs=1)
     progress.set_params({"done_batches": 4})
     progress.on_train_begin()
     assert (progress.bar.n, progress.bar.total, progress.left) == (4, 10, 6)
@@ -62,21 +68,21 @@ def test_csv_logger(tmp_path):
 def test_early_stopping(tmp_path):
     settings = dataclasses.replace(SETTINGS, epochs=4)
     stop = keras.callbacks.EarlyStopping("val_fit", mode="max", patience=1, min_delta=100)
-    training_progress = make_loop(tmp_path, settings=settings, callbacks=[stop]).run()
-    assert (training_progress.epoch, training_progress.ended) == (2, True)
+    progress = make_loop(tmp_path, settings=settings, callbacks=[stop]).run()
+    assert (progress.epoch, progress.ended) == (2, True)
     # It stays ended: going on with it trains no further.
     assert make_loop(tmp_path, settings=settings).run(resume=True).epoch == 2
 
 
-def test_a_callback_may_stop_within_an_epoch(tmp_path):
+def test_callback_stops_within_an_epoch(tmp_path):
     loop = make_loop(tmp_path, accumulation_steps=3)
 
     def stop(batch, logs):
         loop.model.stop_training = batch == 3
 
     loop.callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=stop)]
-    training_progress = loop.run()
-    assert (training_progress.batches_done, training_progress.epoch, len(training_progress.history)) == (
+    progress = loop.run()
+    assert (progress.batches_done, progress.epoch, len(progress.history)) == (
         4,
         1,
         1,
@@ -100,7 +106,7 @@ def test_lambda_callbacks_are_called_in_order(tmp_path):
     assert seen == ["train_begin", *epoch * 2, "train_end"]
 
 
-def test_a_model_checkpoint_holds_the_weights_that_were_judged(tmp_path):
+def test_model_checkpoint_has_the_evaluated_weights(tmp_path):
     path = tmp_path / "best.weights.h5"
     save = keras.callbacks.ModelCheckpoint(
         path, monitor="val_fit", mode="max", save_best_only=True, save_weights_only=True
@@ -133,7 +139,7 @@ def test_tensorboard(tmp_path):
     assert {"epoch_fit", "epoch_loss"} <= set(events["validation"])
 
 
-def test_callbacks_may_read_the_optimizer_but_not_set_its_rate(tmp_path):
+def test_callbacks_can_read_the_optimizer_but_not_set_its_learning_rate(tmp_path):
     loop = make_loop(tmp_path)
     with expose_optimizer(loop.model, loop.step.optimizer):
         view = loop.model.optimizer
@@ -144,13 +150,13 @@ def test_callbacks_may_read_the_optimizer_but_not_set_its_rate(tmp_path):
     assert not hasattr(loop.model, "optimizer")
 
 
-def test_setting_the_rate_from_a_callback_is_refused(tmp_path):
+def test_learning_rate_scheduler_callback_is_refused(tmp_path):
     loop = make_loop(tmp_path, callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)])
     with pytest.raises((AttributeError, ValueError)):
         loop.run()
 
 
-def test_a_callback_that_fails_leaves_nothing_open(tmp_path):
+def test_failing_callback_leaves_nothing_open(tmp_path):
     ended = []
 
     def fail(batch, logs):
@@ -168,7 +174,7 @@ def test_a_callback_that_fails_leaves_nothing_open(tmp_path):
     assert distance(before, weights_of(loop.model)) > 0
 
 
-def test_the_table_of_a_run_that_goes_on_has_each_epoch_once(tmp_path):
+def test_epoch_log_of_a_resumed_run_has_each_epoch_once(tmp_path):
     path = tmp_path / "epochs.csv"
 
     def write(epochs: list[int], done: int, append: bool) -> None:
@@ -181,7 +187,7 @@ def test_the_table_of_a_run_that_goes_on_has_each_epoch_once(tmp_path):
         table.on_train_end()
 
     write([0, 1, 2], 0, append=True)
-    # A kill after the second checkpoint: the third epoch comes again, and half a line stands there.
+    # A kill after the second checkpoint: the third epoch is repeated, and the file ends with half a line.
     path.write_text(path.read_text() + "3,0.")
     write([2, 3], 2, append=True)
     rows = [(row["epoch"], row["loss"]) for row in csv.DictReader(path.read_text().splitlines())]

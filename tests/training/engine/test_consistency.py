@@ -13,10 +13,11 @@ from training.data.load import load_data
 from training.distributed.coordinator import SINGLE_WORKER, SingleWorker
 from training.engine import consistency as facts
 from training.engine.consistency import check_same_rows, check_same_settings, check_same_weights, row_digests
+from training.tasks.create import make_task
 
 
 class Two(SingleWorker):
-    """A crew whose other worker has what it is said to have."""
+    """A coordinator of two workers; the values of the other worker are changed."""
 
     count = 2
 
@@ -42,19 +43,19 @@ def changed(path: str, value: object) -> Two:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("versions/tensorflow", "2.20.0", r"worker 1: expected tensorflow 2\.\S+ as worker 0 has, got 2\.20\.0"),
-        ("versions/source files of kmha", "0", "expected source files of kmha [0-9a-f]{12} as worker 0 has, got 0"),
-        ("settings/train/seed", 3, "expected --train.seed 0 as worker 0 has, got 3"),
-        ("settings/encoder/num_heads", 8, "expected --encoder.num-heads unset as worker 0 has, got 8"),
-        ("devices", 4, "expected 1 devices as worker 0 has, got 4"),
+        ("versions/tensorflow", "2.20.0", r"worker 1: expected tensorflow 2\.\S+ as on worker 0, got 2\.20\.0"),
+        ("versions/source files of kmha", "0", "expected source files of kmha [0-9a-f]{12} as on worker 0, got 0"),
+        ("settings/train/seed", 3, "expected --train.seed 0 as on worker 0, got 3"),
+        ("settings/encoder/num_heads", 8, "expected --encoder.num-heads unset as on worker 0, got 8"),
+        ("devices", 4, "expected 1 devices as on worker 0, got 4"),
     ],
 )  # fmt: skip
-def test_what_differs_is_named(path, value, message):
+def test_message_names_the_difference(path, value, message):
     with pytest.raises(InputError, match=message):
         check_same_settings(changed(path, value), FitConfig(), 1)
 
 
-def test_places_may_differ_and_files_are_compared_by_what_they_hold(tmp_path):
+def test_paths_may_differ_and_files_are_compared_by_content(tmp_path):
     one, two, third = (tmp_path / name for name in ("one.txt", "two.txt", "third.txt"))
     for path, text in ((one, "a"), (two, "a"), (third, "b")):
         path.write_text(text)
@@ -74,13 +75,13 @@ def test_rows_are_compared_by_part(tmp_path):
         folder.mkdir()
         paths = [write_csv(folder / f"{part}.csv", rows) for part, rows in (("train", train), ("test", test))]
         config = FitConfig(data=DataSection(*paths[:1], test=paths[1]), train=TrainSection(seed=seed))
-        return load_data(config, task_section(config), folder)
+        return load_data(config, make_task(config.task, task_section(config)), folder)
 
     train, test = news_rows(30, 1), news_rows(6, 2)
     own = data("own", train, test)
     others: list[tuple[str, Any, str]] = [
         ("same", (train, test), ""),
-        ("text", (train, news_rows(6, 3)), "expected the test rows of .*own/test.csv as worker 0 has, got other"),
+        ("text", (train, news_rows(6, 3)), "expected the test rows of .*own/test.csv as on worker 0, got different"),
         ("label", ([*train[:-1], (train[-1][0], "food")], test), "expected the train rows of .*own/train.csv"),
         ("split", (train, test, 5), "expected the train rows of "),
     ]  # fmt: skip
@@ -104,6 +105,6 @@ def test_weights_are_compared_one_by_one():
     check_same_weights(Two(lambda found: found), variables)
     check_same_weights(SINGLE_WORKER, variables)
     with pytest.raises(
-        InputError, match="worker 1: expected the weights of layer/1 as worker 0 has, got others"
+        InputError, match="worker 1: expected the weights of layer/1 as on worker 0, got different weights"
     ):
         check_same_weights(Two(other), variables)

@@ -18,7 +18,7 @@ def follow(average: WeightAverage, weight: tf.Variable, values) -> None:
 
 
 @pytest.mark.parametrize("decay", [0.5, 0.999])
-def test_every_step_against_numpy(decay):
+def test_average_against_numpy(decay):
     weight = variable([1.0, -2.0])
     average = WeightAverage([weight], ONE, decay, every=1)
     values = np.random.default_rng(0).normal(size=(30, 2)).astype(np.float32)
@@ -30,7 +30,7 @@ def test_every_step_against_numpy(decay):
     np.testing.assert_allclose(average.averages[0].numpy(), expected, rtol=1e-5)
 
 
-def test_every_few_steps_decays_as_much_as_every_step():
+def test_longer_interval_decays_as_much():
     still = variable([1.0])
     average = WeightAverage([still], ONE, decay=0.9, every=4)
     # The weight moves once and stays: both ways then leave 0.9 of the distance a step.
@@ -40,22 +40,22 @@ def test_every_few_steps_decays_as_much_as_every_step():
     assert float(average.averages[0][0]) == pytest.approx(0.9**12, rel=1e-5)
 
 
-def test_updates_become_rarer_no_sooner_than_the_average_becomes_slower():
+def test_update_interval_grows_with_the_steps():
     average = WeightAverage([variable([1.0])], ONE, every=8)
-    gaps = {step: average.gap(step) for step in range(1, 200)}
-    assert [gaps[step] for step in (1, 15, 16, 31, 32, 63, 64, 199)] == [1, 1, 2, 2, 4, 4, 8, 8]
-    # By then the average looks back over a ninth of the steps or more: none is so long that one update stands for all.
-    assert all(gap <= max(1, step / 8) for step, gap in gaps.items())
+    intervals = {step: average.update_interval(step) for step in range(1, 200)}
+    assert [intervals[step] for step in (1, 15, 16, 31, 32, 63, 64, 199)] == [1, 1, 2, 2, 4, 4, 8, 8]
+    # The average then covers at least a ninth of the steps: no single update dominates it.
+    assert all(gap <= max(1, step / 8) for step, gap in intervals.items())
 
 
-def test_a_short_fit_ends_near_its_last_weights():
+def test_average_of_a_short_fit_is_near_the_last_weights():
     weight = variable([0.0])
     average = WeightAverage([weight], ONE)
     follow(average, weight, [[1.0]] * 48)
     assert 0.99 < float(average.averages[0][0]) <= 1.0
 
 
-def test_swapping_twice_changes_nothing():
+def test_swapping_twice_restores_the_weights():
     weights = [variable([1.0, 2.0]), variable([[3.0]])]
     average = WeightAverage(weights, ONE, 0.5, every=1)
     follow(average, weights[0], [[5.0, 6.0]])
@@ -70,14 +70,14 @@ def test_swapping_twice_changes_nothing():
         np.testing.assert_array_equal(weight.numpy(), old)
 
 
-def test_the_average_starts_at_the_weights_and_does_not_follow_the_variable():
+def test_average_starts_at_a_copy_of_the_weights():
     weight = variable([4.0])
     average = WeightAverage([weight], ONE)
     weight.assign([5.0])
     assert float(average.averages[0][0]) == 4.0
 
 
-def test_a_short_fit_too_leaves_its_start():
+def test_average_of_a_short_fit_leaves_the_initial_weights():
     weight = variable([1.0])
     average = WeightAverage([weight], ONE, 0.999)
     follow(average, weight, [[0.0]] * 2)

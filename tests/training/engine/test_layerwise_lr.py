@@ -31,7 +31,7 @@ def schedules_by_part(model, **section):
     return {part: found.pop() for part, found in named.items() if len(found) == 1 or pytest.fail(part)}
 
 
-def test_lower_blocks_learn_more_slowly():
+def test_lower_blocks_have_lower_learning_rates():
     schedules = schedules_by_part(classifier(), layer_decay=0.5, head_factor=10.0)
     expected = {
         "block_2": 1.0,
@@ -44,7 +44,7 @@ def test_lower_blocks_learn_more_slowly():
     assert schedules == {part: LearningRateSchedule(factor) for part, factor in expected.items()}
 
 
-def test_the_last_norm_of_a_pre_norm_model_is_no_part_of_its_embedding():
+def test_final_norm_of_a_pre_norm_model_has_the_learning_rate_of_the_head():
     schedules = schedules_by_part(classifier("pre"), layer_decay=0.5)
     assert (
         schedules["embedding"] == LearningRateSchedule(0.125)
@@ -60,7 +60,7 @@ def with_ngrams():
 
 
 @pytest.mark.parametrize("new", [True, False])
-def test_ngrams_that_the_checkpoint_lacks_learn_as_the_head_does(new):
+def test_new_ngrams_have_the_learning_rate_of_the_head(new):
     model = with_ngrams()
     schedules = learning_rate_schedules(
         model, FinetuneSection(layer_decay=0.5, head_factor=10.0, head_fraction=0.1), 100, new_ngrams=new
@@ -74,18 +74,18 @@ def test_ngrams_that_the_checkpoint_lacks_learn_as_the_head_does(new):
 
 
 @pytest.mark.parametrize("new", [True, False])
-def test_ngrams_that_the_checkpoint_lacks_are_not_frozen(new):
+def test_new_ngrams_are_not_frozen(new):
     model = with_ngrams()
     freeze(model, 1, new_ngrams=new)
     trained = {variable.path.split("/")[-2] for variable in model.encoder.embedding.trainable_variables}
     assert trained == ({"table_2", "table_3", "projection"} if new else set())
 
 
-def test_nothing_asked_for_changes_nothing():
+def test_default_settings_change_nothing():
     assert set(schedules_by_part(classifier()).values()) == {LearningRateSchedule()}
 
 
-def test_the_head_moves_first_and_blocks_follow_from_above():
+def test_gradual_unfreezing_starts_at_the_head():
     schedules = schedules_by_part(classifier(), head_fraction=0.1, unfreeze_fraction=0.3)
     first_steps = {part: schedule.first_step for part, schedule in schedules.items()}
     assert first_steps == {
@@ -118,25 +118,25 @@ def moved(before, after):
     }
 
 
-def test_frozen_blocks_stay_as_they_are():
+def test_frozen_blocks_do_not_change():
     model = classifier()
     freeze(model, 2)
     assert moved(*trained(model, FinetuneSection(frozen_layers=2), 2)) == {"block_2", "head"}
 
 
-def test_more_frozen_blocks_than_there_are_is_refused():
+def test_more_frozen_layers_than_blocks_are_refused():
     with pytest.raises(
-        InputError, match="--finetune.frozen-layers: expected at most the 3 of the encoder, got 4"
+        InputError, match="--finetune.frozen-layers: expected at most 3, the layers of the encoder, got 4"
     ):
         freeze(classifier(), 4)
 
 
-def test_while_the_head_learns_alone_nothing_else_moves():
+def test_only_the_head_changes_during_head_steps():
     before, after = trained(classifier(), FinetuneSection(head_fraction=0.9), 1)
     assert moved(before, after) == {"head"}
 
 
-def test_the_factor_is_what_the_rate_is_multiplied_by():
+def test_factor_multiplies_the_learning_rate():
     weights = [tf.Variable(tf.constant([1.0, 2.0])) for _ in range(2)]
     schedules = [LearningRateSchedule(), LearningRateSchedule(0.25)]
     optimizer = AdamW(weights, lambda step: tf.constant(0.1), weight_decay=0.0, schedules=schedules)

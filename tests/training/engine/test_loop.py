@@ -48,8 +48,8 @@ def resumed(folder, batch: int, number: int = signal.SIGINT, **options):
     with pytest.raises(Interrupted, match=signal.Signals(number).name):
         make_loop(folder, callbacks=[signal_at(batch, number)], **options).run()
     loop = make_loop(folder, **options)
-    training_progress = loop.run(resume=True)
-    return loop, training_progress
+    progress = loop.run(resume=True)
+    return loop, progress
 
 
 def batches_of_an_epoch(loop: Loop) -> int:
@@ -65,45 +65,45 @@ def whole(tmp_path_factory):
 
 def check_equal(whole, again) -> None:
     """Two runs ended alike."""
-    (loop, training_progress), (other, ended) = whole, again
+    (loop, progress), (other, ended) = whole, again
     assert distance(weights_of(loop.model), weights_of(other.model)) < 1e-6
     averages = [[value.numpy() for value in run.average.averages] for run in (loop, other)]
     assert distance(*averages) < 1e-6
-    assert ended.best_metric == pytest.approx(training_progress.best_metric, abs=1e-6)
+    assert ended.best_metric == pytest.approx(progress.best_metric, abs=1e-6)
     assert (ended.best_epoch, ended.batches_done) == (
-        training_progress.best_epoch,
-        training_progress.batches_done,
+        progress.best_epoch,
+        progress.batches_done,
     )
     assert [e["loss"] for e in ended.history] == pytest.approx(
-        [e["loss"] for e in training_progress.history], abs=1e-5
+        [e["loss"] for e in progress.history], abs=1e-5
     )
 
 
-# In the first epoch, at its very end (before it is judged), in the second epoch, at the very end of all.
+# In the first epoch, at its very end (before validation), in the second epoch, at the very end of all.
 @pytest.mark.parametrize("where", ["middle", "end of epoch", "second epoch", "last batch"])
-def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path, whole, where):
+def test_resumed_run_reaches_the_same_weights(tmp_path, whole, where):
     count = batches_of_an_epoch(whole[0])
     batch = {"middle": 3, "end of epoch": count, "second epoch": count + 2, "last batch": 2 * count}[where]
     number = signal.SIGTERM if where == "middle" else signal.SIGINT
     check_equal(whole, resumed(tmp_path, batch, number))
 
 
-def test_a_signal_while_the_epoch_is_judged_stops_after_it(tmp_path):
+def test_signal_during_validation_stops_after_it(tmp_path):
     def validate():
         os.kill(os.getpid(), signal.SIGINT)
         return {"loss": 1.0, "fit": 0.5}
 
     with pytest.raises(Interrupted):
         make_loop(tmp_path, validate=validate).run()
-    training_progress = make_loop(tmp_path, validate=scripted([0.75])).run(resume=True)
-    assert (training_progress.best_epoch, training_progress.best_metric, training_progress.epoch) == (
+    progress = make_loop(tmp_path, validate=scripted([0.75])).run(resume=True)
+    assert (progress.best_epoch, progress.best_metric, progress.epoch) == (
         1,
         0.75,
         2,
     )
 
 
-def test_a_signal_after_the_last_checkpoint_stops_before_the_model_is_judged(tmp_path):
+def test_signal_after_the_last_checkpoint_stops_before_evaluation(tmp_path):
     def late(logs):
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -112,7 +112,7 @@ def test_a_signal_after_the_last_checkpoint_stops_before_the_model_is_judged(tmp
     assert make_loop(tmp_path).run(resume=True).epoch == SETTINGS.epochs
 
 
-def test_a_finished_run_can_be_asked_again(tmp_path):
+def test_finished_run_can_be_resumed(tmp_path):
     loop = make_loop(tmp_path)
     first = loop.run()
     again = make_loop(tmp_path)
@@ -120,7 +120,7 @@ def test_a_finished_run_can_be_asked_again(tmp_path):
     assert distance(weights_of(loop.model), weights_of(again.model)) == 0
 
 
-def test_a_second_signal_ends_at_once(tmp_path):
+def test_second_signal_ends_the_run_immediately(tmp_path):
     def twice(batch, logs):
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
@@ -131,28 +131,28 @@ def test_a_second_signal_ends_at_once(tmp_path):
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_handlers_are_put_back(tmp_path):
+def test_signal_handlers_are_restored(tmp_path):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(Interrupted):
         make_loop(tmp_path, callbacks=[signal_at(1)]).run()
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_waiting_gradients_are_applied_before_a_stop(tmp_path):
+def test_accumulated_gradients_are_applied_before_a_stop(tmp_path):
     options = {"accumulation_steps": 3, "dropout": 0.0, "settings": with_settings(epochs=1)}
     (tmp_path / "whole").mkdir()
     whole = make_loop(tmp_path / "whole", **options)
     whole.run()
     count = batches_of_an_epoch(whole)
     assert whole.step.optimizer.steps_done == -(-count // 3)
-    # The signal comes while gradients wait; the run goes on until they are applied.
-    loop, training_progress = resumed(tmp_path, 1, **options)
-    assert training_progress.batches_done == count
+    # The signal comes while gradients wait; the run continues until they are applied.
+    loop, progress = resumed(tmp_path, 1, **options)
+    assert progress.batches_done == count
     assert distance(weights_of(whole.model), weights_of(loop.model)) < 1e-6
 
 
 def test_resuming_needs_a_checkpoint_of_the_same_model(tmp_path):
-    with pytest.raises(InputError, match="given none"):
+    with pytest.raises(InputError, match="got none"):
         make_loop(tmp_path).run(resume=True)
     with pytest.raises(Interrupted):
         make_loop(tmp_path, callbacks=[signal_at(1)], ema=False).run()
@@ -161,13 +161,13 @@ def test_resuming_needs_a_checkpoint_of_the_same_model(tmp_path):
 
 
 def test_a_checkpoint_of_another_version_is_refused():
-    training_progress = TrainingProgress(epoch=3, best_metric=0.5)
-    assert TrainingProgress.read(dataclasses.asdict(training_progress)) == training_progress
+    progress = TrainingProgress(epoch=3, best_metric=0.5)
+    assert TrainingProgress.read(dataclasses.asdict(progress)) == progress
     with pytest.raises(InputError, match="expected a checkpoint of this version, got one .* 'steps'"):
         TrainingProgress.read({"epoch": 3, "steps": 1})
 
 
-def test_the_best_weights_are_kept_and_patience_ends_the_run(tmp_path):
+def test_best_weights_are_restored_and_patience_ends_the_run(tmp_path):
     snapshots, scores = [], [0.1, 0.7, 0.6, 0.7, 0.9]
     loop = make_loop(tmp_path, settings=with_settings(epochs=5, patience=2), ema=False)
 
@@ -176,25 +176,25 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(tmp_path):
         return {"loss": 1.0, "fit": scores[len(snapshots) - 1]}
 
     loop.validate = validate
-    training_progress = loop.run()
-    assert (len(snapshots), training_progress.best_epoch, training_progress.best_metric) == (4, 1, 0.7)
+    progress = loop.run()
+    assert (len(snapshots), progress.best_epoch, progress.best_metric) == (4, 1, 0.7)
     assert distance([v.numpy() for v in trainable(loop.model)], snapshots[1]) == 0
     assert distance(snapshots[1], snapshots[3]) > 0
 
 
 @pytest.mark.parametrize("patience", [0, 1])
-def test_the_least_patience_ends_with_the_first_epoch_that_is_not_better(tmp_path, patience):
+def test_smallest_patience_ends_after_one_epoch_without_improvement(tmp_path, patience):
     settings = with_settings(epochs=9, patience=patience)
-    training_progress = make_loop(tmp_path, settings=settings, validate=scripted([0.1, 0.2, 0.2])).run()
-    assert (training_progress.epoch, training_progress.best_epoch) == (3, 1)
+    progress = make_loop(tmp_path, settings=settings, validate=scripted([0.1, 0.2, 0.2])).run()
+    assert (progress.epoch, progress.best_epoch) == (3, 1)
 
 
-def test_weights_to_start_from_stay_where_none_are_better(tmp_path):
+def test_initial_weights_stay_if_no_epoch_is_better(tmp_path):
     loop = make_loop(tmp_path, validate=scripted([0.9, 0.4, 0.8]), settings=with_settings(epochs=2))
     loop.evaluate_first = True
     before = [weight.numpy() for weight in trainable(loop.model)]
-    training_progress = loop.run()
-    assert (training_progress.best_epoch, training_progress.best_metric, training_progress.epoch) == (
+    progress = loop.run()
+    assert (progress.best_epoch, progress.best_metric, progress.epoch) == (
         -1,
         0.9,
         2,
@@ -202,7 +202,7 @@ def test_weights_to_start_from_stay_where_none_are_better(tmp_path):
     assert distance([weight.numpy() for weight in trainable(loop.model)], before) == 0
 
 
-def test_the_average_is_judged_and_kept(tmp_path):
+def test_average_is_evaluated_and_saved(tmp_path):
     loop = make_loop(tmp_path, settings=with_settings(epochs=1))
     evaluated = []
 
@@ -218,14 +218,14 @@ def test_the_average_is_judged_and_kept(tmp_path):
     assert distance([v.numpy() for v in trainable(loop.model)], averages) == 0
 
 
-def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
+def test_nan_loss_ends_the_run(tmp_path):
     loop = make_loop(tmp_path)
     loop.source.weights[7] = np.nan
     with pytest.raises(TrainingDiverged, match="loss is nan at batch"):
         loop.run()
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path):
+def test_infinite_gradient_ends_the_run(tmp_path):
     loop = make_loop(tmp_path)
     # The loss is 0 at this point, its slope infinite.
     loop.step.loss = lambda targets, logits: tf.sqrt(tf.reduce_sum(logits, axis=-1) * 0.0)
@@ -233,21 +233,21 @@ def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path):
         loop.run()
 
 
-def test_a_metric_that_is_no_number_ends_the_run(tmp_path):
+def test_nan_metric_ends_the_run(tmp_path):
     with pytest.raises(TrainingDiverged, match="fit is nan after epoch 1"):
         make_loop(tmp_path, validate=scripted([np.nan])).run()
 
 
 def test_history(tmp_path, whole):
-    _, training_progress = whole
-    assert [entry["epoch"] for entry in training_progress.history] == [0, 1]
-    for entry in training_progress.history:
+    _, progress = whole
+    assert [entry["epoch"] for entry in progress.history] == [0, 1]
+    for entry in progress.history:
         assert entry["tokens_per_second"] > 0
         assert 0 <= entry["input_wait_share"] <= 1
         assert entry["val_fit"] == -entry["val_loss"]
-    rates = [entry["learning_rate"] for entry in training_progress.history]
+    rates = [entry["learning_rate"] for entry in progress.history]
     assert 0.01 > rates[0] > rates[1] == 0
-    assert training_progress.history[1]["loss"] < training_progress.history[0]["loss"]
+    assert progress.history[1]["loss"] < progress.history[0]["loss"]
 
 
 class Killed(BaseException):
@@ -268,14 +268,14 @@ def kill_at(batch: int) -> keras.callbacks.Callback:
 
 def check_same_bits(whole, again) -> None:
     """Two runs ended with the same weights, averages and random state, after epochs of the same figures."""
-    (loop, training_progress), (other, ended) = whole, again
+    (loop, progress), (other, ended) = whole, again
     assert distance(weights_of(loop.model), weights_of(other.model)) == 0
     assert distance(*([value.numpy() for value in run.average.averages] for run in (loop, other))) == 0
     assert loop.step.optimizer.steps_done == other.step.optimizer.steps_done
     timed = ("tokens_per_second", "tokens_per_cpu_second", "input_wait_share")
     first, second = (
         [{name: value for name, value in entry.items() if name not in timed} for entry in run.history]
-        for run in (training_progress, ended)
+        for run in (progress, ended)
     )
     assert first == second
 
@@ -289,12 +289,12 @@ def killed(folder, batch: int, **options):
 
 
 @pytest.mark.parametrize("where", ["first epoch", "second epoch"])
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, whole, where):
+def test_killed_run_resumes_bit_identically(tmp_path, whole, where):
     batch = {"first epoch": 6, "second epoch": batches_of_an_epoch(whole[0]) + 2}[where]
     check_same_bits(whole, killed(tmp_path, batch, settings=with_settings(checkpoint_steps=3)))
 
 
-def test_so_does_one_that_accumulates(tmp_path):
+def test_killed_run_with_accumulation_resumes_bit_identically(tmp_path):
     folders = [tmp_path / name for name in ("whole", "killed")]
     for folder in folders:
         folder.mkdir()
@@ -303,7 +303,7 @@ def test_so_does_one_that_accumulates(tmp_path):
     check_same_bits((loop, loop.run()), killed(folders[1], 5, **options))
 
 
-def test_the_last_checkpoints_are_kept_and_a_damaged_one_costs_steps_only(tmp_path, whole, capsys):
+def test_damaged_newest_checkpoint_falls_back_to_an_older_one(tmp_path, whole, capsys):
     settings = with_settings(checkpoint_steps=1, checkpoints_kept=3)
     with pytest.raises(Killed):
         make_loop(tmp_path, callbacks=[kill_at(6)], settings=settings).run()
@@ -315,14 +315,14 @@ def test_the_last_checkpoints_are_kept_and_a_damaged_one_costs_steps_only(tmp_pa
     assert f"{newest} is damaged: state.index has 0 of " in capsys.readouterr().err
 
 
-def test_a_disk_without_room_is_told_of_before_training(tmp_path, monkeypatch):
+def test_full_disk_is_refused_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr(loop_module, "state_size", lambda state: 10**15)
     with pytest.raises(InputError, match="expected 3,000,000,000.0 MB of free disk for 2 checkpoints"):
         make_loop(tmp_path).run()
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_checkpoints_come_by_the_clock(tmp_path):
+def test_checkpoints_are_written_by_time(tmp_path):
     loop = make_loop(tmp_path, settings=with_settings(epochs=1, checkpoint_minutes=0.0))
     seen = []
     loop.callbacks = [
@@ -375,11 +375,11 @@ def test_the_same_seed_gives_the_same_weights_in_another_process(tmp_path):
     assert distance(saved(tmp_path), weights_of(loop.model)) == 0
 
 
-def test_two_replicas_stop_and_go_on_to_the_weights_of_one(tmp_path):
+def test_two_replicas_resume_to_the_weights_of_one(tmp_path):
     done = run_worker(tmp_path, strategy="mirrored", stop_at=7, dropout=0.0)
     assert done["before_stop"] == 7
     (tmp_path / "here").mkdir()
     loop = make_loop(tmp_path / "here", dropout=0.0)
-    training_progress = loop.run()
-    assert done["best"] == pytest.approx(training_progress.best_metric, abs=1e-5)
+    progress = loop.run()
+    assert done["best"] == pytest.approx(progress.best_metric, abs=1e-5)
     assert distance(saved(tmp_path)[:3], weights_of(loop.model)[:3]) < 1e-5

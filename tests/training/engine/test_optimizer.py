@@ -49,7 +49,7 @@ def test_equals_keras_on_dense_gradients():
     assert optimizer.steps_done == 5
 
 
-def test_a_decay_smaller_than_the_steps_of_float32_next_to_one_is_not_rounded():
+def test_tiny_weight_decay_is_not_rounded_away():
     rate, decay = 5e-5, 0.01
     kernel = tf.Variable(
         tf.constant(np.random.default_rng(0).uniform(0.5, 1, (1000, 500)).astype(np.float32))
@@ -73,7 +73,7 @@ def row_wise_reference(table, steps, rate, decay, beta_1, beta_2, epsilon):
     return table
 
 
-def test_slices_move_only_their_rows_with_duplicates_summed_before_squaring():
+def test_slices_update_only_their_rows():
     rng = np.random.default_rng(0)
     start = rng.normal(size=(8, 3)).astype(np.float32)
     steps = [
@@ -108,7 +108,7 @@ def test_slices_of_every_row_equal_a_dense_gradient():
     np.testing.assert_allclose(sliced.numpy(), dense.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_decay_spares_vectors_and_scalars():
+def test_weight_decay_skips_vectors_and_scalars():
     moved = variables()
     before = [v.numpy() for v in moved]
     optimizer = AdamW(moved, constant_rate(0.1), weight_decay=0.5)
@@ -118,7 +118,7 @@ def test_decay_spares_vectors_and_scalars():
         np.testing.assert_allclose(value.numpy(), old * factor, rtol=1e-6)
 
 
-def test_a_step_that_may_not_proceed_leaves_everything():
+def test_skipped_step_changes_nothing():
     moved = variables()
     optimizer = AdamW(moved, constant_rate(0.1))
     move(optimizer, gradients(0))
@@ -137,12 +137,12 @@ def test_a_step_that_may_not_proceed_leaves_everything():
         ("constant", [2, 4, 6, 8, 8, 8, 8, 8, 8, 8, 8]),
     ],
 )
-def test_rate_by_hand(decay, expected):
+def test_learning_rate_by_hand(decay, expected):
     rate = warmup_then_decay(8.0, 10, 4, decay)
     np.testing.assert_allclose([float(rate(tf.constant(step))) for step in range(11)], expected, atol=1e-5)
 
 
-def test_cosine_falls_through_the_half():
+def test_cosine_decay_is_half_in_the_middle():
     # 8 steps, none of them rising: 4 of 8 + 1 parts of the way … the middle of 7 steps is the 4th.
     rate = warmup_then_decay(1.0, 7, 0, "cosine")
     values = [float(rate(tf.constant(step, tf.int64))) for step in range(8)]
@@ -152,12 +152,12 @@ def test_cosine_falls_through_the_half():
     assert values == sorted(values, reverse=True)
 
 
-def test_rate_without_a_fall_or_a_rise():
+def test_learning_rate_without_decay_or_warmup():
     assert float(warmup_then_decay(1.0, 3, 3)(tf.constant(2))) == 1.0
     assert float(warmup_then_decay(1.0, 1, 0)(tf.constant(0))) == 0.5
 
 
-def test_merged_rows_sums_duplicates_and_drops_zeros():
+def test_merging_sums_duplicates_and_drops_zeros():
     slices = tf.IndexedSlices(
         tf.constant([[1.0, 2.0], [0.0, 0.0], [3.0, 4.0], [5.0, 6.0], [-5.0, -6.0]]),
         tf.constant([7, 1, 7, 2, 2]),
@@ -169,7 +169,7 @@ def test_merged_rows_sums_duplicates_and_drops_zeros():
     np.testing.assert_array_equal(merged.dense_shape, [9, 2])
 
 
-def test_merged_rows_equals_the_dense_gradient():
+def test_merged_slices_equal_the_dense_gradient():
     rng = np.random.default_rng(0)
     rows, values = rng.integers(0, 12, 40), rng.normal(size=(40, 3)).astype(np.float32)
     slices = tf.IndexedSlices(tf.constant(values), tf.constant(rows), tf.constant([12, 3]))
@@ -180,7 +180,7 @@ def test_merged_rows_equals_the_dense_gradient():
     np.testing.assert_allclose(tf.convert_to_tensor(merged), dense, atol=1e-5)
 
 
-def test_merged_rows_keeps_what_is_not_finite():
+def test_merging_retains_infinite_values():
     slices = tf.IndexedSlices(tf.constant([[np.nan], [0.0]]), tf.constant([1, 2]), tf.constant([3, 1]))
     np.testing.assert_array_equal(merge_duplicate_rows(slices).indices, [1])
 
@@ -193,7 +193,7 @@ def test_global_norm_against_numpy():
     assert norm.dtype == tf.float32
 
 
-def test_scaled_keeps_slices():
+def test_scaled_slices_stay_slices():
     slices = tf.IndexedSlices(tf.ones((2, 2)), tf.constant([5, 1]), tf.constant([9, 2]))
     half = scale_gradient(slices, tf.constant(0.5))
     assert isinstance(half, tf.IndexedSlices)
@@ -201,15 +201,15 @@ def test_scaled_keeps_slices():
     np.testing.assert_array_equal(scale_gradient(tf.constant([4.0]), tf.constant(0.5)), [2.0])
 
 
-def test_the_rate_of_rows_is_a_multiple_of_the_rest():
+def test_row_factor_multiplies_the_learning_rate_of_rows():
     slices = tf.IndexedSlices(tf.ones((2, 4)), tf.constant([3, 1]), tf.constant([5, 4]))
     moved = {}
-    for row_rate in (1.0, 4.0):
+    for row_factor in (1.0, 4.0):
         tables = tf.Variable(tf.zeros((5, 4))), tf.Variable(tf.zeros((5, 4)))
-        optimizer = AdamW(tables, constant_rate(0.01), weight_decay=0.0, row_rate=row_rate)
+        optimizer = AdamW(tables, constant_rate(0.01), weight_decay=0.0, row_factor=row_factor)
         for _ in range(3):
             move(optimizer, [slices, tf.ones((5, 4))])
-        moved[row_rate] = [table.numpy() for table in tables]
+        moved[row_factor] = [table.numpy() for table in tables]
     np.testing.assert_allclose(moved[4.0][0], 4 * moved[1.0][0], rtol=1e-6)
     np.testing.assert_array_equal(moved[4.0][1], moved[1.0][1])
     assert (moved[1.0][0][[1, 3]] != 0).all()

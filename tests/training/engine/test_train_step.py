@@ -68,13 +68,13 @@ def test_lists_of_candidates_reach_the_same_weights_on_one_and_two_replicas():
     assert result["apart"] < 1e-5 < 1e-2 < result["one"]["moved"]
     assert result["one"]["steps"] == result["two"]["steps"] > 6
     assert result["one"]["sums"] == pytest.approx(result["two"]["sums"], rel=1e-5)
-    # Whole lists do not come out even: were the fillers learnt from, it would show.
+    # Lists do not fill the batches evenly: training on the filler rows would change the result.
     assert result["one"]["fillers"] == 0 < result["two"]["fillers"]
 
 
 @pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_taggers_reach_the_same_weights_on_one_and_two_replicas(xla):
-    """Some sentences are read in several windows, of which a tag's words stand in one."""
+    """Some sentences are read in several windows."""
     result = run_worker("task_replica_worker", task="tag", xla=xla)
     assert result["apart"] < 1e-5 < 1e-2 < result["one"]["moved"]
     assert result["one"]["steps"] == result["two"]["steps"] > 6
@@ -83,7 +83,7 @@ def test_taggers_reach_the_same_weights_on_one_and_two_replicas(xla):
 
 @pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_masked_language_models_reach_the_same_weights_on_one_and_two_replicas(xla):
-    """The table of tokens learns from both ends; replicas have different numbers of masked tokens."""
+    """The token table is input and output; replicas have different numbers of masked tokens."""
     result = run_worker("task_replica_worker", task="masked-lm", xla=xla)
     assert result["apart"] < 1e-5 < 1e-2 < result["one"]["moved"]
     assert result["one"]["steps"] == result["two"]["steps"] > 6
@@ -125,20 +125,20 @@ def test_accumulated_batches_equal_one_large_batch():
 def test_rows_of_weight_zero_change_nothing():
     rng = np.random.default_rng(0)
     filled = make_batch(rng, 5, 8, 8)
-    # What stands in a filling row must not matter, whatever it is.
+    # The content of a filler row must not matter.
     filled["features"]["token_ids"][5:] = 7
     filled["features"]["padding_mask"][5:] = 1
     cut = tf.nest.map_structure(lambda value: value[:5], filled)
     assert distance(weights_after([filled] * 3), weights_after([cut] * 3)) < 1e-5
 
 
-def test_a_batch_without_weight_moves_nothing():
+def test_batch_without_weight_changes_nothing():
     batch = make_batch(np.random.default_rng(0), 0, 4, 8)
     assert distance(weights_after([batch]), weights_after([])) == 0
 
 
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
-def test_a_gradient_that_is_not_finite_moves_nothing(accumulation_steps):
+def test_infinite_gradient_changes_nothing(accumulation_steps):
     batches = [make_batch(np.random.default_rng(seed), 4, 4, 8) for seed in range(2)]
     batches[1]["weights"][0] = np.inf
     keras.utils.set_random_seed(3)
@@ -189,12 +189,12 @@ def test_strategies():
 @pytest.mark.parametrize(
     ("sizes", "settings", "message"),
     [
-        ([2], {}, "rows.csv: expected 3 training rows or more, one a replica, got 2"),
-        ([2, 2], {"batch_rows": 2}, "--train.batch-rows: expected 3 or more, one row a replica, got 2"),
+        ([2], {}, "rows.csv: expected at least 3 training rows, one per replica, got 2"),
+        ([2, 2], {"batch_rows": 2}, "--train.batch-rows: expected at least 3, one row per replica, got 2"),
         (
             [2, 2],
             {"batch_tokens": 40},
-            "--train.batch-tokens: expected room for 3 rows or more, one a replica, got 40, in which 2 have room",
+            "--train.batch-tokens: expected enough for 3 rows, one per replica, got 40, enough for 2",
         ),
         ([3, 1], {}, None),
     ],
@@ -204,6 +204,6 @@ def test_fewer_rows_than_replicas_are_refused(sizes, settings, message):
     if message is None:
         check_enough_rows(plans, TrainSection(**settings), 3, "rows.csv")
         return
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as caught:
         check_enough_rows(plans, TrainSection(**settings), 3, "rows.csv")
-    assert str(told.value) == message
+    assert str(caught.value) == message

@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from kmha.errors import InputError
-from training.config.config import FitConfig
 from training.engine import trainer
 from training.tasks.classify.task import ClassifyTask
 from training.tasks.match.task import MatchTask
@@ -23,29 +22,27 @@ def two_devices(monkeypatch):
 @pytest.mark.parametrize("task", [ClassifyTask(), LISTWISE, MatchTask()])
 @pytest.mark.parametrize("name", ["auto", "one", "mirrored"])
 def test_replicas_share_most_losses(two_devices, task, name):
-    assert trainer._strategy(FitConfig(strategy=name), task).num_replicas_in_sync == (
-        1 if name == "one" else 2
-    )
+    assert trainer._make_strategy(name, task).num_replicas_in_sync == (1 if name == "one" else 2)
 
 
 def test_a_loss_over_all_pairs_of_a_batch_stays_on_one_device(two_devices):
     for name in ("auto", "one"):
-        assert trainer._strategy(FitConfig(strategy=name), CONTRASTIVE).num_replicas_in_sync == 1
+        assert trainer._make_strategy(name, CONTRASTIVE).num_replicas_in_sync == 1
     with pytest.raises(InputError) as caught:
-        trainer._strategy(FitConfig(strategy="mirrored"), CONTRASTIVE)
+        trainer._make_strategy("mirrored", CONTRASTIVE)
     assert str(caught.value) == (
-        "--strategy: expected one for a loss that compares each row with all others of its batch, got mirrored"
+        "--strategy: expected one, since the loss compares each row with all others of its batch, got mirrored"
         " with 2 devices"
     )
 
 
 def test_one_device_may_be_called_mirrored():
     # The test process has a single device.
-    assert trainer._strategy(FitConfig(strategy="mirrored"), CONTRASTIVE).num_replicas_in_sync == 1
+    assert trainer._make_strategy("mirrored", CONTRASTIVE).num_replicas_in_sync == 1
 
 
 def test_several_workers_share_all_but_a_loss_over_all_pairs_of_a_batch():
     coordinator: Any = types.SimpleNamespace(strategy="theirs")
-    assert trainer._strategy(FitConfig(), LISTWISE, coordinator) == "theirs"
-    with pytest.raises(InputError, match="--match.loss: expected one that scores each row by itself"):
-        trainer._strategy(FitConfig(), CONTRASTIVE, coordinator)
+    assert trainer._make_strategy("auto", LISTWISE, coordinator) == "theirs"
+    with pytest.raises(InputError, match="--match.loss: expected a loss of each row or of each list"):
+        trainer._make_strategy("auto", CONTRASTIVE, coordinator)

@@ -12,7 +12,8 @@ from tests.training.tiny_runs import CONFIG, LABELS, make_source, tiny_model
 from training.cli.column_flags import ColumnOverrides
 from training.data.types import Columns
 from training.evaluation import evaluator as evaluator
-from training.evaluation.evaluator import Evaluator, resolve_task
+from training.evaluation.bundle_evaluation import resolve_task
+from training.evaluation.evaluator import Evaluator
 from training.tasks.outputs import random_probabilities, row_probabilities
 
 NAMES = [f"label {number}" for number in range(LABELS)]
@@ -42,11 +43,11 @@ def test_probabilities_do_not_depend_on_the_batches(model, source, monkeypatch):
     np.testing.assert_allclose(one.sum(axis=1), 1.0, rtol=1e-5)
     assert one.std(axis=0).min() > 1e-3
     monkeypatch.setattr(evaluator, "BATCH_TOKENS", 40)
-    monkeypatch.setattr(evaluator, "MOST_ROWS", 3)
+    monkeypatch.setattr(evaluator, "MAX_ROWS", 3)
     np.testing.assert_allclose(evaluated(model, source, [4, 8, CONFIG.max_length]), one, atol=1e-5)
 
 
-def test_rows_longer_than_any_training_row_are_judged_too(model, source):
+def test_rows_longer_than_the_training_rows_are_evaluated(model, source):
     one = evaluated(model, source, [CONFIG.max_length])
     np.testing.assert_allclose(evaluated(model, source, [4]), one, atol=1e-5)
 
@@ -92,10 +93,10 @@ def test_a_metric_that_is_undefined_is_refused_before_training(model):
         guesses=lambda model, part: random_probabilities(model, len(part.rows)),
     )
     evaluator = Evaluator(model, task, NAMES, [CONFIG.max_length])
-    evaluator.check(part)
+    evaluator.check_metric_is_defined(part)
     scores["map"] = None
-    with pytest.raises(InputError, match="a.csv: expected validation rows that map is defined for, got 2"):
-        evaluator.check(part)
+    with pytest.raises(InputError, match="a.csv: expected validation rows with a defined map, got 2 without"):
+        evaluator.check_metric_is_defined(part)
 
 
 PAIRS = {"text": "text_a", "text_b": "text_b", "label": "label"}
@@ -118,21 +119,21 @@ NOTHING = ColumnOverrides()
         (TRIPLETS, NOTHING, ["anchor", "positive", "negative"], TRIPLETS),
         (TRIPLETS, NOTHING, ["text_a", "text_b", "label"], PAIRS),
         (TRIPLETS, ColumnOverrides(label="good"), ["text_a", "text_b", "good"], PAIRS | {"label": "good"}),
-        # What lacks is told by the reader of the file.
+        # The reader of the file reports missing columns.
         (NAMED, NOTHING, ["s1", "y"], NAMED | {"query": ""}),
         (None, NOTHING, [], PAIRS),
         ({"text": 7, "wrong": None, "other": "x"}, NOTHING, [], PAIRS),
         (["text"], NOTHING, [], PAIRS),
     ],
 )
-def test_columns_of_pairs_are_found_in_the_file_to_judge(trained, given, available, found):
+def test_columns_of_pairs_are_resolved(trained, given, available, found):
     bundle = dataclasses.replace(pair_bundle(), details={} if trained is None else {"columns": trained})
     task, columns = resolve_task(bundle, given, available)
     assert columns == Columns(**found)
     assert task.num_texts == 2
 
 
-def test_columns_of_single_texts_are_those_of_the_training_or_given():
+def test_columns_of_single_texts_are_resolved():
     bundle = dataclasses.replace(one_label_bundle(), details={"columns": {"text": "body", "label": "kind"}})
     assert resolve_task(bundle, NOTHING, ["body", "kind"])[1] == Columns("body", "kind")
     assert resolve_task(bundle, ColumnOverrides(label="y"), ["body"])[1] == Columns("body", "y")

@@ -11,9 +11,9 @@ from training.reporting.matplotlib_style import check_figure_path
 
 
 def test_bins_are_counted_as_by_hand():
-    sure = np.array([0.05, 0.06, 1 / 15, 0.5, 0.99, 1.0])
-    right = np.array([True, False, False, True, True, False])
-    found = reliability_bins("a", sure, right, None)
+    confidence = np.array([0.05, 0.06, 1 / 15, 0.5, 0.99, 1.0])
+    correct = np.array([True, False, False, True, True, False])
+    found = reliability_bins("a", confidence, correct, None)
     # Open below, closed above: 1 / 15 belongs to the first.
     assert found.rows.tolist() == [3, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 2]
     np.testing.assert_allclose(found.accuracy[[0, 7, 14]], [1 / 3, 1.0, 0.5])
@@ -23,25 +23,25 @@ def test_bins_are_counted_as_by_hand():
 
 def test_the_calibration_error_is_that_of_the_bins():
     rng = np.random.default_rng(0)
-    sure, right = rng.random(500), rng.random(500) < 0.7
-    found = reliability_bins("a", sure, right, None)
+    confidence, correct = rng.random(500), rng.random(500) < 0.7
+    found = reliability_bins("a", confidence, correct, None)
     filled = found.rows > 0
     gaps = np.abs(found.confidence - found.accuracy)[filled] * found.rows[filled] / 500
     # By hand, row by row.
     total = 0.0
     for low in range(15):
-        inside = (sure > low / 15) & (sure <= (low + 1) / 15)
-        total += abs(sure[inside].sum() - right[inside].sum()) / 500
-    assert gaps.sum() == pytest.approx(total) == pytest.approx(calibration_error(sure, right))
+        inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
+        total += abs(confidence[inside].sum() - correct[inside].sum()) / 500
+    assert gaps.sum() == pytest.approx(total) == pytest.approx(calibration_error(confidence, correct))
 
 
-def test_a_picture_is_whole_and_replaces_another(tmp_path):
+def test_figure_replaces_an_existing_file(tmp_path):
     pytest.importorskip("matplotlib")
     rng = np.random.default_rng(0)
-    sure = rng.random(50)
+    confidence = rng.random(50)
     models = [
-        reliability_bins("a", sure, sure > 0.5, 0.25),
-        reliability_bins("b", sure[:0], sure[:0] > 0, None),
+        reliability_bins("a", confidence, confidence > 0.5, 0.25),
+        reliability_bins("b", confidence[:0], confidence[:0] > 0, None),
     ]
     for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
         path = tmp_path / f"diagram{suffix}"
@@ -51,7 +51,7 @@ def test_a_picture_is_whole_and_replaces_another(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_picture_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+def test_figure_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"--out .*a\.gif: expected a file ending in \.png, \.svg, \.pdf"):
         check_figure_path(tmp_path / "a.gif")
     with pytest.raises(InputError, match="expected a folder that exists"):

@@ -37,21 +37,21 @@ def test_a_single_worker_trains_alone(monkeypatch):
         ),
     ],
 )
-def test_what_cannot_be_joined_is_refused_at_once(monkeypatch, tmp_path, text, flags, message):
+def test_invalid_cluster_is_refused(monkeypatch, tmp_path, text, flags, message):
     monkeypatch.setenv(TF_CONFIG, text)
-    told = refused(tmp_path, main, f"--out={tmp_path / 'run'}", *flags)
-    assert told.startswith(message)
+    error = refused(tmp_path, main, f"--out={tmp_path / 'run'}", *flags)
+    assert error.startswith(message)
 
 
-def test_a_port_that_is_taken_is_refused_at_once(monkeypatch, tmp_path):
+def test_port_in_use_is_refused_before_training(monkeypatch, tmp_path):
     with socket.create_server(("", 0)) as taken:
         address = f"localhost:{taken.getsockname()[1]}"
         monkeypatch.setenv(TF_CONFIG, config([address, "localhost:1"]))
-        told = refused(tmp_path, main, f"--out={tmp_path / 'run'}")
-    assert told.startswith(f"TF_CONFIG: expected a free port for worker 0, got {address}: ")
+        message = refused(tmp_path, main, f"--out={tmp_path / 'run'}")
+    assert message.startswith(f"TF_CONFIG: expected a free port for worker 0, got {address}: ")
 
 
-def test_only_the_chief_writes_where_it_was_told_to(tmp_path):
+def test_only_the_chief_worker_writes_the_run_folder(tmp_path):
     class Other:
         is_chief = False
 

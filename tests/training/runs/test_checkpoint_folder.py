@@ -31,7 +31,7 @@ def names(folder: Path) -> list[str]:
     return [path.name for path in list_checkpoints(folder)]
 
 
-def test_the_newest_comes_first_and_what_is_no_checkpoint_not_at_all(tmp_path):
+def test_checkpoints_are_listed_newest_first(tmp_path):
     make(tmp_path, 2, 10, 100_000_000)
     (tmp_path / "00000011.partial").mkdir()
     (tmp_path / "00000012").touch()
@@ -40,7 +40,7 @@ def test_the_newest_comes_first_and_what_is_no_checkpoint_not_at_all(tmp_path):
     assert [read_progress(path)["number"] for path in list_checkpoints(tmp_path)] == [100_000_000, 10, 2]
 
 
-def test_faults(tmp_path):
+def test_damage_is_found(tmp_path):
     make(tmp_path, 1)
     place = tmp_path / "00000001"
     assert find_damage(place) == "" and newest_valid_checkpoint(tmp_path) == place
@@ -53,13 +53,13 @@ def test_faults(tmp_path):
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", "null", '{"files": 3}', '{"files": {"a": 1}', '{"files": {}}', "\ud800"]
 )
-def test_any_other_progress_is_damaged(tmp_path, content):
+def test_malformed_progress_is_damage(tmp_path, content):
     make(tmp_path, 1)
     (tmp_path / "00000001" / "progress.json").write_text(content, "utf-8", errors="surrogatepass")
     assert find_damage(tmp_path / "00000001") == "progress.json is damaged"
 
 
-def test_the_next_number_is_a_new_one_and_half_written_ones_go(tmp_path):
+def test_next_checkpoint_has_a_new_number_and_incomplete_ones_are_removed(tmp_path):
     assert next_checkpoint_path(tmp_path).name == "00000001"
     make(tmp_path, 1, 7)
     (tmp_path / "00000008.partial" / "state").mkdir(parents=True)
@@ -67,20 +67,20 @@ def test_the_next_number_is_a_new_one_and_half_written_ones_go(tmp_path):
     assert names(tmp_path) == ["00000007", "00000001"] and len(list(tmp_path.iterdir())) == 2
 
 
-def test_the_last_whole_ones_stay(tmp_path):
+def test_newest_valid_checkpoints_are_retained(tmp_path):
     make(tmp_path, 1, 2, 3, 4)
     (tmp_path / "00000003" / "state").unlink()
     remove_old_checkpoints(tmp_path, 2)
     assert names(tmp_path) == ["00000004", "00000002"]
 
 
-def test_room_is_wanted_for_all_that_is_kept_and_the_next_one(tmp_path, monkeypatch):
+def test_disk_space_for_all_retained_checkpoints_and_the_next_one(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Disk(0, 0, 3_000_000))
     check_disk_space(tmp_path / "not" / "yet", 1_000_000, 2)
     with pytest.raises(InputError, match=r"expected 4.0 MB of free disk for 3 .*got 3.0 MB; --train.checkp"):
         check_disk_space(tmp_path, 1_000_000, 3)
     make(tmp_path, 1, 2, 3)
-    # Those that stand there need no more room.
+    # Existing checkpoints need no more space.
     check_disk_space(tmp_path, 3_000_000, 3)
-    with pytest.raises(InputError, match="given 3.0 MB"):
+    with pytest.raises(InputError, match="got 3.0 MB"):
         check_disk_space(tmp_path, 3_000_001, 3)

@@ -36,7 +36,7 @@ def test_round_trip(tmp_path):
 
 
 @pytest.mark.parametrize("kept", [1, 3])
-def test_the_newest_of_several_counts_and_the_last_are_kept(tmp_path, kept):
+def test_newest_checkpoint_is_read_and_the_last_are_retained(tmp_path, kept):
     for value in range(4):
         write_checkpoint(tmp_path / "c", State(float(value)), {"value": value}, kept)
     state = State(9.0)
@@ -50,7 +50,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("moment", ["state", "progress", "rename"])
-def test_a_kill_while_writing_leaves_the_one_before(tmp_path, monkeypatch, moment):
+def test_kill_while_writing_leaves_the_previous_checkpoint(tmp_path, monkeypatch, moment):
     folder = tmp_path / "c"
     write_checkpoint(folder, State(1.0), {"value": 1})
 
@@ -91,22 +91,22 @@ def test_a_kill_while_writing_leaves_the_one_before(tmp_path, monkeypatch, momen
         (OSError(errno.EROFS, "Read-only file system"), "Read-only file system"),
     ],
 )
-def test_a_disk_that_takes_no_more_leaves_the_one_before(tmp_path, monkeypatch, error, reason):
+def test_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch, error, reason):
     folder = tmp_path / "c"
-    write_checkpoint(folder, State(1.0), {"value": 1}, kept=1)
+    write_checkpoint(folder, State(1.0), {"value": 1}, retained=1)
 
     def fail(self, path):
         Path(f"{path}.index").write_bytes(b"half")
         raise error
 
     monkeypatch.setattr(tf.train.Checkpoint, "write", fail)
-    with pytest.raises(CheckpointWriteError, match=f"no checkpoint could be written into .*, {reason}$"):
-        write_checkpoint(folder, State(2.0), {"value": 2}, kept=1)
+    with pytest.raises(CheckpointWriteError, match=f"cannot write a checkpoint into .*, {reason}$"):
+        write_checkpoint(folder, State(2.0), {"value": 2}, retained=1)
     assert [path.name for path in folder.iterdir()] == ["00000001"]
     assert read_checkpoint(folder, State(0.0)) == {"value": 1}
 
 
-def test_the_size_is_that_of_the_files(tmp_path):
+def test_state_size_is_that_of_the_files(tmp_path):
     state = State(1.0, size=1000)
     write_checkpoint(tmp_path, state, {})
     assert state_size(state) == 4008
@@ -131,7 +131,10 @@ def other_variables():
 @pytest.mark.parametrize("other", [other_shape, other_variables])
 def test_another_model_is_refused(tmp_path, other):
     write_checkpoint(tmp_path / "c", State(1.0), {})
-    with pytest.raises(InputError, match="--resume: the checkpoint .*00000001 is of another model"):
+    with pytest.raises(
+        InputError,
+        match="expected a checkpoint of this model, got .*: .*00000001",
+    ):
         read_checkpoint(tmp_path / "c", other())
 
 
@@ -171,7 +174,7 @@ def no_progress(newest):
 
 
 @pytest.mark.parametrize("damage", [cut_data, no_data, other_data, no_json, no_sizes, no_progress])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys, damage):
+def test_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path, capsys, damage):
     for value in (1, 2):
         write_checkpoint(tmp_path / "c", State(float(value)), {"value": value})
     newest = tmp_path / "c" / "00000002"
@@ -181,22 +184,22 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys, dam
     assert values(state) == [[1.0] * 3, 1]
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith(f"checkpoint {newest} is damaged: ") and reason in said
-    assert said.endswith("; the one before it is tried")
+    assert said.endswith("; trying the one before it")
     damage(tmp_path / "c" / "00000001")
-    with pytest.raises(InputError, match="--resume: expected a whole checkpoint in .*, all are damaged"):
+    with pytest.raises(InputError, match="--resume: expected a valid checkpoint in .*, all are damaged"):
         read_checkpoint(tmp_path / "c", state)
 
 
-def test_a_damaged_checkpoint_does_not_take_the_place_of_a_whole_one(tmp_path):
+def test_damaged_checkpoint_does_not_replace_a_valid_one(tmp_path):
     folder = tmp_path / "c"
     for value in (1, 2):
-        write_checkpoint(folder, State(float(value)), {"value": value}, kept=2)
+        write_checkpoint(folder, State(float(value)), {"value": value}, retained=2)
     cut_data(folder / "00000002")
-    write_checkpoint(folder, State(3.0), {"value": 3}, kept=2)
+    write_checkpoint(folder, State(3.0), {"value": 3}, retained=2)
     assert sorted(path.name for path in folder.iterdir()) == ["00000001", "00000003"]
 
 
-def test_unrestored_values_of_the_file_do_not_matter(tmp_path):
+def test_additional_values_in_the_file_are_ignored(tmp_path):
     write_checkpoint(tmp_path / "c", State(1.0, more=True), {})
     fresh = State(0.0)
     read_checkpoint(tmp_path / "c", fresh)

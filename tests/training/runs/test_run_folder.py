@@ -43,7 +43,7 @@ def everything(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def test_a_checkpoint_cut_short_is_none(tmp_path):
+def test_incomplete_checkpoint_is_not_a_checkpoint(tmp_path):
     with pytest.raises(KeyboardInterrupt), run_folder(config_for(tmp_path)) as folder:
         (folder / CHECKPOINT / "00000001.partial").mkdir(parents=True)
         (folder / CHECKPOINT / "00000001.partial" / "state.index").touch()
@@ -51,7 +51,7 @@ def test_a_checkpoint_cut_short_is_none(tmp_path):
     assert everything(tmp_path) == []
 
 
-def test_a_finished_run_takes_its_place(tmp_path):
+def test_finished_run_is_renamed(tmp_path):
     config = config_for(tmp_path)
     with run_folder(config) as folder:
         assert everything(tmp_path) == ["runs", "runs/a.partial", f"runs/a.partial/{CONFIG}"]
@@ -61,16 +61,16 @@ def test_a_finished_run_takes_its_place(tmp_path):
     assert everything(tmp_path) == ["runs", "runs/a", f"runs/a/{MANIFEST}", f"runs/a/{CONFIG}"]
 
 
-def test_a_failed_run_leaves_nothing(tmp_path):
+def test_failed_run_leaves_nothing(tmp_path):
     with pytest.raises(ZeroDivisionError), run_folder(config_for(tmp_path)) as folder:
         (folder / "half").write_text("written")
         raise ZeroDivisionError
     assert everything(tmp_path) == []
 
 
-def test_another_run_is_replaced_only_when_asked_and_only_when_the_new_one_stands(tmp_path):
+def test_existing_run_is_replaced_only_with_overwrite_and_after_success(tmp_path):
     finish(config_for(tmp_path), "first")
-    with pytest.raises(InputError, match="given one that holds another run; use --overwrite"):
+    with pytest.raises(InputError, match="got a folder with a run; use --overwrite to replace it"):
         finish(config_for(tmp_path))
     with pytest.raises(ZeroDivisionError), run_folder(config_for(tmp_path, overwrite=True)):
         raise ZeroDivisionError
@@ -82,31 +82,31 @@ def test_another_run_is_replaced_only_when_asked_and_only_when_the_new_one_stand
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_is_no_run_is_never_replaced(tmp_path, overwrite):
+def test_other_files_are_never_replaced(tmp_path, overwrite):
     config = config_for(tmp_path, overwrite=overwrite)
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "runs" / "a" / "thesis.txt").touch()
-    with pytest.raises(InputError, match="given a folder that holds something else than a run$"):
+    with pytest.raises(InputError, match="got a folder with files that are not a run$"):
         finish(config)
-    with pytest.raises(InputError, match="given a file$"):
+    with pytest.raises(InputError, match="got a file$"):
         finish(replace(config, out=tmp_path / "runs" / "a" / "thesis.txt"))
     with pytest.raises(InputError, match="cannot write there"):
         finish(replace(config, out=tmp_path / "runs" / "a" / "thesis.txt" / "b"))
-    with pytest.raises(InputError, match="given a folder that holds something else"):
+    with pytest.raises(InputError, match="got a folder with files"):
         finish(replace(config, out=Path("/")))
     assert everything(tmp_path / "runs") == ["a", "a/thesis.txt"]
 
 
-def test_the_place_of_the_unfinished_run_is_not_cleared_of_other_things(tmp_path):
+def test_other_files_at_the_unfinished_path_are_not_removed(tmp_path):
     taken = tmp_path / "runs" / "a.partial" / "thesis.txt"
     taken.parent.mkdir(parents=True)
     taken.touch()
-    with pytest.raises(InputError, match="it is taken"):
+    with pytest.raises(InputError, match="it exists"):
         finish(config_for(tmp_path, overwrite=True))
     assert taken.exists()
 
 
-def test_an_empty_folder_and_a_link_to_a_run_are_fine(tmp_path):
+def test_empty_folder_and_link_to_a_run_are_accepted(tmp_path):
     (tmp_path / "runs" / "a").mkdir(parents=True)
     finish(config_for(tmp_path), "first")
     link = tmp_path / "link"
@@ -115,7 +115,7 @@ def test_an_empty_folder_and_a_link_to_a_run_are_fine(tmp_path):
     assert link.is_symlink() and (link / MANIFEST).read_text() == "second"
 
 
-def test_an_interrupted_run_is_gone_on_with_under_its_settings_only(tmp_path):
+def test_interrupted_run_is_resumed_with_its_settings_only(tmp_path):
     config = config_for(tmp_path)
     with pytest.raises(InputError, match="--resume: expected an interrupted run in .*a.partial, got none"):
         finish(replace(config, resume=True))
@@ -128,7 +128,7 @@ def test_an_interrupted_run_is_gone_on_with_under_its_settings_only(tmp_path):
     with pytest.raises(InputError) as caught:
         finish(others)
     assert str(caught.value) == (
-        "--resume: expected the settings that the run began with, --calibrate True, got False;"
+        "--resume: expected the settings of the interrupted run, --calibrate True, got False;"
         " --train.epochs 0, got 3; --train.seed 0, got 5"
     )
     with pytest.raises(InputError, match="--encoder.head-dim unset, got 8$"):
@@ -138,17 +138,17 @@ def test_an_interrupted_run_is_gone_on_with_under_its_settings_only(tmp_path):
     assert everything(tmp_path / "runs") == ["a", f"a/{MANIFEST}", f"a/{CONFIG}"]
 
 
-def test_an_interrupted_run_is_not_lost_by_forgetting_to_resume(tmp_path):
+def test_interrupted_run_is_not_replaced_without_a_flag(tmp_path):
     config = config_for(tmp_path)
     interrupt(config)
-    with pytest.raises(InputError, match="--resume goes on with it, --overwrite starts anew"):
+    with pytest.raises(InputError, match="use --resume to continue it or --overwrite to start over"):
         finish(config)
     assert can_resume(config)
     finish(replace(config, overwrite=True))
     assert not can_resume(config)
 
 
-def test_a_run_killed_before_its_first_checkpoint_is_in_nobodys_way(tmp_path):
+def test_run_killed_before_its_first_checkpoint_is_replaced(tmp_path):
     config = config_for(tmp_path)
     (tmp_path / "runs" / "a.partial").mkdir(parents=True)
     (tmp_path / "runs" / "a.partial" / CONFIG).touch()
@@ -157,7 +157,7 @@ def test_a_run_killed_before_its_first_checkpoint_is_in_nobodys_way(tmp_path):
     assert everything(tmp_path / "runs") == ["a", f"a/{MANIFEST}", f"a/{CONFIG}"]
 
 
-def test_two_fits_do_not_write_into_one_folder(tmp_path):
+def test_second_fit_in_one_folder_is_refused(tmp_path):
     config = config_for(tmp_path)
     with run_folder(config) as folder:
         with pytest.raises(InputError, match="another fit is writing there"):
@@ -166,16 +166,16 @@ def test_two_fits_do_not_write_into_one_folder(tmp_path):
         (folder / MANIFEST).touch()
 
 
-def test_other_rows_are_not_resumed_with(tmp_path):
+def test_changed_rows_are_not_resumed(tmp_path):
     check_same_data(tmp_path, {"train": {"name": "a.csv", "sha256": "1"}}, resume=False)
     check_same_data(tmp_path, {"train": {"name": "a.csv", "sha256": "1"}}, resume=True)
     with pytest.raises(
-        InputError, match="--resume: expected the train rows that the run began with, a.csv has"
+        InputError, match="--resume: expected the train rows of the interrupted run, a.csv has"
     ):
         check_same_data(tmp_path, {"train": {"name": "a.csv", "sha256": "2"}}, resume=True)
 
 
-def test_settings_that_touch_neither_weights_nor_scores_may_differ(tmp_path, monkeypatch):
+def test_settings_without_effect_on_weights_may_differ(tmp_path, monkeypatch):
     config = config_for(tmp_path)
     interrupt(config)
     monkeypatch.chdir(tmp_path)
@@ -188,31 +188,31 @@ def test_settings_that_touch_neither_weights_nor_scores_may_differ(tmp_path, mon
     assert tomllib.loads((tmp_path / "runs" / "a" / CONFIG).read_text())["train"]["checkpoint_steps"] == 7
 
 
-def test_without_a_whole_checkpoint_nothing_is_gone_on_with_and_nothing_lost(tmp_path):
+def test_damaged_checkpoints_are_not_resumed_and_not_removed(tmp_path):
     config = config_for(tmp_path)
     interrupt(config)
     partial = tmp_path / "runs" / "a.partial"
     (partial / CHECKPOINT / "00000001" / PROGRESS).write_text("{")
     before = everything(tmp_path)
     with pytest.raises(
-        InputError, match="given 00000001: progress.json is damaged; --overwrite starts anew$"
+        InputError, match="got 00000001: progress.json is damaged; use --overwrite to start over$"
     ):
         finish(replace(config, resume=True))
     assert everything(tmp_path) == before
 
 
-def test_one_command_begins_and_goes_on(tmp_path):
+def test_resume_or_begin_does_both(tmp_path):
     config = config_for(tmp_path, resume_or_begin=True)
     assert not resolve_resume(config).resume
     interrupt(resolve_resume(config))
     assert resolve_resume(config).resume
     finish(resolve_resume(config))
-    # What is finished is neither gone on with nor replaced.
-    with pytest.raises(InputError, match="holds another run"):
+    # A finished run is neither resumed nor replaced.
+    with pytest.raises(InputError, match="got a folder with a run"):
         finish(resolve_resume(config))
 
 
-def test_what_a_killed_run_left_in_the_temporary_folder_goes_with_its_next_start(tmp_path, monkeypatch):
+def test_next_start_removes_temporary_files_of_a_killed_run(tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     config = config_for(tmp_path)
@@ -230,7 +230,7 @@ def test_what_a_killed_run_left_in_the_temporary_folder_goes_with_its_next_start
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_a_kill_while_a_finished_run_is_moved_to_its_place_loses_nothing(tmp_path, monkeypatch):
+def test_kill_while_a_finished_run_is_renamed_loses_nothing(tmp_path, monkeypatch):
     config = config_for(tmp_path)
 
     def killed(self, target):
@@ -244,7 +244,7 @@ def test_a_kill_while_a_finished_run_is_moved_to_its_place_loses_nothing(tmp_pat
     assert can_resume(config)
 
 
-def test_a_folder_that_takes_no_file_is_told_of_before_anything_is_read(tmp_path, monkeypatch):
+def test_read_only_folder_is_refused_before_reading(tmp_path, monkeypatch):
     def refuse(self, *_, **__):
         raise OSError(errno.EROFS, "Read-only file system", str(self))
 

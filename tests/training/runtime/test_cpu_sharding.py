@@ -39,30 +39,30 @@ LARGE = 10_000
         ({"batch_rows": 1}, 16, 16, 1),
     ],
 )
-def test_each_share_has_rows_to_compute(settings, longest, cores, expected):
+def test_every_shard_has_rows(settings, longest, cores, expected):
     assert shares.max_shards(TrainSection(**settings), longest, cores) == expected
 
 
-def test_a_job_is_shared_where_that_pays_and_each_row_is_scored_by_itself():
+def test_number_of_shards_of_a_job():
     config = FitConfig()
 
-    def wanted(rows=LARGE, task: Task | None = None, **changed):
+    def shards(rows=LARGE, task: Task | None = None, **changed):
         return shares.choose_num_shards(
             dataclasses.replace(config, **changed), task or ClassifyTask(), rows, cores=2
         )
 
-    assert wanted() == 2
-    assert wanted(rows=100) == 1
-    assert wanted(strategy="mirrored") == 1
-    assert wanted(train=TrainSection(jit="on")) == 1
-    assert wanted(task=MatchTask(form="bi", loss="contrastive")) == 1
-    assert wanted(task=MatchTask(form="bi", loss="cross-entropy")) == 2
+    assert shards() == 2
+    assert shards(rows=100) == 1
+    assert shards(strategy="mirrored") == 1
+    assert shards(train=TrainSection(jit="on")) == 1
+    assert shards(task=MatchTask(form="bi", loss="contrastive")) == 1
+    assert shards(task=MatchTask(form="bi", loss="cross-entropy")) == 2
     # Two texts of 512 tokens each: a batch has room for two pairs.
-    assert wanted(task=MatchTask(), text=dataclasses.replace(config.text, max_length=512)) == 1
+    assert shards(task=MatchTask(), text=dataclasses.replace(config.text, max_length=512)) == 1
 
 
 @pytest.mark.parametrize("given", ["", "0", "1", "64"])
-def test_workers_have_the_cores_that_they_were_given(given, monkeypatch):
+def test_intra_op_cores_follow_the_environment(given, monkeypatch):
     monkeypatch.setattr(shares.os, "sched_getaffinity", lambda _: range(4))
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", given)
     assert shares.intra_op_cores() == (1 if given == "1" else 4)
@@ -77,7 +77,7 @@ def _weights_after(batches, **options) -> list[np.ndarray]:
     return [variable.numpy() for variable in trainable(model)] + [np.array([s["weight"] for s in sums])]
 
 
-def test_shares_reach_the_weights_of_the_whole():
+def test_shards_reach_the_weights_of_whole_batches():
     """Rows of tables repeat from one share to the next; the last rows only fill up."""
     rng = np.random.default_rng(0)
     batches = [make_batch(rng, 4, 6, 8, [0.5, 1.0, 2.5]) for _ in range(4)]
@@ -90,13 +90,13 @@ def test_shares_reach_the_weights_of_the_whole():
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5])
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 8])
-def test_answers_of_shares_are_those_of_the_whole(count, rows, monkeypatch):
+def test_outputs_of_shards_equal_those_of_whole_batches(count, rows, monkeypatch):
     monkeypatch.setattr(shares, "num_shards", lambda: count)
-    asked = []
+    parts = []
 
     def ask(part):
         tf.debugging.assert_positive(tf.shape(part["ids"])[0])
-        asked.append(part)
+        parts.append(part)
         return {"sums": tf.reduce_sum(part["ids"], axis=1), "same": part["other"]}
 
     ids = np.arange(rows * 3).reshape(rows, 3)
@@ -104,10 +104,10 @@ def test_answers_of_shares_are_those_of_the_whole(count, rows, monkeypatch):
     found = tf.function(lambda: shares.run_sharded(ask, features), autograph=False)()
     np.testing.assert_array_equal(found["sums"], ids.sum(axis=1))
     np.testing.assert_array_equal(found["same"], ids[:, :1])
-    assert len(asked) == count
+    assert len(parts) == count
 
 
-def test_a_fit_in_shares_tells_what_one_of_whole_batches_tells(tmp_path, monkeypatch):
+def test_fit_with_shards_has_the_history_of_whole_batches(tmp_path, monkeypatch):
     """By its own command: 61 rows in batches of 16, so that some are filled up."""
     train = write_csv(tmp_path / "train.csv", news_rows(61, seed=1))
     flags = [f"--data.train={train}", *TINY, *NO_DROPOUT, "--no-baseline", "--no-calibrate"]
@@ -124,7 +124,7 @@ def test_a_fit_in_shares_tells_what_one_of_whole_batches_tells(tmp_path, monkeyp
             assert after[name] == pytest.approx(before[name], abs=1e-4)
 
 
-def test_tensorflow_starts_with_the_threads_of_a_share_and_is_left_alone_later():
+def test_tensorflow_starts_with_the_threads_of_a_shard():
     program = """if True:
         import os
         os.sched_getaffinity = lambda _: range(4)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-MIB = 64  # more than glibc ever takes from what was freed, unless told
+MIB = 64  # more than glibc reuses by default
 SCRIPT = f"""
 import resource, sys
 from training.runtime.malloc_tuning import tune_malloc
@@ -22,11 +22,11 @@ print(faults)
 
 
 def _new_pages(what: str) -> int:
-    """The pages that came from the system when as much was asked for as had been freed before."""
+    """Number of new pages when the freed amount is allocated again."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, what], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc here is another")
-def test_what_was_freed_is_used_again():
+def test_freed_memory_is_reused():
     assert 10 * _new_pages("keep") < _new_pages("leave")

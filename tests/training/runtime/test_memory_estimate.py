@@ -1,4 +1,4 @@
-"""The estimate beside what training steps really take, and what is refused."""
+"""The estimate compared with measured training steps, and refused batches."""
 
 import json
 import os
@@ -24,8 +24,8 @@ from training.runtime.memory_estimate import (
 )
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the peak")
-def test_the_estimate_is_within_a_factor_of_two_of_what_steps_take():
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc/self/status")
+def test_estimate_is_within_a_factor_of_two_of_the_measured_memory():
     command = [sys.executable, "-m", "tests.training.memory_worker"]
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
@@ -36,7 +36,7 @@ def test_the_estimate_is_within_a_factor_of_two_of_what_steps_take():
         assert taken / 2 < estimate < 2 * taken, found
 
 
-def test_pairs_grow_with_the_square_and_blocks_do_not():
+def test_blockwise_attention_grows_linearly():
     long = LONG_FROM * 4
     short = EncoderConfig(**SHAPE, max_length=LONG_FROM - 1)
     blocks, window = (
@@ -51,7 +51,7 @@ def test_pairs_grow_with_the_square_and_blocks_do_not():
     assert estimate_bytes([short], 10**6, 1, 8) - estimate_bytes([short], 0, 1, 8) == 24 * 10**6
 
 
-def test_what_cannot_fit_is_refused_by_its_flag_and_both_numbers():
+def test_batch_too_large_for_memory_is_refused():
     config = EncoderConfig(**SHAPE, max_length=10**6)
     one, many = (
         SimpleNamespace(rows=np.arange(rows), row_tokens=tokens) for rows, tokens in ((1, 10**6), (900, 500))
@@ -66,15 +66,15 @@ def test_what_cannot_fit_is_refused_by_its_flag_and_both_numbers():
         with pytest.raises(InputError) as refused:
             check_memory([config], 10**6, [small, plan], needed - 1)
         assert str(refused.value) == (
-            f"{flag}: expected batches that fit into the {needed - 1:,} bytes of memory that are free, got a"
-            f" batch of {batch}, which takes about {needed:,}"
+            f"{flag}: expected batches that fit into {needed - 1:,} bytes of free memory, got a"
+            f" batch of {batch}, which takes about {needed:,} bytes"
         )
     # Nobody knows, or there is nothing to say of the model.
     check_memory([config], 10**6, [one], None)
     check_memory([], 10**6, [one], 1)
 
 
-def test_what_is_free_is_less_than_the_machine_has():
+def test_available_memory_is_plausible():
     free = available_bytes()
     assert free is None or 2**20 < free < 2**50
 

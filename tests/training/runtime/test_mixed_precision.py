@@ -64,7 +64,7 @@ def is_sliced(gradient) -> bool:
 @pytest.mark.parametrize(
     ("policy", "jit_compile"), [("bfloat16", False), ("float16", True)], indirect=["policy"]
 )
-def test_a_small_set_is_learnt(policy, jit_compile):
+def test_small_set_is_overfitted(policy, jit_compile):
     model = tiny_model()
     step = make_step(
         model, jit_compile=jit_compile, loss_scale=LossScale(2.0**8) if policy == "float16" else None

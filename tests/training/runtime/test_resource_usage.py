@@ -22,7 +22,7 @@ def test_stages_add_up():
     assert found["weights"] == 7 and found["cores"] >= 1
 
 
-@pytest.mark.skipif(not STATUS.exists(), reason="the kernel tells no process's memory here")
-def test_memory_is_told_in_bytes():
+@pytest.mark.skipif(not STATUS.exists(), reason="no /proc/self/status")
+def test_peak_memory_is_in_bytes():
     (kilobytes,) = re.findall(r"VmHWM:\s*([0-9]+) kB", STATUS.read_text())
     assert peak_memory_bytes() == pytest.approx(1024 * int(kilobytes), rel=0.05)

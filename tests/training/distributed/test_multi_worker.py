@@ -11,7 +11,7 @@ from tests.changed_files import flip_bit
 from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, write_csv
 from tests.pair_rows import ranking_rows
 from tests.tagged_sentences import tagged_sentences, write_conll
-from tests.training.distributed.together import (
+from tests.training.distributed.multi_worker_runs import (
     apart,
     children_of,
     kill,
@@ -83,7 +83,7 @@ def test_two_workers_give_the_weights_of_one_process(flags, tmp_path):
         pytest.param(["--train.batch-rows=3", "--train.epochs=1"], id="fewer-rows-than-fit"),
     ],
 )
-def test_so_they_do_with(more, flags, tmp_path):
+def test_two_workers_with_options_give_the_weights_of_one_process(more, flags, tmp_path):
     # The one process never uses XLA: what XLA computes has to be the same.
     one = alone(tmp_path, *flags, *(flag for flag in more if "jit" not in flag))
     status, _, err = launch("--workers=2", "--", *flags, *more, f"--out={tmp_path / 'two'}")
@@ -95,7 +95,7 @@ def test_so_they_do_with(more, flags, tmp_path):
 
 
 @pytest.mark.slow
-def test_three_workers_of_which_some_have_no_row_of_a_batch(flags, tmp_path):
+def test_three_workers_with_batches_of_fewer_rows(flags, tmp_path):
     small = ["--train.batch-rows=5", "--train.epochs=1"]
     one = alone(tmp_path, *flags, *small)
     status, _, err = launch("--workers=3", "--", *flags, *small, f"--out={tmp_path / 'two'}")
@@ -106,14 +106,14 @@ def test_three_workers_of_which_some_have_no_row_of_a_batch(flags, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_killed_worker_costs_nothing(killed, flags, tmp_path):
+def test_job_with_a_killed_worker_is_restarted(killed, flags, tmp_path):
     one, two = alone(tmp_path, *flags, *LONG), tmp_path / "two"
     with launched("--workers=2", "--restarts=1", "--", *flags, *LONG, f"--out={two}") as process:
         wait_for_batches(two, 9)
         kill(children_of(process)[killed])
         _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    assert f"error: worker {killed} was ended by SIGKILL; the others were ended" in err
+    assert f"error: worker {killed} was killed by SIGKILL; the other workers were stopped" in err
     assert "starts all workers again, from the last checkpoint (restart 1 of 1)" in err
     assert "Traceback" not in err
     print("max |dw|", apart(one, two))
@@ -122,16 +122,16 @@ def test_a_killed_worker_costs_nothing(killed, flags, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("told", ["launcher", "chief", "other"])
-def test_a_signal_to_any_stops_all_at_the_same_batch(told, flags, tmp_path):
+@pytest.mark.parametrize("target", ["launcher", "chief", "other"])
+def test_signal_to_one_worker_stops_all_at_the_same_batch(target, flags, tmp_path):
     one, two = alone(tmp_path, *flags, *LONG), tmp_path / "two"
     with launched("--workers=2", "--restarts=1", "--", *flags, *LONG, f"--out={two}") as process:
         wait_for_batches(two, 9)
         chief, other = children_of(process)
-        kill({"launcher": process.pid, "chief": chief, "other": other}[told], signal.SIGTERM)
+        kill({"launcher": process.pid, "chief": chief, "other": other}[target], signal.SIGTERM)
         out, err = process.communicate(timeout=300)
     assert process.returncode == 130 and out == "", err
-    assert "[0] stopped by SIGTERM; the same command with --resume goes on" in err
+    assert "[0] stopped by SIGTERM; run the same command with --resume to continue" in err
     assert "[1] stopped by SIGTERM" in err and "Traceback" not in err
     status, _, err = launch("--", *flags, *LONG, f"--out={two}", "--resume")
     assert status == 0, err
@@ -142,8 +142,8 @@ def test_a_signal_to_any_stops_all_at_the_same_batch(told, flags, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_worker_that_is_left_stops_in_one_line_and_the_checkpoint_stays(killed, flags, tmp_path):
-    """No launcher ends it, and they share no folder: the checkpoint is handed over when they go on."""
+def test_remaining_worker_reports_the_lost_one_and_the_checkpoint_stays(killed, flags, tmp_path):
+    """Without a launcher and a shared folder: the checkpoint is copied when the run is resumed."""
     flags = [*flags, *LONG]
     outs = [tmp_path / f"machine{index}" / "run" for index in range(2)]
     addresses = free_addresses(2)
@@ -161,7 +161,7 @@ def test_a_worker_that_is_left_stops_in_one_line_and_the_checkpoint_stays(killed
             process.kill()
             process.communicate()
     assert left.returncode == 1 and out == ""
-    goes_on = "; the same command on all workers with --resume goes on" if killed == 1 else ""
+    goes_on = "; run the same command with --resume on all workers to continue" if killed == 1 else ""
     assert err.splitlines()[-1] == f"error: worker {killed} is gone{goes_on}"
     assert "Traceback" not in err
     ends = workers(*([*flags, f"--out={out}", "--resume"] for out in outs))
@@ -173,7 +173,7 @@ def test_a_worker_that_is_left_stops_in_one_line_and_the_checkpoint_stays(killed
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_passed_over_by_all(flags, tmp_path):
+def test_all_workers_skip_a_damaged_checkpoint(flags, tmp_path):
     """Of the right size, so that only its checksums tell."""
     one, two = alone(tmp_path, *flags, *LONG), tmp_path / "two"
     with launched("--workers=2", "--", *flags, *LONG, f"--out={two}") as process:
@@ -186,16 +186,16 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(flags, tmp_path):
     flip_bit(values)
     status, _, err = launch("--workers=2", "--", *flags, *LONG, f"--out={two}", "--resume")
     assert status == 0, err
-    assert f"{newest.name} is damaged: " in err and "; the one before it is tried" in err
+    assert f"{newest.name} is damaged: " in err and "; trying the one before it" in err
     assert apart(one, two) < 1e-5
     assert losses(two) == pytest.approx(losses(one), rel=1e-4)
 
 
 @pytest.mark.slow
-def test_what_differs_is_named_on_all(flags, tmp_path):
+def test_differences_are_reported_by_all_workers(flags, tmp_path):
     other = write_csv(tmp_path / "other.csv", news_rows(61, seed=9))
     for change, message in (
-        ("--train.seed=7", "worker 1: expected --train.seed 0 as worker 0 has, got 7"),
+        ("--train.seed=7", "worker 1: expected --train.seed 0 as on worker 0, got 7"),
         (f"--data.train={other}", "worker 1: expected the train rows of"),
         ("--data.train=missing.csv", "missing.csv"),
     ):
@@ -247,7 +247,7 @@ def test_other_tasks_give_the_weights_of_one_process(task, tmp_path):
 
 @pytest.mark.slow
 def test_dropout_trains(flags, tmp_path):
-    """With noise the weights are others than those of one process, but the workers go on together."""
+    """With dropout the weights differ from those of one process, but the workers stay synchronized."""
     noisy = [flag for flag in flags if "dropout" not in flag]
     status, _, err = launch("--workers=2", "--", *noisy, f"--out={tmp_path / 'two'}")
     assert status == 0 and "[0] epoch 2: " in err, err

@@ -7,7 +7,7 @@ ANSWERS = np.arange(15, dtype=np.float32).reshape(5, 3)
 ORDER = np.array([2, 0, 1])
 
 
-def test_labels_stand_beside_the_answers_in_the_order_of_the_labels():
+def test_targets_have_labels_and_teacher_outputs():
     targets = DistillationTargets(np.array([7, 8, 9], np.int32), ANSWERS, ORDER)
     assert targets.shape == (5, 5) and len(targets) == 5 and targets.dtype == np.float32
     assert targets[np.array([4, 1])].tolist() == [[0, 0, 14, 12, 13], [8, 1, 5, 3, 4]]
@@ -15,7 +15,7 @@ def test_labels_stand_beside_the_answers_in_the_order_of_the_labels():
     assert targets[np.array([], int)].shape == (0, 5)
 
 
-def test_rows_without_labels_are_filled_as_told():
+def test_rows_without_labels_have_the_filler():
     labels = np.array([[1, 4]], np.float32)
     targets = DistillationTargets(labels, ANSWERS[:2], ORDER, np.array([0, -1], np.float32))
     assert targets[:2].tolist() == [[1, 4, 1, 2, 0, 1], [0, -1, 0, 5, 3, 4]]
@@ -27,7 +27,7 @@ def test_rows_without_labels_are_filled_as_told():
     [np.array([0, 2, 1], np.int32), np.array([[0, 1], [1, 1], [1, 0]], np.int32)],
     ids=["one", "several"],
 )
-def test_a_batch_is_taken_apart_as_it_was_put_together(labels, axes):
+def test_batch_is_split_into_its_parts(labels, axes):
     targets = DistillationTargets(labels, ANSWERS[:3], ORDER)
     batch = targets[np.arange(3)]
     batch = np.stack([batch, batch], axis=1) if axes else batch

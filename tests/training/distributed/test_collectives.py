@@ -21,12 +21,12 @@ Additional GRPC error information from remote target /job:worker/replica:0/task:
         ("[kmha interrupt] interrupted [end]", Interrupted, "an interrupt of worker 2"),
     ],
 )  # fmt: skip
-def test_what_another_worker_reported_is_told(message, kind, words):
+def test_error_of_another_worker_is_raised(message, kind, words):
     error = reported_error(2, message)
     assert type(error) is kind and str(error) == words
 
 
-def test_a_collective_that_ended_names_who_is_gone():
+def test_failed_collective_names_the_lost_worker():
     assert str(collective_error(GONE, OF_ONE)) == "worker 2 is gone"
     reported = "by: Error reported from /job:worker/task:0: [kmha input] --x: expected y [end]"
     assert str(collective_error(reported, OF_ONE)) == "worker 0: --x: expected y"
@@ -35,7 +35,7 @@ def test_a_collective_that_ended_names_who_is_gone():
     assert str(collective_error("/job:worker/replica:0/task:0", chief)) == "worker 1 is gone"
 
 
-def test_errors_of_our_own_are_not_taken_for_others_ends():
+def test_own_errors_are_not_lost_workers():
     assert is_lost_worker_error(tf.errors.UnavailableError(None, None, "Socket closed"))
     assert is_lost_worker_error(tf.errors.InvalidArgumentError(None, None, "Collective ops is aborted by: x"))
     assert not is_lost_worker_error(tf.errors.ResourceExhaustedError(None, None, "out of memory"))

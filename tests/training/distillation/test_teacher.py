@@ -10,7 +10,7 @@ from training.io.example_store import Example, write_examples
 FACTS = {"teacher": "a", "rows": "b"}
 
 
-def asked(folder, bundle, rows):
+def tokenized(folder, bundle, rows):
     """Batches of rows in another order than they were written in."""
     ordered = bundle.tagger is not None
     examples = write_examples(
@@ -25,7 +25,7 @@ def asked(folder, bundle, rows):
 
 
 @pytest.mark.parametrize("kind", ["one", "several", "pairs", "classes"])
-def test_answers_are_what_the_bundle_gives(tmp_path, kind):
+def test_predictions_are_those_of_the_bundle(tmp_path, kind):
     bundle = {
         "one": make_bundle,
         "several": lambda: make_bundle(SEVERAL, multi_label=True),
@@ -35,7 +35,7 @@ def test_answers_are_what_the_bundle_gives(tmp_path, kind):
     rows = [(text,) for text in TEXTS]
     if bundle.preprocessor.num_texts == 2:
         rows = [(text, TEXTS[index - 1]) for index, text in enumerate(TEXTS)]
-    source = asked(tmp_path, bundle, rows)
+    source = tokenized(tmp_path, bundle, rows)
     assert count_predictions(source) == len(rows)
     write_predictions(bundle.model, source, tmp_path / "a.npy")
     answers = np.load(tmp_path / "a.npy")
@@ -43,21 +43,23 @@ def test_answers_are_what_the_bundle_gives(tmp_path, kind):
     np.testing.assert_allclose(bundle.model.probabilities(answers), bundle.probabilities(given), atol=1e-5)
 
 
-def test_answers_to_sentences_are_scores_of_words(tmp_path):
+def test_predictions_for_sentences_are_scores_of_words(tmp_path):
     bundle = make_tagger_bundle(characters=True)
     sentences = [sentence.split() for sentence in SENTENCES]
-    source = asked(tmp_path, bundle, [("\n".join(words),) for words in sentences])
+    source = tokenized(tmp_path, bundle, [("\n".join(words),) for words in sentences])
     write_predictions(bundle.model, source, tmp_path / "a.npy")
     answers = np.load(tmp_path / "a.npy")
     assert len(answers) == sum(map(len, sentences)) == count_predictions(source)
     np.testing.assert_allclose(answers, bundle.tagger.scores(sentences[::-1]), atol=1e-4)
 
 
-def test_speed_is_told(tmp_path, capsys):
+def test_speed_is_logged(tmp_path, capsys):
     bundle = make_bundle()
-    write_predictions(bundle.model, asked(tmp_path, bundle, [(text,) for text in TEXTS]), tmp_path / "a.npy")
+    write_predictions(
+        bundle.model, tokenized(tmp_path, bundle, [(text,) for text in TEXTS]), tmp_path / "a.npy"
+    )
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"teacher: {len(TEXTS)} rows answered in ") and line.endswith(" tokens/s)")
+    assert line.startswith(f"teacher: {len(TEXTS)} rows predicted in ") and line.endswith(" tokens/s")
 
 
 class Writer:
@@ -70,16 +72,16 @@ class Writer:
             np.save(file, np.full((2, 3), self.value, np.float32))
 
 
-def test_the_same_facts_find_the_same_answers(tmp_path, capsys):
+def test_same_key_finds_cached_predictions(tmp_path, capsys):
     writer = Writer()
     folder = tmp_path / "new" / "cache"
     for _ in range(2):
         assert cached_predictions(folder, FACTS, (2, 3), writer).tolist() == [[1] * 3] * 2
     assert writer.calls == 1 and len(list(folder.iterdir())) == 1
-    assert "answers to 2 rows found in" in capsys.readouterr().err
+    assert "predictions for 2 rows found in" in capsys.readouterr().err
 
 
-def test_other_facts_are_asked_again(tmp_path):
+def test_different_key_computes_new_predictions(tmp_path):
     cached_predictions(tmp_path, FACTS, (2, 3), Writer())
     for facts in ({**FACTS, "teacher": "c"}, {**FACTS, "rows": "c"}):
         writer = Writer(2.0)
@@ -88,7 +90,7 @@ def test_other_facts_are_asked_again(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"no table", None], ids=["empty", "other", "cut short"])
-def test_a_damaged_file_is_written_anew(tmp_path, content):
+def test_damaged_cache_file_is_replaced(tmp_path, content):
     cached_predictions(tmp_path, FACTS, (2, 3), Writer())
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-4] if content is None else content)
@@ -96,7 +98,7 @@ def test_a_damaged_file_is_written_anew(tmp_path, content):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_teacher_that_is_stopped_leaves_nothing(tmp_path):
+def test_interrupted_prediction_leaves_no_file(tmp_path):
     def stopped(path):
         path.write_bytes(b"half")
         raise KeyboardInterrupt

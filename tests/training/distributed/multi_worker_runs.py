@@ -110,7 +110,7 @@ def workers(*flags_of_each: Sequence[object]) -> list[tuple[int, str, str]]:
 
 
 def children_of(process: subprocess.Popen) -> list[int]:
-    """Process ids of the workers of a launcher, the chief's first."""
+    """Process ids of the workers of a launcher, the chief worker's first."""
     path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     return sorted(int(word) for word in path.read_text().split())
 
