@@ -51,7 +51,7 @@ def test_worker_indices_start_at_the_chief_worker():
         (config({"chief": ["a:1", "b:2"]}, {"type": "chief", "index": 0}), "expected one chief, got 2"),
         (config(task={"type": "evaluator", "index": 0}), "expected the task type worker or chief, got 'evaluator'"),
         (config(task={"type": "ps", "index": 0}), "expected the task type worker or chief, got 'ps'"),
-        (config(task={"type": "chief", "index": 0}), "expected a task of the cluster, got 'chief'"),
+        (config(task={"type": "chief", "index": 0}), "expected a task type of the cluster, got 'chief'"),
         (config(task={"type": "worker", "index": 2}), "expected the index of a worker from 0 to 1, got 2"),
         (config(task={"type": "worker", "index": -1}), "expected the index of a worker from 0 to 1, got -1"),
         (config(task={"type": "worker"}), "expected the index of a worker from 0 to 1, got None"),
@@ -113,7 +113,7 @@ def test_different_addresses_are_refused_on_both_sides():
     addresses = tuple(free_addresses(2))
     ends = meetings([Cluster(addresses, 0), Cluster((*addresses, "other:1"), 1)], [0, 0])
     assert all(isinstance(end, InputError) for end in ends)
-    assert all("given others to worker 1 than to worker 0" in str(end) for end in ends)
+    assert all("got others on worker 1 than on worker 0" in str(end) for end in ends)
 
 
 def test_other_connections_and_restarted_workers_are_handled():
