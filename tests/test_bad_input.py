@@ -88,7 +88,7 @@ def test_rows_that_cannot_be_learnt_from(folder, case):
         (["--resume", "--out", "runs/a"], "--resume: expected an interrupted run in"),
         (["--out", "good.csv"], "--out good.csv: expected a new folder, got a file"),
         (["--out", "good.csv/run"], "--out good.csv/run: cannot write there, Not a directory"),
-        (["--out", "."], "--out .: expected a new folder, got a folder that holds something else"),
+        (["--out", "."], "--out .: expected a new folder, got a folder with files that are not a run"),
         (["--out", "x" * 300], f"--out {'x' * 300}: cannot write there, File name too long"),
     ],
 )  # fmt: skip
@@ -136,7 +136,7 @@ def test_a_folder_that_holds_something_else_is_never_replaced(folder, flags):
     (folder / "thesis").mkdir()
     (folder / "thesis" / "chapter1.txt").touch()
     message = refused(folder, fit, "--data.train", "good.csv", "--out", "thesis", *flags)
-    assert message == "--out thesis: expected a new folder, got a folder that holds something else than a run"
+    assert message == "--out thesis: expected a new folder, got a folder with files that are not a run"
 
 
 def test_a_folder_that_holds_another_run(folder, news_run):
