@@ -1,1 +1,1 @@
-"""Training a small model on the predictions of a large one."""
+"""Distillation: training a student with the outputs of a teacher."""

@@ -68,7 +68,7 @@ class DistillationTargets:
         return result
 
     def parts(self, targets) -> tuple[Any, Any, Any]:
-        """Splits a batch [B, …, L + 1 + C] into the task's targets, 0 or 1 [B, …], and the teacher's outputs [B, …, C]."""
+        """Splits a batch [B, …, L + 1 + C] into targets of the task, 0 or 1 [B, …], and teacher outputs [B, …, C]."""
         width = self._width
         labels = targets[..., 0] if self._is_flat else targets[..., :width]
         return (

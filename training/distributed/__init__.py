@@ -1,1 +1,1 @@
-"""Training with several workers: TF_CONFIG, collectives, coordinator, local launcher."""
+"""Training with several workers: TF_CONFIG, collectives, coordination and local processes."""

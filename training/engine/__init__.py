@@ -1,1 +1,1 @@
-"""The training loop, its step, optimizer and callbacks."""
+"""The training loop, the training step, the optimizer and the callbacks."""

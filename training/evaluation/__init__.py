@@ -1,1 +1,1 @@
-"""Evaluation of trained models: scores, calibration, abstention, reliability."""
+"""Evaluation of models and bundles: scores, calibration, abstention, reliability."""

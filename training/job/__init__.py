@@ -1,1 +1,1 @@
-"""One training run, from configuration to run folder."""
+"""The pipeline of one training run, from settings to run folder."""

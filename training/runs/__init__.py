@@ -1,1 +1,1 @@
-"""The run folder and its checkpoints."""
+"""The run folder, its checkpoints, and the context that the steps of a run share."""

@@ -1,1 +1,1 @@
-"""Use of processors and memory: CPU sharding, mixed precision, resource usage."""
+"""The process that trains: CPU shards, mixed precision, memory, resource usage."""

@@ -26,7 +26,7 @@ class Cost:
             self._seconds[stage] = self._seconds.get(stage, 0.0) + time.monotonic() - started
 
     def values(self, weights: int) -> dict[str, Any]:
-        """The JSON values: seconds by stage, peak memory of the process and of its GPUs in bytes, cores, and weights."""
+        """As JSON values: seconds by stage, peak memory of the process and its GPUs in bytes, cores, and weights."""
         return {
             "seconds": {stage: round(seconds, 1) for stage, seconds in self._seconds.items()},
             "peak_memory_bytes": peak_memory_bytes(),
