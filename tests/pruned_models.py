@@ -1,4 +1,4 @@
-"""Bundles of every kind with blocks to prune, and what stays of them; and one whose blocks differ already."""
+"""Bundles of every kind to prune, selections of their parts, and bundles with blocks of different sizes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ KINDS: dict[str, Callable[[], Any]] = {
 
 
 def features_of(bundle) -> dict[str, Any]:
-    """What the model reads of two rows."""
+    """The features of two rows."""
     if bundle.task == MATCH:
         columns = zip(*PAIRS[:2], strict=True)
         return bundle.preprocessor.pad(bundle.preprocessor.encode(*map(list, columns)))
@@ -54,15 +54,15 @@ def some_kept(model, seed: int = 0) -> tuple[list, list]:
     """Of each block of each group the heads and the feed-forward rows that stay, at random."""
     rng = np.random.default_rng(seed)
 
-    def drawn(count: int, keep: int) -> np.ndarray:
+    def draw(count: int, keep: int) -> np.ndarray:
         return np.sort(rng.choice(count, keep, replace=False))
 
     heads, rows = [], []
     for number, group in enumerate(prunable_groups(model)):
         counts = (1 + number % group.blocks[0].heads, 5 + number)
         counts = (min(counts[0], group.blocks[0].heads), counts[1])
-        heads.append([drawn(block.heads, counts[0]) for block in group.blocks])
-        rows.append([drawn(block.rows, counts[1]) for block in group.blocks])
+        heads.append([draw(block.heads, counts[0]) for block in group.blocks])
+        rows.append([draw(block.rows, counts[1]) for block in group.blocks])
     return heads, rows
 
 

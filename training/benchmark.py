@@ -1,8 +1,8 @@
 """python -m training.benchmark [--data FILE] [--pretrained minilm] [--torch-python PYTHON] [--out FILE.json]
 
-Measures how fast models learn: kmha's training step beside keras_hub's `fit` and Hugging Face's BERT in PyTorch, in
-turns on the same rows, in real tokens a second (what padding computes does not count). A table on stderr, JSON on
-stdout; docs/how-to/speed.md tells how.
+Measures training speed: kmha's training step compared with KerasHub's `fit` and Hugging Face's BERT in PyTorch, in
+turns on the same rows, in real tokens per second (without padding). A table on stderr, JSON on stdout. See
+docs/how-to/speed.md.
 """  # noqa: D415
 
 import contextlib
@@ -22,33 +22,41 @@ from training.cli.parser import FAILED, parse, run
 from training.cli.text_table import format_table
 from training.io.atomic_write import write_result
 from training.io.json_subprocess import Crashed
-from training.speed.prepare import Peer, Precision, lacks, make_work, read_rows
-from training.speed.rounds import KMHA, Learner, play, report, start, start_matmuls, start_profile
-from training.speed.table import cells, op_cells
+from training.speed.prepare import Peer, Precision, make_workload, missing_package, read_rows
+from training.speed.rounds import (
+    KMHA,
+    Trainer,
+    run_rounds,
+    start_matmul_benchmark,
+    start_profiler,
+    start_trainer,
+    summarize,
+)
+from training.speed.table import operation_cells, result_cells
 
 logger = logging.getLogger("kmha")
 
 
 @dataclass(frozen=True)
 class BenchmarkConfig:
-    """Measures how fast models learn, kmha's beside those of others."""
+    """Measures the training speed of kmha, KerasHub and PyTorch."""
 
     data: Path | None = None
-    """Rows to learn from: .csv, .tsv or .jsonl, also .gz; default: the sample of reviews (extra: samples)."""
+    """Training rows: .csv, .tsv or .jsonl, also .gz; default: the sample reviews (extra: samples)."""
     text_column: str = "text"
     """Column of the text."""
     label_column: str = "label"
     """Column of the label."""
     rows: Count = 20_000
-    """Rows at most, drawn by the seed."""
+    """Most rows to draw."""
     peers: tuple[Peer, ...] = ("keras_hub", "torch")
-    """Who takes turns with kmha (extra: pretrained for keras_hub); who is not installed is left out."""
+    """Libraries to compare with kmha (extra: pretrained for keras_hub); missing ones are left out."""
     torch_python: Path | None = None
-    """Python of an environment that has torch and transformers; default: this one."""
+    """Python of an environment with torch and transformers; default: this one."""
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
-    """Number formats, each a model of its own."""
+    """Number formats; each is a separate model."""
     pretrained: str = ""
-    """Go on with a published BERT: minilm (extra: minilm) or a folder of Hugging Face's; empty: new weights."""
+    """Fine-tune a pretrained BERT: minilm (extra: minilm) or a Hugging Face folder; empty: new weights."""
     hidden_dim: Count = 256
     """Size of every token's vector."""
     num_layers: Count = 4
@@ -62,13 +70,13 @@ class BenchmarkConfig:
     batch_rows: Count = 32
     """Rows of a batch."""
     rounds: Count = 7
-    """Turns of each."""
+    """Number of rounds."""
     steps: Count = 20
-    """Training steps of a turn."""
+    """Training steps in each turn."""
     profile: bool = False
-    """Also say which kinds of operations kmha's steps and answers spend their time in."""
+    """Also measure the time of kmha's training and inference by kind of operation."""
     seed: Annotated[int, Range(at_least=0)] = 0
-    """Of the rows and their order."""
+    """Seed of the rows and their order."""
     out: Path | None = None
     """Write the JSON object to this file too."""
 
@@ -83,43 +91,45 @@ def _benchmark(config: BenchmarkConfig) -> int:
         raise InputError(
             f"--num-heads: expected a divisor of --hidden-dim {config.hidden_dim}, got {config.num_heads}"
         )
-    learners = _learners(config)
+    trainers = _trainers(config)
     rows = read_rows(config.data, config.text_column, config.label_column, config.rows, config.seed)
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         sizes = {
             name: getattr(config, name)
             for name in ("hidden_dim", "num_layers", "num_heads", "intermediate_dim")
         }
-        work = make_work(rows, sizes, config.pretrained, config.max_length, config.batch_rows, Path(scratch))
-        path = Path(scratch) / "work.json"
-        work.write(path)
+        workload = make_workload(
+            rows, sizes, config.pretrained, config.max_length, config.batch_rows, Path(scratch)
+        )
+        path = Path(scratch) / "workload.json"
+        workload.write(path)
         try:
-            turns, rates = _played(config, learners, path, work.sizes)
+            measurements, speeds = _run(config, trainers, path, workload.sizes)
             profiles = _profiles(config, path)
         except Crashed as error:
             logger.info(f"error: {error}")
             return FAILED
-    found = report(turns, rates)
-    for line in format_table(cells(found)):
+    results = summarize(measurements, speeds)
+    for line in format_table(result_cells(results)):
         logger.info(line)
     for precision, times in profiles.items():
         logger.info(f"processor time of kmha in {precision}:")
-        for line in format_table(op_cells(times)):
+        for line in format_table(operation_cells(times)):
             logger.info(line)
-    failures = [each for each in found if "failed" in each]
+    failures = [each for each in results if "failed" in each]
     for each in failures:
         logger.info(f"error: {each['learner']} {each['precision']}: {each['failed']}")
     result = {
         "data": "sample reviews" if config.data is None else str(config.data),
         "rows": len(rows.texts),
         "model": config.pretrained or "new weights",
-        "sizes": work.sizes,
+        "sizes": workload.sizes,
         "max_length": config.max_length,
         "batch_rows": config.batch_rows,
         "rounds": config.rounds,
         "steps": config.steps,
-        "matmul_gflops": {name: round(statistics.median(values) / 1e9) for name, values in rates.items()},
-        "learners": found,
+        "matmul_gflops": {name: round(statistics.median(values) / 1e9) for name, values in speeds.items()},
+        "learners": results,
         **({"op_seconds": profiles} if profiles else {}),
     }
     if config.out is not None:
@@ -128,40 +138,42 @@ def _benchmark(config: BenchmarkConfig) -> int:
     return FAILED if failures else 0
 
 
-def _learners(config: BenchmarkConfig) -> list[Learner]:
-    """Who takes turns; says who is left out."""
+def _trainers(config: BenchmarkConfig) -> list[Trainer]:
+    """The trainers; logs which peers are left out."""
     names = [KMHA]
     for peer in dict.fromkeys(config.peers):
         python = config.torch_python if peer == "torch" else None
         if python is not None and not python.exists():
-            raise InputError(f"--torch-python: expected a Python, {python} does not exist")
-        package = lacks(peer, python)
+            raise InputError(f"--torch-python: expected a Python, got {python}, which does not exist")
+        package = missing_package(peer, python)
         if package is None:
             names.append(peer)
         else:
             logger.info(f"left out: {peer}, the package {package} is not installed")
-    return [Learner(name, precision) for name in names for precision in dict.fromkeys(config.precisions)]
+    return [Trainer(name, precision) for name in names for precision in dict.fromkeys(config.precisions)]
 
 
-def _played(config: BenchmarkConfig, learners: Sequence[Learner], work: Path, sizes: dict[str, int]):
-    """What `play` gives, of processes that end with it."""
+def _run(config: BenchmarkConfig, trainers: Sequence[Trainer], workload: Path, sizes: dict[str, int]):
+    """Starts the processes, runs the rounds, and ends the processes."""
     with contextlib.ExitStack() as stack:
-        players, matmuls = {}, {}
-        for learner in learners:
-            python = config.torch_python if learner.name == "torch" else None
-            players[learner] = stack.enter_context(start(learner, work, str(python or sys.executable)))
+        workers, matmuls = {}, {}
+        for trainer in trainers:
+            python = config.torch_python if trainer.name == "torch" else None
+            workers[trainer] = stack.enter_context(
+                start_trainer(trainer, workload, str(python or sys.executable))
+            )
         for precision in dict.fromkeys(config.precisions):
-            matmuls[precision] = stack.enter_context(start_matmuls(precision))
-        for process in (*players.values(), *matmuls.values()):
+            matmuls[precision] = stack.enter_context(start_matmul_benchmark(precision))
+        for process in (*workers.values(), *matmuls.values()):
             process.listen()
-        return play(players, matmuls, sizes, config.rounds, config.steps, logger.info)
+        return run_rounds(workers, matmuls, sizes, config.rounds, config.steps, logger.info)
 
 
-def _profiles(config: BenchmarkConfig, work: Path) -> dict[str, dict]:
-    """Seconds by kind of operation, of training and of inference, by number format."""
+def _profiles(config: BenchmarkConfig, workload: Path) -> dict[str, dict]:
+    """Seconds of training and inference by kind of operation, for each number format."""
     profiles = {}
     for precision in dict.fromkeys(config.precisions) if config.profile else ():
-        with start_profile(work, precision) as process:
+        with start_profiler(workload, precision) as process:
             profiles[precision] = process.listen()
     return profiles
 

@@ -1,9 +1,9 @@
 """python -m training.compare --data.train FILE --data.test FILE [--runs RUN …] [--out FOLDER]
 
-Trains attention, with several heads, with one, without positions, and beside it a CNN, a BiLSTM and an average of
-vectors, on the same rows with the same budget and as many weights; then judges them and a linear model, and any runs
-given, on the same test rows and times their answers. A table on stderr, JSON on stdout; with --out also a picture.
-docs/how-to/compare.md tells more.
+Trains attention with several heads, with one head and without positions, a CNN, a BiLSTM and a mean of vectors on the
+same rows, with the same budget and number of weights. Evaluates them, a linear model and existing runs on the same test
+rows, and measures their latency. A table on stderr, JSON on stdout; with --out also a figure.
+See docs/how-to/compare.md.
 """  # noqa: D415
 
 import contextlib
@@ -23,7 +23,14 @@ from training.cli.exceptions import Interrupted, TrainingDiverged
 from training.cli.parser import FAILED, INTERRUPTED, parse, run
 from training.cli.text_table import format_table
 from training.comparison.candidates import ATTENTION, HEADS, NAMES, Name
-from training.comparison.folder import FIGURES, PICTURE, TABLE, Workplace, check_place, opened
+from training.comparison.folder import (
+    FIGURES,
+    PICTURE,
+    TABLE,
+    ComparisonFolder,
+    check_out_folder,
+    open_folder,
+)
 from training.config.config import (
     DataSection,
     EncoderSection,
@@ -49,20 +56,19 @@ class CompareConfig:
     """Compares attention with other networks and a linear model on the same rows; JSON on stdout."""
 
     candidates: tuple[Name, ...] = NAMES
-    """Who is compared."""
+    """Models to compare."""
     runs: tuple[Path, ...] = ()
-    """Run folders that are judged and timed beside them."""
+    """Existing runs to evaluate and time too."""
     rates: tuple[float, ...] = (0.001, 0.003)
-    """Learning rates; each network is trained once with each, validation rows choose. More can be tried later."""
+    """Learning rates; each network is trained with each, validation rows select one. More can be added later."""
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
-    """Tokens of the texts whose answers are timed."""
+    """Text lengths in tokens at which the latency is measured."""
     rounds: Annotated[int, Range(at_least=1)] = 15
-    """Rounds of timing."""
+    """Rounds of the latency measurement."""
     out: Path | None = None
-    """Folder for the table, the figures and the picture (extra: report); keeps what is finished: the same command
-    goes on after a stop."""
+    """Folder for results, table and figure (extra: report); the same command resumes an interrupted comparison."""
     overwrite: bool = False
-    """Begin anew where a comparison stands."""
+    """Replace an existing comparison."""
     data: DataSection = field(default_factory=DataSection)
     text: TextSection = field(default_factory=TextSection)
     encoder: EncoderSection = field(default_factory=lambda: EncoderSection(ngram_buckets=0))
@@ -71,7 +77,7 @@ class CompareConfig:
     train: TrainSection = field(default_factory=TrainSection)
 
     def fit_config(self) -> ResolvedConfig:
-        """The settings that every training shares."""
+        """The settings of every training."""
         sections = {
             name: getattr(self, name)
             for name in ("data", "text", "encoder", "classify", "optimizer", "train")
@@ -91,16 +97,18 @@ def _compare(config: CompareConfig) -> int:
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch, contextlib.ExitStack() as stack:
         data = load_data(fit, make_task("classify", fit.classify), Path(scratch))
         _check_data(data)
-        place = Workplace(Path(scratch) / "comparison")
+        folder = ComparisonFolder(Path(scratch) / "comparison")
         if config.out is not None:
-            place = stack.enter_context(opened(config.out, _kept(fit, data), config.overwrite))
+            folder = stack.enter_context(
+                open_folder(config.out, _fixed_settings(fit, data), config.overwrite)
+            )
         for line in describe(data):
             logger.info(line)
         try:
-            comparison = _compared(config, fit, data, place, Path(scratch))
+            comparison = _run(config, fit, data, folder, Path(scratch))
         except (Interrupted, KeyboardInterrupt) as stop:
-            goes_on = "; the same command goes on" if config.out is not None else ""
-            logger.info(f"stopped by {str(stop) or 'an interrupt'}{goes_on}")
+            hint = "; the same command resumes the comparison" if config.out is not None else ""
+            logger.info(f"stopped by {str(stop) or 'an interrupt'}{hint}")
             return INTERRUPTED
         except TrainingDiverged as error:
             logger.info(f"error: training diverged, {error}; lower --rates")
@@ -110,114 +118,114 @@ def _compare(config: CompareConfig) -> int:
     return 0
 
 
-def _kept(fit: ResolvedConfig, data: Data) -> dict:
-    """The settings that all trainings share; files by what is in them, wherever they stand."""
-    kept = {name: value for name, value in settings(fit).items() if name not in ("out", *START_FLAGS)}
+def _fixed_settings(fit: ResolvedConfig, data: Data) -> dict:
+    """The settings that all results depend on; files by their hashes."""
+    fixed = {name: value for name, value in settings(fit).items() if name not in ("out", *START_FLAGS)}
     files = {part: origin["sha256"] or origin["name"] for part, origin in data.origins.items()}
-    return {**kept, "data": kept["data"] | files}
+    return {**fixed, "data": fixed["data"] | files}
 
 
-def _compared(
-    config: CompareConfig, fit: ResolvedConfig, data: Data, place: Workplace, scratch: Path
+def _run(
+    config: CompareConfig, fit: ResolvedConfig, data: Data, folder: ComparisonFolder, scratch: Path
 ) -> dict:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from training.comparison.run import Wanted, compare
+    from training.comparison.run import ComparisonPlan, compare
 
-    # In the order of the help, whatever order they were asked for in; each once.
-    asked = [name for name in NAMES if name in config.candidates]
+    # In the order of --help, without repetitions.
+    candidates = [name for name in NAMES if name in config.candidates]
     return compare(
-        Wanted(asked, config.runs, config.rates, sorted(set(config.lengths)), config.rounds),
+        ComparisonPlan(candidates, config.runs, config.rates, sorted(set(config.lengths)), config.rounds),
         fit,
         data,
-        place,
+        folder,
         scratch,
     )
 
 
 def _show(comparison: dict, out: Path | None) -> None:
-    from training.comparison.figure import as_markdown, cells, notes
+    from training.comparison.figure import comparison_cells, markdown_table, notes
 
-    rows = cells(comparison)
+    rows = comparison_cells(comparison)
     for line in (*format_table(rows), *notes(comparison)):
         logger.info(line)
     if out is None:
         return
-    from training.comparison.figure import draw
+    from training.comparison.figure import write_comparison_figure
     from training.io.atomic_write import atomic_write
 
-    told = "".join(f"- {line}\n" for line in notes(comparison))
+    listed = "".join(f"- {line}\n" for line in notes(comparison))
     written = {FIGURES: json.dumps(comparison, ensure_ascii=False, indent=2) + "\n"}
-    written[TABLE] = f"{as_markdown(rows)}\n{told}"
+    written[TABLE] = f"{markdown_table(rows)}\n{listed}"
     for name, text in written.items():
-        with atomic_write(out / name, overwrite=True, flag="--out") as beside:
-            beside.write_text(text, "utf-8")
-    draw(out / PICTURE, comparison)
+        with atomic_write(out / name, overwrite=True, flag="--out") as partial:
+            partial.write_text(text, "utf-8")
+    write_comparison_figure(out / PICTURE, comparison)
     logger.info(f"written to {out}")
 
 
 def _check(config: CompareConfig) -> None:
-    """Refuses what can be refused before any row is read."""
+    """Checks the flags before any row is read."""
     if not config.candidates and not config.runs:
         raise InputError("--candidates: expected one or more, or --runs, got none")
-    # Trainings are kept by their rate as it is shown.
+    # Results are saved under the formatted learning rate.
     shown = {f"{rate:g}" for rate in config.rates}
     if not config.rates or len(shown) < len(config.rates) or not all(0 < rate < 1 for rate in config.rates):
-        given = " ".join(map(str, config.rates)) or "none"
-        raise InputError(f"--rates: expected different numbers above 0 and below 1, got {given}")
+        rates = " ".join(map(str, config.rates)) or "none"
+        raise InputError(f"--rates: expected different numbers above 0 and below 1, got {rates}")
     if not config.lengths or min(config.lengths) < 3:
         raise InputError(
             f"--lengths: expected numbers of at least 3, got {' '.join(map(str, config.lengths)) or 'none'}"
         )
-    for flag, given in (
+    for flag, value in (
         ("encoder.pretrained", config.encoder.pretrained),
         ("encoder.vectors", config.encoder.vectors),
         ("optimizer.learning-rate", config.optimizer.learning_rate),
     ):
-        if given:
-            expected = "--rates in its place" if "rate" in flag else "none, all candidates start from nothing"
-            raise InputError(f"--{flag}: expected {expected}, got {given}")
+        if value:
+            expected = (
+                "--rates instead" if "rate" in flag else "none, all candidates are trained from scratch"
+            )
+            raise InputError(f"--{flag}: expected {expected}, got {value}")
     if config.classify.window:
         raise InputError(
-            f"--classify.window: expected 0, all candidates read texts whole, got {config.classify.window}"
+            f"--classify.window: expected 0, the candidates read whole texts, got {config.classify.window}"
         )
     if config.classify.multi_label:
         raise InputError("--classify.multi-label: expected rows of one label each, got True")
     if config.encoder.num_heads == 1 and HEADS in config.candidates and "one-head" in config.candidates:
-        raise InputError("--encoder.num-heads: expected 2 or more beside --candidates one-head, got 1")
+        raise InputError("--encoder.num-heads: expected 2 or more with --candidates one-head, got 1")
     attention = [name for name in ATTENTION if name in config.candidates]
     if config.encoder.num_layers == 0 and attention:
-        raise InputError(
-            f"--encoder.num-layers: expected 1 or more beside --candidates {attention[0]}, got 0"
-        )
+        raise InputError(f"--encoder.num-layers: expected 1 or more with --candidates {attention[0]}, got 0")
     if config.runs:
         _check_runs(config.runs)
     if config.out is not None:
-        from training.comparison.figure import check_matplotlib
+        from training.reporting.matplotlib_style import check_matplotlib
 
-        check_place(config.out)
+        check_out_folder(config.out)
         check_matplotlib()
 
 
 def _check_runs(runs: tuple[Path, ...]) -> None:
-    """Refuses what is no run of a classifier with one label a row."""
+    """Checks that the runs are classifiers of one label per row."""
     for path in runs:
         manifest = read_manifest(path)
         if manifest["task"] != CLASSIFY or manifest["multi_label"]:
             several = manifest["task"] == CLASSIFY
             kind = "one of several labels" if several else MODEL_NAMES[manifest["task"]]
-            raise InputError(f"--runs {path}: expected a classifier of one label a row, got {kind}")
+            raise InputError(f"--runs {path}: expected a classifier of one label per row, got {kind}")
 
 
 def _check_data(data: Data) -> None:
     if data.task.several_labels:
         raise InputError(
-            f"--data.label-column: expected one label a row, got {data.columns.label}, which may hold several"
+            f"--data.label-column: expected one label per row, got {data.columns.label}, which may have several"
         )
     if data.test is None:
         raise InputError(
-            "--data.test: expected test rows (validation rows choose the epoch and the rate), got none"
+            "--data.test: expected test rows (validation rows select the epoch and the learning rate), got none"
         )
 
 

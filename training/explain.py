@@ -91,8 +91,8 @@ def _check(config: ExplainConfig, task: str) -> None:
             f"--word: expected a text for a tagger, got {'--data' if task == TAG else MODEL_NAMES[task]}"
         )
     if config.data is not None:
-        for given, flag in ((config.text, "TEXT"), (config.out, "--out"), (config.label, "--label")):
-            if given:
+        for value, flag in ((config.text, "TEXT"), (config.out, "--out"), (config.label, "--label")):
+            if value:
                 raise InputError(f"{flag}: expected no text, page or label together with --data, got one")
         file_source(config.data)
         return
@@ -122,15 +122,7 @@ def _one(config: ExplainConfig, model: Any) -> dict[str, Any]:
 def report_explanation(
     explanation: Any, out: Path | None, draws: int, seed: int, subtitle: str
 ) -> dict[str, Any]:
-    """Writes the page of an explanation, logs a summary, and returns JSON values for stdout.
-
-    Args:
-        explanation: Of one row.
-        out: Path of the page; None writes none.
-        draws: Number of random draws in the deletion test.
-        seed: Of the draws.
-        subtitle: Line above the prediction.
-    """
+    """Writes the page of an explanation, logs a summary, and returns JSON values for stdout."""
     from training.explanation.deletion_test import deletion_test, word_scores
     from training.explanation.page import CAUTION, page, summarize
 

@@ -1,8 +1,8 @@
 """python -m training.heads RUN --data FILE [--prune 0.3 --out RUN]
 
-Tells what each attention head of a run is worth, by the gradient of a gate on it and by leaving it out, and where it
-looks: a table on stderr, one JSON object on stdout. With --prune a smaller run is written without the weakest heads and
-feed-forward rows, trained on for a short while. docs/how-to/heads.md tells more.
+Measures the importance of each attention head of a run, by the gradient of a gate on it and by leaving it out, and
+the entropy and distance of its attention: tables on stderr, one JSON object on stdout. With --prune, writes a smaller
+run without the least important heads and feed-forward rows, fine-tuned for a few epochs. See docs/how-to/heads.md.
 """  # noqa: D415
 
 import json
@@ -30,30 +30,30 @@ logger = logging.getLogger("kmha")
 
 @dataclass(frozen=True, kw_only=True)
 class HeadsConfig(ColumnFlags):
-    """Tells what the heads of a run are worth, and writes a smaller run without the weakest; JSON on stdout."""
+    """Measures the importance of attention heads, and prunes them; prints JSON on stdout."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote: a classifier, a matcher or a tagger."""
     data: Path
-    """Rows that the run was not trained on, best its validation rows: .csv, .tsv, .jsonl, .conll, also .gz."""
+    """Rows that the run was not trained on, such as its validation rows: .csv, .tsv, .jsonl, .conll, also .gz."""
     rows: Annotated[int, Range(at_least=0)] = 2000
-    """Rows of --data, drawn at random, on which heads are measured; 0: all."""
+    """Number of random rows of --data on which heads are measured; 0: all."""
     seed: Annotated[int, Range(at_least=0)] = 0
-    """Draws them."""
+    """Seed of the random rows."""
     picture: Path | None = None
-    """Picture to write, .png, .svg or .pdf; one that stands there is replaced (extra: report)."""
+    """Figure to write, .png, .svg or .pdf; an existing file is replaced (extra: report)."""
     prune: Annotated[float | None, Range(above=0, below=1)] = None
-    """Share of all heads, and of all feed-forward rows, to remove; each block keeps one of either."""
+    """Share of all heads, and of all feed-forward rows, to remove; each block keeps at least one of both."""
     out: Path | None = None
     """Folder of the pruned run."""
     overwrite: bool = False
-    """Replace a run that stands there."""
+    """Replace an existing run."""
     train: Path | None = None
-    """Rows to train the pruned model on; None: those that the run was trained on, as its config.toml says."""
+    """Rows for fine-tuning; None: the training rows of the run, from its config.toml."""
     epochs: Count = 1
-    """Passes over them."""
+    """Epochs of fine-tuning."""
     learning_rate: Positive = 3e-4
-    """The highest rate in them."""
+    """Peak learning rate of fine-tuning."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,21 +65,22 @@ def _heads(config: HeadsConfig) -> int:
     _check(config)
     try:
         if config.prune is None or config.out is None:
-            told = _told(config)
+            with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
+                result = _values(config, _measurement(config, Path(scratch)))
         else:
-            told = _pruned(config, config.prune, config.out)
+            result = _prune(config, config.prune, config.out)
     except Interrupted as stop:
         logger.info(f"stopped by {stop}")
         return INTERRUPTED
     except TrainingDiverged as error:
         logger.info(f"error: training diverged, {error}; lower --learning-rate")
         return FAILED
-    print(json.dumps(told, ensure_ascii=False))
+    print(json.dumps(result, ensure_ascii=False))
     return 0
 
 
 def _check(config: HeadsConfig) -> None:
-    """Refuses what can be refused before TensorFlow loads."""
+    """Checks the flags before TensorFlow is imported."""
     task = read_manifest(config.run)["task"]
     if task == MASKED_LM:
         raise InputError(
@@ -90,38 +91,33 @@ def _check(config: HeadsConfig) -> None:
     if config.train is not None:
         file_source(config.train)
     if config.prune is not None and config.out is None:
-        raise InputError("--out: expected a folder for the pruned run beside --prune, got none")
+        raise InputError("--out: expected a folder for the pruned run, got none")
     if config.out is not None and config.out.resolve() == config.run.resolve():
-        raise InputError(f"--out {config.out}: expected a folder beside the run, got the run itself")
+        raise InputError(f"--out {config.out}: expected another folder than the run, got the run itself")
     if config.prune is None:
-        for flag, given in (("out", config.out), ("train", config.train), ("overwrite", config.overwrite)):
-            if given:
-                raise InputError(f"--{flag}: expected --prune beside it, got none")
+        for flag, value in (("out", config.out), ("train", config.train), ("overwrite", config.overwrite)):
+            if value:
+                raise InputError(f"--{flag}: expected --prune too, got none")
     if config.picture is not None:
         from training.reporting.matplotlib_style import check_figure_path
 
         check_figure_path(config.picture, "--picture")
 
 
-def _told(config: HeadsConfig) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
-        return _values(config, _measured(config, Path(scratch)))
-
-
-def _measured(config: HeadsConfig, scratch: Path) -> Any:
-    """The `Measurement`, shown."""
+def _measurement(config: HeadsConfig, scratch: Path) -> Any:
+    """Measures the heads and logs the tables; returns a `training.pruning.measurement.Measurement`."""
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
     from training.pruning.measurement import measure
-    from training.pruning.presentation import draw
+    from training.pruning.presentation import write_heads_figure
 
     found = measure(config.run, config.data, config.given(), config.rows, config.seed, scratch)
     for line in found.lines():
         logger.info(line)
     if config.picture is not None:
-        draw(config.picture, found.blocks, found.heads, found.scores["loss"])
-        logger.info(f"{config.picture}: drawn")
+        write_heads_figure(config.picture, found.blocks, found.heads, found.scores["loss"])
+        logger.info(f"{config.picture}: written")
     return found
 
 
@@ -129,40 +125,40 @@ def _values(config: HeadsConfig, found: Any) -> dict[str, Any]:
     return {"run": str(config.run), "data": str(config.data), **found.values()}
 
 
-def _pruned(config: HeadsConfig, share: float, out: Path) -> dict[str, Any]:
+def _prune(config: HeadsConfig, share: float, out: Path) -> dict[str, Any]:
     from training.config.validation import check_settings
-    from training.pruning.fine_tuning import Short, settings_of
+    from training.pruning.fine_tuning import FineTuning, fine_tuning_config
     from training.runs.run_folder import run_folder
 
-    short = Short(out, config.overwrite, config.train, config.epochs, config.learning_rate)
-    settings = settings_of(config.run, short)
+    fine_tuning = FineTuning(out, config.overwrite, config.train, config.epochs, config.learning_rate)
+    settings = fine_tuning_config(config.run, fine_tuning)
     check_settings(settings)
     with run_folder(settings) as folder, tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         parts = [Path(scratch) / name for name in ("measured", "trained")]
         for part in parts:
             part.mkdir()
-        found = _measured(config, parts[0])
-        from training.pruning.apply import cut_model
+        found = _measurement(config, parts[0])
+        from training.pruning.apply import prune_model
         from training.pruning.presentation import pruned_table
-        from training.pruning.prune_run import write_pruned
+        from training.pruning.prune_run import write_pruned_run
 
-        cut = cut_model(found.all_rows.bundle.model, found.groups, found.found, share)
-        heads, rows = cut.heads, cut.rows
+        pruned = prune_model(found.all_rows.bundle.model, found.groups, found.importance, share)
+        heads, rows = pruned.heads, pruned.rows
         logger.info(
             f"without {heads['before'] - heads['after']} of {heads['before']} heads and"
             f" {rows['before'] - rows['after']:,} of {rows['before']:,} feed-forward rows"
         )
-        pruned = write_pruned(
-            config.run, cut, share, found.all_rows, settings, _again(config), folder, parts[1]
+        result = write_pruned_run(
+            config.run, pruned, share, found.all_rows, settings, _rerun_command(config), folder, parts[1]
         )
-    for line in pruned_table(pruned):
+    for line in pruned_table(result):
         logger.info(line)
     logger.info(f"written to {out}")
-    return _values(config, found) | {"pruned": {"run": str(out), **pruned}}
+    return _values(config, found) | {"pruned": {"run": str(out), **result}}
 
 
-def _again(config: HeadsConfig) -> str:
-    """The command that prunes the same way."""
+def _rerun_command(config: HeadsConfig) -> str:
+    """The command with the same settings."""
     flags = [
         f"--{field.name.replace('_', '-')}={getattr(config, field.name)}"
         for field in fields(config)

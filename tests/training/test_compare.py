@@ -1,4 +1,4 @@
-"""The command on tiny rows; what each candidate is, is tested in tests/training/comparing."""
+"""The command on tiny rows; what each candidate is, is tested in tests/training/comparison."""
 
 import json
 import re
@@ -16,13 +16,13 @@ from training.comparison import trials
 
 TINY = [flag for flag in command_runs.TINY if not re.search("ngram|learning-rate|epochs|report", flag)]
 TINY += ["--train.epochs=1", "--rates=0.01", "--rounds=1"]
-# The other two differ from the first in a setting.
+# The other two differ from the first in one setting.
 NETWORKS = ["heads", "cnn", "bilstm", "averages"]
 
 
 @pytest.fixture(scope="module")
 def compared(news_run, tmp_path_factory):
-    """First two candidates alone, then more in the same folder, beside a run of the same rows."""
+    """Two candidates, then more in the same folder, with an existing run on the same rows."""
     out = tmp_path_factory.mktemp("compare") / "news"
     flags = [f"--data.train={news_run.train}", f"--data.test={news_run.test}", *TINY, "--out", out]
     first = call(main, *flags, "--candidates", "averages", "linear", "--lengths", "8")
@@ -33,14 +33,14 @@ def compared(news_run, tmp_path_factory):
     return flags, out, first, kept, second
 
 
-def test_all_are_judged_on_the_same_rows(compared, news_run):
+def test_all_are_evaluated_on_the_same_rows(compared, news_run):
     _, out, _, _, second = compared
     assert second.status == 0, second.err
     found = second.json
     rows = {row["name"]: row for row in found["candidates"]}
     assert list(rows) == [*NETWORKS, "linear", f"run {news_run.folder.name}"]
     metrics = json.loads((news_run.folder / "metrics.json").read_text())
-    # The run's fit has judged the same linear model on the same rows.
+    # The baseline of the run is the same linear model on the same rows.
     assert rows["linear"]["accuracy"] == metrics["baseline"]["accuracy"]
     run = rows[f"run {news_run.folder.name}"]
     scores = call(evaluate.main, news_run.folder, "--data", news_run.test).json
@@ -49,7 +49,7 @@ def test_all_are_judged_on_the_same_rows(compared, news_run):
     weights = Bundle.load(news_run.folder).model.trainable_variables
     assert run["weights"] == sum(each.value.numpy().size for each in weights)
     assert run["same_rows"] and "n-grams" in run["description"]
-    # It takes 16 tokens; the candidates are timed at any length.
+    # The run reads 16 tokens; the candidates are timed at any length.
     assert list(run["latency_ms"]) == ["8"] and list(rows["cnn"]["latency_ms"]) == ["8", "24"]
     target = found["weights"]["target"]
     assert rows["heads"]["weights"] == target
@@ -59,24 +59,24 @@ def test_all_are_judged_on_the_same_rows(compared, news_run):
     for name in ("cnn", "linear"):
         ahead = rows[name]["accuracy"] - rows["heads"]["accuracy"]
         assert rows[name]["difference"]["value"] == pytest.approx(ahead)
-    # The empty text and the label that no training row has are among the test rows.
+    # The test rows include an empty text and a label that no training row has.
     assert found["rows"]["test"] == 23 and max(row["accuracy"] for row in rows.values()) < 1
 
 
-def test_what_is_finished_is_not_trained_again(compared):
+def test_finished_candidates_are_not_trained_again(compared):
     _, out, first, kept, second = compared
     assert (out / "trainings" / "averages.rate-0.01.json").read_bytes() == kept
-    assert "averages, rate" in first.err and "averages, rate" not in second.err
+    assert "averages, learning rate" in first.err and "averages, learning rate" not in second.err
     before, after = (
         next(row for row in outcome.json["candidates"] if row["name"] == "averages")
         for outcome in (first, second)
     )
     assert before["accuracy"] == after["accuracy"]
-    # Alone, the linear model is the best.
+    # Without attention the best candidate is the reference.
     assert first.json["reference"] in ("averages", "linear")
 
 
-def test_the_folder_holds_table_figures_and_picture(compared):
+def test_the_folder_has_results_table_and_figure(compared):
     _, out, _, _, second = compared
     assert json.loads((out / "compare.json").read_text()) == second.json
     table = (out / "table.md").read_text()
@@ -88,7 +88,7 @@ def test_the_folder_holds_table_figures_and_picture(compared):
     assert not [each for each in (out / "trainings").iterdir() if each.is_dir()]
 
 
-def test_a_stop_keeps_what_is_finished(compared, monkeypatch):
+def test_an_interruption_keeps_finished_results(compared, monkeypatch):
     flags, out, *_ = compared
 
     def stop(*arguments):
@@ -97,14 +97,14 @@ def test_a_stop_keeps_what_is_finished(compared, monkeypatch):
     monkeypatch.setattr(trials, "train", stop)
     outcome = call(main, *flags, "--candidates", "averages", "--rates", "0.01", "0.02")
     assert outcome.status == 130 and outcome.out == ""
-    assert "stopped by SIGTERM; the same command goes on" in outcome.err
+    assert "stopped by SIGTERM; the same command resumes the comparison" in outcome.err
     assert (out / "trainings" / "averages.rate-0.01.json").exists()
 
 
-def test_other_settings_or_rows_are_refused(compared, tmp_path):
+def test_other_settings_or_rows_are_rejected(compared, tmp_path):
     flags, out, *_ = compared
     message = refused(out, main, *map(str, flags), "--train.seed=1")
-    assert "--train.seed 0, got 1; --overwrite starts anew" in message
+    assert "--train.seed 0, got 1; --overwrite starts again" in message
     other = write_csv(tmp_path / "test.csv", news_rows(9, seed=9))
     assert "--data.test" in refused(out, main, *map(str, flags), f"--data.test={other}")
 
@@ -124,7 +124,7 @@ def runs(tmp_path_factory):
         (["--data.train", "train.csv"], "--data.test: expected test rows"),
         (["--data.train", "none.csv"], "none.csv"),
         (["--data.train", "several.csv", "--data.test", "others.csv"], "--data.label-column: expected one label"),
-        (["--classify.window", "16"], "--classify.window: expected 0, all candidates read texts whole"),
+        (["--classify.window", "16"], "--classify.window: expected 0, the candidates read whole texts"),
         (["--candidates", "lstm"], "--candidates: expected one of 'heads', 'one-head'"),
         (["--candidates"], "--candidates: expected one or more, or --runs"),
         (["--rates", "0.1", "0"], "--rates: expected different numbers above 0 and below 1, got 0.1 0.0"),
@@ -132,13 +132,13 @@ def runs(tmp_path_factory):
         (["--lengths", "2"], "--lengths: expected numbers of at least 3, got 2"),
         (["--rounds", "0"], "--rounds: expected at least 1"),
         (["--encoder.pretrained", "minilm"], "--encoder.pretrained: expected none"),
-        (["--optimizer.learning-rate", "0.1"], "--optimizer.learning-rate: expected --rates in its place"),
+        (["--optimizer.learning-rate", "0.1"], "--optimizer.learning-rate: expected --rates instead"),
         (["--encoder.num-heads", "1"], "--encoder.num-heads: expected 2 or more"),
-        (["--encoder.num-layers", "0"], "--encoder.num-layers: expected 1 or more beside --candidates heads, got 0"),
+        (["--encoder.num-layers", "0"], "--encoder.num-layers: expected 1 or more with --candidates heads, got 0"),
         (["--encoder.hidden-dim", "10"], "--encoder.num-heads must divide --encoder.hidden-dim"),
         (["--runs", "nowhere"], "nowhere"),
-        (["--runs", "several"], "--runs several: expected a classifier of one label a row, got one of several"),
-        (["--runs", "pairs"], "--runs pairs: expected a classifier of one label a row, got a matcher"),
+        (["--runs", "several"], "--runs several: expected a classifier of one label per row, got one of several"),
+        (["--runs", "pairs"], "--runs pairs: expected a classifier of one label per row, got a matcher"),
         (["--out", "one"], "--out one: expected a new folder, or that of a comparison"),
         (["--epochs", "3"], "unknown flag --epochs"),
     ],

@@ -1,4 +1,4 @@
-"""The command: what heads are worth, and a smaller run that does all that a run does."""
+"""The command: importance of heads, and pruned runs that work like any run."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ WORDS_OF = {"rain": "weather", "soup": "food"}
 
 @pytest.fixture(scope="module")
 def pruned(news_run, tmp_path_factory):
-    """The folder of the pruned run and how the command ended, of a run that wants reports."""
+    """The folder of a pruned run with a report, and the outcome of the command."""
     folder = tmp_path_factory.mktemp("pruned")
     whole = shutil.copytree(news_run.folder, folder / "whole")
     config = whole / "config.toml"
@@ -29,7 +29,7 @@ def pruned(news_run, tmp_path_factory):
     return folder / "run", call(main, whole, "--data", news_run.test, *flags)
 
 
-def test_heads_are_measured_and_the_run_stays(news_run):
+def test_heads_are_measured_without_changing_the_run(news_run):
     before = sorted((path.name, path.read_bytes()) for path in news_run.folder.iterdir() if path.is_file())
     outcome = call(main, news_run.folder, "--data", news_run.test, "--rows", "10")
     assert outcome.status == 0, outcome.err
@@ -47,7 +47,7 @@ def test_heads_are_measured_and_the_run_stays(news_run):
     assert after == before
 
 
-def test_a_pruned_run_is_smaller_and_says_what_that_did(news_run, pruned):
+def test_a_pruned_run_is_smaller_and_has_its_measurements(news_run, pruned):
     folder, outcome = pruned
     assert outcome.status == 0, outcome.err
     told = outcome.json["pruned"]
@@ -71,7 +71,7 @@ def test_a_pruned_run_is_smaller_and_says_what_that_did(news_run, pruned):
     assert metrics["judged_on"] == "validation" and "test" not in metrics
     written = (folder / "config.toml").read_text()
     assert written.startswith(
-        "# How a model was trained on that training.heads --prune 0.3 had cut from whole;"
+        "# Settings that fine-tuned a model which training.heads --prune 0.3 made of whole;"
     )
     config = tomllib.loads(written)
     assert config["train"]["epochs"] == 1 and config["out"] == str(folder)
@@ -79,7 +79,7 @@ def test_a_pruned_run_is_smaller_and_says_what_that_did(news_run, pruned):
     assert again in (folder / "report.md").read_text() and (folder / "report.html").is_file()
 
 
-def test_a_pruned_run_does_what_a_run_does(news_run, pruned, tmp_path):
+def test_a_pruned_run_works_like_any_run(news_run, pruned, tmp_path):
     folder, _ = pruned
     answers = call(predict.main, folder, stdin=b"soup and bread\n").out
     assert json.loads(answers)["label"] in Bundle.load(folder).labels
@@ -100,8 +100,8 @@ def test_a_pruned_run_does_what_a_run_does(news_run, pruned, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_pruning_begins_anew(news_run, tmp_path):
-    """It cannot be gone on with, so nothing may stand in the way of the same command."""
+def test_a_killed_pruning_starts_again(news_run, tmp_path):
+    """It cannot be resumed, so the same command must not be blocked."""
     whole = shutil.copytree(news_run.folder, tmp_path / "whole")
     config = whole / "config.toml"
     often = config.read_text().replace("checkpoint_minutes = 10.0", "checkpoint_minutes = 0.0")
@@ -121,7 +121,7 @@ def test_a_killed_pruning_begins_anew(news_run, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "whole"]
 
 
-def test_a_matcher_is_measured_side_by_side(tmp_path):
+def test_both_sides_of_a_matcher_are_measured(tmp_path):
     make_pair_bundle(share_weights=False).save(tmp_path / "pairs")
     rows = [(*pair, str(i % 2)) for i, pair in enumerate(PAIRS)]
     data = write_csv(tmp_path / "pairs.csv", rows, ("text_a", "text_b", "label"))
@@ -131,7 +131,7 @@ def test_a_matcher_is_measured_side_by_side(tmp_path):
     assert [each["distance"] is None for each in found["heads"]] == 4 * [False] + 4 * [True]
 
 
-def test_a_picture_is_drawn(news_run, tmp_path):
+def test_a_figure_is_written(news_run, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "heads.png"
     outcome = call(main, news_run.folder, "--data", news_run.test, "--rows", "3", "--picture", path)
@@ -143,10 +143,10 @@ def test_a_picture_is_drawn(news_run, tmp_path):
     [
         (["--prune", "0"], "--prune: expected above 0 and below 1, got 0.0"),
         (["--prune", "1"], "--prune: expected above 0 and below 1, got 1.0"),
-        (["--prune", "0.3"], "--out: expected a folder for the pruned run beside --prune, got none"),
-        (["--out", "smaller"], "--out: expected --prune beside it, got none"),
+        (["--prune", "0.3"], "--out: expected a folder for the pruned run, got none"),
+        (["--out", "smaller"], "--out: expected --prune too, got none"),
         (["--prune", "0.3", "--out", "taken"], "--out taken: expected a new folder"),
-        (["--prune", "0.3", "--out", "RUN", "--overwrite"], "expected a folder beside the run, got the run"),
+        (["--prune", "0.3", "--out", "RUN", "--overwrite"], "expected another folder than the run"),
         (["--prune", "0.3", "--out", "new", "--train", "none.csv"], "none.csv"),
         (["--picture", "a.gif"], "--picture a.gif: expected a file ending in"),
         (["--data", "none.csv"], "none.csv"),
@@ -165,7 +165,7 @@ def test_wrong_input_is_one_line(news_run, tmp_path, monkeypatch, flags, message
     assert message in refused(tmp_path, main, str(news_run.folder), *given)
 
 
-def test_runs_that_cannot_be_pruned_are_refused(news_run, tmp_path):
+def test_runs_that_cannot_be_pruned_are_rejected(news_run, tmp_path):
     masked_bundle().save(tmp_path / "language")
     said = refused(tmp_path, main, str(tmp_path / "language"), "--data", str(news_run.test))
     assert said.endswith("got a masked language model; prune a run that starts from it")
@@ -173,7 +173,7 @@ def test_runs_that_cannot_be_pruned_are_refused(news_run, tmp_path):
     data = write_csv(tmp_path / "pairs.csv", [("a", "b", "1")], ("text_a", "text_b", "label"))
     flags = ["--prune", "0.3", "--out", str(tmp_path / "new")]
     said = refused(tmp_path, main, str(tmp_path / "alone"), "--data", str(data), *flags)
-    assert "alone: expected config.toml, which tells what the run was trained on" in said
+    assert "alone: expected config.toml, the settings of the run" in said
     moved = shutil.copytree(news_run.folder, tmp_path / "moved")
     config = moved / "config.toml"
     config.write_text(config.read_text().replace(str(news_run.train), "gone.csv"))

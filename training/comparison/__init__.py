@@ -1,1 +1,1 @@
-"""Comparison of several architectures on the same rows."""
+"""Comparison of attention with other architectures and a linear model on the same rows."""

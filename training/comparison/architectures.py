@@ -1,6 +1,6 @@
-"""Networks that attention is compared with: the same embedding and the same head, another middle.
+"""Architectures that attention is compared with: the same embedding and head, another encoder.
 
-None of them is a product: they are built, trained, judged and timed, never saved.
+They are built, trained, evaluated and timed, but never saved.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from kmha.models.single_encoder import SingleEncoder
 WIDTHS = (3, 4, 5)
 
 
-def embedding_alone(encoder: EncoderConfig, hidden_dim: int | None = None) -> EncoderConfig:
-    """The configuration without blocks and positions, perhaps of another width."""
+def embedding_only(encoder: EncoderConfig, hidden_dim: int | None = None) -> EncoderConfig:
+    """The configuration without blocks and positions, optionally with another width."""
     return dataclasses.replace(
         encoder,
         hidden_dim=hidden_dim or encoder.hidden_dim,
@@ -30,19 +30,19 @@ def embedding_alone(encoder: EncoderConfig, hidden_dim: int | None = None) -> En
     )
 
 
-class Averages(keras.layers.Layer):
-    """The mean of a text's vectors.
+class MeanPooling(keras.layers.Layer):
+    """The mean of the token vectors.
 
     Call:
         inputs: float [B, T, D].
         padding_mask: int32 [B, T]; 1 = a real token.
         Returns float [B, D].
 
-    Source: fastText, Joulin et al. 2017, arXiv:1607.01759; with hashed n-grams in the embedding it has those too.
+    Source: fastText, Joulin et al. 2017, arXiv:1607.01759.
     """
 
     def build(self, inputs_shape):
-        """Nothing to make."""
+        """Sets the size of the output; there are no weights."""
         self.output_dim = inputs_shape[-1]
 
     def call(self, inputs, padding_mask):
@@ -50,14 +50,11 @@ class Averages(keras.layers.Layer):
         return mean_pool(inputs, padding_mask)
 
 
-class Convolutions(keras.layers.Layer):
-    """Filters over three, four and five neighbouring tokens, of each the largest answer in the text.
+class CNN(keras.layers.Layer):
+    """Convolutions of widths 3, 4 and 5 with max-pooling.
 
-    A window begins at each real token and may reach past the last one, where it reads zeros: so a text shorter than a
-    window has an answer too, and none depends on the padding.
-
-    Args:
-        filters: Of each width.
+    A window starts at each real token and reads zeros after the last one, so short texts have an output too, and no
+    output depends on the padding.
 
     Call:
         inputs: float [B, T, D].
@@ -84,30 +81,27 @@ class Convolutions(keras.layers.Layer):
         real = inputs * ops.cast(ops.expand_dims(padding_mask, -1), inputs.dtype)
         found = []
         for filters, width in zip(self.filters, WIDTHS, strict=True):
-            answers = filters(ops.pad(real, ((0, 0), (0, width - 1), (0, 0))))
-            found.append(max_pool(answers, padding_mask))
+            outputs = filters(ops.pad(real, ((0, 0), (0, width - 1), (0, 0))))
+            found.append(max_pool(outputs, padding_mask))
         return ops.concatenate(found, axis=-1)
 
 
-class BothDirections(keras.layers.Layer):
-    """A long short-term memory from the left and one from the right, of each value the largest in the text.
-
-    Args:
-        units: Of each direction.
+class BiLSTM(keras.layers.Layer):
+    """A bidirectional LSTM with max-pooling.
 
     Call:
         inputs: float [B, T, D].
-        padding_mask: int32 [B, T]; 1 = a real token. The one from the right begins at the last real token.
+        padding_mask: int32 [B, T]; 1 = a real token. The backward LSTM starts at the last real token.
         Returns float [B, 2 · units].
 
-    Source: Graves and Schmidhuber 2005, doi:10.1016/j.neunet.2005.06.042; the largest value: Conneau et al. 2017,
+    Source: Graves and Schmidhuber 2005, doi:10.1016/j.neunet.2005.06.042; max-pooling: Conneau et al. 2017,
         arXiv:1705.02364.
     """
 
     def __init__(self, units: int, **kwargs):
         super().__init__(**kwargs)
         self.output_dim = 2 * units
-        # cuDNN's kernels know no gaps; the plain ones are the same on every device.
+        # cuDNN does not support all masks; the plain kernels give equal results on every device.
         lstm = keras.layers.LSTM(units, return_sequences=True, use_cudnn=False)
         self.directions = keras.layers.Bidirectional(lstm, name="directions")
 
@@ -122,13 +116,13 @@ class BothDirections(keras.layers.Layer):
 
 
 class PeerClassifier(SingleEncoder, keras.Model):
-    """Embeds a text as a pre-norm `TextClassifier` does, reads it in another way, and scores each label as that does.
+    """A classifier with the embedding and head of a pre-norm `TextClassifier`, and another encoder.
 
     Args:
-        encoder: Of the embedding and its dropouts, without blocks (see `embedding_alone`).
-        num_labels: Labels to choose from.
-        reader: Makes one vector of a text: `Averages`, `Convolutions` or `BothDirections`.
-        dropout: Probability of dropping a value of that vector.
+        encoder: Configuration of the embedding, without blocks (see `embedding_only`).
+        num_labels: Number of labels.
+        reader: Computes the vector of a text: `MeanPooling`, `CNN` or `BiLSTM`.
+        dropout: Dropout of that vector.
 
     Call:
         features: token_ids, segment_ids, padding_mask, each int32 [B, T].
@@ -139,7 +133,7 @@ class PeerClassifier(SingleEncoder, keras.Model):
         self,
         encoder: EncoderConfig,
         num_labels: int,
-        reader: Averages | Convolutions | BothDirections,
+        reader: MeanPooling | CNN | BiLSTM,
         dropout: float,
         **kwargs,
     ):
@@ -148,13 +142,13 @@ class PeerClassifier(SingleEncoder, keras.Model):
         self.num_labels = num_labels
         self.encoder = TransformerEncoder(self.encoder_config, final_norm=False, name="embedding")
         self.reader = reader
-        # As in the classifier: from vectors near zero alone, the head of a mean would hardly learn at any usual rate.
+        # As in the classifier: without it, the head of a mean of small vectors learns too slowly.
         self.vector_norm = keras.layers.LayerNormalization(epsilon=encoder.norm_epsilon, name="vector_norm")
         self.vector_dropout = keras.layers.Dropout(dropout, name="vector_dropout")
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
 
     def build(self, features_shape=None):
-        """Builds each part."""
+        """Builds the layers."""
         self.encoder.build(text_shapes() if features_shape is None else features_shape)
         self.reader.build((None, None, self.encoder_config.hidden_dim))
         self.vector_norm.build((None, self.reader.output_dim))

@@ -1,4 +1,4 @@
-"""Who is compared, and how wide each must be to have as many weights as the first."""
+"""The candidates of a comparison, and their sizes for equal numbers of weights."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -16,20 +16,13 @@ HEADS, LINEAR = "heads", "linear"
 NAMES: tuple[Name, ...] = get_args(Name)
 ATTENTION: tuple[Name, ...] = ("heads", "one-head", "no-positions")
 
-# A number of weights is a polynomial of at most second degree in the size: three small models tell it.
-_TOLD_BY = (4, 8, 12)
+# The number of weights is a polynomial of at most degree 2 in the size; three small models define it.
+_PROBED_SIZES = (4, 8, 12)
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What a candidate is built from.
-
-    Attributes:
-        encoder: As the settings describe it.
-        num_labels: Labels to choose from.
-        pooling: Of attention.
-        dropout: Of the vector of a text.
-    """
+    """Shared arguments of the candidates."""
 
     encoder: EncoderConfig
     num_labels: int
@@ -38,9 +31,9 @@ class Shape:
 
 
 def build(name: str, shape: Shape, size: int) -> "keras.Model":
-    """A built candidate; its size is the feed-forward width of attention, filters, units, or the embedding's width."""
+    """Builds a candidate; the size is the feed-forward width, number of filters or units, or width of the embedding."""
     from kmha.models.classifier import TextClassifier
-    from training.comparison import architectures as peers
+    from training.comparison import architectures as architectures
 
     encoder = shape.encoder
     if name in ATTENTION:
@@ -55,27 +48,27 @@ def build(name: str, shape: Shape, size: int) -> "keras.Model":
         )
     else:
         readers: dict[str, Callable[[], Any]] = {
-            "cnn": lambda: peers.Convolutions(size),
-            "bilstm": lambda: peers.BothDirections(size),
-            "averages": peers.Averages,
+            "cnn": lambda: architectures.CNN(size),
+            "bilstm": lambda: architectures.BiLSTM(size),
+            "averages": architectures.MeanPooling,
         }
-        embedding = peers.embedding_alone(encoder, size if name == "averages" else None)
-        model = peers.PeerClassifier(embedding, shape.num_labels, readers[name](), shape.dropout)
+        embedding = architectures.embedding_only(encoder, size if name == "averages" else None)
+        model = architectures.PeerClassifier(embedding, shape.num_labels, readers[name](), shape.dropout)
     model.build()
     return model
 
 
-def level_size(name: str, shape: Shape, target: int) -> int:
-    """The size, at least 1, at which a candidate's number of weights is nearest to the target."""
-    counts = [count_trainable_weights(build(name, shape, size)) for size in _TOLD_BY]
-    # Centred on the middle size, so that large constant terms do not drown the rest in rounding.
+def match_weights(name: str, shape: Shape, target: int) -> int:
+    """The size, at least 1, with which a candidate's number of weights is closest to the target."""
+    counts = [count_trainable_weights(build(name, shape, size)) for size in _PROBED_SIZES]
+    # Centered on the middle size, for precision next to large constant terms.
     first, middle, last = counts
-    step = _TOLD_BY[1] - _TOLD_BY[0]
+    step = _PROBED_SIZES[1] - _PROBED_SIZES[0]
     square = (first - 2 * middle + last) / (2 * step**2)
     slope = (last - first) / (2 * step)
 
     def count(size: int) -> float:
-        distance = size - _TOLD_BY[1]
+        distance = size - _PROBED_SIZES[1]
         return middle + slope * distance + square * distance**2
 
     low, high = 1, 2
@@ -88,7 +81,7 @@ def level_size(name: str, shape: Shape, target: int) -> int:
 
 
 def describe(name: str, encoder: EncoderConfig, size: int) -> str:
-    """The candidate in a few words."""
+    """A short description of a candidate."""
     width, layers, heads = encoder.hidden_dim, encoder.num_layers, encoder.num_heads
     blocks = f"{layers} layer{'s' * (layers != 1)} of {width}, feed-forward {size}"
     return {
@@ -103,18 +96,18 @@ def describe(name: str, encoder: EncoderConfig, size: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class CandidateTask(ClassifyTask):
-    """Classify with a candidate as the model."""
+    """The classify task with a candidate as the model."""
 
     candidate: str = HEADS
     size: int = 1
 
     @classmethod
     def of(cls, task: ClassifyTask, candidate: str, size: int) -> "CandidateTask":
-        """The task with a candidate of a size as its model."""
-        given = {field.name: getattr(task, field.name) for field in dataclasses.fields(ClassifyTask)}
-        return cls(**given, candidate=candidate, size=size)
+        """Copies a task, with a candidate as its model."""
+        values = {field.name: getattr(task, field.name) for field in dataclasses.fields(ClassifyTask)}
+        return cls(**values, candidate=candidate, size=size)
 
     def build(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]):
-        """The built candidate."""
+        """Builds the candidate."""
         (encoder,) = encoders.values()
         return build(self.candidate, Shape(encoder, len(labels), self.pooling, self.dropout), self.size)

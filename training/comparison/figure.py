@@ -1,49 +1,30 @@
-"""A comparison as one picture: accuracy with intervals, and latency against length."""
+"""Presents a comparison: table, notes, and a figure of accuracy and latency."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kmha.errors import InputError
-from training.io.atomic_write import atomic_write
+from training.reporting.matplotlib_style import write_figure
 
 _INK, _QUIET = "#1f2933", "#7b8794"
-_COLOURS = ("#3b7dd8", "#e07b39", "#2f9e62", "#b5479c", "#8a6d1d", "#c0392b", "#16808c", "#5b5fc7")
-_MARKS = "osD^vPX*"
+_COLORS = ("#3b7dd8", "#e07b39", "#2f9e62", "#b5479c", "#8a6d1d", "#c0392b", "#16808c", "#5b5fc7")
+_MARKERS = "osD^vPX*"
 
 
-def check_matplotlib() -> None:
-    """Raises InputError where there is nothing to draw with."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise InputError(
-            "--out: expected matplotlib to draw with, got none; pip install 'kmha[report]'"
-        ) from None
-
-
-def draw(path: Path, comparison: Mapping[str, Any]) -> None:
-    """Draws a comparison; the file, a .png, stands there when it is whole.
-
-    Args:
-        path: Where to write; what stands there is replaced.
-        comparison: What `training.comparison.run.compare` gives.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+def write_comparison_figure(path: Path, comparison: Mapping[str, Any]) -> None:
+    """Draws accuracy with intervals, and latency by length, into a file; an existing one is replaced."""
     rows = comparison["candidates"]
-    figure = Figure(figsize=(13.5, max(4.2, 1.6 + 0.42 * len(rows))), layout="constrained")
-    FigureCanvasAgg(figure)
-    accuracy, latency = figure.subplots(1, 2, width_ratios=(1, 1.1))
     style = {
-        row["name"]: {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKS[place % len(_MARKS)]}
+        row["name"]: {"color": _COLORS[place % len(_COLORS)], "marker": _MARKERS[place % len(_MARKERS)]}
         for place, row in enumerate(rows)
     }
-    _draw_accuracy(accuracy, comparison, style)
-    _draw_latency(latency, comparison, style)
-    with atomic_write(path, overwrite=True, flag="--out") as beside:
-        figure.savefig(beside, dpi=120, format="png")
+
+    def draw(figure: Any) -> None:
+        accuracy, latency = figure.subplots(1, 2, width_ratios=(1, 1.1))
+        _draw_accuracy(accuracy, comparison, style)
+        _draw_latency(latency, comparison, style)
+
+    write_figure(path, (13.5, max(4.2, 1.6 + 0.42 * len(rows))), draw)
 
 
 def _draw_accuracy(axes: Any, comparison: Mapping[str, Any], style: Mapping[str, Any]) -> None:
@@ -52,15 +33,8 @@ def _draw_accuracy(axes: Any, comparison: Mapping[str, Any], style: Mapping[str,
         low, high = row["intervals"]["accuracy"]
         axes.plot([low, high], [place, place], color=style[row["name"]]["color"], linewidth=2, alpha=0.6)
         axes.plot([row["accuracy"]], [place], linestyle="none", markersize=8, **style[row["name"]])
-        axes.annotate(
-            f"{row['accuracy']:.4f}",
-            (row["accuracy"], place),
-            xytext=(0, 7),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-            color=_INK,
-        )
+        text = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+        axes.annotate(f"{row['accuracy']:.4f}", (row["accuracy"], place), color=_INK, **text)
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
     axes.set(ylim=(-0.6, len(rows) - 0.2), xlabel="accuracy on the test rows, 95 % interval")
     axes.set_title(f"{comparison['rows']['train']:,} training, {comparison['rows']['test']:,} test rows")
@@ -81,13 +55,13 @@ def _draw_latency(axes: Any, comparison: Mapping[str, Any], style: Mapping[str, 
     axes.minorticks_off()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_title("time to answer")
+    axes.set_title("latency")
     axes.grid(color=_QUIET, alpha=0.2)
     if every:
         axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-HEAD = (
+_COLUMNS = (
     "candidate",
     "weights",
     "rate",
@@ -95,19 +69,15 @@ HEAD = (
     "accuracy",
     "interval",
     "difference",
-    "s an epoch",
+    "s/epoch",
     "cpu s",
 )
 
 
-def cells(comparison: Mapping[str, Any]) -> list[list[str]]:
-    """The head, then a row a candidate.
-
-    Args:
-        comparison: What `training.comparison.run.compare` gives.
-    """
+def comparison_cells(comparison: Mapping[str, Any]) -> list[list[str]]:
+    """Table cells: a header, and a row for each candidate."""
     lengths = sorted({int(length) for row in comparison["candidates"] for length in row["latency_ms"]})
-    rows = [[*HEAD, *(f"ms at {length}" for length in lengths)]]
+    rows = [[*_COLUMNS, *(f"ms at {length}" for length in lengths)]]
     for row in comparison["candidates"]:
         low, high = row["intervals"]["accuracy"]
         rows.append(
@@ -140,29 +110,29 @@ def _difference(found: Mapping[str, Any] | None) -> str:
 def _seconds(row: Mapping[str, Any], kind: str) -> str:
     if f"{kind}seconds_per_epoch" in row:
         return f"{row[f'{kind}seconds_per_epoch']:.1f}"
-    return f"{row[f'{kind}seconds_in_all']:.1f} in all" if f"{kind}seconds_in_all" in row else ""
+    return f"{row[f'{kind}seconds_in_all']:.1f} in total" if f"{kind}seconds_in_all" in row else ""
 
 
 def notes(comparison: Mapping[str, Any]) -> list[str]:
-    """What a reader of the table must know."""
+    """Notes below the table."""
     reference = comparison["reference"]
     level = comparison["weights"]
-    told = [
-        f"difference: accuracy less that of {reference}, on the same rows; in brackets its 95 % interval",
-        "s an epoch: training steps by the clock, cpu s: processor time of all threads, both of the middle epoch; ms:"
-        " one text by the clock, the middle of several rounds in turns",
+    lines = [
+        f"difference: accuracy minus that of {reference} on the same rows, with its 95 % interval",
+        "s/epoch: time of the training steps of the median epoch; cpu s: its processor time; ms: latency of one text,"
+        " median of several rounds in turns",
     ]
     if level["target"] is not None:
-        told.append(
-            f"weights: trained networks within {level['largest_distance']:.2%} of {level['target']:,}, embeddings"
-            " included; linear and runs are as they are"
+        lines.append(
+            f"weights: trained networks are within {level['largest_distance']:.2%} of {level['target']:,};"
+            " the linear model and runs keep their own"
         )
-    told += [f"{row['name']}: {row['description']}" for row in comparison["candidates"]]
-    return told
+    lines += [f"{row['name']}: {row['description']}" for row in comparison["candidates"]]
+    return lines
 
 
-def as_markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Formats cells as a Markdown table."""
     head, *body = rows
     lines = [head, ["---"] * len(head), *body]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in lines)

@@ -1,4 +1,4 @@
-"""The folder of a comparison: what is finished stays there, so that the same command goes on after a stop."""
+"""The folder of a comparison; it has the results of finished trainings, so that the same command resumes it."""
 
 import contextlib
 import json
@@ -16,25 +16,25 @@ SETTINGS, TRAININGS = "settings.json", "trainings"
 FIGURES, TABLE, PICTURE = "compare.json", "table.md", "compare.png"
 
 
-class Workplace:
-    """Results of trainings, and unfinished ones, in a folder; `opened` makes it."""
+class ComparisonFolder:
+    """Finished and unfinished trainings in a folder; see `open_folder`."""
 
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def kept(self, name: str, rate: float) -> dict[str, Any] | None:
-        """What was kept of a candidate's training with a rate; None: nothing yet."""
+    def result(self, name: str, rate: float) -> dict[str, Any] | None:
+        """The saved result of a candidate with a learning rate; None if it is not finished."""
         path = self._path(name, rate, ".json")
         return json.loads(path.read_text("utf-8")) if path.exists() else None
 
-    def keep(self, name: str, rate: float, result: dict[str, Any]) -> None:
-        """Keeps the result of a training, JSON values; its checkpoint is no longer needed."""
-        with atomic_write(self._path(name, rate, ".json"), overwrite=True, flag="--out") as beside:
-            beside.write_text(json.dumps(result, ensure_ascii=False), "utf-8")
+    def save(self, name: str, rate: float, result: dict[str, Any]) -> None:
+        """Saves the result of a training, JSON values, and removes its checkpoint."""
+        with atomic_write(self._path(name, rate, ".json"), overwrite=True, flag="--out") as partial:
+            partial.write_text(json.dumps(result, ensure_ascii=False), "utf-8")
         shutil.rmtree(self._path(name, rate), ignore_errors=True)
 
     def training(self, name: str, rate: float) -> tuple[Path, bool]:
-        """The folder of an unfinished training, and whether there is a checkpoint in it to go on from."""
+        """The folder of an unfinished training, and whether it has a checkpoint."""
         folder = self._path(name, rate)
         folder.mkdir(parents=True, exist_ok=True)
         return folder, has_checkpoint(folder)
@@ -43,28 +43,23 @@ class Workplace:
         return self.folder / TRAININGS / f"{name}.rate-{rate:g}{ending}"
 
 
-def check_place(folder: Path) -> None:
-    """Raises InputError where something else than a comparison stands."""
+def check_out_folder(folder: Path) -> None:
+    """Raises InputError if the folder has other content than a comparison."""
     if not folder.exists() or (folder / SETTINGS).is_file():
         return
     if not folder.is_dir() or any(folder.iterdir()):
-        what = "a folder that holds something else than a comparison" if folder.is_dir() else "a file"
+        what = "a folder with other content" if folder.is_dir() else "a file"
         raise InputError(f"--out {folder}: expected a new folder, or that of a comparison, got {what}")
 
 
 @contextlib.contextmanager
-def opened(folder: Path, settings: dict[str, Any], overwrite: bool) -> Iterator[Workplace]:
-    """The folder of a comparison, new or begun before with the same settings; no other process writes into it.
-
-    Args:
-        folder: Made where it does not exist.
-        settings: Nested plain values that all results rest on.
-        overwrite: Whether what was begun before is thrown away.
+def open_folder(folder: Path, settings: dict[str, Any], overwrite: bool) -> Iterator[ComparisonFolder]:
+    """Opens and locks the folder of a comparison, a new one or one with the same settings.
 
     Raises:
-        InputError: It was begun with other settings, something else stands there, or nobody can write there.
+        InputError: It has other settings or other content, or is not writable.
     """
-    check_place(folder)
+    check_out_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -76,11 +71,11 @@ def opened(folder: Path, settings: dict[str, Any], overwrite: bool) -> Iterator[
                 (folder / name).unlink(missing_ok=True)
             shutil.rmtree(folder / TRAININGS, ignore_errors=True)
         if path.exists():
-            began, now = json.loads(path.read_text("utf-8")), json.loads(json.dumps(settings))
-            if found := differences(began, now, CHANGEABLE_ON_RESUME):
+            previous, now = json.loads(path.read_text("utf-8")), json.loads(json.dumps(settings))
+            if found := differences(previous, now, CHANGEABLE_ON_RESUME):
                 raise InputError(
-                    f"--out {folder}: expected the settings that the comparison there began with, {found};"
-                    " --overwrite starts anew"
+                    f"--out {folder}: expected the settings of the comparison in it, {found};"
+                    " --overwrite starts again"
                 )
         path.write_text(json.dumps(settings, ensure_ascii=False, indent=2) + "\n", "utf-8")
-        yield Workplace(folder)
+        yield ComparisonFolder(folder)

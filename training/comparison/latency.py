@@ -1,4 +1,4 @@
-"""Time to answer one text of each length, all candidates in turns."""
+"""Latency of one text of each length, with all candidates in turns."""
 
 import statistics
 import time
@@ -10,42 +10,37 @@ import tensorflow as tf
 
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.text.preprocessor import Preprocessor
+from training.runtime.round_robin import time_in_turns
 
-# Of several calls the fastest counts, the one that nobody interrupted.
+# The fastest of several calls counts.
 CALLS = 3
-# To its caller: a call that answers one text of a length, or None where it cannot be so long.
+# From a length to a call that predicts one text; None if the candidate cannot read so many tokens.
 Caller = Callable[[int], Callable[[], Any] | None]
 
 
-def model_caller(model: Any, vocabulary_size: int, longest: int) -> Caller:
-    """Token ids to probabilities, in one graph for every length.
-
-    Args:
-        model: A built classifier.
-        vocabulary_size: Ids are drawn below it.
-        longest: Tokens that it can take.
-    """
+def model_caller(model: Any, vocabulary_size: int, max_tokens: int) -> Caller:
+    """Calls a model with token ids, in one graph for all lengths."""
     spec = tf.TensorSpec([1, None], tf.int32)
 
     @tf.function(input_signature=[spec, spec], autograph=False)
-    def answer(ids, mask):
+    def predict(ids, mask):
         features = {TOKEN_IDS: ids, SEGMENT_IDS: tf.zeros_like(ids), PADDING_MASK: mask}
         return model.probabilities(model(features, training=False))
 
     def caller(length: int) -> Callable[[], Any] | None:
-        if length > longest:
+        if length > max_tokens:
             return None
         ids = np.random.default_rng(length).integers(
             min(5, vocabulary_size - 1), vocabulary_size, (1, length)
         )
         ids, mask = tf.constant(ids, tf.int32), tf.ones([1, length], tf.int32)
-        return lambda: answer(ids, mask).numpy()
+        return lambda: predict(ids, mask).numpy()
 
     return caller
 
 
 def linear_caller(fitted: Any, preprocessor: Preprocessor, texts: Sequence[str]) -> Caller:
-    """Text to label, cutting into words included: counting them is most of what the model does."""
+    """Calls a linear model with text: splitting it into words is most of its work."""
 
     def caller(length: int) -> Callable[[], Any]:
         text = [text_of_length(preprocessor, texts, length)]
@@ -55,9 +50,8 @@ def linear_caller(fitted: Any, preprocessor: Preprocessor, texts: Sequence[str])
 
 
 def text_of_length(preprocessor: Preprocessor, texts: Sequence[str], length: int) -> str:
-    """Texts one after the other, cut off where they have about so many tokens, the special ones included."""
+    """Joins texts and truncates them to about so many tokens, special tokens included."""
     whole = " ".join(texts)
-    # Doubled until it is long enough, however short the texts are.
     while whole.strip() and _tokens(preprocessor, whole[: 64 * length]) < length and len(whole) < 64 * length:
         whole = f"{whole} {whole}"
     low, high = 0, min(len(whole), 64 * length)
@@ -77,41 +71,15 @@ def latencies(
     rounds: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, dict[int, float]]:
-    """Milliseconds of one text by candidate and length: the middle round, of each the fastest of three calls.
-
-    Args:
-        callers: The candidates.
-        lengths: In tokens.
-        rounds: Turns of all candidates; in each another one begins.
-        clock: Seconds.
-    """
-    calls = {
-        (name, length): call
-        for name, caller in callers.items()
-        for length in lengths
-        if (call := caller(length)) is not None
-    }
-    taken: dict[tuple[str, int], list[float]] = {key: [] for key in calls}
-    names = list(callers)
-    for number in range(rounds):
-        shift = number % len(names) if names else 0
-        for length in lengths:
-            for name in (*names[shift:], *names[:shift]):
-                if call := calls.get((name, length)):
-                    # The first call of a round wakes the caches, and the very first one traces.
-                    call()
-                    taken[name, length].append(min(_seconds(call, clock) for _ in range(CALLS)))
+    """Milliseconds of one text by candidate and length: median of the rounds, in each the fastest of three calls."""
+    calls = {name: [caller(length) for length in lengths] for name, caller in callers.items()}
+    # The untimed call warms the caches, and traces in the first round.
+    seconds = time_in_turns(calls, rounds, warm_ups=1, repeats=CALLS, clock=clock)
     return {
         name: {
-            length: 1e3 * statistics.median(taken[name, length])
-            for length in lengths
-            if (name, length) in taken
+            length: 1e3 * statistics.median(each)
+            for length, each in zip(lengths, by_length, strict=True)
+            if each
         }
-        for name in names
+        for name, by_length in seconds.items()
     }
-
-
-def _seconds(call: Callable[[], Any], clock: Callable[[], float]) -> float:
-    began = clock()
-    call()
-    return clock() - began

@@ -1,4 +1,4 @@
-"""One comparison, from checked settings to figures."""
+"""Runs a comparison: trains, evaluates and times the candidates."""
 
 import contextlib
 import dataclasses
@@ -13,9 +13,9 @@ from kmha.bundle.bundle import Bundle
 from training.comparison import trials
 from training.comparison.candidates import HEADS, LINEAR, Shape, build, describe
 from training.comparison.existing_runs import run_result
-from training.comparison.folder import Workplace
+from training.comparison.folder import ComparisonFolder
 from training.comparison.latency import Caller, latencies, linear_caller, model_caller
-from training.comparison.scoring import reference_of, scored
+from training.comparison.scoring import reference_of, score_predictions
 from training.config.config import ResolvedConfig
 from training.config.encoder_shape import encoder_config
 from training.data.inputs import Inputs, make_inputs
@@ -24,21 +24,13 @@ from training.runtime.resource_usage import count_trainable_weights
 
 logger = logging.getLogger("kmha")
 
-# Enough to cut a text of any length from.
+# Enough to build a text of any length.
 _SAMPLE_ROWS = 2000
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
-    """Who is compared, and how.
-
-    Attributes:
-        candidates: By name.
-        runs: Folders of runs.
-        rates: Learning rates, each tried by every trained network.
-        lengths: In tokens, at which answers are timed.
-        rounds: Of timing.
-    """
+class ComparisonPlan:
+    """Settings of a comparison."""
 
     candidates: Sequence[str]
     runs: Sequence[Path]
@@ -48,33 +40,26 @@ class Wanted:
 
 
 def compare(
-    expected: Wanted, config: ResolvedConfig, data: Data, place: Workplace, scratch: Path
+    plan: ComparisonPlan, config: ResolvedConfig, data: Data, folder: ComparisonFolder, scratch: Path
 ) -> dict[str, Any]:
-    """Trains, judges and times all that are wanted; what is kept in the workplace is not trained again.
-
-    Args:
-        expected: Who and how.
-        config: Settings of every training, the shape filled in.
-        data: The parts of the data, with test rows.
-        place: Keeps what is finished.
-        scratch: Where token ids are kept meanwhile.
+    """Trains, evaluates and times the candidates; saved results are not trained again.
 
     Returns:
-        JSON values: "rows" of each part, "reference" (who the differences are to), "weights" (the "target" and the
-        "largest_distance" from it), "rates", and "candidates": of each "name", "description", "weights", scores,
+        JSON values: "rows" of each part, "reference" (candidate that differences refer to), "weights" (the "target" and
+        the "largest_distance" from it), "rates", and "candidates": of each "name", "description", "weights", scores,
         "latency_ms" by length, and of trained ones "rate", "validation", "epochs", "seconds_per_epoch", "tries".
 
     Raises:
-        Interrupted: Told to stop; the same comparison goes on from there.
-        TrainingDiverged: The loss of a training left the numbers.
+        Interrupted: A signal stopped it; the same comparison resumes it.
+        TrainingDiverged: The loss of a training is not finite.
     """
-    with _many_models():
-        return _compared(expected, config, data, place, scratch)
+    with _without_retracing_warnings():
+        return _compare(plan, config, data, folder, scratch)
 
 
 @contextlib.contextmanager
-def _many_models() -> Iterator[None]:
-    """Without TensorFlow's warnings that much is traced: every model of a comparison is, once."""
+def _without_retracing_warnings() -> Iterator[None]:
+    """Hides TensorFlow's warnings about repeated tracing: every model is traced once."""
     logger = logging.getLogger("tensorflow")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -84,10 +69,10 @@ def _many_models() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _compared(
-    expected: Wanted, config: ResolvedConfig, data: Data, place: Workplace, scratch: Path
+def _compare(
+    plan: ComparisonPlan, config: ResolvedConfig, data: Data, folder: ComparisonFolder, scratch: Path
 ) -> dict[str, Any]:
-    bundles = {_run_name(path, expected.runs): (path, Bundle.load(path)) for path in expected.runs}
+    bundles = {_run_name(path, plan.runs): (path, Bundle.load(path)) for path in plan.runs}
     inputs = make_inputs(config.text, data.parts, scratch, data.task)
     for name, counts in inputs.counts.items():
         logger.info(counts.describe(name))
@@ -98,26 +83,26 @@ def _compared(
         config.classify.pooling,
         config.classify.dropout,
     )
-    networks = [name for name in expected.candidates if name != LINEAR]
+    networks = [name for name in plan.candidates if name != LINEAR]
     target = (
         count_trainable_weights(build(HEADS, shape, shape.encoder.intermediate_dim)) if networks else None
     )
-    results = _trained(networks, shape, target or 0, expected.rates, config, data, inputs, place)
-    callers: dict[str, Caller] = _network_callers(results, shape, max(expected.lengths))
-    if LINEAR in expected.candidates:
-        results[LINEAR], fitted = trials.linear(data, config.train.seed)
+    results = _train(networks, shape, target or 0, plan.rates, config, data, inputs, folder)
+    callers: dict[str, Caller] = _network_callers(results, shape, max(plan.lengths))
+    if LINEAR in plan.candidates:
+        results[LINEAR], fitted = trials.train_linear(data, config.train.seed)
         callers[LINEAR] = linear_caller(fitted, part, data.train.texts()[:_SAMPLE_ROWS])
     for name, (path, bundle) in bundles.items():
         results[name] = run_result(path, bundle, data)
         own = bundle.preprocessor
         callers[name] = model_caller(bundle.model, len(own.vocabulary), own.max_length)
-    logger.info(f"timing answers, rounds: {expected.rounds}")
-    return _told(results, latencies(callers, expected.lengths, expected.rounds), target, networks, data) | {
-        "rates": list(expected.rates)
+    logger.info(f"measuring latency, {plan.rounds} rounds")
+    return _summarize(results, latencies(callers, plan.lengths, plan.rounds), target, networks, data) | {
+        "rates": list(plan.rates)
     }
 
 
-def _trained(
+def _train(
     networks: Sequence[str],
     shape: Shape,
     target: int,
@@ -125,39 +110,42 @@ def _trained(
     config: ResolvedConfig,
     data: Data,
     inputs: Inputs,
-    place: Workplace,
+    folder: ComparisonFolder,
 ) -> dict[str, dict[str, Any]]:
-    """The results of the networks, each at its best rate; all are trained with one rate before any with the next."""
-    sizes = {name: trials.level(name, shape, target) for name in networks}
+    """Trains the networks, all with one learning rate before any with the next; returns each one's best result."""
+    sizes = {name: trials.candidate_size(name, shape, target) for name in networks}
     tries: dict[str, list[dict[str, Any]]] = {name: [] for name in networks}
     for rate in rates:
         for name in networks:
-            result = place.kept(name, rate)
+            result = folder.result(name, rate)
             if result is None:
-                logger.info(f"{name}, rate {rate:g}: {describe(name, shape.encoder, sizes[name])}")
-                result = trials.tried(name, sizes[name], rate, config, data, inputs, place)
-                place.keep(name, rate, result)
+                logger.info(f"{name}, learning rate {rate:g}: {describe(name, shape.encoder, sizes[name])}")
+                result = trials.train_candidate(name, sizes[name], rate, config, data, inputs, folder)
+                folder.save(name, rate, result)
             tries[name].append(result)
     return {
         name: {
             "description": describe(name, shape.encoder, sizes[name]),
             "size": sizes[name],
-            **trials.chosen(tries[name]),
+            **trials.select_best(tries[name]),
         }
         for name in networks
     }
 
 
-def _network_callers(results: Mapping[str, dict[str, Any]], shape: Shape, longest: int) -> dict[str, Caller]:
+def _network_callers(
+    results: Mapping[str, dict[str, Any]], shape: Shape, max_tokens: int
+) -> dict[str, Caller]:
     models: dict[str, keras.Model] = {
-        name: trials.untrained(name, shape, result["size"], longest) for name, result in results.items()
+        name: trials.build_for_timing(name, shape, result["size"], max_tokens)
+        for name, result in results.items()
     }
     return {
-        name: model_caller(model, shape.encoder.vocabulary_size, longest) for name, model in models.items()
+        name: model_caller(model, shape.encoder.vocabulary_size, max_tokens) for name, model in models.items()
     }
 
 
-def _told(
+def _summarize(
     results: Mapping[str, dict[str, Any]],
     times: Mapping[str, Mapping[int, float]],
     target: int | None,
@@ -165,7 +153,7 @@ def _told(
     data: Data,
 ) -> dict[str, Any]:
     assert data.test is not None
-    scores = scored({name: result["answers"] for name, result in results.items()}, data)
+    scores = score_predictions({name: result["answers"] for name, result in results.items()}, data)
     rows = [
         {
             "name": name,
@@ -187,6 +175,6 @@ def _told(
 
 
 def _run_name(path: Path, runs: Sequence[Path]) -> str:
-    """The folder's own name, or where two are called so the whole path."""
+    """The name of the folder, or its path if another run has the same name."""
     same = sum(other.name == path.name for other in runs)
     return str(path) if same > 1 or not path.name else f"run {path.name}"

@@ -88,11 +88,7 @@ def _unknown(features: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
 
 
 class BundleTextModel:
-    """See `training.explanation.explainer.TextModel`.
-
-    Args:
-        bundle: A classifier or a matcher.
-    """
+    """See `training.explanation.explainer.TextModel`."""
 
     def __init__(self, bundle: Bundle):
         model = bundle.model
@@ -181,11 +177,7 @@ class BundleTextModel:
 
 
 class BundleTagModel:
-    """See `training.explanation.explainer.TagModel`.
-
-    Args:
-        bundle: A tagger.
-    """
+    """See `training.explanation.explainer.TagModel`."""
 
     def __init__(self, bundle: Bundle):
         self._tagger: Any = bundle.tagger
@@ -210,11 +202,11 @@ class BundleTagModel:
     def trace(self, words: Sequence[str], word: int, tag: int) -> tuple[RowTrace, list[int], list[int]]:
         """See the protocol."""
         flat = tf.constant([each.encode("utf-8", "replace") for each in words])
-        cut = self._preprocessor.encode(Ragged.from_row_lengths(flat, [len(words)]))
-        firsts = np.cumsum(cut.windows.counts.numpy()) - cut.windows.counts.numpy()
+        encoded = self._preprocessor.encode(Ragged.from_row_lengths(flat, [len(words)]))
+        firsts = np.cumsum(encoded.windows.counts.numpy()) - encoded.windows.counts.numpy()
         window = int(np.searchsorted(firsts, word, side="right")) - 1
-        features = self._preprocessor.pad(self._preprocessor.select_windows(cut, [window]))
-        numbers = cut.windows.words[window].numpy().tolist()
+        features = self._preprocessor.pad(self._preprocessor.select_windows(encoded, [window]))
+        numbers = encoded.windows.words[window].numpy().tolist()
         place = numbers.index(word)
         found, products = self._gradients(features, place, tag)
         weights = {name: each[0] for name, each in found.items()}

@@ -84,12 +84,6 @@ def deletion_test(
 ) -> dict[str, Any] | None:
     """Runs the test on one row.
 
-    Args:
-        explanation: Of the row.
-        scores: As `word_scores` returns them.
-        draws: Number of random draws.
-        seed: Of the draws.
-
     Returns:
         {"words": number of droppable words, "draws", "steps": result of `value_drops`}; None for fewer than two words.
     """
@@ -103,12 +97,7 @@ def deletion_test(
 def average_deletion_test(
     explanations: Iterable[Explanation | None], draws: int, seed: int
 ) -> dict[str, Any]:
-    """Runs the test on many rows, with shares of their words.
-
-    Args:
-        explanations: Of the rows; None for rows that cannot be explained.
-        draws: Number of random draws for each row.
-        seed: Of the draws.
+    """Runs the test on many rows, with shares of their words; None are rows that cannot be explained.
 
     Returns:
         {"rows", "skipped": rows with fewer than two words, "words": mean, "draws", "value": mean of the predictions,

@@ -178,12 +178,7 @@ def _words_of_tokens(model: TextModel, words: TextWords, trace: RowTrace) -> dic
 
 
 class TagModel(Protocol):
-    """A tagger, of a run or of an exported model.
-
-    Attributes:
-        labels: Names of the tags.
-        notes: Remarks for the reader, for any sentence.
-    """
+    """A tagger, of a run or of an exported model."""
 
     labels: list[str]
     notes: list[str]

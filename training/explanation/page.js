@@ -336,8 +336,8 @@ function drawLines(values, height, width, row, column) {
   for (let r = 0; r < height; r++) {
     if (row !== null && r !== row) continue;
     const own = Array.from({ length: width }, (_, c) => [values[r * width + c], c]);
-    const kept = row === null && column === null ? own.sort((a, b) => b[0] - a[0]).slice(0, LINE_LIMIT) : own;
-    for (const [value, c] of kept) {
+    const shown = row === null && column === null ? own.sort((a, b) => b[0] - a[0]).slice(0, LINE_LIMIT) : own;
+    for (const [value, c] of shown) {
       if (value < most / 50 || (column !== null && c !== column)) continue;
       const [from, to] = [(r + 0.5) * step, (c + 0.5) * step];
       context.strokeStyle = `rgba(${red}, ${green}, ${blue}, ${0.05 + 0.95 * (value / Math.sqrt(most))})`;

@@ -53,14 +53,7 @@ _COLUMNS = {
 def page(
     explanation: Explanation, scores: dict[str, np.ndarray], deletion: dict[str, Any] | None, subtitle: str
 ) -> str:
-    """The HTML of an explanation.
-
-    Args:
-        explanation: Of a row.
-        scores: Scores of each word by method, float [W].
-        deletion: Result of the deletion test; None if there was nothing to drop.
-        subtitle: Line above the prediction.
-    """
+    """The HTML of an explanation."""
     data = page_data(explanation, scores, deletion, subtitle)
     from markupsafe import Markup
 

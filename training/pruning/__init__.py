@@ -1,1 +1,1 @@
-"""Measuring and removing attention heads and feed-forward units."""
+"""Importance of attention heads and feed-forward rows, and runs without the least important ones."""

@@ -1,4 +1,4 @@
-"""A model without its weakest heads and feed-forward rows."""
+"""Removes the least important attention heads and feed-forward rows of a model."""
 
 import dataclasses
 import math
@@ -11,110 +11,97 @@ import numpy as np
 from training.pruning.importance import Importance
 from training.pruning.prunable_blocks import Block, Group, prunable_groups
 
-
-def kept_parts(groups: Sequence[Sequence[np.ndarray]], share: float) -> list[list[np.ndarray]]:
-    """What stays of each block.
-
-    The blocks of a group lose as many parts each, because they share a size; which ones, each has its own.
-
-    Args:
-        groups: Of each block of each group the worth of its parts, float [N]; N is the same in a group.
-        share: Of all parts, to be removed at least, in (0, 1); fewer where each block has one part left.
-
-    Returns:
-        As `groups`, the numbers of the parts that stay, ascending.
-    """
-    # Of 10 parts .7 are 7, whatever binary fractions make of it.
-    expected = math.ceil(share * sum(len(block) for group in groups for block in group) - 1e-9)
-    # What the next step of each group costs: the mean worth of the weakest part that each of its blocks still has.
-    steps = [
-        (float(cost), number)
-        for number, group in enumerate(groups)
-        for cost in np.mean([np.sort(block) for block in group], axis=0)[:-1]
-    ]
-    lost = [0] * len(groups)
-    for _, number in sorted(steps):
-        if expected <= 0:
-            break
-        lost[number] += 1
-        expected -= len(groups[number])
-    return [
-        [np.sort(np.argsort(block, kind="stable")[count:]) for block in group]
-        for group, count in zip(groups, lost, strict=True)
-    ]
-
-
-Counts = dict[str, int]
+# Parts that stay: for each block of each group their ascending indices.
+Selection = Sequence[Sequence[np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
-    """A model that has lost parts.
+class PrunedModel:
+    """A model without some of its parts.
 
     Attributes:
-        build: Makes it, under the dtype policy that it is called under.
-        heads: How many it has, "before" and "after".
-        rows: The same of feed-forward rows.
+        build: Builds the model under the current dtype policy.
+        heads: Number of heads "before" and "after".
+        rows: Number of feed-forward rows "before" and "after".
     """
 
     build: Callable[[], Any]
-    heads: Counts
-    rows: Counts
+    heads: dict[str, int]
+    rows: dict[str, int]
 
 
-def cut_model(model: Any, groups: Sequence[Group], found: Sequence[Importance], share: float) -> Cut:
-    """A model without a share of its heads and of its feed-forward rows.
+def prune_model(
+    model: Any, groups: Sequence[Group], importance: Sequence[Importance], share: float
+) -> PrunedModel:
+    """Removes a share of the heads and of the feed-forward rows."""
+    heads, head_counts = _select(groups, [each.heads for each in importance], share)
+    rows, row_counts = _select(groups, [each.rows for each in importance], share)
+    return PrunedModel(slice_model(model, groups, heads, rows), head_counts, row_counts)
+
+
+def _select(
+    groups: Sequence[Group], importance: Sequence[np.ndarray], share: float
+) -> tuple[Selection, dict[str, int]]:
+    rest = iter(importance)
+    selection = select_parts([[next(rest) for _ in group.blocks] for group in groups], share)
+    after = sum(len(block) for group in selection for block in group)
+    return selection, {"before": sum(map(len, importance)), "after": after}
+
+
+def select_parts(importance: Selection, share: float) -> list[list[np.ndarray]]:
+    """Selects the parts of each block that stay.
+
+    Blocks of a group share their size, so they lose the same number of parts, but each its own least important ones.
 
     Args:
-        model: A built one.
-        groups: Its blocks.
-        found: What the parts of each block are worth, in the order of the groups' blocks.
-        share: In (0, 1).
+        importance: Of the parts of each block of each group, float [N]; N is the same in a group.
+        share: Share of all parts to remove at least, in (0, 1); less if each block has only one part left.
+
+    Returns:
+        Ascending indices of the parts that stay, nested like `importance`.
     """
-    heads, head_counts = _kept(groups, [each.heads for each in found], share)
-    rows, row_counts = _kept(groups, [each.rows for each in found], share)
-    return Cut(sliced(model, groups, heads, rows), head_counts, row_counts)
+    # The subtracted number keeps 0.7 of 10 parts at 7 despite binary fractions.
+    to_remove = math.ceil(share * sum(len(block) for group in importance for block in group) - 1e-9)
+    # Cost of each removal from a group: mean importance of the least important part left in each of its blocks.
+    removals = [
+        (float(cost), number)
+        for number, group in enumerate(importance)
+        for cost in np.mean([np.sort(block) for block in group], axis=0)[:-1]
+    ]
+    removed = [0] * len(importance)
+    for _, number in sorted(removals):
+        if to_remove <= 0:
+            break
+        removed[number] += 1
+        to_remove -= len(importance[number])
+    return [
+        [np.sort(np.argsort(block, kind="stable")[count:]) for block in group]
+        for group, count in zip(importance, removed, strict=True)
+    ]
 
 
-def _kept(groups: Sequence[Group], worth: Sequence[Any], share: float) -> tuple[Any, Counts]:
-    rest = iter(worth)
-    kept = kept_parts([[next(rest) for _ in group.blocks] for group in groups], share)
-    after = sum(len(block) for group in kept for block in group)
-    return kept, {"before": sum(map(len, worth)), "after": after}
-
-
-def weight_counts(model: Any) -> tuple[int, int]:
-    """How many weights a model has, and how many of them its blocks have."""
+def count_weights(model: Any) -> tuple[int, int]:
+    """Number of weights of a model, and of its blocks."""
     layers = [block.layer for group in prunable_groups(model) for block in group.blocks]
-    return _numbers(model), sum(map(_numbers, layers))
+    return _count(model), sum(map(_count, layers))
 
 
-def _numbers(layer: Any) -> int:
-    # Random generators are no weights.
+def _count(layer: Any) -> int:
+    # The state of random generators is not a weight.
     return sum(math.prod(each.shape) for each in layer.weights if "seed_generator" not in each.path)
 
 
-Kept = Sequence[Sequence[np.ndarray]]
-
-
-def sliced(model: Any, groups: Sequence[Group], heads: Kept, rows: Kept) -> Callable[[], Any]:
-    """What makes the smaller model, under the dtype policy that it is called under.
-
-    Args:
-        model: A built one, whose weights are read now.
-        groups: Its blocks.
-        heads: Of each block of each group the numbers of the heads that stay, ascending.
-        rows: The same of the feed-forward rows.
-    """
-    cuts: dict[int, np.ndarray] = {}
+def slice_model(model: Any, groups: Sequence[Group], heads: Selection, rows: Selection) -> Callable[[], Any]:
+    """Returns a function that builds the smaller model under the current dtype policy."""
+    changed: dict[int, np.ndarray] = {}
     for group, of_heads, of_rows in zip(groups, heads, rows, strict=True):
         for block, its_heads, its_rows in zip(group.blocks, of_heads, of_rows, strict=True):
-            cuts |= _cuts(block, its_heads, its_rows)
-    values = [cuts.get(id(weights), weights.numpy()) for weights in model.weights]
-    settings = _smaller_settings(model, groups, heads, rows)
+            changed |= _sliced_weights(block, its_heads, its_rows)
+    values = [changed.get(id(weights), weights.numpy()) for weights in model.weights]
+    config = _sliced_config(model, groups, heads, rows)
 
     def build() -> Any:
-        smaller = type(model).from_config({**settings, "dtype": keras.config.dtype_policy().name})
+        smaller = type(model).from_config({**config, "dtype": keras.config.dtype_policy().name})
         smaller.build()
         for weights, value in zip(smaller.weights, values, strict=True):
             weights.assign(value)
@@ -123,13 +110,13 @@ def sliced(model: Any, groups: Sequence[Group], heads: Kept, rows: Kept) -> Call
     return build
 
 
-def _cuts(block: Block, heads: np.ndarray, rows: np.ndarray) -> dict[int, np.ndarray]:
-    """The weights of a block that change, by the id of the variable."""
+def _sliced_weights(block: Block, heads: np.ndarray, rows: np.ndarray) -> dict[int, np.ndarray]:
+    """The smaller weights of a block, by the id of the variable."""
     attention, network = block.layer.attention, block.layer.feed_forward
     kernel, output = attention.query_key_value_kernel.numpy(), attention.output_kernel.numpy()
     size, inner = attention.head_size, len(kernel)
-    by_head = kernel.reshape(inner, 3, attention.num_heads, size)
-    by_head, output = by_head[:, :, heads], output.reshape(attention.num_heads, size, -1)[heads]
+    by_head = kernel.reshape(inner, 3, attention.num_heads, size)[:, :, heads]
+    output = output.reshape(attention.num_heads, size, -1)[heads]
     found = [
         (attention.query_key_value_kernel, by_head.reshape(inner, -1)),
         (attention.output_kernel, output.reshape(len(heads) * size, -1)),
@@ -142,17 +129,17 @@ def _cuts(block: Block, heads: np.ndarray, rows: np.ndarray) -> dict[int, np.nda
     return {id(weights): value for weights, value in found}
 
 
-def _smaller_settings(model: Any, groups: Sequence[Group], heads: Kept, rows: Kept) -> dict[str, Any]:
-    """The constructor's arguments of the smaller model, as `get_config` gives them."""
+def _sliced_config(model: Any, groups: Sequence[Group], heads: Selection, rows: Selection) -> dict[str, Any]:
+    """The constructor arguments of the smaller model, as `get_config` returns them."""
     configs = []
     for number, config in enumerate(model.encoder_configs.values()):
         sizes: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
         for group, of_heads, of_rows in zip(groups, heads, rows, strict=True):
             if group.granularity == number:
                 sizes[group.is_round].append((len(of_heads[0]), len(of_rows[0])))
-        made = dataclasses.replace(config, layer_sizes=tuple(sizes[False]), round_sizes=tuple(sizes[True]))
-        configs.append(dataclasses.asdict(made))
-    settings = model.get_config()
-    if "encoders" in settings:
-        return settings | {"encoders": dict(zip(model.encoder_configs, configs, strict=True))}
-    return settings | {"encoder": configs[0]}
+        smaller = dataclasses.replace(config, layer_sizes=tuple(sizes[False]), round_sizes=tuple(sizes[True]))
+        configs.append(dataclasses.asdict(smaller))
+    arguments = model.get_config()
+    if "encoders" in arguments:
+        return arguments | {"encoders": dict(zip(model.encoder_configs, configs, strict=True))}
+    return arguments | {"encoder": configs[0]}

@@ -1,4 +1,4 @@
-"""Labelled rows that heads are measured on, as a run's model reads them."""
+"""Labeled rows on which the importance of heads is measured."""
 
 import dataclasses
 from pathlib import Path
@@ -22,35 +22,23 @@ _NAME = "measured"
 
 
 @dataclasses.dataclass(frozen=True)
-class MeasuredRows:
-    """Rows of a file, cut once, and a bundle that is asked about them.
-
-    Attributes:
-        bundle: A trained one.
-        task: Reads, scores and weighs the rows.
-        inputs: The rows and their tokens.
-    """
+class EvaluationRows:
+    """Tokenized rows of a file, and a bundle that predicts them."""
 
     bundle: Bundle
     task: Task
     inputs: Inputs
 
     @classmethod
-    def read(cls, bundle: Bundle, path: Path, given: ColumnOverrides, folder: Path) -> "MeasuredRows":
-        """All rows of a file.
-
-        Args:
-            bundle: A trained bundle.
-            path: Labelled rows.
-            given: Names of columns that are others than in training.
-            folder: Where the rows are kept meanwhile.
+    def read(cls, bundle: Bundle, path: Path, columns: ColumnOverrides, folder: Path) -> "EvaluationRows":
+        """Reads all rows of a file.
 
         Raises:
-            InputError: The file or a row of it cannot be used, or it has none.
+            InputError: The file or a row of it is invalid, or it has no rows.
         """
-        task, part = read_labelled_rows(bundle, path, given, folder)
+        task, part = read_labelled_rows(bundle, path, columns, folder)
         inputs = cut_parts(bundle.preprocessor, {_NAME: part}, folder, windows=task.windows)
-        return cls(bundle, _weighing(task), inputs)
+        return cls(bundle, _with_plain_loss(task), inputs)
 
     @property
     def part(self) -> Subset:
@@ -64,22 +52,18 @@ class MeasuredRows:
 
     @property
     def metric(self) -> str:
-        """The score that the run's weights were chosen by."""
+        """The score by which the run's weights were selected."""
         return str(self.bundle.details.get("metric", self.task.metric))
 
-    def of(self, bundle: Bundle) -> "MeasuredRows":
-        """The same rows for a bundle that cuts texts in the same way."""
+    def with_bundle(self, bundle: Bundle) -> "EvaluationRows":
+        """The same rows for a bundle with the same tokenizer."""
         return dataclasses.replace(self, bundle=bundle)
 
-    def drawn(self, most: int, seed: int) -> "MeasuredRows":
-        """Some of the rows, at random, of those whose label the model knows.
-
-        Args:
-            most: How many; 0: all.
-            seed: Draws them.
+    def sample(self, most: int, seed: int) -> "EvaluationRows":
+        """Draws random rows among those whose label the model has.
 
         Raises:
-            InputError: The model knows no label of them.
+            InputError: The model has none of their labels.
         """
         part, bundle = self.part, self.bundle
         rows = part.rows
@@ -94,13 +78,13 @@ class MeasuredRows:
         parts = {_NAME: dataclasses.replace(part, rows=rows)}
         return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, parts=parts))
 
-    def evaluated(self) -> "EvaluatedRows":
-        """What asks the bundle's model about the rows, as its weights are then."""
+    def evaluator(self) -> "RowEvaluator":
+        """Evaluates the bundle's model on the rows, with its weights at the time of the call."""
         source = self.source
-        return EvaluatedRows(self, source, Evaluator.for_bundle(self.bundle, self.task, source))
+        return RowEvaluator(self, source, Evaluator.for_bundle(self.bundle, self.task, source))
 
     def outputs(self, features: Any) -> tuple[Any, dict[str, Any]]:
-        """What the loss reads of the model, and its attention weights by name; without dropout."""
+        """The outputs that the loss reads, and attention weights by name; without dropout."""
         model = self.bundle.model
         outputs, weights = model(features, return_attention_weights=True, training=False)
         named = weights if isinstance(weights, dict) else {"attention": weights}
@@ -110,23 +94,23 @@ class MeasuredRows:
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluatedRows:
-    """Rows, their tokens, and what asks a model about them."""
+class RowEvaluator:
+    """Rows, their tokens, and the evaluator of a model."""
 
-    rows: MeasuredRows
+    rows: EvaluationRows
     source: Source
     evaluator: Evaluator
 
     def scores(self) -> dict[str, float]:
-        """Loss, and the metric where the rows define it, of the model as it is now."""
+        """Loss, and the metric if it is defined for the rows."""
         rows, bundle = self.rows, self.rows.bundle
         decision = {} if bundle.thresholds is None else {"thresholds": bundle.thresholds}
         found = rows.task.scores(rows.part, bundle.labels, self.evaluator.predict(self.source), decision)
         return {name: found[name] for name in ("loss", rows.metric) if found.get(name) is not None}
 
 
-def _weighing(task: Any) -> Any:
-    """The task with the plain loss of its answers: no smoothing, no margin, no other rows."""
+def _with_plain_loss(task: Any) -> Any:
+    """The task with a plain loss of single rows: no label smoothing, no margin, no contrast to other rows."""
     if hasattr(task, "label_smoothing"):
         task = dataclasses.replace(task, label_smoothing=0.0)
     if hasattr(task, "loss"):

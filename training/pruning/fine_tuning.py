@@ -1,4 +1,4 @@
-"""How a pruned model is trained on: as its run was, for a shorter while."""
+"""Fine-tunes a pruned model with the settings of its run, for fewer epochs."""
 
 import dataclasses
 import logging
@@ -17,16 +17,8 @@ logger = logging.getLogger("kmha")
 
 
 @dataclasses.dataclass(frozen=True)
-class Short:
-    """The while.
-
-    Attributes:
-        out: The folder of the pruned run.
-        overwrite: Whether a run that stands there goes.
-        train: Training rows; None: those of the run.
-        epochs: Passes over them.
-        learning_rate: The highest.
-    """
+class FineTuning:
+    """Settings of the fine-tuning."""
 
     out: Path
     overwrite: bool
@@ -35,44 +27,40 @@ class Short:
     learning_rate: float
 
 
-def settings_of(run: Path, short: Short) -> FitConfig:
-    """The settings under which a run is trained on: its own, as far as they are not of its beginning.
-
-    Args:
-        run: A run folder.
-        short: What differs.
+def fine_tuning_config(run: Path, fine_tuning: FineTuning) -> FitConfig:
+    """The configuration of the fine-tuning: that of the run, without the settings of its initial weights.
 
     Raises:
-        InputError: The run does not tell its settings.
+        InputError: The run has no config.toml.
     """
     path = run / CONFIG
     if not path.is_file():
-        raise InputError(f"{run}: expected {CONFIG}, which tells what the run was trained on, got none")
+        raise InputError(f"{run}: expected {CONFIG}, the settings of the run, got none")
     config = parse(FitConfig, ["--config", str(path)], "python -m training.heads")
     data = config.data
-    if short.train is not None:
-        data = dataclasses.replace(data, train=short.train, tfds="")
+    if fine_tuning.train is not None:
+        data = dataclasses.replace(data, train=fine_tuning.train, tfds="")
     _check_files(data)
     return dataclasses.replace(
         config,
         config=None,
-        out=short.out,
-        overwrite=short.overwrite,
+        out=fine_tuning.out,
+        overwrite=fine_tuning.overwrite,
         resume=False,
         baseline=False,
         tensorboard=False,
         data=data,
-        # Shape, vocabulary and weights are those of the run, whatever it began with.
+        # Shape, vocabulary and weights are those of the run.
         encoder=dataclasses.replace(config.encoder, pretrained="", vectors=None),
         text=dataclasses.replace(config.text, vocabulary=None, prune=False),
         finetune=FinetuneSection(),
-        train=dataclasses.replace(config.train, epochs=short.epochs),
-        optimizer=dataclasses.replace(config.optimizer, learning_rate=short.learning_rate),
+        train=dataclasses.replace(config.train, epochs=fine_tuning.epochs),
+        optimizer=dataclasses.replace(config.optimizer, learning_rate=fine_tuning.learning_rate),
     )
 
 
 def _check_files(data: DataSection) -> None:
-    """Refuses files that have gone before anything long begins."""
+    """Checks that the files still exist, before any long work."""
     for name, path in (("train", data.train), ("validation", data.validation), ("test", data.test)):
         if path is None:
             continue
@@ -83,22 +71,16 @@ def _check_files(data: DataSection) -> None:
             raise InputError(f"{error}{hint}") from error
 
 
-def trained_on(config: FitConfig, start: StartingModel, folder: Path, scratch: Path) -> Any:
-    """Trains a model on, judged on the validation rows of its run; test rows only keep training rows away.
-
-    Args:
-        config: What `settings_of` gives.
-        start: The model.
-        folder: The unfinished run.
-        scratch: Where the data is kept meanwhile.
+def fine_tune(config: FitConfig, start: StartingModel, folder: Path, scratch: Path) -> Any:
+    """Trains a model, evaluated on the validation rows of its run; test rows are only excluded from training.
 
     Returns:
-        A `training.job.train_and_evaluate.FitResult`, and the rows, a `training.data.load.Data`.
+        A `training.job.train_and_evaluate.FitResult` and the rows, a `training.data.load.Data`.
 
     Raises:
-        InputError: The rows cannot be used, or have labels that the model does not know.
-        Interrupted: Told to stop.
-        TrainingDiverged: The loss left the numbers.
+        InputError: The rows are invalid, or have labels that the model does not have.
+        Interrupted: A signal stopped the training.
+        TrainingDiverged: The loss is not finite.
     """
     from training.config.defaults import resolve_config
     from training.data.load import describe, load_data
@@ -115,7 +97,7 @@ def trained_on(config: FitConfig, start: StartingModel, folder: Path, scratch: P
     for line in describe(data):
         logger.info(line)
     data = dataclasses.replace(data, labels=start.labels, test=None)
-    # A pruning is not gone on with: what would offer that, were it killed, goes with the scratch folder.
+    # Pruning cannot be resumed, so its checkpoint goes to the scratch folder.
     unfinished = scratch / "unfinished"
     unfinished.mkdir()
     fit_result = train_and_evaluate(RunContext(config, unfinished, scratch), data, start)

@@ -1,4 +1,4 @@
-"""Everything that labelled rows say of the heads of a run."""
+"""Measures the heads of a run on labeled rows."""
 
 import dataclasses
 import logging
@@ -8,8 +8,8 @@ from typing import Any
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from training.cli.column_flags import ColumnOverrides
-from training.pruning.evaluation_rows import MeasuredRows
-from training.pruning.importance import Importance, importances, without_each_head
+from training.pruning.evaluation_rows import EvaluationRows
+from training.pruning.importance import Importance, leave_one_head_out, measure_importance
 from training.pruning.presentation import head_table, head_values, row_table, row_values
 from training.pruning.prunable_blocks import Block, Group, prunable_groups
 
@@ -18,29 +18,25 @@ logger = logging.getLogger("kmha")
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What was found.
+    """Importance and scores of the heads of a run.
 
     Attributes:
-        all_rows: Every row of the file, with the run's bundle.
-        number: How many rows were drawn.
-        groups: The blocks of the model.
-        found: What the parts of each block are worth.
-        scores: Of the whole model on the rows drawn.
-        heads: Every head, as JSON values.
-        feed_forward: The feed-forward rows of every block, as JSON values.
+        all_rows: All rows of the file, with the run's bundle.
+        number: Number of rows drawn.
+        scores: Scores of the unpruned model on the rows drawn.
     """
 
-    all_rows: MeasuredRows
+    all_rows: EvaluationRows
     number: int
     groups: list[Group]
-    found: list[Importance]
+    importance: list[Importance]
     scores: dict[str, float]
     heads: list[dict[str, Any]]
     feed_forward: list[dict[str, Any]]
 
     @property
     def blocks(self) -> list[Block]:
-        """Of all groups."""
+        """The blocks of all groups."""
         return [block for group in self.groups for block in group.blocks]
 
     def values(self) -> dict[str, Any]:
@@ -48,38 +44,30 @@ class Measurement:
         return {"rows": self.number, **self.scores, "heads": self.heads, "feed_forward": self.feed_forward}
 
     def lines(self) -> list[str]:
-        """As two tables."""
+        """As lines of two tables."""
         scores = ", ".join(f"{name} {value:.4f}" for name, value in self.scores.items())
         heads = head_table(self.heads, self.scores)
         return [f"{scores} with all heads", *heads, "", *row_table(self.feed_forward)]
 
 
 def measure(
-    run: Path, data: Path, given: ColumnOverrides, most: int, seed: int, scratch: Path
+    run: Path, data: Path, columns: ColumnOverrides, most: int, seed: int, scratch: Path
 ) -> Measurement:
     """Measures the heads of a run.
 
-    Args:
-        run: A run folder.
-        data: Labelled rows.
-        given: Names of columns that are others than in training.
-        most: Rows to draw; 0: all.
-        seed: Draws them.
-        scratch: Where the rows are kept meanwhile.
-
     Raises:
-        InputError: The run or the rows cannot be used, or there is no head.
+        InputError: The run or the rows are invalid, or the model has no heads.
     """
     bundle = Bundle.load(run)
     groups = prunable_groups(bundle.model)
     blocks = [block for group in groups for block in group.blocks]
     if not blocks:
-        raise InputError(f"{run}: expected a run with blocks of attention, got one without")
-    all_rows = MeasuredRows.read(bundle, data, given, scratch)
-    rows = all_rows.drawn(most, seed)
+        raise InputError(f"{run}: expected a model with attention blocks, got one without")
+    all_rows = EvaluationRows.read(bundle, data, columns, scratch)
+    rows = all_rows.sample(most, seed)
     number, heads = len(rows.part.rows), sum(block.heads for block in blocks)
     logger.info(f"{number:,} of {len(all_rows.part.rows):,} rows of {data}, {heads} heads")
-    found = importances(rows, blocks)
-    scores = rows.evaluated().scores()
-    of_heads = head_values(blocks, found, without_each_head(rows, blocks))
-    return Measurement(all_rows, number, groups, found, scores, of_heads, row_values(blocks, found))
+    importance = measure_importance(rows, blocks)
+    scores = rows.evaluator().scores()
+    of_heads = head_values(blocks, importance, leave_one_head_out(rows, blocks))
+    return Measurement(all_rows, number, groups, importance, scores, of_heads, row_values(blocks, importance))

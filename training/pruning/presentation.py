@@ -1,4 +1,4 @@
-"""What heads are worth, for a reader: lines of a table, JSON values, a picture."""
+"""Presents the importance of heads: tables, JSON values, and a figure."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from training.cli.text_table import format_table
-from training.io.atomic_write import atomic_write
 from training.pruning.importance import Importance
 from training.pruning.prunable_blocks import Block
+from training.reporting.matplotlib_style import write_figure
 
 Scores = dict[str, float]
 LOSS = "loss"
@@ -37,7 +37,7 @@ def head_values(
 
 
 def row_values(blocks: Sequence[Block], found: Sequence[Importance]) -> list[dict[str, Any]]:
-    """The feed-forward rows of every block as JSON values."""
+    """Feed-forward rows of every block as JSON values."""
     return [
         {
             "block": block.name,
@@ -50,7 +50,7 @@ def row_values(blocks: Sequence[Block], found: Sequence[Importance]) -> list[dic
 
 
 def head_table(heads: Sequence[dict[str, Any]], scores: Scores) -> list[str]:
-    """Lines that show the heads; a score without a head is shown as its change."""
+    """A table of the heads; scores without a head are shown as differences."""
     names = list(scores)
     header = ["head", "importance", *(f"{name} without" for name in names), "entropy", "distance"]
     rows = [
@@ -67,7 +67,7 @@ def head_table(heads: Sequence[dict[str, Any]], scores: Scores) -> list[str]:
 
 
 def row_table(values: Sequence[dict[str, Any]]) -> list[str]:
-    """Lines that show the feed-forward rows of every block."""
+    """A table of the feed-forward rows of every block."""
     header = ["feed-forward", "rows", "importance", "weakest quarter below", "strongest quarter above"]
     rows = [
         [
@@ -81,10 +81,10 @@ def row_table(values: Sequence[dict[str, Any]]) -> list[str]:
     return format_table([header, *rows])
 
 
-def pruned_table(told: dict[str, Any]) -> list[str]:
-    """Lines that show a run before and after, from what `training.pruning.prune_run.prune` tells."""
-    scores = told["scores"]
-    rows = [["", "before", "cut", "trained on"]]
+def pruned_table(result: dict[str, Any]) -> list[str]:
+    """A table of a run before and after pruning, from the result of `write_pruned_run`."""
+    scores = result["scores"]
+    rows = [["", "before", "pruned", "fine-tuned"]]
     rows += [
         [name, *(f"{scores[state][name]:.4f}" for state in ("before", "cut", "after"))]
         for name in scores["before"]
@@ -95,42 +95,35 @@ def pruned_table(told: dict[str, Any]) -> list[str]:
         ("weights", "weights", "{:,}"),
         ("block_weights", "of these in blocks", "{:,}"),
         ("bytes", "bytes of model.keras", "{:,}"),
-        ("latency_ms", "ms a text", "{:.2f}"),
+        ("latency_ms", "ms per text", "{:.2f}"),
     ):
-        values = told[name]
+        values = result[name]
         rows.append([unit, shown.format(values["before"]), "", shown.format(values["after"])])
     return format_table(rows)
 
 
-def draw(path: Path, blocks: Sequence[Block], heads: Sequence[dict[str, Any]], loss: float) -> None:
-    """Draws each head of each block: what it is worth by its gate, and by leaving it out.
-
-    Args:
-        path: Where to write; its ending says what.
-        blocks: From below.
-        heads: What `head_values` gives.
-        loss: Of the whole model.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+def write_heads_figure(
+    path: Path, blocks: Sequence[Block], heads: Sequence[dict[str, Any]], loss: float
+) -> None:
+    """Draws each head of each block: importance by its gate, and increase of the loss without it."""
     most = max(block.heads for block in blocks)
-    figure = Figure(figsize=(3.2 + 1.1 * most, 1.6 + 0.5 * len(blocks)), layout="constrained")
-    FigureCanvasAgg(figure)
     values = {
-        "importance by its gate, nats": [each["importance"] for each in heads],
-        "loss more without it, nats": [each[f"{LOSS}_without"] - loss for each in heads],
+        "importance by gate gradient, nats": [each["importance"] for each in heads],
+        "increase of the loss without it, nats": [each[f"{LOSS}_without"] - loss for each in heads],
     }
     ends = np.cumsum([block.heads for block in blocks])[:-1]
-    axes = figure.subplots(1, len(values), sharey=True, squeeze=False)[0]
-    for place, (title, given) in zip(axes, values.items(), strict=True):
-        table = np.full((len(blocks), most), np.nan)
-        for row, part in enumerate(np.split(np.array(given), ends)):
-            table[row, : len(part)] = part
-        # Heads that hurt are as pale as those that do nothing.
-        image = place.imshow(table, cmap="Blues", vmin=0, vmax=max(np.nanmax(table), 1e-12), aspect="auto")
-        place.set(title=title, xlabel="head", xticks=range(most), xticklabels=range(1, most + 1))
-        place.set_yticks(range(len(blocks)), [block.name for block in blocks])
-        figure.colorbar(image, ax=place)
-    with atomic_write(path, overwrite=True, flag="--picture") as beside:
-        figure.savefig(beside, dpi=120, format=path.suffix[1:].lower())
+
+    def draw(figure: Any) -> None:
+        panels = figure.subplots(1, len(values), sharey=True, squeeze=False)[0]
+        for axes, (title, numbers) in zip(panels, values.items(), strict=True):
+            table = np.full((len(blocks), most), np.nan)
+            for row, part in enumerate(np.split(np.array(numbers), ends)):
+                table[row, : len(part)] = part
+            # Heads that increase the loss have the color of heads without effect.
+            vmax = max(np.nanmax(table), 1e-12)
+            image = axes.imshow(table, cmap="Blues", vmin=0, vmax=vmax, aspect="auto")
+            axes.set(title=title, xlabel="head", xticks=range(most), xticklabels=range(1, most + 1))
+            axes.set_yticks(range(len(blocks)), [block.name for block in blocks])
+            figure.colorbar(image, ax=axes)
+
+    write_figure(path, (3.2 + 1.1 * most, 1.6 + 0.5 * len(blocks)), draw, "--picture")

@@ -1,4 +1,4 @@
-"""The blocks of a model that can lose heads and feed-forward rows."""
+"""The blocks of a model whose heads and feed-forward rows can be pruned."""
 
 import dataclasses
 from typing import Any
@@ -11,13 +11,13 @@ ATTENTION = "attention"
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A block of attention and feed-forward.
+    """A block of attention and a feed-forward network.
 
     Attributes:
         name: Such as "block 1", "a block 1" or "char round 1".
         layer: The `AttentionBlock`.
-        maps: Where its attention stands among what the model gives: names and places in their lists.
-        across: Whether it looks at the other text.
+        maps: Names of its attention weights in the model's outputs, and the layer index in each.
+        across: Whether it is cross-attention to the other text.
     """
 
     name: str
@@ -27,12 +27,12 @@ class Block:
 
     @property
     def heads(self) -> int:
-        """How many there are."""
+        """Number of heads."""
         return self.layer.attention.num_heads
 
     @property
     def head_size(self) -> int:
-        """Size of one of them."""
+        """Size of a head."""
         return self.layer.attention.head_size
 
     @property
@@ -42,23 +42,23 @@ class Block:
 
     @property
     def output_kernel(self) -> Any:
-        """The weights that read the heads, [N H, D]: without a head's rows the head is gone."""
+        """Weights that read the heads, [N H, D]; a head whose rows are zero has no effect."""
         return self.layer.attention.output_kernel
 
     @property
     def contract_kernel(self) -> Any:
-        """The weights that read the inner values of the feed-forward network, [F, D]."""
+        """Weights that read the inner values of the feed-forward network, [F, D]."""
         return self.layer.feed_forward.contract.kernel
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Blocks that share a size in the model's settings: one, or where each text has an encoder of its own both.
+    """Blocks that share a size in the model's configuration: one block, or two if each text has its own encoder.
 
     Attributes:
-        granularity: Number of the encoder's settings.
+        granularity: Index of the encoder's configuration.
         is_round: Whether it is a round of cross-attention.
-        index: Which block, or round, of that encoder.
+        index: Index of the block, or round, in that encoder.
         blocks: One or two.
     """
 
@@ -69,7 +69,7 @@ class Group:
 
 
 def prunable_groups(model: Any) -> list[Group]:
-    """The blocks of a classifier, a matcher or a tagger, from below."""
+    """The blocks of a classifier, a matcher or a tagger, from the first to the last."""
     pairs = getattr(model, "pairs", None)
     if pairs is None:
         blocks = enumerate(model.encoder.blocks)
@@ -83,7 +83,7 @@ def prunable_groups(model: Any) -> list[Group]:
 
 
 def _groups_of_pair(number: int, prefix: str, pair: Any) -> list[Group]:
-    """Of one granularity: the blocks of its encoders, then the rounds."""
+    """The blocks of the encoders of one granularity, then its rounds."""
     joint, shared = pair.form == "joint", pair.share_weights
     title = prefix.replace("_", " ")
     kinds = [("block", False, [encoder.blocks for encoder in pair.encoders], (A_TO_A, B_TO_B))]

@@ -1,11 +1,14 @@
-"""A smaller run made of a run, and what that did to its size, speed and scores."""
+"""Writes a pruned run, with its size, latency and scores before and after."""
 
 import dataclasses
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import tensorflow as tf
 
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MODEL
@@ -13,106 +16,106 @@ from kmha.calibration import Calibration, calibrate
 from training.config.config import FitConfig
 from training.engine.model_init import StartingModel
 from training.job.fit_report import report_fit
-from training.pruning.apply import Cut, weight_counts
-from training.pruning.evaluation_rows import MeasuredRows
-from training.pruning.fine_tuning import trained_on
-from training.pruning.latency import latencies_ms
+from training.pruning.apply import PrunedModel, count_weights
+from training.pruning.evaluation_rows import EvaluationRows
+from training.pruning.fine_tuning import fine_tune
 from training.runs.context import RunContext
 from training.runs.run_folder import CONFIG, METRICS
+from training.runtime.round_robin import time_in_turns
 
 logger = logging.getLogger("kmha")
 
-TIMED_ROWS = 50
+TIMED_ROWS, TIMED_ROUNDS = 50, 5
 BEFORE, CUT, AFTER = "before", "cut", "after"
 
 
-def write_pruned(
+def write_pruned_run(
     run: Path,
-    cut: Cut,
+    pruned: PrunedModel,
     share: float,
-    rows: MeasuredRows,
+    rows: EvaluationRows,
     config: FitConfig,
     command: str,
     folder: Path,
     scratch: Path,
 ) -> dict[str, Any]:
-    """Trains a cut model on and writes it.
-
-    Args:
-        run: The folder of the run that it is made of.
-        cut: Its model without the weakest parts.
-        share: Of the parts, as it was asked for.
-        rows: All rows that the run was measured on, with its bundle.
-        config: How it is trained on.
-        command: What makes it again, for its report.
-        folder: The unfinished run.
-        scratch: Where the data is kept meanwhile.
+    """Fine-tunes a pruned model and writes its run folder.
 
     Returns:
         {"share", "heads", "feed_forward_rows", "weights", "block_weights", "bytes", "latency_ms": {"before", "after"},
-        "scores": {"before", "cut", "after"}}, as JSON values; "cut" is before training on.
+        "scores": {"before", "cut", "after"}}, as JSON values; "cut" is before the fine-tuning.
 
     Raises:
-        InputError: The training rows cannot be used, or have labels that the run does not know.
-        Interrupted: Told to stop.
-        TrainingDiverged: The loss left the numbers.
+        InputError: The training rows are invalid, or have labels that the run does not have.
+        Interrupted: A signal stopped the training.
+        TrainingDiverged: The loss is not finite.
     """
     bundle = rows.bundle
     scores = {
-        BEFORE: rows.evaluated().scores(),
-        CUT: rows.of(dataclasses.replace(bundle, model=cut.build())).evaluated().scores(),
+        BEFORE: rows.evaluator().scores(),
+        CUT: rows.with_bundle(dataclasses.replace(bundle, model=pruned.build())).evaluator().scores(),
     }
     details = {name: bundle.details[name] for name in ("pretrained",) if name in bundle.details}
-    start = StartingModel(bundle.preprocessor, bundle.labels, _uncalibrated(cut.build, bundle), details)
-    fit_result, data = trained_on(config, start, folder, scratch)
+    start = StartingModel(bundle.preprocessor, bundle.labels, _uncalibrated(pruned.build, bundle), details)
+    fit_result, data = fine_tune(config, start, folder, scratch)
     if bundle.abstain_below is not None:
         logger.info(
-            "abstain_below went, it was chosen for another model; training.calibrate --precision finds one"
+            "abstain_below is removed, it belongs to the original model; see training.calibrate --precision"
         )
     if fit_result.metrics["best_epoch"] < 0:
-        logger.info("training on has not helped on the validation rows: the model stays as it was cut")
+        logger.info("fine-tuning did not improve the validation score: the weights stay as they were pruned")
     after: Bundle = fit_result.bundle
-    scores[AFTER] = rows.of(after).evaluated().scores()
-    counts = [weight_counts(each.model) for each in (bundle, after)]
-    told: dict[str, Any] = {"share": share, "heads": cut.heads, "feed_forward_rows": cut.rows}
-    told |= {
-        name: {BEFORE: counts[0][place], AFTER: counts[1][place]}
-        for place, name in enumerate(("weights", "block_weights"))
-    }
-    after.details["pruned"] = {"run": run.resolve().name, "command": command, **told}
+    scores[AFTER] = rows.with_bundle(after).evaluator().scores()
+    result: dict[str, Any] = {"share": share, "heads": pruned.heads, "feed_forward_rows": pruned.rows}
+    counts = zip(count_weights(bundle.model), count_weights(after.model), strict=True)
+    for name, values in zip(("weights", "block_weights"), counts, strict=True):
+        result[name] = dict(zip((BEFORE, AFTER), values, strict=True))
+    after.details["pruned"] = {"run": run.resolve().name, "command": command, **result}
     after.save(folder)
     sizes = [(each / MODEL).stat().st_size for each in (run, folder)]
-    source = rows.drawn(TIMED_ROWS, 0).source
+    source = rows.sample(TIMED_ROWS, 0).source
     plans = source.plans(source.buckets([], 1), 1, 1, None)
     times = latencies_ms([bundle.model, after.model], [source.batch(plan)["features"] for plan in plans])
-    told |= {
-        name: dict(zip((BEFORE, AFTER), values, strict=True))
-        for name, values in (("bytes", sizes), ("latency_ms", times))
-    }
-    told["scores"] = scores
-    _say_what_it_is(folder / CONFIG, run, share)
-    metrics = fit_result.metrics | {"pruned": told}
+    for name, values in (("bytes", sizes), ("latency_ms", times)):
+        result[name] = dict(zip((BEFORE, AFTER), values, strict=True))
+    result["scores"] = scores
+    _add_comment(folder / CONFIG, run, share)
+    metrics = fit_result.metrics | {"pruned": result}
     (folder / METRICS).write_text(json.dumps(metrics, ensure_ascii=False, indent=2) + "\n", "utf-8")
     if config.report:
         report_fit(RunContext(config, folder, scratch), data, fit_result, metrics, command)
-    return told
+    return result
 
 
-def _say_what_it_is(path: Path, run: Path, share: float) -> None:
-    """Writes above the settings that they alone make no such run."""
-    made = f"# How a model was trained on that training.heads --prune {share:g} had cut from {run.name};"
+def latencies_ms(models: Sequence[Any], features: Sequence[dict[str, np.ndarray]]) -> list[float]:
+    """The median latency of each model for one row, in milliseconds, in TensorFlow, without tokenizing."""
+    rows = [{name: tf.constant(values) for name, values in row.items()} for row in features]
+
+    def calls(model: Any) -> list[Callable[[], Any]]:
+        forward = tf.function(lambda row: model(row, training=False), reduce_retracing=True, autograph=False)
+        return [lambda row=row: forward(row).numpy() for row in rows]
+
+    by_model = {str(number): calls(model) for number, model in enumerate(models)}
+    time_in_turns(by_model, 1)  # tracing
+    seconds = time_in_turns(by_model, TIMED_ROUNDS)
+    return [1000 * float(np.median(each)) for each in seconds.values()]
+
+
+def _add_comment(path: Path, run: Path, share: float) -> None:
+    """Writes above the settings that they alone do not make the run."""
+    comment = f"# Settings that fine-tuned a model which training.heads --prune {share:g} made of {run.name};"
     path.write_text(
-        f"{made}\n# training.fit with these settings begins with a whole one.\n{path.read_text('utf-8')}",
+        f"{comment}\n# training.fit with these settings starts from an unpruned model.\n{path.read_text('utf-8')}",
         "utf-8",
     )
 
 
 def _uncalibrated(build: Callable[[], Any], bundle: Bundle) -> Callable[[], Any]:
-    """What makes the model as it was trained: at its end the training finds another temperature."""
+    """Returns a function that builds the model without its calibration; fine-tuning fits another one."""
 
-    def made() -> Any:
+    def build_uncalibrated() -> Any:
         model = build()
         calibrate(model, Calibration.of(bundle.details).inverse())
         return model
 
-    return made
+    return build_uncalibrated

@@ -31,14 +31,7 @@ class KeyNumbers:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of strings.
-
-    Attributes:
-        caption: The title.
-        columns: Names of the columns.
-        rows: Cells, as many in each row as there are columns.
-        texts: The columns that hold texts; the others hold numbers or short names.
-    """
+    """A table of strings; `texts` are the columns of texts, the others have numbers or short names."""
 
     kind: ClassVar[str] = "table"
     caption: str
@@ -49,15 +42,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A drawing as SVG, in colors for light pages and in colors for dark pages.
-
-    Attributes:
-        alt: Description in words.
-        light: SVG for light pages.
-        dark: The same drawing for dark pages.
-        width: Width in CSS pixels.
-        height: Height in CSS pixels.
-    """
+    """A drawing as SVG, in colors for light and for dark pages; the size is in CSS pixels."""
 
     kind: ClassVar[str] = "picture"
     alt: str
@@ -80,14 +65,7 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A whole report.
-
-    Attributes:
-        title: Name of the run.
-        subtitle: One line about the model and the evaluated rows.
-        sections: In order.
-        metadata: Front matter of the model card, as JSON values.
-    """
+    """A whole report."""
 
     title: str
     subtitle: str

@@ -64,14 +64,7 @@ def learning_curves(
 
 
 def confusion(matrix: np.ndarray, names: Sequence[str], row_title: str, column_title: str) -> Picture:
-    """A confusion matrix; the color of a cell is its share of its row.
-
-    Args:
-        matrix: int [C, C], true labels by predicted labels.
-        names: C names.
-        row_title: Title of the rows.
-        column_title: Title of the columns.
-    """
+    """A confusion matrix; the color of a cell is its share of its row."""
     matrix, shown = np.asarray(matrix), [drawable(name) for name in names]
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     left = max(map(name_width, shown)) + 0.4
@@ -159,13 +152,7 @@ def _draw_bins(axes: Any, model: ReliabilityBins, edges: np.ndarray) -> None:
 
 
 def length_histogram(lengths: dict[str, np.ndarray], max_tokens: int, unit: str) -> Picture:
-    """Histogram of text lengths in tokens, in percent of each split.
-
-    Args:
-        lengths: Tokens of each text as the model reads it, by split.
-        max_tokens: Most tokens that the model reads at once.
-        unit: What a length belongs to: "a text" or "a window".
-    """
+    """Histogram of text lengths in tokens, in percent of each split."""
     most = max(int(each.max(initial=1)) for each in lengths.values())
     step = max(1, -(-most // _LENGTH_BINS))
     edges = np.arange(0.5, most + step + 0.5, step)

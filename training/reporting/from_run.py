@@ -23,12 +23,6 @@ _ROWS = "rows"
 def report_data_of(run: Path, data: Path, columns: ColumnOverrides, scratch: Path) -> ReportData:
     """Evaluates a run on the rows of a file, and reads the metrics of its fit.
 
-    Args:
-        run: Run folder.
-        data: File of labeled rows.
-        columns: Column names that differ from those in training.
-        scratch: Folder for temporary files.
-
     Raises:
         InputError: The file or a row of it is invalid, it has no rows, or the run was trained on it.
     """

@@ -65,12 +65,7 @@ def check_matplotlib(flag: str = "--out") -> None:
 
 
 def check_figure_path(path: Path, flag: str = "--out") -> None:
-    """Raises InputError if no figure can be written: wrong suffix, no such folder, or no matplotlib.
-
-    Args:
-        path: Path of the figure.
-        flag: Flag that the path comes from, for the message.
-    """
+    """Raises InputError if no figure can be written: wrong suffix, no such folder, or no matplotlib."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(
             f"{flag} {path}: expected a file ending in {', '.join(SUFFIXES)}, got {path.suffix or 'none'}"
@@ -83,14 +78,7 @@ def check_figure_path(path: Path, flag: str = "--out") -> None:
 def write_figure(
     path: Path, size: tuple[float, float], draw: Callable[[Any], None], flag: str = "--out"
 ) -> None:
-    """Draws a figure into a file, atomically; the suffix of the path sets the format.
-
-    Args:
-        path: Path of the figure; an existing file is replaced.
-        size: Width and height in inches.
-        draw: Draws into a matplotlib figure.
-        flag: Flag that the path comes from, for messages.
-    """
+    """Draws a figure into a file, atomically; the suffix of the path sets the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -35,19 +35,12 @@ class ReportData:
     """The data of a report.
 
     Attributes:
-        name: Name of the run.
         kind: The task: "classify", "match", "tag" or "masked-lm".
-        task: Reads the rows.
         target: Target of a matcher: "binary", "classes" or "graded"; else empty.
-        labels: Names of the model's outputs.
-        thresholds: As in a bundle.
-        calibration: The calibration in the model.
         metric: Score by which the weights were selected.
         splits: The scored rows; the last split is the evaluated one.
-        scores: Scores of the evaluated rows, with intervals.
         metrics: Content of metrics.json; empty without the file.
         details: Other entries of bundle.json: hashes of the data, columns, initial weights.
-        versions: Versions of packages by name.
         lengths: Tokens of each text as the model reads it, integers, by split.
         max_tokens: Most tokens that the model reads at once.
         train: The training rows; None if they are not available.

@@ -1,4 +1,4 @@
-"""How much a training step computes, and how much the machine could."""
+"""Floating-point operations of a training step, and the matrix multiplication speed of the machine."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 
-# Of square matrices: large enough for the full rate, small enough to be measured often.
+# Size of the square matrices: large enough for full speed, small enough for frequent measurements.
 _SIZE = 2048
 _SECONDS = 0.5
 
@@ -14,8 +14,8 @@ _SECONDS = 0.5
 def step_flops(sizes: Mapping[str, int], shapes: Iterable[tuple[int, int]]) -> float:
     """Floating-point operations of the matrix products of training steps, padding included.
 
-    Forward, a token takes 2 for each weight of its blocks, and 4 D for each position that it attends to, in each
-    block; backward twice that. Embedding, head, norms and softmax are left out.
+    The forward pass takes 2 operations per token and weight of the blocks, and 4 D per token, attended position and
+    block; the backward pass twice that. Embedding, head, norms and softmax are not counted.
 
     Args:
         sizes: hidden_dim, intermediate_dim, num_layers.
@@ -27,22 +27,22 @@ def step_flops(sizes: Mapping[str, int], shapes: Iterable[tuple[int, int]]) -> f
 
 
 def main() -> None:
-    """Measures, whenever stdin asks, the rate of matrix products: operations a second."""
+    """Measures the operations per second of matrix products for each line on stdin."""
     import tensorflow as tf
 
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     dtype = tf.dtypes.as_dtype(sys.argv[1])
     left, right = (tf.cast(tf.random.normal([_SIZE, _SIZE]), dtype) for _ in range(2))
     product = tf.function(lambda: tf.reduce_sum(tf.matmul(left, right)[0]), autograph=False)
     float(product())
-    print(json.dumps({"ready": True}), file=answers, flush=True)
+    print(json.dumps({"ready": True}), file=output, flush=True)
     for _ in sys.stdin:
-        began, times = time.perf_counter(), 0
-        while (seconds := time.perf_counter() - began) < _SECONDS:
+        start, times = time.perf_counter(), 0
+        while (seconds := time.perf_counter() - start) < _SECONDS:
             float(product())
             times += 1
-        print(json.dumps({"flops_per_second": times * 2 * _SIZE**3 / seconds}), file=answers, flush=True)
+        print(json.dumps({"flops_per_second": times * 2 * _SIZE**3 / seconds}), file=output, flush=True)
 
 
 if __name__ == "__main__":

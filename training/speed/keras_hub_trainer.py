@@ -1,4 +1,4 @@
-"""Trains as keras_hub's users do: BertTextClassifier.fit on texts, padded to one length."""
+"""Trains with KerasHub: BertTextClassifier.fit on texts, padded to one length."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,13 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from training.runtime.mixed_precision import POLICIES
-from training.speed.workload import Work, answer
+from training.speed.workload import Workload, serve
 
 _CHUNK_ROWS = 1024
 
 
-def learner(work: Work, precision: str) -> Callable[[int], Iterator[tuple[int, int, int]]]:
-    """See `training.speed.workload.answer`."""
+def make_trainer(work: Workload, precision: str) -> Callable[[int], Iterator[tuple[int, int, int]]]:
+    """See `training.speed.workload.serve`."""
     keras.config.set_dtype_policy(POLICIES[precision])
     preprocessor = keras_hub.models.BertTextClassifierPreprocessor(
         keras_hub.models.BertTokenizer(vocabulary=work.vocabulary, lowercase=work.lower_case),
@@ -46,12 +46,12 @@ def learner(work: Work, precision: str) -> Callable[[int], Iterator[tuple[int, i
 
 
 def _tokens(preprocessor, texts: list[str]) -> np.ndarray:
-    """Real tokens of each text, int64 [R]."""
+    """Number of real tokens of each text, int64 [R]."""
     chunks = [texts[first : first + _CHUNK_ROWS] for first in range(0, len(texts), _CHUNK_ROWS)]
     return np.concatenate([preprocessor(chunk)["padding_mask"].numpy().sum(axis=1) for chunk in chunks])
 
 
-def _backbone(work: Work):
+def _backbone(work: Workload):
     if work.pretrained:
         return keras_hub.models.BertBackbone.from_preset(work.pretrained)
     sizes = {name: size for name, size in work.sizes.items() if name != "num_labels"}
@@ -59,4 +59,4 @@ def _backbone(work: Work):
 
 
 if __name__ == "__main__":
-    answer(learner)
+    serve(make_trainer)

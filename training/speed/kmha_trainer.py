@@ -1,4 +1,4 @@
-"""Trains as `training.fit` does: batches of similar lengths, its step, its optimizer, the moving average."""
+"""Trains as `training.fit` does: length buckets, training step, optimizer and weight averaging."""
 
 import itertools
 import tempfile
@@ -26,32 +26,32 @@ from training.losses.classification import softmax_cross_entropy
 from training.runtime.cpu_sharding import configure_shards, intra_op_cores, max_shards, num_shards
 from training.runtime.malloc_tuning import tune_malloc
 from training.runtime.mixed_precision import POLICIES
-from training.speed.workload import Work, answer
+from training.speed.workload import Workload, serve
 
 _CHUNK_ROWS = 1024
 
 
-def learner(work: Work, precision: str) -> Callable[[int], Iterator[tuple[int, int, int]]]:
-    """See `training.speed.workload.answer`."""
+def make_trainer(work: Workload, precision: str) -> Callable[[int], Iterator[tuple[int, int, int]]]:
+    """See `training.speed.workload.serve`."""
     keras.config.set_dtype_policy(POLICIES[precision])
     tune_malloc()
     configure_shards(max_shards(TrainSection(batch_rows=work.batch_rows), work.max_length, intra_op_cores()))
     model = build(work)
     step, average = training_step(model)
-    source = tokens_of(work)
-    batches = batches_of(source, work.batch_rows)
+    source = tokenize_workload(work)
+    batches = training_batches(source, work.batch_rows)
 
     def train(steps: int) -> Iterator[tuple[int, int, int]]:
-        for plan, given in itertools.islice(batches, steps):
-            float(step(given)["loss"])
+        for plan, batch in itertools.islice(batches, steps):
+            float(step(batch)["loss"])
             average.after_step(step.optimizer.steps_done)
             yield len(plan.rows), plan.length, int(source.lengths[plan.rows].sum())
 
     return train
 
 
-def build(work: Work) -> TextClassifier:
-    """A classifier of the wanted sizes, of the form of BERT: post-norm, no n-grams."""
+def build(work: Workload) -> TextClassifier:
+    """Builds a classifier of the workload's sizes like BERT: post-norm, without n-grams."""
     sizes: dict[str, Any] = dict(work.sizes)
     num_labels = sizes.pop("num_labels")
     checkpoint = find_checkpoint(work.pretrained) if work.pretrained else None
@@ -68,7 +68,7 @@ def build(work: Work) -> TextClassifier:
 
 
 def training_step(model: keras.Model) -> tuple[TrainingStep, WeightAverage]:
-    """The step of a classifier on one device."""
+    """The training step and weight average of a classifier on one device."""
     variables = [variable.value for variable in model.trainable_variables]
     strategy = tf.distribute.get_strategy()
     optimizer = AdamW(variables, lambda step: tf.constant(5e-5))
@@ -76,11 +76,11 @@ def training_step(model: keras.Model) -> tuple[TrainingStep, WeightAverage]:
     return step, WeightAverage(variables, strategy)
 
 
-def tokens_of(work: Work) -> BatchSource:
-    """The rows, cut once and kept on disk."""
+def tokenize_workload(work: Workload) -> BatchSource:
+    """Tokenizes the rows into a store on disk."""
     vocabulary = Vocabulary.read(Path(work.vocabulary))
     preprocessor = Preprocessor(vocabulary, "wordpiece", work.lower_case, work.max_length)
-    # Open files outlive their names: nothing is left behind, however the process ends.
+    # The open files stay readable after the folder is removed.
     with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
         with RaggedStoreWriter(Path(folder) / "tokens", np.int32) as writer:
             chunks = (work.texts[i : i + _CHUNK_ROWS] for i in range(0, len(work.texts), _CHUNK_ROWS))
@@ -97,8 +97,8 @@ def tokens_of(work: Work) -> BatchSource:
     )
 
 
-def batches_of(source: BatchSource, batch_rows: int):
-    """Plans and batches of one epoch after the other, as `training.fit` makes them by default."""
+def training_batches(source: BatchSource, batch_rows: int):
+    """Plans and batches of endless epochs, with the defaults of `training.fit`."""
     settings = TrainSection()
     buckets = source.buckets([], settings.buckets)
     for epoch in itertools.count():
@@ -107,4 +107,4 @@ def batches_of(source: BatchSource, batch_rows: int):
 
 
 if __name__ == "__main__":
-    answer(learner)
+    serve(make_trainer)

@@ -1,4 +1,4 @@
-"""What a benchmark was asked to measure, made ready for those who learn."""
+"""Prepares the workload of a benchmark: rows, vocabulary and sizes."""
 
 import random
 import sys
@@ -9,7 +9,7 @@ from kmha.errors import InputError
 from training.config.config import DataSection
 from training.data.sources import find_sources
 from training.io.json_subprocess import has_package
-from training.speed.workload import Work
+from training.speed.workload import Workload
 
 Peer = Literal["keras_hub", "torch"]
 Precision = Literal["float32", "bfloat16"]
@@ -19,7 +19,7 @@ _VOCABULARY_SIZE = 16_000
 
 
 class Rows(NamedTuple):
-    """Texts with the ids of their labels, of which there are so many."""
+    """Texts, ids of their labels, and the number of labels."""
 
     texts: list[str]
     labels: list[int]
@@ -27,41 +27,41 @@ class Rows(NamedTuple):
 
 
 def read_rows(data: Path | None, text_column: str, label_column: str, most: int, seed: int) -> Rows:
-    """Draws rows of a file, or of the sample where there is none, in an order that depends on the seed only.
+    """Draws rows of a file, or of the sample without a file, in an order that depends on the seed only.
 
     Raises:
-        InputError: The file or a row of it cannot be used, or it has one label only.
+        InputError: The file or a row of it is invalid, or it has a single label.
     """
     source = find_sources(DataSection(train=data))["train"]
     pairs = []
     for row in source.rows([text_column, label_column]):
         text, label = row.values[text_column], row.values[label_column]
         if isinstance(text, list) or isinstance(label, list):
-            raise InputError(f"{row.place}: a text and its label expected, a list got")
+            raise InputError(f"{row.place}: expected a text and its label, got a list")
         pairs.append((text, label))
     random.Random(seed).shuffle(pairs)
     pairs = pairs[:most]
     names = sorted({label for _, label in pairs})
     if len(names) < 2:
-        raise InputError(f"{source.name}: rows of two labels or more expected, got {len(names)}")
+        raise InputError(f"{source.name}: expected rows of two labels or more, got {len(names)}")
     return Rows([text for text, _ in pairs], [names.index(label) for _, label in pairs], len(names))
 
 
-def make_work(
+def make_workload(
     rows: Rows, sizes: dict[str, int], pretrained: str, max_length: int, batch_rows: int, folder: Path
-) -> Work:
-    """Finds the published BERT, or learns a vocabulary for a new one.
+) -> Workload:
+    """Reads a pretrained BERT, or trains a vocabulary for a new model.
 
     Args:
-        rows: To learn from.
-        sizes: hidden_dim, num_layers, num_heads, intermediate_dim of a new one.
-        pretrained: minilm, or a folder as Hugging Face lays it out; empty: a new one.
+        sizes: hidden_dim, num_layers, num_heads, intermediate_dim of a new model.
+        pretrained: minilm, or a folder in Hugging Face format; empty: a new model.
         max_length: Most tokens of a text.
         batch_rows: Rows of a batch.
-        folder: For the vocabulary.
+        folder: Folder for the vocabulary.
+        rows: Training rows.
 
     Raises:
-        InputError: Fewer rows than a batch has, or a published BERT that cannot be used.
+        InputError: There are fewer rows than in a batch, or the pretrained BERT is invalid.
     """
     if len(rows.texts) < batch_rows:
         raise InputError(f"--batch-rows: expected at most the {len(rows.texts)} rows, got {batch_rows}")
@@ -70,7 +70,7 @@ def make_work(
         from kmha.pretrained.huggingface import read_huggingface
         from kmha.pretrained.installed import PACKAGES, installed_folder
 
-        # Hugging Face's form is the one that all of them read.
+        # All trainers read Hugging Face's format.
         folder_of = installed_folder(pretrained) if pretrained in PACKAGES else Path(pretrained)
         checkpoint = read_huggingface(folder_of)
         if checkpoint.config.max_length < max_length:
@@ -87,7 +87,7 @@ def make_work(
         import_tensorflow()
         vocabulary, lower_case = train_vocabulary(rows.texts, "wordpiece", _VOCABULARY_SIZE), True
     vocabulary.write(vocabulary_path)
-    return Work(
+    return Workload(
         rows.texts,
         rows.labels,
         str(vocabulary_path),
@@ -99,12 +99,7 @@ def make_work(
     )
 
 
-def lacks(peer: Peer, python: Path | None) -> str | None:
-    """The package that a peer lacks, None where it has all.
-
-    Args:
-        peer: Who is to take turns.
-        python: Of the environment that it lives in; None: this one.
-    """
+def missing_package(peer: Peer, python: Path | None) -> str | None:
+    """The first package of a peer that is not installed, in this environment or in that of another Python."""
     where = sys.executable if python is None else str(python)
     return next((package for package in _PACKAGES[peer] if not has_package(package, where)), None)

@@ -1,4 +1,4 @@
-"""Where the time of a training step and of an answer goes, by kind of operation, as TensorFlow's profiler saw it."""
+"""Processor time of training steps and predictions by kind of operation, from TensorFlow's profiler."""
 
 import json
 import os
@@ -12,18 +12,14 @@ import keras
 import tensorflow as tf
 
 from training.runtime.mixed_precision import POLICIES
-from training.speed.kmha_trainer import batches_of, build, tokens_of, training_step
-from training.speed.workload import read_work
+from training.speed.kmha_trainer import build, tokenize_workload, training_batches, training_step
+from training.speed.workload import read_workload
 
 _STEPS = 10
 
 
-def op_times(job: Callable[[], object]) -> dict[str, float]:
-    """Seconds of each kind of operation, summed over threads, while a job runs.
-
-    Args:
-        job: Is run once.
-    """
+def operation_seconds(job: Callable[[], object]) -> dict[str, float]:
+    """Seconds of each kind of operation, summed over threads, during one call of a job."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
@@ -43,7 +39,7 @@ def op_times(job: Callable[[], object]) -> dict[str, float]:
 
 
 def _kind(name: str) -> str | None:
-    """The kind of an operation; None for what is not one: operations are called path:kind."""
+    """The kind of an operation, whose event name is path:kind; None for other events."""
     path, colon, kind = name.rpartition(":")
     if not colon or path.endswith(":") or path.startswith(("Eager", "Iterator")) or not kind.isidentifier():
         return None
@@ -51,18 +47,18 @@ def _kind(name: str) -> str | None:
 
 
 def main() -> None:
-    """Prints the times of steps and of answers, after some that are not counted: tracing happens once."""
+    """Prints the times of training steps and predictions as JSON, after a warm-up."""
     path, precision = sys.argv[1:]
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    work = read_work(path)
+    work = read_workload(path)
     keras.config.set_dtype_policy(POLICIES[precision])
     model = build(work)
     step, average = training_step(model)
-    source = tokens_of(work)
-    batches = batches_of(source, work.batch_rows)
+    source = tokenize_workload(work)
+    batches = training_batches(source, work.batch_rows)
     spec = {name: tf.TensorSpec([None, None], tf.int32) for name in source.feature_names}
-    answered = tf.function(
+    predict = tf.function(
         lambda features: model(features, training=False), input_signature=[spec], autograph=False
     )
 
@@ -73,11 +69,15 @@ def main() -> None:
 
     def infer() -> None:
         for _, (_, batch) in zip(range(_STEPS), batches, strict=False):
-            answered(batch["features"]).numpy()
+            predict(batch["features"]).numpy()
 
     train()
     infer()
-    print(json.dumps({"training": op_times(train), "inference": op_times(infer)}), file=answers, flush=True)
+    print(
+        json.dumps({"training": operation_seconds(train), "inference": operation_seconds(infer)}),
+        file=output,
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

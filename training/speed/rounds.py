@@ -1,4 +1,4 @@
-"""Learners that take turns: each in a process of its own, asked for a few steps at a time."""
+"""Runs trainers in turns, each in its own process, and measures their speed."""
 
 import statistics
 import sys
@@ -8,37 +8,38 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from training.io.json_subprocess import Crashed, WorkerProcess
+from training.runtime.round_robin import round_order
 from training.speed.flops import step_flops
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 KMHA = "kmha"
 
 
-class Learner(NamedTuple):
-    """Who trains, and in which number format."""
+class Trainer(NamedTuple):
+    """A trainer and its number format."""
 
     name: str
     precision: str
 
 
-class ScoredSplit(Protocol):
-    """A learner's process."""
+class Worker(Protocol):
+    """The process of a trainer."""
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Its answer; raises `training.io.json_subprocess.Crashed`."""
+        """Sends a request and returns the reply; raises `training.io.json_subprocess.Crashed`."""
         ...
 
 
 @dataclass
-class Turns:
-    """What was measured of a learner, round by round.
+class Measurements:
+    """The measurements of a trainer by round.
 
     Attributes:
-        tokens_per_second: Real tokens, padding not counted.
-        tokens_per_cpu_second: The same over processor time.
-        flops_per_second: Of matrix products, padding included.
-        padding: Computed tokens over real ones, of all rounds.
-        failed: Why it did not play to the end; None: it did.
+        tokens_per_second: Real tokens, without padding.
+        tokens_per_cpu_second: Real tokens per processor time.
+        flops_per_second: Operations of matrix products, with padding.
+        padding: Computed tokens divided by real tokens.
+        failed: Error message; None if it did not fail.
     """
 
     tokens_per_second: list[float] = field(default_factory=list)
@@ -47,7 +48,7 @@ class Turns:
     padding: list[float] = field(default_factory=list)
     failed: str | None = None
 
-    def note(self, done: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    def add(self, done: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         """Adds a round."""
         tokens, seconds = done["tokens"], done["seconds"]
         self.tokens_per_second.append(tokens / seconds)
@@ -56,112 +57,104 @@ class Turns:
         self.padding.append(sum(rows * length for rows, length in done["shapes"]) / tokens)
 
 
-def start(learner: Learner, work: Path, python: str = sys.executable) -> WorkerProcess:
-    """Starts a learner's process."""
-    return _started([python, "-m", f"training.speed.{learner.name}_trainer", str(work), learner.precision])
+def start_trainer(trainer: Trainer, work: Path, python: str = sys.executable) -> WorkerProcess:
+    """Starts the process of a trainer."""
+    return _start([python, "-m", f"training.speed.{trainer.name}_trainer", str(work), trainer.precision])
 
 
-def start_matmuls(precision: str) -> WorkerProcess:
-    """Starts what measures the rate of matrix products."""
-    return _started([sys.executable, "-m", "training.speed.flops", precision])
+def start_matmul_benchmark(precision: str) -> WorkerProcess:
+    """Starts the process that measures the speed of matrix products."""
+    return _start([sys.executable, "-m", "training.speed.flops", precision])
 
 
-def start_profile(work: Path, precision: str) -> WorkerProcess:
-    """Starts what says where kmha's time goes."""
-    return _started([sys.executable, "-m", "training.speed.profile", str(work), precision])
+def start_profiler(work: Path, precision: str) -> WorkerProcess:
+    """Starts the process that profiles kmha."""
+    return _start([sys.executable, "-m", "training.speed.profile", str(work), precision])
 
 
-def _started(command: list[str]) -> WorkerProcess:
+def _start(command: list[str]) -> WorkerProcess:
     return WorkerProcess(command, {"PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"})
 
 
-def play(
-    learners: Mapping[Learner, ScoredSplit],
-    matmuls: Mapping[str, ScoredSplit],
+def run_rounds(
+    trainers: Mapping[Trainer, Worker],
+    matmuls: Mapping[str, Worker],
     sizes: Mapping[str, int],
     rounds: int,
     steps: int,
-    tell: Callable[[str], None],
-) -> tuple[dict[Learner, Turns], dict[str, list[float]]]:
-    """Lets all train in turns; nobody always follows the same other one.
-
-    Args:
-        learners: Ready ones.
-        matmuls: By number format, what measures the rate of matrix products.
-        sizes: Of the encoder.
-        rounds: How often each has its turn.
-        steps: Of each turn.
-        tell: Is given a line after each round.
+    report_progress: Callable[[str], None],
+) -> tuple[dict[Trainer, Measurements], dict[str, list[float]]]:
+    """Runs the trainers in turns; each round starts with another one.
 
     Returns:
-        What was measured of each learner, and of each number format the rates, operations a second.
+        The measurements of each trainer, and the speeds of each number format, operations per second.
     """
-    turns = {learner: Turns() for learner in learners}
-    rates: dict[str, list[float]] = {precision: [] for precision in matmuls}
+    measurements = {trainer: Measurements() for trainer in trainers}
+    speeds: dict[str, list[float]] = {precision: [] for precision in matmuls}
 
-    def turn(learner: Learner) -> dict[str, Any] | None:
-        if turns[learner].failed is None:
+    def turn(trainer: Trainer) -> dict[str, Any] | None:
+        if measurements[trainer].failed is None:
             try:
-                return learners[learner].ask(steps=steps)
+                return trainers[trainer].ask(steps=steps)
             except Crashed as error:
-                turns[learner].failed = str(error)
+                measurements[trainer].failed = str(error)
         return None
 
-    for learner in learners:
-        turn(learner)  # tracing, and what else happens once
-    order = list(learners)
+    for trainer in trainers:
+        turn(trainer)  # warm-up, with tracing
     for number in range(rounds):
         for precision, process in matmuls.items():
-            rates[precision].append(process.ask()["flops_per_second"])
-        shift = number % len(order)
-        for learner in order[shift:] + order[:shift]:
-            done = turn(learner)
+            speeds[precision].append(process.ask()["flops_per_second"])
+        for trainer in round_order(list(trainers), number):
+            done = turn(trainer)
             if done is not None:
-                turns[learner].note(done, sizes)
+                measurements[trainer].add(done, sizes)
         shown = ", ".join(
-            f"{learner.name} {learner.precision} {turns[learner].tokens_per_second[-1]:,.0f}"
-            for learner in order
-            if turns[learner].failed is None
+            f"{trainer.name} {trainer.precision} {measured.tokens_per_second[-1]:,.0f}"
+            for trainer, measured in measurements.items()
+            if measured.failed is None
         )
-        tell(f"round {number + 1} of {rounds}, real tokens a second: {shown}")
-    return turns, rates
+        report_progress(f"round {number + 1}/{rounds}: tokens/s: {shown}")
+    return measurements, speeds
 
 
-def report(turns: Mapping[Learner, Turns], rates: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
-    """What was found of each learner, JSON values.
+def summarize(
+    measurements: Mapping[Trainer, Measurements], speeds: Mapping[str, Sequence[float]]
+) -> list[dict[str, Any]]:
+    """The results of each trainer as JSON values.
 
-    `kmha_over` is the median of the rounds' ratios of kmha's real tokens a second to the learner's, in the same number
-    format; `kmha_float32_over` of kmha's in float32. `matmul_share` is the share of the measured rate of matrix
-    products, of the same format, that the computed tokens took; it is None where the rate was not measured.
+    `kmha_over` is the median ratio over rounds of kmha's real tokens per second to the trainer's, in the same number
+    format; `kmha_float32_over` of kmha's in float32. `matmul_share` is the share of the measured speed of matrix
+    products in the same format that the trainer reached; None if the speed was not measured.
     """
-    return [_found(learner, turns, rates) for learner in turns]
+    return [_result(trainer, measurements, speeds) for trainer in measurements]
 
 
-def _found(
-    learner: Learner, turns: Mapping[Learner, Turns], rates: Mapping[str, Sequence[float]]
+def _result(
+    trainer: Trainer, measurements: Mapping[Trainer, Measurements], speeds: Mapping[str, Sequence[float]]
 ) -> dict[str, Any]:
-    measured = turns[learner]
-    found: dict[str, Any] = {"learner": learner.name, "precision": learner.precision}
+    measured = measurements[trainer]
+    result: dict[str, Any] = {"learner": trainer.name, "precision": trainer.precision}
     if measured.failed is not None:
-        return found | {"failed": measured.failed}
+        return result | {"failed": measured.failed}
 
-    def over(precision: str) -> float | None:
-        ours = turns.get(Learner(KMHA, precision))
+    def kmha_over(precision: str) -> float | None:
+        ours = measurements.get(Trainer(KMHA, precision))
         if ours is None or ours.failed is not None:
             return None
         return round(_median_ratio(ours.tokens_per_second, measured.tokens_per_second), 3)
 
-    expected = rates.get(learner.precision)
-    return found | {
+    speed = speeds.get(trainer.precision)
+    return result | {
         "tokens_per_second": round(statistics.median(measured.tokens_per_second)),
         "tokens_per_cpu_second": round(statistics.median(measured.tokens_per_cpu_second)),
-        "kmha_over": over(learner.precision),
-        "kmha_float32_over": over("float32"),
+        "kmha_over": kmha_over(trainer.precision),
+        "kmha_float32_over": kmha_over("float32"),
         "computed_over_real": round(statistics.mean(measured.padding), 3),
-        "matmul_share": round(_median_ratio(measured.flops_per_second, expected), 4) if expected else None,
+        "matmul_share": round(_median_ratio(measured.flops_per_second, speed), 4) if speed else None,
     }
 
 
-def _median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
-    """The median of the ratios round by round: what a busy machine does to one round it does to both."""
-    return statistics.median(a / b for a, b in zip(over, under, strict=True))
+def _median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
+    """The median ratio over rounds; other load on the machine affects both sides of a round."""
+    return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))

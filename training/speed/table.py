@@ -1,22 +1,22 @@
-"""What a benchmark found, as lines for the terminal."""
+"""The results of a benchmark as table cells."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 _TITLES = (
-    "learner",
-    "numbers",
+    "trainer",
+    "precision",
     "real tokens/s",
     "per CPU s",
-    "kmha over it",
-    "kmha float32 over it",
+    "kmha / it",
+    "kmha float32 / it",
     "computed / real",
-    "of matmul rate",
+    "of matmul speed",
 )
 
 
-def cells(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A header and a row for each learner that played to the end."""
+def result_cells(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A header, and a row for each trainer that did not fail."""
     rows: list[list[str]] = [list(_TITLES)]
     for each in found:
         if "failed" in each:
@@ -37,13 +37,8 @@ def cells(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return rows
 
 
-def op_cells(times: Mapping[str, Mapping[str, float]], most: int = 12) -> list[list[str]]:
-    """A header and a row for each kind of operation with its share of all processor time, the largest first.
-
-    Args:
-        times: For training and for inference, seconds of each kind.
-        most: Kinds to show; the rest stand together.
-    """
+def operation_cells(times: Mapping[str, Mapping[str, float]], most: int = 12) -> list[list[str]]:
+    """A header, and a row for each kind of operation with its share of the processor time, largest first."""
     totals = {name: sum(kinds.values()) or 1.0 for name, kinds in times.items()}
     order = sorted(
         {kind for kinds in times.values() for kind in kinds},

@@ -1,18 +1,18 @@
-"""Trains as Hugging Face's users do: random batches, each padded to its longest, AdamW; in PyTorch."""
+"""Trains Hugging Face's BERT in PyTorch: random batches, each padded to its longest text, AdamW."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch  # pyright: ignore[reportMissingImports]  (perhaps in an environment of its own)
+import torch  # pyright: ignore[reportMissingImports]  (may be in another environment)
 import transformers  # pyright: ignore[reportMissingImports]
 
 from training.runtime.resource_usage import available_cores
-from training.speed.workload import Work, answer
+from training.speed.workload import Workload, serve
 
 
-def learner(work: Work, precision: str) -> Callable[[int], Iterator[tuple[int, int, int]]]:
-    """See `training.speed.workload.answer`."""
+def make_trainer(work: Workload, precision: str) -> Callable[[int], Iterator[tuple[int, int, int]]]:
+    """See `training.speed.workload.serve`."""
     torch.set_num_threads(available_cores())
     tokenizer = transformers.BertTokenizerFast(work.vocabulary, do_lower_case=work.lower_case)
     ids = tokenizer(work.texts, truncation=True, max_length=work.max_length)["input_ids"]
@@ -36,32 +36,26 @@ def learner(work: Work, precision: str) -> Callable[[int], Iterator[tuple[int, i
     return train
 
 
-def _model(work: Work):
+def _model(work: Workload):
     labels = work.sizes["num_labels"]
     if work.pretrained:
         return transformers.BertForSequenceClassification.from_pretrained(work.pretrained, num_labels=labels)
     return transformers.BertForSequenceClassification(bert_config(work.sizes, work.max_length))
 
 
-def bert_config(sizes: Mapping[str, int], longest: int, **more: Any) -> Any:
-    """A `BertConfig` of our sizes, with more of its own arguments.
-
-    Args:
-        sizes: vocabulary_size, hidden_dim, num_layers, num_heads, intermediate_dim and num_labels.
-        longest: Positions.
-        **more: As `BertConfig` calls them.
-    """
+def bert_config(sizes: Mapping[str, int], max_length: int, **options: Any) -> Any:
+    """A `BertConfig` of kmha's sizes."""
     return transformers.BertConfig(
         vocab_size=sizes["vocabulary_size"],
         hidden_size=sizes["hidden_dim"],
         num_hidden_layers=sizes["num_layers"],
         num_attention_heads=sizes["num_heads"],
         intermediate_size=sizes["intermediate_dim"],
-        max_position_embeddings=longest,
+        max_position_embeddings=max_length,
         num_labels=sizes["num_labels"],
-        **more,
+        **options,
     )
 
 
 if __name__ == "__main__":
-    answer(learner)
+    serve(make_trainer)

@@ -1,6 +1,6 @@
-"""What every learner of a benchmark is given, and how it is asked; for programs in any environment.
+"""The workload of a benchmark, and the protocol of its trainer processes.
 
-Only the standard library is used: PyTorch may live in an environment that has nothing else of ours.
+It uses the standard library only, because PyTorch may be in an environment without kmha's dependencies.
 """
 
 import dataclasses
@@ -13,18 +13,13 @@ from pathlib import Path
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
-    """Rows to learn from and the model that learns.
+class Workload:
+    """Training rows and the sizes of the model.
 
     Attributes:
-        texts: In the order of the batches.
-        labels: Id of each text's label.
         vocabulary: Path of a vocab.txt, WordPiece.
-        lower_case: Whether texts are lower-cased.
         sizes: vocabulary_size, hidden_dim, num_layers, num_heads, intermediate_dim and num_labels.
-        pretrained: Folder of a published BERT to go on with; empty: new weights.
-        max_length: Most tokens of a text.
-        batch_rows: Rows of a batch.
+        pretrained: Folder of a pretrained BERT to fine-tune; empty: new weights.
     """
 
     texts: list[str]
@@ -37,35 +32,35 @@ class Work:
     batch_rows: int
 
     def write(self, path: Path) -> None:
-        """Writes it as JSON."""
+        """Writes the workload as JSON."""
         path.write_text(json.dumps(dataclasses.asdict(self)), "utf-8")
 
 
-def read_work(path: str) -> Work:
-    """Reads what `Work.write` wrote."""
-    return Work(**json.loads(Path(path).read_text("utf-8")))
+def read_workload(path: str) -> Workload:
+    """Reads a workload that `Workload.write` wrote."""
+    return Workload(**json.loads(Path(path).read_text("utf-8")))
 
 
-def answer(learner: Callable[[Work, str], Callable[[int], Iterable[tuple[int, int, int]]]]) -> None:
-    """Trains whenever stdin asks for steps, `{"steps": 20}`; says how long that took and on what.
+def serve(make_trainer: Callable[[Workload, str], Callable[[int], Iterable[tuple[int, int, int]]]]) -> None:
+    """Trains for each request on stdin, `{"steps": 20}`, and prints the time and sizes of the steps.
 
     Args:
-        learner: From the work and the precision to a function from a number of steps to what each computed: rows,
-            padded length, and real tokens.
+        make_trainer: From the workload and the precision to a function that trains a number of steps and yields for
+            each its rows, padded length, and real tokens.
     """
     path, precision = sys.argv[1:]
-    # Libraries print; what they print must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # Replies use a copy of stdout; what libraries print goes to stderr.
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    train = learner(read_work(path), precision)
-    print(json.dumps({"ready": True}), file=answers, flush=True)
+    train = make_trainer(read_workload(path), precision)
+    print(json.dumps({"ready": True}), file=output, flush=True)
     for line in sys.stdin:
-        began, worked = time.perf_counter(), time.process_time()
-        batches = list(train(json.loads(line)["steps"]))
-        done = {
-            "seconds": time.perf_counter() - began,
-            "cpu_seconds": time.process_time() - worked,
-            "shapes": [(rows, length) for rows, length, _ in batches],
-            "tokens": sum(tokens for _, _, tokens in batches),
+        start, cpu_start = time.perf_counter(), time.process_time()
+        steps = list(train(json.loads(line)["steps"]))
+        reply = {
+            "seconds": time.perf_counter() - start,
+            "cpu_seconds": time.process_time() - cpu_start,
+            "shapes": [(rows, length) for rows, length, _ in steps],
+            "tokens": sum(tokens for _, _, tokens in steps),
         }
-        print(json.dumps(done), file=answers, flush=True)
+        print(json.dumps(reply), file=output, flush=True)

@@ -1,4 +1,4 @@
-"""A comparison as `training.comparison.run.compare` gives it, without training."""
+"""A comparison as `training.comparison.run.compare` returns it."""
 
 from typing import Any
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from kmha.config import EncoderConfig
-from training.comparison.architectures import WIDTHS, BothDirections, Convolutions
+from training.comparison.architectures import CNN, WIDTHS, BiLSTM
 from training.comparison.candidates import NAMES, Shape, build
 
 CONFIG = EncoderConfig(30, 8, 1, 2, intermediate_dim=12, max_length=16, ngram_buckets=31, ngram_dim=4)
@@ -11,14 +11,14 @@ NETWORKS = [name for name in NAMES if name != "linear"]
 
 
 def features(lengths, padded: int, seed: int = 0) -> dict:
-    """Texts of some lengths; what stands behind them is anything."""
+    """Texts of some lengths, with random padding ids."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(5, 30, (len(lengths), padded)).astype("int32")
     mask = (np.arange(padded) < np.array(lengths)[:, None]).astype("int32")
     return {"token_ids": ids, "segment_ids": np.zeros_like(ids), "padding_mask": mask}
 
 
-def cut(given: dict, row: int, length: int) -> dict:
+def truncate(given: dict, row: int, length: int) -> dict:
     return {name: values[row : row + 1, :length] for name, values in given.items()}
 
 
@@ -34,19 +34,19 @@ def models():
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_padding_and_neighbours_never_change_an_answer(models, name):
+def test_padding_and_other_rows_do_not_change_outputs(models, name):
     lengths = [1, 2, 4, 9, 0]
     given = features(lengths, 12)
     together = np.asarray(models[name](given, training=False))
     assert together.shape == (5, 3) and np.isfinite(together).all()
     for row, length in enumerate(lengths[:4]):
-        alone = np.asarray(models[name](cut(given, row, length), training=False))
+        alone = np.asarray(models[name](truncate(given, row, length), training=False))
         np.testing.assert_allclose(together[row], alone[0], atol=1e-5)
     assert np.ptp(together[:4], axis=0).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_order_counts_where_it_is_said_to(name):
+def test_models_with_positions_depend_on_order(name):
     import dataclasses
 
     shape = Shape(dataclasses.replace(CONFIG, ngram_buckets=0), 3, "mean", 0.1)
@@ -60,12 +60,12 @@ def test_order_counts_where_it_is_said_to(name):
     assert same == (name in ("no-positions", "averages"))
 
 
-def test_convolutions_are_those_of_kim():
-    """Against a loop: windows from each real token, zeros behind the text, ReLU, the largest."""
+def test_cnn_matches_a_numpy_loop():
+    """Windows from each real token, zeros after the text, ReLU, max-pooling."""
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(2, 7, 5)).astype("float32")
     mask = (np.arange(7) < np.array([[7], [2]])).astype("int32")
-    layer = Convolutions(4)
+    layer = CNN(4)
     layer.build(inputs.shape)
     found = np.asarray(layer(inputs, padding_mask=mask))
     for row, length in enumerate((7, 2)):
@@ -74,16 +74,16 @@ def test_convolutions_are_those_of_kim():
         for filters, width in zip(layer.filters, WIDTHS, strict=True):
             kernel, bias = (np.asarray(each) for each in filters.get_weights())
             windows = np.stack([text[start : start + width] for start in range(length)])
-            answers = np.einsum("twd,wdf->tf", windows, kernel) + bias
-            expected.append(np.maximum(answers, 0).max(axis=0))
+            outputs = np.einsum("twd,wdf->tf", windows, kernel) + bias
+            expected.append(np.maximum(outputs, 0).max(axis=0))
         np.testing.assert_allclose(found[row], np.concatenate(expected), atol=1e-5)
 
 
-def test_both_directions_read_the_text_and_no_more():
-    """The way back is the way there of the text turned round, with the other weights."""
+def test_bilstm_ignores_padding():
+    """The backward LSTM equals a forward LSTM on the reversed text."""
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(1, 6, 5)).astype("float32")
-    layer = BothDirections(3)
+    layer = BiLSTM(3)
     layer.build(inputs.shape)
     found = np.asarray(layer(inputs, padding_mask=np.array([[1, 1, 1, 1, 0, 0]], "int32")))[0]
     text = inputs[:, :4]

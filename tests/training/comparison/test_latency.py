@@ -5,7 +5,7 @@ from tests.bundles import TEXTS, one_label_bundle, preprocessor
 from training.comparison.latency import latencies, linear_caller, model_caller, text_of_length
 
 
-def test_all_take_turns_and_the_middle_of_the_fastest_counts():
+def test_latency_is_the_median_of_the_fastest_calls_in_turns():
     now, order = [0.0], []
 
     def caller(name: str, costs: dict):
@@ -22,7 +22,7 @@ def test_all_take_turns_and_the_middle_of_the_fastest_counts():
 
         return at
 
-    # Of each round the first call wakes; then the fastest of three: 2, 1, 5 of a; the middle one is 2.
+    # One untimed call a round, then the fastest of three: 2, 1 and 5 for a; the median is 2.
     a = [9, 2, 8, 7, 9, 6, 1, 4, 9, 5, 5, 5]
     found = latencies(
         {"a": caller("a", {4: a, 8: [1] * 12}), "b": caller("b", {4: [3] * 12})}, [4, 8], 3, lambda: now[0]
@@ -32,7 +32,7 @@ def test_all_take_turns_and_the_middle_of_the_fastest_counts():
     assert firsts == ["a", "b", "b", "a", "a", "b"]
 
 
-def test_a_model_is_asked_for_a_text_of_the_length():
+def test_models_are_called_with_texts_of_the_length():
     bundle = one_label_bundle()
     caller = model_caller(bundle.model, len(bundle.preprocessor.vocabulary), 24)
     assert caller(25) is None
@@ -43,21 +43,21 @@ def test_a_model_is_asked_for_a_text_of_the_length():
 
 
 @pytest.mark.parametrize("length", [3, 7, 20])
-def test_texts_have_about_the_length_that_is_asked_for(length):
+def test_texts_have_about_the_requested_length(length):
     part = preprocessor()
     text = text_of_length(part, TEXTS, length)
     tokens = int(np.asarray(part([text])["padding_mask"]).sum())
     assert length - 1 <= tokens <= length
 
 
-def test_texts_are_repeated_where_they_are_too_few():
+def test_short_texts_are_repeated():
     part = preprocessor(max_length=100)
     tokens = int(np.asarray(part([text_of_length(part, ["old bread"], 80)])["padding_mask"]).sum())
     assert 79 <= tokens <= 80
     assert text_of_length(part, ["", " "], 9).strip() == ""
 
 
-def test_the_linear_model_is_given_text():
+def test_linear_models_are_called_with_text():
     class Echo:
         def predict(self, texts):
             return texts

@@ -1,4 +1,4 @@
-"""What heads and rows are worth, against small steps of their gates; where heads look, against NumPy."""
+"""Importance against finite differences of gates; entropy and distance of attention against NumPy."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ from tests.bundles import PAIRS, TEXTS
 from tests.command_runs import write_csv
 from tests.pruned_models import KINDS, features_of
 from training.cli.column_flags import ColumnOverrides
-from training.pruning.evaluation_rows import MeasuredRows
-from training.pruning.importance import importances, without_each_head
+from training.pruning.evaluation_rows import EvaluationRows
+from training.pruning.importance import leave_one_head_out, measure_importance
 from training.pruning.prunable_blocks import prunable_groups
 
 
@@ -23,7 +23,7 @@ def rows_of(bundle, folder, count):
         labels = [*bundle.labels, "unknown"]
         rows = [(text, labels[i % len(labels)]) for i, text in enumerate(TEXTS[:count])]
         path = write_csv(folder / "rows.csv", rows)
-    return MeasuredRows.read(bundle, path, ColumnOverrides(), folder / "scratch").drawn(0, 0)
+    return EvaluationRows.read(bundle, path, ColumnOverrides(), folder / "scratch").sample(0, 0)
 
 
 def blocks_of(model):
@@ -31,7 +31,7 @@ def blocks_of(model):
 
 
 def loss_with(evaluated, kernel, gate, places):
-    """The mean loss where some rows of a kernel are multiplied by a gate."""
+    """The mean loss with some rows of a kernel multiplied by a gate."""
     whole = kernel.numpy()
     changed = whole.copy()
     changed[places] *= gate
@@ -45,9 +45,9 @@ def loss_with(evaluated, kernel, gate, places):
 def test_a_gradient_is_the_slope_of_the_loss(kind, tmp_path):
     """On one row, where the mean of magnitudes is the magnitude of the mean."""
     bundle = KINDS[kind]()
-    rows = rows_of(bundle, tmp_path, 1).drawn(1, 0)
+    rows = rows_of(bundle, tmp_path, 1).sample(1, 0)
     blocks = blocks_of(bundle.model)
-    found, evaluated = importances(rows, blocks), rows.evaluated()
+    found, evaluated = measure_importance(rows, blocks), rows.evaluator()
     step = 2e-3
     for block, importance in zip(blocks, found, strict=True):
         size = block.head_size
@@ -60,29 +60,29 @@ def test_a_gradient_is_the_slope_of_the_loss(kind, tmp_path):
             assert told == pytest.approx(abs(ends[0] - ends[1]) / (2 * step), rel=0.05, abs=2e-3)
 
 
-def test_rows_are_asked_alone_and_unknown_labels_say_nothing(tmp_path):
+def test_rows_are_measured_alone_and_unknown_labels_are_ignored(tmp_path):
     bundle = KINDS["one label"]()
     rows = rows_of(bundle, tmp_path, 4)
-    assert len(rows.part.rows) == 3  # The fourth has a label that the model does not know.
+    assert len(rows.part.rows) == 3  # The fourth has a label that the model does not have.
     blocks = blocks_of(bundle.model)
-    found = importances(rows, blocks)
+    found = measure_importance(rows, blocks)
     one_by_one = []
     for row in rows.part.rows:
         folder = tmp_path / str(row)
         folder.mkdir()
         label = bundle.labels[row]
         path = write_csv(folder / "rows.csv", [(TEXTS[row], label)])
-        alone = MeasuredRows.read(bundle, path, ColumnOverrides(), folder / "scratch")
-        one_by_one.append(importances(alone, blocks))
+        alone = EvaluationRows.read(bundle, path, ColumnOverrides(), folder / "scratch")
+        one_by_one.append(measure_importance(alone, blocks))
     for name in ("heads", "rows", "entropy", "distance"):
         for place in range(len(blocks)):
             mean = np.mean([getattr(each[place], name) for each in one_by_one], axis=0)
             np.testing.assert_allclose(getattr(found[place], name), mean, rtol=1e-5)
 
 
-def test_where_heads_look_is_what_numpy_says(tmp_path):
+def test_entropy_and_distance_match_numpy(tmp_path):
     bundle = KINDS["one label"]()
-    found = importances(rows_of(bundle, tmp_path, 1), blocks_of(bundle.model))
+    found = measure_importance(rows_of(bundle, tmp_path, 1), blocks_of(bundle.model))
     features = {name: each[:1] for name, each in features_of(bundle).items()}
     length = int(features["padding_mask"].numpy().sum())
     _, weights = bundle.model(features, return_attention_weights=True, training=False)
@@ -94,12 +94,12 @@ def test_where_heads_look_is_what_numpy_says(tmp_path):
         np.testing.assert_allclose(importance.distance, (map_ * apart).sum(axis=-1).mean(axis=-1), rtol=1e-4)
 
 
-def test_leaving_out_a_head_changes_nothing_for_good(tmp_path):
+def test_leaving_out_a_head_restores_its_weights(tmp_path):
     bundle = KINDS["one label"]()
     rows, blocks = rows_of(bundle, tmp_path, 6), blocks_of(bundle.model)
-    evaluated = rows.evaluated()
+    evaluated = rows.evaluator()
     before = evaluated.scores()
-    found = without_each_head(rows, blocks)
+    found = leave_one_head_out(rows, blocks)
     assert [len(each) for each in found] == [4, 4]
     assert evaluated.scores() == before
     block = blocks[1]

@@ -5,7 +5,7 @@ import pytest
 
 from kmha.errors import InputError
 from tests.command_runs import news_rows
-from training.speed.prepare import Rows, lacks, make_work, read_rows
+from training.speed.prepare import Rows, make_workload, missing_package, read_rows
 
 SIZES = {"hidden_dim": 8, "num_layers": 1, "num_heads": 2, "intermediate_dim": 8}
 
@@ -28,42 +28,42 @@ def test_rows_are_drawn_by_the_seed(tmp_path):
     assert [kept[label] for label in first.labels] == [label_of[text] for text in first.texts]
 
 
-def test_rows_that_teach_nothing_are_refused(tmp_path):
+def test_invalid_rows_are_rejected(tmp_path):
     path = write(tmp_path / "rows.csv", [("a", "x"), ("b", "x")])
-    with pytest.raises(InputError, match=r"rows\.csv: rows of two labels or more expected, got 1$"):
+    with pytest.raises(InputError, match=r"rows\.csv: expected rows of two labels or more, got 1$"):
         read_rows(path, "text", "label", 10, 0)
     lists = tmp_path / "rows.jsonl"
     lists.write_text('{"text": ["a", "b"], "label": "x"}\n')
-    with pytest.raises(InputError, match=r"rows\.jsonl:1: a text and its label expected, a list got$"):
+    with pytest.raises(InputError, match=r"rows\.jsonl:1: expected a text and its label, got a list$"):
         read_rows(lists, "text", "label", 10, 0)
 
 
-def test_a_batch_needs_its_rows(tmp_path):
+def test_a_batch_needs_enough_rows(tmp_path):
     rows = Rows(["old ferry", "new bread"], [0, 1], 2)
     with pytest.raises(InputError, match="^--batch-rows: expected at most the 2 rows, got 3$"):
-        make_work(rows, SIZES, "", 16, 3, tmp_path)
-    work = make_work(rows, SIZES, "", 16, 2, tmp_path)
+        make_workload(rows, SIZES, "", 16, 3, tmp_path)
+    work = make_workload(rows, SIZES, "", 16, 2, tmp_path)
     assert work.sizes["vocabulary_size"] == len(Path(work.vocabulary).read_text("utf-8").splitlines())
     assert work.sizes["num_labels"] == 2
 
 
-def test_a_published_bert_brings_its_sizes(tmp_path, monkeypatch):
+def test_a_pretrained_bert_defines_the_sizes(tmp_path, monkeypatch):
     from kmha.pretrained.installed import PACKAGES
 
     rows = Rows(["old ferry", "new bread"], [0, 1], 2)
     assert "minilm" in PACKAGES
-    work = make_work(rows, SIZES, "minilm", 128, 2, tmp_path)
+    work = make_workload(rows, SIZES, "minilm", 128, 2, tmp_path)
     assert (work.sizes["hidden_dim"], work.sizes["num_layers"]) == (384, 6)
     assert (Path(work.pretrained) / "config.json").exists()
     with pytest.raises(InputError, match="^--max-length: expected at most 512 for minilm, got 513$"):
-        make_work(rows, SIZES, "minilm", 513, 2, tmp_path)
+        make_workload(rows, SIZES, "minilm", 513, 2, tmp_path)
 
 
-def test_what_a_peer_lacks_is_named(tmp_path, monkeypatch):
+def test_missing_packages_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     # An environment without packages.
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
-    assert lacks("keras_hub", python) == "keras_hub"
-    assert lacks("torch", python) == "torch"
+    assert missing_package("keras_hub", python) == "keras_hub"
+    assert missing_package("torch", python) == "torch"

@@ -2,14 +2,14 @@ import pytest
 
 from training.io.json_subprocess import Crashed
 from training.speed.flops import step_flops
-from training.speed.rounds import KMHA, Learner, play, report
+from training.speed.rounds import KMHA, Trainer, run_rounds, summarize
 
 SIZES = {"hidden_dim": 4, "intermediate_dim": 8, "num_layers": 1}
-OURS, THEIRS, HALF = Learner(KMHA, "float32"), Learner("torch", "float32"), Learner(KMHA, "bfloat16")
+OURS, THEIRS, HALF = Trainer(KMHA, "float32"), Trainer("torch", "float32"), Trainer(KMHA, "bfloat16")
 
 
-class Player:
-    """Takes so many seconds a step of one row of 8, of which 4 are real; may crash at one of its turns."""
+class FakeWorker:
+    """Reports `seconds` per step of one row of 8 tokens, of which 4 are real; may crash in a turn."""
 
     def __init__(self, name, asked, seconds=1.0, crashes_at=None):
         self.name, self.asked, self.seconds, self.crashes_at, self.turns = name, asked, seconds, crashes_at, 0
@@ -34,16 +34,16 @@ class Matmuls:
         return {"flops_per_second": 1e6}
 
 
-def played(players, rounds=3):
-    told = []
-    turns, rates = play(players, {"float32": Matmuls()}, SIZES, rounds, 5, told.append)
-    assert len(told) == rounds
-    return report(turns, rates)
+def run(workers, rounds=3):
+    lines = []
+    measurements, speeds = run_rounds(workers, {"float32": Matmuls()}, SIZES, rounds, 5, lines.append)
+    assert len(lines) == rounds
+    return summarize(measurements, speeds)
 
 
-def test_nobody_always_follows_the_same_other():
+def test_each_round_starts_with_another_trainer():
     asked = []
-    played({learner: Player(learner.name + learner.precision[0], asked) for learner in (OURS, HALF, THEIRS)})
+    run({learner: FakeWorker(learner.name + learner.precision[0], asked) for learner in (OURS, HALF, THEIRS)})
     assert asked == ["kmhaf", "kmhab", "torchf"] * 2 + ["kmhab", "torchf", "kmhaf"] + [
         "torchf",
         "kmhaf",
@@ -51,22 +51,22 @@ def test_nobody_always_follows_the_same_other():
     ]
 
 
-def test_figures_are_of_real_tokens():
-    ours, half, theirs = played(
-        {OURS: Player("", [], 0.5), HALF: Player("", [], 0.25), THEIRS: Player("", [], 1.5)}
+def test_speeds_are_of_real_tokens():
+    ours, half, theirs = run(
+        {OURS: FakeWorker("", [], 0.5), HALF: FakeWorker("", [], 0.25), THEIRS: FakeWorker("", [], 1.5)}
     )
     assert [each["tokens_per_second"] for each in (ours, half, theirs)] == [8, 16, 3]
     assert [each["tokens_per_cpu_second"] for each in (ours, half, theirs)] == [4, 8, 1]
     assert theirs["kmha_over"] == 3 and theirs["computed_over_real"] == 2
     assert half["kmha_over"] == 1 and half["kmha_float32_over"] == 0.5
     assert ours["matmul_share"] == pytest.approx(step_flops(SIZES, [(1, 8)]) / 0.5 / 1e6, abs=1e-3)
-    # No rate was measured for this format.
+    # No matmul speed was measured for this format.
     assert half["matmul_share"] is None
 
 
-def test_one_that_crashes_is_left_alone_and_told():
+def test_crashed_trainers_are_reported():
     asked = []
-    ours, theirs = played({OURS: Player("ours", asked), THEIRS: Player("theirs", asked, crashes_at=2)})
+    ours, theirs = run({OURS: FakeWorker("ours", asked), THEIRS: FakeWorker("theirs", asked, crashes_at=2)})
     assert asked.count("theirs") == 2 and asked.count("ours") == 4
     assert theirs == {
         "learner": "torch",
@@ -76,6 +76,6 @@ def test_one_that_crashes_is_left_alone_and_told():
     assert ours["tokens_per_second"] == 4
 
 
-def test_without_ours_there_is_no_ratio():
-    (theirs,) = played({THEIRS: Player("", [])})
+def test_without_kmha_there_is_no_ratio():
+    (theirs,) = run({THEIRS: FakeWorker("", [])})
     assert theirs["kmha_over"] is None

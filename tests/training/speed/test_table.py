@@ -1,4 +1,4 @@
-from training.speed.table import cells, op_cells
+from training.speed.table import operation_cells, result_cells
 
 FOUND = {
     "learner": "torch",
@@ -12,18 +12,18 @@ FOUND = {
 }
 
 
-def test_a_row_for_each_that_played_to_the_end():
-    header, *rows = cells([FOUND, {"learner": "x", "precision": "y", "failed": "z"}])
+def test_failed_trainers_have_no_row():
+    header, *rows = result_cells([FOUND, {"learner": "x", "precision": "y", "failed": "z"}])
     assert rows == [["torch", "float32", "1,234", "700", "2.50", "", "1.10", "46%"]]
     assert len(header) == len(rows[0])
 
 
-def test_operations_stand_by_their_largest_share_and_the_rest_together():
+def test_operations_are_sorted_by_share_and_others_summed():
     times = {
         "training": {"MatMul": 6.0, "Mul": 3.0, "Add": 1.0},
         "inference": {"MatMul": 1.0, "Softmax": 1.0},
     }
-    assert op_cells(times, most=2) == [
+    assert operation_cells(times, most=2) == [
         ["operation", "training", "inference"],
         ["MatMul", "60.0%", "50.0%"],
         ["Softmax", "0.0%", "50.0%"],

@@ -3,37 +3,37 @@ import subprocess
 import sys
 
 from tests.command_runs import ROOT
-from training.speed.workload import Work, read_work
+from training.speed.workload import Workload, read_workload
 
-WORK = Work(["Fähre, alt", "渡轮"], [1, 0], "vocab.txt", True, {"hidden_dim": 8}, "", 16, 2)
-# Prints, as libraries do; that must not mix with the answers.
-LEARNER = """
-from training.speed.workload import answer
-def learner(work, precision):
+WORK = Workload(["Fähre, alt", "渡轮"], [1, 0], "vocab.txt", True, {"hidden_dim": 8}, "", 16, 2)
+# Prints like a library; that must not mix with the replies.
+TRAINER = """
+from training.speed.workload import serve
+def make_trainer(work, precision):
     print("hello from a library", precision)
     return lambda steps: [(len(work.texts), work.max_length, 3)] * steps
-answer(learner)
+serve(make_trainer)
 """
 
 
-def test_work_is_read_as_it_was_written(tmp_path):
+def test_workloads_are_read_as_written(tmp_path):
     WORK.write(tmp_path / "work.json")
-    assert read_work(str(tmp_path / "work.json")) == WORK
+    assert read_workload(str(tmp_path / "work.json")) == WORK
 
 
-def test_a_learner_answers_with_nothing_but_the_standard_library(tmp_path):
+def test_trainers_run_with_the_standard_library_only(tmp_path):
     WORK.write(tmp_path / "work.json")
     # -S: no installed packages, as in an environment that has other ones.
     ended = subprocess.run(
-        [sys.executable, "-S", "-c", LEARNER, str(tmp_path / "work.json"), "float32"],
+        [sys.executable, "-S", "-c", TRAINER, str(tmp_path / "work.json"), "float32"],
         input='{"steps": 2}\n{"steps": 1}\n',
         capture_output=True,
         text=True,
         cwd=ROOT,
     )
-    ready, *answers = map(json.loads, ended.stdout.splitlines())
+    ready, *replies = map(json.loads, ended.stdout.splitlines())
     assert ready == {"ready": True}
-    assert [answer["shapes"] for answer in answers] == [[[2, 16]] * 2, [[2, 16]]]
-    assert [answer["tokens"] for answer in answers] == [6, 3]
-    assert all(answer["seconds"] >= 0 for answer in answers)
+    assert [reply["shapes"] for reply in replies] == [[[2, 16]] * 2, [[2, 16]]]
+    assert [reply["tokens"] for reply in replies] == [6, 3]
+    assert all(reply["seconds"] >= 0 for reply in replies)
     assert "hello from a library float32" in ended.stderr
