@@ -14,6 +14,7 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MODEL
 from kmha.calibration import Calibration, calibrate
 from training.config.config import FitConfig
+from training.config.defaults import resolve_config
 from training.engine.model_init import StartingModel
 from training.job.fit_report import report_fit
 from training.pruning.apply import PrunedModel, count_weights
@@ -83,7 +84,7 @@ def write_pruned_run(
     metrics = fit_result.metrics | {"pruned": result}
     (folder / METRICS).write_text(json.dumps(metrics, ensure_ascii=False, indent=2) + "\n", "utf-8")
     if config.report:
-        report_fit(RunContext(config, folder, scratch), data, fit_result, metrics, command)
+        report_fit(RunContext(resolve_config(config), folder, scratch), data, fit_result, metrics, command)
     return result
 
 
