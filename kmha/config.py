@@ -1,4 +1,4 @@
-"""The numbers that decide an encoder's shape."""
+"""The configuration of an encoder."""
 
 import dataclasses
 import typing
@@ -6,7 +6,7 @@ from typing import Literal
 
 from kmha.errors import InputError
 
-# n-gram hashes are computed as (hash * 8191 + id) in int32: below 2**18 that can never overflow.
+# n-gram hashes are computed as (hash * 8191 + id) in int32, which cannot overflow below 2**18.
 MAX_HASHED_ID = 2**18
 
 Norm = Literal["pre", "post"]
@@ -16,36 +16,37 @@ Activation = Literal["relu", "gelu", "gelu_tanh"]
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-    """Shape and regularisation of a `TransformerEncoder`.
+    """Shape and regularization of a `TransformerEncoder`.
 
     Args:
         vocabulary_size: Rows of the token embedding, special tokens included.
-        hidden_dim: Size of every token's vector.
-        num_layers: Encoder blocks.
+        hidden_dim: Size of each token's vector.
+        num_layers: Number of encoder blocks.
         num_heads: Attention heads of a block.
-        head_dim: Size of one head; None means hidden_dim / num_heads.
+        head_dim: Size of one head; None: hidden_dim / num_heads.
         intermediate_dim: Inner size of the feed-forward network.
-        max_length: Longest sequence, special tokens included.
-        num_segments: Rows of the segment embedding; 0 leaves it out.
-        positions: How order enters: added vectors (learned, sinusoidal), rotated queries and keys, or none.
-        norm: "post" is the form of 2017 and of BERT, "pre" trains without warm-up tricks.
-        norm_epsilon: Added to the variance in layer normalisation.
-        activation: Of the feed-forward network; "gelu" is the exact one.
-        dropout: Probability of dropping a value of the embedding output and of each block's two branches.
-        attention_dropout: Probability of dropping an attention weight.
+        max_length: Maximum sequence length, special tokens included.
+        num_segments: Rows of the segment embedding; 0: no segment embedding.
+        positions: Position encoding: added vectors (learned, sinusoidal), rotated queries and keys, or none.
+        norm: Layer normalization: "post" as in the Transformer of 2017 and BERT; "pre" is easier to train.
+        norm_epsilon: Added to the variance in layer normalization.
+        activation: Activation of the feed-forward network; "gelu" is the exact form.
+        dropout: Dropout rate of the embedding output and of both branches of each block.
+        attention_dropout: Dropout rate of attention weights.
         token_dropout: Probability of replacing a token by [UNK] in training.
-        unknown_id: Id of [UNK]; [CLS], [SEP] and [MASK] have the next ones, as in every BERT vocabulary.
-        ngram_buckets: Rows of each hashed n-gram table; 0 leaves n-grams out.
-        ngram_dim: Size of an n-gram's vector before it is projected to hidden_dim.
+        unknown_id: Id of [UNK]; [CLS], [SEP] and [MASK] have the next ids, as in every BERT vocabulary.
+        ngram_buckets: Rows of each hashed n-gram table; 0: no n-grams.
+        ngram_dim: Size of an n-gram's vector before its projection to hidden_dim.
         ngram_orders: The n of each n-gram table.
-        attention_window: How far before and behind itself a token sees in self-attention; None: all of the text.
-        attention_globals: With a window, how many first tokens ([CLS] among them) see all and are seen by all.
-        layer_sizes: Heads and inner size of each block, where pruning has left other numbers than num_heads and
-            intermediate_dim; none: those. A head's size stays.
-        round_sizes: The same of each round of cross-attention, in a matcher that has rounds.
+        attention_window: Maximum distance of two tokens in self-attention; None: no limit.
+        attention_globals: With a window, number of first tokens ([CLS] included) that attend to all tokens and that
+            all tokens attend to.
+        layer_sizes: Heads and inner size of each block of a pruned model; empty: num_heads and intermediate_dim. The
+            size of a head does not change.
+        round_sizes: The same for each round of cross-attention of a matcher.
 
     Raises:
-        InputError: A value is out of its range, or the heads do not divide the hidden size.
+        InputError: A value is out of range, or num_heads does not divide hidden_dim.
     """
 
     vocabulary_size: int
@@ -75,13 +76,13 @@ class EncoderConfig:
     def __post_init__(self):
         object.__setattr__(self, "ngram_orders", tuple(self.ngram_orders))
         for name in ("layer_sizes", "round_sizes"):
-            # From JSON they come as lists.
+            # JSON has lists.
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
             _require_sizes(name, getattr(self, name))
         _require(
             len(self.layer_sizes) in (0, self.num_layers),
             "layer_sizes",
-            f"of each of the {self.num_layers} blocks, or of none",
+            f"one for each of the {self.num_layers} blocks, or none",
             f"{len(self.layer_sizes)} sizes",
         )
         for name in (
@@ -146,7 +147,7 @@ class EncoderConfig:
 
     @classmethod
     def bert(cls, vocabulary_size: int, hidden_dim: int, num_layers: int, **overrides) -> "EncoderConfig":
-        """The BERT family: heads of 64, feed-forward four times as wide, post-norm, learned positions.
+        """A BERT of any size: heads of 64, inner size 4 · hidden_dim, post-norm, learned positions.
 
         Source: Devlin et al. 2019, arXiv:1810.04805; the miniatures: Turc et al. 2019, arXiv:1908.08962.
         """
@@ -186,10 +187,10 @@ class EncoderConfig:
 
 def _require_sizes(name: str, sizes: tuple) -> None:
     for size in sizes:
-        fine = len(size) == 2 and all(isinstance(number, int) and number >= 1 for number in size)
-        _require(fine, name, "heads and inner size, at least 1 each", size)
+        is_valid = len(size) == 2 and all(isinstance(number, int) and number >= 1 for number in size)
+        _require(is_valid, name, "heads and inner size, at least 1 each", size)
 
 
-def _require(holds: bool, name: str, expected: str, given: object) -> None:
-    if not holds:
-        raise InputError(f"{name} must be {expected}, got {given}")
+def _require(is_valid: bool, name: str, expected: str, actual: object) -> None:
+    if not is_valid:
+        raise InputError(f"{name} must be {expected}, got {actual}")

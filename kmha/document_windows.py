@@ -1,4 +1,4 @@
-"""How a long text is divided: windows of one length that overlap, and what they cost to compute."""
+"""Overlapping windows of long texts: their shape, their number, and the tokens to compute."""
 
 import dataclasses
 from typing import Any
@@ -7,23 +7,23 @@ import numpy as np
 
 from kmha.errors import InputError
 
-# [CLS] before and [SEP] after what a window reads of a text.
+# [CLS] before and [SEP] after the text of a window.
 SPECIAL_TOKENS = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class WindowShape:
-    """Windows of a fixed length at a fixed stride.
+    """Windows of a fixed length with a fixed stride.
 
-    Of a text of T tokens, [CLS] and [SEP] among them, window i reads its own [CLS], the tokens from i · stride + 1 on,
-    as many as there is room for, and its own [SEP]. The last window is as short as what is left.
+    For a text of T tokens with [CLS] and [SEP], window i has its own [CLS], the tokens from i · stride + 1 on, as many
+    as fit, and its own [SEP]. The last window may be shorter.
 
     Args:
-        length: Tokens of a window, both special ones included.
-        overlap: Tokens of the text that a window has in common with the next one.
+        length: Tokens of a window, with the two special tokens.
+        overlap: Tokens of the text that a window shares with the next one.
 
     Raises:
-        InputError: A window has no room for a token, or the next one would not get any further.
+        InputError: The window is too short for a token of the text, or the overlap leaves no stride.
     """
 
     length: int
@@ -34,48 +34,48 @@ class WindowShape:
             raise InputError(f"a window must be at least {SPECIAL_TOKENS + 1} long, got {self.length}")
         if not 0 <= self.overlap < self.room:
             raise InputError(
-                f"the overlap must be at least 0 and below {self.room}, what a window of {self.length} reads of a"
-                f" text, got {self.overlap}"
+                f"the overlap must be at least 0 and below {self.room}, the text tokens of a window of {self.length},"
+                f" got {self.overlap}"
             )
 
     @property
     def room(self) -> int:
-        """Tokens that a window reads of a text, special ones not counted."""
+        """Tokens of the text in a window, without special tokens."""
         return self.length - SPECIAL_TOKENS
 
     @property
     def stride(self) -> int:
-        """How many tokens after a window the next one begins."""
+        """Distance of two windows in tokens."""
         return self.room - self.overlap
 
     def count(self, tokens: Any) -> Any:
-        """How many windows texts of so many tokens have, special ones included: an integer, or integers [R]."""
+        """Number of windows of texts with this many tokens (special ones included): an integer or integers [R]."""
         return 1 + (np.maximum(tokens - self.length, 0) + self.stride - 1) // self.stride
 
     def computed_tokens(self, tokens: Any) -> Any:
-        """Tokens that texts padded to so many are computed with: those of all their windows."""
+        """Tokens of all windows of texts that are padded to this many tokens."""
         return self.count(tokens) * np.minimum(tokens, self.length)
 
     def positions(self, tokens: int) -> list[list[int]]:
-        """Of each window of a text of so many tokens, at least 2, the places in the text that it reads."""
+        """For each window of a text of at least 2 tokens, the positions of its tokens in the text."""
         starts = [index * self.stride for index in range(int(self.count(tokens)))]
         return [[0, *range(at + 1, min(at + self.room, tokens - 2) + 1), tokens - 1] for at in starts]
 
     def full_lengths(self, longest: int) -> list[int]:
-        """The lengths above one window, ascending, that fill their windows; the last is the longest text itself.
+        """Text lengths above one window whose windows are all full, ascending, and the longest length itself.
 
         Args:
-            longest: Tokens of the longest text; more than those of a window.
+            longest: Tokens of the longest text; more than one window.
         """
         return [*range(self.length + self.stride, longest, self.stride), longest]
 
 
 def window_shape_of(model: Any) -> WindowShape | None:
-    """How a model divides long texts; None where it reads every text whole."""
+    """The windows of a model; None for a model without windows."""
     return getattr(model, "windows", None)
 
 
 def computed_tokens(model: Any, tokens: Any) -> Any:
-    """Tokens that a model computes for texts padded to so many: an integer, or integers [R]."""
+    """Tokens that a model computes for texts padded to `tokens`: an integer or integers [R]."""
     windows = window_shape_of(model)
     return tokens if windows is None else windows.computed_tokens(tokens)

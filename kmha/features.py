@@ -1,4 +1,4 @@
-"""The feature contract between text processing and models: names, dtypes, shapes."""
+"""The interface between text processing and models: names, dtypes, shapes and limits of features."""
 
 from typing import Any, NamedTuple
 
@@ -9,46 +9,53 @@ from kmha.errors import InputError
 TOKEN_IDS = "token_ids"
 SEGMENT_IDS = "segment_ids"
 PADDING_MASK = "padding_mask"
-# Of sentences: where each word's first token is (0 = no word), which words to tag, and how words are spelt.
+# For sentences: position of each word's first token (0 = no word), words to tag, and character ids of words.
 WORD_STARTS = "word_starts"
 WORD_MASK = "word_mask"
 CHARACTER_IDS = "character_ids"
-# Where the tokens to find are, filled up with 0.
+# Positions of the masked tokens, padded with 0.
 MASK_POSITIONS = "mask_positions"
-# int32 throughout: a bool feature crashes under MirroredStrategy, whose AddN has no bool kernel.
+# int32 for all features: a bool feature crashes under MirroredStrategy, whose AddN has no bool kernel.
 DTYPE = "int32"
 TEXT_FEATURES = (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK)
 
 # The two texts of a pair.
 SIDES = ("a", "b")
 
-Features = dict[str, object]
+# Maximum words of a sentence; its best path is computed as a whole.
+MAX_WORDS = 2048
+# Minimum tokens of a window of a sentence.
+MIN_WINDOW_LENGTH = 8
+# Characters read of a word; a longer word is represented by its first and last ten characters.
+SPELLING_LENGTH = 20
+# Rows of the character table: Latin, Greek, Cyrillic and more have their own rows, others share them.
+NUM_CHARACTERS = 4096
 
 
 def input_names(side: str, granularity: str = "") -> tuple[str, str]:
-    """Names of the token ids and of the padding mask of one text of a pair.
+    """Names of the token ids and the padding mask of one text of a pair.
 
     Args:
         side: "a" or "b".
-        granularity: How the text is cut, where it is cut in several ways; then it stands first.
+        granularity: The prefix, if texts are tokenized in several ways.
     """
     ids, mask = ("_".join(filter(None, (granularity, name, side))) for name in (TOKEN_IDS, PADDING_MASK))
     return ids, mask
 
 
 def swap_sides(features: dict[str, Any]) -> dict[str, Any]:
-    """The features of a pair with A as B and B as A."""
+    """The features of a pair with A and B exchanged."""
     return {f"{name[:-1]}{'b' if name.endswith('a') else 'a'}": value for name, value in features.items()}
 
 
 class TextInputs(NamedTuple):
-    """The two features that a model reads of one text cut in one way.
+    """The two model inputs of one text in one tokenization.
 
     Attributes:
         ids: Name of the token ids.
         mask: Name of the padding mask.
-        text: Which text of an example, from 0.
-        part: The preprocessor that cuts it.
+        text: Index of the text in an example.
+        part: The preprocessor of the text.
     """
 
     ids: str
@@ -60,7 +67,7 @@ class TextInputs(NamedTuple):
 def text_shapes(
     batch: int | None = None, length: int | None = None
 ) -> dict[str, tuple[int | None, int | None]]:
-    """Shape [B, T] of each feature of one text, with None where it may vary."""
+    """Shape [B, T] of each feature of one text; None for variable sizes."""
     return dict.fromkeys(TEXT_FEATURES, (batch, length))
 
 
@@ -74,17 +81,17 @@ def tensor_specs(batch: int | None = None, length: int | None = None) -> dict:
 
 
 def validate_token_ids(token_ids, vocabulary_size: int, max_length: int) -> np.ndarray:
-    """Token ids from outside, as int32 [B, T], or a refusal.
+    """Validates token ids from outside and returns them as int32 [B, T].
 
-    A negative id would wrap around silently in a lookup, and one past the end fails deep inside the model.
+    Without validation a negative id would silently index from the end, and a too large id would fail inside the model.
 
     Args:
-        token_ids: Integers [B, T].
-        vocabulary_size: Ids must be in [0, vocabulary_size).
-        max_length: T must be at most this.
+        token_ids: Integers [B, T] in [0, vocabulary_size), T at most max_length.
+        vocabulary_size: Number of tokens.
+        max_length: Maximum sequence length.
 
     Raises:
-        InputError: Wrong rank or dtype, an id out of range, or too long.
+        InputError: Wrong rank or dtype, an id out of range, or T is too large.
     """
     try:
         ids = np.asarray(token_ids)
@@ -98,13 +105,3 @@ def validate_token_ids(token_ids, vocabulary_size: int, max_length: int) -> np.n
         wrong = ids[(ids < 0) | (ids >= vocabulary_size)][0]
         raise InputError(f"{TOKEN_IDS} must be in [0, {vocabulary_size}), got {wrong}")
     return ids.astype(DTYPE)
-
-
-# Words of a sentence; its best path is found in one piece.
-MAX_WORDS = 2048
-# Tokens of a window at the least.
-MIN_WINDOW_LENGTH = 8
-# Of a longer word the first and the last half of as many characters are read.
-SPELLING_LENGTH = 20
-# Rows of the table of characters: Latin, Greek, Cyrillic and more have one of their own, others share.
-NUM_CHARACTERS = 4096

@@ -1,4 +1,4 @@
-"""Imports TensorFlow without its start-up noise."""
+"""Imports TensorFlow without its startup messages."""
 
 import contextlib
 import os
@@ -8,33 +8,33 @@ from collections.abc import Callable
 
 @contextlib.contextmanager
 def _stderr_closed():
-    """Sends the process's file descriptor 2 to nowhere: the C++ side writes there before any log level counts."""
-    if sys.stderr is None:  # Started without one, as services are.
+    """Redirects file descriptor 2 to the null device: C++ code writes there before it reads any log level."""
+    if sys.stderr is None:  # in services without stderr
         yield
         return
     sys.stderr.flush()
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    original = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 2)
+        os.dup2(null, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(original, 2)
+        os.close(original)
+        os.close(null)
 
 
 def import_tensorflow(start: Callable[[], object] | None = None) -> None:
-    """Imports TensorFlow and Keras quietly, once; an ImportError still comes through.
+    """Imports TensorFlow and Keras once, without messages; an ImportError is raised as usual.
 
-    Commands call this before they touch a model. An explicit TF_CPP_MIN_LOG_LEVEL=0 keeps the messages.
+    Commands call this before they use a model. TF_CPP_MIN_LOG_LEVEL=0 in the environment keeps the messages.
 
     Args:
-        start: Starts TensorFlow where that takes more than its first op; always called.
+        start: Initializes TensorFlow, if this needs more than the first op; always called.
     """
-    known = sys.modules.get("tensorflow") is not None
-    if known or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
-        if not known:
+    is_imported = sys.modules.get("tensorflow") is not None
+    if is_imported or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
+        if not is_imported:
             import keras  # noqa: F401
             import tensorflow  # noqa: F401
         if start is not None:
@@ -44,5 +44,5 @@ def import_tensorflow(start: Callable[[], object] | None = None) -> None:
         import keras  # noqa: F401
         import tensorflow as tf
 
-        # The first op starts the CPU client, which logs once more.
+        # The first op starts the CPU client, which writes another message.
         (start or (lambda: tf.constant(0)))()

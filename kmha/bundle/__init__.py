@@ -1,4 +1,4 @@
-"""The run folder as a model that takes raw text: save, load, predict."""
+"""The run folder as a model that takes raw text: save, load, predict. `Bundle` is imported on first use."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy: `kmha.bundle.manifest` must import without TensorFlow.
+    # On first use only: `kmha.bundle.manifest` must import without TensorFlow.
     if name == "Bundle":
         from kmha.bundle.bundle import Bundle
 

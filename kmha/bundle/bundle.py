@@ -1,4 +1,4 @@
-"""The run folder as one object: model, preprocessor, labels. Loads without the training code."""
+"""A trained model with its preprocessor and labels, loaded from a run folder without the training code."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,6 @@ from kmha.bundle.files import parts_of, read_model, read_preprocessor, read_samp
 from kmha.bundle.manifest import (
     CLASSIFY,
     FORMAT,
-    KINDS,
     MANIFEST,
     MASKED_LM,
     MATCH,
@@ -20,6 +19,7 @@ from kmha.bundle.manifest import (
     MODEL_NAMES,
     SAMPLE,
     TAG,
+    TASK_ENTRY,
     VOCABULARY,
     check_files,
     read_manifest,
@@ -27,7 +27,7 @@ from kmha.bundle.manifest import (
 from kmha.document_windows import computed_tokens
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, TOKEN_IDS, validate_token_ids
-from kmha.inference import predictions as answers
+from kmha.inference import predictions
 from kmha.inference.batching import (
     BATCH_TOKENS,
     CHUNK_ROWS,
@@ -45,22 +45,22 @@ __all__ = ["FORMAT", "MANIFEST", "MODEL", "SAMPLE", "VOCABULARY", "Bundle"]
 
 @dataclasses.dataclass
 class Bundle:
-    """A trained model with everything it needs to answer strings.
+    """A trained model that predicts from raw text.
 
     Args:
         model: A built `TextClassifier`, `TextMatcher`, `SequenceTagger` or `MaskedLanguageModel`.
-        preprocessor: The one it was trained with: a `Preprocessor`, for a matcher a `PairPreprocessor`, for a tagger a
-            `SentencePreprocessor`.
-        labels: Names in the order of the model's outputs; none of a masked language model.
-        thresholds: With several labels, the probability from which each is given (None: 0.5); of a binary matcher, the
-            one from which a pair matches; else None.
+        preprocessor: The preprocessor of its training: a `Preprocessor`, for a matcher a `PairPreprocessor`, for a
+            tagger a `SentencePreprocessor`.
+        labels: Names in the order of the model's outputs; empty for a masked language model.
+        thresholds: Multi-label: the minimum probability of each label (None: 0.5). Binary matcher: the minimum
+            probability of a match. Otherwise None.
         details: More JSON values for bundle.json: columns, data hashes, lengths of the training rows in tokens.
-        sample: Some training texts, or pairs of them, on which an export calibrates itself and warms up.
-        abstain_below: Of a model with one answer a row, the probability of that answer below which it is not to be
-            relied on; None: it always is.
+        sample: Some training texts or pairs, used to calibrate and warm up exports.
+        abstain_below: For a model with one prediction per row, the probability below which the prediction is marked
+            as unreliable; None: never.
 
     Raises:
-        InputError: The parts do not fit one another.
+        InputError: The parts do not fit each other.
     """
 
     model: Any
@@ -75,14 +75,12 @@ class Bundle:
         if self.uses_thresholds and self.thresholds is None:
             self.thresholds = [0.5] * len(self.labels)
         self._check()
-        # It tags sentences; all other models give probabilities to rows.
         self.tagger: Any = Tagger(self.model, self.preprocessor) if self.task == TAG else None
-        # It fills in texts.
         self.filler: Any = MaskFiller(self.model, self.preprocessor) if self.task == MASKED_LM else None
         if not self._gives_probabilities:
             return
         self._logits = tf.function(self._forward, reduce_retracing=True, autograph=False)
-        # In a graph: for a single text, eager ragged ops would cost several times what the model does.
+        # In a graph: for a single text, eager ragged ops would take several times as long as the model.
         self._sequences = tf.function(
             lambda *texts: self.preprocessor.encode(*texts),
             input_signature=[tf.TensorSpec([None], tf.string)] * self.preprocessor.num_texts,
@@ -101,15 +99,15 @@ class Bundle:
                 kind = "one label" if self.task == CLASSIFY else f"a {self.model.target} target"
             raise InputError(f"thresholds belong to a model of several labels, got one of {kind}")
         if self.thresholds is not None and len(self.thresholds) != outputs:
-            raise InputError(f"expected {outputs} thresholds, one a label, got {len(self.thresholds)}")
+            raise InputError(f"expected {outputs} thresholds, one for each label, got {len(self.thresholds)}")
         if self.abstain_below is not None and not self.has_single_prediction:
             raise InputError(
-                "abstain_below belongs to a model that gives a row one answer and its probability"
+                "abstain_below belongs to a model with one prediction and its probability per row"
             )
         parts, encoders = parts_of(self.preprocessor), self.model.encoder_configs
         if list(parts) != list(encoders):
             raise InputError(
-                f"expected texts cut into {', '.join(encoders)} as by the model, got {', '.join(parts)}"
+                f"expected texts tokenized as {', '.join(encoders)} as by the model, got {', '.join(parts)}"
             )
         for part, encoder in zip(parts.values(), encoders.values(), strict=True):
             tokens, length = len(part.vocabulary), self.model.max_sequence_length(part.max_length)
@@ -122,7 +120,7 @@ class Bundle:
 
     @property
     def task(self) -> str:
-        """What the model does: "classify", "match", "tag" or "masked-lm"."""
+        """The model's task: "classify", "match", "tag" or "masked-lm"."""
         return task_of(self.model)
 
     @property
@@ -131,27 +129,27 @@ class Bundle:
 
     @property
     def multi_label(self) -> bool:
-        """Whether a text may carry several labels."""
+        """Whether a text may have several labels."""
         return self.task == CLASSIFY and self.model.multi_label
 
     @property
     def uses_thresholds(self) -> bool:
-        """Whether each output is a probability with a threshold of its own."""
+        """Whether each output is a probability with its own threshold."""
         return self.multi_label or (self.task == MATCH and self.model.target == "binary")
 
     @property
     def has_single_prediction(self) -> bool:
-        """Whether a row gets one answer with a probability: a label, a class, or whether a pair matches."""
+        """Whether a row has one prediction with a probability: a label, a class, or match or no match."""
         return (self.task == CLASSIFY and not self.multi_label) or (
             self.task == MATCH and self.model.target != "graded"
         )
 
     def save(self, folder: Path) -> None:
         """Writes model.keras, the vocabularies, sample.jsonl and bundle.json with their hashes into a folder."""
-        kind = KINDS[self.task]
+        entry = TASK_ENTRY[self.task]
         values = {
             **self.details,
-            kind: getattr(self.model, kind),
+            entry: getattr(self.model, entry),
             "labels": self.labels,
             "thresholds": self.thresholds,
             **({} if self.abstain_below is None else {"abstain_below": self.abstain_below}),
@@ -160,20 +158,30 @@ class Bundle:
 
     @classmethod
     def load(cls, folder: Path | str) -> "Bundle":
-        """Reads what `save` wrote.
+        """Loads what `save` wrote.
 
         Raises:
-            InputError: No bundle stands there, its format is newer, a file is missing or not the one recorded, the
-                model file holds code or is another model, or the parts do not fit one another.
+            InputError: The folder has no bundle, the format is newer, a file is missing or was changed, the model file
+                contains code or a different model, or the parts do not fit each other.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
         check_files(folder, manifest)
         model = read_model(folder / MODEL, manifest["task"])
-        kind = KINDS[manifest["task"]]
-        if getattr(model, kind) != manifest[kind]:
-            raise InputError(f"{folder / MANIFEST}: {kind} must be {getattr(model, kind)} as in {MODEL}")
-        known = {"format", "task", kind, "labels", "thresholds", "abstain_below", "text", "versions", "files"}
+        entry = TASK_ENTRY[manifest["task"]]
+        if getattr(model, entry) != manifest[entry]:
+            raise InputError(f"{folder / MANIFEST}: {entry} must be {getattr(model, entry)} as in {MODEL}")
+        known = {
+            "format",
+            "task",
+            entry,
+            "labels",
+            "thresholds",
+            "abstain_below",
+            "text",
+            "versions",
+            "files",
+        }
         details = {key: value for key, value in manifest.items() if key not in known}
         try:
             preprocessor = read_preprocessor(folder, manifest)
@@ -189,10 +197,10 @@ class Bundle:
         return self.model(features, training=False)
 
     def probabilities(self, texts: Sequence[TextRow]) -> np.ndarray:
-        """float32 [R, C] of texts, or of pairs of texts; empty ones are answered too. Of graded pairs the scores.
+        """Probabilities float32 [R, C] of texts or pairs of texts, empty ones included; scores for graded pairs.
 
         Raises:
-            InputError: They are no sequence of texts, or of pairs where the model compares.
+            InputError: `texts` is not a sequence of texts, or of pairs for a matcher.
         """
         if not self._gives_probabilities:
             raise InputError(f"expected a classifier or a matcher, got {MODEL_NAMES[self.task]}")
@@ -202,40 +210,40 @@ class Bundle:
         return np.concatenate(parts) if parts else np.zeros((0, len(self.labels)), np.float32)
 
     def _chunk(self, rows: Sequence[TextRow]) -> np.ndarray:
-        given = text_columns(rows, self.preprocessor.num_texts)
-        encoded = [encode_texts(texts, self.preprocessor.max_bytes) for texts in given]
+        columns = text_columns(rows, self.preprocessor.num_texts)
+        encoded = [encode_texts(texts, self.preprocessor.max_bytes) for texts in columns]
         sequences = self._sequences(*(tf.constant(texts, tf.string) for texts in encoded))
         lengths = np.sum([each.row_lengths().numpy() for each in sequences], axis=0)
         result = np.zeros((len(rows), len(self.labels)), np.float32)
-        for chosen in length_batches(computed_tokens(self.model, lengths), BATCH_TOKENS):
-            features = self.preprocessor.pad([tf.gather(each, chosen) for each in sequences])
-            result[chosen] = self.model.probabilities(self._logits(features)).numpy()
+        for selected in length_batches(computed_tokens(self.model, lengths), BATCH_TOKENS):
+            features = self.preprocessor.pad([tf.gather(each, selected) for each in sequences])
+            result[selected] = self.model.probabilities(self._logits(features)).numpy()
         return result
 
     def probabilities_of_ids(self, token_ids, padding_mask=None) -> np.ndarray:
-        """float32 [B, C] of the token ids [B, T] of single texts, special tokens included.
+        """Probabilities float32 [B, C] of single texts given as token ids.
 
         Args:
-            token_ids: Integers [B, T].
-            padding_mask: Integers [B, T], 1 = a real token; None: wherever the id is not padding's.
+            token_ids: Integers [B, T], with special tokens.
+            padding_mask: Integers [B, T], 1 = a real token; None: 1 where the id is not the padding id.
 
         Raises:
-            InputError: An id is negative or past the vocabulary, or the sequence too long.
+            InputError: An id is not in the vocabulary, or the sequence is too long.
         """
-        given = {TOKEN_IDS: token_ids}
+        features = {TOKEN_IDS: token_ids}
         return self.probabilities_of_features(
-            given if padding_mask is None else {**given, PADDING_MASK: padding_mask}
+            features if padding_mask is None else {**features, PADDING_MASK: padding_mask}
         )
 
     def probabilities_of_features(self, features: dict[str, Any]) -> np.ndarray:
-        """float32 [B, C] of the model's inputs by name.
+        """Probabilities float32 [B, C] of the model's inputs by name.
 
         Args:
-            features: Token ids, integers [B, T], special tokens included, by the names of `preprocessor.inputs`; and
-                masks, of which a missing one is 1 wherever the id is not padding's.
+            features: Token ids, integers [B, T] with special tokens, by the names of `preprocessor.inputs`, and
+                masks; a missing mask is 1 where the id is not the padding id.
 
         Raises:
-            InputError: Ids are missing, one is negative or past the vocabulary, or a sequence is too long.
+            InputError: Ids are missing, an id is not in the vocabulary, or a sequence is too long.
         """
         checked = {}
         for ids_name, mask_name, _, part in self.preprocessor.inputs:
@@ -251,18 +259,18 @@ class Bundle:
         return self.model.probabilities(self._logits(checked)).numpy()
 
     def predict(self, texts: Sequence[TextRow], number: int = 1) -> list[dict[str, Any]]:
-        """Answers to texts, or to pairs of texts.
+        """Predictions as JSON values.
 
         Args:
-            texts: Texts, pairs of texts, or sentences: raw texts or lists of words.
-            number: Of the first of them, for messages.
+            texts: Texts, pairs of texts, or sentences (raw texts or lists of words).
+            number: Number of the first row, for error messages.
 
         Returns:
-            For each text {"label": its best label, "probability": of that label, "probabilities": {label: p}};
-            with several labels {"labels": those given, best first, "probabilities": {label: p}}; for each pair
-            {"score": …, "match": whether it reaches the threshold}, of graded ones the score alone, of classes as for a
-            text; with `abstain_below` also {"abstained": whether the answer is not to be relied on}; for each sentence
-            what `kmha.inference.tagger.sentence_answer` tells; for each text with a [MASK] what `kmha.inference.mask_filler.MaskFiller` does.
+            A dictionary for each row. One label: {"label", "probability" of the label, "probabilities": {label: p}}.
+            Several labels: {"labels": best first, "probabilities": {label: p}}. A pair: {"score", "match": whether the
+            score reaches the threshold}; graded: only "score"; classes: as for one label. With `abstain_below` also
+            {"abstained": whether the prediction is unreliable}. A sentence: see
+            `kmha.inference.tagger.sentence_prediction`. A text with [MASK]: see `kmha.inference.mask_filler`.
         """
         if self.tagger is not None:
             return self.tagger.predict(texts, self.labels, number)
@@ -271,11 +279,10 @@ class Bundle:
         return [self.prediction_from(row) for row in self.probabilities(texts)]
 
     def predict_stream(self, texts: Iterator[TextRow]) -> Iterator[dict[str, Any]]:
-        """The answers to a stream of texts, in order, without holding them all.
+        """Yields the predictions of a stream of rows in order, in constant memory.
 
         Raises:
-            InputError: As `probabilities` and the stream do; what comes before a text that the stream refuses is
-                answered first.
+            InputError: As `probabilities` and the stream do, after the predictions of all rows before.
         """
         done = 0
         for chunk in chunks(texts, CHUNK_ROWS):
@@ -283,10 +290,10 @@ class Bundle:
             done += len(chunk)
 
     def prediction_from(self, probabilities: np.ndarray) -> dict[str, Any]:
-        """The answer that probabilities [C] amount to."""
+        """The prediction for probabilities [C]."""
         if self.task == MATCH and self.model.target != "classes":
             threshold = self.thresholds[0] if self.thresholds else None
-            return answers.pair(probabilities[0], threshold, self.abstain_below)
+            return predictions.pair(probabilities[0], threshold, self.abstain_below)
         if self.thresholds is None:
-            return answers.one_label(probabilities, self.labels, self.abstain_below)
-        return answers.several_labels(probabilities, self.labels, self.thresholds)
+            return predictions.one_label(probabilities, self.labels, self.abstain_below)
+        return predictions.several_labels(probabilities, self.labels, self.thresholds)

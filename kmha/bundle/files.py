@@ -1,4 +1,4 @@
-"""A bundle's files: written and read, with distrust, for the files may come from anywhere."""
+"""Writes and reads the files of a bundle. Reading validates everything: a run folder may come from anywhere."""
 
 import importlib.metadata
 import json
@@ -38,12 +38,12 @@ AnyPreprocessor = Preprocessor | PairPreprocessor | SentencePreprocessor
 
 
 def task_of(model: Any) -> str:
-    """The task that a model does, by its class."""
+    """The task of a model, by its class."""
     return next(task for task, kind in MODELS.items() if isinstance(model, kind))
 
 
 def parts_of(preprocessor: AnyPreprocessor) -> dict[str, Preprocessor]:
-    """The preprocessors of single texts by granularity; a preprocessor of single texts is its only part, named ""."""
+    """The preprocessors of single texts by granularity; only pairs have granularities, otherwise the key is ""."""
     if isinstance(preprocessor, Preprocessor):
         return {"": preprocessor}
     if isinstance(preprocessor, SentencePreprocessor):
@@ -61,10 +61,10 @@ def write_files(
     """Writes model.keras, the vocabularies, sample.jsonl and bundle.json with their hashes.
 
     Args:
-        folder: Made where it does not exist.
+        folder: Created if it does not exist.
         model: A built model.
         preprocessor: Its preprocessor.
-        sample: Texts, or pairs of texts.
+        sample: Texts or pairs of texts.
         values: More JSON values for bundle.json.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,11 +89,11 @@ def write_files(
 
 
 def read_preprocessor(folder: Path, manifest: dict[str, Any]) -> AnyPreprocessor:
-    """The preprocessor of a run folder whose files have been checked.
+    """Reads the preprocessor of a run folder after `check_files`.
 
     Raises:
-        InputError: A vocabulary cannot be read, or the settings cannot be used.
-        TypeError: The settings have other names or types.
+        InputError: A vocabulary or a setting is invalid.
+        TypeError: A setting has an unknown name or a wrong type.
     """
     text = dict(manifest["text"])
     if manifest["task"] in (CLASSIFY, MASKED_LM):
@@ -104,16 +104,16 @@ def read_preprocessor(folder: Path, manifest: dict[str, Any]) -> AnyPreprocessor
         return SentencePreprocessor(part, **sentences)
     parts = {}
     for index, (granularity, settings) in enumerate(text.items()):
-        # Of the file's name the granularity is a part: it must not lead anywhere else.
+        # The file name contains the granularity: it must not leave the folder.
         name = vocabulary_file(index, granularity)
         if name not in manifest["files"]:
-            raise InputError(f"files must hold the SHA-256 of {name}, got none")
+            raise InputError(f"files must contain the SHA-256 of {name}, got none")
         parts[granularity] = Preprocessor(Vocabulary.read(folder / name), **settings)
     return PairPreprocessor(parts)
 
 
 def read_sample(path: Path, num_texts: int) -> list[Any]:
-    """The sample: texts, or with num_texts 2 pairs of them; raises InputError where it is none."""
+    """Reads the sample: texts, or pairs if `num_texts` is 2; raises InputError if the file is damaged."""
     expected = "a JSON string" if num_texts == 1 else "a JSON list of two strings"
     try:
         rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
@@ -128,13 +128,12 @@ def read_sample(path: Path, num_texts: int) -> list[Any]:
 
 
 def read_model(path: Path, task: str) -> Any:
-    """The saved model of a task; raises InputError where the file is damaged, holds code or another model."""
+    """Loads the model of a task; raises InputError if the file is damaged or contains code or a different model."""
     kind = MODELS[task]
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
-    except (
-        Exception
-    ) as error:  # Keras answers damaged files, and those that hold code, with errors of any kind.
+    # Keras raises errors of many types for damaged files and for files with code.
+    except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{path}: expected a saved {kind.__name__}, {reason}") from error
     if not isinstance(model, kind):

@@ -1,1 +1,1 @@
-"""Prediction from raw text: batching, ranking, text vectors, mask filling."""
+"""Prediction from raw text: batching, predictions, tagging, ranking, text vectors, mask filling."""

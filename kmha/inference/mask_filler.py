@@ -1,4 +1,4 @@
-"""What a masked language model answers: the most probable tokens for each [MASK] of a text."""
+"""Mask filling: the most probable tokens for each [MASK] of a text, from a masked language model."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,13 +18,13 @@ NO_MASK = f"no {MASK} in this text"
 
 
 class MaskFiller:
-    """Tells what may stand for each [MASK] of a text.
+    """Predicts tokens for each [MASK] of a text.
 
-    A text longer than a sequence may be is cut into as many as it takes, as in training.
+    A text longer than the maximum sequence is split into several sequences, as in training.
 
     Args:
         model: A built `MaskedLanguageModel`.
-        preprocessor: The one it was trained with.
+        preprocessor: The preprocessor of its training.
     """
 
     def __init__(self, model: keras.Model, preprocessor: Preprocessor):
@@ -35,9 +35,10 @@ class MaskFiller:
         ordinary[[preprocessor.vocabulary.id_of(token) for token in SPECIAL_TOKENS]] = 0
         ordinary[len(self.tokens) :] = 0
         self._ordinary = tf.constant(ordinary)
-        reader = long_text_preprocessor(preprocessor)
-        self._cut = tf.function(
-            reader.tokenize, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
+        self._tokenize = tf.function(
+            long_text_preprocessor(preprocessor).tokenize,
+            input_signature=[tf.TensorSpec([None], tf.string)],
+            autograph=False,
         )
         ids = tf.TensorSpec([None, None], tf.int32)
         self._best = tf.function(
@@ -54,16 +55,16 @@ class MaskFiller:
         return tf.math.top_k(probabilities * self._ordinary, number)
 
     def predict(self, texts: Sequence[Any], top: int = SHOWN_TOKENS) -> list[dict[str, Any]]:
-        """For each text {"masks": of each [MASK] in it {"token", "probability", "probabilities": {token: p}}}.
+        """For each text {"masks": for each [MASK] {"token", "probability", "probabilities": {token: p}}}.
 
-        A text without one has an empty list and says so under "note".
+        A text without [MASK] has an empty list and a "note".
 
         Args:
-            texts: Texts; invalid UTF-8 is read as replacement characters.
-            top: Tokens to show for each [MASK], best first; 0: all.
+            texts: Texts; invalid UTF-8 is replaced.
+            top: Number of tokens for each [MASK], best first; 0: all.
 
         Raises:
-            InputError: They are no sequence of texts.
+            InputError: `texts` is not a sequence of texts.
         """
         if isinstance(texts, str | bytes):
             raise InputError("texts must be a list of strings, got one string")
@@ -77,39 +78,38 @@ class MaskFiller:
             scores, indices = best.values.numpy(), best.indices.numpy()
             for row, (text, ids) in enumerate(rows):
                 for place in range(ids.count(self.mask_id)):
-                    found[text].append(self._answer(scores[row, place], indices[row, place]))
+                    found[text].append(self._prediction(scores[row, place], indices[row, place]))
         return [
-            {"masks": answers} if masks[text] else {"masks": [], "note": NO_MASK}
-            for text, answers in enumerate(found)
+            {"masks": predictions} if masks[text] else {"masks": [], "note": NO_MASK}
+            for text, predictions in enumerate(found)
         ]
 
     def predict_stream(self, texts: Iterator[Any], top: int = SHOWN_TOKENS) -> Iterator[dict[str, Any]]:
-        """The answers to a stream of texts, in order, without holding them all."""
+        """Yields the predictions of a stream of texts in order, in constant memory."""
         for chunk in chunks(texts, CHUNK_ROWS):
             yield from self.predict(chunk, top)
 
     def _sequences(self, texts: Sequence[Any]) -> tuple[list[tuple[int, list[int]]], list[int]]:
-        """The sequences that hold a [MASK], each with the number of its text, and how many masks each text has."""
-        parts, counts = [], []
+        """The sequences that contain [MASK], each with the index of its text, and the number of masks of each text."""
+        segments, counts = [], []
         for text in texts:
-            # Cut before tokenizing, which would take the brackets for punctuation.
-            between = (text if isinstance(text, bytes) else text.encode("utf-8", "replace")).split(
-                MASK.encode()
-            )
+            # Split before tokenizing, which would treat the brackets as punctuation.
+            encoded = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+            between = encoded.split(MASK.encode())
             counts.append(len(between) - 1)
-            parts += between if len(between) > 1 else []
-        cut = iter(self._cut(tf.constant(parts, tf.string)).to_list() if parts else [])
+            segments += between if len(between) > 1 else []
+        tokenized = iter(self._tokenize(tf.constant(segments, tf.string)).to_list() if segments else [])
         sequences = []
         room = self.preprocessor.max_length - 2
+        start, end = self.preprocessor.start_id, self.preprocessor.end_id
         for number, count in enumerate(counts):
             if not count:
                 continue
-            ids = list(next(cut))
+            ids = list(next(tokenized))
             for _ in range(count):
-                ids += [self.mask_id, *next(cut)]
+                ids += [self.mask_id, *next(tokenized)]
             pieces = (ids[first : first + room] for first in range(0, len(ids), room))
-            ends = self.preprocessor.start_id, self.preprocessor.end_id
-            sequences += [(number, [ends[0], *piece, ends[1]]) for piece in pieces if self.mask_id in piece]
+            sequences += [(number, [start, *piece, end]) for piece in pieces if self.mask_id in piece]
         return sequences, counts
 
     def _features(self, sequences: list[list[int]]) -> dict[str, np.ndarray]:
@@ -124,14 +124,14 @@ class MaskFiller:
         mask = np.arange(length) < np.array([[len(ids)] for ids in sequences])
         return {TOKEN_IDS: token_ids, PADDING_MASK: mask.astype(np.int32), MASK_POSITIONS: positions}
 
-    def _answer(self, probabilities: np.ndarray, ids: np.ndarray) -> dict[str, Any]:
+    def _prediction(self, probabilities: np.ndarray, ids: np.ndarray) -> dict[str, Any]:
         shown = {self.tokens[i]: float(p) for i, p in zip(ids.tolist(), probabilities.tolist(), strict=True)}
         token = next(iter(shown))
         return {"token": token, "probability": shown[token], "probabilities": shown}
 
 
 def _batches(lengths: list[int]) -> Iterator[list[int]]:
-    """Rows in their order, so many that they have at most 8,192 padded tokens."""
+    """Groups rows in their order into batches of at most `BATCH_TOKENS` padded tokens."""
     batch: list[int] = []
     longest = 0
     for row, length in enumerate(lengths):

@@ -1,4 +1,4 @@
-"""Tags for sentences of any length: windows are scored alone, and the best path is found over the whole sentence."""
+"""Tagging of sentences of any length: windows are scored separately, the best path is found over whole sentences."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -23,13 +23,14 @@ Sentence = str | bytes | Sequence[str | bytes]
 
 
 class TaggedSentences(NamedTuple):
-    """The tags of some sentences, whose N words lie one after another.
+    """Tags of R sentences, whose N words are concatenated.
 
     Attributes:
         lengths: Words of each sentence, int64 [R].
-        tag_ids: int32 [N], of the best path of each sentence.
-        probabilities: float32 [N, K], of each tag of each word, over all paths.
-        path_probabilities: float32 [N], of each word's tag given the one before it; of a first word by itself.
+        tag_ids: Best path of each sentence, int32 [N].
+        probabilities: Probability of each tag of each word over all paths, float32 [N, K].
+        path_probabilities: Probability of each word's tag given the previous tag, float32 [N]; for a first word its
+            own probability.
     """
 
     lengths: np.ndarray
@@ -38,14 +39,14 @@ class TaggedSentences(NamedTuple):
     path_probabilities: np.ndarray
 
     def sentences(self) -> Iterator["TaggedSentences"]:
-        """Each sentence by itself."""
+        """Yields each sentence."""
         ends = np.cumsum(self.lengths)
         for first, end in zip(ends - self.lengths, ends, strict=True):
             yield TaggedSentences(np.array([end - first]), *(values[first:end] for values in self[1:]))
 
 
 class PathDecoder:
-    """Finds the best paths of sentences whose words have been scored.
+    """Finds the best path of each sentence from the scores of its words.
 
     Args:
         model: A built `SequenceTagger`.
@@ -60,11 +61,11 @@ class PathDecoder:
         self._decode = tf.function(decoded, input_signature=signature, autograph=False)
 
     def __call__(self, scores: np.ndarray, lengths: np.ndarray) -> TaggedSentences:
-        """The tags of sentences.
+        """Decodes sentences.
 
         Args:
-            scores: float32 [N, K], of all words, one sentence after another.
-            lengths: Words of each sentence, integers [R]; their sum is N.
+            scores: float32 [N, K], the words of all sentences concatenated.
+            lengths: Words of each sentence, integers [R] with sum N.
         """
         lengths = np.asarray(lengths, np.int64)
         count = len(scores)
@@ -81,28 +82,28 @@ class PathDecoder:
 
 
 def word_batches(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches of sentences of similar lengths: which of all words stand in one, and where in its rows.
+    """Yields batches of sentences of similar length.
 
     Args:
-        lengths: Words of each sentence, int64 [R]; sentences lie one after another.
+        lengths: Words of each sentence, int64 [R]; the words of all sentences are concatenated.
 
-    Returns:
-        Of each batch the numbers of its words, int64 [n], and bool [B, W] with n true, in their order.
+    Yields:
+        Indices of the batch's words, int64 [n], and their places in a padded batch, bool [B, W] with n true.
     """
     begins = np.cumsum(lengths) - lengths
-    for chosen in length_batches(lengths, BATCH_WORDS):
-        width = int(lengths[chosen].max(initial=0))
+    for rows in length_batches(lengths, BATCH_WORDS):
+        width = int(lengths[rows].max(initial=0))
         if width:
-            mask = np.arange(width) < lengths[chosen][:, None]
-            yield (begins[chosen][:, None] + np.arange(width))[mask], mask
+            mask = np.arange(width) < lengths[rows][:, None]
+            yield (begins[rows][:, None] + np.arange(width))[mask], mask
 
 
-class Split(NamedTuple):
+class SplitSentences(NamedTuple):
     """Sentences as words.
 
     Attributes:
-        words: Of each sentence.
-        bounds: Of each word of a raw text its first character and the one after its last; None where words were given.
+        words: Words of each sentence.
+        bounds: For each raw text, start and end (exclusive) of its words in characters; None for a list of words.
     """
 
     words: list[list[str]]
@@ -110,12 +111,12 @@ class Split(NamedTuple):
 
 
 class Tagger:
-    """Tags sentences given as raw texts or as words.
+    """Tags sentences given as raw texts or as lists of words.
 
     Args:
         model: A built `SequenceTagger`.
-        preprocessor: The one it was trained with.
-        length: Most tokens of a window; None takes as many as in training.
+        preprocessor: The preprocessor of its training.
+        length: Maximum tokens of a window; None: as in training.
     """
 
     def __init__(self, model: keras.Model, preprocessor: SentencePreprocessor, length: int | None = None):
@@ -126,7 +127,7 @@ class Tagger:
         self._words = tf.function(
             preprocessor.words, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
         )
-        self._cut = tf.function(
+        self._encode = tf.function(
             lambda words, lengths: preprocessor.encode(Ragged.from_row_lengths(words, lengths), length),
             input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)],
             autograph=False,
@@ -137,45 +138,52 @@ class Tagger:
             lambda features: model(features, training=False), input_signature=[features], autograph=False
         )
 
-    def split(self, sentences: Sequence[Sentence], number: int = 1) -> Split:
-        """The words of sentences, the first of which has a number for messages; of raw texts also where they stand.
+    def split(self, sentences: Sequence[Sentence], number: int = 1) -> SplitSentences:
+        """Splits sentences into words.
+
+        Args:
+            sentences: Raw texts or lists of words.
+            number: Number of the first sentence, for error messages.
 
         Raises:
-            InputError: One is neither text nor words, or has more than 2,048 words.
+            InputError: A sentence is neither text nor words, or has more than 2,048 words.
         """
         if isinstance(sentences, str | bytes):
             raise InputError("sentences must be a list of texts or of lists of words, got one text")
-        texts = [_text(each) for each in sentences]
+        texts = [_decoded(each) for each in sentences]
         raw = [text.encode("utf-8", "replace") for text in texts if text is not None]
-        found = iter(self._bounds(raw))
-        words, bounds = [], []
+        bounds_of_raw = iter(self._bounds(raw))
+        all_words, bounds = [], []
         for sentence, text in zip(sentences, texts, strict=True):
-            where: list[tuple[int, int]] = [] if text is None else next(found)
-            given = _words(sentence) if text is None else [text[first:end] for first, end in where]
-            if len(given) > MAX_WORDS:
+            places: list[tuple[int, int]] = [] if text is None else next(bounds_of_raw)
+            words = _checked_words(sentence) if text is None else [text[first:end] for first, end in places]
+            if len(words) > MAX_WORDS:
                 raise InputError(
-                    f"sentence {number + len(words)}: expected at most {MAX_WORDS:,} words, got {len(given):,}"
+                    f"sentence {number + len(all_words)}: expected at most {MAX_WORDS:,} words, got {len(words):,}"
                 )
-            words.append(given)
-            bounds.append(None if text is None else where)
-        return Split(words, bounds)
+            all_words.append(words)
+            bounds.append(None if text is None else places)
+        return SplitSentences(all_words, bounds)
 
     def _bounds(self, texts: list[bytes]) -> list[list[tuple[int, int]]]:
         found: Any = self._words(tf.constant(texts, tf.string))
-        pairs = zip(
-            found.firsts.flat_values.numpy().tolist(), found.ends.flat_values.numpy().tolist(), strict=True
+        pairs = list(
+            zip(
+                found.firsts.flat_values.numpy().tolist(),
+                found.ends.flat_values.numpy().tolist(),
+                strict=True,
+            )
         )
-        pairs = list(pairs)
         splits = found.firsts.row_splits.numpy().tolist()
         return [pairs[first:end] for first, end in zip(splits, splits[1:], strict=False)]
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> TaggedSentences:
-        """The tags of sentences given as words, whatever their number."""
+        """Tags sentences given as words."""
         lengths = np.array([len(sentence) for sentence in sentences], np.int64)
         return self._decoder(self.scores(sentences), lengths)
 
     def scores(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """What the model gives of each word by itself, float32 [N, K], one sentence after another."""
+        """The model's scores of each word's tags, float32 [N, K], the sentences concatenated."""
         chunks = [sentences[i : i + CHUNK_ROWS] for i in range(0, len(sentences), CHUNK_ROWS)]
         scores = [self._chunk(chunk) for chunk in chunks]
         return np.concatenate([*scores, np.zeros((0, self._num_tags), np.float32)])
@@ -183,35 +191,33 @@ class Tagger:
     def predict(
         self, sentences: Sequence[Sentence], labels: Sequence[str], number: int = 1
     ) -> list[dict[str, Any]]:
-        """What `sentence_answer` tells of each sentence; labels name the tags, and for the rest see `split`."""
+        """Predictions of `sentence_prediction`; `labels` are the names of the tags, other arguments as for `split`."""
         split = self.split(sentences, number)
         rows = zip(split.words, split.bounds, self.tag(split.words).sentences(), strict=True)
         return [sentence_prediction(*row, labels, self.scheme) for row in rows]
 
     def _chunk(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """Scores float32 [N, K] of the words of some sentences."""
         flat = [word.encode("utf-8", "replace") for sentence in sentences for word in sentence]
         lengths = np.array([len(sentence) for sentence in sentences], np.int64)
-        cut = self._cut(tf.constant(flat, tf.string), lengths)
-        windows = cut.windows
-        counts = windows.counts.numpy()
+        encoded = self._encode(tf.constant(flat, tf.string), lengths)
+        counts = encoded.windows.counts.numpy()
         scores = np.zeros((len(flat), self._num_tags), np.float32)
         begins = np.cumsum(counts) - counts
-        for chosen in length_batches(windows.sequences.row_lengths().numpy(), BATCH_TOKENS):
-            part = self.preprocessor.select_windows(cut, chosen)
-            found: Any = self._scores(self.preprocessor.pad(part)).numpy()
-            scatter_scores(scores, found, begins[chosen], counts[chosen])
+        for rows in length_batches(encoded.windows.sequences.row_lengths().numpy(), BATCH_TOKENS):
+            batch = self.preprocessor.select_windows(encoded, rows)
+            found: Any = self._scores(self.preprocessor.pad(batch)).numpy()
+            scatter_scores(scores, found, begins[rows], counts[rows])
         return scores
 
 
 def scatter_scores(scores: np.ndarray, found: np.ndarray, begins: np.ndarray, counts: np.ndarray) -> None:
-    """Puts the scores of windows where their words to tag lie among all words.
+    """Writes the scores of windows to the places of their words.
 
     Args:
-        scores: float32 [N, K], of all words; changed.
+        scores: float32 [N, K], of all words; changed in place.
         found: float32 [V or more, W, K], of the words of V windows.
-        begins: Where each window's words to tag begin among all, integers [V].
-        counts: How many these are, integers [V].
+        begins: Index of each window's first word to tag, integers [V].
+        counts: Number of words to tag in each window, integers [V].
     """
     for window, begin, count in zip(found, begins, counts, strict=False):
         scores[begin : begin + count] = window[:count]
@@ -220,47 +226,49 @@ def scatter_scores(scores: np.ndarray, found: np.ndarray, begins: np.ndarray, co
 def sentence_prediction(
     words: Sequence[str], bounds: Any, tagged: TaggedSentences, labels: Sequence[str], scheme: Scheme
 ) -> dict[str, Any]:
-    """What the tags of a sentence amount to, as JSON values.
+    """The prediction for one sentence, as JSON values.
 
     Args:
-        words: Of the sentence.
-        bounds: First and last character plus 1 of each word in the raw text; None where words were given.
-        tagged: Its tags.
+        words: Words of the sentence.
+        bounds: Start and end (exclusive) of each word in the raw text; None for a list of words.
+        tagged: Tags of this sentence.
         labels: Names of the tags.
-        scheme: How they spell spans.
+        scheme: Their scheme.
 
     Returns:
-        {"words": […], "tags": […], "probabilities": [of each word's tag]}; of a raw text also {"starts": […], "ends":
-        […]} in characters; with a scheme {"spans": [{"type", "first_word", "end_word", "probability" that all its
-        words have these tags, and of a raw text "start", "end"}]}.
+        {"words", "tags", "probabilities": of each word's tag}; for a raw text also {"starts", "ends"} in characters;
+        with a scheme also {"spans": [{"type", "first_word", "end_word", "probability" that all its words have these
+        tags, and for a raw text "start", "end"}]}.
     """
     tags = [str(labels[index]) for index in tagged.tag_ids]
-    each = tagged.probabilities[np.arange(len(tags)), tagged.tag_ids]
-    answer: dict[str, Any] = {"words": list(words)}
+    probabilities = tagged.probabilities[np.arange(len(tags)), tagged.tag_ids]
+    prediction: dict[str, Any] = {"words": list(words)}
     if bounds is not None:
-        answer |= {"starts": [first for first, _ in bounds], "ends": [end for _, end in bounds]}
-    answer |= {"tags": tags, "probabilities": [float(p) for p in each]}
+        prediction |= {"starts": [first for first, _ in bounds], "ends": [end for _, end in bounds]}
+    prediction |= {"tags": tags, "probabilities": [float(p) for p in probabilities]}
     if scheme == "none":
-        return answer
-    answer["spans"] = []
+        return prediction
+    prediction["spans"] = []
     for span in spans_of(tags, scheme):
-        rest = tagged.path_probabilities[span.first + 1 : span.end]
-        found: dict[str, Any] = {"type": span.type, "first_word": span.first, "end_word": span.end}
+        others = tagged.path_probabilities[span.first + 1 : span.end]
+        entry: dict[str, Any] = {"type": span.type, "first_word": span.first, "end_word": span.end}
         if bounds is not None:
-            found |= {"start": bounds[span.first][0], "end": bounds[span.end - 1][1]}
-        answer["spans"].append(found | {"probability": float(each[span.first] * np.prod(rest))})
-    return answer
+            entry |= {"start": bounds[span.first][0], "end": bounds[span.end - 1][1]}
+        prediction["spans"].append(
+            entry | {"probability": float(probabilities[span.first] * np.prod(others))}
+        )
+    return prediction
 
 
-def _text(sentence: Sentence) -> str | None:
-    """A raw text; None where words were given."""
+def _decoded(sentence: Sentence) -> str | None:
+    """A raw text as a string; None for a list of words."""
     if isinstance(sentence, bytes):
         return sentence.decode("utf-8", "replace")
     return sentence if isinstance(sentence, str) else None
 
 
-def _words(sentence: Any) -> list[str]:
-    words = [_text(word) for word in sentence] if isinstance(sentence, list | tuple) else [None]
+def _checked_words(sentence: Any) -> list[str]:
+    words = [_decoded(word) for word in sentence] if isinstance(sentence, list | tuple) else [None]
     if any(word is None for word in words):
         raise InputError(f"sentences must be texts or lists of words, got {type(sentence).__name__}")
     return words  # pyright: ignore  (no None among them)

@@ -1,6 +1,6 @@
-"""Multi-head attention: the maths as free functions, and a thin layer that owns the weights.
+"""Multi-head attention: the math as functions, and a layer that has the weights.
 
-`docs/concepts/attention.md` derives it and shows the faults it avoids.
+`docs/concepts/attention.md` derives it and shows common errors.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from kmha.layers.window_attention import open_window_rows, window_mask, windowed
 
 
 def attention_mask(query_mask, key_mask=None, causal: bool = False):
-    """Joins the padding masks of both sides into one mask for attention.
+    """Combines two padding masks into one attention mask.
 
     Args:
         query_mask: int32 or bool [B, T]; 1 = a real position.
-        key_mask: int32 or bool [B, S]; None means the query's own mask (self-attention).
-        causal: Whether a position may attend to itself and earlier ones only (needs T = S).
+        key_mask: int32 or bool [B, S]; None: the query's mask (self-attention).
+        causal: Whether a position attends only to itself and earlier positions (T = S).
 
     Returns:
         int32 [B, T, S]; 1 = attend.
@@ -36,18 +36,18 @@ def attention_mask(query_mask, key_mask=None, causal: bool = False):
 
 
 def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable | None = None):
-    """Averages the values of each row's unmasked keys, weighted by softmax(Q Kᵀ / sqrt(H)).
+    """Scaled dot-product attention: softmax(Q Kᵀ / sqrt(H)) V over unmasked keys.
 
     Args:
         query: float [B, N, T, H].
         key: float [B, N, S, H].
         value: float [B, N, S, H].
-        mask: int32 or bool [B, S] or [B, T, S]; 1 = attend. None attends everywhere.
-        dropout: Applied to the weights before they meet the values; None drops nothing.
+        mask: int32 or bool [B, S] or [B, T, S]; 1 = attend. None: no mask.
+        dropout: Function applied to the weights before the product with V; None: no dropout.
 
     Returns:
-        Output, float [B, N, T, H], and the weights before dropout, float32 [B, N, T, S]. A row that may
-        attend to nothing gives zeros in both.
+        Output, float [B, N, T, H], and the weights before dropout, float32 [B, N, T, S]. Fully masked rows are zero in
+        both.
 
     Source: Vaswani et al. 2017, §3.2.1, arXiv:1706.03762.
     """
@@ -61,17 +61,17 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable
         row_is_open = ops.expand_dims(open_rows(mask), 1)  # [B, 1, T or 1, 1]
         weights = attended * row_is_open
     if dropout is not None:
-        # In float32: on processors faster than in 16 bits.
+        # In float32, which is faster on CPUs than 16 bits.
         attended = dropout(attended)
     output = ops.matmul(ops.cast(attended, value.dtype), value)
     if row_is_open is not None:
-        # Zeroing the output costs S/H times less than zeroing the weights and gives the same numbers.
+        # Zeroing the output is S/H times cheaper than zeroing the weights, with equal results.
         output = output * ops.cast(row_is_open, output.dtype)
     return output, weights
 
 
 def open_rows(mask):
-    """Which query rows may attend to something: float32 [B, T, 1], or [B, 1, 1] where one mask serves all rows.
+    """Which query rows are not fully masked: float32 [B, T, 1], or [B, 1, 1] for a mask [B, S].
 
     Args:
         mask: int32 or bool [B, S] or [B, T, S]; 1 = attend.
@@ -81,16 +81,16 @@ def open_rows(mask):
 
 
 def _softmax(scores):
-    # Keras warns of a softmax over one value; here that is a text of one token, and no mistake.
+    # Keras warns about a softmax over one value; here this is a text of one token and correct.
     return ops.exp(scores - scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
 
 
 def _over_heads(mask):
     """The mask as bool [B, 1, 1, S] or [B, 1, T, S], from [B, S] or [B, T, S]."""
-    return ops.expand_dims(ops.cast(_of_pairs(mask), "bool"), 1)
+    return ops.expand_dims(ops.cast(_as_3d(mask), "bool"), 1)
 
 
-def _of_pairs(mask):
+def _as_3d(mask):
     """The mask [B, 1 or T, S], from [B, S] or [B, T, S]."""
     if len(mask.shape) == 2:
         return ops.expand_dims(mask, 1)
@@ -101,36 +101,36 @@ def _of_pairs(mask):
 
 @keras.saving.register_keras_serializable(package="kmha")
 class MultiHeadAttention(keras.layers.Layer):
-    """Attends from each query position to every unmasked key position, in several heads at once.
+    """Multi-head attention from each query position to all unmasked key positions.
 
-    concat(head_1 … head_N) W_o + b_o, head_n = softmax(Q_n K_nᵀ / sqrt(H)) V_n; softmax in float32. Queries,
-    keys and values of self-attention come from one product with one kernel.
+    concat(head_1 … head_N) W_o + b_o, head_n = softmax(Q_n K_nᵀ / sqrt(H)) V_n; softmax in float32. Self-attention
+    projects queries, keys and values with one fused kernel.
 
     Args:
-        num_heads: Parallel attention heads.
-        head_dim: Size of one head; None means D / num_heads. It need not have to do with D.
+        num_heads: Number of attention heads.
+        head_dim: Size of one head; None: D / num_heads.
         dropout: Probability of dropping an attention weight, in [0, 1).
         rotary: Whether queries and keys are rotated by their position (see `positions.rotate`).
         use_bias: Whether the projections add a bias.
-        kernel_initializer: Of the projections.
-        window: In self-attention, how far before and behind itself a position sees; None: everything.
-        num_globals: With a window, how many first positions see everything and are seen by all.
-        longest: Longest sequence that it meets, so that graphs need not be ready for more; None: any.
+        kernel_initializer: Initializer of the projections.
+        window: Self-attention only: maximum distance of two positions that attend to each other; None: no limit.
+        num_globals: With a window, the number of first positions that attend to all positions, and all to them.
+        longest: Maximum sequence length, so that graphs need not support longer ones; None: unlimited.
 
     Call:
         query: float [B, T, D].
-        value: float [B, S, E]; None means query (self-attention). Keys come from it too.
+        value: float [B, S, E], for keys and values; None: query (self-attention).
         attention_mask: int32 or bool [B, T, S] or [B, S]; 1 = attend.
-        return_attention_weights: Whether to return the weights (before dropout) beside the output; without them long
-            sequences are computed in blocks, with the same results.
-        Returns float [B, T, D], and with the weights float32 [B, N, T, S]. A row that may attend to nothing
-        gives zeros in both, whatever the biases.
+        return_attention_weights: Whether to return the weights (before dropout) too; without them long sequences are
+            computed in blocks, with the same results.
+        Returns float [B, T, D], and with the weights also float32 [B, N, T, S]. Fully masked rows are zero in both,
+        whatever the biases.
 
     Raises:
-        ValueError: D is not divisible by num_heads (states both) and head_dim is None, or a mask of another rank.
+        ValueError: D is not divisible by num_heads and head_dim is None, or the mask has another rank.
 
-    Differs: from keras.layers.MultiHeadAttention in the fused projection, in fully masked rows (zeros instead
-        of the mean), in keeping the weights' path equal to the path without, and in taking int32 masks.
+    Differs: from keras.layers.MultiHeadAttention: fused projection; zeros instead of the mean for fully masked rows;
+        equal outputs with and without returned weights; int32 masks.
     Source: Vaswani et al. 2017, §3.2.2, arXiv:1706.03762.
     """
 
@@ -158,7 +158,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.weight_dropout = keras.layers.Dropout(dropout, name="weight_dropout", dtype=self.dtype_policy)
 
     def build(self, query_shape, value_shape=None):
-        """Makes the projections for these inner sizes: fused where both sides have the same size."""
+        """Creates the projections, fused if query and value have the same size."""
         query_dim = query_shape[-1]
         value_dim = query_dim if value_shape is None else value_shape[-1]
         if self.head_dim is None and query_dim % self.num_heads:
@@ -183,11 +183,11 @@ class MultiHeadAttention(keras.layers.Layer):
         self.weight_dropout.build(None)
 
     def _kernel(self, name: str, inner_dim: int, parts: int):
-        # Kept two-dimensional: initializers take the fan-in and fan-out from the shape.
+        # Two-dimensional, because initializers compute fan-in and fan-out from the shape.
         return self._weight(name, (inner_dim, parts * self.num_heads * self.head_size))
 
     def _weight(self, name: str, shape: tuple[int, int]):
-        # An initializer instance repeats its values, so each kernel gets a fresh one.
+        # An initializer instance repeats its values, so each kernel gets its own.
         return self.add_weight(name=name, shape=shape, initializer=self.kernel_initializer.clone())
 
     def call(self, query, value=None, attention_mask=None, return_attention_weights=False, training=None):
@@ -199,9 +199,9 @@ class MultiHeadAttention(keras.layers.Layer):
         seed = self.weight_dropout.seed_generator.next() if training and self.dropout else None
         length, other = ops.shape(queries)[2], ops.shape(keys)[2]
         if return_attention_weights or not uses_blocks(length, other, self.longest):
-            output, weights = self._over_pairs(*inputs, attention_mask, window, seed)
+            output, weights = self._dense_attention(*inputs, attention_mask, window, seed)
         else:
-            output, weights = self._in_blocks(*inputs, attention_mask, window, seed), None
+            output, weights = self._block_attention(*inputs, attention_mask, window, seed), None
         batch, length = ops.shape(query)[:2]
         joined = ops.reshape(
             ops.transpose(output, (0, 2, 1, 3)), (batch, length, self.num_heads * self.head_size)
@@ -213,23 +213,23 @@ class MultiHeadAttention(keras.layers.Layer):
                 output = output * ops.cast(self._open_rows(attention_mask, window), output.dtype)
         return (output, weights) if return_attention_weights else output
 
-    def _over_pairs(self, queries, keys, values, mask, window, seed):
+    def _dense_attention(self, queries, keys, values, mask, window, seed):
         if window is not None:
             pairs = window_mask(ops.shape(queries)[2], window, self.num_globals)
-            mask = pairs if mask is None else pairs * ops.cast(_of_pairs(mask), "int32")
-        return scaled_dot_product_attention(queries, keys, values, mask, self._dropping(seed))
+            mask = pairs if mask is None else pairs * ops.cast(_as_3d(mask), "int32")
+        return scaled_dot_product_attention(queries, keys, values, mask, self._dropout_function(seed))
 
-    def _in_blocks(self, queries, keys, values, mask, window, seed):
+    def _block_attention(self, queries, keys, values, mask, window, seed):
         if window is None:
             rate = 0.0 if seed is None else self.dropout
             return blockwise_attention(queries, keys, values, mask, rate, seed)
         if mask is not None and len(mask.shape) == 3:
-            # A mask of all pairs is as large as what blocks would save.
-            return self._over_pairs(queries, keys, values, mask, window, seed)[0]
-        dropping = self._dropping(seed)
-        return windowed_attention(queries, keys, values, window, self.num_globals, mask, dropping)
+            # A mask [B, T, S] takes as much memory as blocks would save.
+            return self._dense_attention(queries, keys, values, mask, window, seed)[0]
+        dropout = self._dropout_function(seed)
+        return windowed_attention(queries, keys, values, window, self.num_globals, mask, dropout)
 
-    def _dropping(self, seed):
+    def _dropout_function(self, seed):
         if seed is None:
             return None
         return lambda weights: keras.random.dropout(weights, self.dropout, seed=GivenSeed(seed))
@@ -256,9 +256,9 @@ class MultiHeadAttention(keras.layers.Layer):
         return (*self._heads(query, query_kernel, 0, 1), *self._heads(value, key_value_kernel, 1, 3))
 
     def _heads(self, inputs, kernel, first: int, last: int):
-        """The projections number first … last - 1 of query, key, value: each [B, N, T, H].
+        """Projections first … last - 1 of (query, key, value), each [B, N, T, H].
 
-        One plain product, then parts of at most four axes: what runtimes for devices compute as a whole.
+        One product, then a split into tensors of at most four axes: mobile runtimes compute these efficiently.
         """
         projected = ops.matmul(inputs, kernel)
         if self.use_bias:
@@ -285,19 +285,18 @@ class MultiHeadAttention(keras.layers.Layer):
 
 
 def stack_heads(weights: Sequence):
-    """The attention weights of all blocks as one tensor.
+    """Stacks the attention weights of all blocks.
 
     Args:
-        weights: Of each block float32 [B, N, T, S]; pruned ones have fewer heads than others.
+        weights: float32 [B, N, T, S] of each block; pruned blocks have fewer heads.
 
     Returns:
-        float32 [B, L, N, T, S], N the most heads that a block has; the heads that others lack are zeros, which no
-        head gives to a text.
+        float32 [B, L, N, T, S], with N the largest number of heads; missing heads are zero.
     """
-    most = max(each.shape[1] for each in weights)
-    missing = [most - each.shape[1] for each in weights]
-    filled = [
-        ops.pad(each, ((0, 0), (0, lack), (0, 0), (0, 0))) if lack else each
-        for each, lack in zip(weights, missing, strict=True)
+    num_heads = max(each.shape[1] for each in weights)
+    missing = [num_heads - each.shape[1] for each in weights]
+    padded = [
+        ops.pad(each, ((0, 0), (0, count), (0, 0), (0, 0))) if count else each
+        for each, count in zip(weights, missing, strict=True)
     ]
-    return ops.stack(filled, axis=1)
+    return ops.stack(padded, axis=1)

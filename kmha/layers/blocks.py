@@ -1,33 +1,33 @@
-"""Sequences cut into blocks of equal length, the blocks on the first axis so that loops may take them one by one."""
+"""Splits sequences into blocks of equal length, and makes dropout masks of single blocks of attention weights."""
 
 import keras
 from keras import ops
 
+_STEPS = 2**16  # 16 random bits for each weight: half the time of 32 bits, and rates to a 65,536th
 
-def even_size(length, most: int):
-    """The size of blocks, at most so many, that leaves the least to fill up.
+
+def even_size(length, max_size: int):
+    """The block size, at most `max_size`, with the least padding.
 
     Args:
-        length: Of the sequence; an int, or int32 [] where it is not known.
-        most: Largest block.
+        length: Sequence length: an int, or int32 [] if unknown.
+        max_size: Largest block.
     """
-    count = num_blocks(length, most)
+    count = num_blocks(length, max_size)
     return num_blocks(length, count)
 
 
 def num_blocks(length, size):
-    """How many blocks of a size cover a length; never 0."""
+    """Number of blocks of a size that cover a length; at least 1."""
     if isinstance(length, int) and isinstance(size, int):
         return max(1, -(-length // size))
     return ops.maximum((length + size - 1) // size, 1)
 
 
 def split_blocks(x, size):
-    """Cuts [B, N, T, H] into [blocks, B, N, size, H]; what lacks at the end is filled up with zeros.
+    """Splits [B, N, T, H] into [blocks, B, N, size, H], with zeros at the end of the last block.
 
-    Args:
-        x: Of any type.
-        size: Of a block.
+    The blocks are on the first axis, so that loops can take them one by one.
     """
     batch, heads, length, width = ops.shape(x)
     count = num_blocks(length, size)
@@ -36,30 +36,27 @@ def split_blocks(x, size):
 
 
 def join_blocks(blocks, length):
-    """The inverse of `in_blocks`: [blocks, B, N, size, H] to [B, N, length, H]."""
+    """The inverse of `split_blocks`: [blocks, B, N, size, H] to [B, N, length, H]."""
     count, batch, heads, size, width = ops.shape(blocks)
     x = ops.transpose(blocks, (1, 2, 0, 3, 4))
     return ops.reshape(x, (batch, heads, count * size, width))[:, :, :length]
 
 
-def pad_axis(x, missing, axis: int, before=0):
-    """Adds so many zeros at the end of an axis, and some before its beginning; either may be a tensor."""
+def pad_axis(x, after, axis: int):
+    """Adds zeros at the end of an axis; their number may be a tensor."""
     widths = [(0, 0)] * len(x.shape)
-    widths[axis] = (before, missing)
+    widths[axis] = (0, after)
     return ops.pad(x, widths)
 
 
-_STEPS = 2**16  # 16 random bits a weight: half the time of 32, and a rate to a 65,536th
-
-
 class GivenSeed(keras.random.SeedGenerator):
-    """Gives `keras.random` a seed that is a tensor, which it takes from generators only."""
+    """A seed generator that returns one seed, which may be a tensor; `keras.random` takes tensors only this way."""
 
-    def __init__(self, seed):  # makes no state: it has none
+    def __init__(self, seed):  # creates no variable
         self.given = seed
 
     def next(self, ordered: bool = True):
-        """The seed, always."""
+        """The seed."""
         return self.given
 
 
@@ -67,24 +64,24 @@ def block_seed(seed, number):
     """The seed of a block.
 
     Args:
-        seed: Two integers, as `keras.random.SeedGenerator.next` gives them; they count up in the second one.
-        number: Of the block, int32 [].
+        seed: Two integers from `keras.random.SeedGenerator.next`, which counts in the second one.
+        number: Index of the block, int32 [].
     """
     number = ops.cast(number, seed.dtype)
     return seed + ops.stack([number, ops.zeros_like(number)])
 
 
 def keep_rate(rate: float) -> float:
-    """How much `kept` really keeps: 1 - rate, to a 65,536th."""
+    """The exact share of ones in `keep_mask`: 1 - rate, rounded to a 65,536th."""
     return 1.0 - round(rate * _STEPS) / _STEPS
 
 
 def keep_mask(shape, rate: float, seed):
-    """Which values are kept, float32 of this shape, 0 or 1; the same seed keeps the same.
+    """A dropout mask, float32; 1 = keep. The same seed gives the same mask, for example in a backward pass.
 
     Args:
-        shape: Of four axes; each a number or int32 [].
-        rate: Probability of dropping a value.
+        shape: Four sizes, each an int or int32 [].
+        rate: Dropout rate.
         seed: Two integers.
     """
     *outer, last = shape

@@ -1,11 +1,11 @@
-"""Attention in memory that grows with the length, not with its square: block by block, with its own gradient.
+"""Attention in memory linear in the length: computed block by block, with a custom gradient.
 
-The weights [B, N, T, S] are never held. A block of queries meets one block of keys after the other; what it has
-averaged so far is merged with each new block by the log-sum-exp of both (online softmax). The gradient makes the
-weights again, block by block, from what the forward pass keeps: the output and one number a row.
+The weights [B, N, T, S] are never stored. A block of queries attends to one block of keys after the other; its average
+so far is merged with each new block by the log-sum-exp of both (online softmax). The gradient recomputes the weights
+block by block from the output and one number for each row.
 
 Sources: Milakov and Gimelshein 2018, arXiv:1805.02867 (online softmax); Dao et al. 2022, arXiv:2205.14135
-(FlashAttention), whose algorithm this is, in plain operations of Keras.
+(FlashAttention), the algorithm that this module implements with Keras operations.
 """
 
 import dataclasses
@@ -24,25 +24,25 @@ from kmha.layers.blocks import (
     split_blocks,
 )
 
-# Measured (docs/how-to/long-texts.md): smaller ones make more calls than they save memory, larger ones leave the caches.
+# Measured (docs/how-to/long-texts.md): smaller blocks cost time, larger blocks exceed the caches.
 LARGEST_BLOCK = 512
-# Far below the log-sum-exp of a block of masked keys alone.
-_NOTHING_YET = -1e30
+# Initial log-sum-exp: far below that of a block of masked keys.
+_EMPTY = -1e30
 
 
 def blockwise_attention(query, key, value, mask=None, dropout: float = 0.0, seed=None) -> Any:
-    """What `attention.scaled_dot_product_attention` gives, but for the weights, in memory linear in the lengths.
+    """The output of `attention.scaled_dot_product_attention` in memory linear in the lengths.
 
     Args:
         query: float [B, N, T, H].
         key: float [B, N, S, H].
         value: float [B, N, S, H].
-        mask: int32 or bool [B, S] or [B, T, S]; 1 = attend. None attends everywhere.
-        dropout: Probability of dropping a weight, in [0, 1), to a 65,536th.
-        seed: With dropout, two integers such as `keras.random.SeedGenerator.next` gives; the same seed drops the same.
+        mask: int32 or bool [B, S] or [B, T, S]; 1 = attend. None: no mask.
+        dropout: Dropout rate of the weights, in [0, 1), rounded to a 65,536th.
+        seed: With dropout, two integers from `keras.random.SeedGenerator.next`; equal seeds drop equal weights.
 
     Returns:
-        float [B, N, T, H]; a row that may attend to nothing gives zeros. Softmax and sums are in float32.
+        float [B, N, T, H]; fully masked rows are zero. Softmax and sums are in float32.
     """
     length, keys = ops.shape(query)[2], ops.shape(key)[2]
     size, key_size = even_size(length, LARGEST_BLOCK), even_size(keys, LARGEST_BLOCK)
@@ -61,7 +61,7 @@ def blockwise_attention(query, key, value, mask=None, dropout: float = 0.0, seed
         )
         averages, log_sums = _forward(tiles)
         averages = averages * is_open
-        # Of a row that attends to nothing every weight is exp(-1e9 - 0) = 0.
+        # In a fully masked row every weight is exp(-1e9 - 0) = 0.
         log_sums = log_sums * is_open
 
         def gradient(*args, upstream=None):
@@ -79,16 +79,16 @@ def blockwise_attention(query, key, value, mask=None, dropout: float = 0.0, seed
 
 @dataclasses.dataclass(frozen=True)
 class _Tiles:
-    """What a block of queries and a block of keys have to do with one another.
+    """Inputs in blocks: I blocks of t queries, J blocks of s keys.
 
     Attributes:
         queries: Scaled, float [I, B, N, t, H].
         keys: float [J, B, N, s, H].
         values: float [J, B, N, s, H].
-        columns: What is added to all scores of a key, float32 [J, B, 1, s, 1].
-        pairs: Where each row has a mask of its own, int32 [B, I·t, J·s]; else None.
-        dropout: Of weights.
-        seed: Of all blocks.
+        columns: Mask bias of each key, float32 [J, B, 1, s, 1]; None for a mask of pairs.
+        pairs: Mask of pairs, int32 [B, I·t, J·s]; None for a mask of keys.
+        dropout: Dropout rate of the weights.
+        seed: Seed of all blocks.
     """
 
     queries: Any
@@ -100,7 +100,7 @@ class _Tiles:
     seed: Any
 
     def scores(self, i, j, rows=None):
-        """float32 [B, N, t, s] of queries i and keys j, plus `rows`, float32 [B, N, t, 1]."""
+        """Scores float32 [B, N, t, s] of queries i and keys j, plus `rows`, float32 [B, N, t, 1]."""
         columns = None if self.columns is None else self.columns[j]
         scores = _product(self.queries[i], self.keys[j], rows, columns)
         if self.pairs is None:
@@ -110,18 +110,18 @@ class _Tiles:
         return scores + mask_bias(ops.expand_dims(own, 1))
 
     def keep_mask(self, i, j, scores):
-        """Which weights are not dropped, float32 [B, N, t, s], 0 or 1."""
+        """Dropout mask float32 [B, N, t, s]; 1 = keep."""
         number = i * ops.shape(self.keys)[0] + j
         return keep_mask(ops.shape(scores), self.dropout, block_seed(self.seed, number))
 
     @property
     def scale(self) -> float:
-        """What makes up for the dropped weights."""
+        """The factor that compensates for dropped weights."""
         return 1.0 / keep_rate(self.dropout)
 
 
 def _masks(key, mask, size, key_size):
-    """The columns and pairs of `_Tiles`, and which rows are open, float32 [I or 1, B or 1, 1, t or 1, 1]."""
+    """Columns and pairs of `_Tiles`, and which rows are not fully masked, float32 [I or 1, B or 1, 1, t or 1, 1]."""
     count = ops.shape(key)[2]
     if mask is None:
         mask = ops.ones_like(key[:1, 0, :, 0], dtype="int32")
@@ -148,7 +148,7 @@ def _product(left, right, rows=None, columns=None):
         columns: float32 [B, 1, s, 1], or None for 0.
     """
     if left.dtype == "float32":
-        # As two more columns of the product: each sum would be another pass over the block.
+        # As two more columns of the product: separate sums would each take a pass over the block.
         if rows is not None:
             left = ops.concatenate([left, rows], axis=-1)
             right = ops.concatenate([right, ops.ones_like(right[..., :1])], axis=-1)
@@ -166,7 +166,7 @@ def _matmul_transposed(left, right):
 
 
 def _forward(tiles: _Tiles):
-    """Averages float32 [I, B, N, t, H] of the values, and the log-sum-exp of each row's scores [I, B, N, t, 1]."""
+    """Weighted averages of the values, float32 [I, B, N, t, H], and log-sum-exp of each row [I, B, N, t, 1]."""
     count, keys = ops.shape(tiles.queries)[0], ops.shape(tiles.keys)[0]
     nothing = ops.zeros_like(tiles.queries, dtype="float32")
 
@@ -174,7 +174,7 @@ def _forward(tiles: _Tiles):
         def with_keys(j, average, log_sum):
             scores = tiles.scores(i, j)
             weights = ops.softmax(scores, axis=-1)
-            # The largest weight is exp(largest score - log-sum-exp): that saves the exponentials a second pass.
+            # The largest weight is exp(largest score - log-sum-exp): this saves a second pass of exponentials.
             largest = ops.max(scores, axis=-1, keepdims=True)
             own_sum = largest - ops.log(ops.max(weights, axis=-1, keepdims=True))
             if tiles.dropout:
@@ -184,7 +184,7 @@ def _forward(tiles: _Tiles):
             average = average * ops.exp(log_sum - both) + ops.cast(own, "float32") * ops.exp(own_sum - both)
             return _after(j + 1, average), average, both
 
-        start = (0, nothing[i], nothing[i][..., :1] + _NOTHING_YET)
+        start = (0, nothing[i], nothing[i][..., :1] + _EMPTY)
         _, average, log_sum = ops.while_loop(lambda j, *_: j < keys, with_keys, start)
         scaled = average * tiles.scale
         return _after(i + 1, average), _put(averages, i, scaled), _put(log_sums, i, log_sum)
@@ -197,13 +197,13 @@ def _backward(tiles: _Tiles, averages, log_sums, by_output):
     """Gradients of the scaled queries, the keys and the values, in blocks, float32.
 
     Args:
-        tiles: Of the forward pass.
-        averages: What it gave.
-        log_sums: What it gave.
-        by_output: The gradient of the averages, float [I, B, N, t, H].
+        tiles: Inputs of the forward pass.
+        averages: Its result.
+        log_sums: Its result.
+        by_output: Gradient of the averages, float [I, B, N, t, H].
     """
     count, keys = ops.shape(tiles.queries)[0], ops.shape(tiles.keys)[0]
-    # Of each row the sum over its keys of weight times the weight's gradient.
+    # For each row, the sum over its keys of weight times gradient of the weight.
     sums = ops.sum(ops.cast(by_output, "float32") * averages, axis=-1, keepdims=True)
     by_output = by_output * ops.cast(tiles.scale, by_output.dtype)
 
@@ -239,16 +239,16 @@ def _matmul_of_transposed(left, right):
 
 
 def _after(number, *blocks):
-    """The number, but not before the blocks are computed: TensorFlow's loops run several rounds ahead where they can.
+    """The number, with a data dependency on the blocks: TensorFlow's loops otherwise run several iterations ahead.
 
-    Without this a hundred blocks of weights may be there at once.
+    Without this, a hundred blocks of weights may be in memory at once.
     """
     for block in blocks:
-        # An absolute value below -1 there is none; only no optimizer knows.
+        # Always 0: an absolute value is never below -1, but graph optimizers do not detect that.
         number = number + ops.cast(ops.abs(ops.sum(block[:1, :1, :1, :1])) < -1.0, "int32")
     return number
 
 
 def _put(blocks, place, block):
-    """The blocks with another one in a place."""
+    """The blocks with one of them replaced."""
     return ops.scatter_update(blocks, ops.reshape(place, (1, 1)), ops.expand_dims(block, 0))

@@ -1,7 +1,7 @@
-"""A linear-chain conditional random field: what each word says of its tag, and each tag of the next one.
+"""Linear-chain conditional random field: potentials, the layer with their weights, and the score of a path.
 
-Here are the potentials, the layer that owns their weights, and the score of one path. The sum over all paths is in
-`crf_likelihood`, the best path in `crf_decoding`. All is float32, whatever the dtype policy.
+The sum over all paths is in `crf_likelihood`, the best path in `crf_decoding`. All computations are in float32,
+whatever the dtype policy.
 """
 
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ import keras
 import numpy as np
 from keras import ops
 
-# Finite, so that no difference of two is NaN. Its exponential is exactly 0, a sentence of thousands of them is far
-# from the end of float32, and even float16 can hold it.
+# Finite, so that no difference of two is NaN. Its exponential is exactly 0, the sum over thousands of words is in the
+# range of float32, and it is in the range of float16.
 FORBIDDEN = -1e4
 
 
 class Potentials(NamedTuple):
-    """Logarithms of how well tags fit words and each other, not normalised. Where a scheme forbids, `FORBIDDEN`.
+    """Unnormalized log-potentials of tags and of transitions; `FORBIDDEN` where the scheme forbids a transition.
 
     Attributes:
-        emissions: float32 [B, W, K], of a tag at a word.
+        emissions: float32 [B, W, K], of each tag at each word.
         word_mask: int32 [B, W]; 1 = a word. Words are a prefix of the row.
-        transitions: float32 [K, K], from the tag of the row to that of the column.
+        transitions: float32 [K, K], from the row's tag to the column's tag.
         start: float32 [K] or [B, K], of the first tag of a sentence.
-        end: float32 [K] or [B, K], of the last.
+        end: float32 [K] or [B, K], of the last tag.
     """
 
     emissions: Any
@@ -35,12 +35,12 @@ class Potentials(NamedTuple):
 
 
 def fold_boundaries(potentials: Potentials):
-    """The emissions with the start added at the first word and the end at the last; zeros at padding.
+    """Adds the start to the emissions of the first word and the end to those of the last; padding is zero.
 
-    The score of a path is then a sum over words and over neighbours alone.
+    The score of a path is then a sum over words and adjacent words only.
 
     Args:
-        potentials: Of B sentences.
+        potentials: Potentials of B sentences.
 
     Returns:
         Emissions float32 [B, W, K] and the mask float32 [B, W].
@@ -50,20 +50,20 @@ def fold_boundaries(potentials: Potentials):
     first = mask * ops.cast(ops.equal(positions, 0.0), "float32")
     last = ops.cast(ops.equal(positions, ops.sum(mask, axis=1, keepdims=True) - 1.0), "float32")
     start, end = (ops.expand_dims(ops.cast(x, "float32"), -2) for x in (potentials.start, potentials.end))
-    # Selected, not multiplied: whatever stands at padding, even what is no number, stays out.
+    # Selected, not multiplied: this removes NaN at padding too.
     words = ops.where(ops.expand_dims(mask, -1) > 0, ops.cast(potentials.emissions, "float32"), 0.0)
     return words + ops.expand_dims(first, -1) * start + ops.expand_dims(last, -1) * end, mask
 
 
 def path_score(potentials: Potentials, tag_ids):
-    """The sum of the potentials along a path.
+    """The sum of the potentials of a path.
 
     Args:
-        potentials: Of B sentences.
-        tag_ids: int32 [B, W]; anything at padding.
+        potentials: Potentials of B sentences.
+        tag_ids: int32 [B, W]; any value at padding.
 
     Returns:
-        float32 [B]; 0 for a sentence of no words.
+        float32 [B]; 0 for a sentence without words.
     """
     emissions, mask = fold_boundaries(potentials)
     num_tags = emissions.shape[-1]
@@ -76,21 +76,21 @@ def path_score(potentials: Potentials, tag_ids):
 
 @keras.saving.register_keras_serializable(package="kmha")
 class CRF(keras.layers.Layer):
-    """Adds to the scores of tags at words what is known of their order: learnt, and forbidden by a scheme.
+    """Adds trained transition scores and a scheme's forbidden transitions to the emissions.
 
     Args:
         num_tags: K.
-        allowed: [K, K] of 0 and 1, whether a tag (row) may be followed by another (column); None allows all.
-        allowed_start: [K] of 0 and 1, whether a sentence may begin with a tag; None allows all.
-        allowed_end: [K] of 0 and 1, whether it may end with a tag; None allows all.
+        allowed: [K, K] of 0 and 1: whether the row's tag may be followed by the column's tag; None: all.
+        allowed_start: [K] of 0 and 1: whether a sentence may start with the tag; None: all.
+        allowed_end: [K] of 0 and 1: whether a sentence may end with the tag; None: all.
 
     Call:
         emissions: float [B, W, K].
         word_mask: int32 or bool [B, W]; 1 = a word. Words are a prefix of the row.
-        Returns `Potentials`, all float32, of which `crf_likelihood` makes a loss and `crf_decoding` tags.
+        Returns `Potentials`, all float32, for the loss in `crf_likelihood` and the tags in `crf_decoding`.
 
     Raises:
-        ValueError: A shape that does not fit K, or a number besides 0 and 1 (states what was wanted and given).
+        ValueError: A shape does not fit K, or a number is neither 0 nor 1.
     Source: Lafferty et al. 2001; with start and end: Lample et al. 2016, §3.1, arXiv:1603.01360.
     """
 
@@ -102,7 +102,7 @@ class CRF(keras.layers.Layer):
         allowed_end: Sequence[int] | None = None,
         **kwargs,
     ):
-        # Or half-size policies would round the emissions before they are seen here.
+        # No autocast: a 16-bit policy would round the emissions.
         super().__init__(autocast=False, **kwargs)
         if num_tags < 1:
             raise ValueError(f"num_tags must be at least 1, got {num_tags}")
@@ -112,7 +112,7 @@ class CRF(keras.layers.Layer):
         self.allowed_end = _checked("allowed_end", allowed_end, (num_tags,))
 
     def build(self, emissions_shape=None, word_mask_shape=None):
-        """Makes the weights, all zero: at first every allowed path is as good as its emissions."""
+        """Creates the weights as zeros: the score of an allowed path is initially that of its emissions."""
         if emissions_shape is not None and (
             len(emissions_shape) != 3 or emissions_shape[-1] != self.num_tags
         ):
@@ -151,7 +151,7 @@ class CRF(keras.layers.Layer):
 
 
 def _checked(name: str, given, shape: tuple[int, ...]):
-    """The argument as nested lists of 0 and 1, as JSON gives it back."""
+    """The argument as nested lists of 0 and 1, which JSON can represent."""
     if given is None:
         return None
     try:
@@ -162,12 +162,12 @@ def _checked(name: str, given, shape: tuple[int, ...]):
         raise ValueError(f"{name} must have shape {shape}, got {array.shape}")
     others = sorted({str(value) for value in array.ravel().tolist() if value not in (0, 1)})
     if others:
-        raise ValueError(f"{name} must hold 0 and 1 only, got {', '.join(others)}")
+        raise ValueError(f"{name} must contain 0 and 1 only, got {', '.join(others)}")
     return array.astype(int).tolist()
 
 
 def _where_allowed(weight, allowed):
-    """The weight, but `FORBIDDEN` (and no gradient) where it is not allowed."""
+    """The weight, with `FORBIDDEN` and no gradient where a transition is not allowed."""
     weight = ops.convert_to_tensor(weight)
     if allowed is None:
         return weight

@@ -1,8 +1,8 @@
-"""The tags of a sentence from its potentials: the best path, and how probable tags are. Exact at any potentials.
+"""CRF decoding: the best path and the probabilities of tags, exact for any potentials.
 
-All in logarithms, one word after another in a loop that TFLite and ONNX can hold, and with few ops a step. A queue
-gives each step its word at one end and takes the result at the other, in place of a TensorArray. Padding is one more
-tag, in place of a mask. Scores are relative to the best of their word, so that rounding does not grow with the length.
+Computed in log space, one word per step of a loop that TFLite and ONNX support, with few ops per step. A queue replaces
+a TensorArray: each step takes its word from one end and appends the result at the other. An additional tag replaces a
+padding mask. Scores are relative to the best of their word, so that rounding errors do not grow with the length.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,17 +12,17 @@ from keras import ops
 
 from kmha.layers.crf import FORBIDDEN, Potentials, fold_boundaries
 
-# Of a tag at padding, and of padding at a word: worse than any path through what a scheme forbids.
+# Score of a tag at padding, and of padding at a word: lower than that of any path with forbidden transitions.
 IMPOSSIBLE = 100 * FORBIDDEN
 
 
 class Decoded(NamedTuple):
-    """The best path of each sentence, and how sure it is.
+    """The best path of each sentence with probabilities.
 
     Attributes:
-        tag_ids: int32 [B, W], as `viterbi` gives them.
-        marginals: float32 [B, W, K], as `marginals` gives them.
-        path_probabilities: float32 [B, W], as `path_probabilities` gives them of these tags.
+        tag_ids: int32 [B, W], from `viterbi`.
+        marginals: float32 [B, W, K], from `marginals`.
+        path_probabilities: float32 [B, W], from `path_probabilities` for these tags.
     """
 
     tag_ids: Any
@@ -35,9 +35,9 @@ class Chain(NamedTuple):
 
     Attributes:
         scores: float32 [W, B, K + 1], added at each word; the last tag is padding.
-        kernel: float32 [K + 1, K + 1], from the tag of the word at hand (row) to that of the word done before it.
-        reduce: Over the last axis: `highest` or `log_sum`.
-        backwards: Whether it goes from the last word to the first.
+        kernel: float32 [K + 1, K + 1], from the tag of the current word (row) to that of the word in the previous step.
+        reduce: Reduction over the last axis: `highest` or `log_sum`.
+        backwards: Whether the recursion goes from the last word to the first.
     """
 
     scores: Any
@@ -47,56 +47,39 @@ class Chain(NamedTuple):
 
 
 def viterbi(potentials: Potentials):
-    """The tags of the most probable path of each sentence.
+    """The tags of the most probable path of each sentence, int32 [B, W]; 0 at padding.
 
-    Of equal ones it takes the lowest id at the first word where they differ. Nothing forbidden is among them, as
-    long as a path without it exists that scores no more than 1e4 less: walking on from the tag that was taken, not
-    from what was best up to there, keeps that so with ties and rounding.
-
-    Args:
-        potentials: Of B sentences.
-
-    Returns:
-        int32 [B, W]; 0 at padding.
+    Of paths with equal scores the one with the lowest id at the first difference is chosen. The path has no forbidden
+    transition if there is an allowed path with a score at most 1e4 lower: each step continues from the chosen tag, so
+    ties and rounding cannot introduce one.
     """
     (best,) = run_chains([_from_the_end(potentials, highest)])
-    return _walked(potentials, best)
+    return _follow_best(potentials, best)
 
 
 def decode(potentials: Potentials) -> Decoded:
-    """What the other functions here give, by two loops in all.
-
-    Args:
-        potentials: Of B sentences.
-    """
+    """The results of `viterbi`, `marginals` and `path_probabilities`, with two loops in total."""
     best, after, before = run_chains([_from_the_end(potentials, highest), *sums(potentials)])
-    tag_ids = _walked(potentials, best)
+    tag_ids = _follow_best(potentials, best)
     return Decoded(
         tag_ids, _marginals(potentials, after, before), _path_probabilities(potentials, tag_ids, after)
     )
 
 
 def marginals(potentials: Potentials):
-    """The probability of each tag at each word, over all paths.
-
-    Args:
-        potentials: Of B sentences.
-
-    Returns:
-        float32 [B, W, K]; zeros at padding.
-    """
+    """The probability of each tag at each word over all paths, float32 [B, W, K]; zeros at padding."""
     return _marginals(potentials, *run_chains(sums(potentials)))
 
 
 def path_probabilities(potentials: Potentials, tag_ids):
-    """How probable each tag of a path is: the first by itself, every other one given the tag before it.
+    """The probability of each tag of a path: the marginal of the first tag, then of each tag given the previous one.
 
     The product over a sentence is the probability of the path. The marginal of the tag at a span's first word, times
     these factors of its other words, is the probability that the whole span has these tags.
 
     Args:
-        potentials: Of B sentences.
-        tag_ids: int32 [B, W]; anything at padding.
+        potentials: Potentials of B sentences.
+        tag_ids: int32 [B, W]; any value at padding.
 
     Returns:
         float32 [B, W]: P(tag 0 | sentence), then P(tag t | tag t - 1, sentence); zeros at padding.
@@ -111,45 +94,45 @@ def highest(scores):
 
 
 def log_sum(scores):
-    """The logarithm of the sum of exponentials over the last axis."""
+    """Log-sum-exp over the last axis."""
     top = ops.max(scores, axis=-1, keepdims=True)
     return ops.log(ops.sum(ops.exp(scores - top), axis=-1)) + ops.squeeze(top, axis=-1)
 
 
 def sums(potentials: Potentials) -> list[Chain]:
-    """The chains of the sums over all ends and over all beginnings of a path, each with the word itself."""
+    """The backward and the forward chain of log-sums over paths; both include the word itself."""
     kernel = ops.transpose(ops.cast(potentials.transitions, "float32"))
-    before = Chain(_scores(potentials), _beside_padding(kernel), log_sum, False)
+    before = Chain(_scores(potentials), _with_padding(kernel), log_sum, False)
     return [_from_the_end(potentials, log_sum), before]
 
 
 def _from_the_end(potentials: Potentials, reduce: Callable) -> Chain:
-    kernel = _beside_padding(ops.cast(potentials.transitions, "float32"))
+    kernel = _with_padding(ops.cast(potentials.transitions, "float32"))
     return Chain(_scores(potentials), kernel, reduce, True)
 
 
 def _scores(potentials: Potentials):
-    """The folded emissions with padding as a tag, [W, B, K + 1]."""
+    """Emissions from `fold_boundaries` with padding as a tag, [W, B, K + 1]."""
     emissions, mask = fold_boundaries(potentials)
     mask = ops.expand_dims(mask, -1)
     joined = ops.concatenate([emissions + IMPOSSIBLE * (1.0 - mask), IMPOSSIBLE * mask], axis=-1)
     return ops.transpose(joined, (1, 0, 2))
 
 
-def _beside_padding(kernel):
-    """Any tag may stand beside padding; the scores see to it that words are not taken for it."""
+def _with_padding(kernel):
+    """Adds padding as a tag with free transitions; the scores keep it off words."""
     return ops.pad(kernel, ((0, 1), (0, 1)))
 
 
 def run_chains(chains: Sequence[Chain]) -> list[Any]:
-    """Runs recursions side by side in one loop.
+    """Runs several recursions in one loop.
 
     Args:
-        chains: Of the same sizes.
+        chains: Recursions of the same sizes.
 
     Returns:
-        Of each chain float32 [W, B, K]: of a word and a tag there the sum, or the maximum, over all paths from where
-        the chain begins; the highest of a word is 0. At padding anything finite.
+        For each chain float32 [W, B, K]: the sum or the maximum over all paths from the start of the chain to a tag of
+        a word, relative to the highest of the word. Any finite value at padding.
     """
     width = ops.shape(chains[0].scores)[0]
 
@@ -169,13 +152,13 @@ def run_chains(chains: Sequence[Chain]) -> list[Any]:
     return [queue[..., :-1] for queue in _loop(width, step, *begin)]
 
 
-def _walked(potentials: Potentials, best):
-    """From the first word on the best tag after the one before: int32 [B, W], by `best` of each [W, B, K]."""
+def _follow_best(potentials: Potentials, best):
+    """Follows the best tag after the previous one from the first word on: int32 [B, W], from `best` [W, B, K]."""
     transitions = ops.cast(potentials.transitions, "float32")
     num_tags = best.shape[-1]
 
     def step(index, row, queue):
-        # Not argmax: Keras' one minds the sign of zeros, by ops that TFLite lacks.
+        # Not argmax: Keras' argmax handles signed zeros with ops that TFLite lacks.
         tag = ops.squeeze(ops.top_k(row + queue[0], 1)[1], axis=-1)
         taken = ops.one_hot(tag, num_tags, dtype="float32")
         return index + 1, ops.matmul(taken, transitions), _pushed(queue, taken, False)
@@ -186,13 +169,13 @@ def _walked(potentials: Potentials, best):
 
 
 def _loop(width, step: Callable, state, queue):
-    """The queue after a step for each word."""
+    """The queue after one step per word."""
     begin = (ops.zeros((), "int32"), state, queue)
     return ops.while_loop(lambda index, *_: index < width, step, begin)[2]
 
 
 def _pushed(queue, value, backwards: bool):
-    """The queue [W, B, …] without the end that was read, and the value at the other."""
+    """Removes the element that was read from the queue [W, B, …] and adds the value at the other end."""
     value = ops.expand_dims(value, 0)
     return ops.concatenate([value, queue[:-1]] if backwards else [queue[1:], value], axis=0)
 

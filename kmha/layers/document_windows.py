@@ -1,4 +1,4 @@
-"""Documents longer than an encoder reads: cut into overlapping windows in the graph, and joined to one vector again."""
+"""Splits long documents into overlapping windows in the graph, and pools the windows' vectors."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -13,11 +13,11 @@ WindowMode = Literal["mean", "max", "attention"]
 
 
 class SplitDocuments(NamedTuple):
-    """Documents as an encoder reads them.
+    """Documents in windows.
 
     Attributes:
-        features: As of the documents, int32 [B · W, L]: the windows of the first one, then those of the second.
-        votes: float32 [B, W]: how many tokens of its document each window stands for; 0 where there is only padding.
+        features: Features of all windows, int32 [B · W, L], ordered by document.
+        votes: float32 [B, W]: number of tokens that each window represents; 0 for windows of padding.
     """
 
     features: dict[str, Any]
@@ -25,16 +25,15 @@ class SplitDocuments(NamedTuple):
 
 
 def split_documents(features: dict[str, Any], shape: WindowShape) -> SplitDocuments:
-    """Cuts documents into overlapping windows, each with a [CLS] before it, a [SEP] after it and positions of its own.
+    """Splits documents into overlapping windows, each with its own [CLS], [SEP] and positions.
 
-    [CLS] and [SEP] are the document's own first and last token; so a text of one window is that window, unchanged.
-    Every token has one vote, which the windows that hold it share; [CLS] votes for the first window, [SEP] for the
-    last. So votes add up to the document's tokens: a short last window weighs what it holds, and no token weighs twice
-    because two windows read it.
+    [CLS] and [SEP] are the document's first and last token, so a text that fits in one window is unchanged. Every token
+    has one vote, divided among the windows that contain it; [CLS] votes for the first window, [SEP] for the last. Votes
+    add up to the document's tokens: a short last window has a small weight, and no token counts twice.
 
     Args:
-        features: token_ids, padding_mask and perhaps segment_ids, each int32 [B, T]; padding is on the right.
-        shape: Of the windows.
+        features: token_ids, padding_mask and optionally segment_ids, int32 [B, T] each; padding is on the right.
+        shape: Shape of the windows.
 
     Returns:
         W = 1 + ceil((T - length) / stride) windows, at least 1, of L = min(T, length) tokens.
@@ -45,13 +44,13 @@ def split_documents(features: dict[str, Any], shape: WindowShape) -> SplitDocume
     length, count = _window_sizes(total, shape)
     places = ops.expand_dims(ops.arange(length, dtype="int32"), 0)  # [1, L]
     firsts = ops.expand_dims(ops.arange(count, dtype="int32") * shape.stride, -1)  # [W, 1]
-    # Where each place of each window is in the document, [W, L]. The first one is always the document's [CLS].
+    # Position in the document of each place of each window, [W, L]. The first place is always the document's [CLS].
     source = ops.where(places == 0, 0, ops.minimum(firsts + places, total - 1))
     of_text, numbers = ops.arange(total, dtype="int32"), ops.arange(count, dtype="int32")
-    # [B]: the last real token, -1 where there is none, and how many windows there are but the first.
+    # [B]: position of the last real token, -1 if there is none; number of windows after the first.
     last = ops.max(ops.where(mask > 0, of_text, -1), axis=1)
     others = _steps(last + 1 - shape.length, shape.stride)
-    # [B, W]: the place of [SEP] in each window, -1 where the window is padding.
+    # [B, W]: place of [SEP] in each window, -1 for windows of padding.
     end = ops.minimum(ops.expand_dims(last, -1) - firsts[:, 0], shape.length - 1)
     end = ops.where(numbers <= ops.expand_dims(others, -1), end, -1)
     is_end = ops.equal(places, ops.expand_dims(end, -1))  # [B, W, L]
@@ -59,7 +58,7 @@ def split_documents(features: dict[str, Any], shape: WindowShape) -> SplitDocume
     at_last = ops.cast(ops.equal(of_text, ops.expand_dims(last, -1)), "int32")
 
     def windowed(values):
-        """The same feature of windows, int32 [B, W, L], of documents [B, T]; 0 where there is only padding."""
+        """A feature of documents [B, T] in windows, int32 [B, W, L]; 0 for windows of padding."""
         found = ops.reshape(ops.take(values, ops.reshape(source, (-1,)), axis=1), (rows, count, length))
         final = ops.reshape(ops.sum(values * at_last, axis=1), (-1, 1, 1))
         return ops.where(is_end, final, found) * inside
@@ -76,12 +75,12 @@ def _votes(mask, source, is_end, others, shape: WindowShape):
 
     Args:
         mask: int32 [B, W, L]; 1 = a real token.
-        source: int32 [W, L], where each place is in the document.
-        is_end: bool [B, W, L], where [SEP] stands.
-        others: int32 [B], how many windows each document has but the first.
-        shape: Of the windows.
+        source: int32 [W, L], position in the document of each place.
+        is_end: bool [B, W, L], whether the token is [SEP].
+        others: int32 [B], number of windows of each document after the first.
+        shape: Shape of the windows.
     """
-    # The first window that holds a token of the text, and the last one that would if there were enough of them.
+    # The first window with a token, and the last one, not limited by the number of windows.
     first, final = _steps(source - shape.room, shape.stride), ops.maximum(source - 1, 0) // shape.stride
     holding = ops.minimum(final, ops.reshape(others, (-1, 1, 1))) - first + 1
     text = ops.logical_and(ops.logical_not(is_end), source > 0)
@@ -94,35 +93,35 @@ def _votes(mask, source, is_end, others, shape: WindowShape):
 
 
 def _window_sizes(total, shape: WindowShape):
-    """L and W of documents of so many tokens, as numbers where T is one."""
+    """L and W of documents of `total` tokens, as ints if `total` is an int."""
     if isinstance(total, int):
         return min(total, shape.length), int(shape.count(total))
     return ops.minimum(total, shape.length), 1 + _steps(total - shape.length, shape.stride)
 
 
 def _steps(tokens, stride: int):
-    """How many strides it takes over so many tokens, int32 of the same shape; none for 0 or fewer."""
+    """Number of strides that cover the tokens, int32 of the same shape; 0 for negative numbers."""
     return (ops.maximum(tokens, 0) + stride - 1) // stride
 
 
-def _held(values, votes):
-    """Values float [B, W, D] with those of the first window in place of windows without votes.
+def _fill_empty(values, votes):
+    """Values float [B, W, D] with those of the first window for windows without votes.
 
-    A document's first window has votes if any has. So no number is needed that stands below all others, which 8 bits
-    would have to hold beside them.
+    A document's first window has votes if any window has. A very low number instead would waste the range of 8-bit
+    exports.
     """
     return ops.where(ops.expand_dims(votes > 0, -1), values, values[:, :1])
 
 
 @keras.saving.register_keras_serializable(package="kmha")
 class WindowPooling(keras.layers.Layer):
-    """Joins the vectors of a document's windows to one.
+    """Pools the vectors of a document's windows.
 
-    Of a single window all three give its vector as it is, and windows without votes never matter.
+    The vector of a single window is unchanged in all modes, and windows without votes have no influence.
 
     Args:
-        mode: "mean", weighted by votes; "max", the largest value of each feature; or "attention": the exponential of a
-            learnt score multiplies a window's votes. Scores start from 0, which is the mean.
+        mode: "mean", weighted by votes; "max" of each feature; or "attention": a window's votes are multiplied by the
+            exponential of a trained score. Scores are initially 0, which is the mean.
 
     Call:
         inputs: float [B, W, D].
@@ -135,7 +134,7 @@ class WindowPooling(keras.layers.Layer):
     """
 
     def __init__(self, mode: WindowMode = "mean", **kwargs):
-        # Votes stay float32: eight bits do not hold how many tokens a window stands for.
+        # Votes stay float32: the 8-bit significand of bfloat16 cannot represent numbers of tokens.
         super().__init__(**kwargs, autocast=False)
         if mode not in MODES:
             raise ValueError(f"mode must be one of {MODES}, got {mode!r}")
@@ -147,7 +146,7 @@ class WindowPooling(keras.layers.Layer):
             )
 
     def build(self, inputs_shape):
-        """Makes the scores' kernel [D, 1], where there is one."""
+        """Creates the scores' kernel [D, 1] in attention mode."""
         if self.score is not None:
             self.score.build(inputs_shape)
 
@@ -155,23 +154,25 @@ class WindowPooling(keras.layers.Layer):
         """See the class."""
         x = ops.cast(inputs, "float32")
         if self.mode == "max":
-            found = ops.max(_held(x, votes), axis=1)
+            found = ops.max(_fill_empty(x, votes), axis=1)
         else:
             found = ops.sum(x * ops.expand_dims(self._weights(x, votes), -1), axis=1)
         return ops.cast(found, self.compute_dtype)
 
     def shares(self, inputs, votes):
-        """How much each window has of its document's vector, float32 [B, W]: of the maximum the share of features."""
+        """Share of each window in its document's vector, float32 [B, W]; for "max" the share of features."""
         x = ops.cast(inputs, "float32")
         if self.mode != "max":
             return self._weights(x, votes)
-        best = ops.one_hot(ops.argmax(_held(x, votes), axis=1), ops.shape(x)[1], dtype="float32")  # [B, D, W]
+        best = ops.one_hot(
+            ops.argmax(_fill_empty(x, votes), axis=1), ops.shape(x)[1], dtype="float32"
+        )  # [B, D, W]
         return ops.mean(best, axis=1)
 
     def _weights(self, x, votes):
-        """float32 [B, W], summing to 1 where there are votes."""
+        """Weights float32 [B, W] with sum 1 for documents with votes."""
         if self.score is not None:
-            scores = _held(self.score(x), votes)[:, :, 0]
+            scores = _fill_empty(self.score(x), votes)[:, :, 0]
             votes = votes * ops.exp(scores - ops.max(scores, axis=1, keepdims=True))
         total = ops.sum(votes, axis=1, keepdims=True)
         return votes / ops.where(total > 0, total, 1.0)

@@ -1,4 +1,4 @@
-"""Token ids to vectors: what the token is, which segment it is in, where it stands."""
+"""Token embedding: token, segment, position and n-gram vectors."""
 
 import keras
 from keras import ops
@@ -10,16 +10,16 @@ from kmha.layers.table import Table
 
 @keras.saving.register_keras_serializable(package="kmha")
 class TokenDropout(keras.layers.Layer):
-    """Replaces random tokens by one id in training, so that no single token decides.
+    """Replaces random tokens by one id in training, against overfitting to single tokens.
 
     Args:
         rate: Probability of replacing a token, in [0, 1).
-        replacement: The id put in its place.
-        first_id: Ids below are never replaced (the special tokens).
+        replacement: The id that replaces it.
+        first_id: Smaller ids (special tokens) are never replaced.
 
     Call:
         token_ids: int32 [B, T].
-        Returns int32 [B, T]; unchanged outside training.
+        Returns int32 [B, T]; unchanged outside of training.
     """
 
     def __init__(self, rate: float, replacement: int, first_id: int = 0, **kwargs):
@@ -30,7 +30,7 @@ class TokenDropout(keras.layers.Layer):
         self.seed_generator = keras.random.SeedGenerator()
 
     def build(self, token_ids_shape):
-        """Nothing to make."""
+        """Has no weights to create."""
 
     def call(self, token_ids, training=None):
         """See the class."""
@@ -52,24 +52,24 @@ class TokenDropout(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kmha")
 class TextEmbedding(keras.layers.Layer):
-    """Adds the vectors of token, segment, position and, if asked, hashed n-grams.
+    """Sum of the vectors of token, segment, position and, optionally, hashed n-grams.
 
     Args:
         vocabulary_size: Rows of the token table.
         hidden_dim: Size of the vectors.
-        max_length: Longest sequence.
-        num_segments: Rows of the segment table; 0 leaves it out.
+        max_length: Maximum sequence length.
+        num_segments: Rows of the segment table; 0: no segments.
         positions: "learned", "sinusoidal", or "none" (also for rotary, which acts inside attention).
-        ngram_buckets: Rows of each n-gram table; 0 leaves n-grams out.
+        ngram_buckets: Rows of each n-gram table; 0: no n-grams.
         ngram_dim: Width of each n-gram table.
         ngram_orders: The n of each n-gram table.
-        ngram_dropout: Probability of dropping a value of the n-grams' vectors.
+        ngram_dropout: Dropout rate of the n-grams' vectors.
 
     Call:
         token_ids: int32 [B, T] in [0, vocabulary_size).
-        segment_ids: int32 [B, T] in [0, num_segments); None means all 0.
-        token_keep: Probability that a token was kept, where others were replaced before (see NgramEmbedding).
-        first_position: int32 [B], where each row starts; None: 0.
+        segment_ids: int32 [B, T] in [0, num_segments); None: all 0.
+        token_keep: Probability that a token was not replaced by `TokenDropout` (see `NgramEmbedding`).
+        first_position: int32 [B], position of the first token of each row; None: 0.
         Returns float [B, T, hidden_dim].
 
     Raises:
@@ -120,7 +120,7 @@ class TextEmbedding(keras.layers.Layer):
         return Table(rows, width, embeddings_initializer=init, name=name, dtype=self.dtype_policy)
 
     def build(self, token_ids_shape, segment_ids_shape=None):
-        """Makes the tables."""
+        """Creates the tables."""
         self.tokens.build(token_ids_shape)
         if self.segments is not None:
             self.segments.build(token_ids_shape)

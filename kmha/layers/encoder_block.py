@@ -1,4 +1,4 @@
-"""Blocks of attention and feed-forward, each with a residual path and a normalisation."""
+"""Transformer blocks: attention and feed-forward network, each with residual connection and layer normalization."""
 
 import keras
 
@@ -7,24 +7,24 @@ from kmha.layers.feed_forward import FeedForward
 
 
 class AttentionBlock(keras.layers.Layer):
-    """What blocks share: attention to something, then a feed-forward network. Abstract; the two below say to what.
+    """Abstract base of the blocks: attention, then a feed-forward network.
 
-    post-norm: x = norm(x + branch(x)); pre-norm: x = x + branch(norm(x)), for either branch in turn.
+    post-norm: x = norm(x + branch(x)); pre-norm: x = x + branch(norm(x)), for both branches.
 
     Args:
         num_heads: Attention heads.
         intermediate_dim: Inner size of the feed-forward network.
-        head_dim: Size of one head; None means D / num_heads.
+        head_dim: Size of one head; None: D / num_heads.
         norm: "post" (2017, BERT) or "pre".
-        norm_epsilon: Added to the variance in layer normalisation.
+        norm_epsilon: Added to the variance in layer normalization.
         activation: "relu", "gelu" or "gelu_tanh".
-        dropout: Probability of dropping a value of a branch's output.
-        attention_dropout: Probability of dropping an attention weight.
+        dropout: Dropout rate of the branches' outputs.
+        attention_dropout: Dropout rate of the attention weights.
         rotary: Whether attention rotates queries and keys by position.
-        kernel_initializer: Of all kernels.
-        window: In self-attention, how far before and behind itself a position sees; None: everything.
-        num_globals: With a window, how many first positions see everything and are seen by all.
-        longest: Longest sequence that attention meets; None: any.
+        kernel_initializer: Initializer of all kernels.
+        window: See `MultiHeadAttention`.
+        num_globals: See `MultiHeadAttention`.
+        longest: See `MultiHeadAttention`.
 
     Raises:
         ValueError: norm is neither "pre" nor "post".
@@ -77,13 +77,13 @@ class AttentionBlock(keras.layers.Layer):
         return keras.layers.LayerNormalization(epsilon=epsilon, name=name, dtype=self.dtype_policy)
 
     def _build(self, inputs_shape):
-        """Builds each part for [B, T, D]."""
+        """Builds all parts for [B, T, D]."""
         for part in (self.attention, self.feed_forward, self.attention_norm, self.feed_forward_norm):
             part.build(inputs_shape)
         self.branch_dropout.build(inputs_shape)
 
     def _blend(self, inputs, context, attention_mask, return_attention_weights, training):
-        """The block's output [B, T, D], and if asked its attention weights; context None is self-attention."""
+        """The output [B, T, D], and on request the attention weights; context None: self-attention."""
         pre = self.norm == "pre"
         if pre and context is not None:
             context = self.attention_norm(context)
@@ -124,17 +124,17 @@ class AttentionBlock(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="kmha")
 class EncoderBlock(AttentionBlock):
-    """Mixes the positions of a text by self-attention; for the arguments see `AttentionBlock`.
+    """A block with self-attention; for the arguments see `AttentionBlock`.
 
     Call:
         inputs: float [B, T, D].
         attention_mask: int32 or bool [B, T, T] or [B, T]; 1 = attend.
-        return_attention_weights: Whether to return the weights beside the output.
-        Returns float [B, T, D], and with the weights float32 [B, N, T, T].
+        return_attention_weights: Whether to return the weights too.
+        Returns float [B, T, D], and with the weights also float32 [B, N, T, T].
     """
 
     def build(self, inputs_shape):
-        """Builds each part for [B, T, D]."""
+        """Builds all parts for [B, T, D]."""
         self._build(inputs_shape)
 
     def call(self, inputs, attention_mask=None, return_attention_weights=False, training=None):
@@ -144,7 +144,7 @@ class EncoderBlock(AttentionBlock):
 
 @keras.saving.register_keras_serializable(package="kmha")
 class CrossAttentionBlock(AttentionBlock):
-    """Lets one text look at another: queries from the one, keys and values from the other.
+    """A block with cross-attention: queries from one text, keys and values from another.
 
     For the arguments see `AttentionBlock`.
 
@@ -152,20 +152,20 @@ class CrossAttentionBlock(AttentionBlock):
         inputs: float [B, T, D].
         context: float [B, S, D].
         attention_mask: int32 or bool [B, T, S] or [B, S]; 1 = attend.
-        return_attention_weights: Whether to return the weights beside the output.
-        Returns float [B, T, D], and with the weights float32 [B, N, T, S]. Where nothing may be attended to, the
+        return_attention_weights: Whether to return the weights too.
+        Returns float [B, T, D], and with the weights also float32 [B, N, T, S]. For fully masked rows
         attention adds zeros.
 
     Raises:
-        ValueError: The vectors of the context are not as large as those of the inputs (states both sizes).
+        ValueError: Context and inputs have vectors of different sizes.
     Source: Vaswani et al. 2017, §3.2.3, arXiv:1706.03762.
     """
 
     def build(self, inputs_shape, context_shape=None):
-        """Builds each part for [B, T, D]; the context has the same D."""
+        """Builds all parts for [B, T, D]; the context has the same D."""
         if context_shape is not None and context_shape[-1] != inputs_shape[-1]:
             raise ValueError(
-                f"the context's vectors must be as large as the inputs', {inputs_shape[-1]}, got"
+                f"the context's vectors must have the size of the inputs', {inputs_shape[-1]}, got"
                 f" {context_shape[-1]}"
             )
         self._build(inputs_shape)

@@ -1,4 +1,4 @@
-"""The position-wise network of an encoder block."""
+"""The position-wise feed-forward network of a Transformer block."""
 
 import math
 
@@ -10,13 +10,13 @@ _ROOT_HALF = math.sqrt(0.5)
 
 @ops.custom_gradient
 def gelu_in_training(x):
-    """GELU x Φ(x), exact, as `keras.activations.gelu` gives it; its passes read and write half as much.
+    """Exact GELU x Φ(x), equal to `keras.activations.gelu`; both passes need half the memory traffic.
 
-    With z = x / √2 and k = (1 + erf z) / √2 it is z k, of slope k / √2 + z exp(-z²) / √π: what is left of both is z and
-    k. Outside training use Keras': converters know its operations for GELU.
+    With z = x / √2 and k = (1 + erf z) / √2, the value is z k and the derivative k / √2 + z exp(-z²) / √π: only z and k
+    are stored. Outside of training Keras' GELU is used, because converters recognize its operations.
 
     Args:
-        x: float32, of any shape.
+        x: float32 of any shape.
 
     Source: Hendrycks and Gimpel 2016, arXiv:1606.08415.
     """
@@ -39,14 +39,14 @@ ACTIVATIONS = {
 
 @keras.saving.register_keras_serializable(package="kmha")
 class FeedForward(keras.layers.Layer):
-    """Applies the same two-layer network at each position.
+    """The same two-layer network at each position.
 
     activation(x W_1 + b_1) W_2 + b_2.
 
     Args:
         intermediate_dim: Inner size.
-        activation: "relu", "gelu" (exact, by the error function) or "gelu_tanh" (its approximation).
-        kernel_initializer: Of both kernels.
+        activation: "relu", "gelu" (exact) or "gelu_tanh" (approximation).
+        kernel_initializer: Initializer of both kernels.
 
     Call:
         inputs: float [B, T, D].
@@ -71,11 +71,11 @@ class FeedForward(keras.layers.Layer):
         )
 
     def _initializer(self):
-        # An initializer instance repeats its values, so each kernel gets a fresh one.
+        # An initializer instance repeats its values, so each kernel gets its own.
         return self.kernel_initializer.clone()
 
     def build(self, inputs_shape):
-        """Makes both kernels; the outer size is the input's."""
+        """Creates both kernels; the output size is the input size."""
         self.expand.build(inputs_shape)
         self.contract = keras.layers.Dense(
             inputs_shape[-1], kernel_initializer=self._initializer(), name="contract", dtype=self.dtype_policy
@@ -88,7 +88,7 @@ class FeedForward(keras.layers.Layer):
         activate = ACTIVATIONS[self.activation]
         if training and self.activation == "gelu":
             activate = gelu_in_training
-        # In float32 whatever the policy: nearer to the exact value, and on processors faster than in 16 bits.
+        # In float32 whatever the policy: more accurate, and on CPUs faster than 16 bits.
         active = activate(ops.cast(expanded, "float32"))
         return self.contract(ops.cast(active, expanded.dtype))
 

@@ -1,4 +1,4 @@
-"""What stands right beside each position."""
+"""Local context of each position by a convolution."""
 
 import keras
 from keras import ops
@@ -6,22 +6,22 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="kmha")
 class LocalContext(keras.layers.Layer):
-    """Adds to each position what its neighbours on both sides say, by a convolution.
+    """Adds a convolution over the adjacent positions to each position.
 
-    Attention has to learn from the rows who stands beside whom; with a few thousand rows that costs accuracy where
-    the order of neighbours decides, as in tagging.
+    Attention must learn from data which positions are adjacent. With a few thousand rows this costs accuracy in tasks
+    that depend on word order, such as tagging.
 
     Args:
-        width: Positions that each one sees, itself in the middle; odd.
-        dropout: Probability of dropping a value of what is seen.
+        width: Width of the convolution; odd.
+        dropout: Dropout rate of its inputs.
 
     Call:
         inputs: float [B, T, D].
-        padding_mask: int32 [B, T]; 1 = a real position. Others are seen as zeros.
+        padding_mask: int32 [B, T]; 1 = a real position. Others are zeros in the convolution.
         Returns float [B, T, D].
 
     Raises:
-        ValueError: The width is no odd number of at least 1.
+        ValueError: The width is not an odd number of at least 1.
     """
 
     def __init__(self, width: int = 5, dropout: float = 0.1, **kwargs):
@@ -32,7 +32,7 @@ class LocalContext(keras.layers.Layer):
         self.input_dropout = keras.layers.Dropout(dropout, name="input_dropout", dtype=self.dtype_policy)
 
     def build(self, inputs_shape):
-        """Makes the convolution."""
+        """Creates the convolution."""
         dim = inputs_shape[-1]
         self.convolution = keras.layers.Conv1D(
             dim, self.width, padding="same", name="convolution", dtype=self.dtype_policy

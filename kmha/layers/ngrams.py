@@ -1,4 +1,4 @@
-"""Vectors for runs of neighbouring tokens, looked up by a hash of their ids: cheap local order."""
+"""Hashed n-gram embeddings: vectors of adjacent tokens, looked up by a hash of their ids."""
 
 import keras
 import numpy as np
@@ -6,7 +6,7 @@ from keras import ops
 
 from kmha.layers.table import Table
 
-# Hashes are computed as (hash * multiplier + id) in int32; with everything below 2**18 that cannot overflow.
+# Hashes are computed as (hash * multiplier + id) in int32, which cannot overflow below 2**18.
 MULTIPLIER = 8191
 FINGERPRINT_MULTIPLIER = 127
 FINGERPRINT_MODULUS = 8209
@@ -21,11 +21,11 @@ def ngram_hashes(token_ids, order: int, multiplier: int, modulus: int):
     Args:
         token_ids: int32 [B, T], below 2**18.
         order: The n of the n-gram, at least 2.
-        multiplier: At most 8191, so that no step leaves int32.
-        modulus: Below 2**18; a prime spreads best.
+        multiplier: At most 8191, so that int32 cannot overflow.
+        modulus: Below 2**18; a prime distributes best.
 
     Returns:
-        int32 [B, T] in [0, modulus). Depends on positions up to t only: padding on the right changes nothing.
+        int32 [B, T] in [0, modulus). Depends on positions up to t only, not on padding on the right.
     """
     hashed = token_ids
     for _ in range(order - 1):
@@ -35,7 +35,7 @@ def ngram_hashes(token_ids, order: int, multiplier: int, modulus: int):
 
 
 def ngram_slots(token_ids, order: int, buckets: int):
-    """Bucket of each n-gram, and the finer slot that tells most n-grams of one bucket apart.
+    """Bucket of each n-gram, and a finer slot that distinguishes most n-grams of one bucket.
 
     Args:
         token_ids: int32 [B, T], below 2**18.
@@ -52,23 +52,22 @@ def ngram_slots(token_ids, order: int, buckets: int):
 
 @keras.saving.register_keras_serializable(package="kmha")
 class NgramEmbedding(keras.layers.Layer):
-    """Mixes the hashed n-grams that end at each position into a vector of the model's size.
+    """Maps the hashed n-grams that end at each position to a vector of the model's size.
 
-    An n-gram counts only if it is known: `learn` marks the ones that training texts repeat. One seen once
-    could do nothing but memorise its row. Until then all are known.
+    Only n-grams in the n-gram vocabulary mask are used: `adapt` sets it to those that occur in several training texts,
+    because an n-gram of a single text only leads to overfitting. Before `adapt`, all n-grams are used.
 
     Args:
         hidden_dim: Size of the result.
         buckets: Rows of each table, below 2**18.
         ngram_dim: Width of each table.
         orders: The n of each table.
-        dropout: Probability of dropping a value of the tables' output.
+        dropout: Dropout rate of the tables' output.
 
     Call:
         token_ids: int32 [B, T], below 2**18.
-        token_keep: Probability that a token was kept, where others were replaced before. An n-gram survives that
-            with the power of its order; its vector is divided by it, so that n-grams weigh the same in training
-            as later.
+        token_keep: Probability that a token was not replaced by `TokenDropout`. An n-gram of order n is intact with
+            probability token_keep ** n; its vector is divided by that, so that its mean is the same as in prediction.
         Returns float [B, T, hidden_dim].
 
     Source: fastText's hashed n-grams, Joulin et al. 2017, arXiv:1607.01759; here they enter the token stream.
@@ -89,7 +88,7 @@ class NgramEmbedding(keras.layers.Layer):
         self.ngram_dim = ngram_dim
         self.orders = tuple(orders)
         self.dropout = dropout
-        # From zero: an n-gram that training hardly touched then says hardly anything.
+        # Zero initial values: a rarely trained n-gram has little influence.
         self.tables = [
             Table(
                 buckets,
@@ -104,7 +103,7 @@ class NgramEmbedding(keras.layers.Layer):
         self.value_dropout = keras.layers.Dropout(dropout, name="value_dropout", dtype=self.dtype_policy)
 
     def build(self, token_ids_shape):
-        """Makes the tables, the marks of known n-grams and the projection."""
+        """Creates the tables, the n-gram vocabulary mask and the projection."""
         self.known = []
         for table, order in zip(self.tables, self.orders, strict=True):
             table.build(token_ids_shape)
@@ -121,14 +120,14 @@ class NgramEmbedding(keras.layers.Layer):
         self.value_dropout.build(None)
 
     def adapt(self, batches, min_rows: int = 2) -> list[int]:
-        """Marks the n-grams that stand in several training texts.
+        """Sets the n-gram vocabulary mask to the n-grams that occur in several training texts.
 
         Args:
-            batches: Yields integers [B, T], token ids padded on the right with 0, every text once.
-            min_rows: Texts an n-gram must stand in.
+            batches: Yields token ids, integers [B, T], padded on the right with 0, each text once.
+            min_rows: Minimum number of texts with the n-gram.
 
         Returns:
-            How many are known, for each order.
+            Number of n-grams in the mask, for each order.
         """
         counts = [np.zeros(known.shape, np.uint8) for known in self.known]
         for token_ids in batches:
@@ -136,13 +135,13 @@ class NgramEmbedding(keras.layers.Layer):
             rows, columns = np.nonzero(token_ids)
             for count, order in zip(counts, self.orders, strict=True):
                 slots = ops.convert_to_numpy(ngram_slots(token_ids, order, self.buckets)[1])
-                # Each slot once a row, as one number: sorted, all rows of a slot stand together. NumPy's `unique` takes
-                # many times as long as its `sort`.
+                # One number for each pair of slot and row: sorting groups the rows of a slot. NumPy's `unique` is many
+                # times slower than its `sort`.
                 pairs = np.sort(slots[rows, columns].astype(np.int64) * len(token_ids) + rows)
-                once_a_row = pairs[np.diff(pairs, prepend=-1) > 0] // len(token_ids)
-                starts = np.flatnonzero(np.diff(once_a_row, prepend=-1))
-                found, times = once_a_row[starts], np.diff(starts, append=len(once_a_row))
-                # Saturating: only "at least min_rows" matters.
+                distinct_slots = pairs[np.diff(pairs, prepend=-1) > 0] // len(token_ids)
+                starts = np.flatnonzero(np.diff(distinct_slots, prepend=-1))
+                found, times = distinct_slots[starts], np.diff(starts, append=len(distinct_slots))
+                # Saturates at min_rows, so that uint8 cannot overflow.
                 count[found] = np.minimum(count[found].astype(int) + times, min_rows)
         for known, count in zip(self.known, counts, strict=True):
             known.assign((count >= min_rows).astype("int8"))

@@ -1,23 +1,23 @@
-"""Which tokens of a text stand in another one too, and how rare they are: what decides a match on small data."""
+"""Token overlap of two texts, weighted by rarity: strong features for matching with little data."""
 
 import keras
 import numpy as np
 from keras import ops
 
 ORDERS = (1, 2, 3)
-# Of a token: shared, shared and rare, missing and rare, end of a shared bigram, of a shared trigram.
+# Features of a token: shared, shared · rarity, not shared · rarity, end of a shared bigram, of a shared trigram.
 MARKS = 2 + len(ORDERS)
-# Of a text: its shares of shared n-grams, weighted by rarity and plain; how much rarity is shared; its length.
+# Features of a text: shares of shared n-grams, weighted by rarity and unweighted; sum of shared rarity; length.
 SHARES = 2 * len(ORDERS) + 2
 
 
 def shared_ngrams(ids_a, ids_b, words_a, words_b, orders=ORDERS):
-    """Compares every position of one text with every position of another.
+    """Compares all positions of one text with all positions of another.
 
     Args:
         ids_a: int32 [B, T].
         ids_b: int32 [B, S].
-        words_a: float32 [B, T]; 1 = a word, which may be shared; 0 = padding, special or unknown.
+        words_a: float32 [B, T]; 1 = a word that may be shared; 0 = padding, special or unknown.
         words_b: float32 [B, S].
         orders: Ascending lengths of n-grams, from 1.
 
@@ -37,22 +37,21 @@ def shared_ngrams(ids_a, ids_b, words_a, words_b, orders=ORDERS):
 
 @keras.saving.register_keras_serializable(package="kmha")
 class TokenOverlap(keras.layers.Layer):
-    """Marks the tokens of two texts that stand in the other one.
+    """Overlap features of two texts: marks of tokens and shares of texts.
 
-    `learn` sets how rare each token is; until then all are equally rare.
+    `adapt` sets the rarity of each token; before, all rarities are 1.
 
     Args:
-        vocabulary_size: Rows of the table of rarities.
-        first_id: Ids below (special and unknown tokens) are never shared.
+        vocabulary_size: Rows of the rarity table.
+        first_id: Smaller ids (special and unknown tokens) are never shared.
 
     Call:
         ids_a: int32 [B, T].
         ids_b: int32 [B, S].
         mask_a: int32 or bool [B, T]; 1 = a real token.
         mask_b: int32 or bool [B, S].
-        Returns marks of A float32 [B, T, 5] and of B [B, S, 5], and shares of A and of B, float32 [B, 8] each, all in
-        [0, 1] but the last two: the sum of the rarities of shared words, and the logarithm of one more than the number
-        of words.
+        Returns marks of A float32 [B, T, 5] and of B [B, S, 5], and shares of A and of B, float32 [B, 8] each. All are
+        in [0, 1] except for the last two shares: the sum of the rarities of shared words, and log(1 + words).
     """
 
     def __init__(self, vocabulary_size: int, first_id: int = 0, **kwargs):
@@ -61,7 +60,7 @@ class TokenOverlap(keras.layers.Layer):
         self.first_id = first_id
 
     def build(self, ids_a_shape=None, ids_b_shape=None, mask_a_shape=None, mask_b_shape=None):
-        """Makes the table of rarities."""
+        """Creates the rarity table."""
         self.rarity = self.add_weight(
             name="rarity",
             shape=(self.vocabulary_size,),
@@ -72,12 +71,12 @@ class TokenOverlap(keras.layers.Layer):
         )
 
     def adapt(self, batches) -> None:
-        """Sets each token's rarity from the texts that it stands in.
+        """Sets the rarity of each token from the number of texts with it.
 
-        rarity = log((R + 1) / (r + 0.5)) / log((R + 1) / 0.5) for a token in r of R texts: 1 where no text has it.
+        rarity = log((R + 1) / (r + 0.5)) / log((R + 1) / 0.5) for a token in r of R texts: 1 for r = 0.
 
         Args:
-            batches: Yields integers [B, T], token ids padded with 0.
+            batches: Yields token ids, integers [B, T], padded with 0.
         """
         texts, counts = 0, np.zeros(self.vocabulary_size)
         for token_ids in batches:
@@ -101,7 +100,7 @@ class TokenOverlap(keras.layers.Layer):
         return ops.cast(ids >= self.first_id, "float32") * ops.cast(mask, "float32")
 
     def _side(self, ids, words, shared):
-        """Marks [B, T, 5] and shares [B, 8] of one text; shared: float32 [B, T] for each order."""
+        """Marks [B, T, 5] and shares [B, 8] of one text; `shared`: float32 [B, T] for each order."""
         rarity = ops.take(self.rarity, ids, axis=0) * words
         single, *longer = shared
         marks = [single, rarity * single, rarity * (1.0 - single), *longer]
@@ -111,7 +110,7 @@ class TokenOverlap(keras.layers.Layer):
         for order, found in zip(ORDERS, shared, strict=True):
             shares.append(ops.sum(found, axis=1) / ops.maximum(count - (order - 1.0), 1.0))
         shares.append(ops.sum(rarity * single, axis=1))
-        # Not log1p, which ONNX has not; the count is a whole number, so nothing is lost.
+        # Not log1p, which ONNX lacks; the count is an integer, so no precision is lost.
         shares.append(ops.log(1.0 + count))
         return ops.stack(marks, axis=-1), ops.stack(shares, axis=-1)
 

@@ -1,4 +1,4 @@
-"""One vector for a sequence, under its mask."""
+"""Pooling: one vector for a sequence, and weights that pool tokens to words."""
 
 import keras
 from keras import ops
@@ -19,7 +19,7 @@ def mean_pool(inputs, padding_mask):
 
 
 def max_pool(inputs, padding_mask):
-    """The largest value of each feature over unmasked positions, float [B, D]; zeros where all are masked."""
+    """The maximum of each feature over unmasked positions, float [B, D]; zeros where all are masked."""
     mask = ops.cast(ops.expand_dims(padding_mask, -1), "bool")
     lowest = -60_000.0  # finite in float16 too
     highest = ops.max(ops.where(mask, inputs, ops.cast(lowest, inputs.dtype)), axis=1)
@@ -49,7 +49,7 @@ class Pooling(keras.layers.Layer):
         self.mode = mode
 
     def build(self, inputs_shape):
-        """Nothing to make."""
+        """Has no weights to create."""
 
     def call(self, inputs, padding_mask):
         """See the class."""
@@ -65,10 +65,10 @@ WORD_MODES = ("first", "mean")
 
 
 def first_token_weights(word_starts, length):
-    """Which token is each word's first, float32 [B, W, T], 0 or 1.
+    """Weights that select each word's first token, float32 [B, W, T], 0 or 1.
 
     Args:
-        word_starts: int32 [B, W], the place of each word's first token; 0 = no word.
+        word_starts: int32 [B, W], position of each word's first token; 0 = no word.
         length: T.
     """
     starts = ops.expand_dims(word_starts, -1)  # [B, W, 1]
@@ -77,11 +77,11 @@ def first_token_weights(word_starts, length):
 
 
 def mean_token_weights(word_starts, padding_mask):
-    """How much each token counts in each word's mean, float32 [B, W, T]; the words may stand in any order.
+    """Weights of each word's mean over its tokens, float32 [B, W, T]; words may be in any order.
 
     Args:
-        word_starts: int32 [B, W], the place of each word's first token; 0 = no word.
-        padding_mask: int32 [B, T]; 1 = a real token. The last real one belongs to no word.
+        word_starts: int32 [B, W], position of each word's first token; 0 = no word.
+        padding_mask: int32 [B, T]; 1 = a real token. The last real token belongs to no word.
     """
     places = ops.arange(ops.shape(padding_mask)[1], dtype="int32")
     last = ops.max(ops.cast(padding_mask, "int32") * places, axis=1)  # [B]

@@ -1,4 +1,4 @@
-"""Order for a network that has none: added sinusoidal or learned vectors, or rotated queries and keys."""
+"""Position encodings: added sinusoidal or learned vectors, or rotated queries and keys."""
 
 import math
 
@@ -10,7 +10,7 @@ LONGEST_WAVE = 10_000.0
 
 
 def frequencies(num_pairs: int) -> np.ndarray:
-    """Angular speeds in radians a position, float32 [num_pairs], falling from 1 towards 1 / 10,000."""
+    """Angular frequencies in radians per position, float32 [num_pairs], decreasing from 1 towards 1 / 10,000."""
     return np.exp(-math.log(LONGEST_WAVE) * np.arange(num_pairs) / num_pairs).astype("float32")
 
 
@@ -25,13 +25,13 @@ def sinusoids(length: int, dim: int) -> np.ndarray:
 
 
 def rotate(heads):
-    """Rotates pairs of values by an angle that grows with the position, so that products see distances only.
+    """Rotates pairs of values by an angle proportional to the position, so that dot products depend on distances only.
 
     Args:
         heads: float [B, N, T, H] with even H; the pair of value i is value i + H / 2.
 
     Returns:
-        float [B, N, T, H]; position 0 is unchanged and lengths are kept.
+        float [B, N, T, H]; position 0 is unchanged, and lengths of vectors too.
 
     Raises:
         ValueError: H is odd.
@@ -49,20 +49,20 @@ def rotate(heads):
 
 @keras.saving.register_keras_serializable(package="kmha")
 class PositionEmbedding(keras.layers.Layer):
-    """Adds a vector for its position to each token's vector.
+    """Adds a position vector to each token's vector.
 
     Args:
-        max_length: Longest sequence.
-        learned: Whether the vectors are trained; else they are sinusoids.
+        max_length: Maximum sequence length.
+        learned: Whether the vectors are trained; otherwise they are sinusoids.
 
     Call:
         inputs: float [B, T, D] with T at most max_length.
-        first: int32 [B], the position of each row's first token; None: 0. No position may be past the table: what
-            then happens is the backend's choice (TensorFlow refuses on a CPU).
+        first: int32 [B], position of each row's first token; None: 0. Positions beyond the table are undefined
+            (an error in TensorFlow on a CPU).
         Returns float [B, T, D].
 
     Raises:
-        ValueError: T is known and larger than max_length (states both).
+        ValueError: T is known and larger than max_length.
     Source: Vaswani et al. 2017, §3.5, arXiv:1706.03762.
     """
 
@@ -72,7 +72,7 @@ class PositionEmbedding(keras.layers.Layer):
         self.learned = learned
 
     def build(self, inputs_shape):
-        """Makes the table [max_length, D]."""
+        """Creates the table [max_length, D]."""
         shape = (self.max_length, inputs_shape[-1])
         if self.learned:
             init = keras.initializers.TruncatedNormal(stddev=0.02)

@@ -1,4 +1,7 @@
-"""How a word is spelt: its characters, its beginnings and ends, its letters without case, its shape."""
+"""Character-based encoding of words, with hashed features: affixes, lower-cased word, shape.
+
+Character ids are 1 + code point; 0 = no character.
+"""
 
 import keras
 from keras import ops
@@ -6,12 +9,12 @@ from keras import ops
 from kmha.layers.table import Table
 
 LONGEST_AFFIX = 4
-# Capitals, first and last code point, and how far behind them their small letters stand.
+# First and last code point of capital letters, and the distance to their lower-case letters.
 CAPITALS = ((65, 90, 32), (192, 214, 32), (216, 222, 32), (913, 937, 32), (1024, 1039, 80), (1040, 1071, 32))
 DIGITS, SMALL, LETTERS_FROM = (48, 57), (97, 122), 170
-# Below it stays what a place, or a hash before, is multiplied by: sums of products fit into int32.
+# Factors of positions and hashes are below this, so that sums of products fit in int32.
 _PRIME = 8191
-# What the runs of a shape weigh in its hash; later ones weigh as much as the last.
+# Factors of the runs of a shape in its hash; later runs have the last factor.
 _RUN_WEIGHTS = (31, 1009, 4903, 7001, 3571, 5689)
 
 
@@ -19,8 +22,8 @@ def _between(ids, first: int, last: int):
     return ops.logical_and(ids > first, ids <= last + 1)
 
 
-def lowered(character_ids):
-    """The same ids with small letters for the capitals of Latin, Greek and Cyrillic, int32 [N, L]."""
+def lower_case(character_ids):
+    """Lower-cases Latin, Greek and Cyrillic capitals in character ids, int32 [N, L]."""
     low = character_ids
     for first, last, distance in CAPITALS:
         low = ops.where(_between(character_ids, first, last), character_ids + distance, low)
@@ -28,10 +31,10 @@ def lowered(character_ids):
 
 
 def affix_buckets(character_ids, buckets: int):
-    """Buckets of how words begin and end: of their first and last 1 to 4 characters.
+    """Buckets of prefixes and suffixes of 1 to 4 characters.
 
     Args:
-        character_ids: int32 [N, L], L at least 4; 0 = no character, only behind the word.
+        character_ids: int32 [N, L], L at least 4; 0 = no character, after the word only.
         buckets: At most 2^16, so that int32 cannot overflow.
 
     Returns:
@@ -45,20 +48,20 @@ def affix_buckets(character_ids, buckets: int):
         hashed = ops.zeros_like(count[:, 0])
         for number in range(LONGEST_AFFIX):
             place = number if step > 0 else count - 1 - number
-            # A place before the word holds no character.
+            # Negative places match no character.
             taken = ops.sum(ops.where(places == place, character_ids, 0), axis=1)
             hashed = (hashed * _PRIME + taken + 1) % buckets
-            # So that "a" as a beginning is not "a" as an end.
+            # Distinguishes the prefix "a" from the suffix "a".
             found.append((hashed * _PRIME + step + 1) % buckets)
     return ops.stack(found, axis=1)
 
 
 def whole_bucket(character_ids, buckets: int):
-    """The bucket of a word as a whole.
+    """The bucket of the whole word.
 
     Args:
         character_ids: int32 [N, L], below 2^12, L at most 64; 0 = no character.
-        buckets: How many.
+        buckets: Number of buckets.
 
     Returns:
         int32 [N] in [0, buckets).
@@ -69,17 +72,17 @@ def whole_bucket(character_ids, buckets: int):
 
 
 def shape_bucket(character_ids, buckets: int):
-    """The bucket of a word's shape: capitals, other letters and digits are each one kind, runs of a kind count once.
+    """The bucket of a word's shape: capitals, other letters and digits are one kind each; runs of a kind count once.
 
     Args:
-        character_ids: int32 [N, L], below 2^12, L at most 64; 0 = no character, only behind the word.
-        buckets: How many.
+        character_ids: int32 [N, L], below 2^12, L at most 64; 0 = no character, after the word only.
+        buckets: Number of buckets.
 
     Returns:
         int32 [N] in [0, buckets); the same for "Anna" and "Bo".
     """
     ids = character_ids
-    capital = ops.not_equal(lowered(ids), ids)
+    capital = ops.not_equal(lower_case(ids), ids)
     letter = ops.logical_or(_between(ids, *SMALL), ids > LETTERS_FROM)
     kind = ops.where(letter, 2, ops.where(_between(ids, *DIGITS), 3, ids + 4))
     kind = ops.where(ids > 0, ops.where(capital, 1, kind), 0)
@@ -89,32 +92,32 @@ def shape_bucket(character_ids, buckets: int):
     weights = sum(
         weight * ops.cast(ops.equal(run, place), "int32") for place, weight in enumerate(_RUN_WEIGHTS)
     )
-    # Other than a whole word's bucket of the same number.
+    # Distinguishes shapes from whole words with the same hash.
     return (ops.sum(kind * first * weights, axis=1) + 17_011) % buckets
 
 
 FILTER_WIDTHS = (2, 3, 4)
 FEATURE_BUCKETS = 32_771
-# Four beginnings and ends name nearly every word: without this each would be learnt by heart.
+# Affixes of four characters identify nearly every word: without dropout they are memorized.
 FEATURE_DROPOUT = 0.4
 LOWEST = -60_000.0  # finite in float16 too
 
 
 @keras.saving.register_keras_serializable(package="kmha")
 class SpellingEncoder(keras.layers.Layer):
-    """Encodes how words are spelt: convolutions over their characters, and vectors of what stands out in them.
+    """Encodes the characters of words: convolutions with max pooling, plus embeddings of hashed features.
 
-    Of each filter the largest value counts. How a word begins and ends, its letters whatever their case, and its shape
-    have vectors of their own by a hash: few words suffice to learn that one ends in "-ing" or is all capitals.
+    The features are prefixes, suffixes, the lower-cased word and its shape. With them, a few words suffice to learn
+    what "-ing" or all capitals mean.
 
     Args:
-        num_characters: Rows of the table of characters; 0 stands for none.
+        num_characters: Rows of the character table; row 0 is for no character.
         dim: Size of a word's vector.
         character_dim: Size of a character's vector.
-        dropout: Probability of dropping a value of a character's vector; above 0, features are dropped too.
+        dropout: Dropout rate of characters' vectors; above 0, features have dropout too.
 
     Call:
-        character_ids: int32 [B, W, L], 1 + code point; 0 = no character, only behind the word.
+        character_ids: int32 [B, W, L], 1 + code point; 0 = no character, after the word only.
         Returns float [B, W, D]; zeros for a word without characters.
     Source: Chiu and Nichols 2016, arXiv:1511.08308; Ma and Hovy 2016, arXiv:1603.01354.
     """
@@ -142,7 +145,7 @@ class SpellingEncoder(keras.layers.Layer):
         self.projection = keras.layers.Dense(dim, name="projection", dtype=self.dtype_policy)
 
     def build(self, ids_shape):
-        """Builds each part."""
+        """Builds all parts."""
         inner = (None, None, self.character_dim)
         self.table.build((None, None))
         self.character_dropout.build(inner)
@@ -158,7 +161,7 @@ class SpellingEncoder(keras.layers.Layer):
         ids = ops.reshape(character_ids, (-1, longest))  # [B·W, L]
         there = ops.cast(ops.expand_dims(ids > 0, -1), self.compute_dtype)
         x = self.character_dropout(self.table(ids), training=training) * there
-        # What stands past the word's end must not win.
+        # Positions after the word must not be the maximum.
         floor = (1.0 - there) * LOWEST
         found = [ops.max(each(x) * there + floor, axis=1) for each in self.filters]
         any_there = ops.max(there, axis=1)
@@ -181,6 +184,6 @@ class SpellingEncoder(keras.layers.Layer):
 
 
 def _features(ids):
-    low = lowered(ids)
+    low = lower_case(ids)
     alone = [whole_bucket(low, FEATURE_BUCKETS), shape_bucket(ids, FEATURE_BUCKETS)]
     return ops.concatenate([affix_buckets(low, FEATURE_BUCKETS), ops.stack(alone, axis=1)], axis=1)

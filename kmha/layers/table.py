@@ -1,4 +1,4 @@
-"""Tables of which each row stands for an id."""
+"""Embedding table that reads only the rows it looks up."""
 
 import keras
 from keras import ops
@@ -6,13 +6,13 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="kmha")
 class Table(keras.layers.Embedding):
-    """Looks up rows of a table of weights, and reads those rows only.
+    """An embedding lookup that reads only the requested rows.
 
-    Differs: from keras.layers.Embedding, which in TensorFlow reads the whole table first: that copies it, once a table
-        was trained by rows, at every batch.
+    Differs: from keras.layers.Embedding, which in TensorFlow reads the whole table first; after sparse updates this
+        copies the table in every batch.
 
     Call:
-        inputs: int32, of any shape, in [0, input_dim).
+        inputs: int32 of any shape, in [0, input_dim).
         Returns float [..., output_dim].
     """
 
@@ -20,6 +20,6 @@ class Table(keras.layers.Embedding):
         """See the class."""
         try:
             rows = self.embeddings.value.sparse_read(inputs)
-        except AttributeError:  # what only TensorFlow's variables of one device have
+        except AttributeError:  # only TensorFlow variables on one device have this method
             return super().call(inputs)
         return ops.cast(rows, self.compute_dtype)

@@ -1,1 +1,1 @@
-"""Models: features in, one float32 tensor out. Only `keras.ops`, so every Keras backend can run them."""
+"""Keras models from features to one float32 tensor, written with `keras.ops` only, for every Keras backend."""

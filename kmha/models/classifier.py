@@ -1,4 +1,4 @@
-"""Text classification: one label of many, or several at once."""
+"""Text classification with one or several labels per text."""
 
 import dataclasses
 
@@ -18,29 +18,29 @@ from kmha.models.single_encoder import SingleEncoder
 
 @keras.saving.register_keras_serializable(package="kmha")
 class TextClassifier(SingleEncoder, keras.Model):
-    """Encodes a text, pools it to one vector and scores each label.
+    """Encodes a text, pools it to one vector and computes a logit for each label.
 
-    With windows a text may be longer than the encoder reads: it is cut into windows that overlap, each is read and
-    pooled as a text of its own, and their vectors become one. A text of one window is answered as without windows.
+    With windows, a text may be longer than the encoder's maximum length: it is split into overlapping windows, each is
+    encoded and pooled, and their vectors are pooled again. For a text of one window, windows change nothing.
 
     Args:
-        encoder: Shape and regularisation of the encoder.
-        num_labels: Labels to choose from.
-        multi_label: Whether a text may carry several labels (sigmoid) instead of exactly one (softmax).
+        encoder: Shape and regularization of the encoder.
+        num_labels: Number of labels.
+        multi_label: Whether a text may have several labels (sigmoid) instead of exactly one (softmax).
         pooling: "cls", "mean" or "max".
-        dropout: Probability of dropping a value of the pooled vector.
-        window: Tokens of a window, both special ones included; 0 reads texts whole.
-        window_overlap: Tokens of the text that a window has in common with the next one.
-        window_pooling: How windows are joined: "mean", "max" or "attention" (see `WindowPooling`).
+        dropout: Dropout rate of the pooled vector.
+        window: Tokens of a window, with the two special tokens; 0: no windows.
+        window_overlap: Tokens of the text that a window shares with the next one.
+        window_pooling: "mean", "max" or "attention" (see `WindowPooling`).
 
     Call:
-        features: token_ids, segment_ids, padding_mask, each int32 [B, T].
-        return_attention_weights: Whether to return those of every block beside the logits.
-        Returns float32 [B, C], the logits, and with the weights a list of float32 [B, N, T, T]; with windows of
-        float32 [B · W, N, L, L], those of a text's windows one after the other.
+        features: token_ids, segment_ids, padding_mask, int32 [B, T] each.
+        return_attention_weights: Whether to return the weights of every block too.
+        Returns the logits float32 [B, C], and with the weights also a list of float32 [B, N, T, T]; with windows
+        float32 [B · W, N, L, L], ordered by text.
 
     Raises:
-        InputError: The overlap leaves a window nothing of its own, or the encoder reads less than a window.
+        InputError: The overlap leaves no stride, or a window is longer than the encoder's maximum length.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TextClassifier(SingleEncoder, keras.Model):
         self.window_pooling = (
             WindowPooling(window_pooling, name="window_pooling", dtype=self.dtype_policy) if window else None
         )
-        # Pooled first and normalised after, so that a telling token may weigh more in the mean than the others.
+        # Normalized after pooling, so that an important token can have a larger weight in the mean.
         self.pooled_norm = (
             keras.layers.LayerNormalization(
                 epsilon=encoder.norm_epsilon, name="pooled_norm", dtype=self.dtype_policy
@@ -79,11 +79,11 @@ class TextClassifier(SingleEncoder, keras.Model):
             else None
         )
         self.pooled_dropout = keras.layers.Dropout(dropout, name="pooled_dropout", dtype=self.dtype_policy)
-        # float32 whatever the policy: probabilities are compared across formats to 1e-4.
+        # float32 whatever the policy: exports are verified to 1e-4.
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
 
     def build(self, features_shape=None):
-        """Builds each part; the shapes of the features are known."""
+        """Builds all parts."""
         features_shape = text_shapes() if features_shape is None else features_shape
         pooled_shape = (None, self.encoder_config.hidden_dim)
         self.encoder.build(features_shape)
@@ -97,36 +97,36 @@ class TextClassifier(SingleEncoder, keras.Model):
 
     def call(self, features, return_attention_weights=False, training=None):
         """See the class."""
-        vector, weights = self._read(features, return_attention_weights, training)
+        vector, weights = self._encode(features, return_attention_weights, training)
         logits = self.head(self.pooled_dropout(vector, training=training))
         return (logits, weights) if return_attention_weights else logits
 
-    def _read(self, features, with_weights=False, training=None):
-        """The vector float [B, D] that the head reads of each text, and, if asked, attention weights, else None."""
+    def _encode(self, features, with_weights=False, training=None):
+        """The head's input float [B, D], and on request attention weights, else None."""
         read, votes = features, None
         if self.windows is not None:
             read, votes = split_documents(features, self.windows)
-        found = self.encoder(read, return_attention_weights=with_weights, training=training)
-        x, weights = found if with_weights else (found, None)
+        encoded = self.encoder(read, return_attention_weights=with_weights, training=training)
+        x, weights = encoded if with_weights else (encoded, None)
         pooled = self.pooling(x, padding_mask=read[PADDING_MASK])
         return self.normalize(pooled if votes is None else self.join_windows(pooled, votes)), weights
 
     def pool_tokens(self, x, features):
-        """The vector float [B, D] that the head reads, of a text's tokens, float [B, T, D]."""
+        """The head's input float [B, D], from the vectors of tokens, float [B, T, D]."""
         return self.normalize(self.pooling(x, padding_mask=features[PADDING_MASK]))
 
     def join_windows(self, pooled, votes):
-        """The vectors float [B, D] of texts, of those of all their windows, float [B · W, D].
+        """The vectors float [B, D] of texts, from those of all windows.
 
         Args:
-            pooled: Of the windows of the first text, then of those of the second.
-            votes: float32 [B, W], as `cut_documents` gives them.
+            pooled: float [B · W, D], ordered by text.
+            votes: float32 [B, W], from `split_documents`.
         """
         assert self.window_pooling is not None
         return self.window_pooling(self._by_text(pooled, votes), votes)
 
     def window_shares(self, features):
-        """Of a model with windows, how much each has of its text's vector: float32 [B, W], summing to 1."""
+        """Share of each window in its text's vector, float32 [B, W] with sum 1; only for models with windows."""
         assert self.windows is not None and self.window_pooling is not None
         read, votes = split_documents(features, self.windows)
         pooled = self.pooling(self.encoder(read, training=False), padding_mask=read[PADDING_MASK])
@@ -136,30 +136,30 @@ class TextClassifier(SingleEncoder, keras.Model):
         return ops.reshape(pooled, (*ops.shape(votes), self.encoder_config.hidden_dim))
 
     def normalize(self, vector):
-        """What the head reads of texts' vectors, float [B, D]: a pre-norm model normalises after pooling."""
+        """The head's input from pooled vectors, float [B, D]: a pre-norm model normalizes after pooling."""
         return vector if self.pooled_norm is None else self.pooled_norm(vector)
 
     def vectors(self, features):
-        """Unit vectors float32 [B, D] of texts, whose products are cosines: of what the head reads."""
-        return unit_vectors([self._read(features, training=False)[0]])
+        """Unit vectors float32 [B, D] of texts: the head's input, scaled to length 1."""
+        return unit_vectors([self._encode(features, training=False)[0]])
 
     def max_sequence_length(self, text_length: int) -> int:
-        """The longest sequence that the encoder meets when a text has at most so many tokens."""
+        """Maximum sequence length in the encoder for texts of at most `text_length` tokens."""
         return text_length if self.windows is None else min(text_length, self.windows.length)
 
     def probabilities(self, logits):
-        """float32 [B, C] from logits [B, C]: softmax for one label, a sigmoid each for several."""
+        """Probabilities float32 [B, C] from logits [B, C]: softmax for one label, sigmoid for several."""
         return ops.sigmoid(logits) if self.multi_label else ops.softmax(logits, axis=-1)
 
     def decode(self, logits, thresholds=None):
-        """Answers from logits [B, C], in the graph.
+        """Predictions from logits, in the graph.
 
         Args:
             logits: float32 [B, C].
-            thresholds: float32 [C]; with several labels, from which probability each is given (None: 0.5).
+            thresholds: float32 [C]; multi-label: minimum probability of each label (None: 0.5).
 
         Returns:
-            int32 [B], the best label's id; with several labels int32 [B, C], 1 = given.
+            int32 [B], id of the best label; multi-label: int32 [B, C], 1 = the text has the label.
         """
         if not self.multi_label:
             return ops.cast(ops.argmax(logits, axis=-1), "int32")
@@ -182,5 +182,5 @@ class TextClassifier(SingleEncoder, keras.Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """The model that `get_config` describes."""
+        """Creates the model from `get_config`."""
         return cls(**{**config, "encoder": EncoderConfig(**config["encoder"])})

@@ -1,4 +1,4 @@
-"""The Transformer encoder: features in, one vector for each position out."""
+"""The Transformer encoder: from features to one vector for each position."""
 
 import dataclasses
 from typing import Any
@@ -12,16 +12,16 @@ from kmha.layers.embedding import TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import EncoderBlock
 from kmha.models.traces import Trace, record_trace, weights_requested
 
-# [UNK] [CLS] [SEP] [MASK] follow one another; ids from there on are words.
+# [UNK], [CLS], [SEP] and [MASK] have consecutive ids; the ids after them are words.
 SPECIAL_FROM_UNKNOWN = 4
 
 
 def block_options(config: EncoderConfig, size: tuple[int, int]) -> dict[str, Any]:
-    """The arguments of `AttentionBlock` that blocks of a model with this configuration share, and a block's own size.
+    """Arguments of `AttentionBlock` from the configuration of the encoder.
 
     Args:
-        config: Of the model's encoder.
-        size: Heads and inner size.
+        config: Configuration of the encoder.
+        size: Heads and inner size of the block.
     """
     names = ("norm", "norm_epsilon", "activation", "dropout", "attention_dropout")
     own = {"num_heads": size[0], "intermediate_dim": size[1], "head_dim": config.head_size}
@@ -31,16 +31,16 @@ def block_options(config: EncoderConfig, size: tuple[int, int]) -> dict[str, Any
 
 @keras.saving.register_keras_serializable(package="kmha")
 class TransformerEncoder(keras.layers.Layer):
-    """Embeds tokens and passes them through a stack of encoder blocks; BERT is one configuration of it.
+    """Token embedding and a stack of encoder blocks; BERT is one configuration.
 
     Args:
-        config: Shape and regularisation.
-        final_norm: Whether a pre-norm encoder normalises what leaves it; a model that pools may do so after.
+        config: Shape and regularization.
+        final_norm: Whether a pre-norm encoder normalizes its output; a model may do so after pooling instead.
 
     Call:
-        features: token_ids, padding_mask and perhaps segment_ids, each int32 [B, T].
-        return_attention_weights: Whether to return those of every block beside the output.
-        Returns float [B, T, D], and with the weights a list of float32 [B, N, T, T].
+        features: token_ids, padding_mask and optionally segment_ids, int32 [B, T] each.
+        return_attention_weights: Whether to return the weights of every block too.
+        Returns float [B, T, D], and with the weights also a list of float32 [B, N, T, T].
 
     Raises:
         ValueError: T is known and larger than config.max_length.
@@ -71,7 +71,7 @@ class TransformerEncoder(keras.layers.Layer):
             name="embedding",
             dtype=self.dtype_policy,
         )
-        # Post-norm normalises what enters the first block, pre-norm what leaves the last one.
+        # Post-norm normalizes the input of the first block, pre-norm the output of the last block.
         self.norm = (
             keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name="norm", dtype=self.dtype_policy)
             if config.norm == "post" or final_norm
@@ -97,7 +97,7 @@ class TransformerEncoder(keras.layers.Layer):
         )
 
     def build(self, features_shape):
-        """Builds each part for token ids [B, T]."""
+        """Builds all parts for token ids [B, T]."""
         ids_shape = features_shape[TOKEN_IDS]
         hidden_shape = (*ids_shape, self.config.hidden_dim)
         self.token_dropout.build(ids_shape)
@@ -114,16 +114,13 @@ class TransformerEncoder(keras.layers.Layer):
         return (x, weights) if return_attention_weights else x
 
     def embed(self, token_ids, segment_ids=None, first_position=None, training=None):
-        """What enters the blocks.
+        """The input of the blocks, float [B, T, D].
 
         Args:
             token_ids: int32 [B, T].
-            segment_ids: int32 [B, T]; None means all 0.
-            first_position: int32 [B], where each row starts; None: 0.
-            training: Whether to drop tokens and values.
-
-        Returns:
-            float [B, T, D].
+            segment_ids: int32 [B, T]; None: all 0.
+            first_position: int32 [B], position of the first token of each row; None: 0.
+            training: Whether to apply dropout.
         """
         token_ids = self.token_dropout(token_ids, training=training)
         x = self.embedding(
@@ -140,20 +137,22 @@ class TransformerEncoder(keras.layers.Layer):
         """Passes embedded tokens through the blocks.
 
         Args:
-            x: float [B, T, D], such as `embed` gives.
+            x: float [B, T, D], from `embed`.
             padding_mask: int32 [B, T]; 1 = a real token.
-            return_attention_weights: Whether to make them; long texts take much memory then.
-            training: Whether to drop values.
+            return_attention_weights: Whether to return attention weights, which need much memory for long texts.
+            training: Whether to apply dropout.
 
         Returns:
             float [B, T, D], zeros where the mask is 0, and the attention weights of every block, a list of float32
-            [B, N, T, T], empty where neither the caller nor `traced` asks for them.
+            [B, N, T, T], empty if neither the caller nor `traced` requests them.
         """
-        expected = return_attention_weights or weights_requested()
+        with_weights = return_attention_weights or weights_requested()
         states, all_weights = [x], []
         for block in self.blocks:
-            x = block(x, attention_mask=padding_mask, return_attention_weights=expected, training=training)
-            if expected:
+            x = block(
+                x, attention_mask=padding_mask, return_attention_weights=with_weights, training=training
+            )
+            if with_weights:
                 x, weights = x
                 all_weights.append(weights)
             states.append(x)
@@ -168,5 +167,5 @@ class TransformerEncoder(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        """The layer that `get_config` describes."""
+        """Creates the layer from `get_config`."""
         return cls(**{**config, "config": EncoderConfig(**config["config"])})

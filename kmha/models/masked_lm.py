@@ -1,4 +1,4 @@
-"""Masked language modelling: which token stands where one was hidden."""
+"""Masked language modeling: predicts the tokens at masked positions."""
 
 import dataclasses
 
@@ -14,30 +14,30 @@ from kmha.models.single_encoder import SingleEncoder
 
 @keras.saving.register_keras_serializable(package="kmha")
 class MaskedLanguageModel(SingleEncoder, keras.Model):
-    """Encodes a text and scores every token of the vocabulary at the masked positions, and only there.
+    """Encodes a text and computes a logit for each token of the vocabulary at the masked positions only.
 
-    logits = norm(activation(h W + b)) Eᵀ + c, where h is the encoder's vector at a masked position and E its token
-    embedding: input and output share their weights.
+    logits = norm(activation(h W + b)) Eᵀ + c, where h is the encoder's vector at a masked position and E the encoder's
+    token embedding: input and output share weights.
 
     Args:
-        encoder: Shape and regularisation of the encoder.
+        encoder: Shape and regularization of the encoder.
 
     Call:
-        features: token_ids, padding_mask and perhaps segment_ids, each int32 [B, T]; mask_positions int32 [B, M], each
-            in [0, T).
-        Returns float32 [B, M, V], the logits.
+        features: token_ids, padding_mask and optionally segment_ids, int32 [B, T] each; mask_positions int32 [B, M] in
+            [0, T).
+        Returns the logits float32 [B, M, V].
 
     Source: Devlin et al. 2019, §3.1, arXiv:1810.04805; tied weights: Press and Wolf 2017, arXiv:1608.05859.
     """
 
-    # Its outputs are the tokens of the vocabulary, none of which is a label.
+    # The outputs are tokens, not labels.
     num_labels = 0
 
     def __init__(self, encoder: EncoderConfig, **kwargs):
         super().__init__(**kwargs)
         self.encoder_config = encoder
         self.encoder = TransformerEncoder(encoder, final_norm=False, name="encoder", dtype=self.dtype_policy)
-        # What leaves a pre-norm encoder is normalised here, where few positions are left, and as in a classifier.
+        # Normalizes the output of a pre-norm encoder, here at the masked positions only.
         self.masked_norm = self._norm("masked_norm") if encoder.norm == "pre" else None
         self.transform = keras.layers.Dense(encoder.hidden_dim, name="transform", dtype=self.dtype_policy)
         self.transform_norm = self._norm("transform_norm")
@@ -48,18 +48,18 @@ class MaskedLanguageModel(SingleEncoder, keras.Model):
 
     @property
     def vocabulary_size(self) -> int:
-        """V."""
+        """V: number of tokens."""
         return self.encoder_config.vocabulary_size
 
     def build(self, features_shape=None):
-        """Builds each part; the shapes of the features are known."""
+        """Builds all parts."""
         shapes = text_shapes() if features_shape is None else features_shape
         gathered_shape = (None, None, self.encoder_config.hidden_dim)
         self.encoder.build(shapes)
         for part in (self.masked_norm, self.transform, self.transform_norm):
             if part is not None:
                 part.build(gathered_shape)
-        # float32 whatever the policy, as the logits.
+        # float32 whatever the policy, like the logits.
         self.bias = self.add_weight(
             name="bias",
             shape=(self.vocabulary_size,),
@@ -78,7 +78,7 @@ class MaskedLanguageModel(SingleEncoder, keras.Model):
         return ops.cast(logits, "float32") + self.bias
 
     def probabilities(self, logits):
-        """float32 [B, M, V] from logits [B, M, V]."""
+        """Probabilities float32 [B, M, V] from logits [B, M, V]."""
         return ops.softmax(logits, axis=-1)
 
     def decode(self, logits):
@@ -91,20 +91,12 @@ class MaskedLanguageModel(SingleEncoder, keras.Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """The model that `get_config` describes."""
+        """Creates the model from `get_config`."""
         return cls(**{**config, "encoder": EncoderConfig(**config["encoder"])})
 
 
 def gathered(vectors, positions):
-    """The vectors at some positions of each row.
-
-    Args:
-        vectors: float [B, T, D].
-        positions: int32 [B, M], in [0, T).
-
-    Returns:
-        float [B, M, D].
-    """
+    """The vectors at positions int32 [B, M] in [0, T) of each row: float [B, M, D] from float [B, T, D]."""
     rows, length, width = ops.shape(vectors)[0], ops.shape(vectors)[1], vectors.shape[-1]
     first = ops.expand_dims(ops.arange(rows, dtype="int32") * length, 1)
     return ops.take(ops.reshape(vectors, (-1, width)), positions + first, axis=0)

@@ -1,4 +1,4 @@
-"""Text matching: two texts in, a score, a relevance or a class out."""
+"""Text matching: a score or a class for two texts."""
 
 import dataclasses
 import typing
@@ -18,7 +18,7 @@ from kmha.models.pair_encoder import Form, PairEncoder
 Target = Literal["binary", "classes", "graded"]
 
 
-def check_arguments(
+def _check_arguments(
     encoders: Mapping[str, Any],
     num_labels: int,
     target: str,
@@ -27,11 +27,7 @@ def check_arguments(
     symmetric: bool,
     share_weights: bool,
 ) -> None:
-    """Refuses what no matcher can be; the arguments are those of `TextMatcher`.
-
-    Raises:
-        InputError: Names the argument, what was wanted and what was given.
-    """
+    """Raises InputError if the arguments of `TextMatcher` contradict each other."""
     if not encoders:
         raise InputError("encoders must be one granularity or more, got none")
     if target not in typing.get_args(Target):
@@ -48,36 +44,36 @@ def check_arguments(
         raise InputError("share_weights must be on in a symmetric matcher, got off")
 
 
-# Cosines lie in [-1, 1]; a probability needs a steeper slope than 1.
+# Cosines are in [-1, 1]; a probability needs a slope steeper than 1.
 COSINE_SCALE = 10.0
 
 
 @keras.saving.register_keras_serializable(package="kmha")
 class TextMatcher(keras.Model):
-    """Compares two texts: their vectors a and b, |a - b| and a · b, of every way to cut them into tokens, to a score.
+    """Compares two texts by features of their vectors: a, b, |a - b| and a · b, for each granularity.
 
     Args:
-        encoders: Shape of the encoder by granularity ("wordpiece", "char", …): each way to cut texts into tokens has
-            encoders, rounds and vectors of its own, which are joined at the end.
-        num_labels: Outputs: 1, or the number of classes.
-        target: "binary": the probability of a match; "classes": one of several; "graded": a number.
-        form: "cross", "bi" or "joint"; see `PairEncoder`. In the bi form the score follows from the cosine of a and b.
-        rounds: Of cross-attention, in the cross form.
+        encoders: Shape of the encoder by granularity ("wordpiece", "char", …): each tokenization has its own encoders,
+            rounds and vectors, which are concatenated at the end.
+        num_labels: Number of outputs: 1, or the number of classes.
+        target: "binary": probability of a match; "classes": one of several; "graded": a number.
+        form: "cross", "bi" or "joint"; see `PairEncoder`. In the bi form the score is computed from the cosine.
+        rounds: Rounds of cross-attention, in the cross form.
         pooling: "cls", "mean" or "max".
-        symmetric: Whether score(a, b) is score(b, a).
-        overlap: Whether tokens that stand in both texts are marked.
-        share_weights: Whether both texts go through the same encoder and rounds.
-        dropout: Probability of dropping a value of the joined features.
+        symmetric: Whether score(a, b) = score(b, a).
+        overlap: Whether to use features of token overlap.
+        share_weights: Whether both texts use the same encoder and rounds.
+        dropout: Dropout rate of the concatenated features.
 
     Call:
         features: token_ids_a, padding_mask_a int32 [B, T] and token_ids_b, padding_mask_b int32 [B, S]; with several
-            granularities such a set for each, its name before each name: char_token_ids_a.
-        return_attention_weights: Whether to return those of every block by name beside the logits.
-        Returns float32 [B, C], the logits (of graded pairs the scores themselves), and with the weights a dictionary of
-        lists of float32 [B, N, T, S].
+            granularities one such set for each, with its name as prefix: char_token_ids_a.
+        return_attention_weights: Whether to return the weights of every block too.
+        Returns the logits float32 [B, C] (scores for graded pairs), and with the weights also a dictionary of lists of
+        float32 [B, N, T, S].
 
     Raises:
-        InputError: Arguments that contradict each other.
+        InputError: The arguments contradict each other.
     Source: the features: Mou et al. 2016, arXiv:1512.08422; co-attention: Lu et al. 2019, arXiv:1908.02265.
     """
 
@@ -96,7 +92,7 @@ class TextMatcher(keras.Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_arguments(encoders, num_labels, target, form, rounds, symmetric, share_weights)
+        _check_arguments(encoders, num_labels, target, form, rounds, symmetric, share_weights)
         self.encoder_configs = dict(encoders)
         self.num_labels = num_labels
         self.target = target
@@ -111,10 +107,10 @@ class TextMatcher(keras.Model):
             for name, config in encoders.items()
         ]
         self.joined_dropout = keras.layers.Dropout(dropout, name="joined_dropout", dtype=self.dtype_policy)
-        # A few numbers that decide much of a match on small data: on one scale, and never dropped.
+        # A few features with a large influence: standardized, without dropout.
         self.share_scale = Standardise(name="share_scale", dtype="float32") if overlap else None
-        # float32 whatever the policy: scores are compared across formats to 1e-4.
-        # From zero: what the vectors of a few texts happen to say at the start would drown what the shares say.
+        # float32 whatever the policy: exports are verified to 1e-4. Zero initial weights: random ones on the many
+        # features of vectors would dominate the few shares.
         self.head = (
             keras.layers.Dense(num_labels, kernel_initializer="zeros", name="head", dtype="float32")
             if form != "bi"
@@ -123,7 +119,7 @@ class TextMatcher(keras.Model):
 
     @property
     def granularities(self) -> tuple[str, ...]:
-        """The ways texts are cut into tokens."""
+        """Names of the tokenizations."""
         return tuple(self.encoder_configs)
 
     @property
@@ -140,12 +136,12 @@ class TextMatcher(keras.Model):
         return input_names(side, granularity if len(self.encoder_configs) > 1 else "")
 
     def encoders_of(self, granularity: int) -> list[TransformerEncoder]:
-        """The encoders of a granularity, by its place: one, or one for each text."""
+        """The encoders of a granularity, by index: one, or one for each text."""
         return self.pairs[granularity].encoders
 
     @property
     def additions(self) -> list:
-        """Kernels of what a model adds to what leaves its encoders; zero, they add nothing."""
+        """Kernels of additive inputs; if they are zero, nothing is added to the encoders' outputs."""
         return [pair.mark.kernel for pair in self.pairs if pair.overlap]
 
     @property
@@ -154,15 +150,15 @@ class TextMatcher(keras.Model):
         return sum(config.hidden_dim for config in self.encoder_configs.values())
 
     def max_sequence_length(self, text_length: int) -> int:
-        """The longest sequence that an encoder meets when each text has at most so many tokens."""
+        """Maximum sequence length in an encoder for texts of at most `text_length` tokens."""
         return 2 * text_length - 1 if self.form == "joint" else text_length
 
     def build(self, features_shape=None):
-        """Builds each part; the shapes of the features are known."""
+        """Builds all parts."""
         for pair in self.pairs:
             pair.build((None, None))
         if self.head is None:
-            # float32 whatever the policy, as the head is.
+            # float32 whatever the policy, like the head.
             self.cosine_scale, self.cosine_bias = (
                 self.add_weight(
                     name=name, shape=(), initializer=keras.initializers.Constant(value), autocast=False
@@ -182,16 +178,16 @@ class TextMatcher(keras.Model):
 
     def call(self, features, return_attention_weights=False, training=None):
         """See the class."""
-        logits, weights = self._scored(features, return_attention_weights, training)
+        logits, weights = self._score(features, return_attention_weights, training)
         if self.symmetric and self.form == "joint":
-            logits = (logits + self._scored(swap_sides(features), False, training)[0]) / 2
+            logits = (logits + self._score(swap_sides(features), False, training)[0]) / 2
         return (logits, weights) if return_attention_weights else logits
 
-    def _scored(self, features, with_weights, training):
+    def _score(self, features, with_weights, training):
         parts, all_weights = [], {}
         for name, pair in zip(self.granularities, self.pairs, strict=True):
-            inputs, asked = self._inputs(features, name), {"return_attention_weights": with_weights}
-            *part, weights = pair(*inputs, **asked, training=training)
+            inputs = self._inputs(features, name)
+            *part, weights = pair(*inputs, return_attention_weights=with_weights, training=training)
             parts.append(part)
             prefix = f"{name}_" if len(self.pairs) > 1 else ""
             all_weights |= {f"{prefix}{key}": value for key, value in weights.items()}
@@ -201,26 +197,23 @@ class TextMatcher(keras.Model):
         return [features[name] for side in SIDES for name in self._names(side, granularity)]
 
     def encode(self, features, side: str):
-        """One text alone, so that it can be compared with many; not in the joint form.
+        """Encodes one text, so that it can be compared with many: float [B, T, D] for each granularity.
 
         Args:
-            features: The names of `side` only, int32 [B, T].
+            features: Features of `side` only, int32 [B, T].
             side: "a" or "b".
 
-        Returns:
-            float [B, T, D] for each granularity.
-
         Raises:
-            InputError: In the joint form.
+            InputError: The form is joint.
         """
-        self._require(("cross", "bi"), "to encode texts apart")
+        self._require(("cross", "bi"), "to encode texts separately")
         named = zip(self.granularities, self.pairs, strict=True)
         inputs = [(pair, *(features[n] for n in self._names(side, name))) for name, pair in named]
         return [pair.encode(ids, mask, side, training=False)[0] for pair, ids, mask in inputs]
 
     def compare(self, features, encoded_a, encoded_b):
-        """The logits float32 [B, C] of pairs whose texts `encode` has read; not in the joint form."""
-        self._require(("cross", "bi"), "to encode texts apart")
+        """Logits float32 [B, C] of pairs of texts from `encode`; not in the joint form."""
+        self._require(("cross", "bi"), "to encode texts separately")
         parts = []
         for name, pair, a, b in zip(self.granularities, self.pairs, encoded_a, encoded_b, strict=True):
             ids_a, mask_a, ids_b, mask_b = self._inputs(features, name)
@@ -228,17 +221,17 @@ class TextMatcher(keras.Model):
         return self._logits(parts, False)
 
     def vectors(self, features, side: str, training=None):
-        """Unit vectors float32 [B, D of all granularities] of texts; in the cross form before they look at each other.
+        """Unit vectors float32 [B, D of all granularities] of texts; in the cross form before cross-attention.
 
         Args:
-            features: The names of `side` only, int32 [B, T].
+            features: Features of `side` only, int32 [B, T].
             side: "a" or "b".
-            training: Whether to drop tokens and values.
+            training: Whether to apply dropout.
 
         Raises:
-            InputError: In the joint form.
+            InputError: The form is joint.
         """
-        self._require(("cross", "bi"), "to give texts vectors of their own")
+        self._require(("cross", "bi"), "for separate vectors of texts")
         pooled = []
         for name, pair in zip(self.granularities, self.pairs, strict=True):
             ids, mask = (features[n] for n in self._names(side, name))
@@ -261,7 +254,7 @@ class TextMatcher(keras.Model):
             raise InputError(f"form must be {' or '.join(forms)} {purpose}, got {self.form}")
 
     def _logits(self, parts, training):
-        """From the vectors and shares of every granularity."""
+        """Logits from the vectors and shares of every granularity."""
         if self.head is None:
             cosine = ops.sum(
                 unit_vectors([p[0] for p in parts]) * unit_vectors([p[1] for p in parts]),
@@ -269,48 +262,48 @@ class TextMatcher(keras.Model):
                 keepdims=True,
             )
             return self.cosine_scale * cosine + self.cosine_bias
-        vectors = [ops.cast(each, "float32") for a, b, *_ in parts for each in self._joined(a, b)]
+        vectors = [ops.cast(each, "float32") for a, b, *_ in parts for each in self._features(a, b)]
         x = self.joined_dropout(ops.concatenate(vectors, axis=-1), training=training)
         if self.share_scale is not None:
             shares = self._shares([each[2:] for each in parts])
             x = ops.concatenate([x, self.share_scale(shares)], axis=-1)
         return self.head(x)
 
-    def _joined(self, a, b):
+    def _features(self, a, b):
         return [a] if self.form == "joint" else comparison_features(a, b, self.symmetric)
 
     def _shares(self, pairs):
-        """The shares of both texts in every granularity, side by side, as the head reads them."""
+        """The shares of both texts in every granularity, concatenated."""
         joined = [comparison_features(a, b, self.symmetric)[:-1] for a, b in pairs]
         return ops.concatenate([each for part in joined for each in part], axis=-1)
 
     def shares(self, features):
-        """What overlap alone says of pairs, before it is scaled: float32 [B, S]; with overlap."""
+        """Overlap features of pairs before scaling, float32 [B, S]; only with overlap."""
         inputs = [self._inputs(features, name) for name in self.granularities]
-        return self._shares([pair.shares(*given) for pair, given in zip(self.pairs, inputs, strict=True)])
+        return self._shares([pair.shares(*each) for pair, each in zip(self.pairs, inputs, strict=True)])
 
     def probabilities(self, logits):
-        """float32 [B, C] from logits [B, C]: of a match, of each class; graded scores are what they are."""
+        """Probabilities float32 [B, C] of a match or of each class, from logits [B, C]; graded scores are unchanged."""
         if self.target == "binary":
             return ops.sigmoid(logits)
         return ops.softmax(logits, axis=-1) if self.target == "classes" else logits
 
     def decode(self, logits, thresholds=None):
-        """Answers from logits [B, C], in the graph.
+        """Predictions from logits, in the graph.
 
         Args:
             logits: float32 [B, C].
-            thresholds: float32 [1]; from which probability a pair matches (None: 0.5).
+            thresholds: float32 [1]; minimum probability of a match (None: 0.5).
 
         Returns:
-            int32 [B], 1 for a match, or the best class's id; of graded pairs the scores float32 [B].
+            int32 [B]: 1 for a match, or the id of the best class; graded: the scores float32 [B].
         """
         if self.target == "graded":
             return logits[:, 0]
         if self.target == "classes":
             return ops.cast(ops.argmax(logits, axis=-1), "int32")
-        least = 0.5 if thresholds is None else ops.convert_to_tensor(thresholds, "float32")
-        return ops.cast(self.probabilities(logits) >= least, "int32")[:, 0]
+        minimum = 0.5 if thresholds is None else ops.convert_to_tensor(thresholds, "float32")
+        return ops.cast(self.probabilities(logits) >= minimum, "int32")[:, 0]
 
     def get_config(self):
         """The constructor's arguments."""
@@ -331,6 +324,6 @@ class TextMatcher(keras.Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """The model that `get_config` describes."""
+        """Creates the model from `get_config`."""
         encoders = {name: EncoderConfig(**values) for name, values in config["encoders"].items()}
         return cls(**{**config, "encoders": encoders})

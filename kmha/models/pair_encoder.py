@@ -1,4 +1,4 @@
-"""Two texts, cut into tokens one way, to two vectors: each read alone, then each looking at the other."""
+"""Encodes two texts in one tokenization to two vectors, with optional cross-attention."""
 
 import dataclasses
 import typing
@@ -15,7 +15,7 @@ from kmha.layers.pooling import MODES, Pooling
 from kmha.models.encoder import SPECIAL_FROM_UNKNOWN, TransformerEncoder, block_options
 
 Form = Literal["cross", "bi", "joint"]
-# What the attention weights of a pair are called: who looks, and at whom.
+# Names of attention weights: self-attention of A and B, cross-attention, and attention of the joint sequence.
 A_TO_A, B_TO_B, A_TO_B, B_TO_A, PAIR = (
     "attention_a",
     "attention_b",
@@ -30,28 +30,28 @@ class PairEncoder(keras.layers.Layer):
     """Encodes two texts to a vector each.
 
     Args:
-        config: Of the encoder. In the joint form it needs two segments and places for both texts.
-        form: "cross": each text is encoded alone, then both look at each other in rounds; "bi": each alone and
-            nothing else; "joint": both as one sequence, [CLS] a [SEP] b [SEP], as BERT reads pairs.
-        rounds: Of cross-attention, in the cross form.
+        config: Configuration of the encoder. The joint form needs two segments and positions for both texts.
+        form: "cross": each text is encoded separately, followed by rounds of cross-attention; "bi": each text is
+            encoded separately; "joint": both texts as one sequence, [CLS] a [SEP] b [SEP], as in BERT.
+        rounds: Rounds of cross-attention, in the cross form.
         pooling: "cls", "mean" or "max".
-        overlap: Whether tokens that stand in the other text too are marked; not in the bi form.
-        share_weights: Whether both texts go through the same encoder and rounds.
+        overlap: Whether to use features of token overlap; not in the bi form.
+        share_weights: Whether both texts use the same encoder and rounds.
 
     Call:
         ids_a: int32 [B, T], between [CLS] and [SEP].
         mask_a: int32 [B, T]; 1 = a real token.
         ids_b: int32 [B, S].
         mask_b: int32 [B, S].
-        return_attention_weights: Whether to make them.
-        Returns the vectors of A and B, float [B, D] each (in the joint form twice the one of both); with overlap the
-        shares of `TokenOverlap`, float32 [B, 8] each, else None twice; and attention weights by name, if asked a list
-        of float32 [B, N, T, S] each; in the joint form of all T + S - 1 positions, what pads A among them.
+        return_attention_weights: Whether to return attention weights.
+        Returns the vectors of A and B, float [B, D] each (in the joint form twice the common one); with overlap the
+        shares of `TokenOverlap`, float32 [B, 8] each, else None twice; and attention weights by name, on request lists
+        of float32 [B, N, T, S]; in the joint form for all T + S - 1 positions, the padding of A included.
 
     Raises:
-        ValueError: The lengths are known and T + S - 1 is larger than config.max_length in the joint form.
-        InputError: An unknown form or pooling, overlap in the bi form, or a joint form without segments or with
-            rotary positions or with weights of its own for each text; or sizes of other rounds than there are.
+        ValueError: T + S - 1 is larger than config.max_length in the joint form.
+        InputError: The form or pooling is unknown, overlap is on in the bi form, the number of round_sizes is wrong, or
+            the joint form has no segments, rotary positions, or separate weights for each text.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class PairEncoder(keras.layers.Layer):
         places = range(rounds if form == "cross" else 0)
         self.rounds_a = [self._round(i, "" if share_weights else "_a") for i in places]
         self.rounds_b = self.rounds_a if share_weights else [self._round(i, "_b") for i in places]
-        # A pre-norm text is normalised once it has been pooled, so that telling tokens may weigh more.
+        # Pre-norm vectors are normalized after pooling, so that important tokens can have larger weights.
         self.norm = (
             keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name="norm", dtype=self.dtype_policy)
             if config.norm == "pre"
@@ -102,7 +102,7 @@ class PairEncoder(keras.layers.Layer):
         return CrossAttentionBlock(**options, name=f"round_{index}{side}", dtype=self.dtype_policy)
 
     def build(self, ids_a_shape, mask_a_shape=None, ids_b_shape=None, mask_b_shape=None):
-        """Builds each part for token ids [B, T]."""
+        """Builds all parts for token ids [B, T]."""
         hidden_shape = (None, None, self.config.hidden_dim)
         for encoder in dict.fromkeys((self.encoder_a, self.encoder_b)):
             encoder.build({"token_ids": ids_a_shape})
@@ -117,7 +117,7 @@ class PairEncoder(keras.layers.Layer):
 
     @property
     def encoders(self) -> list[TransformerEncoder]:
-        """The encoder, or both where each text has its own."""
+        """One encoder, or two if each text has its own."""
         return [self.encoder_a] if self.share_weights else [self.encoder_a, self.encoder_b]
 
     @property
@@ -136,31 +136,31 @@ class PairEncoder(keras.layers.Layer):
         return *result, {A_TO_A: weights_a, B_TO_B: weights_b, **weights}
 
     def encode(self, ids, mask, side: str, return_attention_weights=False, training=None):
-        """One text alone.
+        """Encodes one text.
 
         Args:
             ids: int32 [B, T].
             mask: int32 [B, T].
             side: "a" or "b".
-            return_attention_weights: Whether to make them.
-            training: Whether to drop tokens and values.
+            return_attention_weights: Whether to return attention weights.
+            training: Whether to apply dropout.
 
         Returns:
-            float [B, T, D] and, if asked, the attention weights of every block.
+            float [B, T, D] and, on request, the attention weights of every block.
         """
         encoder = self.encoder_a if side == "a" else self.encoder_b
         x = encoder.embed(ids, training=training)
         return encoder.attend(x, mask, return_attention_weights, training)
 
     def compare(self, ids_a, mask_a, a, ids_b, mask_b, b, return_attention_weights=False, training=None):
-        """Two texts that `encode` has read, float [B, T, D] and [B, S, D]; returns what `call` does."""
+        """The result of `call` from two texts encoded by `encode`, float [B, T, D] and [B, S, D]."""
         marks_a, marks_b, shares_a, shares_b = self._overlap(ids_a, mask_a, ids_b, mask_b)
         if marks_a is not None:
             a, b = a + self.mark(marks_a), b + self.mark(marks_b)
         to_b, to_a = [], []
         for round_a, round_b in zip(self.rounds_a, self.rounds_b, strict=True):
             options = {"return_attention_weights": return_attention_weights, "training": training}
-            # Both look at the other as it was before the round: neither comes first.
+            # Both texts attend to the other one as it was before the round.
             a, b = (
                 round_a(a, b, attention_mask=mask_b, **options),
                 round_b(b, a, attention_mask=mask_a, **options),
@@ -173,7 +173,7 @@ class PairEncoder(keras.layers.Layer):
         return self.pool(a, mask_a), self.pool(b, mask_b), shares_a, shares_b, weights
 
     def pool(self, x, mask):
-        """The vector float [B, D] of a text's tokens float [B, T, D]."""
+        """The vector float [B, D] of a text, from its tokens' vectors float [B, T, D]."""
         pooled = self.pooling(x, padding_mask=mask)
         return pooled if self.norm is None else self.norm(pooled)
 
@@ -182,8 +182,8 @@ class PairEncoder(keras.layers.Layer):
         marks_a, marks_b, shares_a, shares_b = self._overlap(ids_a, mask_a, ids_b, mask_b)
         encoder = self.encoder_a
         a = encoder.embed(ids_a, ops.zeros_like(ids_a), training=training)
-        # What pads A stays between the texts: masked, and the positions of B ignore it. The [CLS] of B shares the
-        # place of A's [SEP] and goes once it has started the n-grams of B, which are those of B alone.
+        # The padding of A stays between the texts, masked, and is not counted in the positions of B. The [CLS] of B is
+        # at the position of A's [SEP] and is removed after embedding: it only starts the n-grams of B.
         last_of_a = ops.maximum(ops.cast(ops.sum(mask_a, axis=1), "int32"), 1) - 1
         b = encoder.embed(ids_b, ops.ones_like(ids_b), last_of_a, training=training)
         if marks_a is not None:
@@ -204,7 +204,7 @@ class PairEncoder(keras.layers.Layer):
             )
 
     def shares(self, ids_a, mask_a, ids_b, mask_b):
-        """The shares of `TokenOverlap` alone, of A and of B, float32 [B, S] each; with overlap."""
+        """The shares of `TokenOverlap` for A and B, float32 [B, S] each; only with overlap."""
         return self.token_overlap(ids_a, ids_b, mask_a, mask_b)[2:]
 
     def _overlap(self, ids_a, mask_a, ids_b, mask_b):
@@ -226,19 +226,21 @@ class PairEncoder(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        """The layer that `get_config` describes."""
+        """Creates the layer from `get_config`."""
         return cls(**{**config, "config": EncoderConfig(**config["config"])})
 
 
 def _check(
     config: EncoderConfig, form: str, rounds: int, pooling: str, overlap: bool, share_weights: bool
 ) -> None:
-    for name, given, known in (("form", form, typing.get_args(Form)), ("pooling", pooling, MODES)):
-        if given not in known:
-            raise InputError(f"{name} must be one of {', '.join(known)}, got {given!r}")
+    for name, value, known in (("form", form, typing.get_args(Form)), ("pooling", pooling, MODES)):
+        if value not in known:
+            raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
     sizes = len(config.round_sizes)
     if sizes not in (0, rounds if form == "cross" else 0):
-        raise InputError(f"round_sizes must be of each of the {rounds} rounds of the cross form, got {sizes}")
+        raise InputError(
+            f"round_sizes must be one for each of the {rounds} rounds of the cross form, got {sizes}"
+        )
     if form == "bi" and overlap:
         raise InputError(
             "overlap must be off in the bi form, whose texts do not attend to each other, got on"

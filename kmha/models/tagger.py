@@ -1,4 +1,4 @@
-"""Tagging: one tag for each word of a sentence."""
+"""Sequence tagging: one tag for each word of a sentence."""
 
 import dataclasses
 from typing import Literal
@@ -22,29 +22,29 @@ WordPooling = Literal["first", "mean"]
 
 @keras.saving.register_keras_serializable(package="kmha")
 class SequenceTagger(SingleEncoder, keras.Model):
-    """Encodes a sentence and scores each tag for each word; a CRF weighs what follows what.
+    """Encodes a sentence and scores each tag for each word; a CRF scores the transitions.
 
     Args:
-        encoder: Shape and regularisation of the encoder.
-        num_labels: Tags to choose from.
-        scheme: How the tags spell spans; the model only tells it.
-        allowed: 0 or 1 [K, K], which tag may follow which (from, to); None: all.
-        allowed_start: 0 or 1 [K], which tag a sentence may start with; None: all.
-        allowed_end: 0 or 1 [K], which tag a sentence may end with; None: all.
-        head: "crf" learns what follows what, "softmax" knows only what may follow.
-        word_pooling: Whether a word's first token or the mean of its tokens represents it.
-        characters: Rows of the table of characters from which words are spelt; 0: their spelling is not read.
+        encoder: Shape and regularization of the encoder.
+        num_labels: Number of tags.
+        scheme: Scheme of the tags; stored only.
+        allowed: 0 or 1 [K, K], whether the row's tag may be followed by the column's tag; None: all.
+        allowed_start: 0 or 1 [K], whether a sentence may start with the tag; None: all.
+        allowed_end: 0 or 1 [K], whether a sentence may end with the tag; None: all.
+        head: "crf" trains transition scores, "softmax" uses only the allowed transitions.
+        word_pooling: "first" token or "mean" of the tokens of a word.
+        characters: Rows of the character table for words' spelling; 0: no character features.
         character_dim: Size of the vector of a word's spelling.
-        context_width: Neighbouring tokens that each one sees before the encoder, itself in the middle; 0: none.
-        dropout: Probability of dropping a value of a word's vector.
+        context_width: Width of a convolution over tokens before the encoder; 0: none.
+        dropout: Dropout rate of words' vectors.
 
     Call:
-        features: token_ids, segment_ids, padding_mask, each int32 [B, T]; word_starts, the place of each word's first
-            token (0 = no word), and word_mask (1 = to be tagged; those words come first), each int32 [B, W]; and
-            with characters character_ids int32 [B, W, L].
-        return_attention_weights: Whether to return those of every block beside the scores.
-        Returns float32 [B, W, K], the scores of each word's tags (zeros where there is no word), and with the weights
-        a list of float32 [B, N, T, T].
+        features: token_ids, segment_ids, padding_mask, int32 [B, T] each; word_starts, position of each word's first
+            token (0 = no word), and word_mask (1 = to be tagged; those words come first), int32 [B, W] each; with
+            characters also character_ids int32 [B, W, L].
+        return_attention_weights: Whether to return the weights of every block too.
+        Returns the scores float32 [B, W, K] of each word's tags (zeros without a word), and with the weights also a
+        list of float32 [B, N, T, T].
     Source: Lample et al. 2016, arXiv:1603.01360.
     """
 
@@ -79,7 +79,7 @@ class SequenceTagger(SingleEncoder, keras.Model):
             self.spelling = SpellingEncoder(
                 characters, character_dim, dropout=encoder.dropout, name="spelling", dtype=self.dtype_policy
             )
-            # Added to what enters the encoder, so that words see each other's spelling too.
+            # Added to the encoder's input, so that attention uses the spelling of other words too.
             self.spelling_in = keras.layers.Dense(
                 encoder.hidden_dim, use_bias=False, name="spelling_in", dtype=self.dtype_policy
             )
@@ -89,13 +89,13 @@ class SequenceTagger(SingleEncoder, keras.Model):
             else None
         )
         self.word_dropout = keras.layers.Dropout(dropout, name="word_dropout", dtype=self.dtype_policy)
-        # float32 whatever the policy: probabilities are compared across formats to 1e-4.
+        # float32 whatever the policy: exports are verified to 1e-4.
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
         self.crf = CRF(num_labels, allowed, allowed_start, allowed_end, name="crf")
         self.crf.trainable = head == "crf"
 
     def build(self, features_shape=None):
-        """Builds each part; the shapes of the features are known."""
+        """Builds all parts."""
         tokens, hidden = (None, None), self.encoder_config.hidden_dim
         self.encoder.build({TOKEN_IDS: tokens, SEGMENT_IDS: tokens, PADDING_MASK: tokens})
         width = hidden
@@ -129,19 +129,19 @@ class SequenceTagger(SingleEncoder, keras.Model):
         return *self.encoder.attend(x, features[PADDING_MASK], with_weights, training), spelling
 
     def encode_tokens(self, features):
-        """The vectors of tokens, float [B, T, D], neighbours and spelling seen."""
+        """The vectors of tokens, float [B, T, D], with local context and spelling."""
         return self._attended(features, False, False)[0]
 
     def embed(self, features, training=None):
-        """What enters the encoder, before neighbours are seen.
+        """The encoder's input before the convolution.
 
         Args:
             features: See the class.
-            training: Whether to drop tokens and values.
+            training: Whether to apply dropout.
 
         Returns:
-            float [B, T, D], the spelling of each word added to its first token; and the spellings float [B, W, C], None
-            where they are not read.
+            float [B, T, D], with the spelling of each word added to its first token; and the spellings float [B, W, C],
+            None without characters.
         """
         x = self.encoder.embed(features[TOKEN_IDS], features.get(SEGMENT_IDS), training=training)
         if self.spelling is None or self.spelling_in is None:
@@ -152,12 +152,12 @@ class SequenceTagger(SingleEncoder, keras.Model):
         return x + placed, spelling
 
     def potentials(self, scores, word_mask) -> Potentials:
-        """What the CRF makes of the scores float32 [B, W, K] of words, int32 [B, W], 1 = a word to tag."""
+        """CRF potentials of scores float32 [B, W, K]; word_mask int32 [B, W], 1 = a word to tag."""
         return self.crf(scores, word_mask)
 
     @property
     def additions(self) -> list:
-        """Kernels of spelling and of neighbours."""
+        """Kernels of spelling and local context."""
         kernels = [] if self.spelling_in is None else [self.spelling_in.kernel]
         return kernels if self.context is None else [*kernels, self.context.convolution.kernel]
 
@@ -181,5 +181,5 @@ class SequenceTagger(SingleEncoder, keras.Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """The model that `get_config` describes."""
+        """Creates the model from `get_config`."""
         return cls(**{**config, "encoder": EncoderConfig(**config["encoder"])})

@@ -1,4 +1,4 @@
-"""What goes on inside encoders, for whoever wants to look while a model is called."""
+"""Records hidden states and attention weights of encoders while a model is called."""
 
 import contextlib
 import contextvars
@@ -11,8 +11,8 @@ class Trace(NamedTuple):
 
     Attributes:
         encoder: The `TransformerEncoder`.
-        states: What entered the first block and what left each block, float [B, T, D] each.
-        weights: Attention weights of each block, float32 [B, N, T, T]; none, if nobody asked for them.
+        states: Input of the first block and output of each block, float [B, T, D] each.
+        weights: Attention weights of each block, float32 [B, N, T, T]; empty unless requested.
         mask: int32 [B, T]; 1 = a real token.
     """
 
@@ -22,39 +22,39 @@ class Trace(NamedTuple):
     mask: Any
 
 
-class _Looking(NamedTuple):
-    found: list[Trace]
+class _Recording(NamedTuple):
+    traces: list[Trace]
     weights: bool
 
 
-_looking: contextvars.ContextVar[_Looking | None] = contextvars.ContextVar("looking", default=None)
+_recording: contextvars.ContextVar[_Recording | None] = contextvars.ContextVar("recording", default=None)
 
 
 @contextlib.contextmanager
 def traced(weights: bool = False) -> Iterator[list[Trace]]:
-    """Inside, each pass through an encoder is added to the list that it yields, in the order of the calls.
+    """Yields a list to which each pass through an encoder is appended, in the order of the calls.
 
-    The tensors belong to the graph, or the eager code, that the models are called in.
+    The tensors belong to the graph or the eager code in which the models are called.
 
     Args:
-        weights: Whether attention weights are looked at, too, which of long texts take much memory.
+        weights: Whether to record attention weights too, which need much memory for long texts.
     """
-    found: list[Trace] = []
-    token = _looking.set(_Looking(found, weights))
+    traces: list[Trace] = []
+    token = _recording.set(_Recording(traces, weights))
     try:
-        yield found
+        yield traces
     finally:
-        _looking.reset(token)
+        _recording.reset(token)
 
 
 def weights_requested() -> bool:
-    """Whether somebody looks at attention weights."""
-    looking = _looking.get()
-    return looking is not None and looking.weights
+    """Whether attention weights are recorded."""
+    recording = _recording.get()
+    return recording is not None and recording.weights
 
 
 def record_trace(trace: Trace) -> None:
-    """Adds a pass to the list of `traced`, if anybody looks."""
-    looking = _looking.get()
-    if looking is not None:
-        looking.found.append(trace)
+    """Appends a pass to the list of `traced`, if there is one."""
+    recording = _recording.get()
+    if recording is not None:
+        recording.traces.append(trace)

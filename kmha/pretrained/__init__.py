@@ -1,1 +1,1 @@
-"""Published encoders: where they are found, what their weights are called, and how they become ours."""
+"""Pretrained encoders: finding checkpoints, mapping their weights to kmha's, and writing them."""

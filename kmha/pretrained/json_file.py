@@ -1,4 +1,4 @@
-"""JSON files of a checkpoint, read with distrust."""
+"""Reads the JSON files of a checkpoint, which may come from anywhere."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file.
 
     Raises:
-        InputError: The file is missing, is no valid JSON or holds something else than an object.
+        InputError: The file is missing, is not valid JSON or contains something other than an object.
     """
     try:
         values = json.loads(path.read_bytes())
@@ -25,6 +25,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: on one line, and not longer than that."""
+    """A value for an error message: one line of limited length."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,8 +1,8 @@
-"""Presets of KerasHub: config.json with a class, model.weights.h5, assets/tokenizer/vocabulary.txt.
+"""Reads presets of KerasHub: config.json with a class, model.weights.h5, assets/tokenizer/vocabulary.txt.
 
-KerasHub itself puts the weights into its own encoder, for the layout of its files is its own matter; ours takes them
-from there. The activation is the one its encoder has, whatever the weights were trained with: the tanh form of GELU
-in BertBackbone, the exact one in DistilBertBackbone. So ours gives the hidden states that KerasHub gives.
+KerasHub loads the weights into its own encoder, because their file layout is internal; this module copies them from
+there. The activation is that of KerasHub's encoder, whatever the weights were trained with: the tanh form of GELU in
+BertBackbone, the exact form in DistilBertBackbone. So the hidden states are equal to KerasHub's.
 """
 
 import re
@@ -33,12 +33,12 @@ _FIELDS = {
 
 
 def is_keras_hub(values: dict[str, Any]) -> bool:
-    """Whether a config.json is one of KerasHub."""
+    """Whether a config.json is from KerasHub."""
     return "class_name" in values
 
 
 def class_of(path: Path, values: dict[str, Any]) -> str:
-    """The class that config.json names; raises InputError where the encoder cannot be it."""
+    """The class in config.json; raises InputError if it is not supported."""
     name = values["class_name"]
     if not isinstance(name, str) or name not in _ACTIVATIONS:
         raise InputError(f"{path}: class_name must be one of {', '.join(_ACTIVATIONS)}, got {shown(name)}")
@@ -49,24 +49,24 @@ def read_keras_hub(folder: Path) -> Checkpoint:
     """Reads the folder of a preset.
 
     Raises:
-        InputError: A file is missing or damaged, the class is not known, or the parts do not fit each other.
+        InputError: A file is missing or damaged, the class is not supported, or the parts do not fit each other.
     """
     path = folder / CONFIG
     values = read_json(path)
     name = class_of(path, values)
-    given = values.get("config")
-    if not isinstance(given, dict):
-        raise InputError(f"{path}: config must be an object, got {shown(given)}")
+    settings = values.get("config")
+    if not isinstance(settings, dict):
+        raise InputError(f"{path}: config must be an object, got {shown(settings)}")
     vocabulary = Vocabulary.read(folder / VOCABULARY)
-    if given.get("vocabulary_size") != len(vocabulary):
+    if settings.get("vocabulary_size") != len(vocabulary):
         raise InputError(
             f"{path}: vocabulary_size must be that of the vocabulary, {len(vocabulary)},"
-            f" got {shown(given.get('vocabulary_size'))}"
+            f" got {shown(settings.get('vocabulary_size'))}"
         )
     fields = {}
     for ours, theirs in _FIELDS.items():
         # DistilBERT has no segments.
-        value = given.get(theirs, 0 if theirs == "num_segments" and "Distil" in name else None)
+        value = settings.get(theirs, 0 if theirs == "num_segments" and "Distil" in name else None)
         if type(value) is not int:
             raise InputError(f"{path}: expected {theirs}, got {shown(value)}")
         fields[ours] = value
@@ -90,15 +90,15 @@ def read_keras_hub(folder: Path) -> Checkpoint:
 
 
 def _check_size(path: Path, config: EncoderConfig) -> None:
-    """Whether the file can hold the weights, before an encoder as large as config.json says is built."""
+    """Checks the file size before an encoder of the size in config.json is built."""
     if not path.is_file():
         raise InputError(f"{path.parent}: expected {path.name}, got none")
     hidden, inner = config.hidden_dim, config.intermediate_dim
-    of_block = hidden * (4 * hidden + 2 * inner)
-    numbers = hidden * (config.vocabulary_size + config.max_length) + config.num_layers * of_block
+    per_block = hidden * (4 * hidden + 2 * inner)
+    numbers = hidden * (config.vocabulary_size + config.max_length) + config.num_layers * per_block
     if path.stat().st_size < 2 * numbers:
         size = path.stat().st_size
-        raise InputError(f"{path}: cut off: expected {numbers} numbers as {CONFIG} says, got {size} bytes")
+        raise InputError(f"{path}: truncated: expected {numbers} numbers as in {CONFIG}, got {size} bytes")
 
 
 def _lower_case(path: Path) -> bool:
@@ -127,7 +127,7 @@ def _weights(folder: Path, name: str, config: EncoderConfig) -> dict[str, np.nda
     )
     try:
         backbone.load_weights(folder / WEIGHTS)
-    # Keras and h5py answer damaged files with errors of any kind.
+    # Keras and h5py raise errors of many types for damaged files.
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{folder / WEIGHTS}: expected the weights of a {name}, {reason}") from error
@@ -139,7 +139,7 @@ def _weights(folder: Path, name: str, config: EncoderConfig) -> dict[str, np.nda
 
 
 def _variables(backbone, name: str) -> Iterator[tuple[str, Any]]:
-    """Path below our encoder and the weight, of our shape, for each."""
+    """Path below kmha's encoder and weight in its shape, for each weight."""
     if name == "BertBackbone":
         yield "embedding/tokens/embeddings", backbone.get_layer("token_embedding").embeddings
         yield "embedding/position/table", backbone.get_layer("position_embedding").position_embeddings
@@ -174,7 +174,7 @@ def _pair(path: str, layer, *names: str) -> Iterator[tuple[str, Any]]:
 
 
 def preset_handle(name: str) -> str | None:
-    """Where KerasHub has the preset of that name; None if it has none, or is not installed."""
+    """The Kaggle handle of a KerasHub preset; None if there is no such preset or KerasHub is not installed."""
     if not re.fullmatch(r"[a-z0-9_.]+", name):
         return None
     from kmha.quiet import import_tensorflow

@@ -1,4 +1,4 @@
-"""A run folder of ours as a checkpoint: what one training learnt, another may start from."""
+"""Reads the encoder of a run folder as a checkpoint, to initialize another training from it."""
 
 import json
 import zipfile
@@ -16,10 +16,10 @@ from kmha.text.vocabulary import TOKENIZATIONS, Tokenization, Vocabulary
 
 
 def read_run(folder: Path) -> Checkpoint:
-    """Reads the encoder of a run, of any task; of a matcher that cuts texts in several ways the first.
+    """Reads the encoder of a run of any task; for a matcher with several granularities the first one.
 
     Raises:
-        InputError: No bundle stands there, or its files are not those it names.
+        InputError: The folder has no bundle, or a file was changed.
     """
     manifest = read_manifest(folder)
     check_files(folder, manifest)
@@ -35,25 +35,25 @@ def read_run(folder: Path) -> Checkpoint:
 
 
 def _text_settings(path: Path, text: dict[str, Any]) -> tuple[Tokenization, bool]:
-    # Of pairs the settings of the texts stand one level deeper.
+    # For pairs the settings of the texts are one level deeper.
     text = text if "tokenization" in text else next(iter(text.values()), {})
     found = (text.get("tokenization"), text.get("lower_case")) if isinstance(text, dict) else (None, None)
     if found[0] not in TOKENIZATIONS or not isinstance(found[1], bool):
-        raise InputError(f"{path}: text must tell tokenization and lower_case, got {shown(text)}")
+        raise InputError(f"{path}: text must have tokenization and lower_case, got {shown(text)}")
     return found  # pyright: ignore[reportReturnType]
 
 
 def _encoder_config(path: Path) -> EncoderConfig:
-    """The shape of the encoder, read without Keras from the settings in the model's file."""
+    """The shape of the encoder in the model file, read without Keras."""
     try:
         with zipfile.ZipFile(path) as archive:
             values = json.loads(archive.read("config.json"))["config"]
         encoder: dict[str, Any] = values.get("encoder") or next(iter(values["encoders"].values()))
-        # Rounds of cross-attention are no part of the encoder.
+        # Rounds of cross-attention are not part of the encoder.
         return EncoderConfig(**{**encoder, "round_sizes": ()})
-    # The archive may be damaged, or hold JSON of any shape.
+    # The archive may be damaged or contain any JSON.
     except Exception as error:
-        raise InputError(f"{path}: no encoder can be read from it: {error}") from error
+        raise InputError(f"{path}: expected a model with an encoder, {error}") from error
 
 
 def _weights(folder: Path) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Where a published encoder is found: by a short name, in a folder, or on a hub."""
+"""Finds a pretrained encoder by short name, in a folder, or on a hub."""
 
 import os
 from pathlib import Path
@@ -16,19 +16,19 @@ from kmha.pretrained.tensorflow_checkpoint import read_tensorflow
 
 
 def find_checkpoint(name: str) -> Checkpoint:
-    """The encoder of that name.
+    """Finds and reads a checkpoint.
 
     Args:
-        name: minilm; a run folder of ours; a folder as Hugging Face, KerasHub or the first release of BERT lays it
-            out; a preset of KerasHub; or owner/name on the Hugging Face hub. A network is reached for the last two
-            only, and only where no such folder exists.
+        name: minilm; a run folder; a folder in the layout of Hugging Face, KerasHub or BERT's first release; a KerasHub
+            preset; or owner/name on the Hugging Face hub. Only the last two use the network, and only if no such
+            folder exists.
 
     Raises:
-        InputError: Nothing of that name is found, or it cannot be used.
+        InputError: There is no such checkpoint, or it cannot be used.
     """
     if name in PACKAGES:
         return read_installed(name)
-    # Unlike the method of a path, this also knows names that no file can have.
+    # Unlike Path.exists, this accepts names that are invalid for files.
     if os.path.exists(name):
         return _read_folder(Path(name))
     if is_hub_name(name):
@@ -52,5 +52,5 @@ def _read_folder(folder: Path) -> Checkpoint:
         return read_keras_hub(folder) if preset else read_huggingface(folder)
     if (folder / FIRST_CONFIG).exists():
         return read_tensorflow(folder)
-    given = f"a folder without {CONFIG} and {MANIFEST}" if folder.is_dir() else "a file"
-    raise InputError(f"{folder}: expected a folder with a checkpoint, got {given}")
+    actual = f"a folder without {CONFIG} and {MANIFEST}" if folder.is_dir() else "a file"
+    raise InputError(f"{folder}: expected a folder with a checkpoint, got {actual}")

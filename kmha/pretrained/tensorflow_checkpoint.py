@@ -1,4 +1,4 @@
-"""Checkpoints of BERT's first release: bert_config.json, bert_model.ckpt.index and .data, vocab.txt.
+"""Reads checkpoints of BERT's first release: bert_config.json, bert_model.ckpt.index and .data, vocab.txt.
 
 Source: Devlin et al. 2019, arXiv:1810.04805; the miniatures: Turc et al. 2019, arXiv:1908.08962.
 """
@@ -22,19 +22,19 @@ _ENDINGS = {_KERNEL: ".weight", "/gamma": ".weight", "/beta": ".bias", "_embeddi
 
 
 def read_tensorflow(folder: Path) -> Checkpoint:
-    """Reads a folder of the first release.
+    """Reads a folder in the layout of the first release.
 
     Raises:
         InputError: A file is missing or damaged, or the parts do not fit each other.
     """
     vocabulary = Vocabulary.read(folder / VOCABULARY)
     config = read_encoder_config(folder / CONFIG, "bert", read_json(folder / CONFIG), vocabulary)
-    parts = find_tensors(str(folder), _tensors(folder), FAMILIES["bert"], config)
-    # No file says whether texts were lower-cased; a vocabulary without capitals was learnt from such texts.
+    found = find_tensors(str(folder), _tensors(folder), FAMILIES["bert"], config)
+    # No file has this setting; a vocabulary without capitals was trained on lower-cased texts.
     words = (token for token in vocabulary.tokens if token not in SPECIAL_TOKENS and token[:1] != "[")
     lower_case = not any(word != word.lower() for word in words)
     return Checkpoint(
-        str(folder), config, vocabulary, "wordpiece", lower_case, lambda: read_weights(parts, config)
+        str(folder), config, vocabulary, "wordpiece", lower_case, lambda: read_weights(found, config)
     )
 
 
@@ -50,9 +50,9 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     try:
         reader = tf.train.load_checkpoint(str(path))
         shapes = reader.get_variable_to_shape_map()
-    # TensorFlow answers damaged files with errors of any kind, here and where it reads a tensor.
+    # TensorFlow raises errors of many types for damaged files, here and when it reads a tensor.
     except Exception as error:
-        raise InputError(f"{path}: damaged or cut off: {_first_line(error)}") from error
+        raise InputError(f"{path}: damaged or truncated: {_first_line(error)}") from error
     tensors = {}
     for name, shape in shapes.items():
         read = functools.partial(_read, str(path), reader, name)

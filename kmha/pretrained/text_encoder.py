@@ -1,4 +1,4 @@
-"""A checkpoint as something that reads texts: its encoder with its weights, and what cuts texts for it."""
+"""A checkpoint as a text encoder: its encoder with weights, and a preprocessor."""
 
 import dataclasses
 
@@ -12,13 +12,13 @@ from kmha.text.preprocessor import Preprocessor
 
 
 class CheckpointEncoder(SingleEncoder):
-    """A checkpoint's encoder, without anything on top; the vector of a text is the mean of its tokens'.
+    """A checkpoint's encoder without a head; the vector of a text is the mean of its tokens' vectors.
 
     Args:
-        checkpoint: Where shape and weights come from.
+        checkpoint: A pretrained encoder.
 
     Raises:
-        InputError: The weights are damaged or have other shapes.
+        InputError: The weights are damaged, incomplete or have different shapes.
     """
 
     def __init__(self, checkpoint: Checkpoint):
@@ -32,11 +32,11 @@ class CheckpointEncoder(SingleEncoder):
 
 @dataclasses.dataclass(frozen=True)
 class TextEncoder:
-    """Reads texts with a checkpoint's encoder; `kmha.inference.vectors.TextVectors` gives their vectors.
+    """A model for `kmha.inference.vectors.TextVectors`.
 
     Attributes:
         model: The encoder.
-        preprocessor: Cuts texts as the checkpoint wants them.
+        preprocessor: The preprocessor with the checkpoint's tokenization.
     """
 
     model: CheckpointEncoder
@@ -44,14 +44,14 @@ class TextEncoder:
 
 
 def load_text_encoder(checkpoint: Checkpoint, max_length: int) -> TextEncoder:
-    """The encoder of a checkpoint and its preprocessor.
+    """The encoder and the preprocessor of a checkpoint.
 
     Args:
-        checkpoint: A published one.
-        max_length: Tokens read of a text, special ones included.
+        checkpoint: A pretrained encoder.
+        max_length: Maximum tokens of a text, special tokens included.
 
     Raises:
-        InputError: max_length is more than the checkpoint has positions, or its weights cannot be used.
+        InputError: max_length is more than the checkpoint's positions, or its weights cannot be used.
     """
     positions = checkpoint.config.max_length
     if max_length > positions:

@@ -1,4 +1,4 @@
-"""Tensors that lie in files: what is known of them before they are read, and the weights of an encoder from them."""
+"""Maps the tensors of published checkpoints to the weights of an encoder, in both directions."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,18 +10,18 @@ from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.pretrained.json_file import shown
 
-# A kernel of theirs is [out, in], one of ours [in, out]; several of theirs may be parts of one of ours.
+# A checkpoint's kernel is [out, in], an encoder's is [in, out]; one weight may be split into several tensors.
 Kind = Literal["table", "kernel", "vector"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One weight of our encoder and the tensors of a checkpoint that hold it.
+    """One weight of the encoder and the tensors of a checkpoint that contain it.
 
     Attributes:
         ours: Path of the variable below the encoder.
-        theirs: Names of the tensors, in the order in which they make up ours.
-        kind: "table" is taken as it is, a "kernel" transposed, a "vector" reshaped; several are joined.
+        theirs: Names of the tensors, in the order in which they are concatenated.
+        kind: "table" is copied, "kernel" is transposed, "vector" is reshaped; several tensors are concatenated.
     """
 
     ours: str
@@ -29,7 +29,7 @@ class Entry:
     kind: Kind
 
     def theirs_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of each of their tensors, from that of ours."""
+        """The shape of each tensor, from the shape of the weight."""
         if self.kind == "table":
             return tuple(shape)
         if self.kind == "kernel":
@@ -37,7 +37,7 @@ class Entry:
         return (int(np.prod(shape)) // len(self.theirs),)
 
     def to_ours(self, tensors: Sequence[np.ndarray], shape: Sequence[int]) -> np.ndarray:
-        """Our weight of that shape, from their tensors."""
+        """The weight, from the tensors."""
         if self.kind == "table":
             (table,) = tensors
             return table
@@ -46,7 +46,7 @@ class Entry:
         return np.concatenate(list(tensors)).reshape(shape)
 
     def to_theirs(self, weight: np.ndarray) -> list[np.ndarray]:
-        """Their tensors, from our weight."""
+        """The tensors, from the weight."""
         if self.kind == "table":
             return [weight]
         if self.kind == "kernel":
@@ -56,12 +56,12 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """How a family of checkpoints names its tensors.
+    """The tensor names of a family of checkpoints.
 
     Attributes:
-        prefixes: What may stand before every name, where the encoder is part of a larger model.
-        blocks: What stands before the number of a block.
-        entries: The table, from the number of blocks and whether there are segments.
+        prefixes: Possible prefixes of all names, where the encoder is part of a larger model.
+        blocks: Prefix of the number of a block.
+        entries: The entries, from the number of blocks and whether there are segments.
     """
 
     prefixes: tuple[str, ...]
@@ -88,7 +88,7 @@ def _embeddings(segments: bool) -> Iterator[Entry]:
 
 
 def _block(ours: str, theirs: str, parts: Sequence[str]) -> Iterator[Entry]:
-    """A block: their names of query, key, value, output, its norm, inner, outer, its norm."""
+    """A block; `parts` are the checkpoint's names of query, key, value, output, norm, inner, outer, last norm."""
     query, key, value, output, norm, inner, outer, last_norm = (f"{theirs}.{part}" for part in parts)
     attention, feed_forward = f"{ours}/attention", f"{ours}/feed_forward"
     yield from _dense(
@@ -145,89 +145,89 @@ FAMILIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A tensor that has not been read yet.
+    """A tensor in a file, not read yet.
 
     Attributes:
-        where: The file, for messages.
+        origin: The file, for messages.
         shape: Its shape.
-        read: Reads it, as float32 of that shape; raises InputError where the file is damaged.
+        read: Reads it as float32 of that shape; raises InputError if the file is damaged.
     """
 
-    where: str
+    origin: str
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
 
 
-# A weight of ours and the tensors it is made of, by their names.
+# Weights of the encoder with their tensors by name.
 FoundTensors = list[tuple[Entry, dict[str, Tensor]]]
 
 
 def find_tensors(
-    where: str, tensors: Mapping[str, Tensor], family: Family, config: EncoderConfig
+    origin: str, tensors: Mapping[str, Tensor], family: Family, config: EncoderConfig
 ) -> FoundTensors:
-    """The tensors that an encoder needs, none of which is read.
+    """Finds the tensors of an encoder without reading them.
 
     Args:
-        where: The checkpoint, for messages.
-        tensors: All that it holds, by name.
-        family: How it names them.
+        origin: The checkpoint, for messages.
+        tensors: All tensors of the checkpoint by name.
+        family: Its family.
         config: Shape of the encoder.
 
     Raises:
-        InputError: A tensor is missing or has another shape, or there are more blocks than `config` says.
+        InputError: A tensor is missing or has a different shape, or there are more blocks than in `config`.
     """
-    prefix = _prefix(where, family.prefixes, tensors)
-    parts = []
+    prefix = _find_prefix(origin, family.prefixes, tensors)
+    found = []
     for entry in family.entries(config.num_layers, config.num_segments > 0):
         expected = entry.theirs_shape(weight_shape(entry.ours, config))
-        found = {}
+        parts = {}
         for name in (prefix + theirs for theirs in entry.theirs):
             if name not in tensors:
-                raise InputError(f"{where}: expected a tensor {name}, got none of that name")
+                raise InputError(f"{origin}: expected a tensor {name}, got none of that name")
             if tensors[name].shape != expected:
                 raise InputError(
-                    f"{tensors[name].where}: tensor {name} must have shape {list(expected)},"
+                    f"{tensors[name].origin}: tensor {name} must have shape {list(expected)},"
                     f" got {list(tensors[name].shape)[:8]}"
                 )
-            found[name] = tensors[name]
-        parts.append((entry, found))
+            parts[name] = tensors[name]
+        found.append((entry, parts))
     next_block = f"{prefix}{family.blocks}{config.num_layers}."
-    more = next((name for name in tensors if name.startswith(next_block)), None)
-    if more is not None:
+    extra = next((name for name in tensors if name.startswith(next_block)), None)
+    if extra is not None:
         raise InputError(
-            f"{tensors[more].where}: expected {config.num_layers} blocks, got a tensor {shown(more)}"
+            f"{tensors[extra].origin}: expected {config.num_layers} blocks, got a tensor {shown(extra)}"
         )
-    return parts
+    return found
 
 
-def read_weights(parts: FoundTensors, config: EncoderConfig) -> dict[str, np.ndarray]:
-    """The weights under our names, float32, each of the shape that the config asks for.
+def read_weights(found: FoundTensors, config: EncoderConfig) -> dict[str, np.ndarray]:
+    """Reads the weights of an encoder, float32, by the path of the variable.
 
     Raises:
-        InputError: A file is damaged, or a tensor has numbers that are not finite.
+        InputError: A file is damaged, or a tensor contains numbers that are not finite.
     """
     weights = {}
-    for entry, found in parts:
+    for entry, parts in found:
         values = []
-        for name, tensor in found.items():
+        for name, tensor in parts.items():
             values.append(tensor.read())
             if not np.isfinite(values[-1]).all():
-                raise InputError(f"{tensor.where}: tensor {name} has numbers that are not finite")
+                raise InputError(f"{tensor.origin}: tensor {name} has numbers that are not finite")
         weights[entry.ours] = entry.to_ours(values, weight_shape(entry.ours, config))
     return weights
 
 
-def _prefix(where: str, prefixes: tuple[str, ...], tensors: Mapping[str, Tensor]) -> str:
+def _find_prefix(origin: str, prefixes: tuple[str, ...], tensors: Mapping[str, Tensor]) -> str:
     first = "embeddings.word_embeddings.weight"
     for prefix in prefixes:
         if prefix + first in tensors:
             return prefix
     some = ", ".join(shown(name) for name in sorted(tensors)[:3])
-    raise InputError(f"{where}: expected a tensor {first}, got {f'{some}, …' if some else 'none'}")
+    raise InputError(f"{origin}: expected a tensor {first}, got {f'{some}, …' if some else 'none'}")
 
 
 def weight_shape(path: str, config: EncoderConfig) -> tuple[int, ...]:
-    """The shape of one of the encoder's weights, from its path below the encoder."""
+    """The shape of a weight, from its path below the encoder."""
     hidden, heads = config.hidden_dim, config.num_heads
     head = config.head_dim or hidden // heads
     shapes = {

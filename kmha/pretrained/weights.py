@@ -1,4 +1,4 @@
-"""Puts the weights of a checkpoint into an encoder, as far as the encoder is a part of it."""
+"""Assigns the weights of a checkpoint to an encoder, which may be smaller."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ def encoder_variables(encoder: TransformerEncoder) -> dict:
     return {
         variable.path.removeprefix(prefix): variable
         for variable in encoder.weights
-        if not variable.path.startswith("seed_generator") and "seed_generator" not in variable.path
+        if "seed_generator" not in variable.path
     }
 
 
@@ -27,28 +27,29 @@ def assign_weights(
     num_layers: int,
     rows: Sequence[int] | None = None,
 ) -> list[str]:
-    """Puts weights into an encoder.
+    """Assigns weights to an encoder.
 
-    A shorter encoder takes the first positions; one with fewer blocks takes blocks evenly spread, the last one always.
+    An encoder with a smaller max_length takes the first positions; one with fewer blocks takes evenly spaced blocks,
+    always with the last one.
 
     Args:
         encoder: A built encoder.
-        weights: Arrays by path below the encoder they are from.
-        num_layers: Blocks of that encoder.
-        rows: For each of our tokens the row of its vector in the table of tokens; None: the same.
+        weights: Arrays of the checkpoint, by path below its encoder.
+        num_layers: Blocks of the checkpoint.
+        rows: For each token of the encoder, its row in the checkpoint's token table; None: the same rows.
 
     Returns:
-        Paths of the encoder's weights that stay as they were, for there are none to take.
+        Paths of the encoder's weights that the checkpoint lacks; they are unchanged.
 
     Raises:
-        InputError: A weight has another shape.
+        InputError: A weight has a different shape.
     """
-    kept = source_blocks(encoder.config.num_layers, num_layers)
-    untouched = []
+    blocks = source_blocks(encoder.config.num_layers, num_layers)
+    missing = []
     for path, variable in encoder_variables(encoder).items():
-        value = weights.get(_source(path, kept))
+        value = weights.get(_source_path(path, blocks))
         if value is None:
-            untouched.append(path)
+            missing.append(path)
             continue
         if path == _TOKENS and rows is not None:
             value = value[np.asarray(rows)]
@@ -57,9 +58,9 @@ def assign_weights(
         if tuple(value.shape) != tuple(variable.shape):
             raise InputError(f"{path} must have shape {list(variable.shape)}, got {list(value.shape)}")
         variable.assign(value)
-    return untouched
+    return missing
 
 
-def _source(path: str, kept: Sequence[int]) -> str:
+def _source_path(path: str, blocks: Sequence[int]) -> str:
     first, _, rest = path.partition("/")
-    return f"block_{kept[int(first.removeprefix('block_'))]}/{rest}" if first.startswith("block_") else path
+    return f"block_{blocks[int(first.removeprefix('block_'))]}/{rest}" if first.startswith("block_") else path

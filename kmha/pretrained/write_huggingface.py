@@ -1,4 +1,4 @@
-"""An encoder of ours as a folder that Hugging Face's BertModel loads: config.json, model.safetensors, vocab.txt."""
+"""Writes an encoder in Hugging Face's layout for BertModel: config.json, model.safetensors, vocab.txt."""
 
 import json
 from pathlib import Path
@@ -17,14 +17,14 @@ from kmha.text.vocabulary import END, MASK, PADDING, START, UNKNOWN, Tokenizatio
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
 _SEGMENTS = "embedding/segments/embeddings"
-# BERT has segments always; an encoder without any is one whose segments add nothing.
+# BERT always has segments; for an encoder without segments their embeddings are zero.
 _SEGMENTS_OF_BERT = 2
 
 
 def check_bert(config: EncoderConfig, tokenization: Tokenization) -> None:
-    """Whether BERT can be such an encoder; raises InputError naming what it cannot have."""
+    """Raises InputError if the encoder has a property that BERT lacks."""
     own_size = config.head_dim is not None and config.head_dim * config.num_heads != config.hidden_dim
-    for name, fine, expected, given in (
+    for name, is_valid, expected, actual in (
         ("tokenization", tokenization == "wordpiece", "wordpiece", tokenization),
         ("norm", config.norm == "post", "post", config.norm),
         ("positions", config.positions == "learned", "learned", config.positions),
@@ -33,8 +33,8 @@ def check_bert(config: EncoderConfig, tokenization: Tokenization) -> None:
         ("attention_window", config.attention_window is None, "none", config.attention_window),
         ("layer_sizes", not config.layer_sizes, "none, all blocks alike", "those of a pruned encoder"),
     ):
-        if not fine:
-            raise InputError(f"BERT cannot hold this encoder: {name} must be {expected}, got {given}")
+        if not is_valid:
+            raise InputError(f"BERT cannot represent this encoder: {name} must be {expected}, got {actual}")
 
 
 def write_huggingface(
@@ -44,17 +44,17 @@ def write_huggingface(
     tokenization: Tokenization = "wordpiece",
     lower_case: bool = True,
 ) -> None:
-    """Writes an encoder as a published BERT.
+    """Writes an encoder as a BERT checkpoint.
 
     Args:
-        folder: Made where it does not exist.
+        folder: Created if it does not exist.
         encoder: A built encoder.
-        vocabulary: Its tokens; rows of the table that have none are left out.
-        tokenization: How its texts are cut.
-        lower_case: Whether they are lower-cased and stripped of accents.
+        vocabulary: Its tokens; rows of the table without a token are not written.
+        tokenization: Its tokenization.
+        lower_case: Whether texts are lower-cased and stripped of accents.
 
     Raises:
-        InputError: BERT cannot be such an encoder.
+        InputError: The encoder has a property that BERT lacks.
     """
     config = encoder.config
     check_bert(config, tokenization)

@@ -1,1 +1,1 @@
-"""Strings to features, inside the TensorFlow graph: the same object trains, predicts and is exported."""
+"""Text processing in the TensorFlow graph: the same preprocessor runs in training, prediction and exported models."""

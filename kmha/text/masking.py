@@ -1,4 +1,4 @@
-"""Which tokens of a text a model must find, and what it sees in their place: BERT's masking, in the graph."""
+"""BERT's random masking of tokens for masked language modeling, in the graph."""
 
 import math
 from typing import NamedTuple
@@ -10,25 +10,25 @@ from kmha.errors import InputError
 from kmha.features import MASK_POSITIONS, PADDING_MASK, TOKEN_IDS
 from kmha.text.vocabulary import CONTINUATION, MASK, SPECIAL_TOKENS, Tokenization, Vocabulary
 
-# A target where there is no masked token.
+# Target of an empty slot.
 NO_TOKEN = -1
-# Of the chosen tokens these shares become [MASK] and a random token; the rest stays.
+# Shares of the masked tokens that become [MASK] and a random token; the rest is unchanged.
 MASKED, REPLACED = 0.8, 0.1
-# With whole words a row may go over its share by a part of one word: slots for so many tokens more.
+# Whole-word masking may exceed the share by a part of one word: this many more slots.
 WORD_MARGIN = 8
-# Streams of random numbers that must not repeat one another.
+# Streams of independent random numbers.
 _ORDER, _LAST, _KIND, _TOKEN = 1, 2, 3, 4
 _NEVER = np.int32(2**31 - 1)
 # Kinds of tokens.
 _SPECIAL, _FIRST, _CONTINUING = 0, 1, 2
 
 
-class Masked(NamedTuple):
-    """Rows with some tokens hidden.
+class MaskedRows(NamedTuple):
+    """Rows with masked tokens.
 
     Attributes:
         features: token_ids and padding_mask int32 [B, T]; mask_positions int32 [B, M], ascending, then 0.
-        targets: int32 [B, M], the true ids at these positions; -1 where there are no more.
+        targets: int32 [B, M], the original ids at these positions; -1 in empty slots.
     """
 
     features: dict[str, tf.Tensor]
@@ -36,20 +36,20 @@ class Masked(NamedTuple):
 
 
 class Masker(tf.Module):
-    """Hides a share of each row's tokens; of those 80 % become [MASK], 10 % a random token, 10 % stay.
+    """Masks a share of each row's tokens: 80 % of them become [MASK], 10 % a random token, 10 % are unchanged.
 
-    Special tokens ([UNK] among them) and padding are neither hidden nor put in a token's place. A row of n tokens
-    that can be hidden gives up `share` of them, rounded up or down at random so that the mean is exact, and at least
-    one. What is chosen depends on the row's seed and tokens alone: not on its padding nor on the other rows.
+    Special tokens ([UNK] included) and padding are neither masked nor used as random tokens. A row with n maskable
+    tokens has `share` · n masked ones, rounded up or down at random so that the mean is exact, and at least one. The
+    selection depends on the row's seed and tokens only, not on padding or other rows.
 
     Args:
         vocabulary: Tokens and their ids.
-        tokenization: How texts were cut: in "wordpiece" a token that begins with ## goes on with the word before it.
-        share: Of the tokens to hide, in (0, 1).
-        whole_word: Whether all tokens of a word are hidden together.
+        tokenization: In "wordpiece" a token that starts with ## continues the word before it.
+        share: Share of the tokens to mask, in (0, 1).
+        whole_word: Whether all tokens of a word are masked together.
 
     Raises:
-        InputError: The share is out of range, or the vocabulary has special tokens only.
+        InputError: The share is out of range, or the vocabulary has only special tokens.
     Source: Devlin et al. 2019, §3.1, arXiv:1810.04805.
     """
 
@@ -82,50 +82,50 @@ class Masker(tf.Module):
             raise InputError("vocabulary: expected a token that is not special, got none")
 
     def slots(self, length: int) -> int:
-        """M: as many tokens as a row of T tokens can give up; more than are there are never needed."""
+        """M: the maximum number of masked tokens of a row of T tokens."""
         margin = WORD_MARGIN if self.whole_word else 0
         return min(length, max(1, math.ceil(self.share * length)) + margin)
 
-    def __call__(self, token_ids, padding_mask, seeds, slots: int | tf.Tensor) -> Masked:
-        """Hides tokens.
+    def __call__(self, token_ids, padding_mask, seeds, slots: int | tf.Tensor) -> MaskedRows:
+        """Masks tokens.
 
         Args:
             token_ids: int32 [B, T].
             padding_mask: int32 [B, T]; 1 = a real token.
-            seeds: int32 [B]; the same seed hides the same tokens of a row.
-            slots: M, as `slots` tells it; with fewer, whole words that do not fit are left.
+            seeds: int32 [B]; the same seed masks the same tokens of a row.
+            slots: M, from the method `slots`; with fewer slots, whole words that do not fit are not masked.
         """
         token_ids, padding_mask, seeds = (
             tf.convert_to_tensor(each, tf.int32) for each in (token_ids, padding_mask, seeds)
         )
-        positions, count = self._chosen(token_ids, padding_mask, seeds, slots)
-        there = tf.range(slots)[None] < count[:, None]
+        positions, count = self._select(token_ids, padding_mask, seeds, slots)
+        is_used = tf.range(slots)[None] < count[:, None]
         true_ids = tf.gather(token_ids, positions, batch_dims=1)
-        seen = self._seen(true_ids, positions, seeds)
+        replaced = self._replacements(true_ids, positions, seeds)
         length = tf.shape(token_ids)[1]
-        # Empty slots write past the end, into a column that is cut off.
-        places = tf.where(there, positions, length)
+        # Empty slots write to an extra column that is removed.
+        places = tf.where(is_used, positions, length)
         rows = tf.broadcast_to(tf.range(tf.shape(places)[0])[:, None], tf.shape(places))
         wider = tf.pad(token_ids, [[0, 0], [0, 1]])
-        hidden = tf.tensor_scatter_nd_update(wider, tf.stack([rows, places], axis=-1), seen)[:, :length]
+        masked = tf.tensor_scatter_nd_update(wider, tf.stack([rows, places], axis=-1), replaced)[:, :length]
         features = {
-            TOKEN_IDS: hidden,
+            TOKEN_IDS: masked,
             PADDING_MASK: padding_mask,
-            MASK_POSITIONS: tf.where(there, positions, 0),
+            MASK_POSITIONS: tf.where(is_used, positions, 0),
         }
-        return Masked(features, tf.where(there, true_ids, NO_TOKEN))
+        return MaskedRows(features, tf.where(is_used, true_ids, NO_TOKEN))
 
-    def _chosen(self, token_ids, padding_mask, seeds, slots):
-        """Positions to hide, int32 [B, M], the chosen ones first and ascending, and how many, int32 [B]."""
+    def _select(self, token_ids, padding_mask, seeds, slots):
+        """Positions to mask, int32 [B, M], ascending and then padded, and their number, int32 [B]."""
         kinds = tf.gather(tf.constant(self._kinds), token_ids)
         maskable = tf.logical_and(padding_mask > 0, kinds != _SPECIAL)
         starts = maskable
         if self.whole_word:
             before = tf.pad(maskable[:, :-1], [[0, 0], [1, 0]])
-            # A piece with no word before it, as where a long text was cut, is a word by itself.
+            # A continuation without a word before it, at the start of a piece of a long text, is a word.
             starts = tf.logical_and(maskable, tf.logical_or(kinds == _FIRST, tf.logical_not(before)))
         words = tf.cumsum(tf.cast(starts, tf.int32), axis=1)
-        # Words in random order: their tokens share a number, and a stable sort keeps them side by side.
+        # Sorts words in random order: their tokens have the same key, and a stable sort keeps them together.
         keys = tf.where(maskable, tf.minimum(_noise(seeds, words, _ORDER), _NEVER - 1), _NEVER)
         order = tf.argsort(keys, axis=1, stable=True)
         keys = tf.gather(keys, order, batch_dims=1)
@@ -134,7 +134,7 @@ class Masker(tf.Module):
         end = tf.searchsorted(keys, heads, side="right")
         available = tf.reduce_sum(tf.cast(maskable, tf.float32), axis=1, keepdims=True)
         expected = tf.maximum(self.share * available, 1.0)
-        # The word on the border is in with the probability that makes the mean exact.
+        # The last word is selected with the probability that makes the mean exact.
         border = tf.cast(first, tf.float32) + _fraction(seeds, _LAST)[:, None] * tf.cast(
             end - first, tf.float32
         )
@@ -144,29 +144,28 @@ class Masker(tf.Module):
         ascending = tf.sort(tf.where(chosen, order, length), axis=1)
         return tf.minimum(ascending, length - 1), tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
 
-    def _seen(self, true_ids, positions, seeds):
-        """What stands at the chosen positions, int32 [B, M]."""
+    def _replacements(self, true_ids, positions, seeds):
+        """The ids at the masked positions, int32 [B, M]."""
         kind = tf.cast(tf.bitwise.right_shift(_noise(seeds, positions, _KIND), 7), tf.float32) / 2.0**24
         index = _noise(seeds, positions, _TOKEN) % len(self._ordinary)
         other = tf.gather(tf.constant(self._ordinary), index)
-        kept = tf.where(kind < MASKED + REPLACED, other, true_ids)
-        return tf.where(kind < MASKED, self.mask_id, kept)
+        unmasked = tf.where(kind < MASKED + REPLACED, other, true_ids)
+        return tf.where(kind < MASKED, self.mask_id, unmasked)
 
 
 def _noise(seeds, places, stream: int):
     """A random number for each place of each row, int32 [B, T] in [0, 2**31).
 
-    Not TensorFlow's stateless generator: that draws for a whole batch, and a row's numbers would hang on its padding
-    and on the rows beside it.
+    TensorFlow's stateless generator draws for a whole batch: a row's numbers would depend on padding and other rows.
 
     Args:
         seeds: int32 [B].
         places: int32 [B, T].
-        stream: Which of several independent numbers.
+        stream: Number of the stream.
     """
-    rows = _spread(tf.bitcast(seeds, tf.uint32) + _uint32(stream * 0x9E3779B9))
-    mixed = _spread(tf.bitcast(places, tf.uint32) * _uint32(0x9E3779B1) + rows[:, None])
-    mixed = _spread(tf.bitwise.bitwise_xor(mixed, rows[:, None]))
+    rows = _mix_bits(tf.bitcast(seeds, tf.uint32) + _uint32(stream * 0x9E3779B9))
+    mixed = _mix_bits(tf.bitcast(places, tf.uint32) * _uint32(0x9E3779B1) + rows[:, None])
+    mixed = _mix_bits(tf.bitwise.bitwise_xor(mixed, rows[:, None]))
     return tf.bitcast(tf.bitwise.right_shift(mixed, _uint32(1)), tf.int32)
 
 
@@ -176,10 +175,10 @@ def _fraction(seeds, stream: int):
     return tf.cast(tf.bitwise.right_shift(drawn, 7), tf.float32) / 2.0**24
 
 
-def _spread(values):
-    """Mixes 32 bits one to one, uint32 of any shape.
+def _mix_bits(values):
+    """A bijective mix of 32 bits, uint32 of any shape.
 
-    Source: the finaliser of MurmurHash3, Appleby 2011, in the public domain.
+    Source: the finalizer of MurmurHash3, Appleby 2011, in the public domain.
     """
     for multiplier, shift in ((0x85EBCA6B, 16), (0xC2B2AE35, 13)):
         values = tf.bitwise.bitwise_xor(values, tf.bitwise.right_shift(values, _uint32(shift)))

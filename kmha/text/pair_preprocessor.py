@@ -1,4 +1,4 @@
-"""Pairs of strings to features, each text cut in one way or in several."""
+"""Pairs of strings to features, each text tokenized in one or several ways (granularities)."""
 
 from collections.abc import Mapping
 
@@ -10,20 +10,20 @@ from kmha.text.preprocessor import Preprocessor
 
 
 class PairPreprocessor(tf.Module):
-    """Turns two texts into token ids each, in every granularity.
+    """Turns two texts into token ids, for each granularity.
 
     Args:
-        parts: A preprocessor by granularity, such as {"char": …, "wordpiece": …}; the order is that of the model.
+        parts: A preprocessor by granularity, such as {"char": …, "wordpiece": …}, in the order of the model.
 
     Raises:
-        InputError: There is no part.
+        InputError: `parts` is empty.
     """
 
     def __init__(self, parts: Mapping[str, Preprocessor]):
         super().__init__(name="pair_preprocessor")
         if not parts:
             raise InputError("granularities must be one or more, got none")
-        # Lists, because a tf.Module would wrap a dictionary and sort it.
+        # Lists: tf.Module would wrap and sort a dictionary.
         self.granularities = tuple(parts)
         self.parts = list(parts.values())
         self.num_texts = 2
@@ -35,22 +35,22 @@ class PairPreprocessor(tf.Module):
         ]
 
     def encode(self, texts_a, texts_b, valid_utf8: bool = False) -> tuple:
-        """Token ids with special tokens, in the order of `inputs`: ragged int32 [B, None] of texts, string [B] each."""
+        """Token ids with special tokens of texts, string [B]: ragged int32 [B, None] for each of `inputs`."""
         return tuple(
             given.part.add_special_tokens(given.part.tokenize((texts_a, texts_b)[given.text], valid_utf8))
             for given in self.inputs
         )
 
     def pad(self, sequences, lengths=None) -> dict:
-        """Features of what `cut` gives.
+        """Features of an `encode` result.
 
         Args:
             sequences: Ragged int32 [B, None] for each of `inputs`.
-            lengths: T of each; None pads each to the longest of the batch.
+            lengths: T of each input; None: the longest sequence of the batch.
 
         Returns:
-            token_ids_a, padding_mask_a, token_ids_b, padding_mask_b, int32 [B, T]; with several granularities such
-            a set for each, its name before each name.
+            token_ids_a, padding_mask_a, token_ids_b, padding_mask_b, int32 [B, T]; with several granularities one such
+            set for each, with its name as prefix.
         """
         features = {}
         for index, given in enumerate(self.inputs):
@@ -63,5 +63,5 @@ class PairPreprocessor(tf.Module):
         return self.pad(self.encode(texts_a, texts_b), lengths)
 
     def get_config(self) -> dict:
-        """By granularity, the constructor's arguments of its part but the vocabulary, as JSON values."""
+        """By granularity, the constructor's arguments of its part without the vocabulary, as JSON values."""
         return {name: part.get_config() for name, part in zip(self.granularities, self.parts, strict=True)}

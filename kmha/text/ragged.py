@@ -1,22 +1,23 @@
-"""`tf.RaggedTensor` with its constructors, which its type stubs lack, and the rows of its values."""
+"""`tf.RaggedTensor` with a type that has its constructors, and the row of each value."""
 
 from typing import Any
 
 import tensorflow as tf
 
+# The type stubs of tf.RaggedTensor lack its constructors.
 Ragged: Any = tf.RaggedTensor
 
 
 def rows_of_values(row_splits):
-    """The row of each value, int64 [N], in memory of the values' size.
+    """The row index of each value, int64 [N], in memory of O(N).
 
-    Differs: `value_rowids` and `tf.repeat` lay out every row as long as the longest, which with one text of 100 kB
-    among a thousand words is a gigabyte.
+    Differs: `value_rowids` and `tf.repeat` pad every row to the longest, which takes a gigabyte for one text of 100 kB
+        among a thousand words.
 
     Args:
-        row_splits: int64 [R + 1], where each row begins and where the last one ends, which is N.
+        row_splits: int64 [R + 1], the start of each row and the end of the last one, N.
     """
     count = row_splits[-1]
-    # How many rows end before a value.
+    # The number of rows that end before each value.
     ends = tf.math.unsorted_segment_sum(tf.ones_like(row_splits[1:]), row_splits[1:], count + 1)
     return tf.cumsum(ends[:count])

@@ -1,4 +1,4 @@
-"""Sentences to features: raw texts are split into words, long sentences into windows, in the graph."""
+"""Sentences to features in the graph: raw texts are split into words, long sentences into windows."""
 
 from typing import Any, NamedTuple
 
@@ -27,11 +27,11 @@ SPLITS = ("words", "characters")
 
 
 class EncodedSentences(NamedTuple):
-    """Sentences as a tagger reads them.
+    """Tokenized sentences.
 
     Attributes:
-        windows: Parts of them.
-        spellings: Character ids of all words, int32 [N, 20], padded with 0; None where none are read.
+        windows: Windows of the sentences.
+        spellings: Character ids of all words, int32 [N, 20], padded with 0; None without character features.
     """
 
     windows: Windows
@@ -42,12 +42,12 @@ class SentencePreprocessor(tf.Module):
     """Turns sentences into features of windows of at most `max_length` tokens.
 
     Args:
-        part: Cuts words into tokens.
+        part: Tokenizes words.
         split: How raw texts are split: "words", or "characters" where each visible character is a word.
-        characters: Whether to spell the words for a character encoder.
+        characters: Whether to add character ids of the words, for a character encoder.
 
     Raises:
-        InputError: The split is not known, or max_length is below 8.
+        InputError: The split is unknown, or max_length is below 8.
     """
 
     def __init__(self, part: Preprocessor, split: Split = "words", characters: bool = False):
@@ -68,7 +68,7 @@ class SentencePreprocessor(tf.Module):
 
     @property
     def inputs(self) -> list[TextInputs]:
-        """What a model reads of tokens; it also reads where words start."""
+        """The model's inputs of tokens; `feature_names` has all inputs."""
         return self.part.inputs
 
     @property
@@ -78,48 +78,48 @@ class SentencePreprocessor(tf.Module):
         return (*names, CHARACTER_IDS) if self.characters else names
 
     def words(self, texts) -> Words:
-        """The words of raw texts, string [B]; invalid UTF-8 is read as replacement characters."""
+        """The words of raw texts, string [B]; invalid UTF-8 is replaced."""
         return split_words(
             tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace"), self.split
         )
 
     def encode(self, words, length: int | None = None) -> EncodedSentences:
-        """Windows of sentences.
+        """Tokenizes sentences and splits them into windows.
 
         Args:
             words: Ragged string [B, None]; invalid UTF-8 is replaced.
-            length: Most tokens of a window, at least 8; None takes max_length.
+            length: Maximum tokens of a window, at least 8; None: max_length.
         """
         flat = tf.strings.unicode_transcode(words.flat_values, "UTF-8", "UTF-8", errors="replace")
         pieces = self.part.tokenize(flat, valid_utf8=True)
-        most = min(length or self.max_length, self.max_length) - 2
-        pieces = pieces[:, : max_word_tokens(most)]
-        # Every word has a token, so that it can have a tag.
-        nothing = tf.fill([pieces.nrows(), 1], self.unknown_id)
-        nothing = Ragged.from_tensor(nothing, lengths=tf.cast(pieces.row_lengths() == 0, tf.int64))
-        pieces = tf.concat([pieces, nothing], axis=1)
+        max_tokens = min(length or self.max_length, self.max_length) - 2
+        pieces = pieces[:, : max_word_tokens(max_tokens)]
+        # A word without tokens gets [UNK], so that it can have a tag.
+        unknown = tf.fill([pieces.nrows(), 1], self.unknown_id)
+        unknown = Ragged.from_tensor(unknown, lengths=tf.cast(pieces.row_lengths() == 0, tf.int64))
+        pieces = tf.concat([pieces, unknown], axis=1)
         start, end = self.part.start_id, self.part.end_id
-        windows = split_windows(pieces, words.row_splits, most, start, end)
+        windows = split_windows(pieces, words.row_splits, max_tokens, start, end)
         return EncodedSentences(windows, spell_words(flat) if self.characters else None)
 
-    def select_windows(self, cut: EncodedSentences, windows) -> EncodedSentences:
-        """Some of the windows, by their numbers, integers [V]."""
-        return cut._replace(windows=Windows(*(tf.gather(part, windows) for part in cut.windows)))
+    def select_windows(self, encoded: EncodedSentences, indices) -> EncodedSentences:
+        """Some of the windows, by index, integers [V]."""
+        return encoded._replace(windows=Windows(*(tf.gather(part, indices) for part in encoded.windows)))
 
-    def pad(self, cut: EncodedSentences, lengths: tuple[int | None, int | None] = (None, None)) -> dict:
+    def pad(self, encoded: EncodedSentences, lengths: tuple[int | None, int | None] = (None, None)) -> dict:
         """Features of windows.
 
         Args:
-            cut: What `cut` gives.
-            lengths: T and W; None pads to the longest of the batch.
+            encoded: Result of `encode`.
+            lengths: T and W; None: the longest of the batch.
 
         Returns:
             token_ids, segment_ids, padding_mask int32 [V, T]; word_starts (0 = no word), word_mask (1 = to be tagged)
-            int32 [V, W]; and where characters are read character_ids int32 [V, W, 20].
+            int32 [V, W]; with character features also character_ids int32 [V, W, 20].
         """
-        windows = cut.windows
+        windows = encoded.windows
         features = self.part.pad_sequences(windows.sequences, TOKEN_IDS, PADDING_MASK, lengths[0])
-        # One word at the least: an axis of no words is more than some runtimes take.
+        # At least one word: some runtimes do not support an empty axis.
         width = tf.maximum(windows.starts.bounding_shape()[1], 1) if lengths[1] is None else lengths[1]
         starts = windows.starts.to_tensor(0, shape=(None, None))
         starts = tf.pad(starts, tf.stack([[0, 0], [0, tf.cast(width, tf.int32) - tf.shape(starts)[1]]]))
@@ -129,32 +129,32 @@ class SentencePreprocessor(tf.Module):
             WORD_STARTS: starts,
             WORD_MASK: mask,
         }
-        if cut.spellings is not None:
-            spelt = windows.words.with_flat_values(tf.gather(cut.spellings, windows.words.flat_values))
-            spelt = spelt.to_tensor(0, shape=(None, None, SPELLING_LENGTH))
-            missing = tf.shape(starts)[1] - tf.shape(spelt)[1]
-            features[CHARACTER_IDS] = tf.pad(spelt, tf.stack([[0, 0], [0, missing], [0, 0]]))
+        if encoded.spellings is not None:
+            spelled = windows.words.with_flat_values(tf.gather(encoded.spellings, windows.words.flat_values))
+            spelled = spelled.to_tensor(0, shape=(None, None, SPELLING_LENGTH))
+            missing = tf.shape(starts)[1] - tf.shape(spelled)[1]
+            features[CHARACTER_IDS] = tf.pad(spelled, tf.stack([[0, 0], [0, missing], [0, 0]]))
         return features
 
     def get_config(self) -> dict:
-        """The constructor's arguments, those of the part but the vocabulary among them, as JSON values."""
+        """The constructor's arguments, with those of the part except the vocabulary, as JSON values."""
         return {**self.part.get_config(), "split": self.split, "characters": self.characters}
 
 
 def spell_words(words):
-    """Character ids of words: from 1 by code point, 0 = none.
+    """Character ids of words, from 1 by code point; 0 = no character.
 
     Args:
         words: string [N], valid UTF-8.
 
     Returns:
-        int32 [N, 20]; of a longer word the first ten characters and the last ten.
+        int32 [N, 20]; for a longer word the first ten and the last ten characters.
     """
     characters = tf.strings.unicode_decode(words, "UTF-8")
     half = SPELLING_LENGTH // 2
     lengths = characters.row_lengths()
-    place, behind = tf.ragged.range(lengths).flat_values, tf.ragged.range(lengths, 0, -1).flat_values
-    kept = tf.boolean_mask(characters.flat_values, (place < half) | (behind <= half))
+    from_start, from_end = tf.ragged.range(lengths).flat_values, tf.ragged.range(lengths, 0, -1).flat_values
+    kept = tf.boolean_mask(characters.flat_values, (from_start < half) | (from_end <= half))
     ids = Ragged.from_row_lengths(
         1 + kept % (NUM_CHARACTERS - 1), tf.minimum(lengths, 2 * half), validate=False
     )

@@ -1,4 +1,4 @@
-"""Long sentences in windows: each word is tagged in the window in which it has the most words around it."""
+"""Splits long sentences into windows; each word is tagged in the window in which it is closest to the middle."""
 
 from typing import Any, NamedTuple
 
@@ -8,14 +8,14 @@ from kmha.text.ragged import rows_of_values
 
 
 class Windows(NamedTuple):
-    """Sentences cut into windows, [V] of them, in the order of the sentences.
+    """V windows of sentences, in the order of the sentences.
 
     Attributes:
         sequences: Token ids with special tokens, ragged int32 [V, None].
-        words: Number of each word among all words of all sentences, ragged int64 [V, None]; those to tag come first.
-        starts: Place of each word's first token in the sequence, ragged int32 [V, None].
-        counts: How many words of each window to tag, int64 [V]. Every word is tagged in exactly one window.
-        sentences: Which sentence each window is part of, int64 [V]; each sentence has one or more.
+        words: Index of each word among all words of all sentences, ragged int64 [V, None]; those to tag come first.
+        starts: Position of each word's first token in the sequence, ragged int32 [V, None].
+        counts: Number of words to tag in each window, int64 [V]. Every word is tagged in exactly one window.
+        sentences: Index of the sentence of each window, int64 [V]; each sentence has one or more.
     """
 
     sequences: Any
@@ -26,36 +26,36 @@ class Windows(NamedTuple):
 
 
 def max_word_tokens(tokens: int) -> int:
-    """Tokens that a word may have so that windows of `tokens` tokens, half a window apart, hold each word whole."""
+    """Maximum tokens of a word, so that each word fits in a window of `tokens` tokens at a stride of half of that."""
     return tokens // 2
 
 
 def split_windows(pieces, word_splits, tokens: int, start_id: int, end_id: int) -> Windows:
-    """Cuts sentences into windows, half a window apart.
+    """Splits sentences into windows with a stride of half a window.
 
     Args:
-        pieces: Token ids of each word of all sentences, ragged int32 [N, None], from 1 to `longest_word` a word.
-        word_splits: int64 [B + 1], where each sentence's words begin among them and where the last one's end.
-        tokens: Most tokens of a window, special tokens not counted; at least 2.
-        start_id: Stands before each window.
-        end_id: Stands after each window.
+        pieces: Token ids of each word of all sentences, ragged int32 [N, None], 1 to `max_word_tokens` each.
+        word_splits: int64 [B + 1], index of the first word of each sentence, and N.
+        tokens: Maximum tokens of a window without special tokens; at least 2.
+        start_id: Id of the token before each window.
+        end_id: Id of the token after each window.
     """
-    step = tokens // 2
+    stride = tokens // 2
     ends = pieces.row_splits[1:]
     begins = pieces.row_splits[:-1]
     bounds = tf.gather(pieces.row_splits, word_splits)
     sizes = bounds[1:] - bounds[:-1]
-    counts = tf.maximum(sizes - tokens + step - 1, 0) // step + 1
+    counts = tf.maximum(sizes - tokens + stride - 1, 0) // stride + 1
     sentences = rows_of_values(tf.pad(tf.cumsum(counts), [[1, 0]]))
-    first_token = tf.gather(bounds, sentences) + step * tf.ragged.range(counts).flat_values
+    first_token = tf.gather(bounds, sentences) + stride * tf.ragged.range(counts).flat_values
     last_word = tf.gather(word_splits, sentences + 1)
     first = tf.minimum(tf.searchsorted(begins, first_token, out_type=tf.int64), last_word)
     last = tf.searchsorted(ends, first_token + tokens, side="right", out_type=tf.int64)
     last = tf.maximum(tf.minimum(last, last_word), first)
-    # A word is tagged in the window whose middle is the nearest to its own.
+    # A word is tagged in the window whose middle is closest to its own.
     word_sentences = rows_of_values(word_splits)
-    middle = begins + ends - 2 * tf.gather(bounds, word_sentences) - step
-    home = tf.clip_by_value(middle // (2 * step), 0, tf.gather(counts, word_sentences) - 1)
+    middle = begins + ends - 2 * tf.gather(bounds, word_sentences) - stride
+    home = tf.clip_by_value(middle // (2 * stride), 0, tf.gather(counts, word_sentences) - 1)
     home += tf.gather(tf.cumsum(counts, exclusive=True), word_sentences)
     core = tf.math.bincount(tf.cast(home, tf.int32), minlength=tf.size(sentences), dtype=tf.int64)
     core = core[: tf.size(sentences)]
@@ -85,6 +85,6 @@ def split_windows(pieces, word_splits, tokens: int, start_id: int, end_id: int) 
 
 
 def first_windows(windows: Windows) -> Any:
-    """The number of each sentence's first window, int64 [B], of all their windows in order."""
+    """Index of the first window of each sentence, int64 [B]."""
     ones = tf.ones_like(windows.sentences[:1], tf.bool)
     return tf.where(tf.concat([ones, windows.sentences[1:] != windows.sentences[:-1]], axis=0))[:, 0]

@@ -1,15 +1,15 @@
-"""Three ways to cut strings into token ids, each in the graph: WordPiece, words, characters.
+"""Three in-graph tokenizations: WordPiece, words, characters.
 
-WordPiece gives the ids that the reference gives (BERT's, and the `tokenizers` library's) but for
-characters that tensorflow-text normalises in another way:
+WordPiece gives the same ids as BERT's reference and the `tokenizers` library, except for characters that
+tensorflow-text normalizes differently:
 
 - Lower-casing is Unicode's compatibility case folding: full-width letters and punctuation, ligatures,
-  superscripts, "…" become plain ones, "ß" becomes "ss"; the reference keeps them.
-- Control characters part words, and so do format characters (zero-width space, soft hyphen) where case
-  is kept; the reference removes them. U+FFFD and private-use characters stay; the reference removes them.
-- Special tokens that a text spells out are plain text; the `tokenizers` library takes them for themselves.
-- White space that is a token of the vocabulary is that token; the reference never sees it.
-- Characters that are newer than the library's Unicode tables are no punctuation and keep their accents.
+  superscripts and "…" become plain characters, "ß" becomes "ss"; the reference keeps them.
+- Control characters separate words, and so do format characters (zero-width space, soft hyphen) if case is kept;
+  the reference removes them. U+FFFD and private-use characters stay; the reference removes them.
+- Special tokens in a text are plain text; the `tokenizers` library parses them as special tokens.
+- White space that is a token of the vocabulary becomes that token; the reference drops white space.
+- Characters that are newer than the library's Unicode tables are not punctuation and keep their accents.
 """
 
 from collections.abc import Callable
@@ -21,46 +21,40 @@ import tensorflow_text as tf_text
 from kmha.errors import InputError
 from kmha.text.vocabulary import CONTINUATION, LONGEST_WORD_BYTES, UNKNOWN, Tokenization, Vocabulary
 
-# As a regular expression; runs of it count as one space where characters are the tokens.
+# A regular expression; in character tokenization a run of white space is one space.
 WHITE_SPACE = r"[\s\p{Z}]+"
 
 
 def normalizer(lower_case: bool) -> Callable:
-    """The function that every tokenization applies first.
+    """The normalization before every tokenization: a function from string [B] (valid UTF-8) to string [B].
 
     Args:
         lower_case: Whether to lower-case and strip accents.
-
-    Returns:
-        A function from string [B] (valid UTF-8) to string [B].
     """
     return tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=lower_case).normalize
 
 
 def tokenizer(vocabulary: Vocabulary, tokenization: Tokenization, lower_case: bool) -> Callable:
-    """The function that cuts strings.
+    """A tokenizer: a function from string [B] (valid UTF-8) to ragged int32 [B, None], without special tokens.
 
     Args:
         vocabulary: Tokens and their ids.
         tokenization: "wordpiece", "word" or "char".
         lower_case: Whether to lower-case and strip accents first.
 
-    Returns:
-        A function from string [B] (valid UTF-8) to ragged int32 [B, None], without special tokens.
-
     Raises:
-        InputError: A token is longer than the library can take.
+        InputError: A token is too long for the library.
     """
     if tokenization == "char":
         return _characters(vocabulary, lower_case)
     if tokenization == "word":
-        # Without continuation pieces WordPiece can only take whole words.
-        kept = [token if not token.startswith(CONTINUATION) else f" {token}" for token in vocabulary.tokens]
+        # Without continuation pieces WordPiece matches whole words only.
+        tokens = [token if not token.startswith(CONTINUATION) else f" {token}" for token in vocabulary.tokens]
     else:
-        kept = list(vocabulary.tokens)
+        tokens = list(vocabulary.tokens)
     try:
         return tf_text.FastBertTokenizer(
-            vocab=kept,
+            vocab=tokens,
             suffix_indicator=CONTINUATION,
             max_bytes_per_word=LONGEST_WORD_BYTES,
             token_out_type=tf.int32,
@@ -72,19 +66,19 @@ def tokenizer(vocabulary: Vocabulary, tokenization: Tokenization, lower_case: bo
 
 
 def _characters(vocabulary: Vocabulary, lower_case: bool) -> Callable:
-    """One token a character; runs of white space count as one space, none at the ends."""
+    """One token for each character; a run of white space is one space, leading and trailing ones are removed."""
     unknown = vocabulary.id_of(UNKNOWN)
     singles = {ord(token): index for token, index in vocabulary.ids.items() if len(token) == 1}
-    # The last entry stands for every code point past the largest one known.
+    # The last entry is for all code points above the largest known one.
     ids_by_code_point = np.full(max(singles, default=0) + 2, unknown, "int32")
     for code_point, index in singles.items():
         ids_by_code_point[code_point] = index
     normalize = normalizer(lower_case)
 
-    def cut(texts):
+    def tokenize(texts):
         clean = tf.strings.strip(tf.strings.regex_replace(normalize(texts), WHITE_SPACE, " "))
         code_points = tf.strings.unicode_decode(clean, "UTF-8", errors="replace")
         known = tf.minimum(code_points.flat_values, len(ids_by_code_point) - 1)
         return code_points.with_flat_values(tf.gather(tf.constant(ids_by_code_point), known))
 
-    return cut
+    return tokenize

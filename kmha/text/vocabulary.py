@@ -1,4 +1,4 @@
-"""The list of tokens: learn it from texts, read it, write it, look up ids."""
+"""The vocabulary: an ordered list of tokens, read from and written to vocab.txt."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,27 +6,27 @@ from typing import Literal
 
 from kmha.errors import InputError
 
+# Every vocabulary has these tokens; a trained one starts with them, in this order.
 PADDING, UNKNOWN, START, END, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PADDING, UNKNOWN, START, END, MASK)
-
 
 Tokenization = Literal["wordpiece", "char", "word"]
 TOKENIZATIONS = ("wordpiece", "char", "word")
 CONTINUATION = "##"
-# A word longer than this is one unknown token, as in BERT; no token needs to be longer either.
+# A longer word is one unknown token, as in BERT; no token is longer either.
 LONGEST_WORD_BYTES = 200
 CHUNK_ROWS = 1024
 
 
 class Vocabulary:
-    """An ordered list of distinct tokens, a token's id being its place.
+    """An ordered list of distinct tokens; a token's id is its index.
 
     Args:
-        tokens: All tokens, the five special ones among them, at any place.
-        origin: Where the tokens come from, for error messages.
+        tokens: All tokens, with the five special tokens at any place.
+        origin: Source of the tokens, for error messages.
 
     Raises:
-        InputError: A token stands twice (both lines are named) or holds a line end, or a special token is missing.
+        InputError: A token occurs twice or contains a line end, or a special token is missing.
     """
 
     def __init__(self, tokens: Sequence[str], origin: str = "vocabulary"):
@@ -39,22 +39,18 @@ class Vocabulary:
                     f"{origin}:{index + 1}: tokens must be distinct, got {token!r} again (first in line {first + 1})"
                 )
             if "\n" in token or token.endswith("\r"):
-                raise InputError(f"{origin}:{index + 1}: tokens must not hold a line end, got {token!r}")
+                raise InputError(f"{origin}:{index + 1}: tokens must not contain a line end, got {token!r}")
         missing = [token for token in SPECIAL_TOKENS if token not in self.ids]
         if missing:
             raise InputError(
-                f"{origin}: needs the special tokens {' '.join(SPECIAL_TOKENS)}, missing {missing[0]}"
+                f"{origin}: expected the special tokens {' '.join(SPECIAL_TOKENS)}, missing {missing[0]}"
             )
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def id_of(self, token: str) -> int:
-        """The token's id.
-
-        Raises:
-            KeyError: It is not in the vocabulary.
-        """
+        """The token's id; raises KeyError for an unknown token."""
         return self.ids[token]
 
     @classmethod
@@ -62,7 +58,7 @@ class Vocabulary:
         """Reads a vocab.txt: UTF-8, one token a line, in the order of ids.
 
         Raises:
-            InputError: The file is missing, is not UTF-8, has duplicates or lacks a special token.
+            InputError: The file is missing or not UTF-8, has duplicates or lacks a special token.
         """
         path = Path(path)
         try:
@@ -81,5 +77,5 @@ class Vocabulary:
         return cls([line.rstrip("\r") for line in lines], origin=str(path))
 
     def write(self, path: Path) -> None:
-        """Writes the file that `read` reads."""
+        """Writes a file for `read`."""
         Path(path).write_bytes("".join(f"{token}\n" for token in self.tokens).encode("utf-8"))

@@ -1,4 +1,4 @@
-"""A vocabulary without what texts lack: of a small model the embedding is most of its weights."""
+"""Removes unused tokens from a vocabulary; the embedding table holds most weights of a small model."""
 
 import itertools
 from collections.abc import Iterable
@@ -11,16 +11,16 @@ from kmha.text.tokenizers import normalizer, tokenizer
 from kmha.text.vocabulary import CHUNK_ROWS, CONTINUATION, SPECIAL_TOKENS, Tokenization, Vocabulary
 
 
-class Pruned(NamedTuple):
-    """What is left of a vocabulary.
+class PrunedVocabulary(NamedTuple):
+    """A pruned vocabulary.
 
     Attributes:
-        vocabulary: Its tokens, in the order that they had.
-        kept: The old id of each new one, int64 [V], ascending: `table[kept]` are the rows of an embedding table.
+        vocabulary: The remaining tokens in their previous order.
+        kept_ids: Previous id of each token, int64 [V], ascending: `table[kept_ids]` are the rows of an embedding table.
     """
 
     vocabulary: Vocabulary
-    kept: np.ndarray
+    kept_ids: np.ndarray
 
 
 def prune_vocabulary(
@@ -28,32 +28,31 @@ def prune_vocabulary(
     texts: Iterable[str],
     tokenization: Tokenization = "wordpiece",
     lower_case: bool = True,
-) -> Pruned:
-    """Leaves out the tokens that texts do not need.
+) -> PrunedVocabulary:
+    """Removes the tokens that the texts do not use; the texts are tokenized exactly as before.
 
-    Kept are the special tokens, every token that a text is cut into, and of each character in the texts the token that
-    it is by itself and the one that continues a word, so that new words can still be spelt. The texts are cut exactly
-    as before.
+    Keeps the special tokens, every token of the texts, and for each character of the texts its own token and its
+    continuation token, so that new words can be spelled.
 
     Args:
-        vocabulary: The whole one.
-        texts: Strings; they are read once.
+        vocabulary: The full vocabulary.
+        texts: Strings; read once.
         tokenization: "wordpiece", "char" or "word".
         lower_case: Whether texts are lower-cased and stripped of accents first.
 
     Raises:
-        InputError: A token is longer than the tokenizer can take.
+        InputError: A token is too long for the tokenizer.
     """
-    cut, normalize = tokenizer(vocabulary, tokenization, lower_case), normalizer(lower_case)
-    needed = np.zeros(len(vocabulary), bool)
-    needed[[vocabulary.id_of(token) for token in SPECIAL_TOKENS]] = True
+    tokenize, normalize = tokenizer(vocabulary, tokenization, lower_case), normalizer(lower_case)
+    is_used = np.zeros(len(vocabulary), bool)
+    is_used[[vocabulary.id_of(token) for token in SPECIAL_TOKENS]] = True
     characters: set[str] = set()
     remaining = iter(texts)
     while chunk := [text.encode("utf-8", "replace") for text in itertools.islice(remaining, CHUNK_ROWS)]:
         strings = tf.constant(chunk)
-        needed[cut(strings).flat_values.numpy()] = True
+        is_used[tokenize(strings).flat_values.numpy()] = True
         characters.update(*(text.decode("utf-8") for text in normalize(strings).numpy()))
-    alone = (form for character in characters for form in (character, CONTINUATION + character))
-    needed[[vocabulary.ids[token] for token in alone if token in vocabulary.ids]] = True
-    kept = np.flatnonzero(needed)
-    return Pruned(Vocabulary([vocabulary.tokens[index] for index in kept]), kept)
+    single = (form for character in characters for form in (character, CONTINUATION + character))
+    is_used[[vocabulary.ids[token] for token in single if token in vocabulary.ids]] = True
+    kept_ids = np.flatnonzero(is_used)
+    return PrunedVocabulary(Vocabulary([vocabulary.tokens[index] for index in kept_ids]), kept_ids)

@@ -1,4 +1,4 @@
-"""Builds a vocabulary from training texts."""
+"""Trains a vocabulary on texts."""
 
 import itertools
 import sys
@@ -25,21 +25,21 @@ def train_vocabulary(
     min_frequency: int = 2,
     lower_case: bool = True,
 ) -> Vocabulary:
-    """Learns a vocabulary by the rules that the tokenizer of the same name applies in the graph.
+    """Trains a vocabulary with the rules of the in-graph tokenizer of the same name.
 
     Args:
         texts: A list, or another iterable that can be read several times.
         tokenization: "wordpiece" (BERT's), "char" or "word" (split at white space and punctuation).
-        size: Most tokens to keep, special tokens included. Characters come before longer pieces, and the most
-            frequent ones where not even they fit.
-        min_frequency: Words and pieces of words seen less often are left out; WordPiece keeps rare characters.
+        size: Maximum number of tokens, special tokens included. Single characters have priority over longer pieces,
+            frequent characters over rare ones.
+        min_frequency: Less frequent words and pieces of words are skipped; WordPiece keeps rare characters.
         lower_case: Whether texts are lower-cased and stripped of accents first.
 
     Returns:
-        The special tokens, then the learnt ones: the same for the same texts, in every process.
+        The special tokens, then the trained ones: identical for identical texts, in every process.
 
     Raises:
-        InputError: The tokenization is not known, or the size leaves no room.
+        InputError: The tokenization is unknown, or the size is too small.
 
     Source: WordPiece as in Devlin et al. 2019, arXiv:1810.04805, trained by the `tokenizers` library.
     """
@@ -50,13 +50,13 @@ def train_vocabulary(
         raise InputError(
             f"tokenization must be one of {', '.join(TOKENIZATIONS)}, got {tokenization!r}{hint}"
         )
-    learn = _learn_pieces if tokenization == "wordpiece" else _learn_whole
-    learnt = learn(texts, tokenization, size, min_frequency, lower_case)
-    return Vocabulary([token for token in learnt if len(token.encode()) <= LONGEST_WORD_BYTES])
+    train = _train_wordpiece if tokenization == "wordpiece" else _train_whole_tokens
+    tokens = train(texts, tokenization, size, min_frequency, lower_case)
+    return Vocabulary([token for token in tokens if len(token.encode()) <= LONGEST_WORD_BYTES])
 
 
-def _learn_whole(texts, tokenization, size, min_frequency, lower_case) -> list[str]:
-    """Words or characters by their number."""
+def _train_whole_tokens(texts, tokenization, size, min_frequency, lower_case) -> list[str]:
+    """Words or characters by frequency."""
     from tokenizers import models, trainers
 
     trainer = trainers.WordLevelTrainer(
@@ -68,7 +68,7 @@ def _learn_whole(texts, tokenization, size, min_frequency, lower_case) -> list[s
     return _train(models.WordLevel(unk_token=UNKNOWN), trainer, _normalized(texts, lower_case), tokenization)
 
 
-def _learn_pieces(texts, tokenization, size, min_frequency, lower_case) -> list[str]:
+def _train_wordpiece(texts, tokenization, size, min_frequency, lower_case) -> list[str]:
     """Characters, then pieces of words."""
     from tokenizers import models, trainers
 
@@ -79,7 +79,7 @@ def _learn_pieces(texts, tokenization, size, min_frequency, lower_case) -> list[
             vocab_size=size,
             min_frequency=min_frequency,
             special_tokens=[*SPECIAL_TOKENS, *continuations],
-            # Its own limit is 1,000 characters, far too few for Chinese, and breaks ties by chance.
+            # The default limit of 1,000 characters is too small for Chinese and breaks ties at random.
             limit_alphabet=limit,
             initial_alphabet=characters,
             continuing_subword_prefix=CONTINUATION,
@@ -87,31 +87,31 @@ def _learn_pieces(texts, tokenization, size, min_frequency, lower_case) -> list[
         )
         return _train(models.WordPiece(unk_token=UNKNOWN), trainer, texts, tokenization)
 
-    # The trainer numbers continuation characters in the order of a hash map and breaks ties by number. A first
-    # pass without merges finds them; given in sorted order they make the result repeatable.
-    found = train(_different_words(_normalized(texts, lower_case)), 1, sys.maxunicode, [], [])
+    # The trainer numbers continuation characters in the order of a hash map and breaks ties by number. A first pass
+    # without merges finds them; passing them in sorted order makes the result repeatable.
+    found = train(_distinct_words(_normalized(texts, lower_case)), 1, sys.maxunicode, [], [])
     alphabet = found[len(SPECIAL_TOKENS) :]
     continuations = sorted(token for token in alphabet if token.startswith(CONTINUATION))
     characters = sorted(token for token in alphabet if not token.startswith(CONTINUATION))
     room = size - len(SPECIAL_TOKENS)
     if len(alphabet) > room:
         counts = Counter(itertools.chain.from_iterable(_normalized(texts, lower_case)))
-        # A character takes one token or, where it also continues words, two.
-        kept = max(room // 2, room - len(continuations))
-        characters = sorted(characters, key=lambda character: (-counts[character], character))[:kept]
+        # A character takes one token, or two if it also continues words.
+        limit = max(room // 2, room - len(continuations))
+        characters = sorted(characters, key=lambda character: (-counts[character], character))[:limit]
         known = {CONTINUATION + character for character in characters}
         continuations = [token for token in continuations if token in known]
     return train(_normalized(texts, lower_case), size, len(characters), characters, continuations)
 
 
-def _different_words(texts: Iterator[str]) -> Iterator[str]:
-    """Texts in which each word stands once for many rows: all that it takes to meet every character of words."""
+def _distinct_words(texts: Iterator[str]) -> Iterator[str]:
+    """The distinct words of each chunk of rows: enough to find all characters of words."""
     while chunk := list(itertools.islice(texts, CHUNK_ROWS)):
         yield " ".join(sorted(set(" ".join(chunk).split(" "))))
 
 
 def _normalized(texts: Iterable[str], lower_case: bool) -> Iterator[str]:
-    """The texts as the tokenizers in the graph see them: what is learnt by other rules would never be found."""
+    """The texts normalized as by the in-graph tokenizers, so that the trained tokens can occur there."""
     import tensorflow as tf
 
     from kmha.text.tokenizers import normalizer
@@ -123,18 +123,18 @@ def _normalized(texts: Iterable[str], lower_case: bool) -> Iterator[str]:
 
 
 def _train(model, trainer, texts: Iterator[str], tokenization: Tokenization) -> list[str]:
-    """The tokens that the `tokenizers` library learns from normalised texts, in the order of its ids."""
+    """The tokens that the `tokenizers` library trains on normalized texts, in the order of its ids."""
     from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
-    learner = Tokenizer(model)
+    tokenizer = Tokenizer(model)
     if tokenization == "char":
         one_space = normalizers.Replace(Regex(r"\s+"), " ")
-        learner.normalizer = normalizers.Sequence([one_space, normalizers.Strip()])
-        learner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        tokenizer.normalizer = normalizers.Sequence([one_space, normalizers.Strip()])
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     else:
-        learner.normalizer = normalizers.BertNormalizer(
+        tokenizer.normalizer = normalizers.BertNormalizer(
             clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False
         )
-        learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    learner.train_from_iterator(texts, trainer)
-    return [token for token, _ in sorted(learner.get_vocab().items(), key=lambda item: item[1])]
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.train_from_iterator(texts, trainer)
+    return [token for token, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])]

@@ -1,4 +1,4 @@
-"""Word vectors in text form (word2vec, GloVe) for the tokens of a vocabulary."""
+"""Reads word vectors in text format (word2vec, GloVe) for the tokens of a vocabulary."""
 
 from pathlib import Path
 
@@ -9,21 +9,21 @@ from kmha.text.vocabulary import Vocabulary
 
 
 def read_vectors(path: Path, vocabulary: Vocabulary, width: int, lower_case: bool) -> dict[int, np.ndarray]:
-    """Reads the vectors of those words that are tokens; memory does not grow with the file.
+    """Reads the vectors of the words that are tokens; memory does not grow with the file.
 
     Args:
         path: One word a line, then its numbers, separated by spaces. A first line of two integers (word2vec's
-            count and width) is passed over.
+            count and width) is skipped.
         vocabulary: The tokens.
-        width: Numbers wanted a word: the model's hidden size.
-        lower_case: Whether a word that is no token may stand for its lower-case form.
+        width: Numbers for each word: the model's hidden size.
+        lower_case: Whether a word that is not a token is looked up in lower case too.
 
     Returns:
-        float32 [width] by token id; the first line of a word wins.
+        float32 [width] by token id; of duplicate words the first line is used.
 
     Raises:
-        InputError: The file is missing or not UTF-8, or a line (named) has another width or, where its word is a
-            token, something else than a finite number.
+        InputError: The file is missing or not UTF-8, a line has a different width, or the vector of a token contains
+            something other than finite numbers. The message has the line number.
     """
     found: dict[int, np.ndarray] = {}
     exact: set[int] = set()
@@ -60,19 +60,19 @@ def read_vectors(path: Path, vocabulary: Vocabulary, width: int, lower_case: boo
     return found
 
 
-def _vector(fields: list[str], complaint: str) -> np.ndarray:
+def _vector(fields: list[str], message: str) -> np.ndarray:
     try:
         with np.errstate(over="ignore"):
             vector = np.array(fields, np.float32)
     except ValueError as error:
-        raise InputError(f"{complaint}, {error}") from error
+        raise InputError(f"{message}, {error}") from error
     if not np.isfinite(vector).all():
-        raise InputError(f"{complaint}, got {fields[int(np.argmin(np.isfinite(vector)))]}")
+        raise InputError(f"{message}, got {fields[int(np.argmin(np.isfinite(vector)))]}")
     return vector
 
 
 def _is_phrase(fields: list[str], width: int) -> bool:
-    """Whether the extra fields are words: some published files have tokens with spaces in them."""
+    """Whether the extra fields are words: some published files have tokens with spaces."""
     try:
         [float(field) for field in fields[1 : len(fields) - width]]
     except ValueError:
@@ -81,10 +81,10 @@ def _is_phrase(fields: list[str], width: int) -> bool:
 
 
 def assign_vectors(table, vectors: dict[int, np.ndarray]) -> None:
-    """Replaces the rows of an embedding table [V, D] that have a vector.
+    """Replaces the rows of an embedding table [V, D] for which there are vectors.
 
-    The vectors are scaled as one so that their values spread like the rest of the table: an embedding ten times
-    as large as its neighbours would drown position and n-grams.
+    All vectors are scaled by one factor to the standard deviation of the table: much larger token embeddings would
+    dominate position and n-gram embeddings.
     """
     if not vectors:
         return

@@ -1,9 +1,9 @@
-"""Where the words of a raw text are, in the graph, by a table of character classes.
+"""Splits raw texts into words in the graph, by a table of character classes.
 
-A word is a run of letters, digits and underscores; each other visible character is a word of its own, and so is each
-character of the scripts that write without spaces. An apostrophe between two letters and a full stop or comma between
+A word is a run of letters, digits and underscores. Every other visible character is a word of its own, and so is each
+character of a script that is written without spaces. An apostrophe between two letters and a period or comma between
 two digits belong to the word around them, an accent to the character before it. White space, control and format
-characters are in no word.
+characters belong to no word.
 """
 
 import functools
@@ -17,12 +17,12 @@ from kmha.text.ragged import Ragged, rows_of_values
 
 Split = Literal["words", "characters"]
 
-# Classes of characters.
+# Character classes.
 SPACE, SINGLE, LETTER, DIGIT, MARK, APOSTROPHE, POINT = range(7)
-# From this code point on there are only private characters and tags: each is a word of its own.
+# Higher code points are private-use characters and tags: each is a word of its own.
 TABLE_SIZE = 0x33480
 APOSTROPHES, POINTS = "'’", ".,"
-# First and last code point of Thai, Lao, Myanmar, Khmer, Han, kana and their like; Hangul is written with spaces.
+# First and last code points of scripts without spaces: Thai, Lao, Myanmar, Khmer, Han, kana, …; not Hangul.
 _WITHOUT_SPACES = (
     (0x0E00, 0x0EFF),
     (0x1000, 0x109F),
@@ -41,12 +41,12 @@ _WITHOUT_SPACES = (
 
 
 class Words(NamedTuple):
-    """The words of some texts.
+    """The words of texts.
 
     Attributes:
         words: Ragged string [B, None].
-        firsts: The first character of each, counted in characters of its text, ragged int32 [B, None].
-        ends: The character after the last of each, ragged int32 [B, None].
+        firsts: Start of each word in characters of its text, ragged int32 [B, None].
+        ends: End (exclusive) of each word, ragged int32 [B, None].
     """
 
     words: tf.RaggedTensor
@@ -56,7 +56,7 @@ class Words(NamedTuple):
 
 @functools.cache
 def character_classes() -> np.ndarray:
-    """The class of each code point below `TABLE_SIZE`, int8; one more entry stands for all others."""
+    """The class of each code point below `TABLE_SIZE`, int8; the last entry is for all others."""
     by_category = {"Z": SPACE, "C": SPACE, "L": LETTER, "N": DIGIT, "M": MARK}
     classes = np.full(TABLE_SIZE + 1, SINGLE, np.int8)
     for code_point in range(TABLE_SIZE):
@@ -73,7 +73,7 @@ def character_classes() -> np.ndarray:
 
 
 def split_words(texts, split: Split = "words") -> Words:
-    """Cuts texts into words.
+    """Splits texts into words.
 
     Args:
         texts: string [B], valid UTF-8.
@@ -82,16 +82,16 @@ def split_words(texts, split: Split = "words") -> Words:
     characters = tf.strings.unicode_decode(texts, "UTF-8")
     code_points, rows = characters.flat_values, rows_of_values(characters.row_splits)
     classes = tf.gather(character_classes(), tf.minimum(code_points, TABLE_SIZE))
-    # A space after each text keeps texts that lie side by side apart.
+    # A space after each text separates adjacent texts.
     place = tf.range(tf.size(classes, tf.int64)) + rows
     count = tf.size(classes, tf.int64) + characters.nrows()
     classes = tf.cast(tf.scatter_nd(place[:, None], tf.cast(classes, tf.int32), [count]), tf.int32)
     visible = classes != SPACE
-    starts = visible & tf.logical_not(_goes_on(classes, split))
+    starts = visible & tf.logical_not(_continues_word(classes, split))
     lasts = visible & (_after(starts, False) | tf.logical_not(_after(visible, False)))
     first = tf.where(tf.gather(starts, place))[:, 0]
     end = tf.where(tf.gather(lasts, place))[:, 0] + 1
-    spelt = Ragged.from_row_lengths(
+    characters_of_words = Ragged.from_row_lengths(
         tf.gather(code_points, tf.ragged.range(first, end).flat_values), end - first, validate=False
     )
     word_rows = tf.gather(rows, first)
@@ -101,14 +101,14 @@ def split_words(texts, split: Split = "words") -> Words:
         return Ragged.from_value_rowids(values, word_rows, characters.nrows(), validate=False)
 
     return Words(
-        by_text(tf.strings.unicode_encode(spelt, "UTF-8")),
+        by_text(tf.strings.unicode_encode(characters_of_words, "UTF-8")),
         by_text(tf.cast(first - begin, tf.int32)),
         by_text(tf.cast(end - begin, tf.int32)),
     )
 
 
-def _goes_on(classes, split: Split):
-    """Which characters belong to the word of the one before, bool [N], from classes int32 [N]."""
+def _continues_word(classes, split: Split):
+    """Whether each character belongs to the word of the previous one, bool [N], from classes int32 [N]."""
     before, after = _before(classes, SPACE), _after(classes, SPACE)
     accent = (classes == MARK) & (before != SPACE)
     if split == "characters":
@@ -134,6 +134,6 @@ def _bounds_function(split: Split):
 
 
 def word_bounds(text: str, split: Split = "words") -> list[tuple[int, int]]:
-    """The first character of each word of a text, and the one after its last."""
+    """Start and end (exclusive) of each word of a text, in characters."""
     found = _bounds_function(split)([text.encode("utf-8", "replace")])
     return list(zip(found.firsts[0].numpy().tolist(), found.ends[0].numpy().tolist(), strict=True))

@@ -62,7 +62,7 @@ def test_an_encoder_that_bert_cannot_be_is_refused_and_nothing_stays(tmp_path):
     assert outcome.status == 2
     assert (
         outcome.err
-        == f"error: {tmp_path / 'run'}: BERT cannot hold this encoder: norm must be post, got pre\n"
+        == f"error: {tmp_path / 'run'}: BERT cannot represent this encoder: norm must be post, got pre\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 

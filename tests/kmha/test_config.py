@@ -37,7 +37,7 @@ from kmha.models.encoder import TransformerEncoder
         ({"ngram_buckets": 9, "ngram_orders": ()}, "ngram_orders must be 2 or more each"),
         (
             {"layer_sizes": [(4, 512)]},
-            "layer_sizes must be of each of the 2 blocks, or of none, got 1 sizes",
+            "layer_sizes must be one for each of the 2 blocks, or none, got 1 sizes",
         ),
         (
             {"layer_sizes": [(4, 512), (0, 9)]},

@@ -7,7 +7,7 @@ from typing import Any
 
 from kmha.bundle.manifest import (
     CLASSIFY,
-    KINDS,
+    TASK_ENTRY,
     MANIFEST,
     MASKED_LM,
     MATCH,
@@ -87,7 +87,7 @@ def check_same_answers(config: FitConfig, task: Task, labels: list[str], origin:
     if run is None:
         return
     manifest = read_manifest(run)
-    kind = KINDS[config.task]
+    kind = TASK_ENTRY[config.task]
     expected = {"multi_label": task.several_labels}.get(kind, getattr(task, kind, None))
     if manifest[kind] != expected:
         words = _KIND_WORDS[kind]

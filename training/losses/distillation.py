@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from kmha.layers.crf import FORBIDDEN, Potentials, fold_boundaries
-from kmha.layers.crf_likelihood import expected, log_partition
+from kmha.layers.crf_likelihood import expected_counts, log_partition
 
 
 def softmax_divergence(teacher, student, temperature: float):
@@ -75,7 +75,7 @@ def chain_divergence(teacher: Potentials, student: Potentials, temperature: floa
         float32 [B], in nats a word; 0 for a sentence of no words.
     """
     teacher, student = (softened(each, temperature) for each in (teacher, student))
-    total, tags, pairs = map(ops.stop_gradient, expected(teacher))
+    total, tags, pairs = map(ops.stop_gradient, expected_counts(teacher))
     wanted, mask = fold_boundaries(teacher)
     given, _ = fold_boundaries(student)
     # What the teacher expects of the difference between both scores of a path.

@@ -182,7 +182,7 @@ def test_a_vocabulary_that_lacks_or_was_changed_is_named(saved, name):
     files = json.loads((saved / "bundle.json").read_text("utf-8"))["files"]
     del files[name]
     change_manifest(saved, files=files)
-    assert f"files must hold the SHA-256 of {name}, got none" in refused(saved)
+    assert f"files must contain the SHA-256 of {name}, got none" in refused(saved)
 
 
 def test_vocabularies_in_each_others_place_are_refused(saved):
@@ -215,7 +215,7 @@ def test_a_task_that_is_not_the_models_is_refused(saved, tmp_path):
         ({"target": "other"}, "target must be one of binary, classes, graded"),
         ({"target": None}, "target must be one of"),
         ({"labels": ["a", "b"], "thresholds": None}, "model with 1 outputs, got 2 labels"),
-        ({"thresholds": [0.5, 0.5]}, "expected 1 thresholds, one a label, got 2"),
+        ({"thresholds": [0.5, 0.5]}, "expected 1 thresholds, one for each label, got 2"),
         ({"thresholds": ["half"]}, "thresholds must be null or finite numbers"),
         ({"text": {}}, "text or labels cannot be used"),
         ({"text": {"char": {}}}, "text or labels cannot be used"),
@@ -237,7 +237,9 @@ def test_granularities_in_another_order_are_refused(saved):
     change_manifest(saved, text=text)
     for name, data in content.items():
         put(saved, name, data)
-    assert "expected texts cut into char, wordpiece as by the model, got wordpiece, char" in refused(saved)
+    assert "expected texts tokenized as char, wordpiece as by the model, got wordpiece, char" in refused(
+        saved
+    )
 
 
 def test_texts_longer_than_the_model_reads_are_refused(saved):

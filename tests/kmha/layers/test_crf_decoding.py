@@ -163,7 +163,7 @@ def test_what_is_forbidden_is_not_learnt():
         (lambda: CRF(2, [[1, 1]]), r"allowed must have shape \(2, 2\), got \(1, 2\)"),
         (lambda: CRF(2, [[1, 1], [1]]), r"allowed must have shape \(2, 2\), got rows of different lengths"),
         (lambda: CRF(2, allowed_start=[1, 0, 1]), r"allowed_start must have shape \(2,\), got \(3,\)"),
-        (lambda: CRF(2, allowed_end=[1, 2]), "allowed_end must hold 0 and 1 only, got 2"),
+        (lambda: CRF(2, allowed_end=[1, 2]), "allowed_end must contain 0 and 1 only, got 2"),
         (
             lambda: CRF(2).build((None, None, 3)),
             r"emissions must be \[B, W, 2\].*got shape \(None, None, 3\)",

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kmha.layers.spelling import CAPITALS, SpellingEncoder, affix_buckets, lowered, shape_bucket, whole_bucket
+from kmha.layers.spelling import (
+    CAPITALS,
+    SpellingEncoder,
+    affix_buckets,
+    lower_case,
+    shape_bucket,
+    whole_bucket,
+)
 
 BUCKETS = 32_771
 WORDS = [
@@ -73,7 +80,7 @@ def test_affixes_are_told_by_their_characters_and_their_side():
 def test_small_letters_stand_for_capitals_as_python_has_it():
     points = range(1, 1279)  # where the table of capitals ends, and a bit
     ids = np.array([[1 + point] for point in points], "int32")
-    low = ops.convert_to_numpy(lowered(ids))[:, 0] - 1
+    low = ops.convert_to_numpy(lower_case(ids))[:, 0] - 1
     listed = {point for first, last, _ in CAPITALS for point in range(first, last + 1)}
     for point, mine in zip(points, low.tolist(), strict=True):
         # 930 is no character; other alphabets keep their case.
@@ -83,7 +90,7 @@ def test_small_letters_stand_for_capitals_as_python_has_it():
 
 
 def test_words_that_differ_by_case_alone_are_one():
-    whole = found(lambda ids: whole_bucket(lowered(ids), BUCKETS), WORDS)
+    whole = found(lambda ids: whole_bucket(lower_case(ids), BUCKETS), WORDS)
     same = {word: bucket for word, bucket in zip(WORDS, whole, strict=True)}
     assert (
         same["Anna"] == same["anna"] == same["ANNA"]

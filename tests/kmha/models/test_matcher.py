@@ -297,10 +297,10 @@ def test_what_a_form_cannot_do_is_refused():
     joint, cross = matcher("joint"), matcher("cross")
     features = pair_features(joint, A, B)
     for call in (lambda: joint.encode(features, "a"), lambda: joint.compare(features, [], [])):
-        with pytest.raises(InputError, match="form must be cross or bi to encode texts apart, got joint"):
+        with pytest.raises(InputError, match="form must be cross or bi to encode texts separately, got joint"):
             call()
     with pytest.raises(
-        InputError, match="form must be cross or bi to give texts vectors of their own, got joint"
+        InputError, match="form must be cross or bi for separate vectors of texts, got joint"
     ):
         joint.vectors(features, "a")
     for model in (joint, cross):

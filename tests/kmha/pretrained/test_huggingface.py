@@ -128,7 +128,7 @@ def test_a_wrong_vocabulary_is_refused(tmp_path):
     (folder / "vocab.txt").write_text("\n".join(tokens[:-1]), "utf-8")
     assert refusal(folder) == "/config.json: vocab_size must be the number of tokens, 39, got 40"
     (folder / "vocab.txt").write_text("\n".join([*tokens[1:], "x"]), "utf-8")
-    assert "needs the special tokens" in refusal(folder)
+    assert "expected the special tokens" in refusal(folder)
 
 
 def test_tensors_may_have_the_name_of_the_model_before_theirs_and_old_ends(tmp_path):

@@ -98,7 +98,7 @@ def test_a_config_that_does_not_fit_is_refused(folder, values, said):
 
 def test_no_encoder_is_built_that_the_file_cannot_fill(folder):
     changed(folder / "config.json", config=SIZES | {"num_segments": 2, "hidden_dim": 2**30})
-    assert "model.weights.h5: cut off: expected" in refusal(folder)
+    assert "model.weights.h5: truncated: expected" in refusal(folder)
 
 
 def test_other_sizes_are_refused(folder):
@@ -147,7 +147,7 @@ def test_a_preset_that_cannot_be_fetched_is_refused(monkeypatch):
         raise ConnectionError("no network")
 
     monkeypatch.setattr(kagglehub, "model_download", fail)
-    said = "no such folder here, and it cannot be fetched from Kaggle: ConnectionError: no network"
+    said = "no such local folder, and it cannot be downloaded from Kaggle: ConnectionError: no network"
     with pytest.raises(InputError, match=said):
         find_checkpoint("bert_tiny_en_uncased")
     with pytest.raises(InputError, match="no network"):

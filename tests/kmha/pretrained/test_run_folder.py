@@ -65,7 +65,7 @@ def test_what_one_training_learnt_another_may_start_from(runs, task):
 )
 def test_a_run_that_does_not_tell_how_it_cuts_is_refused(runs, tmp_path, text):
     folder = with_text(runs["classify"], tmp_path / "run", text)
-    with pytest.raises(InputError, match="text must tell tokenization and lower_case"):
+    with pytest.raises(InputError, match="text must have tokenization and lower_case"):
         find_checkpoint(str(folder))
 
 
@@ -82,7 +82,7 @@ def test_a_model_file_without_an_encoder_is_refused(runs, tmp_path, content):
     (folder / "model.keras").write_bytes(content)
     manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     write_manifest(folder, manifest, manifest.pop("files"))
-    with pytest.raises(InputError, match="model.keras: no encoder can be read from it"):
+    with pytest.raises(InputError, match="model.keras: expected a model with an encoder"):
         find_checkpoint(str(folder))
 
 

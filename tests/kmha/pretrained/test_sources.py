@@ -108,7 +108,7 @@ def test_what_cannot_be_fetched_is_refused_in_one_line(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    expected = "someone/bert: no such folder here, and it cannot be fetched from the Hugging Face hub: "
+    expected = "someone/bert: no such local folder, and it cannot be downloaded from the Hugging Face hub: "
     assert refusal("someone/bert").startswith(f"{expected}{type(error).__name__}")
 
 
@@ -117,7 +117,7 @@ def test_a_cache_without_a_network_is_enough(tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    assert "cannot be fetched from the Hugging Face hub" in refusal("someone/other")
+    assert "cannot be downloaded from the Hugging Face hub" in refusal("someone/other")
     snapshot = tmp_path / "models--someone--bert" / "snapshots" / ("0" * 40)
     shutil.copytree(GOLDEN / "bert", snapshot)
     (tmp_path / "models--someone--bert" / "refs").mkdir()

@@ -75,7 +75,7 @@ def test_an_encoder_that_bert_cannot_be_is_refused_and_nothing_is_written(tmp_pa
         EncoderConfig.bert(12, 16, 1, **{"num_heads": 2, "max_length": 10, **changes})
     )
     encoder.build({"token_ids": (None, None)})
-    with pytest.raises(InputError, match=f"^BERT cannot hold this encoder: {said}$"):
+    with pytest.raises(InputError, match=f"^BERT cannot represent this encoder: {said}$"):
         write_huggingface(tmp_path / "out", encoder, VOCABULARY)
     assert not (tmp_path / "out").exists()
 

@@ -38,8 +38,8 @@ def test_texts_are_cut_as_before(tokenization, given_texts):
     before, after = (tokens_of(each, tokenization, given_texts) for each in (whole, pruned.vocabulary))
     assert before == after
     # The order stays, and old ids lead to the same tokens.
-    assert [whole.tokens[index] for index in pruned.kept] == list(pruned.vocabulary.tokens)
-    assert (np.diff(pruned.kept) > 0).all()
+    assert [whole.tokens[index] for index in pruned.kept_ids] == list(pruned.vocabulary.tokens)
+    assert (np.diff(pruned.kept_ids) > 0).all()
     assert set(SPECIAL_TOKENS) <= set(pruned.vocabulary.tokens)
 
 
@@ -60,7 +60,7 @@ def test_case_and_order_of_the_vocabulary_matter():
     cased = prune_vocabulary(whole, ["Bb"], "wordpiece", lower_case=False)
     assert cased.vocabulary.tokens == ("B", "b", *SPECIAL_TOKENS, "##B", "##b", "Bb")
     lowered = prune_vocabulary(whole, ["Bb"], "wordpiece", lower_case=True)
-    assert lowered.kept.tolist() == [1, 2, 3, 4, 5, 6, 8]
+    assert lowered.kept_ids.tolist() == [1, 2, 3, 4, 5, 6, 8]
 
 
 def test_no_text_leaves_the_special_tokens():
