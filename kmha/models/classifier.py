@@ -179,8 +179,3 @@ class TextClassifier(SingleEncoder, keras.Model):
             "window_overlap": self.windows.overlap if self.windows else 0,
             "window_pooling": self.window_pooling.mode if self.window_pooling else "mean",
         }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        """Creates the model from `get_config`."""
-        return cls(**{**config, "encoder": EncoderConfig(**config["encoder"])})

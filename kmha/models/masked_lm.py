@@ -89,11 +89,6 @@ class MaskedLanguageModel(SingleEncoder, keras.Model):
         """The constructor's arguments."""
         return {**super().get_config(), "encoder": dataclasses.asdict(self.encoder_config)}
 
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        """Creates the model from `get_config`."""
-        return cls(**{**config, "encoder": EncoderConfig(**config["encoder"])})
-
 
 def gathered(vectors, positions):
     """The vectors at positions int32 [B, M] in [0, T) of each row: float [B, M, D] from float [B, T, D]."""

@@ -47,3 +47,8 @@ class SingleEncoder:
     def vectors(self, features):
         """Unit vectors float32 [B, D] of texts; for empty rows zeros, unless the model's pooling differs."""
         return unit_vectors([self.pool_tokens(self.encode_tokens(features), features)])
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """Creates the model from `get_config`, in which the encoder's configuration is a dictionary."""
+        return cls(**{**config, "encoder": EncoderConfig(**config["encoder"])})

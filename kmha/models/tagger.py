@@ -178,8 +178,3 @@ class SequenceTagger(SingleEncoder, keras.Model):
             "context_width": self.context_width,
             "dropout": self.dropout,
         }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        """Creates the model from `get_config`."""
-        return cls(**{**config, "encoder": EncoderConfig(**config["encoder"])})

@@ -22,7 +22,7 @@ def alone(make, text: str):
     before=st.lists(st.text(max_size=60), max_size=3),
     after=st.lists(st.sampled_from(TEXTS), max_size=3),
 )
-def test_other_texts_in_the_batch_never_change_an_answer(make, text, before, after):
+def test_other_texts_in_the_batch_never_change_a_prediction(make, text, before, after):
     together = make().probabilities([*before, text, *after])
     np.testing.assert_allclose(together[len(before)], alone(make, text), atol=1e-5)
 
@@ -30,7 +30,7 @@ def test_other_texts_in_the_batch_never_change_an_answer(make, text, before, aft
 @pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
 @settings(max_examples=25)
 @given(data=st.data(), length=st.integers(1, 24), padding=st.integers(0, 23))
-def test_padding_never_changes_an_answer(make, data, length, padding):
+def test_padding_never_changes_a_prediction(make, data, length, padding):
     made = make()
     inside = st.integers(1, len(made.preprocessor.vocabulary) - 1)
     ids = np.array(data.draw(st.lists(inside, min_size=length, max_size=length)))[None]
@@ -45,14 +45,14 @@ def test_padding_never_changes_an_answer(make, data, length, padding):
     np.testing.assert_allclose(made.probabilities_of_ids(noise, mask), expected, atol=1e-5)
 
 
-def test_the_random_classifier_tells_texts_apart():
+def test_the_random_classifier_distinguishes_texts():
     found = one_label_bundle().probabilities(TEXTS)
     assert np.ptp(found, axis=0).max() > 0.1
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "none"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_no_form_of_the_encoder_sees_the_batch(positions, norm):
+def test_predictions_of_all_encoders_are_independent_of_the_batch(positions, norm):
     made = make_bundle(positions=positions, norm=norm, num_segments=2)
     together = made.probabilities([*TEXTS, TEXTS[0] * 3])
     apart = np.concatenate([made.probabilities([text]) for text in TEXTS[:3]])

@@ -29,7 +29,7 @@ def logits(bundle, rows) -> np.ndarray:
     return np.log(found) - (np.log1p(-found) if bundle.uses_thresholds else 0.0)
 
 
-def test_a_temperature_takes_no_answer_from_another_label():
+def test_a_temperature_keeps_the_best_label():
     bundle = make_bundle()
     before, answers = logits(bundle, TEXTS), bundle.predict(TEXTS)
     calibrate(bundle.model, THIRD)
@@ -74,7 +74,7 @@ def test_moved_thresholds_give_the_same_labels(thresholds):
     temperature=temperatures,
     bias=st.floats(-5, 5),
 )
-def test_a_moved_threshold_decides_as_before(logit, threshold, temperature, bias):
+def test_an_adjusted_threshold_gives_the_same_decisions(logit, threshold, temperature, bias):
     calibration = Calibration((temperature,), (bias,))
     before = 1 / (1 + math.exp(-logit))
     (moved,) = calibration.apply(np.array([logit]))
@@ -100,7 +100,7 @@ def test_the_best_path_stays_and_what_is_forbidden_stays_so(kind, temperature):
     assert (after.probabilities[before.probabilities == 0] == 0).all()
 
 
-def test_a_tagger_takes_nothing_that_could_change_its_path():
+def test_a_tagger_rejects_calibrations_that_change_its_path():
     bundle = make_tagger_bundle()
     for wrong in (Calibration((2.0,) * 5, (0.0,) * 5), Calibration((2.0,), (1.0,))):
         with pytest.raises(ValueError, match="one temperature and no bias"):
@@ -114,12 +114,12 @@ def test_two_are_one(first, second, bias, logit):
     np.testing.assert_allclose(two.compose(one).apply(given), two.apply(one.apply(given)), atol=1e-9)
 
 
-def test_a_label_s_own_comes_after_one_for_all():
+def test_a_calibration_per_label_composes_with_a_common_one():
     each = Calibration((1.0, 2.0), (1.0, 0.0))
     assert each.compose(Calibration((2.0,), (0.5,))) == Calibration((2.0, 4.0), (1.5, 0.25))
 
 
-def test_it_is_told_in_the_bundle_and_comes_back(tmp_path):
+def test_a_calibration_is_saved_in_the_bundle(tmp_path):
     bundle = make_bundle()
     assert Calibration.of(bundle.details) == Calibration()
     calibrate(bundle.model, THIRD)
@@ -144,5 +144,5 @@ def test_it_is_told_in_the_bundle_and_comes_back(tmp_path):
         {"temperatures": [1.0, 2.0], "biases": [0.0]},
     ],
 )
-def test_what_cannot_be_one_is_none(told):
+def test_invalid_calibrations_are_ignored(told):
     assert Calibration.of({"calibration": told}) == Calibration()

@@ -47,7 +47,7 @@ from kmha.models.encoder import TransformerEncoder
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_numbers_that_cannot_be_are_refused_in_one_line(changes, message):
+def test_numbers_that_cannot_be_are_rejected_in_one_line(changes, message):
     with pytest.raises(InputError, match=message) as refusal:
         EncoderConfig(**{"vocabulary_size": 100} | changes)
     assert "\n" not in str(refusal.value)
@@ -57,7 +57,7 @@ def test_heads_need_not_divide_the_hidden_size_if_their_size_is_given():
     assert EncoderConfig(100, num_heads=3, head_dim=20).head_dim == 20
 
 
-def test_blocks_have_the_sizes_that_pruning_left():
+def test_blocks_have_their_pruned_sizes():
     config = EncoderConfig(100, layer_sizes=((3, 9), (1, 512)), round_sizes=((2, 7),))
     assert (config.head_size, config.layer_size(1), config.round_size(0)) == (32, (1, 512), (2, 7))
     encoder = TransformerEncoder(config)
@@ -72,7 +72,7 @@ def test_the_limit_of_ids_keeps_hashes_in_int32():
     assert largest * MULTIPLIER + largest < 2**31
 
 
-def test_a_config_survives_json():
+def test_a_config_round_trips_through_json():
     sizes = {"layer_sizes": ((3, 9), (1, 512)), "round_sizes": ((2, 7),)}
     config = EncoderConfig(100, ngram_buckets=50, ngram_orders=(2, 4), positions="rotary", **sizes)
     assert EncoderConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
@@ -119,7 +119,7 @@ def test_bert_base_without_its_pooler():
         EncoderConfig(50, 12, 2, 3, head_dim=5, intermediate_dim=7, max_length=9, num_segments=3),
     ],
 )
-def test_the_arithmetic_counts_what_is_built(config):
+def test_computed_tokens_equal_the_size_of_the_windows(config):
     encoder = TransformerEncoder(config)
     encoder.build({"token_ids": (None, None)})
     assert encoder.count_params() == _parameters(config)

@@ -11,7 +11,7 @@ DRAWN = st.integers(3, 12).flatmap(lambda length: st.tuples(st.just(length), st.
 
 
 @given(DRAWN, st.integers(2, 60))
-def test_every_token_is_in_a_window_and_neighbours_share_the_overlap(drawn, tokens):
+def test_every_token_is_in_a_window_and_adjacent_windows_share_the_overlap(drawn, tokens):
     shape = WindowShape(*drawn)
     places = shape.positions(tokens)
     assert len(places) == shape.count(tokens)
@@ -27,7 +27,7 @@ def test_every_token_is_in_a_window_and_neighbours_share_the_overlap(drawn, toke
 
 
 @given(DRAWN, st.lists(st.integers(1, 80), min_size=1))
-def test_what_is_computed_grows_with_the_length(drawn, tokens):
+def test_computation_grows_with_the_length(drawn, tokens):
     shape, lengths = WindowShape(*drawn), np.sort(tokens)
     computed = shape.computed_tokens(lengths)
     assert computed.tolist() == [shape.computed_tokens(length) for length in lengths.tolist()]
@@ -36,7 +36,7 @@ def test_what_is_computed_grows_with_the_length(drawn, tokens):
 
 
 @given(DRAWN, st.integers(1, 80))
-def test_full_lengths_are_those_after_which_one_more_window_begins(drawn, more):
+def test_a_window_is_added_after_each_full_length(drawn, more):
     shape = WindowShape(*drawn)
     longest = shape.length + more
     lengths = shape.full_lengths(longest)
@@ -49,11 +49,11 @@ def test_full_lengths_are_those_after_which_one_more_window_begins(drawn, more):
     ("length", "overlap", "message"),
     [(2, 0, "at least 3 long, got 2"), (8, 6, "below 6, .* got 6"), (8, -1, "got -1")],
 )
-def test_windows_that_get_nowhere_are_refused(length, overlap, message):
+def test_windows_without_a_stride_are_rejected(length, overlap, message):
     with pytest.raises(InputError, match=message):
         WindowShape(length, overlap)
 
 
-def test_a_model_without_windows_computes_what_it_is_given():
+def test_a_model_without_windows_computes_all_padded_tokens():
     assert window_shape_of(object()) is None
     assert computed_tokens(object(), 9) == 9

@@ -45,7 +45,7 @@ def test_good_ids_become_int32(dtype):
     np.testing.assert_array_equal(found, ids)
 
 
-def test_no_rows_are_good():
+def test_empty_batches_are_valid():
     assert validate_token_ids(np.zeros((0, 3), int), 10, 3).shape == (0, 3)
 
 
@@ -62,7 +62,7 @@ def test_no_rows_are_good():
         ([[True, False]], r"integers \[B, T\], got bool"),
     ],
 )
-def test_bad_ids_are_refused_in_one_line(ids, message):
+def test_bad_ids_are_rejected_in_one_line(ids, message):
     with pytest.raises(InputError, match=message) as refusal:
         validate_token_ids(ids, vocabulary_size=10, max_length=2)
     assert TOKEN_IDS in str(refusal.value) and "\n" not in str(refusal.value)

@@ -32,7 +32,7 @@ def test_importing_and_first_use_print_nothing_and_stderr_works_afterwards():
 
 
 @pytest.mark.parametrize("module", ["keras", "tensorflow"])
-def test_an_import_error_is_seen(module):
+def test_an_import_error_is_raised(module):
     result = python(f"import sys; sys.modules[{module!r}] = None\n{IMPORT}")
     assert result.returncode == 1
     assert (
@@ -40,18 +40,18 @@ def test_an_import_error_is_seen(module):
     )
 
 
-def test_what_was_imported_before_is_left_alone():
+def test_an_earlier_import_is_not_repeated():
     result = python(
         "import os, sys, types; sys.modules['tensorflow'] = types.ModuleType('tensorflow')\n" + IMPORT
     )
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_a_closed_stderr_does_no_harm():
+def test_a_closed_stderr_is_supported():
     result = python("import os, sys; os.close(2); sys.stderr = None\n" + IMPORT + "print('done')")
     assert (result.returncode, result.stdout) == (0, "done\n")
 
 
-def test_messages_are_kept_when_asked_for():
+def test_messages_are_kept_on_request():
     result = python(IMPORT, TF_CPP_MIN_LOG_LEVEL="0")
     assert result.returncode == 0 and result.stderr != ""

@@ -68,7 +68,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("scheme", WITH_SPANS)
-def test_the_same_spans_in_each_spelling(scheme):
+def test_every_scheme_encodes_the_same_spans(scheme):
     spans = [Span(0, 2, "PER"), Span(3, 4, "LOC"), Span(4, 6, "LOC")]
     assert tags_of(reversed(spans), 6, scheme) == EXAMPLES[scheme].split()
     assert spans_of(EXAMPLES[scheme].split(), scheme) == spans
@@ -80,7 +80,7 @@ def test_three_words_have_an_inside():
     assert tags_of([Span(0, 3, "")], 3, "bmes") == ["B", "M", "E"]
 
 
-def test_word_segmentation_has_one_nameless_type():
+def test_word_segmentation_has_one_empty_type():
     tags = list("BESBME")
     assert spans_of(tags, "bmes") == [Span(0, 2, ""), Span(2, 3, ""), Span(3, 6, "")]
     assert repair_tags(tags, "bmes") == tags
@@ -88,7 +88,7 @@ def test_word_segmentation_has_one_nameless_type():
     assert missing_tags("BES", "bmes") == ["M"]
 
 
-def test_without_a_scheme_each_word_stands_for_itself():
+def test_without_a_scheme_each_word_is_a_span():
     tags = ["NOUN", "NOUN", "O", "B-x"]
     assert spans_of(tags, "none") == strict_spans_of(tags, "none")
     assert spans_of(tags, "none") == [Span(place, place + 1, tag) for place, tag in enumerate(tags)]
@@ -99,7 +99,7 @@ def test_without_a_scheme_each_word_stands_for_itself():
 
 @pytest.mark.parametrize("scheme", WITH_SPANS)
 @pytest.mark.parametrize("length", range(5))
-def test_what_may_stand_is_what_spells_spans(scheme, length):
+def test_allowed_sequences_are_those_that_encode_spans(scheme, length):
     types = ["A", "B"] if length < 4 else ["A"]
     names = all_tags(scheme, tuple(types))
     spelt = {tuple(tags_of(spans, length, scheme)): spans for spans in span_sets(length, types)}
@@ -111,7 +111,7 @@ def test_what_may_stand_is_what_spells_spans(scheme, length):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(data=st.data())
-def test_repair_leaves_good_sequences_alone_and_mends_the_others(scheme, data):
+def test_repair_changes_only_broken_sequences(scheme, data):
     tags = data.draw(sequences(scheme))
     mended = repair_tags(tags, scheme)
     assert obeys(mended, all_tags(scheme), scheme)
@@ -124,7 +124,7 @@ def test_repair_leaves_good_sequences_alone_and_mends_the_others(scheme, data):
 
 @pytest.mark.parametrize("scheme", WITH_SPANS)
 @given(data=st.data())
-def test_words_that_are_broken_are_those_the_table_forbids(scheme, data):
+def test_broken_words_violate_the_transitions(scheme, data):
     tags, names = data.draw(sequences(scheme)), all_tags(scheme)
     start, pairs, end = allowed_transitions(names, scheme)
     ids = [names.index(tag) for tag in tags]

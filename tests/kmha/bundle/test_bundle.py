@@ -53,7 +53,7 @@ def test_saving_what_was_loaded_changes_nothing_but_the_archive(saved, tmp_path)
     assert after == before
 
 
-def test_the_sample_of_training_texts_comes_back(saved, tmp_path):
+def test_the_sample_of_training_texts_is_saved(saved, tmp_path):
     assert Bundle.load(saved).sample == list(TEXTS)
     odd = ["", "two\nlines\r\n", "\u2028 \0 \x85", 'a "quote" 油']
     bundle = Bundle.load(saved)
@@ -64,7 +64,7 @@ def test_the_sample_of_training_texts_comes_back(saved, tmp_path):
 
 
 @pytest.mark.parametrize("tokenization", ["char", "word"])
-def test_every_tokenization_is_kept(tmp_path, tokenization):
+def test_every_tokenization_is_saved(tmp_path, tokenization):
     made = make_bundle(tokenization=tokenization)
     made.save(tmp_path)
     np.testing.assert_array_equal(Bundle.load(tmp_path).probabilities(TEXTS), made.probabilities(TEXTS))
@@ -91,7 +91,7 @@ def test_a_fresh_process_without_the_training_code_gives_the_same_answers(saved)
 # Answers.
 
 
-def test_answers_of_one_label():
+def test_predictions_of_one_label():
     made = one_label_bundle()
     for row, answer in zip(made.probabilities(TEXTS), made.predict(TEXTS), strict=True):
         assert row.dtype == np.float32 and row.sum() == pytest.approx(1, abs=1e-6)
@@ -101,7 +101,7 @@ def test_answers_of_one_label():
     assert json.loads(json.dumps(made.predict(TEXTS))) == made.predict(TEXTS)
 
 
-def test_answers_of_several_labels_are_those_at_or_over_their_threshold():
+def test_predicted_labels_reach_their_threshold():
     made = several_label_bundle()
     row = made.probabilities(TEXTS[:1])[0]
     exact = [float(p) for p in row]
@@ -123,14 +123,14 @@ def test_a_threshold_is_compared_as_float32():
     assert answer["labels"] == list(SEVERAL)
 
 
-def test_several_labels_without_thresholds_are_cut_at_a_half(tmp_path):
+def test_several_labels_have_default_thresholds_of_one_half(tmp_path):
     made = make_bundle(SEVERAL, multi_label=True)
     made.save(tmp_path)
     for answer in (*made.predict(TEXTS), *Bundle.load(tmp_path).predict(TEXTS)):
         assert set(answer["labels"]) == {k for k, p in answer["probabilities"].items() if p >= 0.5}
 
 
-def test_nothing_to_answer(bundle):
+def test_no_texts_have_no_predictions(bundle):
     assert bundle.predict([]) == []
     assert bundle.probabilities([]).shape == (0, len(bundle.labels))
     assert list(bundle.predict_stream(iter([]))) == []
@@ -149,7 +149,7 @@ def test_the_order_of_texts_of_mixed_lengths_is_kept(bundle, monkeypatch):
     assert len({row.tobytes() for row in together}) > 40
 
 
-def test_any_bytes_are_answered(bundle):
+def test_any_bytes_have_predictions(bundle):
     probabilities = bundle.probabilities(EDGE_CASES)
     assert np.isfinite(probabilities).all() and (probabilities >= 0).all() and (probabilities <= 1).all()
     as_texts = [
@@ -162,12 +162,12 @@ def test_any_bytes_are_answered(bundle):
 
 
 @pytest.mark.parametrize("texts", ["one text", b"bytes", [None], ["a", 3], [["a"]]])
-def test_what_is_no_list_of_texts_is_refused(texts):
+def test_invalid_lists_of_texts_are_rejected(texts):
     with pytest.raises(InputError, match="texts must be"):
         one_label_bundle().predict(texts)
 
 
-def test_a_stream_is_answered_in_order_and_read_as_needed(monkeypatch):
+def test_a_stream_is_predicted_in_order_and_read_lazily(monkeypatch):
     monkeypatch.setattr(module, "CHUNK_ROWS", 4)
     read = []
 
@@ -187,7 +187,7 @@ def test_a_stream_is_answered_in_order_and_read_as_needed(monkeypatch):
 # Token ids.
 
 
-def test_ids_are_answered_as_their_texts():
+def test_ids_have_the_probabilities_of_their_texts():
     made = one_label_bundle()
     features = {name: values.numpy() for name, values in made.preprocessor(TEXTS).items()}
     expected = made.probabilities(TEXTS)
@@ -197,7 +197,7 @@ def test_ids_are_answered_as_their_texts():
     np.testing.assert_allclose(made.probabilities_of_ids(ids.astype("uint8"), mask > 0), expected, atol=1e-5)
 
 
-def test_ids_that_are_all_padding_are_answered():
+def test_ids_of_padding_have_probabilities():
     found = one_label_bundle().probabilities_of_ids(np.zeros([2, 5], "int64"))
     assert np.isfinite(found).all() and found.shape == (2, 3)
 
@@ -214,12 +214,12 @@ def test_ids_that_are_all_padding_are_answered():
         ([[True]], "integers"),
     ],
 )
-def test_ids_that_would_fail_or_wrap_are_refused(ids, words):
+def test_ids_that_would_fail_or_wrap_are_rejected(ids, words):
     with pytest.raises(InputError) as error:
         one_label_bundle().probabilities_of_ids(ids)
     assert words in str(error.value)
 
 
-def test_a_mask_of_another_shape_is_refused():
+def test_a_mask_of_another_shape_is_rejected():
     with pytest.raises(InputError, match="padding_mask must have the shape"):
         one_label_bundle().probabilities_of_ids([[2, 3]], [[1]])

@@ -29,7 +29,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_what_was_written_is_read(folder):
+def test_a_written_manifest_is_read_back(folder):
     manifest = read_manifest(folder)
     assert VALUES.items() <= manifest.items()
     assert (manifest["format"], manifest["task"]) == (FORMAT, "classify")
@@ -51,16 +51,16 @@ def test_a_masked_language_model_has_no_labels(folder):
             read_manifest(folder)
 
 
-def test_no_value_takes_the_place_of_format_or_hashes(folder):
+def test_values_cannot_override_format_or_hashes(folder):
     write_manifest(folder, VALUES | {"format": 99, "files": {}}, FILES)
     check_files(folder, read_manifest(folder))
 
 
-def test_letters_stay_readable(folder):
+def test_non_ascii_letters_are_not_escaped(folder):
     assert '"ü"' in (folder / "bundle.json").read_text("utf-8")
 
 
-def test_a_third_file_is_checked_too(folder):
+def test_all_recorded_files_are_checked(folder):
     manifest = read_manifest(folder)
     manifest["files"]["more.txt"] = hashlib.sha256(b"a").hexdigest()
     with pytest.raises(InputError, match="expected the bundle's file more.txt"):
@@ -70,7 +70,7 @@ def test_a_third_file_is_checked_too(folder):
         check_files(folder, manifest)
 
 
-def test_a_long_wrong_value_is_shown_short(folder):
+def test_a_long_invalid_value_is_truncated_in_the_message(folder):
     (folder / "bundle.json").write_text(json.dumps(read_manifest(folder) | {"task": "x" * 9999}))
     with pytest.raises(InputError) as error:
         read_manifest(folder)

@@ -61,7 +61,7 @@ def test_each_granularity_has_a_vocabulary_of_its_own(two_vocabularies):
     assert set(manifest["files"]) == {"model.keras", "sample.jsonl", "vocab.txt", "vocab.wordpiece.txt"}
 
 
-def test_other_pairs_in_the_batch_never_change_an_answer(two_vocabularies, monkeypatch):
+def test_other_pairs_in_the_batch_never_change_a_prediction(two_vocabularies, monkeypatch):
     bundle, _ = two_vocabularies
     pairs = [*PAIRS, ("", ""), ("old", "bread " * 40), ("bread " * 40, "")]
     together = bundle.probabilities(pairs)
@@ -96,7 +96,7 @@ def test_graded_pairs_have_a_score_alone():
         dataclasses.replace(bundle, thresholds=[0.5])
 
 
-def test_classes_of_pairs_are_answered_as_those_of_texts():
+def test_pairs_with_classes_have_label_predictions():
     bundle = make_pair_bundle(labels=["no", "yes", "maybe"], target="classes")
     probabilities = bundle.probabilities(PAIRS)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
@@ -123,18 +123,18 @@ def test_classes_of_pairs_are_answered_as_those_of_texts():
         ([(1, "b")], "texts must be strings, got int"),
     ],
 )
-def test_rows_that_are_no_pairs(rows, message):
+def test_rows_that_are_not_pairs_are_rejected(rows, message):
     with pytest.raises(InputError) as caught:
         pair_bundle().predict(rows)
     assert str(caught.value) == message
 
 
-def test_no_pairs_no_answers():
+def test_no_pairs_have_no_predictions():
     assert pair_bundle().predict([]) == []
     assert pair_bundle().probabilities([]).shape == (0, 1)
 
 
-def test_what_comes_before_a_refused_row_is_answered(monkeypatch):
+def test_rows_before_a_rejected_row_have_predictions(monkeypatch):
     def rows(count):
         yield from PAIRS[:count]
         raise InputError("no pair")
@@ -152,7 +152,7 @@ def test_what_comes_before_a_refused_row_is_answered(monkeypatch):
 # Features by name.
 
 
-def test_ids_by_name_give_the_answers_of_their_texts(two_vocabularies):
+def test_features_have_the_probabilities_of_their_texts(two_vocabularies):
     bundle, _ = two_vocabularies
     columns = [list(column) for column in zip(*PAIRS, strict=True)]
     features = {name: value.numpy() for name, value in bundle.preprocessor(*columns).items()}
@@ -172,7 +172,7 @@ def test_ids_by_name_give_the_answers_of_their_texts(two_vocabularies):
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "vocab.wordpiece.txt"])
-def test_a_vocabulary_that_lacks_or_was_changed_is_named(saved, name):
+def test_a_missing_or_changed_vocabulary_is_reported(saved, name):
     content = (saved / name).read_bytes()
     (saved / name).unlink()
     assert f"expected the bundle's file {name}" in refused(saved)
@@ -185,7 +185,7 @@ def test_a_vocabulary_that_lacks_or_was_changed_is_named(saved, name):
     assert f"files must contain the SHA-256 of {name}, got none" in refused(saved)
 
 
-def test_vocabularies_in_each_others_place_are_refused(saved):
+def test_exchanged_vocabularies_are_rejected(saved):
     first, second = ((saved / name).read_bytes() for name in ("vocab.txt", "vocab.wordpiece.txt"))
     put(saved, "vocab.txt", second)
     put(saved, "vocab.wordpiece.txt", first)
@@ -195,12 +195,12 @@ def test_vocabularies_in_each_others_place_are_refused(saved):
 @pytest.mark.parametrize(
     "content", [b'"a text"\n', b'["a"]\n', b'["a", "b", "c"]\n', b'["a", 1]\n', b"{}\n", b"[1", b"\xff"]
 )
-def test_a_sample_that_is_not_of_pairs_is_refused(saved, content):
+def test_a_sample_that_is_not_of_pairs_is_rejected(saved, content):
     put(saved, "sample.jsonl", content)
     assert f"{saved / 'sample.jsonl'}: expected a JSON list of two strings a line" in refused(saved)
 
 
-def test_a_task_that_is_not_the_models_is_refused(saved, tmp_path):
+def test_a_task_that_is_not_the_models_is_rejected(saved, tmp_path):
     change_manifest(saved, task="classify", multi_label=False)
     assert "expected a saved TextClassifier, got TextMatcher" in refused(saved)
     one_label_bundle().save(tmp_path / "classifier")
@@ -224,12 +224,12 @@ def test_a_task_that_is_not_the_models_is_refused(saved, tmp_path):
         ({"text": {"char": {}, "../x": {}}}, "text or labels cannot be used"),
     ],
 )
-def test_a_manifest_that_does_not_fit_the_model_is_refused(saved, values, words):
+def test_a_manifest_that_does_not_fit_the_model_is_rejected(saved, values, words):
     change_manifest(saved, **values)
     assert words in refused(saved)
 
 
-def test_granularities_in_another_order_are_refused(saved):
+def test_granularities_in_another_order_are_rejected(saved):
     manifest = json.loads((saved / "bundle.json").read_text("utf-8"))
     text = dict(reversed(manifest["text"].items()))
     names = {"vocab.txt": "vocab.txt", "vocab.wordpiece.txt": "vocab.char.txt"}
@@ -242,7 +242,7 @@ def test_granularities_in_another_order_are_refused(saved):
     )
 
 
-def test_texts_longer_than_the_model_reads_are_refused(saved):
+def test_texts_longer_than_the_model_reads_are_rejected(saved):
     manifest = json.loads((saved / "bundle.json").read_text("utf-8"))
     text = {name: {**settings, "max_length": 25} for name, settings in manifest["text"].items()}
     change_manifest(saved, text=text)

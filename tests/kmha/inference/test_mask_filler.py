@@ -35,7 +35,7 @@ def test_the_most_probable_tokens_are_those_of_the_model():
         assert probability == pytest.approx(float(expected[tokens.index(token)]), abs=1e-6)
 
 
-def test_texts_do_not_change_one_another(monkeypatch):
+def test_texts_of_a_batch_are_independent(monkeypatch):
     filler = masked_bundle().filler
     texts = ["[MASK]", "no mask", "old [MASK] and [MASK] bread", "bread " * 60 + "[MASK] seven", "a [MASK]"]
     together = filler.predict(texts, 3)
@@ -51,14 +51,14 @@ def test_texts_do_not_change_one_another(monkeypatch):
             )
 
 
-def test_every_mask_of_a_long_text_is_answered():
+def test_every_mask_of_a_long_text_has_a_prediction():
     room = masked_bundle().preprocessor.max_length - 2
     text = " ".join(["[MASK]"] * (2 * room + 3))
     (answer,) = masked_bundle().filler.predict([text], 1)
     assert len(answer["masks"]) == 2 * room + 3
 
 
-def test_nothing_that_can_be_typed_fails():
+def test_any_typed_text_is_tokenized():
     texts = [text[:2000] + b"[MASK]" + text[-2000:] for text in EDGE_CASES]
     for answer in masked_bundle().filler.predict(texts, 2):
         (mask,) = answer["masks"]
@@ -74,7 +74,7 @@ def test_all_tokens_can_be_shown():
     assert len(answer["masks"][0]["probabilities"]) == len(tokens) - len(SPECIAL_TOKENS)
 
 
-def test_the_folder_keeps_the_bundle(tmp_path):
+def test_a_saved_bundle_is_loaded(tmp_path):
     masked_bundle().save(tmp_path / "run")
     again = Bundle.load(tmp_path / "run")
     assert (again.task, again.labels, again.thresholds) == ("masked-lm", [], None)
@@ -82,7 +82,7 @@ def test_the_folder_keeps_the_bundle(tmp_path):
 
 
 @pytest.mark.parametrize("texts", ["one text", [1], [["a", "b"]]])
-def test_what_is_no_text_is_refused(texts):
+def test_invalid_texts_are_rejected(texts):
     with pytest.raises(InputError, match="texts must be"):
         masked_bundle().predict(texts)
 
@@ -92,7 +92,7 @@ def test_it_gives_no_probabilities_of_labels():
         masked_bundle().probabilities(["a"])
 
 
-def test_thresholds_are_refused():
+def test_thresholds_are_rejected():
     bundle = masked_bundle()
     with pytest.raises(InputError, match="got one of a masked language model"):
         Bundle(bundle.model, bundle.preprocessor, [], [0.5])

@@ -19,7 +19,7 @@ def bi_bundle():
 
 
 @given(scores=st.lists(st.sampled_from([0.0, 0.5, 0.25, -1.0]), min_size=1), top=st.integers(1, 9))
-def test_the_best_come_first_and_of_equal_ones_the_earlier(scores, top):
+def test_candidates_are_sorted_by_score_and_index(scores, top):
     expected = sorted(range(len(scores)), key=lambda place: (-scores[place], place))[:top]
     assert top_indices(np.array(scores, np.float32), top).tolist() == expected
 

@@ -36,7 +36,7 @@ def test_a_sentence_is_tagged_alone_as_among_others(kind):
 
 
 @every_kind
-def test_probabilities_are_shares_and_answers_are_all_finite(kind):
+def test_probabilities_sum_to_one_and_decoding_is_finite(kind):
     found = tagger_bundle(kind).tagger.tag(
         [[text.decode("utf-8", "replace")] for text in EDGE_CASES[:-2]] + [LONG]
     )
@@ -60,7 +60,7 @@ words = st.lists(st.sampled_from([word for sentence in SENTENCES for word in sen
 
 @given(st.lists(words, max_size=3))
 @settings(deadline=None, max_examples=25)
-def test_no_path_breaks_its_scheme(sentences):
+def test_predicted_tags_are_valid_in_their_scheme(sentences):
     for kind in ("spelt", "characters"):
         bundle = tagger_bundle(kind)
         for found in bundle.tagger.tag(sentences).sentences():
@@ -81,7 +81,7 @@ def test_raw_texts_and_their_words_have_the_same_tags():
             assert 0 < span["probability"] <= answer["probabilities"][first] + 1e-6
 
 
-def test_a_spans_probability_is_that_of_all_its_tags():
+def test_a_span_probability_is_the_probability_of_all_its_tags():
     """Against the sum over all paths of the other words."""
     bundle = tagger_bundle("spelt")
     sentence = SENTENCES[0][:4]
@@ -112,7 +112,7 @@ def test_bytes_are_read_as_text():
     assert bundle.predict([[b"old", "bread"]]) == bundle.predict([("old", "bread")])
 
 
-def test_what_is_no_sentence_is_refused():
+def test_invalid_sentences_are_rejected():
     bundle = tagger_bundle("spelt")
     with pytest.raises(InputError, match="must be a list of texts or of lists of words, got one text"):
         bundle.predict("old bread")

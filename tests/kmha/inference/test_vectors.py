@@ -54,7 +54,7 @@ def unit(pooled: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_classifiers_vector_is_what_its_head_reads(norm, pooling):
+def test_a_classifier_vector_is_the_input_of_its_head(norm, pooling):
     """Pooled and normalised by hand, from what leaves the encoder."""
     bundle = make_bundle(norm=norm)
     bundle.model.pooling.mode = pooling
@@ -83,7 +83,7 @@ def test_a_taggers_vector_is_the_mean_of_its_tokens(kind):
         np.testing.assert_allclose(read([text])[0], unit(states.mean(axis=0)), atol=1e-5)
 
 
-def test_of_a_long_text_a_tagger_reads_the_first_window():
+def test_a_tagger_vector_is_of_the_first_window():
     found = reader("tagger")(["bread " * 200, "bread " * 300, "bread " * 5])
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
     assert np.abs(found[0] - found[2]).max() > 0.01
@@ -106,7 +106,7 @@ def test_a_text_of_the_cross_form_is_encoded_alone():
 
 
 @every_bundle
-def test_vectors_are_of_length_one_and_tell_texts_apart(name):
+def test_vectors_have_length_one_and_distinguish_texts(name):
     found = reader(name)([*TEXTS, *EDGE_CASES])
     assert found.dtype == np.float32 and found.shape[1] == reader(name).dim
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
@@ -126,7 +126,7 @@ def test_other_texts_in_the_batch_never_change_a_vector(name, text, before, afte
 
 
 @every_bundle
-def test_how_texts_are_batched_never_changes_a_vector(name, monkeypatch):
+def test_batching_never_changes_a_vector(name, monkeypatch):
     texts = [*TEXTS, *SENTENCES, "", " "]
     together = reader(name)(texts)
     monkeypatch.setattr(vectors, "CHUNK_ROWS", 3)
@@ -149,7 +149,7 @@ def test_rows_without_a_token_give_finite_vectors():
 
 
 @pytest.mark.parametrize("make", [several_label_bundle, cross_bundle, tagger_bundle])
-def test_something_else_than_texts_is_refused(make):
+def test_something_else_than_texts_is_rejected(make):
     read = TextVectors(make())
     for wrong in ([None], ["a", 3]):
         with pytest.raises(InputError, match="texts must be strings, got"):

@@ -34,7 +34,7 @@ def test_equals_a_loop_in_float64(mask, mask_dtype):
     np.testing.assert_allclose(to_numpy(weights), expected_weights, atol=1e-6)
 
 
-def test_a_mask_of_another_rank_is_refused():
+def test_a_mask_of_another_rank_is_rejected():
     with pytest.raises(ValueError, match=r"\[B, S\] or \[B, T, S\], got shape \(2, 1, 4, 5\)"):
         scaled_dot_product_attention(QUERY, KEY, VALUE, ROW_MASK[:, None])
 
@@ -126,7 +126,7 @@ def test_a_single_key_gets_all_the_weight_without_a_warning(mask):
     np.testing.assert_array_equal(to_numpy(output), VALUE[:, :, :1].repeat(T, axis=2) * expected)
 
 
-def test_blocks_of_fewer_heads_are_filled_up_with_zeros():
+def test_blocks_with_fewer_heads_are_padded_with_zeros():
     weights = [GENERATOR.random((B, heads, T, S)).astype("float32") for heads in (2, N, 1)]
     found = to_numpy(run(stack_heads, weights))
     assert found.shape == (B, 3, N, T, S)

@@ -44,7 +44,7 @@ def test_lengths_decide_or_the_longest_where_they_are_not_known():
 @pytest.mark.parametrize(
     "mask", [None, MASK, np.tril(np.ones((B, T, T), "int32"))], ids=["none", "BT", "BTT"]
 )
-def test_a_layer_gives_the_same_in_blocks(options, mask):
+def test_a_layer_in_blocks_equals_dense_attention(options, mask):
     layer = MultiHeadAttention(2, **options)
     layer.build(HIDDEN.shape)
     fill_weights(layer)
@@ -67,7 +67,7 @@ def test_a_layer_gives_the_same_in_blocks(options, mask):
     np.testing.assert_allclose(by, wanted, atol=1e-4)
 
 
-def test_cross_attention_gives_the_same_in_blocks_and_knows_no_window():
+def test_cross_attention_in_blocks_is_equal_and_has_no_window():
     layer = MultiHeadAttention(2, window=1)
     layer.build(HIDDEN.shape, OTHER.shape)
     fill_weights(layer)

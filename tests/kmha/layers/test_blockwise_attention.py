@@ -95,7 +95,7 @@ def test_lengths_that_are_not_known_beforehand(jit_compile):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_sizes_are_as_near_as_over_all_pairs(dtype):
+def test_half_precision_is_as_accurate_as_dense_attention(dtype):
     inputs = [ops.cast(each, dtype) for each in (QUERY, KEY, VALUE)]
     found = run(_in_blocks(KEY_MASK), *inputs)
     assert keras.backend.standardize_dtype(found.dtype) == dtype
@@ -142,7 +142,7 @@ def test_dropout_drops_the_same_weights_forward_and_backward(mask):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_dropout_keeps_as_many_as_it_should_and_each_block_draws_anew(rate):
+def test_dropout_masks_have_the_exact_rate_and_differ_by_block(rate):
     shape = (2, 2, 101, 101)
     first, again, other = (
         to_numpy(keep_mask(shape, rate, block_seed(_seed(1, 2), number))) for number in (7, 7, 8)
@@ -158,6 +158,6 @@ def test_dropout_keeps_as_many_as_it_should_and_each_block_draws_anew(rate):
     assert abs(keep_rate(rate) - (1 - rate)) < 2**-16
 
 
-def test_a_mask_of_another_rank_is_refused():
+def test_a_mask_of_another_rank_is_rejected():
     with pytest.raises(ValueError, match=r"\[B, S\] or \[B, T, S\], got shape \(2, 1, 11, 7\)"):
         blockwise.blockwise_attention(QUERY, KEY, VALUE, PAIR_MASK[:, None])

@@ -26,7 +26,7 @@ def test_symmetric_is_the_same_both_ways():
     np.testing.assert_array_equal(there, [[[5, -4], [2, 2.5]], [[3, 0], [4, 1.5]], [[4, 4], [-3, 1]]])
 
 
-def test_units_have_length_one_over_all_parts():
+def test_unit_vectors_have_length_one_over_all_parts():
     np.testing.assert_allclose(to_numpy(unit_vectors([A[:1] * 1e6])), A[:1] / np.sqrt(5), rtol=1e-6)
     joined = to_numpy(unit_vectors([A, B]))
     expected = np.concatenate([A, B], axis=1)

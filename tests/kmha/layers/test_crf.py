@@ -106,7 +106,7 @@ def test_large_potentials_are_exact(forbidding, seed):
     _check(potentials, tag_ids, atol=1e-4)
 
 
-def test_where_products_would_lose_numbers_logarithms_are_taken():
+def test_inaccurate_products_fall_back_to_logarithms():
     # Each word is nearly sure of a tag that may not follow the one before: what is left is exp(-100) of it.
     transitions = np.array([[0, FORBIDDEN], [0, 0]], "float32")
     emissions = np.array([[[100, 0], [0, 100], [100, 0], [0, 100]]], "float32")
@@ -119,7 +119,7 @@ def test_where_products_would_lose_numbers_logarithms_are_taken():
     assert to_numpy(crf_likelihood._by_products(Potentials(*map(ops.convert_to_tensor, ordinary)))[0])
 
 
-def test_a_sentence_that_nothing_is_allowed_for_is_finite():
+def test_a_sentence_without_an_allowed_path_has_finite_results():
     shut = np.full((2, 2), FORBIDDEN, "float32")
     emissions, mask = np.zeros((1, 3, 2), "float32"), np.ones((1, 3), "int32")
     potentials = Potentials(emissions, mask, shut, shut[0], shut[0])

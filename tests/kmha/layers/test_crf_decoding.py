@@ -57,7 +57,7 @@ lengths_of_rows = st.lists(st.integers(0, WIDTH), min_size=3, max_size=3)
 
 
 @given(lengths_of_rows, numbers, st.lists(values, min_size=25, max_size=25))
-def test_no_decoded_path_holds_what_is_forbidden(lengths, emissions, transitions):
+def test_no_decoded_path_has_a_forbidden_transition(lengths, emissions, transitions):
     emissions = np.array(emissions, "float32").reshape(3, WIDTH, 5)
     transitions = np.array(transitions, "float32").reshape(5, 5)
     layer = _layer(transitions=transitions)
@@ -98,7 +98,7 @@ def test_padding_and_the_other_rows_change_nothing(lengths, seed):
             np.testing.assert_allclose(ours[0], theirs[row], atol=2e-5)
 
 
-def test_decode_gives_what_the_others_give():
+def test_decode_equals_the_single_functions():
     potentials, _ = random_potentials(5, [WIDTH, 0, 3], WIDTH, forbidding=True)
     tag_ids, marginal, path, _ = _decoded(potentials)
     np.testing.assert_array_equal(to_numpy(run(viterbi, potentials)), tag_ids)
@@ -119,7 +119,7 @@ def test_factors_of_a_span_multiply_to_its_probability():
             assert factors == pytest.approx(probabilities[span].sum(), abs=1e-5)
 
 
-def test_long_sentences_keep_their_digits():
+def test_long_sentences_keep_their_precision():
     # As if each word stood alone: what is exact is known.
     emissions = np.random.default_rng(0).normal(size=(1, 1000, 4)).astype("float32") * 5
     mask, zeros = np.ones((1, 1000), "int32"), np.zeros(4, "float32")
@@ -130,7 +130,7 @@ def test_long_sentences_keep_their_digits():
     np.testing.assert_allclose(marginal[0], powers / powers.sum(axis=-1, keepdims=True), atol=1e-5)
 
 
-def test_what_is_no_number_still_gives_tags():
+def test_nan_scores_still_give_tags():
     potentials, _ = random_potentials(3, [4, 2])
     potentials.emissions[0, 1] = np.nan
     tag_ids = _decoded(potentials)[0]
@@ -139,7 +139,7 @@ def test_what_is_no_number_still_gives_tags():
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "bfloat16"])
-def test_a_half_size_policy_rounds_nothing(policy):
+def test_a_16_bit_policy_does_not_round_the_emissions(policy):
     emissions = np.random.default_rng(0).normal(size=(2, 3, 5)).astype("float32")
     potentials = CRF(5, **BIO, dtype=policy)(emissions, np.ones((2, 3), "int32"))
     np.testing.assert_array_equal(to_numpy(potentials.emissions), emissions)
@@ -147,7 +147,7 @@ def test_a_half_size_policy_rounds_nothing(policy):
     assert dtypes == ["float32", "int32", "float32", "float32", "float32"]
 
 
-def test_what_is_forbidden_is_not_learnt():
+def test_forbidden_transitions_are_not_trained():
     layer = _layer(transitions=np.ones((5, 5)), start=np.ones(5))
     potentials = layer(np.zeros((1, 2, 5), "float32"), np.ones((1, 2), bool))
     np.testing.assert_array_equal(
@@ -172,6 +172,6 @@ def test_what_is_forbidden_is_not_learnt():
         (lambda: CRF(2).build(None, (None, 3, 1)), r"word_mask must be \[B, W\], got shape \(None, 3, 1\)"),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused(make, message):
+def test_shapes_that_do_not_fit_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -58,7 +58,7 @@ def cut(given, shape):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.length}-{shape.overlap}")
 @pytest.mark.parametrize("width", [2, 8, 9, 14, 15, 31])
-def test_windows_and_votes_are_those_found_by_hand(shape, width):
+def test_windows_and_votes_equal_a_manual_example(shape, width):
     lengths = [width, 2, min(width, 8), max(2, width - 3)]
     given = documents(lengths, width)
     features, votes = cut(given, shape)
@@ -69,7 +69,7 @@ def test_windows_and_votes_are_those_found_by_hand(shape, width):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow has lengths that are not known")
-def test_a_length_that_is_not_known_gives_the_same():
+def test_an_unknown_length_gives_the_same_output():
     import tensorflow as tf
 
     shape, names = SHAPES[0], ("token_ids", "segment_ids", "padding_mask")
@@ -83,7 +83,7 @@ def test_a_length_that_is_not_known_gives_the_same():
         np.testing.assert_allclose(to_numpy(found.votes), to_numpy(known.votes), rtol=1e-6)
 
 
-def test_a_text_of_one_window_is_that_window_whatever_it_holds():
+def test_a_text_of_one_window_is_unchanged():
     given = documents([6, 1, 0], 8)
     features, votes = cut(given, SHAPES[0])
     real = given["padding_mask"] > 0
@@ -118,7 +118,7 @@ def joined(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_windows_are_joined_as_numpy_does(mode):
+def test_window_pooling_equals_numpy(mode):
     layer = joined(mode)
     found = to_numpy(layer(VECTORS, VOTES))
     weights = VOTES[0].astype(np.float64)
@@ -156,6 +156,6 @@ def test_attention_starts_as_the_mean():
     np.testing.assert_allclose(to_numpy(attention(VECTORS, VOTES)), to_numpy(mean(VECTORS, VOTES)), rtol=1e-6)
 
 
-def test_an_unknown_mode_is_refused():
+def test_an_unknown_mode_is_rejected():
     with pytest.raises(ValueError, match="'last'"):
         WindowPooling("last")  # pyright: ignore[reportArgumentType]

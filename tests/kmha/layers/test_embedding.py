@@ -55,7 +55,7 @@ def test_the_embedding_is_the_sum_of_its_tables():
     )
 
 
-def test_without_segments_their_ids_mean_nothing():
+def test_without_segments_segment_ids_have_no_effect():
     layer = _embedding()
     np.testing.assert_array_equal(
         to_numpy(layer(IDS[:2, :5], np.ones((2, 5), "int32"))), to_numpy(layer(IDS[:2, :5]))
@@ -63,7 +63,7 @@ def test_without_segments_their_ids_mean_nothing():
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
-def test_a_row_that_starts_later_has_the_positions_of_the_whole(positions):
+def test_a_row_with_an_offset_has_the_positions_of_the_full_row(positions):
     layer = _embedding(num_segments=2, positions=positions)
     segments = np.array([[0, 0, 0, 1, 1, 1, 1, 1]] * 2, "int32")
     whole = to_numpy(layer(IDS[:2, :8], segments))
@@ -71,7 +71,7 @@ def test_a_row_that_starts_later_has_the_positions_of_the_whole(positions):
     np.testing.assert_allclose(to_numpy(part), whole[:, 3:], atol=1e-6)
 
 
-def test_without_positions_it_does_not_matter_where_a_row_starts():
+def test_without_positions_an_offset_has_no_effect():
     layer = _embedding(positions="none")
     later = layer(IDS[:2, :5], first_position=np.array([2, 90], "int32"))
     np.testing.assert_array_equal(to_numpy(later), to_numpy(layer(IDS[:2, :5])))
@@ -84,6 +84,6 @@ def test_ngrams_are_added():
     np.testing.assert_allclose(to_numpy(with_ngrams(IDS[:2, :5])), expected, atol=1e-6)
 
 
-def test_too_long_is_refused():
+def test_too_long_is_rejected():
     with pytest.raises(ValueError, match="at most max_length 8, got 9"):
         TextEmbedding(V, D, 8)(IDS[:1, :9])

@@ -62,7 +62,7 @@ def test_equals_the_same_sums_in_numpy(norm, mask):
     "mask", [None, CONTEXT_MASK, PAIR_MASK], ids=["open", "masked", "a mask for each position"]
 )
 @every_norm
-def test_looking_at_another_text_equals_the_same_sums_in_numpy(norm, mask):
+def test_cross_attention_equals_numpy(norm, mask):
     block = _block(norm, CrossAttentionBlock)
     call = lambda x, y, m: block(x, y, attention_mask=m, return_attention_weights=True)  # noqa: E731
     output, weights = run(call, INPUTS, CONTEXT, mask)
@@ -85,7 +85,7 @@ def test_where_the_context_is_masked_attention_adds_zeros(norm):
 
 
 @every_norm
-def test_a_text_looking_at_itself_is_self_attention(norm):
+def test_cross_attention_to_itself_is_self_attention(norm):
     block, other = _block(norm), _block(norm, CrossAttentionBlock)
     expected = to_numpy(run(block, INPUTS, MASK))
     np.testing.assert_allclose(to_numpy(run(other, INPUTS, INPUTS, MASK)), expected, atol=1e-6)
@@ -105,7 +105,7 @@ def test_post_norm_leaves_normalised_rows_and_pre_norm_does_not():
     ("cls", "inputs"), [(EncoderBlock, (INPUTS,)), (CrossAttentionBlock, (INPUTS, INPUTS))]
 )
 @every_norm
-def test_asking_for_the_weights_changes_no_bit_of_the_output(norm, cls, inputs):
+def test_returning_weights_changes_no_bit_of_the_output(norm, cls, inputs):
     block = _block(norm, cls, dropout=0.3, attention_dropout=0.3)
     states = [v for v in block.variables if "seed_generator" in v.path]
     starts = [to_numpy(state) for state in states]
@@ -119,13 +119,13 @@ def test_asking_for_the_weights_changes_no_bit_of_the_output(norm, cls, inputs):
     np.testing.assert_array_equal(to_numpy(output(True)[0]), to_numpy(output(False)))
 
 
-def test_an_unknown_norm_is_refused():
+def test_an_unknown_norm_is_rejected():
     with pytest.raises(ValueError, match="'middle'"):
         EncoderBlock(2, 8, norm="middle")
 
 
 @every_norm
-def test_a_context_of_another_size_is_refused_with_both(norm):
+def test_a_context_of_another_size_is_rejected_with_both(norm):
     for context in (CONTEXT[..., :4], np.pad(CONTEXT, ((0, 0), (0, 0), (0, 2)))):
         with pytest.raises(ValueError, match=f"as large as the inputs', {D}, got {context.shape[-1]}"):
             CrossAttentionBlock(2, 8, norm=norm)(INPUTS, context)

@@ -191,7 +191,7 @@ CASES = {
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", CASES)
-def test_every_layer_holds(name, check, tmp_path):
+def test_all_layers_meet_the_common_requirements(name, check, tmp_path):
     check(CASES[name], tmp_path)
 
 

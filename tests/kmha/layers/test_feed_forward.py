@@ -17,7 +17,7 @@ def test_activations_equal_their_formulas(name):
     np.testing.assert_allclose(to_numpy(ACTIVATIONS[name](values)), activate(name, values), atol=2e-6)
 
 
-def test_gelu_in_training_is_gelu_with_its_slope():
+def test_gelu_in_training_equals_gelu_and_its_gradient():
     values = np.concatenate([np.linspace(-6, 6, 121), [-40.0, 40.0]]).astype("float32")
     upstream = np.random.default_rng(2).normal(size=values.shape).astype("float32")
     np.testing.assert_allclose(to_numpy(gelu_in_training(values)), activate("gelu", values), atol=2e-6)
@@ -28,7 +28,7 @@ def test_gelu_in_training_is_gelu_with_its_slope():
     np.testing.assert_allclose(found, upstream * slope, atol=2e-6)
 
 
-def test_only_exact_gelu_is_another_operation_in_training():
+def test_only_exact_gelu_has_a_training_implementation():
     for name in ACTIVATIONS:
         layer = FeedForward(6, name)
         layer.build(INPUTS.shape)
@@ -60,6 +60,6 @@ def test_kernels_start_from_different_random_numbers():
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.9
 
 
-def test_an_unknown_activation_is_refused():
+def test_an_unknown_activation_is_rejected():
     with pytest.raises(ValueError, match="'swish'"):
         FeedForward(4, "swish")

@@ -43,7 +43,7 @@ def _circulating_layer(layer, x, split=_split, mask=None):
     return ops.matmul(joined, output_kernel.reshape(flat, -1)) + output_bias
 
 
-def test_the_circulating_layer_without_a_fault_is_ours():
+def test_the_corrected_layer_equals_kmha():
     layer = _layer(2)
     np.testing.assert_allclose(
         to_numpy(run(lambda x: _circulating_layer(layer, x), INPUTS)), to_numpy(run(layer, INPUTS)), atol=1e-5
@@ -160,7 +160,7 @@ def test_c_in_float32_the_fully_masked_row_attends_to_padding():
     assert (to_numpy(weights)[1] == 0).all()
 
 
-def test_d_without_a_mask_padding_changes_answers():
+def test_d_without_a_mask_padding_changes_the_output():
     layer = _layer(2)
     padded = np.concatenate([INPUTS, GENERATOR.normal(size=(B, 3, D)).astype("float32")], axis=1)
     mask = np.array([[1] * T + [0] * 3] * B, "int32")

@@ -129,7 +129,7 @@ def test_gradients_of_real_rows_do_not_reach_padding():
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_asking_for_the_weights_changes_no_bit_of_the_output(training):
+def test_returning_weights_changes_no_bit_of_the_output(training):
     layer = _layer(dropout=0.5)
     mask = _mask("[B, T, S]", T)
     seed_state = layer.weight_dropout.seed_generator.state
@@ -147,7 +147,7 @@ def test_asking_for_the_weights_changes_no_bit_of_the_output(training):
     np.testing.assert_allclose(to_numpy(weights)[1, :, 0].sum(-1), 1, atol=1e-6)
 
 
-def test_asking_for_the_weights_changes_no_bit_of_the_compiled_output():
+def test_returning_weights_changes_no_bit_of_the_compiled_output():
     layer = _layer()
     with_weights = compiled(lambda query: layer(query, return_attention_weights=True)[0])
     for name, plain in compiled(lambda query: layer(query)).items():
@@ -192,7 +192,7 @@ def test_kernels_start_from_different_random_numbers(value):
     assert len(starts) == (2 if value is None else 3) and np.abs(correlations).max() < 0.9
 
 
-def test_heads_that_do_not_divide_the_hidden_size_are_refused():
+def test_heads_that_do_not_divide_the_hidden_size_are_rejected():
     with pytest.raises(ValueError, match="got hidden size 8 and num_heads 3"):
         MultiHeadAttention(3)(QUERY)
 

@@ -97,7 +97,7 @@ def test_only_repeated_ngrams_count_once_learned():
     assert not heard[2].any()
 
 
-def test_ngrams_weigh_the_same_under_token_dropout_as_without():
+def test_token_dropout_keeps_the_mean_of_ngrams():
     ids = np.tile(np.array([[5, 6, 7, 8, 9]], "int32"), (4000, 1))
     layer = NgramEmbedding(4, 1009, ngram_dim=3)
     layer.build(ids.shape)
@@ -113,7 +113,7 @@ def test_ngrams_weigh_the_same_under_token_dropout_as_without():
     assert np.abs(to_numpy(layer(dropped)).mean(axis=0)[2:]).max() < 0.6 * np.abs(whole).max()
 
 
-def test_what_is_known_travels_with_the_file(tmp_path):
+def test_the_ngram_vocabulary_mask_is_saved(tmp_path):
     ids = keras.Input((5,), dtype="int32")
     layer = NgramEmbedding(4, 101, 3)
     model = keras.Model(ids, layer(ids))

@@ -47,7 +47,7 @@ def test_shared_ngrams_equal_a_python_loop(ids_a, ids_b, words_a, words_b):
         )
 
 
-def test_only_the_orders_asked_for_are_given():
+def test_only_the_requested_orders_are_returned():
     text, words = np.array([[7, 8, 7, 8]], "int32"), np.ones((1, 4), "float32")
     (found,) = shared_ngrams(text, text, words, words, orders=(3,))
     np.testing.assert_array_equal(to_numpy(found)[0], np.diag([0, 0, 1, 1]))
@@ -143,7 +143,7 @@ def test_empty_texts_are_finite(empty):
     assert not marks.any() and not shares.any()
 
 
-def test_a_text_shares_all_of_itself():
+def test_a_text_overlaps_fully_with_itself():
     marks, _, shares, _ = _overlap([[START, 5, 6, 7, END]], [[START, 5, 6, 7, END]])
     _, second, third = RARITY[5:8]
     words = RARITY[5:8].sum()
@@ -202,6 +202,6 @@ def test_rarities_travel_with_the_file_and_are_not_trained(tmp_path):
     np.testing.assert_array_equal(to_numpy(again.weights[0]), to_numpy(layer.rarity))
 
 
-def test_the_sizes_that_others_rely_on():
+def test_block_sizes_have_the_fewest_padding():
     marks_a, _, shares_a, _ = _overlap([[5, 6]], [[6, 7]])
     assert marks_a.shape == (1, 2, MARKS) and shares_a.shape == (1, SHARES)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kmha.layers.pooling import MODES, Pooling
+from kmha.layers.pooling import MODES, Pooling, first_token_weights, mean_token_weights
 from tests.layer_checks import gradients, to_numpy
 
 B, T, D = 4, 5, 3
@@ -49,6 +49,26 @@ def test_the_mean_of_many_half_precision_values_is_summed_in_float32():
     assert to_numpy(pooled).item() == 1
 
 
-def test_an_unknown_mode_is_refused():
+def test_an_unknown_mode_is_rejected():
     with pytest.raises(ValueError, match="'last'"):
         Pooling("last")
+
+
+WORD_MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]], "int32")
+# Words of two, one and one tokens; the last is listed first. Then one word, and room for two more.
+STARTS = np.array([[4, 1, 3], [1, 0, 0]], "int32")
+
+
+def test_the_first_token_of_each_word():
+    weights = ops.convert_to_numpy(first_token_weights(STARTS, 6))
+    expected = np.zeros((2, 3, 6))
+    expected[0, 0, 4] = expected[0, 1, 1] = expected[0, 2, 3] = expected[1, 0, 1] = 1
+    np.testing.assert_array_equal(weights, expected)
+
+
+def test_the_mean_of_each_words_tokens():
+    weights = ops.convert_to_numpy(mean_token_weights(STARTS, WORD_MASK))
+    expected = np.zeros((2, 3, 6))
+    expected[0, 0, 4] = expected[0, 2, 3] = expected[1, 0, 1] = 1
+    expected[0, 1, 1:3] = 0.5
+    np.testing.assert_array_equal(weights, expected)

@@ -28,7 +28,7 @@ def test_sinusoids_of_an_odd_size_leave_the_last_cosine_out():
     np.testing.assert_array_equal(sinusoids(LENGTH, 7), sinusoids(LENGTH, 8)[:, :7])
 
 
-def test_rotated_products_see_distances_only():
+def test_rotated_products_depend_on_distances_only():
     query, key = (
         np.tile(GENERATOR.normal(size=(1, 1, 1, DIM)).astype("float32"), (1, 1, LENGTH, 1)) for _ in "qk"
     )
@@ -87,7 +87,7 @@ def test_rows_may_start_anywhere_in_the_table(learned):
     np.testing.assert_array_equal(found[0], to_numpy(layer(inputs))[0])
 
 
-def test_too_long_is_refused_with_both_numbers():
+def test_too_long_is_rejected_with_both_numbers():
     with pytest.raises(ValueError, match="at most max_length 9, got 10"):
         PositionEmbedding(LENGTH)(np.zeros((1, LENGTH + 1, DIM), "float32"))
     with pytest.raises(ValueError, match="at most max_length 9, got 10"):

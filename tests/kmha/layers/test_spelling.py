@@ -59,7 +59,7 @@ def test_a_words_vector_depends_on_its_characters_alone():
     assert np.abs(ops.convert_to_numpy(layer(other))[0, 0] - found[0, 0]).max() > 1e-4
 
 
-def test_affixes_are_told_by_their_characters_and_their_side():
+def test_affix_buckets_depend_on_characters_and_side():
     words = ["going", "ring", "goat", "a", "", "gnio"]
     ids = np.zeros((len(words), 8), "int32")
     for row, word in enumerate(words):
@@ -77,7 +77,7 @@ def test_affixes_are_told_by_their_characters_and_their_side():
     np.testing.assert_array_equal(wider, found)
 
 
-def test_small_letters_stand_for_capitals_as_python_has_it():
+def test_lower_case_equals_python():
     points = range(1, 1279)  # where the table of capitals ends, and a bit
     ids = np.array([[1 + point] for point in points], "int32")
     low = ops.convert_to_numpy(lower_case(ids))[:, 0] - 1

@@ -80,7 +80,7 @@ def test_compiled_forms_give_the_same():
         np.testing.assert_allclose(to_numpy(function(query, key, value)), expected, atol=1e-5, err_msg=name)
 
 
-def test_dropout_meets_every_weight_once():
+def test_dropout_is_applied_to_every_weight_once():
     query, key, value, _ = _inputs(19)
     whole = to_numpy(windowed_attention(query, key, value, 2, 1))
     halved = to_numpy(windowed_attention(query, key, value, 2, 1, dropout=lambda weights: weights / 2))
@@ -88,7 +88,7 @@ def test_dropout_meets_every_weight_once():
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_sizes(dtype):
+def test_half_precision_is_close_to_float32(dtype):
     query, key, value, _ = _inputs(19)
     exact = to_numpy(windowed_attention(query, key, value, 2, 1))
     query, key, value = (ops.cast(each, dtype) for each in (query, key, value))

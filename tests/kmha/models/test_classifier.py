@@ -35,7 +35,7 @@ def _logits(name, rows, length=None):
 @every_config
 @settings(max_examples=5, deadline=None)
 @given(rows=rows_of_tokens, extra=st.integers(1, MAX_LENGTH))
-def test_padding_never_changes_an_answer(name, rows, extra):
+def test_padding_never_changes_a_prediction(name, rows, extra):
     length = max(map(len, rows)) or 1
     longer = min(length + extra, MAX_LENGTH)
     np.testing.assert_allclose(_logits(name, rows, longer), _logits(name, rows, length), rtol=0, atol=1e-5)
@@ -44,7 +44,7 @@ def test_padding_never_changes_an_answer(name, rows, extra):
 @every_config
 @settings(max_examples=5, deadline=None)
 @given(rows=rows_of_tokens, data=st.data())
-def test_batch_composition_never_changes_an_answer(name, rows, data):
+def test_batch_composition_never_changes_a_prediction(name, rows, data):
     together = _logits(name, rows, MAX_LENGTH)
     order = data.draw(st.permutations(range(len(rows))))
     shuffled = _logits(name, [rows[i] for i in order], MAX_LENGTH)
@@ -54,7 +54,7 @@ def test_batch_composition_never_changes_an_answer(name, rows, data):
 
 
 @every_config
-def test_what_padding_holds_never_changes_an_answer(name):
+def test_values_at_padding_never_change_a_prediction(name):
     given_features = random_features()
     expected = to_numpy(_classifier(name)(given_features))
     padding = given_features["padding_mask"] == 0
@@ -66,7 +66,7 @@ def test_what_padding_holds_never_changes_an_answer(name):
 
 
 @every_config
-def test_a_row_of_padding_gets_the_answer_to_a_vector_of_zeros(name):
+def test_a_row_of_padding_equals_a_zero_vector(name):
     logits = _logits(name, [[5, 6], []])
     model = _classifier(name)
     pooled = np.zeros((1, model.encoder_config.hidden_dim), "float32")

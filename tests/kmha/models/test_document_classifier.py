@@ -74,7 +74,9 @@ def logits(model, features):
         ("rotary", "max", "attention"),
     ],
 )
-def test_a_text_of_one_window_is_answered_as_by_the_plain_classifier(config, pooling, window_pooling):
+def test_a_text_of_one_window_has_the_prediction_of_a_classifier_without_windows(
+    config, pooling, window_pooling
+):
     windowed, plain = models(config, pooling, window_pooling)
     short = texts([8, 5, 2, 1])
     np.testing.assert_allclose(logits(windowed, short), logits(plain, short), atol=1e-6)
@@ -84,7 +86,7 @@ def test_a_text_of_one_window_is_answered_as_by_the_plain_classifier(config, poo
     np.testing.assert_allclose(logits(windowed, beside)[[0, 2, 3]], expected, atol=1e-6)
 
 
-def test_the_mean_of_windows_is_what_it_says():
+def test_the_mean_of_windows_is_weighted_by_votes():
     windowed, plain = models()
     features, length = texts([23]), 23
     places, ids = SHAPE.positions(length), features["token_ids"][0]
@@ -108,7 +110,7 @@ def test_the_mean_of_windows_is_what_it_says():
 @pytest.mark.parametrize("window_pooling", ["mean", "max", "attention"])
 @settings(max_examples=10)
 @given(data=st.data(), length=st.integers(1, 30), padding=st.integers(0, 20))
-def test_padding_never_changes_an_answer(window_pooling, data, length, padding):
+def test_padding_never_changes_a_prediction(window_pooling, data, length, padding):
     windowed, _ = models(window_pooling=window_pooling)
     features = texts([length])
     expected = logits(windowed, features)
@@ -123,7 +125,7 @@ def test_padding_never_changes_an_answer(window_pooling, data, length, padding):
 
 @settings(max_examples=10)
 @given(lengths=st.lists(st.integers(0, 30), min_size=2, max_size=6), data=st.data())
-def test_neither_the_batch_nor_how_replicas_share_it_changes_an_answer(lengths, data):
+def test_neither_the_batch_nor_its_replicas_change_a_prediction(lengths, data):
     windowed, _ = models(window_pooling="attention")
     features = texts(lengths, 30)
     together = logits(windowed, features)
@@ -140,7 +142,7 @@ def test_neither_the_batch_nor_how_replicas_share_it_changes_an_answer(lengths, 
         )
 
 
-def test_every_token_of_a_long_text_can_change_its_answer():
+def test_every_token_of_a_long_text_influences_the_prediction():
     windowed, _ = models()
     features = texts([27])
     expected = logits(windowed, features)
@@ -150,7 +152,7 @@ def test_every_token_of_a_long_text_can_change_its_answer():
         assert np.abs(logits(windowed, changed) - expected).max() > 1e-6, place
 
 
-def test_vectors_of_documents_are_those_that_the_head_reads():
+def test_document_vectors_are_the_input_of_the_head():
     windowed, _ = models()
     vectors = to_numpy(windowed.vectors(texts([27, 4])))
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)

@@ -39,7 +39,7 @@ def test_padding_gives_exact_zeros_and_a_row_of_padding_is_finite(name):
 
 
 @every_config
-def test_asking_for_the_weights_changes_no_bit_of_the_output(name):
+def test_returning_weights_changes_no_bit_of_the_output(name):
     given = random_features()
     plain = to_numpy(_encoder(name)(given))
     np.testing.assert_array_equal(to_numpy(_encoder(name)(given, return_attention_weights=True)[0]), plain)
@@ -91,7 +91,7 @@ def test_token_dropout_acts_in_training_only():
 
 
 @pytest.mark.parametrize("name", ["BERT's form", "sinusoidal"])
-def test_too_long_is_refused(name):
+def test_too_long_is_rejected(name):
     with pytest.raises(ValueError, match=f"at most max_length {MAX_LENGTH}, got {MAX_LENGTH + 1}"):
         _encoder(name)(features([[V - 1] * (MAX_LENGTH + 1)]))
 

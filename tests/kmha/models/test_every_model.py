@@ -61,5 +61,5 @@ CASES = ENCODERS | CLASSIFIERS | PAIRS | MASKED
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", CASES)
-def test_every_model_holds(name, check, tmp_path):
+def test_all_models_meet_the_common_requirements(name, check, tmp_path):
     check(CASES[name], tmp_path)

@@ -59,7 +59,7 @@ def test_vectors_are_taken_from_their_own_row():
 
 
 @every_config
-def test_neither_padding_nor_other_rows_change_an_answer(name):
+def test_neither_padding_nor_other_rows_change_a_prediction(name):
     model = model_of(name)
     together = to_numpy(model(masked(length=MAX_LENGTH)))
     np.testing.assert_allclose(to_numpy(model(masked())), together, rtol=0, atol=1e-5)
@@ -70,14 +70,14 @@ def test_neither_padding_nor_other_rows_change_an_answer(name):
     np.testing.assert_allclose(to_numpy(model(disturbed)), together, rtol=0, atol=1e-5)
 
 
-def test_other_positions_may_be_asked_for_in_any_order():
+def test_mask_positions_may_be_in_any_order():
     model = model_of("BERT's form")
     answers = to_numpy(model(masked()))
     turned = to_numpy(model(masked(positions=POSITIONS[:, ::-1].copy())))
     np.testing.assert_allclose(turned, answers[:, ::-1], rtol=0, atol=1e-6)
 
 
-def test_answers_are_probabilities_of_tokens():
+def test_mask_predictions_are_token_probabilities():
     model = model_of("rotary")
     logits = model(masked())
     probabilities = to_numpy(model.probabilities(logits))
@@ -86,7 +86,7 @@ def test_answers_are_probabilities_of_tokens():
     np.testing.assert_array_equal(to_numpy(model.decode(logits)), probabilities.argmax(-1))
 
 
-def test_the_tied_table_learns_from_what_goes_in_and_what_comes_out():
+def test_the_tied_table_has_gradients_of_input_and_output():
     """Its gradient is whole, not of rows, and equals a difference quotient."""
     model = model_of("BERT's form")
     table = model.encoder.embedding.tokens.embeddings.value
@@ -112,7 +112,7 @@ def test_the_tied_table_learns_from_what_goes_in_and_what_comes_out():
         assert slope == pytest.approx((ends[0] - ends[1]) / 2e-2, rel=0.03, abs=0.02)
 
 
-def test_positions_that_are_not_asked_for_get_no_gradient():
+def test_unmasked_positions_get_no_gradient():
     vectors = tf.constant(np.random.default_rng(0).normal(size=(2, 5, 3)), tf.float32)
     with tf.GradientTape() as tape:
         tape.watch(vectors)

@@ -130,7 +130,7 @@ def test_the_head_sees_both_vectors_compared_and_the_shares(name):
 
 
 @pytest.mark.parametrize("name", ["cross, two granularities", "cross, symmetric", "joint"])
-def test_the_head_starts_as_what_it_is_told_of_the_shares(name):
+def test_the_head_is_initialized_from_the_shares(name):
     model = new_matcher(name)
     model.build()
     features = pair_features(model, A, B)
@@ -150,7 +150,7 @@ def test_the_head_starts_as_what_it_is_told_of_the_shares(name):
 
 
 @pytest.mark.parametrize("name", [name for name in MATCHERS if name.endswith("granularities")])
-def test_every_granularity_is_heard(name):
+def test_every_granularity_influences_the_score(name):
     model, score = matcher(name), in_graph(name)
     features = pair_features(model, A, B)
     before = to_numpy(score(features))
@@ -159,7 +159,7 @@ def test_every_granularity_is_heard(name):
         assert np.abs(to_numpy(score(features | {ids: other.astype("int32")})) - before).max() > 1e-3, ids
 
 
-def test_what_is_shared_is_built_once():
+def test_shared_weights_are_built_once():
     shared, own = new_matcher(overlap=False), new_matcher(overlap=False, share_weights=False)
     for model in (shared, own):
         model.build()
@@ -170,7 +170,7 @@ def test_what_is_shared_is_built_once():
 
 
 @apart
-def test_encoding_apart_and_comparing_is_the_call(name):
+def test_encode_and_compare_equal_call(name):
     model = matcher(name)
     features = pair_features(model, A, B)
     encoded = [model.encode(side_features(model, s, rows), s) for s, rows in zip(SIDES, (A, B), strict=True)]
@@ -212,7 +212,7 @@ def test_vectors_are_units_whose_products_are_the_scores(name, dtype):
     assert model.score_vectors(a[:2], b).shape == (2, len(B))
 
 
-def test_vectors_keep_what_training_drops_for_training():
+def test_dropout_applies_to_vectors_in_training_only():
     model = new_matcher("bi")
     model.build()
     features = pair_features(model, A, B)
@@ -232,7 +232,7 @@ def test_dropout_acts_in_training_only(name):
 LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, 3.5], [-2.0, -2.0, -3.0]], "float32")
 
 
-def test_a_match_from_a_threshold_on():
+def test_a_pair_matches_from_the_threshold_on():
     model, logits = new_matcher(), LOGITS[:, :1]
     np.testing.assert_allclose(to_numpy(model.probabilities(logits)), scipy.special.expit(logits), atol=1e-6)
     for thresholds, expected in ((None, [1, 1, 0]), ([0.6], [1, 0, 0]), ([0.1], [1, 1, 1])):
@@ -251,7 +251,7 @@ def test_one_class_of_several():
     np.testing.assert_array_equal(to_numpy(answers), [0, 2, 0])
 
 
-def test_graded_scores_are_what_they_are():
+def test_graded_scores_are_the_logits():
     model, logits = new_matcher(target="graded"), LOGITS[:, :1]
     np.testing.assert_array_equal(to_numpy(model.probabilities(logits)), logits)
     np.testing.assert_array_equal(to_numpy(model.decode(logits)), logits[:, 0])
@@ -287,21 +287,21 @@ def test_graded_scores_are_what_they_are():
         ({"form": "joint"}, "num_segments must be 2 in the joint form, got 0"),
     ],
 )
-def test_what_contradicts_itself_is_refused(options, message):
+def test_contradictory_arguments_are_rejected(options, message):
     with pytest.raises(InputError) as refusal:
         TextMatcher(**{"encoders": ONE, **options})
     assert str(refusal.value) == message
 
 
-def test_what_a_form_cannot_do_is_refused():
+def test_unsupported_methods_of_a_form_are_rejected():
     joint, cross = matcher("joint"), matcher("cross")
     features = pair_features(joint, A, B)
     for call in (lambda: joint.encode(features, "a"), lambda: joint.compare(features, [], [])):
-        with pytest.raises(InputError, match="form must be cross or bi to encode texts separately, got joint"):
+        with pytest.raises(
+            InputError, match="form must be cross or bi to encode texts separately, got joint"
+        ):
             call()
-    with pytest.raises(
-        InputError, match="form must be cross or bi for separate vectors of texts, got joint"
-    ):
+    with pytest.raises(InputError, match="form must be cross or bi for separate vectors of texts, got joint"):
         joint.vectors(features, "a")
     for model in (joint, cross):
         with pytest.raises(InputError, match=f"form must be bi to compare vectors, got {model.form}"):

@@ -62,7 +62,7 @@ def test_batch_composition_never_changes_a_score(name, rows, order):
 
 
 @every_matcher
-def test_what_padding_holds_never_changes_a_score(name):
+def test_values_at_padding_never_change_a_score(name):
     score = in_graph(name)
     features = pair_features(matcher(name), A[:3], B[:3], LENGTH, LENGTH)
     noisy = dict(features)
@@ -116,7 +116,7 @@ def test_empty_and_identical_texts_are_finite(name, pooling):
 
 
 @every_matcher
-def test_asking_for_the_weights_changes_no_bit_and_rows_sum_to_one(name):
+def test_returning_weights_changes_no_bit_and_rows_sum_to_one(name):
     model = matcher(name)
     a, b = [*A, text(5), []], [*B, [], text(5)]
     features = pair_features(model, a, b)

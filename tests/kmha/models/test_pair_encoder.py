@@ -60,7 +60,7 @@ def _joint_by_hand(pair, a, b):
 
 @pytest.mark.parametrize(("length_a", "length_b"), [(None, None), (LENGTH, LENGTH)])
 @pytest.mark.parametrize("name", JOINT)
-def test_the_joint_form_equals_one_sequence_put_together_by_hand(name, length_a, length_b):
+def test_the_joint_form_equals_one_concatenated_sequence(name, length_a, length_b):
     for pair in matcher(name).pairs:
         found = pair(*_inputs(A, B, length_a, length_b))
         for row, (a, b) in enumerate(zip(A, B, strict=True)):
@@ -108,7 +108,7 @@ def test_both_texts_have_their_first_ngrams_in_the_joint_form():
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
-def test_too_long_for_the_table_of_positions_is_refused(positions):
+def test_too_long_for_the_table_of_positions_is_rejected(positions):
     config = dataclasses.replace(WORDPIECE, positions=positions, **SEGMENTS)
     pair = PairEncoder(config, form="joint")
     pair.build((None, None))
@@ -120,7 +120,7 @@ def test_too_long_for_the_table_of_positions_is_refused(positions):
         pair(*_inputs(longest, longest, LENGTH, LENGTH + 1))
 
 
-def test_too_long_is_refused_where_the_length_is_not_known_before():
+def test_too_long_is_rejected_where_the_length_is_not_known_before():
     pair = matcher("joint").pairs[0]
     spec = tf.TensorSpec((None, None), "int32")
     call = tf.function(lambda *inputs: pair(*inputs)[0], input_signature=[spec] * 4)
@@ -137,7 +137,7 @@ def test_without_positions_nothing_is_too_long():
 
 
 @pytest.mark.parametrize("form", ["cross", "joint"])
-def test_marks_are_heard(form):
+def test_marks_influence_the_score(form):
     """A word in common and a twin of it, another word of the same vector, differ in their marks alone."""
     pair = PairEncoder(dataclasses.replace(CHAR, **SEGMENTS), form=form)
     pair.build((None, None))
@@ -172,7 +172,7 @@ def test_each_form_names_its_weights(options, names):
     assert {name: len(blocks) for name, blocks in weights.items()} == names
 
 
-def test_rounds_look_at_what_the_other_text_was_before():
+def test_rounds_attend_to_the_other_text_before_the_round():
     (pair,) = matcher("cross").pairs
     ids_a, mask_a, ids_b, mask_b = _inputs(A, B)
     a, _ = pair.encode(ids_a, mask_a, "a")
@@ -187,7 +187,7 @@ def test_rounds_look_at_what_the_other_text_was_before():
         np.testing.assert_allclose(to_numpy(each), to_numpy(pair.pool(x, mask)), atol=1e-6)
 
 
-def test_texts_with_weights_of_their_own_have_twice_as_many():
+def test_separate_weights_double_the_number():
     one, two = (new_matcher(overlap=False, share_weights=share).pairs[0] for share in (True, False))
     for pair in (one, two):
         pair.build((None, None))
@@ -228,7 +228,7 @@ def test_words_start_after_the_special_tokens():
         ),
     ],
 )
-def test_what_contradicts_itself_is_refused(changes, options, message):
+def test_contradictory_arguments_are_rejected(changes, options, message):
     with pytest.raises(InputError) as refusal:
         PairEncoder(dataclasses.replace(WORDPIECE, **changes), **options)
     assert str(refusal.value) == message

@@ -37,7 +37,7 @@ def test_attention_weights_are_those_of_every_block():
     np.testing.assert_allclose(scores, bundle.model(features), atol=1e-6)
 
 
-def test_softmax_learns_no_transitions_and_forbids_them_all_the_same():
+def test_the_softmax_head_trains_no_transitions_but_forbids_some():
     bundle = make_tagger_bundle(head="softmax")
     trained = {variable.path for variable in bundle.model.trainable_variables}
     assert not any("crf" in path for path in trained)
@@ -59,6 +59,6 @@ def test_half_precision_scores_are_float32():
     assert scores.dtype == "float32" and np.isfinite(scores).all()
 
 
-def test_an_unknown_way_to_pool_words_is_refused():
+def test_an_unknown_word_pooling_is_rejected():
     with pytest.raises(ValueError, match="word_pooling must be one of"):
         make_tagger_bundle(word_pooling="last")

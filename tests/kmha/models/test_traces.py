@@ -5,7 +5,7 @@ from kmha.models.traces import traced
 from tests.bundles import TEXTS, make_bundle, make_pair_bundle
 
 
-def test_states_and_weights_of_every_block_are_seen():
+def test_states_and_weights_of_every_block_are_recorded():
     bundle = make_bundle(num_layers=3)
     features = bundle.preprocessor(list(TEXTS))
     encoder = bundle.model.encoder
@@ -24,7 +24,7 @@ def test_states_and_weights_of_every_block_are_seen():
     np.testing.assert_array_equal(bundle.model(features), logits)
 
 
-def test_both_texts_of_a_pair_are_seen_in_order_and_nothing_afterwards():
+def test_traces_of_a_pair_are_in_order_and_end_with_the_context():
     bundle = make_pair_bundle(("char", "wordpiece"), share_weights=False)
     features = bundle.preprocessor(["old bread"], ["seven ferries left"])
     with traced() as traces:

@@ -38,7 +38,7 @@ def test_minilm_has_the_sentence_embeddings_of_the_reference(minilm_encoder, min
     assert np.abs(between - np.eye(len(between))).max() < 0.9
 
 
-def test_minilm_cuts_as_the_reference(minilm, minilm_golden):
+def test_minilm_tokenizes_as_the_reference(minilm, minilm_golden):
     cut = Preprocessor(minilm.vocabulary, minilm.tokenization, minilm.lower_case, 64)
     for row, sentence in enumerate(minilm_golden["sentences"]):
         ids = cut(tf.constant([str(sentence)]))["token_ids"][0].numpy()

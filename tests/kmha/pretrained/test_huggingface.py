@@ -6,8 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kmha.errors import InputError
-from kmha.pretrained.huggingface import CONFIG, read_huggingface
+from kmha.pretrained.huggingface import (
+    CONFIG,
+    SETTINGS,
+    TOKENIZER,
+    read_huggingface,
+    read_lower_case,
+    read_vocabulary,
+)
 from kmha.pretrained.safetensors_file import WEIGHTS, read_safetensors, write_safetensors
+from kmha.text.vocabulary import SPECIAL_TOKENS
 from tests.kmha.pretrained.folders import GOLDEN, TINY, changed, copied
 
 QUERY = "encoder.layer.1.attention.self.query.weight"
@@ -57,14 +65,14 @@ def rewritten(folder, change) -> None:
         ({"num_hidden_layers": 1}, "expected 1 blocks, got a tensor 'encoder.layer.1."),
     ],
 )  # fmt: skip
-def test_a_config_that_does_not_fit_is_refused(tmp_path, values, said):
+def test_a_config_that_does_not_fit_is_rejected(tmp_path, values, said):
     folder = copied("bert", tmp_path)
     changed(folder / CONFIG, **values)
     assert said in refusal(folder)
 
 
 @pytest.mark.parametrize("size", [8, None])
-def test_an_electra_whose_embeddings_are_narrower_is_refused(tmp_path, size):
+def test_an_electra_whose_embeddings_are_narrower_is_rejected(tmp_path, size):
     folder = copied("electra", tmp_path)
     changed(folder / CONFIG, embedding_size=size)
     assert f"embedding_size must be hidden_size, 16, got {size or 128}" in refusal(folder)
@@ -80,14 +88,14 @@ def test_an_electra_whose_embeddings_are_narrower_is_refused(tmp_path, size):
         (b'{"a":' * 100_000, "not valid JSON"),
     ],
 )
-def test_a_config_that_is_no_object_is_refused(tmp_path, content, said):
+def test_a_config_that_is_no_object_is_rejected(tmp_path, content, said):
     folder = copied("bert", tmp_path)
     (folder / CONFIG).write_bytes(content)
     assert refusal(folder).startswith(f"/{CONFIG}: {said}")
 
 
 @pytest.mark.parametrize("name", [CONFIG, WEIGHTS, "vocab.txt"])
-def test_a_missing_file_or_a_directory_in_its_place_is_refused(tmp_path, name):
+def test_a_missing_file_or_a_directory_in_its_place_is_rejected(tmp_path, name):
     folder = copied("bert", tmp_path)
     (folder / name).unlink()
     assert name in refusal(folder)
@@ -101,7 +109,7 @@ def test_a_missing_tensor_is_named(tmp_path):
     assert refusal(folder) == f": expected a tensor {QUERY}, got none of that name"
 
 
-def test_no_tensor_of_an_encoder_is_said(tmp_path):
+def test_a_file_without_encoder_tensors_is_reported(tmp_path):
     folder = copied("bert", tmp_path)
     write_safetensors(folder / WEIGHTS, {"x\ny": np.zeros(1, "float32")})
     assert refusal(folder) == ": expected a tensor embeddings.word_embeddings.weight, got 'x\\ny', …"
@@ -109,20 +117,20 @@ def test_no_tensor_of_an_encoder_is_said(tmp_path):
     assert refusal(folder).endswith("got none")
 
 
-def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path):
+def test_a_wrong_tensor_shape_is_reported_with_both_shapes(tmp_path):
     folder = copied("bert", tmp_path)
     rewritten(folder, lambda tensors: tensors.update({QUERY: tensors[QUERY][:, :-1]}))
     assert refusal(folder) == f"/{WEIGHTS}: tensor {QUERY} must have shape [16, 16], got [16, 15]"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_not_finite_are_refused(tmp_path, value):
+def test_numbers_that_are_not_finite_are_rejected(tmp_path, value):
     folder = copied("bert", tmp_path)
     rewritten(folder, lambda tensors: tensors[QUERY].__setitem__((3, 4), value))
     assert refusal(folder) == f"/{WEIGHTS}: tensor {QUERY} has numbers that are not finite"
 
 
-def test_a_wrong_vocabulary_is_refused(tmp_path):
+def test_a_wrong_vocabulary_is_rejected(tmp_path):
     folder = copied("bert", tmp_path)
     tokens = (folder / "vocab.txt").read_text("utf-8").splitlines()
     (folder / "vocab.txt").write_text("\n".join(tokens[:-1]), "utf-8")
@@ -151,7 +159,7 @@ def test_tensors_may_have_the_name_of_the_model_before_theirs_and_old_ends(tmp_p
 @given(st.data())
 @settings(max_examples=150)
 @pytest.mark.parametrize("name", TINY)
-def test_whatever_is_changed_in_its_config_it_is_read_or_refused(tmp_path_factory, name, data):
+def test_any_change_of_the_config_is_read_or_rejected(tmp_path_factory, name, data):
     folder = copied(name, tmp_path_factory.mktemp("fuzz"))
     values = json.loads((folder / CONFIG).read_text())
     if data.draw(st.booleans()):
@@ -173,3 +181,106 @@ def test_whatever_is_changed_in_its_config_it_is_read_or_refused(tmp_path_factor
 
 def test_the_golden_checkpoints_are_small():
     assert sum(path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()) < 150_000
+
+
+# The tokenizer files.
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """As the reference writes it: tokenizer.json and no vocab.txt."""
+    return copied("distilbert", tmp_path)
+
+
+def tokenizer_refusal(folder, read) -> str:
+    with pytest.raises(InputError) as caught:
+        read(folder)
+    assert str(caught.value).startswith(str(folder)) and "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(str(folder))
+
+
+def test_the_vocabulary_is_that_of_vocab_txt(folder, tmp_path):
+    assert read_vocabulary(folder).tokens == read_vocabulary(copied("bert", tmp_path)).tokens
+
+
+def test_vocab_txt_takes_precedence(folder):
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "a"]))
+    assert read_vocabulary(folder).tokens == (*SPECIAL_TOKENS, "a")
+
+
+def test_added_tokens_behind_the_vocabulary_belong_to_it(folder):
+    values = json.loads((folder / TOKENIZER).read_text("utf-8"))
+    changed(folder / TOKENIZER, added_tokens=[*values["added_tokens"], {"id": 40, "content": "[NEW]"}])
+    assert read_vocabulary(folder).tokens[39:] == ("港", "[NEW]")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"model": None}, "model must be an object, got None"),
+        ({"model": {"type": "Unigram", "vocab": []}}, "type of the model must be WordPiece, got 'Unigram'"),
+        ({"model": {"type": "WordPiece"}}, "continuing_subword_prefix of the model must be ##, got None"),
+        ({"model": {"type": "WordPiece", "continuing_subword_prefix": "##", "vocab": 1}}, "vocab must be an object"),
+        ({"added_tokens": [{"id": 41, "content": "x"}]}, "ids of the vocabulary must be 0 to 40, each once"),
+        ({"added_tokens": [{"id": 3, "content": "x"}]}, "ids of the vocabulary must be 0 to 40, each once"),
+        ({"added_tokens": [{"id": "x", "content": "x"}]}, "ids of the vocabulary must be 0 to 40, each once"),
+        ({"added_tokens": [{"id": 1, "content": "[PAD]"}]}, "added token '[PAD]' must have the id 0"),
+        ({"added_tokens": ["x"]}, "added_tokens must be a list of objects, got ['x']"),
+        ({"added_tokens": {"x": 1}}, "added_tokens must be a list of objects"),
+    ],
+)  # fmt: skip
+def test_another_tokenizer_is_rejected(folder, values, said):
+    changed(folder / TOKENIZER, **values)
+    assert tokenizer_refusal(folder, read_vocabulary).startswith(f"/{TOKENIZER}: {said}")
+
+
+def test_a_missing_special_token_is_named(folder):
+    values = json.loads((folder / TOKENIZER).read_text("utf-8"))
+    vocab = {("[NO]" if token == "[MASK]" else token): i for token, i in values["model"]["vocab"].items()}
+    changed(folder / TOKENIZER, model=values["model"] | {"vocab": vocab}, added_tokens=None)
+    assert "missing [MASK]" in tokenizer_refusal(folder, read_vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("settings", "normalizer", "expected"),
+    [
+        ({}, None, True),
+        ({}, {"lowercase": False}, False),
+        ({}, {"lowercase": False, "strip_accents": False}, False),
+        ({"do_lower_case": False}, {"lowercase": True}, False),
+        ({"do_lower_case": None}, {"lowercase": False}, False),
+        ({"do_lower_case": True, "strip_accents": True, "tokenize_chinese_chars": True}, None, True),
+        ({"tokenizer_class": "BertTokenizerFast"}, None, True),
+        (None, None, True),
+    ],
+)
+def test_settings_take_precedence_over_the_tokenizer(tmp_path, settings, normalizer, expected):
+    if settings is not None:
+        (tmp_path / SETTINGS).write_text(json.dumps(settings))
+    if normalizer is not None:
+        (tmp_path / TOKENIZER).write_text(
+            json.dumps({"normalizer": {"type": "BertNormalizer", **normalizer}})
+        )
+    assert read_lower_case(tmp_path) is expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"do_lower_case": "yes"}, "do_lower_case must be true or false, got 'yes'"),
+        ({"do_lower_case": True, "strip_accents": False}, "strip_accents must be as do_lower_case, True, got False"),
+        ({"do_lower_case": False, "strip_accents": True}, "strip_accents must be as do_lower_case, False, got True"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars must be true, got False"),
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, "tokenizer_class must be BertTokenizer, got 'BertJapanese"),
+        ({"tokenizer_class": ["x"]}, "tokenizer_class must be BertTokenizer, got ['x']"),
+    ],
+)  # fmt: skip
+def test_unsupported_tokenizer_settings_are_rejected(tmp_path, settings, said):
+    (tmp_path / SETTINGS).write_text(json.dumps(settings))
+    assert tokenizer_refusal(tmp_path, read_lower_case).startswith(f"/{SETTINGS}: {said}")
+
+
+@pytest.mark.parametrize("normalizer", [{"type": "Lowercase"}, [1], "x"])
+def test_another_normalizer_is_rejected(folder, normalizer):
+    changed(folder / TOKENIZER, normalizer=normalizer)
+    assert "normalizer must be" in tokenizer_refusal(folder, read_lower_case)

@@ -91,23 +91,23 @@ def test_it_has_the_hidden_states_that_keras_hub_has(presets, kind):
         ({"config": SIZES | {"num_segments": 2, "num_heads": 3}}, "num_heads must divide hidden_dim"),
     ],
 )
-def test_a_config_that_does_not_fit_is_refused(folder, values, said):
+def test_a_config_that_does_not_fit_is_rejected(folder, values, said):
     changed(folder / "config.json", **values)
     assert refusal(folder).startswith(f"/config.json: {said}")
 
 
-def test_no_encoder_is_built_that_the_file_cannot_fill(folder):
+def test_a_too_large_config_is_rejected_before_building(folder):
     changed(folder / "config.json", config=SIZES | {"num_segments": 2, "hidden_dim": 2**30})
     assert "model.weights.h5: truncated: expected" in refusal(folder)
 
 
-def test_other_sizes_are_refused(folder):
+def test_other_sizes_are_rejected(folder):
     changed(folder / "config.json", config=SIZES | {"num_segments": 2, "intermediate_dim": 20})
     assert "/model.weights.h5: expected the weights of a BertBackbone" in refusal(folder)
 
 
 @pytest.mark.parametrize("name", ["model.weights.h5", "tokenizer.json", "assets/tokenizer/vocabulary.txt"])
-def test_a_missing_or_damaged_file_is_refused(folder, name):
+def test_a_missing_or_damaged_file_is_rejected(folder, name):
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: len(content) // 2])
     refusal(folder)
@@ -115,19 +115,19 @@ def test_a_missing_or_damaged_file_is_refused(folder, name):
     assert name.rpartition("/")[2] in refusal(folder)
 
 
-def test_numbers_that_are_not_finite_are_refused(folder):
+def test_numbers_that_are_not_finite_are_rejected(folder):
     made = backbone("Bert")
     made.get_layer("embeddings_layer_norm").gamma.assign([np.nan] * 16)
     made.save_weights(folder / "model.weights.h5", overwrite=True)
     assert "norm/gamma has numbers that are not finite" in refusal(folder)
 
 
-def test_a_tokenizer_that_does_not_tell_its_case_is_refused(folder):
+def test_a_tokenizer_without_lowercase_setting_is_rejected(folder):
     (folder / "tokenizer.json").write_text(json.dumps({"config": {"lowercase": 1}}))
     assert refusal(folder) == "/tokenizer.json: lowercase must be true or false, got 1"
 
 
-def test_a_preset_is_fetched_by_its_name(presets, monkeypatch):
+def test_a_preset_is_downloaded_by_name(presets, monkeypatch):
     kagglehub = pytest.importorskip("kagglehub")
     asked = []
 
@@ -140,7 +140,7 @@ def test_a_preset_is_fetched_by_its_name(presets, monkeypatch):
     assert len(asked) == 1 and asked[0].startswith("keras/bert/keras/bert_tiny_en_uncased/")
 
 
-def test_a_preset_that_cannot_be_fetched_is_refused(monkeypatch):
+def test_a_failed_preset_download_is_rejected(monkeypatch):
     kagglehub = pytest.importorskip("kagglehub")
 
     def fail(handle):

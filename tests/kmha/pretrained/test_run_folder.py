@@ -36,7 +36,7 @@ def with_text(run, folder, text):
 
 
 @pytest.mark.parametrize("task", RUNS)
-def test_what_one_training_learnt_another_may_start_from(runs, task):
+def test_a_training_can_start_from_another_run(runs, task):
     checkpoint = find_checkpoint(str(runs[task]))
     model = RUNS[task]().model
     encoder = model.encoders_of(0)[0]
@@ -63,13 +63,13 @@ def test_what_one_training_learnt_another_may_start_from(runs, task):
         {"tokenization": [], "lower_case": True},
     ],
 )
-def test_a_run_that_does_not_tell_how_it_cuts_is_refused(runs, tmp_path, text):
+def test_a_run_without_tokenization_is_rejected(runs, tmp_path, text):
     folder = with_text(runs["classify"], tmp_path / "run", text)
     with pytest.raises(InputError, match="text must have tokenization and lower_case"):
         find_checkpoint(str(folder))
 
 
-def test_a_changed_run_is_refused(runs, tmp_path):
+def test_a_changed_run_is_rejected(runs, tmp_path):
     folder = shutil.copytree(runs["classify"], tmp_path / "run")
     flip_bit(folder / "model.keras")
     with pytest.raises(InputError, match="the file was changed"):
@@ -77,7 +77,7 @@ def test_a_changed_run_is_refused(runs, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x05\x06" + bytes(18), b"no archive"])
-def test_a_model_file_without_an_encoder_is_refused(runs, tmp_path, content):
+def test_a_model_file_without_an_encoder_is_rejected(runs, tmp_path, content):
     folder = shutil.copytree(runs["classify"], tmp_path / "run")
     (folder / "model.keras").write_bytes(content)
     manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
@@ -86,7 +86,7 @@ def test_a_model_file_without_an_encoder_is_refused(runs, tmp_path, content):
         find_checkpoint(str(folder))
 
 
-def test_more_tokens_than_the_table_has_rows_are_refused(runs, tmp_path):
+def test_more_tokens_than_the_table_has_rows_are_rejected(runs, tmp_path):
     folder = shutil.copytree(runs["classify"], tmp_path / "run")
     with open(folder / "vocab.txt", "a", encoding="utf-8") as file:
         file.write("one\nmore\n")
@@ -96,7 +96,7 @@ def test_more_tokens_than_the_table_has_rows_are_refused(runs, tmp_path):
         find_checkpoint(str(folder))
 
 
-def test_blocks_that_pruning_left_uneven_are_started_from_each_with_its_size(tmp_path):
+def test_pruned_blocks_of_different_sizes_initialize_an_encoder(tmp_path):
     uneven_bundle().save(tmp_path / "run")
     checkpoint = find_checkpoint(str(tmp_path / "run"))
     assert checkpoint.config.layer_sizes == SIZES

@@ -37,7 +37,7 @@ def refusal(path: Path) -> str:
     return message.removeprefix(str(path))
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_written_tensors_are_read_back(tmp_path):
     write_safetensors(tmp_path / "x.safetensors", VALUES)
     found = read_safetensors(tmp_path / "x.safetensors")
     assert set(found) == set(VALUES)
@@ -67,7 +67,7 @@ def test_all_float_types_are_read_as_float32(tmp_path, dtype):
     np.testing.assert_array_equal(found, value.astype("float32"))
 
 
-def test_other_types_are_refused_on_reading_only(tmp_path):
+def test_other_types_are_rejected_on_reading_only(tmp_path):
     header = {
         "ids": entry("I64", [2], 0, 16),
         "odd": entry("F8_E4M3", [4], 16, 20),
@@ -106,22 +106,22 @@ def test_other_types_are_refused_on_reading_only(tmp_path):
         ({"x": entry()}, bytes(9), None, "file not fully covered"),
     ],
 )
-def test_a_damaged_header_is_refused(tmp_path, header, data, length, said):
+def test_a_damaged_header_is_rejected(tmp_path, header, data, length, said):
     message = refusal(stored(tmp_path / "x.safetensors", header, data, length))
     assert message.startswith(": damaged or truncated: ") and said in message
 
 
 @pytest.mark.parametrize("content", [b"", b"1234567"])
-def test_a_file_without_a_header_is_refused(tmp_path, content):
+def test_a_file_without_a_header_is_rejected(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
     assert "damaged or truncated: " in refusal(tmp_path / "x")
 
 
-def test_a_directory_is_refused(tmp_path):
+def test_a_directory_is_rejected(tmp_path):
     assert "expected a safetensors file, Is a directory" in refusal(tmp_path)
 
 
-def test_a_file_truncated_after_its_header_was_read_is_refused(tmp_path):
+def test_a_file_truncated_after_its_header_was_read_is_rejected(tmp_path):
     path = stored(tmp_path / "x", {"x": entry()}, bytes(8))
     tensor = read_safetensors(path)["x"]
     path.write_bytes(path.read_bytes()[:-3])
@@ -150,14 +150,14 @@ def test_old_names_have_new_ones_at_their_end_only(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json", "model.pkl"])
-def test_a_pickle_is_named_and_not_opened(tmp_path, name):
+def test_a_pickle_is_reported_and_not_opened(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x80\x04}.")
     with pytest.raises(InputError) as caught:
         read_tensors(tmp_path)
     assert str(caught.value) == f"{tmp_path}: expected {WEIGHTS}, got {name}, a pickle, which is never opened"
 
 
-def test_no_weights_are_refused(tmp_path):
+def test_no_weights_are_rejected(tmp_path):
     with pytest.raises(InputError, match=f"expected {WEIGHTS}, got none"):
         read_tensors(tmp_path)
 
@@ -182,7 +182,7 @@ def test_no_weights_are_refused(tmp_path):
         ),
     ],
 )
-def test_a_damaged_index_is_refused(tmp_path, index, said):
+def test_a_damaged_index_is_rejected(tmp_path, index, said):
     folder = copied("distilbert", tmp_path)
     (folder / INDEX).write_text(json.dumps(index))
     with pytest.raises(InputError) as caught:

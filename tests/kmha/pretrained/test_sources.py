@@ -34,17 +34,17 @@ def refusal(name) -> str:
 
 
 @pytest.mark.parametrize("name", ["minlm", "no/such/folder", "./nothing", "nul\0", "x" * 5000, "gone/"])
-def test_a_name_that_nothing_has_is_refused(name):
+def test_an_unknown_name_is_rejected(name):
     assert "got none of them: no such folder, no such preset" in refusal(name)
 
 
-def test_a_file_or_an_empty_folder_is_refused(tmp_path):
+def test_a_file_or_an_empty_folder_is_rejected(tmp_path):
     (tmp_path / "file").write_text("x")
     assert refusal(tmp_path / "file").endswith("expected a folder with a checkpoint, got a file")
     assert refusal(tmp_path).endswith("got a folder without config.json and bundle.json")
 
 
-def test_a_name_below_a_folder_of_ours_is_no_name_on_the_hub(tmp_path, monkeypatch):
+def test_a_path_in_a_local_folder_is_not_a_hub_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     assert "no such folder" in refusal("runs/mistyped")
@@ -66,7 +66,7 @@ class Hub:
 
 
 @pytest.mark.parametrize("name", ["bert", "distilbert"])
-def test_a_name_on_the_hub_is_fetched_without_pickles_and_code(tmp_path, monkeypatch, name):
+def test_a_hub_download_has_no_pickles_and_no_code(tmp_path, monkeypatch, name):
     folder = copied(name, tmp_path)
     for unsafe in ("pytorch_model.bin", "modeling.py", "training_args.bin"):
         (folder / unsafe).write_bytes(b"x")
@@ -85,7 +85,9 @@ def test_a_name_on_the_hub_is_fetched_without_pickles_and_code(tmp_path, monkeyp
     }
 
 
-def test_another_architecture_on_the_hub_is_refused_before_its_weights_are_fetched(tmp_path, monkeypatch):
+def test_an_unknown_architecture_on_the_hub_is_rejected_before_its_weights_are_downloaded(
+    tmp_path, monkeypatch
+):
     folder = copied("bert", tmp_path)
     changed(folder / "config.json", model_type="llama")
     hub = Hub(folder, tmp_path / "cache")
@@ -103,7 +105,7 @@ def test_another_architecture_on_the_hub_is_refused_before_its_weights_are_fetch
         RuntimeError(),
     ],
 )
-def test_what_cannot_be_fetched_is_refused_in_one_line(monkeypatch, error):
+def test_a_failed_download_is_rejected_in_one_line(monkeypatch, error):
     def fail(*_, **__):
         raise error
 
@@ -125,7 +127,7 @@ def test_a_cache_without_a_network_is_enough(tmp_path, monkeypatch):
     assert find_checkpoint("someone/bert").config == find_checkpoint(str(GOLDEN / "bert")).config
 
 
-def test_a_package_that_is_not_installed_is_named_with_the_way_to_get_it(monkeypatch):
+def test_a_missing_package_is_reported_with_the_install_command(monkeypatch):
     monkeypatch.setitem(installed.PACKAGES, "minilm", ("no-such-package", "x/model"))
     said = refusal("minilm")
     assert "expected the installed package no-such-package, got none" in said
@@ -163,18 +165,18 @@ def test_a_package_is_read_without_being_imported(package):
 
 
 @pytest.mark.parametrize("name", ["config.json", "vocab.txt", "model.safetensors"])
-def test_a_changed_file_of_a_package_is_refused(package, name):
+def test_a_changed_package_file_is_rejected(package, name):
     flip_bit(package.model / name, -2)
     said = refusal("minilm")
     assert str(package.model / name) in said and "the file was changed" in said
 
 
-def test_a_missing_file_of_a_package_is_refused(package):
+def test_a_missing_file_of_a_package_is_rejected(package):
     (package.model / "vocab.txt").unlink()
     assert "vocab.txt: expected a file of the package, No such file" in refusal("minilm")
 
 
-def test_a_package_without_hashes_is_refused(package):
+def test_a_package_without_hashes_is_rejected(package):
     package.record(hashed=False)
     assert "expected its SHA-256 in the package's RECORD, got none" in refusal("minilm")
     (package.info / "RECORD").unlink()

@@ -72,7 +72,7 @@ def test_a_vocabulary_with_capitals_keeps_case(folder):
     "name", ["bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001", "vocab.txt"]
 )
 @pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
-def test_a_damaged_file_is_refused(folder, name, damage):
+def test_a_damaged_file_is_rejected(folder, name, damage):
     path = folder / name
     content = path.read_bytes()
     if damage == "gone":
@@ -86,7 +86,7 @@ def test_a_damaged_file_is_refused(folder, name, damage):
     assert str(caught.value).startswith(str(folder)) and "\n" not in str(caught.value)
 
 
-def test_a_config_that_does_not_fit_is_refused(folder):
+def test_a_config_that_does_not_fit_is_rejected(folder):
     changed(folder / "bert_config.json", intermediate_size=25)
     with pytest.raises(
         InputError, match=r"intermediate.dense.weight must have shape \[25, 16\], got \[24, 16\]"

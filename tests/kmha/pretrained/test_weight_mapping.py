@@ -35,7 +35,7 @@ def test_no_two_weights_have_the_same_tensor(family):
 
 
 @every_family
-def test_both_ways_give_the_same_back(family):
+def test_entries_convert_in_both_directions(family):
     generator = np.random.default_rng(0)
     for entry in entries(family):
         shape = weight_shape(entry.ours, CONFIG)

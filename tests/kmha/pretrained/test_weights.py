@@ -23,7 +23,7 @@ def values(encoder) -> dict[str, np.ndarray]:
     return {path: np.asarray(variable) for path, variable in encoder_variables(encoder).items()}
 
 
-def test_paths_do_not_depend_on_where_the_encoder_stands():
+def test_paths_do_not_depend_on_the_parent_of_the_encoder():
     from tests.bundles import one_label_bundle
 
     paths = list(encoder_variables(one_label_bundle().model.encoder))
@@ -34,7 +34,7 @@ def test_paths_do_not_depend_on_where_the_encoder_stands():
 @pytest.mark.parametrize(
     ("ours", "theirs", "kept"), [(1, 2, [1]), (2, 6, [2, 5]), (3, 6, [1, 3, 5]), (3, 4, [0, 2, 3])]
 )
-def test_fewer_blocks_are_evenly_spread_with_the_last_one(ours, theirs, kept):
+def test_fewer_blocks_are_evenly_spaced_with_the_last_one(ours, theirs, kept):
     some = {path: weight for path, weight in WEIGHTS.items() if not path.startswith("block_1/")}
     blocks = {path.partition("/")[2]: weight for path, weight in some.items() if path.startswith("block_0/")}
     for block in range(theirs):
@@ -48,7 +48,7 @@ def test_fewer_blocks_are_evenly_spread_with_the_last_one(ours, theirs, kept):
     np.testing.assert_array_equal(found["norm/gamma"], WEIGHTS["norm/gamma"])
 
 
-def test_more_blocks_than_there_are_is_refused():
+def test_more_blocks_than_there_are_is_rejected():
     with pytest.raises(InputError, match="num_layers must be at most the checkpoint's 2, got 3"):
         assign_weights(built(num_layers=3), WEIGHTS, 2)
 
@@ -61,12 +61,12 @@ def test_a_shorter_encoder_takes_the_first_positions():
     )
 
 
-def test_a_longer_encoder_is_refused():
+def test_a_longer_encoder_is_rejected():
     with pytest.raises(InputError, match=r"position/table must have shape \[25, 16\], got \[24, 16\]"):
         assign_weights(built(max_length=25), WEIGHTS, 2)
 
 
-def test_chosen_rows_give_the_same_states_under_their_new_ids():
+def test_selected_rows_give_the_same_states_with_new_ids():
     rows = [0, 1, 2, 3, 4, 30, 7, 12]
     pruned = built(vocabulary_size=len(rows))
     assert assign_weights(pruned, WEIGHTS, 2, rows) == []
@@ -77,7 +77,7 @@ def test_chosen_rows_give_the_same_states_under_their_new_ids():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_what_there_is_no_weight_for_stays_and_is_told():
+def test_missing_weights_are_unchanged_and_reported():
     encoder = built(ngram_buckets=11, ngram_dim=4)
     before = values(encoder)
     untouched = assign_weights(encoder, WEIGHTS, 2)
@@ -87,6 +87,6 @@ def test_what_there_is_no_weight_for_stays_and_is_told():
         assert (path in untouched) == bool(np.array_equal(value, after[path]))
 
 
-def test_another_width_is_refused():
+def test_another_width_is_rejected():
     with pytest.raises(InputError, match=r"must have shape \[40, 8\], got \[40, 16\]"):
         assign_weights(built(hidden_dim=8), WEIGHTS, 2)

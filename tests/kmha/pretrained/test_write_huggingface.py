@@ -17,7 +17,7 @@ BERT = EncoderConfig.bert(12, 16, 1, num_heads=2, max_length=10)
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_what_is_written_is_read_with_the_same_states(tmp_path, name):
+def test_a_written_encoder_has_the_same_states(tmp_path, name):
     """Of a DistilBERT too, which has no segments: as a BERT whose segments add nothing."""
     checkpoint = find_checkpoint(str(GOLDEN / name))
     encoder = filled(checkpoint)
@@ -70,7 +70,7 @@ def test_rows_without_a_token_are_left_out(tmp_path):
         ({"head_dim": 4}, "head_dim must be hidden_dim / num_heads, got 4"),
     ],
 )
-def test_an_encoder_that_bert_cannot_be_is_refused_and_nothing_is_written(tmp_path, changes, said):
+def test_an_unsupported_encoder_is_rejected_without_writing_files(tmp_path, changes, said):
     encoder = TransformerEncoder(
         EncoderConfig.bert(12, 16, 1, **{"num_heads": 2, "max_length": 10, **changes})
     )
@@ -81,7 +81,7 @@ def test_an_encoder_that_bert_cannot_be_is_refused_and_nothing_is_written(tmp_pa
 
 
 @pytest.mark.parametrize("tokenization", ["char", "word"])
-def test_other_tokens_than_word_pieces_are_refused(tokenization):
+def test_other_tokens_than_word_pieces_are_rejected(tokenization):
     check_bert(BERT, "wordpiece")
     with pytest.raises(InputError, match=f"tokenization must be wordpiece, got {tokenization}"):
         check_bert(BERT, tokenization)

@@ -55,7 +55,7 @@ def words_of(row) -> list[list[int]]:
 
 
 @given(rows=rows_of_ids, seed=st.integers(-(2**31), 2**31 - 1), share=st.sampled_from([0.05, 0.15, 0.5, 0.9]))
-def test_only_ordinary_tokens_are_hidden_and_as_many_as_wanted(rows, seed, share):
+def test_only_ordinary_tokens_are_masked_with_the_exact_share(rows, seed, share):
     seen, found = hidden(Masker(VOCABULARY, share=share), rows, [seed] * len(rows))
     for row, now, targets in zip(rows, seen, found, strict=True):
         maskable = [position for position, token in enumerate(row) if token not in SPECIAL]
@@ -68,7 +68,7 @@ def test_only_ordinary_tokens_are_hidden_and_as_many_as_wanted(rows, seed, share
 
 
 @given(rows=rows_of_ids, seed=st.integers(0, 2**30), share=st.sampled_from([0.15, 0.5]))
-def test_whole_words_are_hidden_whole(rows, seed, share):
+def test_whole_words_are_masked_together(rows, seed, share):
     masker = Masker(VOCABULARY, share=share, whole_word=True)
     length = max(map(len, rows))
     _, found = hidden(masker, rows, range(seed, seed + len(rows)))
@@ -84,7 +84,7 @@ def test_whole_words_are_hidden_whole(rows, seed, share):
 
 
 @pytest.mark.parametrize("whole_word", [False, True])
-def test_the_shares_are_those_asked_for(whole_word):
+def test_random_and_unchanged_tokens_have_their_shares(whole_word):
     rng = np.random.default_rng(0)
     rows = [rng.integers(1, len(TOKENS), 120).tolist() for _ in range(400)]
     masker = Masker(VOCABULARY, whole_word=whole_word)
@@ -106,7 +106,7 @@ def test_the_shares_are_those_asked_for(whole_word):
 
 
 @given(rows=rows_of_ids, seed=st.integers(0, 2**30), more=st.integers(0, 30), whole_word=st.booleans())
-def test_neither_padding_nor_other_rows_change_what_is_hidden(rows, seed, more, whole_word):
+def test_neither_padding_nor_other_rows_change_the_masking(rows, seed, more, whole_word):
     masker = Masker(VOCABULARY, whole_word=whole_word)
     ids, mask = padded(rows)
     wider, wider_mask = padded(rows, ids.shape[1] + more)
@@ -122,7 +122,7 @@ def test_neither_padding_nor_other_rows_change_what_is_hidden(rows, seed, more, 
     )
 
 
-def test_a_seed_hides_the_same_and_another_something_else():
+def test_equal_seeds_mask_equal_tokens():
     rows = [list(range(7, 14)) * 10] * 3
     masker = Masker(VOCABULARY)
     first = hidden(masker, rows, [5, 5, 6])
@@ -149,25 +149,25 @@ def test_eager_graph_and_xla_agree(whole_word):
 
 
 @pytest.mark.parametrize("tokenization", ["char", "word"])
-def test_elsewhere_than_in_wordpiece_a_word_is_a_token(tokenization):
+def test_a_word_is_a_token_in_other_tokenizations(tokenization):
     row = [VOCABULARY.id_of(token) for token in ("b", "##b", "##c", "c")] * 10
     whole = Masker(VOCABULARY, tokenization, whole_word=True)
     plain = Masker(VOCABULARY, tokenization)
     assert hidden(whole, [row], [3])[1] == hidden(plain, [row], [3])[1]
 
 
-def test_the_slots_hold_what_is_wanted():
+def test_the_slots_are_sufficient():
     masker = Masker(VOCABULARY)
     assert [masker.slots(length) for length in (1, 3, 8, 128, 512)] == [1, 1, 2, 20, 77]
     assert [Masker(VOCABULARY, whole_word=True).slots(length) for length in (3, 128)] == [3, 28]
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, 1.5])
-def test_a_share_out_of_range_is_refused(share):
+def test_a_share_out_of_range_is_rejected(share):
     with pytest.raises(InputError, match="share must be above 0 and below 1"):
         Masker(VOCABULARY, share=share)
 
 
-def test_a_vocabulary_of_special_tokens_is_refused():
+def test_a_vocabulary_of_special_tokens_is_rejected():
     with pytest.raises(InputError, match="a token that is not special"):
         Masker(Vocabulary(SPECIAL_TOKENS))

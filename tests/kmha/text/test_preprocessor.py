@@ -46,7 +46,7 @@ def test_truncation_keeps_both_ends_and_the_first_tokens(tokenization, max_lengt
 
 
 @pytest.mark.parametrize("length", [24, 40])
-def test_a_given_length_pads_to_it(length):
+def test_features_are_padded_to_a_given_length(length):
     texts = tf.constant(TEXTS)
     features = cached()(texts, length)
     assert features["token_ids"].shape == (len(TEXTS), length)
@@ -60,7 +60,7 @@ def test_no_texts_give_no_rows():
 
 @every_tokenization
 @pytest.mark.parametrize("text", ["", " \t\n\u3000", "\0", "\x01\x7f\x85", "\u0301\u200b"])
-def test_a_text_without_tokens_is_the_two_ends(tokenization, text):
+def test_a_text_without_tokens_has_only_cls_and_sep(tokenization, text):
     vocabulary = cached(tokenization).vocabulary
     found = rows(cached(tokenization)(tf.constant([text])))
     assert found == [[vocabulary.id_of("[CLS]"), vocabulary.id_of("[SEP]")]]
@@ -75,7 +75,7 @@ def test_any_bytes_give_ids_of_the_vocabulary(tokenization):
 
 
 @every_tokenization
-def test_a_long_text_costs_no_more_than_its_first_bytes(tokenization):
+def test_only_the_first_bytes_of_a_long_text_are_read(tokenization):
     cut = cached(tokenization)
     for text in EDGE_CASES:
         assert cut.tokenize(tf.constant([text])).row_lengths().numpy()[0] <= cut.max_bytes
@@ -120,7 +120,7 @@ def test_valid_texts_need_no_check(tokenization, lower_case):
 
 @every_tokenization
 @pytest.mark.parametrize("offset", [0, 1, 2])
-def test_the_cut_may_fall_inside_a_character(tokenization, offset):
+def test_truncation_may_split_a_character(tokenization, offset):
     cut = cached(tokenization, True, 24)
     assert cut.max_bytes == BYTES_PER_TOKEN * 24
     text = "a" * offset + "港" * cut.max_bytes
@@ -132,7 +132,7 @@ def test_the_cut_may_fall_inside_a_character(tokenization, offset):
 
 
 @every_tokenization
-def test_bytes_past_the_cap_do_not_matter(tokenization):
+def test_bytes_after_the_maximum_are_ignored(tokenization):
     cut = cached(tokenization)
     text = b"old bread " * (cut.max_bytes // 10 + 1)
     text = text[: cut.max_bytes]
@@ -149,7 +149,7 @@ def test_invalid_bytes_are_replacement_characters(tokenization):
     assert cut.unknown_id in both[0] and both[0][-1] == last
 
 
-def test_its_config_makes_its_like():
+def test_a_layer_is_recreated_from_its_config():
     cut = cached("char", False, 9)
     again = Preprocessor(cut.vocabulary, **cut.get_config())
     assert (
@@ -166,6 +166,6 @@ def test_its_config_makes_its_like():
 
 
 @pytest.mark.parametrize("max_length", [2, 0, -1])
-def test_a_length_without_room_is_refused(max_length):
+def test_a_too_short_length_is_rejected(max_length):
     with pytest.raises(InputError, match=f"max_length must be at least 3, got {max_length}"):
         preprocessor(max_length=max_length)

@@ -37,7 +37,7 @@ def test_a_word_without_tokens_is_one_unknown_token():
     assert features["word_starts"].numpy().tolist() == [[1, 2, 3]]
 
 
-def test_nasty_words_and_empty_sentences_have_features():
+def test_edge_case_words_and_empty_sentences_have_features():
     _, features = features_of([[], *([text] for text in EDGE_CASES)], characters=True)
     assert features["word_mask"].numpy().sum() == len(EDGE_CASES)
     assert features["character_ids"].shape[2] == SPELLING_LENGTH
@@ -53,7 +53,7 @@ def test_nasty_words_and_empty_sentences_have_features():
     }
 
 
-def test_spellings_keep_both_ends_of_a_long_word():
+def test_spellings_have_both_ends_of_a_long_word():
     long = "".join(chr(ord("a") + i % 26) for i in range(50))
     found = spell_words(tf.constant(["ab", long, "", "é"])).numpy()
     assert found.shape == (4, SPELLING_LENGTH)
@@ -66,7 +66,7 @@ def test_spellings_keep_both_ends_of_a_long_word():
     ("options", "words"),
     [({"split": "lines"}, "split must be one of words, characters, got 'lines'")],
 )
-def test_wrong_settings_are_refused(options, words):
+def test_wrong_settings_are_rejected(options, words):
     with pytest.raises(InputError, match=words):
         SentencePreprocessor(preprocessor(), **options)
     with pytest.raises(InputError, match="max_length must be at least 8 for sentences, got 5"):

@@ -71,7 +71,7 @@ def test_each_word_is_tagged_once_and_stands_whole_where_it_says(case):
 
 @given(cases())
 @settings(deadline=None, max_examples=50)
-def test_a_sentence_that_fits_has_one_window_and_its_neighbours_change_nothing(case):
+def test_a_short_sentence_has_one_window_independent_of_other_sentences(case):
     sentences, tokens = case
     _, together = windows_of(sentences, tokens)
     numbers = together.sentences.numpy()

@@ -120,7 +120,7 @@ def test_wordpiece_by_hand(text, expected):
     assert tokens_of(text, PIECES) == expected.split()
 
 
-def test_case_and_accents_stay_when_asked():
+def test_case_and_accents_are_kept_without_lower_case():
     assert tokens_of("café Cafe cafe Ж", PIECES, lower_case=False) == ["café", "[UNK]", "cafe", "Ж"]
 
 
@@ -147,7 +147,7 @@ def test_where_it_differs_from_the_reference(text, lower_case, expected):
 
 @pytest.mark.parametrize("lower_case", [True, False])
 @pytest.mark.parametrize("tokenization", ["wordpiece", "word", "char"])
-def test_every_white_space_parts_words(tokenization, lower_case):
+def test_all_white_space_separates_words(tokenization, lower_case):
     spaces = [chr(code) for code in range(0x10000) if unicodedata.category(chr(code)).startswith("Z")]
     spaces += "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\x85"
     vocabulary = Vocabulary([*SPECIAL_TOKENS, "a", "b", " "])
@@ -159,11 +159,11 @@ def test_every_white_space_parts_words(tokenization, lower_case):
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
-def test_white_space_that_is_a_token_stays(lower_case):
+def test_white_space_tokens_are_kept(lower_case):
     assert tokens_of("a \u2028 b", ["a", "b", "\u2028"], "wordpiece", lower_case) == ["a", "\u2028", "b"]
 
 
-def test_words_are_known_whole_or_not_at_all():
+def test_words_are_matched_as_a_whole():
     words = ["play", "playing", "##s", "it", "'"]
     found = tokens_of("Play playing plays playin it's", words, "word")
     assert found == ["play", "playing", "[UNK]", "[UNK]", "it", "'", "[UNK]"]
@@ -201,7 +201,7 @@ def test_characters_without_any_character_known():
 
 
 @pytest.mark.parametrize("tokenization", ["wordpiece", "word"])
-def test_a_token_longer_than_the_library_takes_is_refused(tokenization):
+def test_a_too_long_token_is_rejected(tokenization):
     with pytest.raises(InputError) as error:
         tokens_of("a", ["x" * 300], tokenization)
     assert "\n" not in str(error.value) and "256" in str(error.value)

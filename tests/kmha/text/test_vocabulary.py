@@ -18,7 +18,7 @@ def one_line(error) -> str:
 
 
 @given(st.lists(tokens, unique=True, max_size=20))
-def test_a_file_gives_back_what_was_written(tmp_path_factory, extra):
+def test_a_written_file_is_read_back(tmp_path_factory, extra):
     path = tmp_path_factory.getbasetemp() / "odd.txt"
     vocabulary = Vocabulary([*SPECIAL_TOKENS, *(token for token in extra if token not in SPECIAL_TOKENS)])
     vocabulary.write(path)
@@ -37,7 +37,7 @@ def test_only_the_line_feed_ends_a_token(tmp_path, token):
 
 
 @pytest.mark.parametrize("token", ["a\nb", "\r", "a\r"])
-def test_a_token_that_no_file_can_hold_is_refused(token):
+def test_a_token_with_a_line_end_is_rejected(token):
     with pytest.raises(InputError) as error:
         Vocabulary([*SPECIAL_TOKENS, token])
     assert "vocabulary:6" in one_line(error) and repr(token) in one_line(error)
@@ -59,7 +59,7 @@ def test_ids_are_places_and_special_tokens_may_stand_anywhere():
         vocabulary.id_of("c")
 
 
-def test_a_duplicate_is_refused_by_file_and_line(tmp_path):
+def test_a_duplicate_is_rejected_by_file_and_line(tmp_path):
     path = tmp_path / "v.txt"
     path.write_bytes(LINES + b"cat\ndog\ncat\n")
     with pytest.raises(InputError) as error:
@@ -75,20 +75,20 @@ def test_a_missing_special_token_is_named(tmp_path, missing):
         Vocabulary.read(path)
 
 
-def test_an_empty_file_is_refused(tmp_path):
+def test_an_empty_file_is_rejected(tmp_path):
     (tmp_path / "v.txt").touch()
     with pytest.raises(InputError, match="missing"):
         Vocabulary.read(tmp_path / "v.txt")
 
 
 @pytest.mark.parametrize("name", ["absent.txt", ""])
-def test_a_missing_file_or_a_folder_is_refused(tmp_path, name):
+def test_a_missing_file_or_a_folder_is_rejected(tmp_path, name):
     with pytest.raises(InputError, match="expected a vocabulary file") as error:
         Vocabulary.read(tmp_path / name)
     one_line(error)
 
 
-def test_invalid_utf8_is_refused_by_file_and_line(tmp_path):
+def test_invalid_utf8_is_rejected_by_file_and_line(tmp_path):
     path = tmp_path / "v.txt"
     path.write_bytes(LINES + b"caf\xe9\n")
     with pytest.raises(InputError) as error:

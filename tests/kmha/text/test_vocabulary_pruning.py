@@ -32,7 +32,7 @@ def tokens_of(vocabulary: Vocabulary, tokenization, given_texts) -> list[list[st
 
 @pytest.mark.parametrize("tokenization", WHOLE)
 @given(given_texts=texts)
-def test_texts_are_cut_as_before(tokenization, given_texts):
+def test_texts_are_tokenized_as_before(tokenization, given_texts):
     whole, given_texts = WHOLE[tokenization], [*given_texts, TEXTS[0]]
     pruned = prune_vocabulary(whole, given_texts, tokenization, lower_case=True)
     before, after = (tokens_of(each, tokenization, given_texts) for each in (whole, pruned.vocabulary))
@@ -43,7 +43,7 @@ def test_texts_are_cut_as_before(tokenization, given_texts):
     assert set(SPECIAL_TOKENS) <= set(pruned.vocabulary.tokens)
 
 
-def test_what_texts_lack_goes_but_new_words_can_be_spelt():
+def test_unused_tokens_are_removed_but_new_words_can_be_spelled():
     whole = WHOLE["wordpiece"]
     pruned = prune_vocabulary(whole, iter(TEXTS), "wordpiece", lower_case=True).vocabulary
     gone = set(whole.tokens) - set(pruned.tokens)
@@ -67,6 +67,6 @@ def test_no_text_leaves_the_special_tokens():
     assert prune_vocabulary(WHOLE["word"], [], "word").vocabulary.tokens == tuple(SPECIAL_TOKENS)
 
 
-def test_a_vocabulary_that_the_tokenizer_cannot_take_is_refused():
+def test_a_vocabulary_that_the_tokenizer_cannot_take_is_rejected():
     with pytest.raises(InputError, match="cannot be used"):
         prune_vocabulary(Vocabulary([*SPECIAL_TOKENS, "x" * 300]), ["x"])

@@ -30,7 +30,7 @@ print(json.dumps([learn_vocabulary(texts, *given).tokens for given in json.loads
 """
 
 
-def test_separate_processes_learn_the_same():
+def test_separate_processes_train_the_same_vocabulary():
     given: list[tuple[Tokenization, int, int]] = [
         ("wordpiece", 400, 1),
         ("wordpiece", 60, 1),
@@ -82,7 +82,7 @@ def test_many_characters_that_never_continue_a_word_need_one_token_each():
 
 @every_tokenization
 @pytest.mark.parametrize("texts", [[], [""], [" \n "]])
-def test_nothing_to_learn_from_leaves_the_special_tokens(tokenization, texts):
+def test_training_on_no_texts_gives_the_special_tokens(tokenization, texts):
     assert train_vocabulary(texts, tokenization, 100, 1).tokens == SPECIAL_TOKENS
 
 
@@ -114,7 +114,7 @@ def test_rare_words_are_left_out():
         "İstanbul ǅ K Å",
     ],
 )
-def test_what_was_learnt_from_a_text_is_found_in_it(tokenization, lower_case, text):
+def test_trained_tokens_occur_in_their_texts(tokenization, lower_case, text):
     vocabulary = train_vocabulary([text], tokenization, 1000, 1, lower_case)
     processed = Preprocessor(vocabulary, tokenization, lower_case)
     ids = processed.tokenize(tf.constant([text])).flat_values.numpy()
@@ -122,14 +122,14 @@ def test_what_was_learnt_from_a_text_is_found_in_it(tokenization, lower_case, te
 
 
 @pytest.mark.parametrize("tokenization", ["char", "word"])
-def test_every_learnt_word_or_character_is_used(tokenization):
+def test_every_trained_word_or_character_is_used(tokenization):
     vocabulary = train_vocabulary(TEXTS, tokenization, 1000, 1)
     ids = Preprocessor(vocabulary, tokenization, max_length=500).tokenize(tf.constant(TEXTS)).flat_values
     assert set(np.unique(ids)) == set(range(5, len(vocabulary)))
 
 
 @every_tokenization
-def test_overlong_words_and_lone_surrogates_do_no_harm(tokenization):
+def test_overlong_words_and_lone_surrogates_are_supported(tokenization):
     vocabulary = train_vocabulary(["ä" * 400 + " ok", "ä" * 400 + " \ud800"] * 3, tokenization, 1000, 1)
     ids = Preprocessor(vocabulary, tokenization).tokenize(tf.constant(["ok"]))
     assert vocabulary.id_of("[UNK]") not in ids.flat_values.numpy()
@@ -144,7 +144,7 @@ def test_overlong_words_and_lone_surrogates_do_no_harm(tokenization):
         (("wordpiece", -1), "got -1"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments, words):
+def test_wrong_arguments_are_rejected(arguments, words):
     with pytest.raises(InputError) as error:
         train_vocabulary(TEXTS, *arguments)
     assert words in str(error.value)

@@ -44,17 +44,17 @@ def test_the_first_line_of_a_word_wins(tmp_path):
 
 
 @pytest.mark.parametrize("lines", ["Bread 1 1 1\nbread 2 2 2\n", "bread 2 2 2\nBread 1 1 1\n"])
-def test_the_word_itself_wins_over_its_other_case(tmp_path, lines):
+def test_an_exact_word_has_priority_over_its_lower_case(tmp_path, lines):
     assert read(tmp_path, lines) == {"bread": [2, 2, 2]}
 
 
-def test_lower_case_stands_in_only_when_the_texts_are_lower_cased(tmp_path):
+def test_lower_case_words_are_looked_up_only_with_lower_case(tmp_path):
     assert read(tmp_path, "Bread 1 2 3\nparis 4 5 6\n", lower_case=False) == {}
     assert read(tmp_path, "Bread 1 2 3\nParis 4 5 6\n") == {"bread": [1, 2, 3], "Paris": [4, 5, 6]}
 
 
 @pytest.mark.parametrize("word", ["new york", "7", ". . .", "at x@y.z", "3 x"])
-def test_words_may_hold_spaces_or_be_numbers(tmp_path, word):
+def test_words_may_contain_spaces_or_be_numbers(tmp_path, word):
     found = read(tmp_path, f"{word} 1 2 3\nbread 4 5 6\n")
     assert found == ({word: [1, 2, 3]} if word in VOCABULARY.ids else {}) | {"bread": [4, 5, 6]}
 
@@ -77,24 +77,24 @@ def test_only_the_line_feed_ends_a_line_and_only_the_space_a_field(tmp_path, odd
         ("bread " + "1 " * 300, 1, "got 300"),
     ],
 )
-def test_another_width_is_refused_by_line_and_flag(tmp_path, content, line, given):
+def test_another_width_is_rejected_by_line_and_flag(tmp_path, content, line, given):
     message = refused(tmp_path, content)
     assert f"vectors.txt:{line}: expected vectors of 3 numbers (--encoder.hidden-dim)" in message
     assert message.endswith(given)
 
 
 @pytest.mark.parametrize("value", ["x", "nan", "inf", "-inf", "1e99", "1,5", ""])
-def test_what_is_no_finite_number_is_refused(tmp_path, value):
+def test_non_finite_numbers_are_rejected(tmp_path, value):
     message = refused(tmp_path, f"stone 1 2 3\nbread 1 {value} 3\n")
     assert "vectors.txt:2: expected 3 numbers after 'bread'" in message
 
 
-def test_invalid_utf8_is_refused_by_line(tmp_path):
+def test_invalid_utf8_is_rejected_by_line(tmp_path):
     assert "vectors.txt:2: expected UTF-8" in refused(tmp_path, b"bread 1 2 3\ncaf\xe9 1 2 3\n")
 
 
 @pytest.mark.parametrize("name", ["absent.txt", ""])
-def test_a_missing_file_or_a_folder_is_refused(tmp_path, name):
+def test_a_missing_file_or_a_folder_is_rejected(tmp_path, name):
     with pytest.raises(
         InputError, match=f"^{re.escape(str(tmp_path / name))}: expected a file of word vectors"
     ):
@@ -129,7 +129,7 @@ def test_no_vectors_change_nothing():
 
 @pytest.mark.parametrize("row", [[1, 1], [0, 0], [5, 5]])
 @pytest.mark.parametrize("fill", [0.0, 0.5])
-def test_vectors_without_spread_stay_of_their_size(row, fill):
+def test_constant_vectors_are_not_scaled(row, fill):
     weights = table(np.full((3, 2), fill))
     assign_vectors(weights, {1: np.array(row, "float32")})
     after = keras.ops.convert_to_numpy(weights)
