@@ -15,6 +15,8 @@ for example `O I-PER` in BIO. There are two ways to read broken sequences; they 
 - `spans_of` is lenient: a word that cannot continue a span starts a new one, and a span without an end tag ends at its
   last word. `repair_tags` writes the tags of these spans.
 - `strict_spans_of` skips invalid spans, as the strict mode of seqeval does. The metrics use it.
+
+All functions raise InputError for a tag that the scheme does not have.
 """
 
 from collections.abc import Iterable, Sequence
@@ -88,11 +90,7 @@ def prefixes(scheme: Scheme) -> str:
 
 @lru_cache(maxsize=4096)
 def split_tag(tag: str, scheme: Scheme) -> tuple[str, str]:
-    """Splits a tag into prefix and type: ("O", "") for `O`, and ("", tag) for "none".
-
-    Raises:
-        InputError: The scheme has no such tag.
-    """
+    """Splits a tag into prefix and type: ("O", "") for `O`, and ("", tag) for "none"."""
     if scheme == "none":
         return "", tag
     if tag == OUTSIDE:
@@ -132,9 +130,6 @@ def spans_of(tags: Sequence[str], scheme: Scheme) -> list[Span]:
 
     Returns:
         Spans in order, without overlap.
-
-    Raises:
-        InputError: The scheme has no such tag.
     """
     if scheme == "none":
         return [Span(place, place + 1, tag) for place, tag in enumerate(tags)]
@@ -158,9 +153,6 @@ def strict_spans_of(tags: Sequence[str], scheme: Scheme) -> list[Span]:
     Args:
         tags: Tags of W words.
         scheme: As for `spans_of`.
-
-    Raises:
-        InputError: The scheme has no such tag.
     """
     if scheme == "none":
         return spans_of(tags, scheme)
@@ -225,11 +217,7 @@ def _span_tags(length: int, name: str, scheme: Scheme, follows_same_type: bool) 
 
 
 def broken_words(tags: Sequence[str], scheme: Scheme) -> list[int]:
-    """Indices of words whose tag may not follow the previous one, or may not start or end the sentence.
-
-    Raises:
-        InputError: The scheme has no such tag.
-    """
+    """Indices of words whose tag may not follow the previous one, or may not start or end the sentence."""
     if scheme == "none":
         return []
     parts = [(OUTSIDE, ""), *(split_tag(tag, scheme) for tag in tags), (OUTSIDE, "")]
@@ -245,9 +233,6 @@ def repair_tags(tags: Sequence[str], scheme: Scheme) -> list[str]:
     """The valid tags of the spans that `spans_of` reads; a valid sequence is returned unchanged.
 
     The result may contain tags that occur nowhere else in the data; see `missing_tags`.
-
-    Raises:
-        InputError: The scheme has no such tag.
     """
     return tags_of(spans_of(tags, scheme), len(tags), scheme)
 
@@ -261,9 +246,6 @@ def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> Transitions:
     Args:
         tags: The K tags of the data.
         scheme: Their scheme; with "none" everything is allowed.
-
-    Raises:
-        InputError: The scheme has no such tag.
     """
     # Imported here: kmha.bundle.manifest uses this module and must start fast.
     import numpy as np
@@ -281,9 +263,6 @@ def missing_tags(tags: Iterable[str], scheme: Scheme) -> list[str]:
     """The tags that the scheme has for the same types and that are not in `tags`, sorted; a repair may write them.
 
     Empty for "none". Contains `O` unless all types are empty (word segmentation).
-
-    Raises:
-        InputError: The scheme has no such tag.
     """
     if scheme == "none":
         return []

@@ -55,15 +55,10 @@ class TextEmbedding(keras.layers.Layer):
     """Sum of the vectors of token, segment, position and, optionally, hashed n-grams.
 
     Args:
-        vocabulary_size: Rows of the token table.
-        hidden_dim: Size of the vectors.
-        max_length: Maximum sequence length.
-        num_segments: Rows of the segment table; 0: no segments.
-        positions: "learned", "sinusoidal", or "none" (also for rotary, which acts inside attention).
-        ngram_buckets: Rows of each n-gram table; 0: no n-grams.
-        ngram_dim: Width of each n-gram table.
-        ngram_orders: The n of each n-gram table.
+        positions: "learned", "sinusoidal", or "none" (also for rotary, which is part of attention).
         ngram_dropout: Dropout rate of the n-grams' vectors.
+
+    The other arguments are those of `kmha.config.EncoderConfig`.
 
     Call:
         token_ids: int32 [B, T] in [0, vocabulary_size).

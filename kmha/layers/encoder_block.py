@@ -11,20 +11,8 @@ class AttentionBlock(keras.layers.Layer):
 
     post-norm: x = norm(x + branch(x)); pre-norm: x = x + branch(norm(x)), for both branches.
 
-    Args:
-        num_heads: Attention heads.
-        intermediate_dim: Inner size of the feed-forward network.
-        head_dim: Size of one head; None: D / num_heads.
-        norm: "post" (2017, BERT) or "pre".
-        norm_epsilon: Added to the variance in layer normalization.
-        activation: "relu", "gelu" or "gelu_tanh".
-        dropout: Dropout rate of the branches' outputs.
-        attention_dropout: Dropout rate of the attention weights.
-        rotary: Whether attention rotates queries and keys by position.
-        kernel_initializer: Initializer of all kernels.
-        window: See `MultiHeadAttention`.
-        num_globals: See `MultiHeadAttention`.
-        longest: See `MultiHeadAttention`.
+    The arguments are those of `MultiHeadAttention` and of `kmha.config.EncoderConfig`; the initializer is for all
+    kernels.
 
     Raises:
         ValueError: norm is neither "pre" nor "post".

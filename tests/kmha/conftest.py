@@ -1,4 +1,4 @@
-"""What the tests of the model code share: a saved bundle, and what the second backend needs."""
+"""Fixtures of the tests of kmha: a saved bundle, and settings of the second backend."""
 
 import shutil
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def pytest_configure(config):
-    # The same complaint that pyproject.toml names for TensorFlow: Keras reads its variables with np.array.
+    # The warning that pyproject.toml ignores for TensorFlow too: Keras reads its variables with np.array.
     config.addinivalue_line(
         "filterwarnings",
         "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning:keras.src.backend",
@@ -15,7 +15,7 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    # Here, because the layer tests read this file on a backend without TensorFlow.
+    # Imported here, because the layer tests load this file on a backend without TensorFlow.
     from tests.bundles import one_label_bundle
 
     folder = tmp_path_factory.mktemp("written")

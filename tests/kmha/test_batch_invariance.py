@@ -40,7 +40,7 @@ def test_padding_never_changes_a_prediction(make, data, length, padding):
     expected = made.probabilities_of_ids(ids)
     zeros = np.pad(ids, [(0, 0), (0, padding)])
     np.testing.assert_allclose(made.probabilities_of_ids(zeros, mask), expected, atol=1e-5)
-    # What stands under the mask does not matter either.
+    # Values at padding have no influence either.
     noise = np.concatenate([ids, filler], axis=1)
     np.testing.assert_allclose(made.probabilities_of_ids(noise, mask), expected, atol=1e-5)
 

@@ -80,7 +80,7 @@ def test_an_adjusted_threshold_gives_the_same_decisions(logit, threshold, temper
     (moved,) = calibration.apply(np.array([logit]))
     after = 1 / (1 + math.exp(-moved))
     (cut,) = calibration.thresholds([threshold])
-    # Within what float32 can tell apart, before or after, either answer is right.
+    # Differences below the resolution of float32 are ignored.
     if abs(before - threshold) > 1e-6 and abs(after - cut) > 1e-6:
         assert (after >= cut) == (before >= threshold)
 
@@ -93,7 +93,7 @@ def test_the_best_path_stays_and_what_is_forbidden_stays_so(kind, temperature):
     calibrate(bundle.model, Calibration((temperature,), (0.0,)))
     after = Bundle(bundle.model, bundle.preprocessor, bundle.labels).tagger.tag(WORDS)
     np.testing.assert_array_equal(after.tag_ids, before.tag_ids)
-    # Not one by one: what makes one tag less sure may make its neighbour's odds better.
+    # Not for each tag: a lower probability of one tag may increase that of the next.
     assert (after.probabilities.max(axis=1).mean() < before.probabilities.max(axis=1).mean()) == (
         temperature > 1
     )

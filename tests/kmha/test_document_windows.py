@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kmha.document_windows import WindowShape, computed_tokens, window_shape_of
 from kmha.errors import InputError
 
-# A window's length, how much of what it reads the next one reads again, and tokens of a text.
+# Window length, overlap, and tokens of a text.
 DRAWN = st.integers(3, 12).flatmap(lambda length: st.tuples(st.just(length), st.integers(0, length - 3)))
 
 
@@ -18,7 +18,7 @@ def test_every_token_is_in_a_window_and_adjacent_windows_share_the_overlap(drawn
     assert {place for window in places for place in window} == set(range(tokens))
     for window in places:
         assert window[0] == 0 and window[-1] == tokens - 1 and len(window) <= shape.length
-        # Between its [CLS] and its [SEP] a window reads on without a gap.
+        # Between [CLS] and [SEP] a window has no gap.
         assert (np.diff(window[1:-1]) == 1).all()
     for one, other in zip(places, places[1:], strict=False):
         assert len(one) == shape.length

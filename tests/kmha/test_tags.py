@@ -192,7 +192,7 @@ def test_the_scheme_of_spelt_spans_is_found(scheme, data):
     length = data.draw(st.integers(1, 6))
     layouts = [list(each) for each in span_sets(min(length, 4), ["A", "B"])]
     chosen = data.draw(st.lists(st.sampled_from(layouts), max_size=3))
-    # One sentence that only this scheme spells this way.
+    # A sentence whose tags are unique to this scheme.
     telling = tags_of([Span(0, 3, "A"), Span(3, 4, "A")], 4, scheme)
     assert detect_scheme([telling, *(tags_of(spans, length, scheme) for spans in chosen)]) == scheme
 

@@ -1,4 +1,4 @@
-"""Run folders that somebody has changed, and what loading them says."""
+"""Changes run folders and returns the error message of loading them."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ def change_manifest(folder, **values) -> None:
 
 
 def put(folder, name: str, content: bytes) -> None:
-    """Replaces a file and records its hash, as someone would who means harm."""
+    """Replaces a file and records its hash, as in a malicious run folder."""
     (folder / name).write_bytes(content)
     files = json.loads((folder / "bundle.json").read_text("utf-8"))["files"]
     change_manifest(folder, files=files | {name: hashlib.sha256(content).hexdigest()})

@@ -28,7 +28,7 @@ def bundle(request):
     return request.param()
 
 
-# Saved and loaded.
+# Saving and loading.
 
 
 def test_a_loaded_bundle_gives_the_same_answers(tmp_path, bundle):
@@ -48,7 +48,7 @@ def test_saving_what_was_loaded_changes_nothing_but_the_archive(saved, tmp_path)
     before = json.loads((saved / "bundle.json").read_text("utf-8"))
     Bundle.load(saved).save(tmp_path / "again")
     after = json.loads((tmp_path / "again" / "bundle.json").read_text("utf-8"))
-    # The archive has the time in it.
+    # The archive contains timestamps.
     assert before["files"].pop("model.keras") and after["files"].pop("model.keras")
     assert after == before
 
@@ -88,7 +88,7 @@ def test_a_fresh_process_without_the_training_code_gives_the_same_answers(saved)
         assert here["probabilities"] == pytest.approx(there["probabilities"], abs=1e-6)
 
 
-# Answers.
+# Predictions.
 
 
 def test_predictions_of_one_label():
@@ -107,7 +107,7 @@ def test_predicted_labels_reach_their_threshold():
     exact = [float(p) for p in row]
     above = [float(np.nextafter(p, np.float32(2))) for p in row]
     thresholds = [exact[0], above[1], exact[2], above[3]]
-    # From the same probabilities: another trace of the same model may round the last bit otherwise.
+    # From the same probabilities: another trace of the model may differ in the last bit.
     given = Bundle(made.model, made.preprocessor, made.labels, thresholds).prediction_from(row)
     assert list(given) == ["labels", "probabilities"]
     assert set(given["labels"]) == {SEVERAL[0], SEVERAL[2]}

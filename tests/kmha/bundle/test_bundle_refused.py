@@ -1,4 +1,4 @@
-"""Run folders that must not be loaded: damaged, changed, from the future, or made to harm."""
+"""Run folders that must be rejected: damaged, changed, of a newer format, or malicious."""
 
 import hashlib
 import json

@@ -77,7 +77,7 @@ def test_the_threshold_decides_what_matches():
     cut = float(np.sort(scores)[3])
     answers = dataclasses.replace(pair_bundle(), thresholds=[cut]).predict(PAIRS)
     assert [answer["score"] for answer in answers] == pytest.approx(scores.tolist())
-    # The cut itself is a match: it is compared in the format that it was found in.
+    # A score equal to the threshold is a match; both are compared in float32.
     assert [answer["match"] for answer in answers] == (scores >= np.float32(cut)).tolist()
     assert sum(answer["match"] for answer in answers) == len(PAIRS) - 3
     assert pair_bundle().thresholds == [0.5]
@@ -88,7 +88,7 @@ def test_graded_pairs_have_a_score_alone():
     assert bundle.thresholds is None
     answers = bundle.predict(PAIRS)
     assert all(set(answer) == {"score"} for answer in answers)
-    # Not squeezed into [0, 1].
+    # Graded scores are not limited to [0, 1].
     assert min(answer["score"] for answer in answers) < 0 or max(answer["score"] for answer in answers) > 1
     with pytest.raises(
         InputError, match="thresholds belong to a model of several labels, got one of a graded"
@@ -168,7 +168,7 @@ def test_features_have_the_probabilities_of_their_texts(two_vocabularies):
             bundle.probabilities_of_features(ids | {name: ids[name] + 10_000})
 
 
-# Refused.
+# Rejected.
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "vocab.wordpiece.txt"])

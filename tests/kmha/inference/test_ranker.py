@@ -42,7 +42,7 @@ def test_without_candidates_nothing_is_ranked(form):
 
 @pytest.mark.parametrize("form", ["cross", "bi", "joint"])
 def test_equal_candidates_have_equal_scores_in_the_order_given(form):
-    # In a batch of thirty, rounding may tell equal rows from one another.
+    # In a batch of thirty, equal rows may differ in the last bit.
     ranker = Ranker(make_pair_bundle(form=form), ["bread", "old", *["bread"] * 30])
     ranked = ranker.rank("new bread")
     assert [each.index for each in ranked if each.index != 1] == [0, *range(2, 32)]
@@ -86,7 +86,7 @@ def test_vectors_are_of_length_one_and_give_the_scores(bi_bundle):
     a, b = TextVectors(bi_bundle, "a")(TEXTS), TextVectors(bi_bundle, "b")(TEXTS)
     assert a.shape == b.shape == (len(TEXTS), bi_bundle.model.vector_dim) and a.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(a, axis=1), 1, rtol=1e-5)
-    # Each side has weights of its own.
+    # Each side has separate weights.
     assert np.abs(a - b).max() > 0.1
     model = bi_bundle.model
     logits = model.cosine_scale.numpy() * np.sum(a * b, axis=1) + model.cosine_bias.numpy()

@@ -18,7 +18,7 @@ from tests.bundles import EDGE_CASES, TAGGERS, TEXTS, tagger_bundle
 
 every_kind = pytest.mark.parametrize("kind", TAGGERS)
 SENTENCES = [text.split() for text in TEXTS if text.split()]
-# Of several windows: no window holds more than 22 tokens.
+# Sentences of several windows: a window has at most 22 tokens.
 LONG = [word for sentence in SENTENCES for word in sentence] * 3
 
 

@@ -144,7 +144,7 @@ def test_rows_without_a_token_give_finite_vectors():
     features = {"token_ids": zeros, "padding_mask": zeros}
     for bundle in (several_label_bundle(), post_norm_bundle()):
         assert np.isfinite(bundle.model.vectors(features).numpy()).all()
-    # Nothing is made of no tokens: no beta, no bias.
+    # A text without tokens gives zeros, without beta or bias.
     assert not post_norm_bundle().model.vectors(features).numpy().any()
 
 

@@ -13,7 +13,7 @@ B, N, T, S, H = 2, 3, 4, 5, 6
 GENERATOR = np.random.default_rng(1)
 QUERY = GENERATOR.normal(size=(B, N, T, H)).astype("float32")
 KEY, VALUE = GENERATOR.normal(size=(2, B, N, S, H)).astype("float32")
-# The second row of the batch is all padding; row 2 of the first may attend to nothing.
+# The second row of the batch is all padding; row 2 of the first is fully masked.
 KEY_MASK = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0]], "int32")
 ROW_MASK = (GENERATOR.random((B, T, S)) < 0.6).astype("int32")
 ROW_MASK[0, 2] = 0
@@ -44,7 +44,7 @@ def test_softmax_is_in_float32(dtype):
     query, key, value = _as(dtype, QUERY, KEY, VALUE)
     _, weights = scaled_dot_product_attention(query, key, value, KEY_MASK[:1].repeat(B, 0))
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
-    # Half-size weights would miss 1 by up to 4e-3 (bfloat16) or 5e-4 (float16).
+    # 16-bit weights would differ from 1 by up to 4e-3 (bfloat16) or 5e-4 (float16).
     np.testing.assert_allclose(to_numpy(weights).sum(axis=-1), 1, atol=1e-6)
 
 
@@ -65,7 +65,7 @@ def test_a_fully_masked_row_gives_exact_zeros_on_every_path(mask, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_gradients_through_masked_keys_and_rows_are_exactly_zero(dtype):
-    # Nobody may attend to the last two keys, and row 2 to nothing at all.
+    # The last two keys are masked for all rows, and row 2 is fully masked.
     mask = np.ones((B, T, S), "int32")
     mask[:, :, 3:] = 0
     mask[:, 2] = 0

@@ -25,7 +25,7 @@ def small_blocks(monkeypatch):
 
 def test_lengths_decide_or_the_longest_where_they_are_not_known():
     assert not uses_blocks(LONG_FROM - 1, LONG_FROM, None) and uses_blocks(LONG_FROM, LONG_FROM, None)
-    # As many pairs, of texts of different lengths.
+    # The same number of pairs, with texts of different lengths.
     assert uses_blocks(LONG_FROM // 4, 4 * LONG_FROM, None)
     unknown = object()
     assert uses_blocks(unknown, 3, None) and uses_blocks(unknown, 3, LONG_FROM)
@@ -61,10 +61,10 @@ def test_a_layer_in_blocks_equals_dense_attention(options, mask):
     np.testing.assert_allclose(to_numpy(with_weights), expected, atol=1e-6)
     assert weights.shape == (B, 2, T, T)
     np.testing.assert_allclose(to_numpy(run(called(1), HIDDEN)), expected, atol=1e-5)
-    by, wanted = (
+    by, reference = (
         gradients(lambda x, length=length: ops.sum(called(length)(x) ** 2), HIDDEN)[0] for length in (1, None)
     )
-    np.testing.assert_allclose(by, wanted, atol=1e-4)
+    np.testing.assert_allclose(by, reference, atol=1e-4)
 
 
 def test_cross_attention_in_blocks_is_equal_and_has_no_window():

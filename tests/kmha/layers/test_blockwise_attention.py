@@ -15,7 +15,7 @@ GENERATOR = np.random.default_rng(3)
 QUERY = GENERATOR.normal(size=(B, N, T, H)).astype("float32")
 KEY, VALUE = GENERATOR.normal(size=(2, B, N, S, H)).astype("float32")
 BY_OUTPUT = GENERATOR.normal(size=(B, N, T, H)).astype("float32")
-# The second row of the batch is all padding; row 2 of the first may attend to nothing.
+# The second row of the batch is all padding; row 2 of the first is fully masked.
 KEY_MASK = np.array([[1, 0, 1, 1, 0, 1, 0], [0] * S], "int32")
 PAIR_MASK = (GENERATOR.random((B, T, S)) < 0.5).astype("int32")
 PAIR_MASK[0, 2] = 0
@@ -53,8 +53,8 @@ def test_values_and_every_gradient_equal_those_over_all_pairs(mask):
     if mask is not None:
         closed = np.broadcast_to((mask.reshape(B, -1, S).sum(-1) == 0)[:, None], (B, N, T))
         assert closed.any() and (to_numpy(found)[closed] == 0).all()
-    for by, wanted in zip(_gradients(_in_blocks(mask)), _gradients(_over_pairs(mask)), strict=True):
-        np.testing.assert_allclose(by, wanted, atol=1e-5)
+    for by, reference in zip(_gradients(_in_blocks(mask)), _gradients(_over_pairs(mask)), strict=True):
+        np.testing.assert_allclose(by, reference, atol=1e-5)
 
 
 @every_mask
@@ -90,8 +90,8 @@ def test_lengths_that_are_not_known_beforehand(jit_compile):
         expected = tape.gradient([output], tensors, output_gradients=[tf.constant(by_output)])
         found, by = step(*inputs, by_output, mask)
         np.testing.assert_allclose(found, output, atol=1e-5)
-        for each, wanted in zip(by, expected, strict=True):
-            np.testing.assert_allclose(np.asarray(each), np.asarray(wanted), atol=1e-5)
+        for each, reference in zip(by, expected, strict=True):
+            np.testing.assert_allclose(np.asarray(each), np.asarray(reference), atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -106,10 +106,10 @@ def test_half_precision_is_as_accurate_as_dense_attention(dtype):
     def half(function):
         return lambda *given: ops.cast(function(*(ops.cast(each, dtype) for each in given)), "float32")
 
-    for by, wanted in zip(
+    for by, reference in zip(
         _gradients(half(_in_blocks(KEY_MASK))), _gradients(_over_pairs(KEY_MASK)), strict=True
     ):
-        np.testing.assert_allclose(by, wanted, atol=0.1)
+        np.testing.assert_allclose(by, reference, atol=0.1)
 
 
 def test_large_scores_do_not_overflow():
@@ -137,8 +137,8 @@ def test_dropout_drops_the_same_weights_forward_and_backward(mask):
     expected = _over_pairs(mask, lambda weights: weights * is_kept)
     found = run(_in_blocks(mask, RATE, seed), QUERY, KEY, VALUE)
     np.testing.assert_allclose(to_numpy(found), to_numpy(run(expected, QUERY, KEY, VALUE)), atol=1e-5)
-    for by, wanted in zip(_gradients(_in_blocks(mask, RATE, seed)), _gradients(expected), strict=True):
-        np.testing.assert_allclose(by, wanted, atol=1e-5)
+    for by, reference in zip(_gradients(_in_blocks(mask, RATE, seed)), _gradients(expected), strict=True):
+        np.testing.assert_allclose(by, reference, atol=1e-5)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
@@ -151,7 +151,7 @@ def test_dropout_masks_have_the_exact_rate_and_differ_by_block(rate):
     assert set(np.unique(first)) == {0, 1}
     count = first.size
     assert abs(first.mean() - (1 - rate)) < 4 * np.sqrt(rate * (1 - rate) / count)
-    # Of two independent draws so many agree; and neighbours in one draw, whose bits share a number.
+    # Two independent masks agree in this share; so do adjacent values of one mask, whose bits share an integer.
     agreed = rate**2 + (1 - rate) ** 2
     for left, right in ((first, other), (first[..., :-1:2], first[..., 1::2]), (first[0, 0], first[1, 1])):
         assert abs((left == right).mean() - agreed) < 5 * np.sqrt(agreed * (1 - agreed) / left.size)

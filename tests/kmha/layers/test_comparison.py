@@ -37,7 +37,7 @@ def test_unit_vectors_have_length_one_over_all_parts():
 def test_zeros_stay_zeros_in_every_precision(dtype):
     found = unit_vectors([ops.cast(np.array([[0, 0], [300, 400]]), dtype)])
     assert str(to_numpy(found).dtype) == "float32"
-    # 400 squared has no float16.
+    # 400 squared overflows float16.
     np.testing.assert_allclose(to_numpy(found), [[0, 0], [0.6, 0.8]], atol=1e-6)
 
 

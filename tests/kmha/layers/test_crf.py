@@ -13,7 +13,7 @@ from kmha.layers.crf_likelihood import log_likelihood, log_partition
 from tests.kmha.layers.references import every_path, log_of_sum, random_potentials
 from tests.layer_checks import BACKEND, compiled, gradients, to_numpy
 
-# "logarithms": the way that is taken where products would lose numbers, taken always.
+# "logarithms": always uses the fallback for inaccurate products.
 WAYS = {"products": crf_likelihood.SAFE, "logarithms": 2.0}
 
 
@@ -49,7 +49,7 @@ def _expected(potentials, tag_ids):
             for tag in range(num_tags):
                 found["marginals"][row, t, tag] = probabilities[paths[:, t] == tag].sum()
             among = paths[:, t - 1] == tags[t - 1] if t else np.ones(len(paths), bool)
-            # In logarithms, or nothing is left of what is improbable.
+            # In log space, because small probabilities would underflow.
             chosen = scores[among & (paths[:, t] == tags[t])]
             found["path_probabilities"][row, t] = np.exp(log_of_sum(chosen) - log_of_sum(scores[among]))
     return found
@@ -107,7 +107,7 @@ def test_large_potentials_are_exact(forbidding, seed):
 
 
 def test_inaccurate_products_fall_back_to_logarithms():
-    # Each word is nearly sure of a tag that may not follow the one before: what is left is exp(-100) of it.
+    # Each word prefers a tag that may not follow the previous one: the allowed rest is exp(-100).
     transitions = np.array([[0, FORBIDDEN], [0, 0]], "float32")
     emissions = np.array([[[100, 0], [0, 100], [100, 0], [0, 100]]], "float32")
     nothing = np.zeros(2, "float32")
@@ -124,7 +124,7 @@ def test_a_sentence_without_an_allowed_path_has_finite_results():
     emissions, mask = np.zeros((1, 3, 2), "float32"), np.ones((1, 3), "int32")
     potentials = Potentials(emissions, mask, shut, shut[0], shut[0])
     found = _found(potentials, np.zeros((1, 3), "int32"))
-    # All paths are equally bad, so each is one of eight.
+    # All paths have the same score, so each has probability 1/8.
     np.testing.assert_allclose(found["log_likelihood"], -np.log(8), atol=1e-2)
     np.testing.assert_allclose(found["marginals"], 0.5, atol=1e-2)
 
@@ -138,7 +138,7 @@ def test_gradients_equal_finite_differences(num_tags, forbidding, way):
     potentials, tag_ids = random_potentials(num_tags, [3, 0, 1, 4], 5, forbidding, starts="[B, K]", seed=3)
     weights = np.array([0.5, 2.0, 1.0, -3.0])
     mask = potentials.word_mask
-    # Only allowed paths: the derivative of a score that is -1e4 is nothing that differences could show.
+    # Only allowed paths: finite differences cannot resolve the derivative at scores of -1e4.
     tag_ids = np.zeros_like(tag_ids) if forbidding else tag_ids
 
     def loss(*arrays):

@@ -47,7 +47,7 @@ def _layer(**weights):
     return layer
 
 
-# Few values: many paths are then equally good.
+# Few different values, so that many paths have equal scores.
 coarse = st.sampled_from([-50.0, -1.0, 0.0, 1.0, 50.0])
 values = st.one_of(coarse, st.floats(-50, 50, width=32))
 
@@ -87,11 +87,11 @@ def test_padding_and_the_other_rows_change_nothing(lengths, seed):
         return _decoded(layer(emissions, mask), tag_ids)
 
     expected = answers(emissions, mask, tag_ids)
-    # Whatever stands at padding, numbers or not.
+    # Any values at padding, NaN included.
     odd = np.where(mask[..., None] == 1, emissions, rng.choice([np.nan, np.inf, 1e30, -7])).astype("float32")
     for ours, theirs in zip(answers(odd, mask, np.where(mask == 1, tag_ids, 99)), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    # A row among others, and the same row with itself only.
+    # A row in a batch, and the same row alone.
     for row in range(3):
         alone = [np.repeat(array[row : row + 1], 3, axis=0) for array in (emissions, mask, tag_ids)]
         for ours, theirs in zip(answers(*alone), expected, strict=True):
@@ -120,7 +120,7 @@ def test_factors_of_a_span_multiply_to_its_probability():
 
 
 def test_long_sentences_keep_their_precision():
-    # As if each word stood alone: what is exact is known.
+    # With independent words the exact result is known.
     emissions = np.random.default_rng(0).normal(size=(1, 1000, 4)).astype("float32") * 5
     mask, zeros = np.ones((1, 1000), "int32"), np.zeros(4, "float32")
     _, marginal, _, found = _decoded(Potentials(emissions, mask, np.zeros((4, 4), "float32"), zeros, zeros))

@@ -127,7 +127,7 @@ def test_window_pooling_equals_numpy(mode):
         weights *= np.exp(VECTORS[0] @ to_numpy(layer.score.kernel)[:, 0])
     expected = VECTORS[0].max(axis=0) if mode == "max" else weights @ VECTORS[0] / weights.sum()
     np.testing.assert_allclose(found[0], expected, rtol=1e-5)
-    # A single window gives its own vector to the last bit; a document without tokens the first one's, which is 0.
+    # A single window gives its own vector exactly; a document without tokens gives zeros.
     np.testing.assert_array_equal(found[1], VECTORS[1, 0])
     assert not to_numpy(layer(0 * VECTORS, VOTES))[2].any()
 

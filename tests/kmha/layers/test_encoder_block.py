@@ -14,7 +14,7 @@ INPUTS = GENERATOR.normal(size=(B, T, D)).astype("float32")
 CONTEXT = GENERATOR.normal(size=(B, S, D)).astype("float32")
 MASK = np.array([[1, 1, 1, 0], [0, 0, 0, 0]], "int32")
 CONTEXT_MASK = np.array([[1, 0, 1], [0, 0, 0]], "int32")
-# Each position may look at some of the context, the first and all of the second row at nothing.
+# A random mask; the first position and the second row are fully masked.
 PAIR_MASK = np.stack([np.array([[0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 1]]), np.zeros((T, S))]).astype(
     "int32"
 )
@@ -76,7 +76,7 @@ def test_cross_attention_equals_numpy(norm, mask):
 def test_where_the_context_is_masked_attention_adds_zeros(norm):
     block = _block(norm, CrossAttentionBlock)
     output = to_numpy(run(block, INPUTS, CONTEXT, CONTEXT_MASK))
-    # What a block without attention would give.
+    # The output of a block without attention.
     for weight in (block.attention.output_kernel, block.attention.output_bias):
         weight.assign(np.zeros(weight.shape))
     without = to_numpy(run(lambda x, y: block(x, y), INPUTS, CONTEXT))

@@ -31,18 +31,18 @@ OTHER = GENERATOR.normal(size=(B, S, E)).astype("float32")
 SAME_SIZE_OTHER = GENERATOR.normal(size=(B, S, D)).astype("float32")
 TOKEN_IDS = GENERATOR.integers(1, V, (B, T)).astype("int32")
 SEGMENT_IDS = GENERATOR.integers(0, 2, (B, T)).astype("int32")
-# A full row, a padded one, and one of nothing but padding.
+# A full row, a padded row, and a row of padding.
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]], "int32")
 OTHER_IDS = GENERATOR.integers(1, 8, (B, S)).astype("int32")
 OTHER_MASK = np.array([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]], "int32")
-# Of few kinds, so that texts share some of them.
+# Few different tokens, so that texts share some.
 PAIR = {
     "ids_a": GENERATOR.integers(1, 8, (B, T)).astype("int32"),
     "ids_b": OTHER_IDS,
     "mask_a": MASK,
     "mask_b": OTHER_MASK,
 }
-# Of the windows of a document, of a shorter one, of an empty one.
+# Votes of a document, a shorter document and an empty one.
 VOTES = (MASK * GENERATOR.uniform(0.5, 9.0, (B, T))).astype("float32")
 FIRST = np.array([0, 2, 1], "int32")
 SPELLINGS = GENERATOR.integers(0, V, (B, T, 7)).astype("int32")

@@ -1,4 +1,4 @@
-"""Faults of code that circulates for this layer: each is written down, seen to fail, and ours seen to hold.
+"""Common errors in published implementations of attention: each is reproduced, and kmha is shown not to have it.
 
 `docs/concepts/attention.md` tells the story of each.
 """
@@ -64,7 +64,7 @@ class _UndefinedSize(keras.layers.Layer):
 def test_a_undefined_d_model_fails_at_the_first_call():
     with pytest.raises(AttributeError, match="d_model"):
         _UndefinedSize(2)(INPUTS)
-    # Ours reads the size off its input, when it is built.
+    # kmha's layer takes the size from its input when it is built.
     layer = MultiHeadAttention(2)
     assert layer(INPUTS).shape == INPUTS.shape
     assert layer.head_size == D // 2
@@ -93,7 +93,7 @@ def test_b_a_residual_from_the_projected_query_loses_the_input():
     block = EncoderBlock(2, 4, norm="pre")
     block.build(INPUTS.shape)
     fill_weights(block)
-    # Both branches say nothing, and the query's kernel is blind to the last feature.
+    # Both branches are zero, and the query's kernel ignores the last feature.
     for weight in (block.attention.output_kernel, block.attention.output_bias):
         weight.assign(np.zeros(weight.shape))
     for weight in block.feed_forward.contract.weights:
@@ -108,7 +108,7 @@ def test_b_a_residual_from_the_projected_query_loses_the_input():
         projected_query = ops.matmul(x, kernel[:, :D])
         return projected_query + block.attention(x)
 
-    # Then a block should hand its input on; the fault hands on something else and cannot see the change.
+    # A correct block returns its input; the faulty one does not depend on the change.
     np.testing.assert_array_equal(to_numpy(block(INPUTS)), INPUTS)
     np.testing.assert_array_equal(to_numpy(block(changed)), changed)
     assert np.abs(to_numpy(faulty(INPUTS)) - INPUTS).max() > 0.1
@@ -141,7 +141,7 @@ def _scores(dtype):
 def test_c_minus_1e9_is_infinite_in_float16():
     assert to_numpy(_fill("float16")) == -np.inf
     scores, mask = _scores("float16")
-    # 0 · inf is not a number: adding spoils what the mask lets through, choosing only the fully masked row.
+    # 0 · inf is NaN: adding breaks unmasked values, selecting only the fully masked row.
     assert np.isnan(to_numpy(_added_mask(scores, mask))[0, ..., :3]).all()
     chosen = to_numpy(_chosen_mask(scores, mask))
     assert np.isfinite(chosen[0]).all() and np.isnan(chosen[1]).all()

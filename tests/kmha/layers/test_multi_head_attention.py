@@ -14,7 +14,7 @@ GENERATOR = np.random.default_rng(2)
 QUERY = GENERATOR.normal(size=(B, T, D)).astype("float32")
 SAME = GENERATOR.normal(size=(B, S, D)).astype("float32")
 OTHER = GENERATOR.normal(size=(B, S, E)).astype("float32")
-# value, num_heads, head_dim: all three kinds of projection, one head, and heads that have nothing to do with D.
+# value, num_heads, head_dim: all three kinds of projection, one head, and a head_dim independent of D.
 FORMS = {
     "self, 2 heads": (None, 2, None),
     "self, 1 head": (None, 1, None),
@@ -70,7 +70,7 @@ def test_equals_a_loop_in_float64(value, num_heads, head_dim, mask_kind):
 def test_equals_keras_with_the_same_weights(value, num_heads, head_dim, masked):
     layer = _layer(value, num_heads, head_dim)
     source = QUERY if value is None else value
-    # Every row keeps a key: where none is left, Keras gives the mean of the values and we give zeros.
+    # No row is fully masked: there Keras gives the mean of the values, kmha zeros.
     mask = np.ones((B, T, source.shape[1]), bool)
     mask[:, 1:, 1:] = np.random.default_rng(5).random((B, T - 1, source.shape[1] - 1)) < 0.5
     mask = mask if masked else None
@@ -102,7 +102,7 @@ def test_fully_masked_rows_give_exact_zeros_in_every_dtype(use_bias, dtype):
         assert (output[closed] == 0).all()
         assert (np.moveaxis(weights, 1, 2)[closed] == 0).all()
         assert np.isfinite(output).all() and (output[0, 0] != 0).any()
-        # Only a softmax in float32 gets this close to 1.
+        # Only a softmax in float32 is this close to 1.
         np.testing.assert_allclose(weights[0, :, 0].sum(-1), 1, atol=1e-6)
 
 

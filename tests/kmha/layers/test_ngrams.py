@@ -42,7 +42,7 @@ def test_equals_python_integers(rows, order, modulus):
 @pytest.mark.parametrize("order", [2, 3, 5])
 def test_the_largest_ids_do_not_overflow(order):
     rows = [[LIMIT - 1] * LENGTH, [LIMIT - 1, 0] * (LENGTH // 2)]
-    # The largest value that any step meets fits into int32.
+    # The largest intermediate value fits in int32.
     assert (LIMIT - 1) * MULTIPLIER + LIMIT - 1 < 2**31
     for modulus in (LIMIT - 1, LIMIT - 5, 20_011):
         found = _hashes(rows, order, modulus)
@@ -87,7 +87,7 @@ def test_a_vector_depends_on_the_ngram_that_ends_there():
 def test_only_repeated_ngrams_count_once_learned():
     layer = _embedding(orders=(2,))
     assert all((to_numpy(known) == 1).all() for known in layer.known)
-    # The bigram 5 6 stands in two texts; 7 7 stands twice, but in one text.
+    # The bigram 5 6 occurs in two texts; 7 7 twice in one text.
     texts = np.array([[5, 6, 0, 0, 0], [9, 5, 6, 0, 0], [7, 7, 7, 8, 0]], "int32")
     assert layer.adapt([texts[:2], texts[2:]]) == [1]
     kept = to_numpy(layer(texts)) - to_numpy(layer.projection.bias)
@@ -108,7 +108,7 @@ def test_token_dropout_keeps_the_mean_of_ngrams():
     dropped = dropout(ids, training=True)
     mean = to_numpy(layer(dropped, token_keep=0.6, training=True)).mean(axis=0)
     whole = to_numpy(layer(ids[:1]))[0]
-    # From the third position on an n-gram has no place before the text in it.
+    # From the third position on, n-grams do not include positions before the text.
     np.testing.assert_allclose(mean[2:], whole[2:], atol=0.15 * np.abs(whole).max())
     assert np.abs(to_numpy(layer(dropped)).mean(axis=0)[2:]).max() < 0.6 * np.abs(whole).max()
 

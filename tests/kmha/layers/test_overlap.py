@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kmha.layers.overlap import MARKS, ORDERS, SHARES, TokenOverlap, shared_ngrams
 from tests.layer_checks import run, to_numpy
 
-# Ids as everywhere: padding, unknown, start, end, mask; then words.
+# The usual ids: padding, unknown, start, end, mask; then words.
 PAD, UNKNOWN, START, END, FIRST_WORD, V = 0, 1, 2, 3, 5, 12
 B, T, S = 2, 5, 4
 RARITY = np.linspace(0.1, 1, V).astype("float32")
@@ -105,7 +105,7 @@ def test_marks_and_shares_by_hand():
 
 def test_special_unknown_and_padding_tokens_are_never_shared():
     row = [[START, UNKNOWN, 4, END, PAD, PAD]]
-    # Whatever the mask says.
+    # Independent of the mask.
     for mask in (None, np.ones((1, 6))):
         marks_a, marks_b, shares_a, shares_b = _overlap(row, row, mask, mask)
         assert not np.concatenate([x.ravel() for x in (marks_a, marks_b, shares_a, shares_b)]).any()
@@ -147,7 +147,7 @@ def test_a_text_overlaps_fully_with_itself():
     marks, _, shares, _ = _overlap([[START, 5, 6, 7, END]], [[START, 5, 6, 7, END]])
     _, second, third = RARITY[5:8]
     words = RARITY[5:8].sum()
-    # No n-gram ends at the first words, whose rarities count all the same.
+    # No n-gram ends at the first words, but their rarities count.
     expected = [1, (second + third) / words, third / words, 1, 1, 1, words, math.log(4)]
     np.testing.assert_allclose(shares[0], expected, rtol=1e-6)
     assert not marks[0, :, 2].any()

@@ -55,7 +55,7 @@ def test_an_unknown_mode_is_rejected():
 
 
 WORD_MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]], "int32")
-# Words of two, one and one tokens; the last is listed first. Then one word, and room for two more.
+# Words of two, one and one tokens, the last word first; then one word and padding for two.
 STARTS = np.array([[4, 1, 3], [1, 0, 0]], "int32")
 
 

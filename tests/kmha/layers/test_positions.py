@@ -58,7 +58,7 @@ def test_rotation_equals_the_rotation_of_complex_numbers():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_rotation_of_far_positions_is_exact_in_half_precision(dtype):
-    # Positions past 256 have no bfloat16 of their own: the angles must be made in float32.
+    # bfloat16 cannot represent all positions above 256: angles must be computed in float32.
     heads = np.ones((1, 1, 1000, 4), "float32")
     exact = to_numpy(rotate(heads))[0, 0, -1]
     np.testing.assert_allclose(to_numpy(rotate(ops.cast(heads, dtype)))[0, 0, -1], exact, atol=0.02)

@@ -70,7 +70,7 @@ def test_affix_buckets_depend_on_characters_and_side():
     same = [[int((one == other).sum()) for other in (begin[0], begin[2])] for one in begin]
     # "going" and "goat" share "g" and "go", "going" and "gnio" the "g" alone.
     assert (same[2][0], same[1][0], same[5][0]) == (2, 0, 1)
-    # "going" ends as "ring" does but for the fourth character.
+    # "going" and "ring" share suffixes of up to three characters.
     assert [int((each == end[0]).sum()) for each in end] == [4, 3, 0, 0, 0, 0]
     assert not set(begin[3]) & set(end[3])
     wider = ops.convert_to_numpy(affix_buckets(np.pad(ids, ((0, 0), (0, 5))), 32_749))
@@ -83,7 +83,7 @@ def test_lower_case_equals_python():
     low = ops.convert_to_numpy(lower_case(ids))[:, 0] - 1
     listed = {point for first, last, _ in CAPITALS for point in range(first, last + 1)}
     for point, mine in zip(points, low.tolist(), strict=True):
-        # 930 is no character; other alphabets keep their case.
+        # 930 is unassigned; other alphabets keep their case.
         assert mine == (
             ord(chr(point).lower()) if point in listed - {930} else mine if point == 930 else point
         )

@@ -9,7 +9,7 @@ from tests.layer_checks import BACKEND, fill_weights, to_numpy
 
 ROWS, WIDTH = 9, 4
 IDS = np.random.default_rng(3).integers(0, ROWS, (2, 5)).astype("int32")
-# It reads tables its own way on TensorFlow only.
+# Sparse reads exist on TensorFlow only.
 ON_TENSORFLOW = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="other backends hand tables over as they are"
 )

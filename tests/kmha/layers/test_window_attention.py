@@ -27,7 +27,7 @@ def _inputs(length):
 
 def _mask(length):
     mask = (GENERATOR.random((B, length)) < 0.7).astype("int32")
-    # A gap that no window bridges, the first position in it.
+    # A gap larger than a window, which contains the first position.
     mask[1, : length - 1] = 0
     return mask
 
@@ -54,14 +54,14 @@ def test_values_and_gradients_equal_those_under_the_mask(length, window, num_glo
 
         expected, found = (to_numpy(run(form, query, key, value)) for form in (over_pairs, near))
         np.testing.assert_allclose(found, expected, atol=1e-5)
-        for by, wanted in zip(
+        for by, reference in zip(
             *(
                 gradients(lambda *given, form=form: ops.sum(form(*given) * by_output), query, key, value)
                 for form in (near, over_pairs)
             ),
             strict=True,
         ):
-            np.testing.assert_allclose(by, wanted, atol=1e-5)
+            np.testing.assert_allclose(by, reference, atol=1e-5)
 
 
 @every_form

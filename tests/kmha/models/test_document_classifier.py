@@ -80,7 +80,7 @@ def test_a_text_of_one_window_has_the_prediction_of_a_classifier_without_windows
     windowed, plain = models(config, pooling, window_pooling)
     short = texts([8, 5, 2, 1])
     np.testing.assert_allclose(logits(windowed, short), logits(plain, short), atol=1e-6)
-    # Beside a long text, in whose batch it has windows of padding alone.
+    # In a batch with a long text it has windows of padding.
     beside = texts([8, 30, 5, 2])
     expected = logits(plain, {name: each[[0, 2, 3], :8] for name, each in beside.items()})
     np.testing.assert_allclose(logits(windowed, beside)[[0, 2, 3]], expected, atol=1e-6)
@@ -117,7 +117,7 @@ def test_padding_never_changes_a_prediction(window_pooling, data, length, paddin
     width = length + padding
     padded = texts([length], width)
     np.testing.assert_allclose(logits(windowed, padded), expected, atol=1e-5)
-    # What stands under the mask does not matter either.
+    # Values at padding have no influence either.
     noise = data.draw(st.lists(st.integers(0, 59), min_size=width, max_size=width))
     padded["token_ids"] = np.where(padded["padding_mask"], padded["token_ids"], noise).astype(np.int32)
     np.testing.assert_allclose(logits(windowed, padded), expected, atol=1e-5)

@@ -99,7 +99,7 @@ def test_the_tied_table_has_gradients_of_input_and_output():
     gradient = tape.gradient(value, table)
     assert isinstance(gradient, tf.Tensor)
     before = table.numpy()
-    # A token that is read, and one that is only an answer.
+    # A token in the input, and a token in the targets only.
     for token in (9, 20):
         direction = np.zeros_like(before)
         direction[token] = np.random.default_rng(token).normal(size=before.shape[1])

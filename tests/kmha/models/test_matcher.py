@@ -145,7 +145,7 @@ def test_the_head_is_initialized_from_the_shares(name):
     set_linear_head(model, mean, scale, kernel, bias)
     expected = ((shares - mean) * scale) @ kernel + bias
     np.testing.assert_allclose(to_numpy(model(features)), expected, atol=1e-4)
-    # What is dropped in training are values of the vectors, never shares.
+    # Dropout applies to vectors, never to shares.
     np.testing.assert_allclose(to_numpy(model(features, training=True)), expected, atol=1e-4)
 
 
@@ -208,7 +208,7 @@ def test_vectors_are_units_whose_products_are_the_scores(name, dtype):
     np.testing.assert_array_equal(to_numpy(model.score_vectors(a, b)), everything)
     np.testing.assert_allclose(everything, scale * (to_numpy(a) @ to_numpy(b).T) - 1.7, atol=1e-4)
     np.testing.assert_allclose(np.diagonal(everything), to_numpy(model(features))[:, 0], atol=1e-4)
-    # As many texts on either side as there are.
+    # Different numbers of texts on the two sides.
     assert model.score_vectors(a[:2], b).shape == (2, len(B))
 
 

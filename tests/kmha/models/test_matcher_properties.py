@@ -24,10 +24,10 @@ from tests.layer_checks import to_numpy
 
 every_matcher = pytest.mark.parametrize("name", MATCHERS)
 every_symmetric = pytest.mark.parametrize("name", SYMMETRIC)
-# Unknown words too. Of few kinds, so that texts share some.
+# With unknown words. Few different tokens, so that texts share some.
 words = st.lists(st.sampled_from([1, *range(FIRST_WORD, FIRST_WORD + 6)]), max_size=LENGTH - 2)
 texts = words.map(lambda ids: text(*ids))
-# As many rows each time: every new shape costs far more than the sums.
+# Always the same number of rows: a new shape takes far longer than the computation.
 pairs = st.lists(st.tuples(texts, texts), min_size=3, max_size=3)
 
 
@@ -93,7 +93,7 @@ def test_a_symmetric_score_is_the_same_both_ways_without_a_graph(name):
 
 @every_matcher
 def test_only_a_symmetric_matcher_ignores_the_order(name):
-    # The bi form is symmetric where both texts go through the same encoder.
+    # The bi form is symmetric if both texts use the same encoder.
     symmetric = name in SYMMETRIC or (MATCHERS[name].get("form") == "bi" and name != "bi, own weights")
     there, back = (_logits(name, *sides, LENGTH, LENGTH) for sides in ((A[:3], B[:3]), (B[:3], A[:3])))
     changed = np.abs(there - back).max()
@@ -109,7 +109,7 @@ def test_empty_and_identical_texts_are_finite(name, pooling):
     rows = [(full, empty), (empty, full), (empty, empty), (full, full), (full, nothing), (nothing, full)]
     a, b = _apart([*rows, (nothing, nothing), (empty, nothing), (nothing, empty)])
     assert np.isfinite(to_numpy(model(pair_features(model, a, b)))).all()
-    # Nothing but padding, of the least width.
+    # Only padding, of the minimum width.
     for one, other in (([nothing], [full]), ([full], [nothing]), ([nothing], [nothing])):
         widths = [None if side[0] else 1 for side in (one, other)]
         assert np.isfinite(to_numpy(model(pair_features(model, one, other, *widths)))).all()

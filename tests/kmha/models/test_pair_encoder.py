@@ -112,7 +112,7 @@ def test_too_long_for_the_table_of_positions_is_rejected(positions):
     config = dataclasses.replace(WORDPIECE, positions=positions, **SEGMENTS)
     pair = PairEncoder(config, form="joint")
     pair.build((None, None))
-    # The table holds both texts without the second [CLS].
+    # The position table has room for both texts without the second [CLS].
     longest = [text(*range(5, 12))]
     assert len(longest[0]) == LENGTH and 2 * LENGTH - 1 == BOTH
     assert np.isfinite(to_numpy(pair(*_inputs(longest, longest))[0])).all()
@@ -191,7 +191,7 @@ def test_separate_weights_double_the_number():
     one, two = (new_matcher(overlap=False, share_weights=share).pairs[0] for share in (True, False))
     for pair in (one, two):
         pair.build((None, None))
-    # The normalisation of pooled vectors is one for both.
+    # Both texts share the normalization of pooled vectors.
     norm = 2 * WORDPIECE.hidden_dim
     assert two.count_params() - norm == 2 * (one.count_params() - norm)
     assert len(one.encoders) == 1 and len(two.encoders) == 2

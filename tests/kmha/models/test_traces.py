@@ -18,7 +18,7 @@ def test_states_and_weights_of_every_block_are_recorded():
     np.testing.assert_array_equal(trace.mask, features["padding_mask"])
     for seen, returned in zip(trace.weights, weights, strict=True):
         np.testing.assert_array_equal(seen, returned)
-    # One block makes each state of the one before.
+    # Each state is the output of one block for the previous state.
     x = encoder.blocks[1](trace.states[1], attention_mask=trace.mask)
     np.testing.assert_allclose(trace.states[2], x, atol=1e-5)
     np.testing.assert_array_equal(bundle.model(features), logits)

@@ -14,7 +14,7 @@ from tests.kmha.models.tiny_features import SIZES, V
 from tests.layer_checks import fill_weights
 
 START, END, FIRST_WORD = 2, 3, 5
-# Of a text, [CLS] and [SEP] included; a table of positions for both of them.
+# Length of a text with [CLS] and [SEP], and positions for both texts.
 LENGTH = 9
 BOTH = 2 * LENGTH - 1
 WORDPIECE = EncoderConfig(
@@ -23,10 +23,10 @@ WORDPIECE = EncoderConfig(
 # BERT's form.
 CHAR = EncoderConfig(V, **{**SIZES, "max_length": BOTH}, num_layers=1, norm="post", positions="sinusoidal")
 ONE = {"wordpiece": WORDPIECE}
-# Not in the order of the alphabet: theirs is what counts.
+# Not in alphabetical order: the order of the model is used.
 TWO = {"wordpiece": WORDPIECE, "char": CHAR}
 
-# What can be asked of a matcher, each form with several of its options.
+# Options of matchers: each form with several options.
 MATCHERS: dict[str, dict[str, Any]] = {
     "cross": {"rounds": 2},
     "cross, two granularities": {"encoders": TWO, "target": "classes", "num_labels": 3, "pooling": "max"},

@@ -23,7 +23,7 @@ def test_minilm_has_the_hidden_states_of_the_reference(minilm_encoder, minilm_go
     rows = np.arange(found.shape[1])[:, None]
     taken = found[:, rows, minilm_golden["places"], :: int(minilm_golden["every"])]
     np.testing.assert_allclose(taken, minilm_golden["states"], atol=1e-5, rtol=0)
-    # Values of another size would make the bound above mean nothing.
+    # The tolerance above is valid for values of this size only.
     assert 0.1 < np.abs(minilm_golden["states"]).mean() < 1
 
 

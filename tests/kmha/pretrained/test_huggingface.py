@@ -188,7 +188,7 @@ def test_the_golden_checkpoints_are_small():
 
 @pytest.fixture
 def folder(tmp_path):
-    """As the reference writes it: tokenizer.json and no vocab.txt."""
+    """As written by the reference: tokenizer.json and no vocab.txt."""
     return copied("distilbert", tmp_path)
 
 

@@ -45,7 +45,7 @@ def test_a_training_can_start_from_another_run(runs, task):
     assert len(checkpoint.vocabulary) == checkpoint.config.vocabulary_size
     ids = np.array([[2, 7, 9, 3]], "int32")
     given = {"token_ids": ids, "padding_mask": np.ones_like(ids)}
-    # What pools its texts normalises them after; what is inside is the same.
+    # Models that pool normalize after pooling; the blocks are the same.
     started = TransformerEncoder(checkpoint.config, final_norm=encoder.final_norm)
     started.build({"token_ids": (None, None)})
     assert assign_weights(started, checkpoint.read_weights(), checkpoint.config.num_layers) == []

@@ -51,7 +51,7 @@ def test_a_path_in_a_local_folder_is_not_a_hub_name(tmp_path, monkeypatch):
 
 
 class Hub:
-    """Stands in for the hub: a folder that is given out file by file, as patterns allow."""
+    """A fake hub: a folder whose files are served by patterns."""
 
     def __init__(self, folder, cache):
         self.folder, self.cache, self.asked = folder, cache, []

@@ -44,7 +44,7 @@ def test_the_folder_is_what_the_reference_expects(tmp_path):
     written, published = (
         json.loads((folder / "config.json").read_text()) for folder in (tmp_path, GOLDEN / "bert")
     )
-    # What the reference wrote of the same encoder.
+    # The output of the reference for the same encoder.
     assert {key: published[key] for key in published.keys() & written.keys()} == {
         key: written[key] for key in published.keys() & written.keys()
     }

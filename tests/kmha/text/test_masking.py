@@ -8,7 +8,7 @@ from kmha.errors import InputError
 from kmha.text.masking import NO_TOKEN, Masker
 from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
-# Special tokens at their places in published vocabularies are not the first ones.
+# Special tokens are not at the beginning, as in published vocabularies.
 TOKENS = ["[PAD]", "a", "[UNK]", "##a", "[CLS]", "[SEP]", "[MASK]", *"bcdefgh", "##b", "##c", "##"]
 VOCABULARY = Vocabulary(TOKENS)
 SPECIAL = [VOCABULARY.id_of(token) for token in SPECIAL_TOKENS]
@@ -95,12 +95,12 @@ def test_random_and_unchanged_tokens_have_their_shares(whole_word):
     pairs = [(now[p], true) for now, targets in zip(seen, found, strict=True) for p, true in targets.items()]
     assert np.mean([now == MASK for now, _ in pairs]) == pytest.approx(0.8, abs=0.02)
     replaced = [(now, true) for now, true in pairs if now != MASK]
-    # A random token is the true one once in as many as there are.
+    # A random token is the original token with probability 1 / tokens.
     stays = 0.1 + 0.1 / len(ORDINARY)
     assert np.mean([now == true for now, true in pairs]) == pytest.approx(stays, abs=0.02)
     others = np.bincount([now for now, true in replaced if now != true], minlength=len(TOKENS))
     assert (others[ORDINARY] > 0).all() and others[SPECIAL].sum() == 0
-    # No position and no token is hidden more often than the others.
+    # All positions and tokens are masked equally often.
     positions = np.bincount([p for targets in found for p in targets], minlength=120)
     assert positions.min() > 0.4 * positions.mean() and positions.max() < 1.8 * positions.mean()
 
@@ -111,7 +111,7 @@ def test_neither_padding_nor_other_rows_change_the_masking(rows, seed, more, who
     ids, mask = padded(rows)
     wider, wider_mask = padded(rows, ids.shape[1] + more)
     seeds = np.arange(seed, seed + len(rows), dtype=np.int32)
-    # As many slots, since where they do not suffice a word is left.
+    # As many slots as tokens: with too few, words are not masked.
     slots = masker.slots(ids.shape[1])
     alone = masker(ids[:1], mask[:1], seeds[:1], slots)
     together = masker(wider, wider_mask, seeds, slots)

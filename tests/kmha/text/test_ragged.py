@@ -1,4 +1,4 @@
-"""The rows of ragged values, and that one long text costs no more than its own length."""
+"""Row indices of ragged values, in memory of the values' size."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_each_value_has_its_row(lengths):
 
 @pytest.mark.parametrize("cut", [spell_words, lambda texts: split_words(texts).ends.flat_values])
 def test_one_long_text_among_many_does_not_make_all_of_them_long(cut):
-    # As long as the longest, all of them would be 160 GB.
+    # Padded to the longest, the texts would take 160 GB.
     texts = tf.constant([b"word"] * 20_000 + [b"a" * 1_000_000])
     found = cut(texts)
     assert found.shape[0] == 20_001

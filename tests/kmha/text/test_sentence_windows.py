@@ -62,7 +62,7 @@ def test_each_word_is_tagged_once_and_stands_whole_where_it_says(case):
         assert len(set(words)) == len(words) and words[:count] == sorted(words[:count])
         for word, start in zip(words, starts, strict=True):
             assert sequence[start : start + len(pieces[word])] == pieces[word]
-        # Nothing stands in a window but words.
+        # A window contains only words.
         assert sorted(sequence[1:-1]) == sorted(token for word in words for token in pieces[word])
         tagged += words[:count]
     assert tagged == list(range(len(pieces)))

@@ -97,7 +97,7 @@ def test_wordpiece_equals_the_reference_on_any_text_of_agreed_characters(lower_c
     # The two limits on a word differ: 200 bytes here, 100 characters there.
     words = st.lists(st.text(characters, max_size=12), max_size=8)
     texts = [" ".join(some) for some in data.draw(st.lists(words, min_size=1, max_size=8))]
-    # The reference gives a special token that a text spells out its special id.
+    # The reference parses special tokens in texts.
     assume(not any(token in text for text in texts for token in SPECIAL_TOKENS))
     assert_like_the_reference(texts, lower_case)
 

@@ -37,7 +37,7 @@ def test_texts_are_tokenized_as_before(tokenization, given_texts):
     pruned = prune_vocabulary(whole, given_texts, tokenization, lower_case=True)
     before, after = (tokens_of(each, tokenization, given_texts) for each in (whole, pruned.vocabulary))
     assert before == after
-    # The order stays, and old ids lead to the same tokens.
+    # The order is the same, and the previous ids have the same tokens.
     assert [whole.tokens[index] for index in pruned.kept_ids] == list(pruned.vocabulary.tokens)
     assert (np.diff(pruned.kept_ids) > 0).all()
     assert set(SPECIAL_TOKENS) <= set(pruned.vocabulary.tokens)

@@ -18,7 +18,7 @@ from tests.command_runs import ROOT, clean_environment
 
 every_tokenization = pytest.mark.parametrize("tokenization", TOKENIZATIONS)
 both_cases = pytest.mark.parametrize("lower_case", [True, False])
-# Every character as often as every other: any tie that is broken by chance shows.
+# All characters have the same frequency, so that a random tie-break is detected.
 TIES = [" ".join(chr(97 + (i * j) % 26) + chr(97 + (i + j) % 26) for j in range(26)) for i in range(26)]
 PROGRAM = """
 import json, sys

@@ -40,7 +40,7 @@ def test_characters():
 @given(st.text(max_size=30))
 @settings(deadline=None, max_examples=150)
 def test_every_visible_character_is_in_exactly_one_word(text):
-    # Lone surrogates are no text in UTF-8.
+    # Lone surrogates are invalid in UTF-8.
     text = text.encode("utf-8", "replace").decode("utf-8")
     splits: list[Split] = ["words", "characters"]
     for split in splits:
