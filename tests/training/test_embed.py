@@ -144,7 +144,7 @@ def test_what_cannot_be_embedded_or_ranked(run, tmp_path, news_run, monkeypatch)
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     np.savez(tmp_path / "several.npz", np.zeros((9, 16), np.float32))
     rank = ["--rank", "texts.txt", "--vectors"]
-    assert "given a matcher of the joint form" in refused(tmp_path, embed, "joint")
+    assert "got a matcher of the joint form" in refused(tmp_path, embed, "joint")
     assert refused(tmp_path, embed, "nowhere").startswith("nowhere: expected ")
     news = str(news_run.folder)
     assert refused(tmp_path, embed, news, "--side", "a") == "--side: expected a matcher, got a classifier"
