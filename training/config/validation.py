@@ -7,12 +7,12 @@ from typing import Any
 
 from kmha.bundle.manifest import (
     CLASSIFY,
-    TASK_ENTRY,
     MANIFEST,
     MASKED_LM,
     MATCH,
     MODEL_NAMES,
     TAG,
+    TASK_ENTRY,
     read_manifest,
     sha256,
 )
