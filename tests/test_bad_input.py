@@ -25,21 +25,21 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 DATA = {
-    "an empty file": ("", "a.csv: a header line with the column names expected, an empty file got"),
-    "only a header": ("text,label\n", "a.csv: rows expected, nothing after the header got"),
-    "no text": ("txt,label\nx,a\n", "a.csv: column 'text' expected, columns txt, label got; did you mean"),
+    "an empty file": ("", "a.csv: expected a header line with the column names, got an empty file"),
+    "only a header": ("text,label\n", "a.csv: expected rows, got nothing after the header"),
+    "no text": ("txt,label\nx,a\n", "a.csv: expected column 'text', got columns txt, label; did you mean"),
     "no label": ("text,lable\nx,a\n", "--data.label-column: expected a column label or labels,"
         " got text, lable; did you mean --data.label-column lable?"),
-    "one class": ("text,label\nx,a\ny,a\n", "a.csv: training rows of two different labels or more expected,"
-        " only 'a' got"),
-    "a lone label": ("text,label\nx,a\ny,a\nz,b\n", "a.csv:4: two training rows or more expected for each"
-        " label, one got for 'b'"),
-    "too many fields": ("text,label\nx,a\nx,y,a\n", "a.csv:3: 2 fields expected (text, label), 3 got"),
-    "too few fields": ("text,label\nx,a\n\nx\n", "a.csv:4: 2 fields expected (text, label), 1 got"),
+    "one class": ("text,label\nx,a\ny,a\n", "a.csv: expected training rows with two different labels or more,"
+        " got only 'a'"),
+    "a lone label": ("text,label\nx,a\ny,a\nz,b\n", "a.csv:4: expected two training rows or more for each"
+        " label, got one for 'b'"),
+    "too many fields": ("text,label\nx,a\nx,y,a\n", "a.csv:3: expected 2 fields (text, label), got 3"),
+    "too few fields": ("text,label\nx,a\n\nx\n", "a.csv:4: expected 2 fields (text, label), got 1"),
     "a row without label": ("text,label\nx,a\ny,\n", "a.csv:3: label must be one label, got none"),
-    "an open quote": ('text,label\nx,a\n"y,b\n', "a.csv:3: a closing quote expected"),
-    "invalid UTF-8": (b"text,label\nx,a\n\xff,b\n", "a.csv:3: UTF-8 text expected, byte 0xff at position 1"),
-    "no test of its own": (GOOD, "good.csv: training rows expected, all 12 stand in the test or validation"),
+    "an open quote": ('text,label\nx,a\n"y,b\n', "a.csv:3: expected a closing quote"),
+    "invalid UTF-8": (b"text,label\nx,a\n\xff,b\n", "a.csv:3: expected UTF-8 text, got byte 0xff at position 1"),
+    "no test of its own": (GOOD, "good.csv: expected training rows, got only texts of the test or validation set (12)"),
     "nothing to hold out": ("text,label\nx,a\nx,a\ny,b\ny,b\n", "a.csv: expected rows to hold out for"),
 }  # fmt: skip
 
@@ -57,12 +57,12 @@ def test_rows_that_cannot_be_learnt_from(folder, case):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data.train", "none.csv"], "none.csv: a file expected, no such file found"),
-        (["--data.train", "good.csv", "--data.test", "none.csv"], "none.csv: a file expected"),
-        (["--data.train", "good.xls"], "good.xls: a name that ends in .csv, .tsv, .jsonl"),
-        (["--data.train", "."], ".: a name that ends in .csv"),
+        (["--data.train", "none.csv"], "none.csv: expected a file, got no such file"),
+        (["--data.train", "good.csv", "--data.test", "none.csv"], "none.csv: expected a file"),
+        (["--data.train", "good.xls"], "good.xls: expected a name that ends in .csv, .tsv, .jsonl"),
+        (["--data.train", "."], ".: expected a name that ends in .csv"),
         (["--data.test", "good.csv"], "--data.train: expected training rows beside --data.test, got none"),
-        (["--data.train", "good.csv", "--data.text-column", "body"], "good.csv: column 'body' expected"),
+        (["--data.train", "good.csv", "--data.text-column", "body"], "good.csv: expected column 'body'"),
         (["--data.validation-fraction", "0"], "--data.validation-fraction: expected above 0 and below 1"),
         (["--data.validation-fraction", "1"], "--data.validation-fraction: expected above 0 and below 1"),
         (["--data.label-separator", ""], "--data.label-separator: expected a character or more"),
@@ -153,9 +153,9 @@ def test_a_folder_that_is_no_run(folder, main):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "none.csv"], "none.csv: a file expected, no such file found"),
-        (["--data", "good.csv", "--label-column", "lable"], "good.csv: column 'lable' expected"),
-        (["--data", "good.csv", "--text-column", "body"], "good.csv: column 'body' expected"),
+        (["--data", "none.csv"], "none.csv: expected a file, got no such file"),
+        (["--data", "good.csv", "--label-column", "lable"], "good.csv: expected column 'lable'"),
+        (["--data", "good.csv", "--text-column", "body"], "good.csv: expected column 'body'"),
         ([], "missing --data PATH"),
     ],
 )  # fmt: skip
@@ -178,7 +178,7 @@ def test_the_process_itself_exits_with_2_and_no_traceback(folder):
         text=True,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: a.csv:3: UTF-8 text expected, byte 0xff at position 1 of the line got\n"
+    assert done.stderr == "error: a.csv:3: expected UTF-8 text, got byte 0xff at position 1 of the line\n"
     assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "good.csv"]
 
 

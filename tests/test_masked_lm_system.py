@@ -142,15 +142,15 @@ def test_interrupted_run_resumes_to_the_same_scores(tmp_path, monkeypatch):
 
 
 BAD_FILES = {
-    "empty.txt": (b"", "empty.txt: a text a line expected, an empty file got"),
-    "blank.txt": (b"\n \n\t\n", "blank.txt: a text a line expected, only empty lines got"),
+    "empty.txt": (b"", "empty.txt: expected one text per line, got an empty file"),
+    "blank.txt": (b"\n \n\t\n", "blank.txt: expected one text per line, got only empty lines"),
     "latin.txt": (
         b"good\nb\xe9\n",
-        "latin.txt:2: UTF-8 text expected, byte 0xe9 at position 2 of the line got",
+        "latin.txt:2: expected UTF-8 text, got byte 0xe9 at position 2 of the line",
     ),
-    "zip.txt.gz": (b"no gzip", "zip.txt.gz: gzip data expected"),
+    "zip.txt.gz": (b"no gzip", "zip.txt.gz: expected gzip data"),
     "one.txt": (b"lonely\n", "one.txt: expected rows to hold out for validation, none can be spared"),
-    "none.csv": (b"label\nx\n", "none.csv: column 'text' expected, columns label got"),
+    "none.csv": (b"label\nx\n", "none.csv: expected column 'text', got columns label"),
     "list.jsonl": (b'{"text": ["a", "b"]}\n', "list.jsonl:1: text must be one text, got a list"),
 }
 
@@ -171,7 +171,7 @@ def test_invalid_files_are_refused_in_one_line(tmp_path, monkeypatch, name):
             ["--data.text-b-column=b"],
             "--data.text-b-column: expected --task match beside it, got --task masked-lm",
         ),
-        (["--data.text-column=b"], "good.txt: column 'b' expected, columns text got"),
+        (["--data.text-column=b"], "good.txt: expected column 'b', got columns text"),
         (["--masked-lm.share=1"], "--masked-lm.share: expected above 0 and below 1, got 1.0"),
         (["--task=classify"], "--data.label-column: expected a column label or labels, got text"),
     ],

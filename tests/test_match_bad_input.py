@@ -32,16 +32,16 @@ DATA = {
         " anchor, positive, negative), got text_a, label; did you mean --data.text-b-column text_a?"),
     "no label": ("text_a,text_b,score\nx,y,1\n", "--data.label-column: expected a column label"),
     "neither pairs nor triplets": ("anchor,positive\nx,y\n", "--data.text-column: expected a column text_a"),
-    "a row without its second text": (f"{HEADER}x,y,1\nx,0\n", "a.csv:3: 3 fields expected (text_a, text_b,"
-        " label), 2 got"),
-    "a triplet without its wrong text": (f"{TRIPLETS}x,y,z\nx,y\n", "a.csv:3: 3 fields expected"),
+    "a row without its second text": (f"{HEADER}x,y,1\nx,0\n", "a.csv:3: expected 3 fields (text_a, text_b,"
+        " label), got 2"),
+    "a triplet without its wrong text": (f"{TRIPLETS}x,y,z\nx,y\n", "a.csv:3: expected 3 fields"),
     "a row without label": (f"{HEADER}x,y,1\nz,w,\n", "a.csv:3: label must be one label, got none"),
-    "one label only": (f"{HEADER}x,y,1\nz,w,1\n", "a.csv: training rows of two different labels or more"),
-    "a lone class": (f"{HEADER}x,y,yes\nz,w,no\nu,v,no\n", "a.csv:2: two training rows or more expected for"),
-    "only a header": (HEADER, "a.csv: rows expected, nothing after the header got"),
+    "one label only": (f"{HEADER}x,y,1\nz,w,1\n", "a.csv: expected training rows with two different labels or more"),
+    "a lone class": (f"{HEADER}x,y,yes\nz,w,no\nu,v,no\n", "a.csv:2: expected two training rows or more for"),
+    "only a header": (HEADER, "a.csv: expected rows, got nothing after the header"),
     "a query without a name": ("text_a,text_b,label,query_id\nx,y,1,q\nz,w,0, \n", "a.csv:3: query_id must"
         " be one name, got none"),
-    "a column twice": ("text_a,text_b,label,label\nx,y,1,1\n", "a.csv:1: each column once expected"),
+    "a column twice": ("text_a,text_b,label,label\nx,y,1,1\n", "a.csv:1: expected unique column names"),
 }  # fmt: skip
 
 
@@ -55,9 +55,9 @@ def test_rows_that_are_no_pairs(folder, case):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"text_a": "x", "label": "1"}, "a.jsonl:2: column 'text_b' expected, columns text_a, label got"),
-        ({"text_a": "x", "text_b": None, "label": "1"}, "a.jsonl:2: a string, a number or a list of strings"
-            " expected for 'text_b', null got"),
+        ({"text_a": "x", "label": "1"}, "a.jsonl:2: expected column 'text_b', got columns text_a, label"),
+        ({"text_a": "x", "text_b": None, "label": "1"}, "a.jsonl:2: expected a string, a number or a list of strings"
+            " for 'text_b', got null"),
         ({"text_a": ["x"], "text_b": "y", "label": "1"}, "a.jsonl:2: text_a must be one text, got a list"),
         ({"text_a": "x", "text_b": "y", "label": ["0", "1"]}, "a.jsonl:2: label must be one label, got 2"),
     ],
@@ -196,9 +196,9 @@ def test_what_cannot_be_ranked(folder, pair_folder, news_run):
     [
         (f"{HEADER}x,y,2\n", [], "a.csv:2: label must be 0 or 1, got '2'"),
         (f"{HEADER}x,y,yes\n", [], "a.csv:2: label must be 0 or 1, got 'yes'"),
-        ("text_a,text_c,label\nx,y,1\n", [], "a.csv: column 'text_b' expected"),
-        ("text_a,text_b\nx,y\n", [], "a.csv: column 'label' expected"),
-        (f"{HEADER}x,y,1\n", ["--text-b-column=b"], "a.csv: column 'b' expected"),
+        ("text_a,text_c,label\nx,y,1\n", [], "a.csv: expected column 'text_b'"),
+        ("text_a,text_b\nx,y\n", [], "a.csv: expected column 'label'"),
+        (f"{HEADER}x,y,1\n", ["--text-b-column=b"], "a.csv: expected column 'b'"),
         (f"{HEADER}x,y,1\n", ["--query-column=qid"], "--query-column: expected a column qid, got text_a, text_b"),
     ],
 )  # fmt: skip

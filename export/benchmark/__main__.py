@@ -129,7 +129,7 @@ def read_texts(path: Path, run: Path, column: str = "") -> list[str]:
     name = column or read_manifest(run).get("columns", {}).get("text", "text")
     texts = [str(row.values[name]) for row in file_source(path).rows([name])]
     if not texts:
-        raise InputError(f"{path}: rows expected, none got")
+        raise InputError(f"{path}: expected rows, got none")
     return texts
 
 

@@ -179,7 +179,7 @@ def test_runs_that_cannot_be_pruned_are_rejected(news_run, tmp_path):
     config.write_text(config.read_text().replace(str(news_run.train), "gone.csv"))
     # Before heads are measured, which may take long.
     said = refused(tmp_path, main, str(moved), "--data", str(news_run.test), *flags)
-    assert said == "gone.csv: a file expected, no such file found; --train names other training rows"
+    assert said == "gone.csv: expected a file, got no such file; --train names other training rows"
     rows = [(f"{'old ' * count} {word}", label) for word, label in WORDS_OF.items() for count in range(20)]
     other = write_csv(tmp_path / "other.csv", rows)
     flags += ["--train", str(other), "--rows", "3"]

@@ -83,10 +83,12 @@ def test_right_rows_alone_can_be_learnt_beside_rows_to_judge_by(tmp_path):
     for task in (MatchTask(form="bi", loss="contrastive"), MatchTask(hard_negatives="bm25")):
         assert len(load(tmp_path, task, train=train, validation=both).train.rows) == 12
         with pytest.raises(
-            InputError, match="right.csv: training rows of two different labels or more expected"
+            InputError, match="right.csv: expected training rows with two different labels or more"
         ):
             load(tmp_path, task, train=train)
-    with pytest.raises(InputError, match="right.csv: training rows of two different labels or more expected"):
+    with pytest.raises(
+        InputError, match="right.csv: expected training rows with two different labels or more"
+    ):
         load(tmp_path, train=train, validation=both)
 
 

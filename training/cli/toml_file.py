@@ -27,7 +27,7 @@ def toml_flags(path: Path, config_type: type) -> list[str]:
         raise InputError(f"--config {path}: expected a TOML file, {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise InputError(f"{path}:{line}: UTF-8 text expected, other bytes got") from error
+        raise InputError(f"{path}:{line}: expected UTF-8 text, got other bytes") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: valid TOML expected: {' '.join(str(error).split())}") from error
     return table_flags(values, config_type, str(path))

@@ -105,7 +105,7 @@ def plan_batches(
         ValueError: A row is longer than the last bucket.
     """
     if len(lengths) and lengths.max() > buckets[-1]:
-        raise ValueError(f"rows of at most {buckets[-1]} tokens expected, {lengths.max()} got")
+        raise ValueError(f"expected rows of at most {buckets[-1]} tokens, got {lengths.max()}")
     order = np.arange(len(lengths)) if rng is None else rng.permutation(len(lengths))
     home = np.searchsorted(buckets, lengths[order])
     capacities = [max(1, min(most_rows, batch_tokens // _computed(length, windows))) for length in buckets]

@@ -103,8 +103,8 @@ def cut_sentences(
             if (lengths > MAX_WORDS).any():
                 row = int(np.argmax(lengths > MAX_WORDS))
                 raise InputError(
-                    f"{examples.place(first + row)}: a sentence of at most {MAX_WORDS:,} words expected,"
-                    f" {lengths[row]:,} got"
+                    f"{examples.place(first + row)}: expected a sentence of at most {MAX_WORDS:,} words,"
+                    f" got {lengths[row]:,}"
                 )
             flat = [word.encode("utf-8", "replace") for sentence in chunk for word in sentence]
             windows, spelt = cut(tf.constant(flat, tf.string), lengths)

@@ -123,5 +123,5 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
         examples = write_examples(checked(), folder, task.num_texts)
     examples.empty_texts += skipped
     if not len(examples):
-        raise InputError(f"{source.name}: rows expected, none got")
+        raise InputError(f"{source.name}: expected rows, got none")
     return examples

@@ -106,7 +106,7 @@ def split(
             training row.
     """
     if not 0 <= validation_fraction < 1:
-        raise InputError(f"validation fraction: a number in [0, 1) expected, {validation_fraction} got")
+        raise InputError(f"validation fraction: expected a number in [0, 1), got {validation_fraction}")
     if not multi_label:
         for examples in (train, validation, test):
             _check_one_label(examples)
@@ -138,7 +138,7 @@ def split(
         train_rows, validation_rows = rows, np.flatnonzero(~validation_in_test)
         if not len(validation_rows):
             raise InputError(
-                f"{validation.origin}: validation rows expected, each text stands in the test set too"
+                f"{validation.origin}: expected validation rows, got only texts that are also in the test set"
             )
     test_rows = _NO_ROWS if test is None else np.arange(len(test), dtype=np.int32)
 
@@ -188,7 +188,7 @@ def _check_one_label(examples: ExampleSet | None) -> None:
     wrong = np.flatnonzero(counts != 1)
     if len(wrong):
         given = "none" if counts[wrong[0]] == 0 else f"{counts[wrong[0]]} labels"
-        raise InputError(f"{examples.place(int(wrong[0]))}: exactly one label expected, {given} got")
+        raise InputError(f"{examples.place(int(wrong[0]))}: expected exactly one label, got {given}")
 
 
 def _check_rows(
@@ -196,14 +196,14 @@ def _check_rows(
 ) -> None:
     """Refuses training rows that nothing can be learnt from."""
     if not len(rows):
-        reason = f", all {dropped} stand in the test or validation set too" if dropped else ", none given"
-        raise InputError(f"{train.origin}: training rows expected{reason}")
-    after = f" after dropping what stands in other sets ({dropped} rows)" if dropped else ""
+        reason = f"got only texts of the test or validation set ({dropped})" if dropped else "got none"
+        raise InputError(f"{train.origin}: expected training rows, {reason}")
+    after = f" after dropping the texts of other sets ({dropped} rows)" if dropped else ""
     counts = _class_counts(train, rows)
     if not one_label and len(np.unique(train.label_digests()[rows])) < 2:
         given = f"only {', '.join(map(repr, counts))}" if counts else "no label"
         raise InputError(
-            f"{train.origin}: training rows of two different labels or more expected, {given} got{after}"
+            f"{train.origin}: expected training rows with two different labels or more, got {given}{after}"
         )
     lonely = [] if lonely_labels else [name for name, count in counts.items() if count == 1]
     if lonely:
@@ -211,8 +211,8 @@ def _check_rows(
         row = int(rows[np.flatnonzero(ids == train.label_names.index(lonely[0]))[0]])
         others = f" (and {len(lonely) - 1} more such labels)" if len(lonely) > 1 else ""
         raise InputError(
-            f"{train.place(row)}: two training rows or more expected for each label, "
-            f"one got for {lonely[0]!r}{after}{others}"
+            f"{train.place(row)}: expected two training rows or more for each label, "
+            f"got one for {lonely[0]!r}{after}{others}"
         )
 
 

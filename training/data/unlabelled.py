@@ -32,7 +32,7 @@ def read_unlabelled(path: Path, task: str, columns: Columns, folder: Path) -> Ex
     examples = (Example(each, (), place, ordered=task == TAG) for place, each in texts)
     found = write_examples(examples, folder, 2 if task == MATCH else 1)
     if not len(found):
-        raise InputError(f"{path}: texts expected, none got")
+        raise InputError(f"{path}: expected texts, got none")
     return found
 
 

@@ -84,17 +84,19 @@ def read_sentences(path: Path, columns: Sequence[int]) -> Iterator[tuple[int, li
             if len(fields) != form.width:
                 if kind == "hash" and not words:
                     continue
-                raise InputError(f"{path}:{number}: {_expected(form)}, {len(fields)} given")
+                raise InputError(f"{path}:{number}: {_expected(form)}, got {len(fields)}")
             if any("\r" in field for field in fields):
-                raise InputError(f"{path}:{number}: lines that end in \\n or \\r\\n expected, a lone \\r got")
+                raise InputError(f"{path}:{number}: expected lines that end in \\n or \\r\\n, got a lone \\r")
             if conllu and _NOT_A_WORD.fullmatch(fields[0]):
                 continue
             if not words:
                 first = number
             words.append(fields)
             if len(words) > MAX_SENTENCE_WORDS:
-                most = f"at most {MAX_SENTENCE_WORDS} words and a blank line behind them expected"
-                raise InputError(f"{path}:{first}: sentences of {most}, more given")
+                raise InputError(
+                    f"{path}:{first}: expected at most {MAX_SENTENCE_WORDS} words in a sentence and a blank line"
+                    " after it, got more words"
+                )
     if words:
         found = True
         yield first, _kept(words, columns)
@@ -142,10 +144,10 @@ def _kept(words: list[list[str]], columns: Sequence[int]) -> list[list[str]]:
 
 def _expected(form: _Form) -> str:
     count = f"{form.width} column{'s' if form.width > 1 else ''}"
-    return f"{count} separated by {'tabs' if form.tabs else 'spaces'} expected, as in line {form.line}"
+    return f"expected {count} separated by {'tabs' if form.tabs else 'spaces'} as in line {form.line}"
 
 
 def _no_sentence(path: Path) -> InputError:
     with open_lines(path) as lines:
-        given = "nothing but comments and blank lines" if any(islice(lines, 1)) else "an empty file"
-    return InputError(f"{path}: sentences with a word on each line expected, {given} got")
+        given = "only comments and blank lines" if any(islice(lines, 1)) else "an empty file"
+    return InputError(f"{path}: expected sentences with a word on each line, got {given}")

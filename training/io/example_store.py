@@ -163,13 +163,13 @@ def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1
         blocks: list[list[bytes]] = [[] for _ in writers]
         for example in examples:
             if len(example.texts) != num_texts:
-                raise ValueError(f"{example.place}: {num_texts} texts expected, {len(example.texts)} got")
+                raise ValueError(f"{example.place}: expected {num_texts} texts, got {len(example.texts)}")
             if len(digests) and example.ordered != ordered:
-                raise ValueError(f"{example.place}: labels all ordered or none expected, both got")
+                raise ValueError(f"{example.place}: expected labels all ordered or none, got both")
             ordered = example.ordered
             labels = example.labels if ordered else dict.fromkeys(example.labels)
             if "" in labels:
-                raise InputError(f"{example.place}: a label expected, an empty one got")
+                raise InputError(f"{example.place}: expected a label, got an empty one")
             label_ids.extend([names.setdefault(label, len(names)) for label in labels])
             label_counts.append(len(labels))
             digest, any_empty = text_digest(example.texts)
@@ -215,7 +215,7 @@ def label_ids(examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]) -> 
     extended = [*labels, *sorted(set(examples.label_names).difference(labels))]
     ids, counts = examples.local_labels(rows)
     if (counts != 1).any():
-        raise ValueError("one label for each row expected, none or several got")
+        raise ValueError("expected one label for each row, got none or several")
     return _lookup(examples, extended)[ids], extended
 
 

@@ -63,7 +63,7 @@ class RaggedStoreWriter:
         if flat.ndim != 1 or int(lengths.sum()) != flat.size:
             raise ValueError(f"lengths add up to {int(lengths.sum())}, elements given: shape {flat.shape}")
         if lengths.size and (lengths.min() < 0 or lengths.max() > _MAX_LENGTH):
-            raise ValueError(f"lengths in [0, {_MAX_LENGTH}] expected, {lengths.min()}..{lengths.max()} got")
+            raise ValueError(f"expected lengths in [0, {_MAX_LENGTH}], got {lengths.min()}..{lengths.max()}")
         with named(self._path):
             self._file.write(np.ascontiguousarray(flat, self._dtype).data)
         self._lengths.frombytes(np.ascontiguousarray(lengths, np.int32).tobytes())
@@ -131,7 +131,7 @@ class RaggedStore:
         dtype = np.dtype(index["dtype"])
         expected, given = index["elements"] * dtype.itemsize, path.stat().st_size
         if expected != given:
-            raise ValueError(f"{path}: {expected} bytes expected, {given} got")
+            raise ValueError(f"{path}: expected {expected} bytes, got {given}")
         lengths = np.load(_beside(path, "lengths.npy"), allow_pickle=False)
         offsets = np.load(_beside(path, "offsets.npy"), allow_pickle=False)
         return cls(path, dtype, lengths, offsets)
@@ -166,7 +166,7 @@ class RaggedStore:
         if not rows.size:
             return flat, lengths
         if rows.min() < 0:
-            raise IndexError(f"row numbers from 0 expected, {rows.min()} got")
+            raise IndexError(f"expected row numbers from 0, got {rows.min()}")
         # Neighbouring rows lie side by side in the file: each run of them costs one call.
         starts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)
         run_bytes = np.add.reduceat(lengths, starts, dtype=np.int64) * self.dtype.itemsize

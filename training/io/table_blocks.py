@@ -50,7 +50,7 @@ def json_keys(path: Path) -> list[str]:
         for number, line in enumerate(lines, start=1):
             if not line.isspace():
                 return list(_json_object(line, f"{path}:{number}"))
-    raise InputError(f"{path}: one JSON object a line expected, an empty file got")
+    raise InputError(f"{path}: expected one JSON object per line, got an empty file")
 
 
 def csv_blocks(
@@ -99,7 +99,7 @@ def csv_blocks(
         if problem:
             raise InputError(problem)
         if not found:
-            raise InputError(f"{path}: rows expected, nothing after the header got")
+            raise InputError(f"{path}: expected rows, got nothing after the header")
 
 
 def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Block]:
@@ -134,13 +134,13 @@ def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = (
         if problem is not None:
             raise problem
     if not found:
-        raise InputError(f"{path}: one JSON object a line expected, an empty file got")
+        raise InputError(f"{path}: expected one JSON object per line, got an empty file")
 
 
 def raise_missing(place: str, name: str, names: Sequence[str]) -> NoReturn:
     """Raises the InputError for a column that there is not, with a guess at the one that was meant."""
     hint = did_you_mean(name, names, "{!r}")
-    raise InputError(f"{place}: column {name!r} expected, columns {', '.join(names) or '(none)'} got{hint}")
+    raise InputError(f"{place}: expected column {name!r}, got columns {', '.join(names) or '(none)'}{hint}")
 
 
 def _header(path: Path, reader: Any) -> list[str]:
@@ -149,11 +149,11 @@ def _header(path: Path, reader: Any) -> list[str]:
     except csv.Error as error:
         raise InputError(_csv_problem(path, 1, reader.line_num, error)) from None
     if names is None:
-        raise InputError(f"{path}: a header line with the column names expected, an empty file got")
+        raise InputError(f"{path}: expected a header line with the column names, got an empty file")
     # Spreadsheets leave several nameless columns behind; nobody can ask for them, so they do no harm.
     repeated = sorted({name for name in names if name and names.count(name) > 1})
     if repeated:
-        raise InputError(f"{path}:{reader.line_num}: each column once expected, {repeated[0]!r} got twice")
+        raise InputError(f"{path}:{reader.line_num}: expected unique column names, got {repeated[0]!r} twice")
     return names
 
 
@@ -187,23 +187,23 @@ def _whole_rows(
             kept.append(fields)
             numbers.append(line)
         elif len(fields) > 1 or (fields and fields[0].strip()):
-            count = f"{width} field{'s' if width > 1 else ''} expected ({', '.join(names)})"
-            return kept, numbers, f"{line}: {count}, {len(fields)} given"
+            count = f"expected {width} field{'s' if width > 1 else ''} ({', '.join(names)})"
+            return kept, numbers, f"{line}: {count}, got {len(fields)}"
     return kept, numbers, ""
 
 
 def _csv_problem(path: Path, first_line: int, last_line: int, error: csv.Error) -> str:
     text = str(error)
     if "unexpected end" in text:
-        problem = "a closing quote expected, the file ends inside a quoted field that starts here"
+        problem = "expected a closing quote, got the end of the file in the quoted field that starts here"
     elif "field limit" in text:
         problem = (
-            f"a field of at most {csv.field_size_limit()} characters expected, more got (an open quote?)"
+            f"expected a field of at most {csv.field_size_limit()} characters, got more (an open quote?)"
         )
     elif "new-line" in text:
-        problem = r"lines that end in \n or \r\n expected, a lone \r outside quotes got"
+        problem = r"expected lines that end in \n or \r\n, got a lone \r outside quotes"
     else:
-        problem = f'quotes inside a quoted field written as "" expected, others got at line {last_line}'
+        problem = f'expected quotes in a quoted field written as "", got a single quote at line {last_line}'
     return f"{path}:{first_line}: {problem}"
 
 
@@ -222,9 +222,9 @@ def _json_object(line: str, place: str) -> dict[str, Any]:
         problem = (
             f"{error.msg} at position {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
         )
-        raise InputError(f"{place}: one JSON object a line expected, other text got ({problem})") from None
+        raise InputError(f"{place}: expected one JSON object per line, got other text ({problem})") from None
     if not isinstance(record, dict):
-        raise InputError(f"{place}: one JSON object a line expected, {_JSON_KINDS[type(record)]} got")
+        raise InputError(f"{place}: expected one JSON object per line, got {_JSON_KINDS[type(record)]}")
     return record
 
 
@@ -252,7 +252,7 @@ def _json_value(value: Any, name: str, place: str) -> str | list[str]:
     if isinstance(value, list) and all(map(_is_span, value)):
         return [json.dumps(each, ensure_ascii=False) for each in value]
     given = "a list with other things" if isinstance(value, list) else _JSON_KINDS[type(value)]
-    raise InputError(f"{place}: a string, a number or a list of strings expected for {name!r}, {given} got")
+    raise InputError(f"{place}: expected a string, a number or a list of strings for {name!r}, got {given}")
 
 
 def _is_span(item: Any) -> bool:
@@ -269,5 +269,5 @@ def _check_encodable(values: dict[str, str | list[str]], place: str) -> None:
             "".join(value).encode("utf-8")
         except UnicodeEncodeError:
             raise InputError(
-                f"{place}: whole characters expected for {name!r}, half a surrogate pair got"
+                f"{place}: expected whole characters for {name!r}, got half a surrogate pair"
             ) from None

@@ -109,7 +109,7 @@ def _format_suffix(path: Path) -> str:
     suffix = name[name.rfind(".") :] if "." in name else ""
     if suffix not in (*_DELIMITERS, *_JSON_SUFFIXES, *_CONLL_SUFFIXES, *_TEXT_SUFFIXES):
         expected = ".csv, .tsv, .jsonl, .json, .conll, .bio, .iob, .conllu or .txt (each also with .gz)"
-        raise InputError(f"{path}: a name that ends in {expected} expected, {suffix or 'no suffix'} got")
+        raise InputError(f"{path}: expected a name that ends in {expected}, got {suffix or 'no suffix'}")
     return suffix
 
 
@@ -143,10 +143,10 @@ def _text_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
             number += 1
             if len(line) > MAX_FIELD_CHARS:
                 raise InputError(
-                    f"{path}:{number}: a line of at most {MAX_FIELD_CHARS:,} characters expected, more got"
+                    f"{path}:{number}: expected a line of at most {MAX_FIELD_CHARS:,} characters, got more"
                 )
             found = found or not line.isspace()
             yield Row({TEXT: line.rstrip("\r\n")}, f"{path}:{number}")
     if not found:
         given = "only empty lines" if number else "an empty file"
-        raise InputError(f"{path}: a text a line expected, {given} got")
+        raise InputError(f"{path}: expected one text per line, got {given}")

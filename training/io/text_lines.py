@@ -35,13 +35,15 @@ def open_lines(path: Path) -> Iterator[io.TextIOWrapper]:
     except UnicodeDecodeError:
         raise _invalid_utf8(path) from None
     except FileNotFoundError:
-        raise InputError(f"{path}: a file expected, no such file found") from None
+        raise InputError(f"{path}: expected a file, got no such file") from None
     except IsADirectoryError:
-        raise InputError(f"{path}: a file expected, a folder got") from None
+        raise InputError(f"{path}: expected a file, got a folder") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: gzip data expected, damaged or other data got ({error})") from None
+        raise InputError(f"{path}: expected gzip data, got damaged or other data ({error})") from None
     except OSError as error:
-        raise InputError(f"{path}: a readable file expected ({error.strerror or error})") from None
+        raise InputError(
+            f"{path}: expected a readable file, got an error: {error.strerror or error}"
+        ) from None
 
 
 def _binary(path: Path) -> io.BufferedReader | gzip.GzipFile:
@@ -58,7 +60,7 @@ def _invalid_utf8(path: Path) -> InputError:
                 line.decode("utf-8")
     except UnicodeDecodeError as error:
         byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1} of the line"
-        return InputError(f"{path}:{number}: UTF-8 text expected, {byte} got")
+        return InputError(f"{path}:{number}: expected UTF-8 text, got {byte}")
     except (EOFError, zlib.error, OSError):
         pass  # Damaged gzip data can unpack to nonsense first and fail afterwards.
-    return InputError(f"{path}:{number + 1}: UTF-8 text expected, damaged data got")
+    return InputError(f"{path}:{number + 1}: expected UTF-8 text, got damaged data")

@@ -33,7 +33,7 @@ def tfds_rows(name: str, split: str, columns: Sequence[str], data_dir: Path | No
     """
     if importlib.util.find_spec("tensorflow_datasets") is None:
         raise InputError(
-            f"tfds data set {name}: the package tensorflow-datasets expected, it is not installed: "
+            f"tfds data set {name}: expected the package tensorflow-datasets, got none; install it with "
             "pip install 'kmha[tfds]'"
         )
     import tensorflow_datasets as tfds
@@ -43,12 +43,12 @@ def tfds_rows(name: str, split: str, columns: Sequence[str], data_dir: Path | No
     known = list(features) if isinstance(features, tfds.features.FeaturesDict) else []
     for column in columns:
         if column not in known:
-            raise InputError(f"{name}: feature {column!r} expected, features {', '.join(known)} got")
+            raise InputError(f"{name}: expected feature {column!r}, got features {', '.join(known)}")
     try:
         dataset = builder.as_dataset(split=split, shuffle_files=False)
     except (ValueError, KeyError):
         given = ", ".join(builder.info.splits) or "(none)"
-        raise InputError(f"{name}: split {split!r} expected, splits {given} got") from None
+        raise InputError(f"{name}: expected split {split!r}, got splits {given}") from None
     for number, example in enumerate(tfds.as_numpy(dataset), start=1):
         place = f"{name}:{split}:{number}"
         yield Row({key: _value(features[key], example[key], f"{place}: {key}") for key in columns}, place)
@@ -61,14 +61,14 @@ def _prepared_builder(tfds: Any, name: str, data_dir: Path | None) -> Any:
         where = data_dir or "the default folder"
         _logger.debug("tfds knows no %s: %s", name, error)
         raise InputError(
-            f"tfds data set {name!r} expected, tfds and {where} hold none of that name"
+            f"expected a tfds data set, got {name!r}, which neither tfds nor {where} has"
         ) from None
     except (ValueError, AssertionError, ImportError) as error:
-        raise InputError(f"tfds data set {name!r} can not be opened: {_first_line(error)}") from None
+        raise InputError(f"tfds data set {name!r} cannot be opened: {_first_line(error)}") from None
     try:
         builder.download_and_prepare()
     except Exception as error:  # Each data set downloads in its own way and fails in its own way.
-        raise InputError(f"tfds data set {name!r} can not be prepared: {_first_line(error)}") from error
+        raise InputError(f"tfds data set {name!r} cannot be prepared: {_first_line(error)}") from error
     return builder
 
 
@@ -87,14 +87,14 @@ def _value(feature: Any, value: Any, place: str) -> str | list[str]:
 def _text(feature: Any, value: Any, place: str) -> str:
     if hasattr(feature, "int2str"):
         if not 0 <= int(value) < feature.num_classes:
-            raise InputError(f"{place}: a class from 0 to {feature.num_classes - 1} expected, {value} got")
+            raise InputError(f"{place}: expected a class from 0 to {feature.num_classes - 1}, got {value}")
         return feature.int2str(int(value))
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError:
-            raise InputError(f"{place}: UTF-8 text expected, other bytes got") from None
+            raise InputError(f"{place}: expected UTF-8 text, got other bytes") from None
     if getattr(value, "shape", None) == ():
         return str(value.item())
     kind = type(feature).__name__
-    raise InputError(f"{place}: text, a class, a number or a list of those expected, {kind} got")
+    raise InputError(f"{place}: expected text, a class, a number or a list of those, got {kind}")

@@ -113,7 +113,7 @@ def wrong(folder, runs, case):
             f"{folder / 'empty'}: expected a SavedModel or a folder",
         ),
         "no run": ([folder, "--texts", data], f"{folder}: expected a run folder with bundle.json"),
-        "no column": ([run, "--texts", data], f"{data}: column 'text' expected, columns body, label got"),
+        "no column": ([run, "--texts", data], f"{data}: expected column 'text', got columns body, label"),
         "no texts": ([run, "--texts", absent], f"{absent}: a name that ends in .csv"),
         "no time": ([run, "--seconds=0"], "--seconds: expected above 0, got 0.0"),
         "no threads": ([run, "--threads=0"], "--threads: expected at least 1, got 0"),

@@ -97,7 +97,7 @@ def test_without_a_generator_rows_keep_their_order():
 
 
 def test_a_row_longer_than_every_bucket_is_refused():
-    with pytest.raises(ValueError, match="at most 8 tokens expected, 9 got"):
+    with pytest.raises(ValueError, match="expected rows of at most 8 tokens, got 9"):
         plan_batches(np.array([3, 9]), [8], 64, 8, None)
 
 

@@ -115,7 +115,7 @@ def test_validation_rows_that_cannot_judge_are_refused(tmp_path):
 def test_a_column_that_the_last_file_lacks_is_found_before_the_first_is_read(tmp_path):
     train = write_csv(tmp_path / "a.csv", [*news_rows(30, seed=0), ("one", "a", "too many")])
     test = write_csv(tmp_path / "b.csv", [("one", "a")], ("txt", "label"))
-    with pytest.raises(InputError, match="b.csv: column 'text' expected"):
+    with pytest.raises(InputError, match="b.csv: expected column 'text'"):
         load(tmp_path, train=train, test=test)
     assert not (tmp_path / "scratch" / "train").exists()
 
@@ -153,7 +153,7 @@ def test_a_tensorflow_data_set_is_data_like_any_other(tmp_path, tfds_folder):
     assert len(data.train.rows) + len(data.validation.rows) == 30 and data.evaluated_name == "test"
     assert sorted(data.evaluated.texts()) == sorted(text for text, _ in news_rows(9, seed=1))
     assert data.origins["train"] == {"name": "tiny_news (train)", "sha256": None}
-    with pytest.raises(InputError, match="tiny_news: feature 'body' expected, features text, label got"):
+    with pytest.raises(InputError, match="tiny_news: expected feature 'body', got features text, label"):
         load_data(
             FitConfig(data=DataSection(tfds="tiny_news", tfds_dir=tfds_folder, text_column="body")),
             ClassifyTask(),
@@ -172,6 +172,6 @@ def test_a_tensorflow_data_set_is_data_like_any_other(tmp_path, tfds_folder):
 def test_a_tensorflow_data_set_of_single_texts_has_no_pairs(tmp_path, tfds_folder, columns, missing):
     data = DataSection(tfds="tiny_news", tfds_dir=tfds_folder, **columns)
     with pytest.raises(
-        InputError, match=f"tiny_news: feature '{missing}' expected, features text, label got"
+        InputError, match=f"tiny_news: expected feature '{missing}', got features text, label"
     ):
         load_data(FitConfig(task="match", data=data), MatchTask(), tmp_path / "scratch")

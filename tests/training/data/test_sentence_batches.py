@@ -82,5 +82,5 @@ def test_every_word_is_learnt_once_and_is_where_it_says(made, full_shapes):
 def test_a_sentence_of_too_many_words_is_refused_by_its_place(tmp_path):
     texts = SentencePreprocessor(preprocessor(max_length=16))
     examples = examples_of(tmp_path / "rows", [(["a"], None), (["a"] * (MAX_WORDS + 1), None)])
-    with pytest.raises(InputError, match="a:1: a sentence of at most 2,048 words expected, 2,049 got"):
+    with pytest.raises(InputError, match="a:1: expected a sentence of at most 2,048 words, got 2,049"):
         cut_sentences(examples, texts, tmp_path / "tokens")

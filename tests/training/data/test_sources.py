@@ -33,7 +33,7 @@ def test_files_are_the_parts_they_are_named_for(tmp_path):
     [
         (DataSection(train=Path("a.csv"), tfds="b"), "--data.train and --data.tfds: expected one source"),
         (DataSection(test=Path("{tmp}/a.csv")), "--data.train: expected training rows beside --data.test"),
-        (DataSection(train=Path("{tmp}/none.csv")), "a file expected, no such file found"),
+        (DataSection(train=Path("{tmp}/none.csv")), "expected a file, got no such file"),
         (DataSection(train=Path("{tmp}/a.xls")), ".csv, .tsv, .jsonl, .json, .conll"),
     ],
 )  # fmt: skip
@@ -76,7 +76,7 @@ def test_a_data_set_by_name_has_a_train_and_perhaps_a_test_part(tmp_path):
 def test_a_lacking_column_is_found_at_the_first_row(tmp_path):
     source = file_source(write_csv(tmp_path / "a.csv", [("x", "a")], ("txt", "label")))
     with pytest.raises(
-        InputError, match="column 'text' expected, columns txt, label got; did you mean 'txt'"
+        InputError, match="expected column 'text', got columns txt, label; did you mean 'txt'"
     ):
         source.check(COLUMNS)
     file_source(write_csv(tmp_path / "b.csv", [("x", "a")])).check(COLUMNS)
@@ -91,5 +91,5 @@ def test_rows_become_examples_on_disk(tmp_path):
 def test_a_source_without_rows_is_refused(tmp_path):
     source = find_sources(DataSection())["train"]
     empty = type(source)("nothing", None, lambda columns: iter(()))
-    with pytest.raises(InputError, match="nothing: rows expected, none got"):
+    with pytest.raises(InputError, match="nothing: expected rows, got none"):
         read_examples(empty, ClassifyTask(), COLUMNS, tmp_path / "rows")

@@ -182,36 +182,36 @@ def test_the_summary_is_json(tmp_path):
 @pytest.mark.parametrize(
     "train, validation, test, message",
     [
-        (single("1/a", "2/a"), None, None, "train.csv: training rows of two different.*only 'a' given$"),
-        (single("1/a", "2/a", "3/b", "3/b"), None, single("3/b"), "only 'a' given after dropping .*2 rows"),
+        (single("1/a", "2/a"), None, None, "train.csv: expected training rows with two different.*only 'a'$"),
+        (single("1/a", "2/a", "3/b", "3/b"), None, single("3/b"), "only 'a' after dropping .*2 rows"),
         (
             single("1/a", "2/b", "3/a"),
             None,
             None,
-            "train.csv:3: two training rows or more.*one given for 'b'$",
+            "train.csv:3: expected two training rows or more.*got one for 'b'$",
         ),
         (
             single("1/a", "2/b", "3/a", "4/b"),
             None,
             single("4/a"),
-            "train.csv:3: .*'b' after dropping what stands in other sets",
+            "train.csv:3: .*'b' after dropping the texts of other sets",
         ),
         (single("1/a", "2/b", "3/c"), None, None, "train.csv:2: .*'a'.*and 2 more such labels"),
         (
             single("1/a", "2/b"),
             single("1/a"),
             single("2/a"),
-            "training rows expected, all 2 stand in the test",
+            "expected training rows, got only texts of the test or validation set",
         ),
         (
             single("1/a", "2/a", "3/b", "4/b"),
             single("9/a"),
             single("9/a"),
-            "dev.csv: validation rows expected",
+            "dev.csv: expected validation rows",
         ),
-        ([], None, None, "training rows expected, none got"),
-        ([("1", ("a",)), ("2", ())], None, None, "train.csv:3: exactly one label expected, none got"),
-        ([("1", ("a",))], None, [("2", ("a", "b"))], "test.csv:2: exactly one label expected, 2 labels got"),
+        ([], None, None, "expected training rows, got none"),
+        ([("1", ("a",)), ("2", ())], None, None, "train.csv:3: expected exactly one label, got none"),
+        ([("1", ("a",))], None, [("2", ("a", "b"))], "test.csv:2: expected exactly one label, got 2 labels"),
     ],
 )
 def test_what_can_not_be_learnt_from_is_refused(tmp_path, train, validation, test, message):
@@ -222,7 +222,7 @@ def test_what_can_not_be_learnt_from_is_refused(tmp_path, train, validation, tes
 
 @pytest.mark.parametrize("labels", [(), ("a",), ("a", "b")])
 def test_rows_that_all_have_the_same_labels_are_refused(tmp_path, labels):
-    with pytest.raises(InputError, match="two different labels or more expected"):
+    with pytest.raises(InputError, match="expected training rows with two different labels or more"):
         divide(tmp_path, [("1", labels), ("2", labels)], multi_label=True)
 
 
@@ -283,7 +283,7 @@ def test_numbers_need_not_be_seen_twice(tmp_path):
     assert (len(parts.train_rows), len(parts.validation_rows)) == (30, 10)
     assert parts.labels == [] and parts.summary.class_counts == {}
     assert parts.summary.labels_only_in_validation == {} == parts.summary.labels_only_in_test
-    with pytest.raises(InputError, match="two training rows or more expected for each label"):
+    with pytest.raises(InputError, match="expected two training rows or more for each label"):
         split(examples, None, None, **options)
 
 
@@ -295,7 +295,7 @@ def test_one_label_is_enough_where_wrong_rows_are_made(tmp_path):
     assert len(parts.train_rows) == 4
     assert parts.summary.labels_only_in_validation == {"0": 1}
     with pytest.raises(
-        InputError, match="training rows of two different labels or more expected, only '1' got"
+        InputError, match="expected training rows with two different labels or more, got only '1'"
     ):
         split(train, evaluated, None, **options)
 

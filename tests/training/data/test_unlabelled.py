@@ -51,10 +51,10 @@ def test_each_task_reads_its_texts(tmp_path, name, content, task, columns, expec
             "txt\na\n",
             "classify",
             TEXT,
-            "a.csv: column 'text' expected, columns txt got; did you mean",
+            "a.csv: expected column 'text', got columns txt; did you mean",
         ),
-        ("a.csv", "text_a\na\n", "match", PAIR, "a.csv: column 'text_b' expected, columns text_a got"),
-        ("a.txt", " \n\n", "classify", TEXT, "a.txt: texts expected, none got"),
+        ("a.csv", "text_a\na\n", "match", PAIR, "a.csv: expected column 'text_b', got columns text_a"),
+        ("a.txt", " \n\n", "classify", TEXT, "a.txt: expected texts, got none"),
         (
             "a.txt",
             "a\tb\n\nc\n",

@@ -113,16 +113,16 @@ def test_columns_that_may_lack(tmp_path):
 
 
 WRONG = [
-    ("a\tO\nb\tO\tx\n", "{path}:2: 2 columns separated by tabs expected, as in line 1, 3 got"),
-    ("# x\n\na\tO\nb O\n", "{path}:4: 2 columns separated by tabs expected, as in line 3, 1 got"),
-    ("a b c\n\nd e\n", "{path}:3: 3 columns separated by spaces expected, as in line 1, 2 got"),
-    ("a\n\nb c\n", "{path}:3: 1 column separated by spaces expected, as in line 1, 2 got"),
-    ("a\tO\n# inside\nb\tO\n", "{path}:2: 2 columns separated by tabs expected, as in line 1, 1 got"),
-    ("a\tO\n\n\u3000\n", "{path}:3: 2 columns separated by tabs expected, as in line 1, 1 got"),
-    ("", "{path}: sentences with a word on each line expected, an empty file got"),
-    ("\n# x\n-DOCSTART- O\n", "{path}: sentences with a word on each line expected, nothing but comments"),
-    ("a O\rb O\r", "{path}:1: lines that end in \\n or \\r\\n expected, a lone \\r got"),
-    (b"a\tO\n\xff\tO\n", "{path}:2: UTF-8 text expected, byte 0xff at position 1"),
+    ("a\tO\nb\tO\tx\n", "{path}:2: expected 2 columns separated by tabs as in line 1, got 3"),
+    ("# x\n\na\tO\nb O\n", "{path}:4: expected 2 columns separated by tabs as in line 3, got 1"),
+    ("a b c\n\nd e\n", "{path}:3: expected 3 columns separated by spaces as in line 1, got 2"),
+    ("a\n\nb c\n", "{path}:3: expected 1 column separated by spaces as in line 1, got 2"),
+    ("a\tO\n# inside\nb\tO\n", "{path}:2: expected 2 columns separated by tabs as in line 1, got 1"),
+    ("a\tO\n\n\u3000\n", "{path}:3: expected 2 columns separated by tabs as in line 1, got 1"),
+    ("", "{path}: expected sentences with a word on each line, got an empty file"),
+    ("\n# x\n-DOCSTART- O\n", "{path}: expected sentences with a word on each line, got only comments"),
+    ("a O\rb O\r", "{path}:1: expected lines that end in \\n or \\r\\n, got a lone \\r"),
+    (b"a\tO\n\xff\tO\n", "{path}:2: expected UTF-8 text, got byte 0xff at position 1"),
 ]
 
 
@@ -136,18 +136,18 @@ def test_what_is_wrong_is_one_line_that_names_the_file_and_the_line(tmp_path, co
 
 
 def test_conllu_of_comments_only(tmp_path):
-    with pytest.raises(InputError, match="nothing but comments"):
+    with pytest.raises(InputError, match="got only comments"):
         column_names(write(tmp_path / "a.conllu", "# a\tb\n"))
 
 
 def test_conllu_without_words(tmp_path):
-    with pytest.raises(InputError, match="nothing but comments"):
+    with pytest.raises(InputError, match="got only comments"):
         list(read_rows(write(tmp_path / "a.conllu", "1-2\tb\n"), ["1"]))
 
 
 def test_a_column_that_does_not_exist(tmp_path):
     path = write(tmp_path / "a.conll", SENTENCES)
-    with pytest.raises(InputError, match="a.conll: column '4' expected, columns 1, 2 got"):
+    with pytest.raises(InputError, match="a.conll: expected column '4', got columns 1, 2"):
         list(read_rows(path, ["1", "4"]))
 
 
@@ -160,7 +160,7 @@ def test_a_missing_file(tmp_path, call):
 def test_a_file_without_blank_lines_is_not_read_into_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(conll, "MAX_SENTENCE_WORDS", 100)
     path = write(tmp_path / "a.conll", "x\tO\n" * 100 + "\n" + "x\tO\n" * 101)
-    with pytest.raises(InputError, match="a.conll:102: sentences of at most 100 words"):
+    with pytest.raises(InputError, match="a.conll:102: expected at most 100 words in a sentence"):
         list(read_rows(path, ["1"]))
 
 

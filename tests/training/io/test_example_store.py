@@ -78,7 +78,7 @@ def test_label_digests_are_equal_for_equal_sequences_only(tmp_path_factory, rows
 
 
 def test_ordered_labels_stand_apart_from_others(tmp_path):
-    with pytest.raises(ValueError, match="a.csv:2: labels all ordered or none expected, both got"):
+    with pytest.raises(ValueError, match="a.csv:2: expected labels all ordered or none, got both"):
         write_examples([sequence("a", "a"), example("x", "a")], tmp_path)
     assert not write_examples([], tmp_path).ordered
 
@@ -108,13 +108,13 @@ def test_places_are_kept(tmp_path):
 
 
 def test_an_empty_label_is_refused_and_nothing_of_use_is_left(tmp_path):
-    with pytest.raises(InputError, match="a.csv:3: a label expected, an empty one got"):
+    with pytest.raises(InputError, match="a.csv:3: expected a label, got an empty one"):
         write_examples([example("x", "a"), example("y", "", place="a.csv:3")], tmp_path)
     assert not list(tmp_path.glob("texts*"))
 
 
 def test_another_number_of_texts_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="2 texts expected, 1 got"):
+    with pytest.raises(ValueError, match="expected 2 texts, got 1"):
         write_examples([example("x", "a")], tmp_path, num_texts=2)
 
 
@@ -139,7 +139,7 @@ def test_label_ids_agree_between_batches(colours):
 
 @pytest.mark.parametrize("labels", [(), ("a", "b")])
 def test_label_ids_want_one_label_for_each_row(tmp_path, labels):
-    with pytest.raises(ValueError, match="one label for each row expected"):
+    with pytest.raises(ValueError, match="expected one label for each row"):
         label_ids(write_examples([example("x", *labels)], tmp_path), np.array([0]), ["a"])
 
 

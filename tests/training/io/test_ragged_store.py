@@ -106,7 +106,7 @@ def test_an_unfinished_spool_can_not_be_opened(tmp_path):
 def test_a_data_file_of_another_size_is_refused(tmp_path):
     ragged_store_of(tmp_path / "s", ROWS)
     (tmp_path / "s").write_bytes(b"\0" * 7)
-    with pytest.raises(ValueError, match="32 bytes expected, 7 got"):
+    with pytest.raises(ValueError, match="expected 32 bytes, got 7"):
         RaggedStore.open(tmp_path / "s")
     assert json.loads((tmp_path / "s.json").read_text())["elements"] == 8
 

@@ -68,7 +68,7 @@ def test_another_text_in_the_files_moves_no_text_but_at_the_border(reviews, tmp_
 
 
 def test_an_unknown_part(reviews):
-    with pytest.raises(InputError, match="'dev' given"):
+    with pytest.raises(InputError, match="got 'dev'"):
         next(review_rows("dev"))  # pyright: ignore[reportArgumentType]
 
 

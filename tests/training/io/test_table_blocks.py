@@ -80,6 +80,6 @@ def test_rows_of_json_may_lack_a_column(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": "1", "b": "2"}\n\n{"a": ["x", "y"]}\n{"a": "3", "b": 4}\n{"a": null}\n')
     found = []
-    with pytest.raises(InputError, match=r"a.jsonl:5: a string, a number or a list"):
+    with pytest.raises(InputError, match=r"a.jsonl:5: expected a string, a number or a list"):
         found.extend(json_blocks(path, ("a",), ("b",)))
     assert read(found)[:2] == ([("1", "2"), (["x", "y"], None), ("3", "4")], [1, 3, 4])

@@ -97,44 +97,44 @@ def test_nameless_columns_may_repeat(tmp_path):
 
 
 TABLES = [
-    ("a.csv", "", "a header line with the column names expected, an empty file got"),
+    ("a.csv", "", "expected a header line with the column names, got an empty file"),
     ("a.csv", "\ufeff\n\n", "a header line"),
     ("a.csv.gz", b"", "a header line"),
-    ("a.csv", "text,label\n\n", "rows expected, nothing after the header got"),
-    ("a.csv", "Text,label\nx,y\n", "column 'text' expected, columns Text, label got; did you mean 'Text'"),
+    ("a.csv", "text,label\n\n", "expected rows, got nothing after the header"),
+    ("a.csv", "Text,label\nx,y\n", "expected column 'text', got columns Text, label; did you mean 'Text'"),
     ("a.csv", "txt,label\nx,y\n", "did you mean 'txt'"),
-    ("a.csv", "text,label\nx,y\nx,y,z\n", "{path}:3: 2 fields expected (text, label), 3 got"),
-    ("a.csv", 'text,label\n"x\nx",y\n\nx\n', "{path}:5: 2 fields expected (text, label), 1 got"),
-    ("a.tsv", "text\tlabel\nx,y\n", "{path}:2: 2 fields expected"),
-    ("a.csv", "text,label,text\nx,y,z\n", "{path}:1: each column once expected, 'text' got twice"),
-    ("a.csv", 'text\nx\n"open\nnever closed\n', "{path}:3: a closing quote expected"),
-    ("a.csv", 'text\nx\n"a\n"b\n', '{path}:3: quotes inside a quoted field written as "" expected'),
+    ("a.csv", "text,label\nx,y\nx,y,z\n", "{path}:3: expected 2 fields (text, label), got 3"),
+    ("a.csv", 'text,label\n"x\nx",y\n\nx\n', "{path}:5: expected 2 fields (text, label), got 1"),
+    ("a.tsv", "text\tlabel\nx,y\n", "{path}:2: expected 2 fields"),
+    ("a.csv", "text,label,text\nx,y,z\n", "{path}:1: expected unique column names, got 'text' twice"),
+    ("a.csv", 'text\nx\n"open\nnever closed\n', "{path}:3: expected a closing quote"),
+    ("a.csv", 'text\nx\n"a\n"b\n', '{path}:3: expected quotes in a quoted field written as ""'),
     ("a.csv", 'text\nx\n"a\n"b\n', "at line 4"),
-    ("a.csv", "text\nx\ra\n", "{path}:2: lines that end in"),
-    ("a.csv", "text,label\rx,y\r", "{path}:1: lines that end in"),
-    ("a.csv", b"text\n" + b"x\n" * 9000 + b'"a\n\xff"\n', "{path}:9003: UTF-8 text expected, byte 0xff"),
-    ("a.csv", b"text\nx\n\xe4\xb8", "{path}:3: UTF-8 text expected, byte 0xe4 at position 1"),
-    ("a.csv.gz", b"text\nx\n\xff\n", "{path}:3: UTF-8"),
-    ("a.tsv", "text\n".encode("utf-16"), "{path}:1: UTF-8"),
-    ("a.jsonl", " \n", "one JSON object a line expected, an empty file got"),
-    ("a.jsonl", '{"text": "x"}\n{"text": \n', "{path}:2: one JSON object a line expected, other text got"),
-    ("a.json", '[\n{"text": "x"}\n]\n', "{path}:1: one JSON object a line expected"),
-    ("a.jsonl", '["x"]\n', "{path}:1: one JSON object a line expected, a list got"),
-    ("a.jsonl", "12\n", "{path}:1: one JSON object a line expected, a string got"),
+    ("a.csv", "text\nx\ra\n", "{path}:2: expected lines that end in"),
+    ("a.csv", "text,label\rx,y\r", "{path}:1: expected lines that end in"),
+    ("a.csv", b"text\n" + b"x\n" * 9000 + b'"a\n\xff"\n', "{path}:9003: expected UTF-8 text, got byte 0xff"),
+    ("a.csv", b"text\nx\n\xe4\xb8", "{path}:3: expected UTF-8 text, got byte 0xe4 at position 1"),
+    ("a.csv.gz", b"text\nx\n\xff\n", "{path}:3: expected UTF-8"),
+    ("a.tsv", "text\n".encode("utf-16"), "{path}:1: expected UTF-8"),
+    ("a.jsonl", " \n", "expected one JSON object per line, got an empty file"),
+    ("a.jsonl", '{"text": "x"}\n{"text": \n', "{path}:2: expected one JSON object per line, got other text"),
+    ("a.json", '[\n{"text": "x"}\n]\n', "{path}:1: expected one JSON object per line"),
+    ("a.jsonl", '["x"]\n', "{path}:1: expected one JSON object per line, got a list"),
+    ("a.jsonl", "12\n", "{path}:1: expected one JSON object per line, got a string"),
     ("a.jsonl", '{"text": NaN}\n', "NaN is not JSON"),
-    ("a.jsonl", "[" * 100_000, "{path}:1: one JSON object a line expected"),
-    ("a.jsonl", '{"text": "x"}\n{"test": "x"}\n', "{path}:2: column 'text' expected, columns test got"),
-    ("a.jsonl", '{"text": null}\n', "a string, a number or a list of strings expected for 'text', null got"),
-    ("a.jsonl", '{"text": true}\n', "true or false given"),
-    ("a.jsonl", '{"text": {}}\n', "an object given"),
-    ("a.jsonl", '{"text": ["x", null]}\n', "a list with other things given"),
-    ("a.jsonl", '{"text": [{"from": 0}]}\n', "a list with other things given"),
-    ("a.jsonl", '{"text": [[0, 5]]}\n', "a list with other things given"),
-    ("a.jsonl", '{"text": [[0, 5, "\\ud800"]]}\n', "{path}:1: whole characters expected for 'text'"),
-    ("a.jsonl", '{"text": "\\ud800"}\n', "{path}:1: whole characters expected for 'text'"),
-    ("a.jsonl", b'{"text": "x"}\n\n{"text": "\xff"}\n', "{path}:3: UTF-8"),
-    ("a.xlsx", "", ".iob, .conllu or .txt (each also with .gz) expected, .xlsx got"),
-    ("names", "", "no suffix given"),
+    ("a.jsonl", "[" * 100_000, "{path}:1: expected one JSON object per line"),
+    ("a.jsonl", '{"text": "x"}\n{"test": "x"}\n', "{path}:2: expected column 'text', got columns test"),
+    ("a.jsonl", '{"text": null}\n', "expected a string, a number or a list of strings for 'text', got null"),
+    ("a.jsonl", '{"text": true}\n', "got true or false"),
+    ("a.jsonl", '{"text": {}}\n', "got an object"),
+    ("a.jsonl", '{"text": ["x", null]}\n', "got a list with other things"),
+    ("a.jsonl", '{"text": [{"from": 0}]}\n', "got a list with other things"),
+    ("a.jsonl", '{"text": [[0, 5]]}\n', "got a list with other things"),
+    ("a.jsonl", '{"text": [[0, 5, "\\ud800"]]}\n', "{path}:1: expected whole characters for 'text'"),
+    ("a.jsonl", '{"text": "\\ud800"}\n', "{path}:1: expected whole characters for 'text'"),
+    ("a.jsonl", b'{"text": "x"}\n\n{"text": "\xff"}\n', "{path}:3: expected UTF-8"),
+    ("a.xlsx", "", ".iob, .conllu or .txt (each also with .gz), got .xlsx"),
+    ("names", "", "got no suffix"),
 ]
 
 
@@ -159,7 +159,7 @@ def test_a_missing_file(tmp_path, name):
 @pytest.mark.parametrize("name", ["folder.csv", "folder.csv.gz"])
 def test_a_folder_in_place_of_a_file(tmp_path, name):
     (tmp_path / name).mkdir()
-    with pytest.raises(InputError, match="a folder given"):
+    with pytest.raises(InputError, match="got a folder"):
         list(read_rows(tmp_path / name, ["text"]))
 
 
@@ -184,7 +184,7 @@ def test_an_open_quote_stops_at_the_limit_of_a_field(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "MAX_FIELD_CHARS", 1000)
     try:
         path = write(tmp_path / "a.csv", 'text\nx\n"' + "word\n" * 1000)
-        with pytest.raises(InputError, match="a.csv:3: a field of at most 1000 characters expected"):
+        with pytest.raises(InputError, match="a.csv:3: expected a field of at most 1000 characters"):
             list(read_rows(path, ["text"]))
     finally:
         csv.field_size_limit(before)
@@ -230,5 +230,5 @@ def test_lines_of_text_are_rows(tmp_path):
 def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("training.io.tables.MAX_FIELD_CHARS", 9)
     path = write(tmp_path / "a.txt", "12345678\n1234567890\n")
-    with pytest.raises(InputError, match="a.txt:2: a line of at most 9 characters expected, more got"):
+    with pytest.raises(InputError, match="a.txt:2: expected a line of at most 9 characters, got more"):
         list(read_rows(path, ["text"]))

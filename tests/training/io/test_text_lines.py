@@ -21,7 +21,7 @@ def test_errors_of_the_reader_itself_pass_through(tmp_path):
 def test_a_path_through_a_file_is_an_input_error(tmp_path):
     (tmp_path / "a.txt").write_text("x\n")
     with (
-        pytest.raises(InputError, match="a readable file expected"),
+        pytest.raises(InputError, match="expected a readable file"),
         open_lines(tmp_path / "a.txt" / "b.txt"),
     ):
         pass

@@ -96,15 +96,15 @@ def test_a_part_of_a_split(data_dir):
 @pytest.mark.parametrize(
     "name, split, column, message",
     [
-        ("tiny_revues", "train", "review", "tfds data set 'tiny_revues' expected"),
+        ("tiny_revues", "train", "review", "expected a tfds data set, got 'tiny_revues'"),
         ("not a name!", "train", "review", "tfds data set 'not a name!'"),
         ("tiny_reviews:9.9.9", "train", "review", "tfds data set 'tiny_reviews:9.9.9'"),
-        ("tiny_reviews", "dev", "review", "split 'dev' expected, splits "),
-        ("tiny_reviews", "train[:", "review", "splits train, test given"),
-        ("tiny_reviews", "train", "text", "feature 'text' expected, features "),
-        ("tiny_reviews", "train", "picture", "tiny_reviews:train:1: picture: text, a class"),
-        ("tiny_reviews", "test", "review", "review: UTF-8 text expected"),
-        ("tiny_reviews", "test", "label", "label: a class from 0 to 1 expected, -1 got"),
+        ("tiny_reviews", "dev", "review", "expected split 'dev', got splits "),
+        ("tiny_reviews", "train[:", "review", "got splits train, test"),
+        ("tiny_reviews", "train", "text", "expected feature 'text', got features "),
+        ("tiny_reviews", "train", "picture", "tiny_reviews:train:1: picture: expected text, a class"),
+        ("tiny_reviews", "test", "review", "review: expected UTF-8 text"),
+        ("tiny_reviews", "test", "label", "label: expected a class from 0 to 1, got -1"),
     ],
 )
 def test_what_does_not_exist_or_is_no_text_is_one_line(data_dir, name, split, column, message):
@@ -122,7 +122,7 @@ def test_a_download_that_fails_is_an_input_error(tmp_path, monkeypatch):
         raise ConnectionError("no way out\nof here")
 
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
-    with pytest.raises(InputError, match="'ag_news_subset' can not be prepared: no way out$"):
+    with pytest.raises(InputError, match="'ag_news_subset' cannot be prepared: no way out$"):
         list(tfds_rows("ag_news_subset", "train", ["title"], tmp_path))
 
 

@@ -41,9 +41,9 @@ def test_a_file_that_changes_is_named(path, change):
 def test_a_change_explains_what_was_refused(path):
     with pytest.raises(InputError, match=CHANGED), unchanged(path):
         longer(path)
-        raise InputError("a.csv:7: two fields expected")
-    with pytest.raises(InputError, match="two fields expected"), unchanged(path):
-        raise InputError("a.csv:7: two fields expected")
+        raise InputError("a.csv:7: expected two fields")
+    with pytest.raises(InputError, match="expected two fields"), unchanged(path):
+        raise InputError("a.csv:7: expected two fields")
 
 
 def test_other_errors_stay_as_they_are(path):
