@@ -56,7 +56,7 @@ def run(tmp_path_factory) -> Documents:
     return Documents(folder / "run", test, outcome.json, outcome.err)
 
 
-def test_what_stands_beyond_the_first_window_is_learnt(run):
+def test_text_after_the_first_window_is_used(run):
     assert run.metrics["accuracy"] > 0.8, run.err
     bundle = Bundle.load(run.folder)
     assert bundle.model.windows == WindowShape(16, 4)
@@ -68,7 +68,7 @@ def test_what_stands_beyond_the_first_window_is_learnt(run):
     assert share > 1.2
 
 
-def test_the_run_answers_alike_alone_and_among_others(run):
+def test_predictions_do_not_depend_on_the_batch(run):
     bundle = Bundle.load(run.folder)
     texts = [text for text, _ in late_rows(12, 2)]
     together = bundle.probabilities(texts)
@@ -80,7 +80,7 @@ def test_the_run_answers_alike_alone_and_among_others(run):
     assert scores["accuracy"] == pytest.approx(run.metrics["accuracy"], abs=1e-6)
 
 
-def test_its_texts_have_vectors_that_know_their_ends(run):
+def test_vectors_include_the_end_of_the_text(run):
     near, far = ("new bread " * 20 + "stock bank loan", "new bread " * 20 + "ball goal team")
     outcome = call(embed, run.folder, "--format", "jsonl", stdin=f"{near}\n{far}\n".encode())
     assert outcome.status == 0 and len(outcome.out.splitlines()) == 2
@@ -90,7 +90,7 @@ def test_its_texts_have_vectors_that_know_their_ends(run):
     assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
 
 
-def test_it_can_do_without_heads(run, tmp_path):
+def test_heads_can_be_pruned(run, tmp_path):
     flags = ["--prune", "0.3", "--out", tmp_path / "pruned", "--learning-rate", "0.01"]
     outcome = call(heads, run.folder, "--data", run.test, *flags)
     assert outcome.status == 0, outcome.err

@@ -59,7 +59,7 @@ def sixteen_rows(kind: str) -> list[tuple[str, ...]]:
         pytest.param("lists", ["--match.loss=contrastive", "--match.form=bi"], "map", id="contrastive"),
     ],
 )  # fmt: skip
-def test_each_loss_learns_sixteen_rows_by_heart(tmp_path, kind, flags, metric):
+def test_each_loss_memorizes_sixteen_rows(tmp_path, kind, flags, metric):
     rows, header = sixteen_rows(kind), TRIPLETS if kind == "triplets" else PAIRS
     train = write_csv(tmp_path / "train.csv", rows, header)
     # Other texts to the eye, the same to the lower-casing model: what it knows by heart is what is judged.

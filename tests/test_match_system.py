@@ -36,7 +36,7 @@ def answers_to(run, pairs) -> list[dict]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_fit_says_how_good_it_is(name, request):
+def test_metrics_of_the_fit(name, request):
     run = request.getfixturevalue(name)
     assert run.outcome.status == 0, run.outcome.err
     line = run.outcome.json
@@ -55,7 +55,7 @@ def test_a_fit_says_how_good_it_is(name, request):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_run_folder_tells_what_it_is(name, request):
+def test_bundle_describes_the_run(name, request):
     run = request.getfixturevalue(name)
     bundle = Bundle.load(run.folder)
     assert (bundle.task, bundle.labels) == ("match", ["score"])
@@ -70,7 +70,7 @@ def test_the_run_folder_tells_what_it_is(name, request):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_evaluate_gives_what_follows_from_the_answers(name, request):
+def test_evaluate_scores_equal_the_predictions(name, request):
     run = request.getfixturevalue(name)
     scores = call(evaluate, run.folder, "--data", run.test).json
     rows = rows_of(run.test)
@@ -101,7 +101,7 @@ def test_evaluate_gives_what_follows_from_the_answers(name, request):
     assert {key: run.outcome.json[key] for key in expected} == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_symmetric_matcher_does_not_know_which_text_is_first(cross_run):
+def test_symmetric_matcher_ignores_the_order(cross_run):
     pairs = [(row["text_a"], row["text_b"]) for row in rows_of(cross_run.test)]
     bundle = Bundle.load(cross_run.folder)
     there, back = (bundle.probabilities(given) for given in (pairs, [(b, a) for a, b in pairs]))
@@ -110,7 +110,7 @@ def test_a_symmetric_matcher_does_not_know_which_text_is_first(cross_run):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_ranking_has_the_scores_of_the_pairs(name, request, tmp_path):
+def test_ranking_has_the_scores_of_the_pairs(name, request, tmp_path):
     run = request.getfixturevalue(name)
     rows = rows_of(run.test)
     candidates = [row["text_b"] for row in rows]
@@ -146,7 +146,7 @@ def test_a_ranking_has_the_scores_of_the_pairs(name, request, tmp_path):
     ],
     ids=lambda model: "-".join(map(str, model.values())) or "cross",
 )
-def test_every_form_ranks_as_it_scores(model):
+def test_every_form_ranks_by_its_scores(model):
     bundle = make_pair_bundle(**model)
     texts = [b for _, b in PAIRS] + ["", "old " * 50]
     ranker = Ranker(bundle, texts)

@@ -36,7 +36,7 @@ def run(tmp_path_factory):
     return types.SimpleNamespace(outcome=outcome, folder=folder / "run", train=train, test=test)
 
 
-def test_a_fit_says_how_good_it_is(run):
+def test_metrics_of_the_fit(run):
     assert run.outcome.status == 0, run.outcome.err
     line = run.outcome.json
     assert (line["judged_on"], line["rows"]) == ("test", 20)
@@ -51,21 +51,21 @@ def test_a_fit_says_how_good_it_is(run):
     assert set(bundle.labels) == {"B-LOC", "B-PER", "I-PER", "O"}
 
 
-def test_evaluate_gives_the_scores_of_the_fit(run):
+def test_evaluate_returns_the_scores_of_the_fit(run):
     scores = call(evaluate, run.folder, "--data", run.test).json
     for name in ("span_f1", "token_accuracy", "precision", "recall", "rows", "words"):
         assert scores[name] == run.outcome.json[name]
     assert scores["loss"] == pytest.approx(run.outcome.json["loss"], abs=1e-5)
 
 
-def test_rows_of_jsonl_have_the_scores_of_the_same_conll(run, tmp_path):
+def test_jsonl_and_conll_have_equal_scores(run, tmp_path):
     lines = [json.dumps({"words": words, "tags": tags}) for words, tags in tagged_sentences(20, seed=1)]
     (tmp_path / "test.jsonl").write_text("\n".join(lines), "utf-8")
     scores = call(evaluate, run.folder, "--data", tmp_path / "test.jsonl").json
     assert scores["span_f1"] == run.outcome.json["span_f1"]
 
 
-def test_texts_with_spans_have_the_scores_of_the_same_words(run, tmp_path):
+def test_spans_and_words_have_equal_scores(run, tmp_path):
     """Where raw texts are split as the words were."""
     rows = []
     for words, tags in tagged_sentences(20, seed=1):
@@ -102,7 +102,7 @@ def test_predict_takes_texts_and_words(run):
         (["--rank=x.txt"], "--rank: expected a run that matches pairs, got a tagger"),
     ],
 )
-def test_what_a_tagger_has_no_use_for_is_refused(run, flags, words):
+def test_flags_of_other_tasks_raise(run, flags, words):
     outcome = call(predict, run.folder, *flags, stdin=b"")
     assert outcome.status == 2 and words in outcome.err
 
@@ -119,14 +119,14 @@ def test_what_a_tagger_has_no_use_for_is_refused(run, flags, words):
         ("a.conll", "x " * 3, ["--text.max-length=5"], "--text.max-length: expected 8 or more for sentences"),
     ],
 )
-def test_wrong_input_is_one_line(tmp_path, name, content, flags, words):
+def test_invalid_input_gives_one_line(tmp_path, name, content, flags, words):
     (tmp_path / name).write_text(content, "utf-8")
     outcome = call(fit, "--task=tag", f"--data.train={tmp_path / name}", "--out", tmp_path / "run", *flags)
     assert outcome.status == 2 and words in outcome.err, outcome.err
     assert len(outcome.err.strip().splitlines()) == 1 and not (tmp_path / "run").exists()
 
 
-def test_sixteen_sentences_are_learnt_by_heart(tmp_path):
+def test_sixteen_sentences_are_memorized(tmp_path):
     rng = np.random.default_rng(0)
     sentences = [
         (words, rng.choice(["A", "B", "C"], len(words)).tolist()) for words, _ in tagged_sentences(16, 5)

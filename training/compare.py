@@ -219,7 +219,7 @@ def _check_runs(runs: tuple[Path, ...]) -> None:
 
 
 def _check_data(data: Data) -> None:
-    if data.task.several_labels:
+    if data.task.traits.is_multi_label:
         raise InputError(
             f"--data.label-column: expected one label per row, got {data.columns.label}, which may have several"
         )

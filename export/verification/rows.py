@@ -11,8 +11,8 @@ from export.predictors.protocol import Row
 from export.verification.adversarial_texts import edge_case_rows
 from kmha.bundle.bundle import Bundle
 from training.cli.column_flags import ColumnOverrides
-from training.data.types import Subset
 from training.evaluation import bundle_evaluation
+from training.io.types import Subset
 from training.tasks.protocol import Task
 
 

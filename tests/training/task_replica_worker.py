@@ -30,11 +30,11 @@ from tests.training.tiny_runs import distance, trainable  # noqa: E402
 from training.config.config import DistillSection, FitConfig, TextSection  # noqa: E402
 from training.data.inputs import Inputs, make_inputs  # noqa: E402
 from training.data.load import Data  # noqa: E402
-from training.data.types import Columns, Subset
 from training.distillation.task import add_teacher_predictions, trainable_part  # noqa: E402
 from training.engine.optimizer import AdamW  # noqa: E402
 from training.engine.train_step import TrainingStep, make_strategy  # noqa: E402
 from training.io.example_store import Example, write_examples  # noqa: E402
+from training.io.types import Columns, Subset
 from training.tasks.masked_lm.task import MaskedLmTask  # noqa: E402
 from training.tasks.match.task import MatchTask  # noqa: E402
 from training.tasks.tag.task import TagTask  # noqa: E402
@@ -110,7 +110,7 @@ def read_taught(folder: Path) -> tuple[Any, Inputs]:
     ]
     train, texts = (Subset(examples, np.arange(len(examples))) for examples in sets)
     distill = DistillSection(teacher=folder / "run", hidden_states=0.5, attention=0.5)
-    labels = TAG.outputs([], train)
+    labels = TAG.output_names([], train)
     data: Any = Data(TAG, Columns(""), labels, train, train, None, None, {}, texts)  # pyright: ignore
     data, inputs = add_teacher_predictions(
         FitConfig(task="tag", text=text, distill=distill),
@@ -125,7 +125,7 @@ def train(task: Any, inputs: Inputs, strategy: tf.distribute.Strategy, xla: bool
     """Trains for some epochs, whose batches are the same rows whatever the strategy is."""
     keras.utils.set_random_seed(1)
     replicas = strategy.num_replicas_in_sync
-    labels = task.outputs([], inputs.parts["train"])
+    labels = task.output_names([], inputs.parts["train"])
     source = inputs.source(
         "train", task.training_set(inputs.parts["train"], labels, 0), divisor=replicas, full_shapes=xla
     )
@@ -144,8 +144,8 @@ def train(task: Any, inputs: Inputs, strategy: tf.distribute.Strategy, xla: bool
             ngram_buckets=31,
             ngram_dim=8,
         )
-        model = task.build({"": encoder}, labels)
-        task.prepare(model, source)
+        model = task.build_model({"": encoder}, labels)
+        task.initialize(model, source)
         trained = trainable_part(task, model)
         step = TrainingStep(
             trained,

@@ -1,1 +1,1 @@
-"""Simple models that every run is compared with."""
+"""Simple models that every run is compared with, trained on the same rows."""

@@ -1,7 +1,7 @@
-"""What two texts have in common, as numbers: the input of the linear model that matchers are held against.
+"""Overlap features of two texts, the input of the linear baseline of matching.
 
-Terms are words, or characters where a script sets no spaces between words; numbers and capitalised words are
-looked at once more by themselves, because a wrong one changes what is said more than any other word.
+Terms are words, or characters in scripts without spaces between words. Numbers and capitalized words are counted once
+more by themselves, since a difference in them changes the meaning most.
 """
 
 import re
@@ -16,10 +16,10 @@ from training.baselines.bm25 import Analyzer, Bm25, character_terms, word_terms
 from training.baselines.text_linear import WORD_PATTERN, uses_characters
 
 _ORDERS = (1, 2, 3)
-# Each order tells the three shares; three-grams are too rare for weights to tell more.
+# Each order has three overlap fractions; trigrams are too rare for weights.
 _WEIGHTED_ORDERS = (1, 2)
 _SHARES = ("in both, of all", "in both, of a", "in both, of b")
-_NAMED = ("numbers", "capitalised words")
+_NAMED = ("numbers", "capitalized words")
 FEATURE_NAMES = (
     *(f"{order}-grams {share}" for order in _ORDERS for share in _SHARES),
     *(f"{order}-grams {share}, weighted" for order in _WEIGHTED_ORDERS for share in _SHARES),
@@ -37,25 +37,24 @@ FEATURE_NAMES = (
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _LETTERS = re.compile(r"[^\W\d_]\w*")
 _ROWS_AT_ONCE = 10_000
-# Pieces take most of the time and memory; how rare they are is well known from these many texts.
-_TEXTS_FOR_PIECES = 50_000
-# Three numbers of 21 bits make one of 63: an n-gram's key. More than two million different terms begin to share.
+# Character n-grams need most of the time and memory; so many texts are enough for their frequencies.
+_TEXTS_FOR_CHARACTERS = 50_000
+# The key of an n-gram: three term ids of 21 bits in 63 bits. More than two million terms share ids.
 _TERM_BITS = 21
 
 
 @dataclass(frozen=True)
 class PairFeatures:
-    """What was learnt from training texts; `PairFeatures.fit` makes it.
+    """Term statistics of the training texts, made by `PairFeatures.fit`.
 
     Attributes:
         characters: Whether terms are characters.
-        num_texts: Number of different training texts, N.
-        term_ids: Term to number.
-        frequencies: For each order of weighted n-grams, int64 [K] sorted keys and int64 [K] counts: how many
-            texts hold the n-gram.
+        num_texts: Number of different training texts.
+        term_ids: Id of each term.
+        frequencies: For each order of weighted n-grams the sorted keys int64 [K] and their document frequencies.
         words: TF-IDF of words, or of characters and pairs of characters.
-        pieces: TF-IDF of pieces of 3 to 5 characters of words, or of one to three characters.
-        bm25: Over the training texts.
+        pieces: TF-IDF of 3 to 5 characters of words, or of one to three characters.
+        bm25: Of the training texts.
     """
 
     characters: bool
@@ -68,10 +67,10 @@ class PairFeatures:
 
     @classmethod
     def fit(cls, texts: Iterable[str]) -> "PairFeatures":
-        """Learns how rare terms are from both sides of the training rows; each different text counts once.
+        """Counts the terms of the distinct training texts.
 
         Raises:
-            ValueError: No text holds a term.
+            ValueError: No text has a term.
         """
         distinct = list(dict.fromkeys(texts))
         characters = uses_characters(distinct)
@@ -88,12 +87,12 @@ class PairFeatures:
             words = TfidfVectorizer(token_pattern=WORD_PATTERN)
             pieces = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5))
         words.fit(distinct)
-        pieces.fit(distinct[:: -(-len(distinct) // _TEXTS_FOR_PIECES)])
+        pieces.fit(distinct[:: -(-len(distinct) // _TEXTS_FOR_CHARACTERS)])
         bm25 = Bm25.fit(distinct, character_terms if characters else word_terms)
         return cls(characters, len(distinct), term_ids, tuple(frequencies), words, pieces, bm25)
 
     def matrix(self, a: Sequence[str], b: Sequence[str]) -> np.ndarray:
-        """Gives float64 [R, F], finite, in the order of `FEATURE_NAMES`, for R texts a and the R beside them.
+        """Features of R pairs, finite float64 [R, F] in the order of `FEATURE_NAMES`.
 
         Raises:
             ValueError: The lengths differ.
@@ -119,7 +118,7 @@ class PairFeatures:
         length_a, length_b = lengths[of_a], lengths[of_b]
         log_a, log_b = np.log1p(length_a), np.log1p(length_b)
         named = []
-        for analyzer in (_NUMBER.findall, _capitalised):
+        for analyzer in (_NUMBER.findall, _capitalized):
             ids, rows, _ = _encode(distinct, analyzer, {})
             columns, holds = _presence(ids, rows, len(distinct))
             both, all_a, all_b = _overlap(holds[of_a], holds[of_b], np.ones(len(columns)))
@@ -142,7 +141,7 @@ class PairFeatures:
         )
 
     def _weights(self, columns: np.ndarray, keys: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Inverse document frequencies of n-grams by their keys; an unseen one has the highest."""
+        """Inverse document frequencies of n-grams by their keys; unseen n-grams have the highest."""
         if not len(keys):
             return np.full(len(columns), 1 + np.log(self.num_texts + 1))
         places = np.minimum(np.searchsorted(keys, columns), len(keys) - 1)
@@ -158,12 +157,12 @@ def _characters(text: str) -> list[str]:
     return list("".join(text.lower().split()))
 
 
-def _capitalised(text: str) -> list[str]:
+def _capitalized(text: str) -> list[str]:
     return [word for word in _LETTERS.findall(text) if word[0].isupper()]
 
 
 def _distinct(a: Sequence[str], b: Sequence[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Different texts, and which of them each a and each b is: a query with many candidates is read once."""
+    """The distinct texts, and the index of each a and each b among them; repeated queries are read once."""
     places: dict[str, int] = {}
     of_both = np.array([places.setdefault(text, len(places)) for text in (*a, *b)], np.int64)
     return list(places), of_both[: len(a)], of_both[len(a) :]
@@ -172,7 +171,7 @@ def _distinct(a: Sequence[str], b: Sequence[str]) -> tuple[list[str], np.ndarray
 def _encode(
     texts: Sequence[str], analyzer: Analyzer, known: dict[str, int]
 ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Numbers terms: their ids and the rows of their texts, int64 [T] each, and the ids of terms not yet known."""
+    """Ids of all terms and the rows of their texts, int64 [T] each, and the ids of terms that are not in `known`."""
     new: dict[str, int] = {}
     ids, lengths = [], []
     for text in texts:
@@ -185,7 +184,7 @@ def _encode(
 
 
 def _keys(ids: np.ndarray, rows: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """One number for each n-gram, and the row of its text."""
+    """The key of each n-gram, and the row of its text."""
     count = max(0, len(ids) - order + 1)
     ids = ids & ((1 << _TERM_BITS) - 1)
     keys = np.zeros(count, np.int64)
@@ -196,7 +195,7 @@ def _keys(ids: np.ndarray, rows: np.ndarray, order: int) -> tuple[np.ndarray, np
 
 
 def _presence(keys: np.ndarray, rows: np.ndarray, num_rows: int) -> tuple[np.ndarray, sparse.csr_array]:
-    """Different keys int64 [K], and 1 where a row holds one, sparse [num_rows, K]."""
+    """The distinct keys int64 [K], and whether each row has them, 0 or 1, sparse [num_rows, K]."""
     columns, places = np.unique(keys, return_inverse=True)
     holds = sparse.csr_array(
         sparse.coo_array((np.ones(len(keys)), (rows, places)), shape=(num_rows, len(columns)))
@@ -214,7 +213,7 @@ def _overlap(
 
 
 def _shares(both: np.ndarray, all_a: np.ndarray, all_b: np.ndarray) -> list[np.ndarray]:
-    """What both hold, of all that either holds, of a and of b; 0 where there is nothing."""
+    """The overlap as a fraction of the union, of a and of b; 0 for a division by 0."""
     wholes = (all_a + all_b - both, all_a, all_b)
     return [np.divide(both, whole, out=np.zeros_like(both), where=whole > 0) for whole in wholes]
 

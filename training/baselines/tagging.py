@@ -1,7 +1,6 @@
-"""The bar a tagger is held against: the most frequent tag of each word, or a linear model, whichever is better.
+"""The baseline of tagging: the most frequent tag of each word, or a linear model.
 
-`fit_tag_baseline` trains them on the same rows as the model and picks one on validation rows. The linear models are in
-`training.baselines.tagging_linear`, what they see of a word in `training.baselines.tagging_linear`.
+The better one on validation rows is used. The linear models are in `training.baselines.tagging_linear`.
 """
 
 from collections import Counter
@@ -17,29 +16,29 @@ from training.metrics.spans import tag_scores
 
 @dataclass(frozen=True)
 class FrequentTags:
-    """Gives each word the tag that it had most often.
+    """Predicts the most frequent tag of each word.
 
     Attributes:
-        tags: Of each training word.
-        usual: Of other words: the most frequent one of all.
+        tags: The tag of each training word.
+        default: The tag of other words: the most frequent one of all.
     """
 
     tags: dict[str, str]
-    defaults: str
+    default: str
 
     def predict(self, words: Sentences) -> list[list[str]]:
-        """Gives the tags of the words of each sentence."""
-        return [[self.tags.get(word, self.defaults) for word in sentence] for sentence in words]
+        """The tags of each sentence."""
+        return [[self.tags.get(word, self.default) for word in sentence] for sentence in words]
 
 
 @dataclass(frozen=True)
 class TagBaseline:
-    """The best of the fitted baselines; `fit_tag_baseline` makes it.
+    """The best of the fitted baselines, made by `fit_tag_baseline`.
 
     Attributes:
         tagger: Tags sentences.
-        description: One line telling what was trained on what.
-        validation_scores: Of each that was tried, by what it is; what was compared.
+        description: The model and its training rows in one line.
+        validation_scores: The compared score of each candidate, by description.
     """
 
     tagger: Tagger
@@ -47,7 +46,7 @@ class TagBaseline:
     validation_scores: dict[str, float]
 
     def predict(self, words: Sentences) -> list[list[str]]:
-        """Gives the tags of the words of each sentence; they may break the scheme."""
+        """The tags of each sentence; they may break the scheme."""
         return self.tagger.predict(words)
 
 
@@ -61,24 +60,23 @@ def fit_tag_baseline(
     scheme: Scheme | None = None,
     max_words: int = 250_000,
 ) -> TagBaseline:
-    """Trains the baselines and picks the best on validation rows, by span F1 or without spans by accuracy of words.
+    """Trains the baselines and chooses the best on validation rows, by span F1 or without spans by token accuracy.
 
     Args:
         train_words: Words of each training sentence.
         train_tags: A tag for each.
-        validation_words: Words of each validation sentence; without any, a linear model is picked.
+        validation_words: Words of each validation sentence; without any, a linear model is chosen.
         validation_tags: A tag for each.
-        seed: Makes sampling and training repeatable.
-        scheme: How tags spell spans; None: found by the training tags.
-        max_words: Sentences beyond this many words are left out of the linear models by a seeded draw, and the
-            description says so.
+        seed: Random seed.
+        scheme: Tagging scheme; None: detected from the training tags.
+        max_words: Most training words of the linear models; more are sampled by sentence.
 
     Raises:
         ValueError: The lengths differ, or there is no training word.
     """
     for words, tags in ((train_words, train_tags), (validation_words, validation_tags)):
         if [len(each) for each in words] != [len(each) for each in tags]:
-            raise ValueError("expected a tag for each word, got other lengths")
+            raise ValueError("expected one tag per word, got other lengths")
     if not any(map(len, train_words)):
         raise ValueError("expected training words, got none")
     scheme = detect_scheme(train_tags) if scheme is None else scheme
@@ -95,12 +93,12 @@ def fit_tag_baseline(
 
 
 def _candidates(words: Sentences, tags: Sentences, seed: int, max_words: int) -> Iterator[tuple[str, Tagger]]:
-    """The baselines with what they are; the one to take without validation rows last."""
+    """(description, tagger) of each baseline; the last one is chosen without validation rows."""
     rows = f"{len(words):,} training rows"
     yield f"most frequent tag of each word, {rows}", _fit_frequent(words, tags)
-    drawn = _draw([len(sentence) for sentence in words], seed, max_words)
-    few_words, few_tags = [words[row] for row in drawn], [tags[row] for row in drawn]
-    sample = f"a random {len(drawn):,} of " if sum(map(len, words)) > max_words else ""
+    sampled = _sample([len(sentence) for sentence in words], seed, max_words)
+    few_words, few_tags = [words[row] for row in sampled], [tags[row] for row in sampled]
+    sample = f"a random {len(sampled):,} of " if sum(map(len, words)) > max_words else ""
     of = f"on words, neighbours, affixes and shapes, {sample}{rows}"
     if has_chains():
         for kind, tagger in fit_chains(few_words, few_tags):
@@ -114,15 +112,15 @@ def _fit_frequent(words: Sentences, tags: Sentences) -> FrequentTags:
     for sentence, expected in zip(words, tags, strict=True):
         for word, tag in zip(sentence, expected, strict=True):
             counts.setdefault(word, Counter())[tag] += 1
-    defaults = sum(counts.values(), Counter()).most_common(1)[0][0]
-    return FrequentTags({word: tags.most_common(1)[0][0] for word, tags in counts.items()}, defaults)
+    default = sum(counts.values(), Counter()).most_common(1)[0][0]
+    return FrequentTags({word: tags.most_common(1)[0][0] for word, tags in counts.items()}, default)
 
 
-def _draw(lengths: Sequence[int], seed: int, max_words: int) -> list[int]:
-    """Rows of at most so many words, one at least, in their order."""
+def _sample(lengths: Sequence[int], seed: int, max_words: int) -> list[int]:
+    """Random rows with at most so many words, at least one row, ascending."""
     rows = [row for row, length in enumerate(lengths) if length]
     if sum(lengths) <= max_words:
         return rows
     order = np.random.default_rng(seed).permutation(rows)
-    kept = np.searchsorted(np.cumsum([lengths[row] for row in order]), max_words, side="right")
-    return sorted(order[: max(1, int(kept))].tolist())
+    count = np.searchsorted(np.cumsum([lengths[row] for row in order]), max_words, side="right")
+    return sorted(order[: max(1, int(count))].tolist())

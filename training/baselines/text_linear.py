@@ -1,11 +1,8 @@
-"""The linear bar each fit is held against: TF-IDF n-grams and linear support vector machines, same rows.
+"""The linear baseline of classification: TF-IDF n-grams and linear support vector machines.
 
-`fit_baseline` trains it, `compare` says in a sentence whether the model clears it.
-
-Choices, so that the bar is a fair one: punctuation marks count as words (a question mark is evidence);
-scripts that set no spaces between words use characters; one label a row takes C = 1, the usual setting;
-several labels a row take C = 0.1 and a threshold per label, because each label is rare among the rows
-(GoEmotions, test macro-F1: C = 1 .448, C = 0.1 .488; without thresholds .334).
+Choices for a strong baseline: punctuation marks are words; scripts without spaces between words use characters; one
+label per row takes C = 1, the default; several labels per row take C = 0.1 and a threshold per label, since each label
+is rare (GoEmotions, test macro-F1: C = 1 .448, C = 0.1 .488; without thresholds .334).
 """
 
 import re
@@ -29,26 +26,25 @@ _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\uac00-\ud7af"
     r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
-_TEXTS_LOOKED_AT = 1000
-_ROWS_WITH_RARE_TERMS = (
-    20_000  # beyond, a term must occur in two rows: a third of the memory, the same accuracy
-)
-_HELD_OUT_SHARE = 5
+_TEXTS_INSPECTED = 1000
+# With more rows a term must occur in two of them: a third of the memory, the same accuracy.
+_ROWS_WITH_RARE_TERMS = 20_000
+_HELD_OUT_DIVISOR = 5
 MOST_ROWS = 100_000
 _LOWER_IS_BETTER = frozenset({"ece", "loss"})
 
 
 @dataclass
 class LinearBaseline:
-    """A fitted linear model; `fit_baseline` makes it.
+    """A fitted linear model, made by `fit_baseline`.
 
     Attributes:
         vectorizer: Fitted TF-IDF vectorizer with F features.
         weights: float64 [F, C].
         biases: float64 [C].
-        class_ids: int64 [C], the label id of each column; None with several labels a row.
-        thresholds: float32 [C], on decision scores; None with one label a row.
-        description: One line telling what was trained on what.
+        class_ids: Label id of each column, int64 [C]; None with several labels per row.
+        thresholds: Of the decision scores, float32 [C]; None with one label per row.
+        description: The model and its training rows in one line.
     """
 
     vectorizer: TfidfVectorizer
@@ -59,17 +55,14 @@ class LinearBaseline:
     description: str
 
     def decision_scores(self, texts: Sequence[str]) -> np.ndarray:
-        """Gives float32 [R, C]: signed distances, not probabilities; higher is surer."""
+        """Signed distances float32 [R, C]; higher is more confident."""
         return (self.vectorizer.transform(texts) @ self.weights + self.biases).astype(np.float32)
 
     def predict(self, texts: Sequence[str]) -> np.ndarray:
-        """Gives label ids int64 [R], or with several labels a row indicators int8 [R, C]."""
+        """Label ids int64 [R]; with several labels per row 0 or 1, int8 [R, C]."""
         if not len(texts):
-            return (
-                np.zeros(0, np.int64)
-                if self.class_ids is not None
-                else np.zeros((0, len(self.biases)), np.int8)
-            )
+            empty = np.zeros((0, len(self.biases)), np.int8)
+            return empty if self.class_ids is None else np.zeros(0, np.int64)
         scores = self.decision_scores(texts)
         if self.class_ids is not None:
             return self.class_ids[scores.argmax(axis=1)]
@@ -91,18 +84,18 @@ def fit_baseline(
     Args:
         texts: R training texts.
         targets: int [R] label ids, or with `multi_label` 0 or 1, [R, C].
-        multi_label: Whether a row may carry several labels.
-        seed: Makes sampling and training repeatable.
-        validation: Texts and targets on which the thresholds of several labels are found. None: on a fifth of
-            the training rows, held out for that and then trained on as well. Unused with one label a row.
-        max_rows: Rows beyond this are left out by a seeded draw, and the description says so.
-        of_rows: Rows that the texts were drawn from; None: from none but them.
+        multi_label: Whether a row may have several labels.
+        seed: Random seed.
+        validation: Texts and targets to choose the thresholds of several labels. None: a fifth of the training rows is
+            held out for that; the model is then trained on all rows. Unused with one label per row.
+        max_rows: Most rows to train on; more are sampled at random.
+        of_rows: Number of rows that the texts are a sample of; None: all rows.
 
     Returns:
         The fitted baseline.
 
     Raises:
-        InputError: No text holds a visible character.
+        InputError: All texts are blank.
         ValueError: The lengths differ.
     """
     targets = np.asarray(targets)
@@ -124,20 +117,18 @@ def fit_baseline(
     if multi_label:
         indicators = targets != 0
         if validation is not None and len(validation[0]):
-            weights, biases = _several_labels(features, indicators, seed)
-            scores, evaluated = (
-                vectorizer.transform(validation[0]) @ weights + biases,
-                np.asarray(validation[1]),
-            )
+            weights, biases = _fit_several_labels(features, indicators, seed)
+            scores = vectorizer.transform(validation[0]) @ weights + biases
+            evaluated = np.asarray(validation[1])
         else:
             rows = generator.permutation(len(texts))
-            held_out, kept = np.split(rows, [max(1, len(rows) // _HELD_OUT_SHARE)])
-            weights, biases = _several_labels(features[kept], indicators[kept], seed)
+            held_out, others = np.split(rows, [max(1, len(rows) // _HELD_OUT_DIVISOR)])
+            weights, biases = _fit_several_labels(features[others], indicators[others], seed)
             scores, evaluated = features[held_out] @ weights + biases, indicators[held_out]
-            weights, biases = _several_labels(features, indicators, seed)
+            weights, biases = _fit_several_labels(features, indicators, seed)
         thresholds = best_thresholds(evaluated, scores, default=0.0)
     else:
-        weights, biases, class_ids = _one_label(features, targets, seed)
+        weights, biases, class_ids = _fit_one_label(features, targets, seed)
     sample = f"a random {len(texts):,} of " if num_rows > len(texts) else ""
     unit = "character" if vectorizer.analyzer == "char" else "word"
     model = "LinearSVC (C 0.1 per label, thresholds on validation rows)" if multi_label else "LinearSVC (C 1)"
@@ -145,8 +136,8 @@ def fit_baseline(
     return LinearBaseline(vectorizer, weights, biases, class_ids, thresholds, description)
 
 
-def drawn_rows(rows: int, seed: int, most: int = MOST_ROWS) -> np.ndarray:
-    """The rows that `fit_baseline` draws from so many, int64 ascending: then the texts of others need not be read."""
+def sample_rows(rows: int, seed: int, most: int = MOST_ROWS) -> np.ndarray:
+    """The rows that `fit_baseline` would sample, int64 ascending, so that only their texts are read."""
     if rows <= most:
         return np.arange(rows)
     return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
@@ -158,16 +149,16 @@ def compare(
     metric: str,
     name: str = "linear baseline",
 ) -> str:
-    """Says in one sentence which of the two is better.
+    """One sentence that says whether the model or the baseline is better.
 
-    The difference is called noise when the baseline's figure lies inside the model's bootstrap interval or
-    the model's figure inside the baseline's: `scores["intervals"][metric]`, [lower, upper], where given.
+    The difference is noise if the score of one is inside the bootstrap interval of the other,
+    `scores["intervals"][metric]`.
 
     Args:
         model_scores: Scores of the model by name.
         baseline_scores: Scores of the baseline by name, on the same rows.
         metric: Name of the score to compare.
-        name: What the baseline is called.
+        name: Name of the baseline.
 
     Returns:
         For example "macro_f1: the linear baseline wins, model 0.8540, linear baseline 0.9073
@@ -179,7 +170,7 @@ def compare(
     interval, other = (scores.get("intervals", {}).get(metric) for scores in (model_scores, baseline_scores))
     if model == baseline:
         verdict = f"model and {name} are equal"
-    elif _inside(baseline, interval) or _inside(model, other):
+    elif _is_inside(baseline, interval) or _is_inside(model, other):
         verdict = f"model and {name} differ only within noise"
     elif (model > baseline) != (metric in _LOWER_IS_BETTER):
         verdict = "the model wins"
@@ -193,15 +184,15 @@ def compare(
 
 
 def uses_characters(texts: Sequence[str]) -> bool:
-    """Tells whether most letters belong to Han, kana, Hangul, Thai or Lao; looks at up to 1,000 texts."""
-    step = max(1, len(texts) // _TEXTS_LOOKED_AT)
+    """Whether most letters of up to 1,000 of the texts are Han, kana, Hangul, Thai or Lao."""
+    step = max(1, len(texts) // _TEXTS_INSPECTED)
     text = "\n".join(texts[row] for row in range(0, len(texts), step))
     letters = _LETTER.findall(text)
     return 2 * sum(_UNSPACED.match(letter) is not None for letter in letters) > len(letters)
 
 
 def _fit_features(texts: Sequence[str]) -> tuple[TfidfVectorizer, Any]:
-    """Learns the terms of the texts; gives the vectorizer and the texts' features, sparse float64 [R, F]."""
+    """The fitted vectorizer, and the features of the texts, sparse float64 [R, F]."""
     vectorizer = TfidfVectorizer(
         analyzer="char" if uses_characters(texts) else "word",
         ngram_range=(1, 2),
@@ -212,24 +203,24 @@ def _fit_features(texts: Sequence[str]) -> tuple[TfidfVectorizer, Any]:
         vectorizer.set_params(token_pattern=WORD_PATTERN)
     try:
         return vectorizer, vectorizer.fit_transform(texts)
-    except ValueError:  # no term stands in two rows
+    except ValueError:  # no term occurs in two rows
         vectorizer.set_params(min_df=1)
         return vectorizer, vectorizer.fit_transform(texts)
 
 
-def _one_label(features: Any, ids: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Fits one column per label id that occurs; a lone label is always the answer."""
+def _fit_one_label(features: Any, ids: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Fits a column per label id; a single label is always predicted."""
     class_ids = np.unique(ids).astype(np.int64)
     if len(class_ids) == 1:
         return np.zeros((features.shape[1], 1)), np.zeros(1), class_ids
-    weights, biases = _separate(features, ids, 1.0, seed)
+    weights, biases = _fit_svm(features, ids, 1.0, seed)
     if len(class_ids) == 2:
         weights, biases = np.hstack([-weights, weights]), np.hstack([-biases, biases])
     return weights, biases, class_ids
 
 
-def _several_labels(features: Any, indicators: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Fits one column per label; a label that all or no rows carry gets the constant score 1 or -1."""
+def _fit_several_labels(features: Any, indicators: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Fits a column per label; a label of all or of no rows gets the constant score 1 or -1."""
     num_labels = indicators.shape[1]
     weights, biases = np.zeros((features.shape[1], num_labels)), np.zeros(num_labels)
     for column in range(num_labels):
@@ -237,20 +228,20 @@ def _several_labels(features: Any, indicators: np.ndarray, seed: int) -> tuple[n
         if target.all() or not target.any():
             biases[column] = 1.0 if target.any() else -1.0
         else:
-            weight, bias = _separate(features, target, 0.1, seed)
+            weight, bias = _fit_svm(features, target, 0.1, seed)
             weights[:, column], biases[column] = weight[:, 0], bias[0]
     return weights, biases
 
 
-def _separate(features: Any, target: np.ndarray, penalty: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _fit_svm(features: Any, target: np.ndarray, penalty: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     with warnings.catch_warnings():
-        # On inseparable rows the last digits take long to settle and change no answer worth waiting for.
+        # The last digits of a slow convergence are not worth a warning.
         warnings.simplefilter("ignore", ConvergenceWarning)
         machine = LinearSVC(C=penalty, random_state=seed, dual="auto").fit(features, target)
     return machine.coef_.T, np.atleast_1d(machine.intercept_)
 
 
-def _inside(value: float, interval: list[float] | None) -> bool:
+def _is_inside(value: float, interval: list[float] | None) -> bool:
     return bool(interval) and interval[0] <= value <= interval[1]
 
 

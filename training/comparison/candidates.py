@@ -107,7 +107,7 @@ class CandidateTask(ClassifyTask):
         values = {field.name: getattr(task, field.name) for field in dataclasses.fields(ClassifyTask)}
         return cls(**values, candidate=candidate, size=size)
 
-    def build(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]):
+    def build_model(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]):
         """Builds the candidate."""
         (encoder,) = encoders.values()
         return build(self.candidate, Shape(encoder, len(labels), self.pooling, self.dropout), self.size)

@@ -8,8 +8,13 @@ import numpy as np
 from training.comparison.candidates import HEADS
 from training.data.load import Data
 from training.io.example_store import label_ids
-from training.metrics.bootstrap import percentile_interval, resample_weights, single_label_intervals
-from training.metrics.classification import single_label_answer_scores
+from training.metrics.bootstrap import (
+    Resampling,
+    percentile_interval,
+    resample_weights,
+    single_label_intervals,
+)
+from training.metrics.classification import single_label_prediction_scores
 
 _OTHER = "(a label that these rows do not have)"
 RESAMPLES, LEVEL = 1000, 0.95
@@ -35,11 +40,13 @@ def score_predictions(predictions: Mapping[str, list[int]], data: Data) -> dict[
     reference = reference_of({name: float(hits.mean()) for name, hits in correct.items()})
     found = {}
     for name, ids in arrays.items():
-        scores = single_label_answer_scores(true, ids, prediction_names(data), num_classes=len(data.labels))
+        scores = single_label_prediction_scores(
+            true, ids, prediction_names(data), num_classes=len(data.labels)
+        )
         found[name] = {
             "accuracy": scores["accuracy"],
             "macro_f1": scores["macro_f1"],
-            "intervals": {key: list(ends) for key, ends in single_label_intervals(true, ids).items()},
+            "intervals": single_label_intervals(true, ids),
         }
         if name != reference:
             found[name]["difference"] = paired_difference(correct[name], correct[reference]) | {
@@ -60,6 +67,8 @@ def paired_difference(correct: np.ndarray, other: np.ndarray, seed: int = 0) -> 
         "value" and "interval", the 95 % paired bootstrap interval over rows.
     """
     ahead, counts = np.unique(correct.astype(np.int64) - other.astype(np.int64), return_counts=True)
-    chunks = [weights @ ahead / len(correct) for weights in resample_weights(counts, seed, RESAMPLES)]
+    chunks = [
+        weights @ ahead / len(correct) for weights in resample_weights(counts, Resampling(seed, RESAMPLES))
+    ]
     interval = percentile_interval(np.concatenate(chunks), LEVEL)
     return {"value": float(ahead @ counts / len(correct)), "interval": list(interval)}

@@ -88,7 +88,7 @@ def check_same_answers(config: FitConfig, task: Task, labels: list[str], origin:
         return
     manifest = read_manifest(run)
     kind = TASK_ENTRY[config.task]
-    expected = {"multi_label": task.several_labels}.get(kind, getattr(task, kind, None))
+    expected = {"multi_label": task.traits.is_multi_label}.get(kind, getattr(task, kind, None))
     if manifest[kind] != expected:
         words = _KIND_WORDS[kind]
         raise InputError(

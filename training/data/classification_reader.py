@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from training.data.types import Columns
 from training.io.example_store import ExampleSet
 from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 from training.io.table_blocks import Block
 from training.io.tables import Row
+from training.io.types import Columns
 from training.tasks.protocol import Task
 
 # Ways to write labels that are remembered; rows of several labels may have any number of them.
@@ -95,7 +95,7 @@ class _Labels:
         found = self._known.get(key)
         if found is None or not isinstance(text, str):
             row = Row({self._columns.text: text, self._columns.label: given}, f"{self._name}:{line}")
-            (example,) = self._task.examples(row, self._columns)
+            (example,) = self._task.parse_row(row, self._columns)
             # A label given twice counts once.
             found = tuple(
                 self.names.setdefault(label, len(self.names)) for label in dict.fromkeys(example.labels)

@@ -18,8 +18,8 @@ from training.data.pair_batches import PairSource
 from training.data.sentence_batches import SentenceSource, SentenceTokens, cut_sentences
 from training.data.text_batches import BatchSource, tokenize_examples
 from training.data.tokenizer_training import make_preprocessor
-from training.data.types import Masking, Subset, TrainingSet
 from training.io.ragged_store import RaggedStore
+from training.io.types import Masking, Subset, TrainingSet
 from training.tasks.protocol import Task
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from training.data.split import Split
-from training.data.types import Subset
+from training.io.types import Subset
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,10 +10,10 @@ from training.config.validation import teacher_origins
 from training.data.large_data import Large, held_out_fraction, with_fewer_validation_rows
 from training.data.sources import find_sources, read_examples
 from training.data.split import DataSummary, split
-from training.data.types import Columns, Subset
 from training.data.unlabelled import read_unlabelled, unseen
 from training.io.atomic_write import unchanged
 from training.io.scratch_folder import check_room, unpacked_bytes
+from training.io.types import Columns, Subset
 from training.tasks.protocol import Task
 
 
@@ -67,7 +67,7 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         text_b=config.data.text_b_column,
         query=config.data.query_column,
     )
-    task, columns = task.resolve(sources["train"].columns, columns)
+    task, columns = task.resolve_columns(sources["train"].columns, columns)
     for source in sources.values():
         # A column that the last file lacks is found before hours go into the first.
         source.check(columns)
@@ -80,7 +80,7 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     with unchanged(*(source.file for source in sources.values())):
         origins = {part: {"name": s.name, "sha256": s.fingerprint()} for part, s in sources.items()}
         sets = {part: read_examples(source, task, columns, folder / part) for part, source in sources.items()}
-    task = task.settled(sets)
+    task = task.resolve_from_data(sets)
     parts = split(
         sets["train"],
         sets.get("validation"),
@@ -89,12 +89,12 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
             config.data.validation_fraction, len(sets["train"]), config.data.large_rows
         ),
         seed=config.train.seed,
-        multi_label=task.several_labels,
-        classes=task.has_classes,
-        whole_queries=task.holds_out_queries,
+        multi_label=task.traits.is_multi_label,
+        classes=task.traits.has_classes,
+        whole_queries=task.traits.keeps_queries_together,
         # Held out of right rows alone, validation rows could not tell a good model from a bad one.
         # Texts whose tokens are hidden have no labels at all.
-        one_label=task.masking is not None or (task.makes_wrong_rows and "validation" in sets),
+        one_label=task.masking is not None or (task.traits.makes_negatives and "validation" in sets),
     )
     if "validation" in sets:
         parts = with_fewer_validation_rows(parts, Large(config.data.large_rows, config.train.seed))
@@ -113,7 +113,7 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     return Data(
         task=task,
         columns=columns,
-        labels=task.outputs(parts.labels, train),
+        labels=task.output_names(parts.labels, train),
         train=train,
         validation=validation,
         test=test,

@@ -12,8 +12,8 @@ from kmha.text.masking import Masker
 from training.data.length_buckets import BatchPlan, bucket_lengths, filled_up, plan_batches
 from training.data.packing import PieceTokens, laid_out, packed_rows
 from training.data.text_batches import one_pass
-from training.data.types import Masking
 from training.io.example_store import mixed
+from training.io.types import Masking
 
 CHUNK_PIECES = 1024
 # Of rows that are judged, whatever the run's seed is: figures of two runs are of the same tokens.

@@ -9,13 +9,13 @@ from kmha.bundle.manifest import sha256
 from kmha.errors import InputError
 from training.config.config import DataSection
 from training.data.classification_reader import write_labelled_texts
-from training.data.types import Columns
 from training.io.atomic_write import unchanged
 from training.io.example_store import ExampleSet, write_examples
 from training.io.samples import pos_rows, review_rows
 from training.io.table_blocks import Block
 from training.io.tables import Row, column_names, has_blocks, read_blocks, read_rows
 from training.io.tfds import tfds_rows
+from training.io.types import Columns
 from training.tasks.protocol import Task
 
 # Columns and rows of each sample.
@@ -103,7 +103,7 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
     Raises:
         InputError: A row that cannot be used, by file and line, no rows at all, or a file that changes meanwhile.
     """
-    if source.blocks is not None and task.labels_alone:
+    if source.blocks is not None and task.traits.is_text_and_label:
         blocks = source.blocks(columns.required)
         return write_labelled_texts(blocks, source.name, task, columns, folder)
     # Where the names are not known before reading, a column that was named must be there.
@@ -114,13 +114,13 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
     def checked():
         nonlocal skipped
         for row in rows:
-            found = task.examples(row, columns)
+            found = task.parse_row(row, columns)
             # Only a row without a text has no example.
             skipped += not found
             yield from found
 
     with unchanged(source.file):
-        examples = write_examples(checked(), folder, task.num_texts)
+        examples = write_examples(checked(), folder, task.traits.num_texts)
     examples.empty_texts += skipped
     if not len(examples):
         raise InputError(f"{source.name}: expected rows, got none")

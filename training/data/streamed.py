@@ -14,9 +14,9 @@ from kmha.text.preprocessor import Preprocessor
 from training.data.inputs import Inputs, TrainingSets, cut_parts
 from training.data.large_data import Large
 from training.data.text_batches import BatchSource, TokenCounts, tokenize_examples
-from training.data.types import Masking, Subset, TrainingSet
 from training.io.ragged_store import RaggedStore
 from training.io.scratch_folder import ROW_BYTES, TOKEN_BYTES_PER_TEXT_BYTE, check_room
+from training.io.types import Masking, Subset, TrainingSet
 from training.tasks.protocol import Task
 
 logger = logging.getLogger("kmha")

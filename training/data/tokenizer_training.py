@@ -11,8 +11,8 @@ from kmha.text.vocabulary_pruning import prune_vocabulary
 from kmha.text.vocabulary_training import train_vocabulary
 from training.config.config import TextSection
 from training.data.large_data import Large
-from training.data.types import Subset
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
+from training.io.types import Subset
 from training.tasks.protocol import Task
 
 logger = logging.getLogger("kmha")

@@ -8,10 +8,10 @@ import numpy as np
 
 from kmha.bundle.manifest import MATCH, TAG
 from kmha.errors import InputError
-from training.data.types import Columns, Subset
 from training.io.example_store import Example, ExampleSet, write_examples
 from training.io.tables import read_rows
 from training.io.text_lines import open_lines
+from training.io.types import Columns, Subset
 
 
 def read_unlabelled(path: Path, task: str, columns: Columns, folder: Path) -> ExampleSet:

@@ -19,9 +19,9 @@ from training.config.config import DistillSection, FitConfig
 from training.data.inputs import Inputs, cut_parts
 from training.data.load import Data
 from training.data.sentence_batches import SentenceTokens
-from training.data.types import Subset, TrainingSet
 from training.distillation.hidden_states import StudentWithProjections, check_same_features, check_same_passes
 from training.distillation.teacher import Teacher, cached_predictions, count_predictions, write_predictions
+from training.io.types import Subset, TrainingSet
 from training.losses import distillation as distill_losses
 from training.tasks.protocol import Task
 
@@ -115,9 +115,9 @@ class DistillationTask:
         """All rows with outputs of the teacher."""
         return self._training_set
 
-    def prepare(self, model: Any, source: Any) -> None:
+    def initialize(self, model: Any, source: Any) -> None:
         """Initializes the model as the task does, from the rows with labels."""
-        self._task.prepare(model, self._labelled)
+        self._task.initialize(model, self._labelled)
 
     def trained(self, model: Any) -> Any:
         """The object that the training step trains: the model, with projections where hidden states are compared.
@@ -178,7 +178,7 @@ class DistillationTask:
     def _activation(self) -> str:
         """The function that converts outputs to probabilities."""
         if self._name == CLASSIFY:
-            return "sigmoid" if self._task.several_labels else "softmax"
+            return "sigmoid" if self._task.traits.is_multi_label else "softmax"
         return {"binary": "sigmoid", "classes": "softmax", "graded": "none"}[self._task.target]  # pyright: ignore
 
 

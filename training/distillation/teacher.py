@@ -23,8 +23,8 @@ from kmha.inference.tagger import TaggedSentences, scatter_scores
 from kmha.layers.crf import Potentials
 from training.data.inputs import Source, cut_parts
 from training.data.sentence_batches import SentenceSource
-from training.data.types import Subset
 from training.evaluation.evaluator import Evaluator
+from training.io.types import Subset
 from training.runtime.cpu_sharding import sharded_predict_function
 
 logger = logging.getLogger("kmha")

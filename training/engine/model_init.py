@@ -51,12 +51,12 @@ def build_initial_model(
         name: task.encoder(encoder_config(config, len(part.vocabulary), part.unknown_id))
         for name, part in parts.items()
     }
-    model = task.build(encoders, labels)
+    model = task.build_model(encoders, labels)
     checkpoint = config.checkpoint
     if checkpoint is not None:
         _load_checkpoint(model, checkpoint, next(iter(parts.values())).vocabulary)
     has_ngram_vocabulary = checkpoint is not None and bool(checkpoint.config.ngram_buckets)
-    task.prepare(model, source)
+    task.initialize(model, source)
     for index, (name, part) in enumerate(parts.items()):
         suffix = f" ({name})" if len(parts) > 1 else ""
         for encoder in model.encoders_of(index):

@@ -66,7 +66,7 @@ def train(
     check_enough_rows(plans, config.train, strategy.num_replicas_in_sync, data.train.examples.origin)
     # Large data: every part of an epoch has about as many batches as the first.
     batches = len(plans) * training_sets.per_epoch
-    pairs = len(source.rows) if task.num_texts == 2 else 0
+    pairs = len(source.rows) if task.traits.num_texts == 2 else 0
     config = resolve_data_defaults(config, task, source.text_lengths, batches, pairs)
     rounds = config.train.epochs * training_sets.per_epoch
     with strategy.scope():
@@ -121,13 +121,13 @@ def _make_strategy(
 ) -> tf.distribute.Strategy:
     """The distribution strategy; raises InputError if the loss needs whole batches and several replicas train."""
     if coordinator.strategy is not None:
-        if task.whole_batches:
+        if task.traits.needs_whole_batches:
             raise InputError(
                 "--match.loss: expected a loss of each row or of each list of candidates, since several workers train,"
                 " got one that compares each row with all others of its batch"
             )
         return coordinator.strategy
-    if not task.whole_batches:
+    if not task.traits.needs_whole_batches:
         return make_strategy(name)
     strategy = make_strategy("one" if name == "auto" else name)
     if strategy.num_replicas_in_sync > 1:

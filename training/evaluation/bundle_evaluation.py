@@ -8,24 +8,18 @@ from typing import Any
 import numpy as np
 
 from kmha.bundle.bundle import Bundle
-from kmha.bundle.manifest import CLASSIFY, MASKED_LM, MATCH, MODEL_NAMES, TAG
-from kmha.document_windows import window_shape_of
+from kmha.bundle.manifest import MODEL_NAMES
 from kmha.errors import InputError
 from training.cli.column_flags import ColumnOverrides
 from training.data.masked_batches import MaskedSource
 from training.data.packing import cut_pieces
 from training.data.sentence_batches import read_sentences
 from training.data.sources import file_source, read_examples
-from training.data.types import Columns, Subset
 from training.evaluation.abstention import evaluate_threshold, top_predictions
 from training.evaluation.evaluator import Evaluator
-from training.tasks.classify.task import ClassifyTask
-from training.tasks.masked_lm.task import MaskedLmTask, kept_task
-from training.tasks.match.rows import DEFAULT_PAIRS, DEFAULT_TRIPLETS, QUERY
-from training.tasks.match.task import MatchTask
+from training.io.types import Columns, Subset
+from training.tasks.create import task_from_bundle
 from training.tasks.protocol import Task
-from training.tasks.tag.rows import tag_columns
-from training.tasks.tag.task import TagTask
 
 CHUNK_ROWS = 4096
 
@@ -61,7 +55,7 @@ def predict_file(
     task, part = read_rows(bundle, path, overrides, folder)
     if bundle.tagger is not None:
         return task, part, bundle.tagger.tag(read_inputs(bundle, part))
-    if isinstance(task, MaskedLmTask):
+    if task.masking is not None:
         tokens, _ = cut_pieces(part.examples, bundle.preprocessor, folder / "tokens")
         source = MaskedSource(tokens, part.rows, task.masking)
         return task, part, Evaluator.for_bundle(bundle, task, source).predict(source)
@@ -115,45 +109,14 @@ def resolve_task(
     Raises:
         InputError: The task or the file does not have one of these columns.
     """
-    trained = _trained_columns(bundle)
-    if bundle.task != MATCH:
+    task = task_from_bundle(bundle)
+    if task.traits.num_texts == 1:
         for flag, name in (("--text-b-column", overrides.text_b), ("--query-column", overrides.query)):
             if name:
                 raise InputError(f"{flag}: expected a run that matches pairs, got {MODEL_NAMES[bundle.task]}")
-    if bundle.task == MASKED_LM:
-        if overrides.label:
-            raise InputError(f"--label-column: expected a run with labels, got {MODEL_NAMES[bundle.task]}")
-        text = overrides.text or (trained.text if trained.text in available else "") or "text"
-        return kept_task(bundle.details), Columns(text)
-    if bundle.task == TAG:
-        task = TagTask(
-            scheme=bundle.model.scheme,
-            given_scheme=bundle.details.get("given_scheme", bundle.model.scheme),
-            split=bundle.preprocessor.split,
-            best_by=bundle.details.get("metric", "auto"),
-        )
-        return task, _sentence_columns(trained, overrides, available)
-    if bundle.task == CLASSIFY:
-        columns = Columns(
-            overrides.text or trained.text or "text",
-            overrides.label or trained.label or "label",
-            trained.separator,
-        )
-        return _classify_task(bundle), columns
-    if overrides.query and overrides.query not in available:
-        raise InputError(f"--query-column: expected a column {overrides.query}, got {', '.join(available)}")
-    task = MatchTask(
-        target=bundle.model.target, form=bundle.model.form, best_by=bundle.details.get("metric", "auto")
-    )
-    return task, _pair_columns(trained, overrides, available)
-
-
-def _classify_task(bundle: Bundle) -> ClassifyTask:
-    """The task of a classifier, with its windows, which limit the size of batches."""
-    task, windows = ClassifyTask(multi_label=bundle.multi_label), window_shape_of(bundle.model)
-    if windows is None:
-        return task
-    return dataclasses.replace(task, window=windows.length, window_overlap=windows.overlap)
+    if task.masking is not None and overrides.label:
+        raise InputError(f"--label-column: expected a run with labels, got {MODEL_NAMES[bundle.task]}")
+    return task, task.columns_of_file(_trained_columns(bundle), overrides, available)
 
 
 def _trained_columns(bundle: Bundle) -> Columns:
@@ -164,29 +127,3 @@ def _trained_columns(bundle: Bundle) -> Columns:
     return Columns(
         **{"text": "", **{key: name for key, name in pairs if key in names and isinstance(name, str)}}
     )
-
-
-def _pair_columns(trained: Columns, overrides: ColumnOverrides, available: Sequence[str]) -> Columns:
-    """The overrides; else those of the training rows; else the default columns of pairs or triplets."""
-    query = next((name for name in (overrides.query, trained.query, QUERY) if name and name in available), "")
-    if not (overrides.text or overrides.text_b or overrides.label):
-        for columns in (trained, DEFAULT_PAIRS, DEFAULT_TRIPLETS):
-            if columns.text and set(columns.required) <= set(available):
-                return dataclasses.replace(columns, query=query)
-    # The reader of the file reports missing columns.
-    defaults = trained if trained.text and not trained.wrong else DEFAULT_PAIRS
-    return Columns(
-        overrides.text or defaults.text,
-        overrides.label or defaults.label,
-        text_b=overrides.text_b or defaults.text_b,
-        query=query,
-    )
-
-
-def _sentence_columns(trained: Columns, overrides: ColumnOverrides, available: Sequence[str]) -> Columns:
-    """The overrides; else those of the training rows if the file has them; else the defaults."""
-    defaults = (name if name in available else "" for name in (trained.text, trained.label))
-    text, label = (
-        one or other for one, other in zip((overrides.text, overrides.label), defaults, strict=True)
-    )
-    return tag_columns(available, Columns(text, label))

@@ -8,15 +8,11 @@ import keras
 import numpy as np
 
 from kmha.bundle.bundle import Bundle
-from kmha.bundle.files import task_of
-from kmha.bundle.manifest import TAG
 from kmha.errors import InputError
 from training.data.inputs import Source
-from training.data.types import Subset
+from training.io.types import Subset
 from training.runtime.cpu_sharding import sharded_predict_function
-from training.tasks.outputs import row_outputs
 from training.tasks.protocol import Task
-from training.tasks.tag.outputs import word_scores
 
 BATCH_TOKENS = 8192
 MAX_ROWS = 512
@@ -40,7 +36,7 @@ class Evaluator:
     padded_lengths: list[Any]
 
     def __post_init__(self):
-        self._read = self.task.reader(self.model)
+        self._read = self.task.postprocessor(self.model)
         self._logits = sharded_predict_function(self.model)
 
     @classmethod
@@ -65,8 +61,7 @@ class Evaluator:
         return self._gather(source, outputs), self._read(source, outputs)
 
     def _gather(self, source: Source, outputs: Iterable[tuple[Any, Any]]) -> np.ndarray:
-        gather: Any = word_scores if task_of(self.model) == TAG else row_outputs
-        return gather(len(self.labels), source, outputs)
+        return self.task.gather_outputs(len(self.labels), source, outputs)
 
     def _outputs(self, source: Source) -> Iterator[tuple[Any, Any]]:
         """The plan and the model's outputs of each batch."""
@@ -76,7 +71,7 @@ class Evaluator:
 
     def check_metric_is_defined(self, part: Subset) -> None:
         """Raises InputError if the task's metric is undefined for the validation rows, before training."""
-        self._scores(part, self.task.guesses(self.model, part))
+        self._scores(part, self.task.dummy_predictions(self.model, part))
 
     def validate(self, source: Source, part: Subset) -> dict[str, float]:
         """Loss and the task's metric, for the end of an epoch."""
@@ -84,7 +79,7 @@ class Evaluator:
         return {name: float(scores[name]) for name in ("loss", self.task.metric)}
 
     def _scores(self, part: Subset, predictions: Any) -> dict[str, Any]:
-        decision = self.task.decision(part, self.labels, predictions)
+        decision = self.task.tune_thresholds(part, self.labels, predictions)
         scores: dict[str, Any] = self.task.scores(part, self.labels, predictions, decision)
         if scores[self.task.metric] is None:
             raise InputError(

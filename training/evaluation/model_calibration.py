@@ -17,9 +17,9 @@ from kmha.inference.tagger import word_batches
 from kmha.layers.crf_decoding import marginals
 from training.data.inputs import Inputs, Source
 from training.data.load import Data
-from training.data.types import Subset
 from training.evaluation.evaluator import Evaluator
 from training.io.example_store import label_ids
+from training.io.types import Subset
 from training.losses.distillation import softened
 
 logger = logging.getLogger("kmha")
@@ -75,7 +75,7 @@ def calibrate_on_validation(
             "calibration skipped: too few validation rows, or no temperature improves the validation loss"
         )
         return None
-    decision = task.decision(data.validation, labels, answers)
+    decision = task.tune_thresholds(data.validation, labels, answers)
     scores = {"validation": task.scores(data.validation, labels, answers, decision)}
     if data.test is not None:
         answers = evaluator.predict(inputs.evaluated("test", task.targets(data.test, labels)))
@@ -131,7 +131,7 @@ def describe_calibration(calibration: Calibration, before: dict[str, Any], after
 def tag_ids(task: Any, part: Subset, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """The tag id of each word, int32 [N], -1 for unknown tags, and the number of words of each sentence, int64 [R]."""
     places = {label: place for place, label in enumerate(labels)}
-    sentences = [task.learnt(tags) for tags in task.given_tags(part)]
+    sentences = [task.to_model_scheme(tags) for tags in task.row_tags(part)]
     ids = [places.get(tag, -1) for tags in sentences for tag in tags]
     return np.array(ids, np.int32), np.array([len(tags) for tags in sentences], np.int64)
 

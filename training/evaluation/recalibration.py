@@ -13,12 +13,12 @@ from kmha.calibration import Calibration, calibrate
 from kmha.inference.tagger import PathDecoder
 from training.cli.column_flags import ColumnOverrides
 from training.data.inputs import cut_parts
-from training.data.types import Subset
 from training.evaluation.abstention import Abstention, choose_threshold, top_predictions
 from training.evaluation.bundle_evaluation import read_labelled_rows
 from training.evaluation.evaluator import Evaluator
 from training.evaluation.model_calibration import fit_calibration
 from training.evaluation.reliability import ReliabilityBins, reliability_bins
+from training.io.types import Subset
 from training.tasks.protocol import Task
 
 SHOWN = ("accuracy", "span_f1", "token_accuracy", "macro_f1", "ece", "loss")

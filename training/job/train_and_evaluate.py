@@ -17,7 +17,6 @@ from training.data.large_data import Large
 from training.data.load import Data
 from training.data.streamed import cut_for_training
 from training.data.tokenizer_training import make_preprocessor
-from training.data.types import Subset
 from training.distillation.task import DistillationTask, add_teacher_predictions
 from training.engine.loop import TrainingProgress
 from training.engine.model_init import StartingModel
@@ -28,6 +27,7 @@ from training.evaluation.model_calibration import (
     calibrate_on_validation,
     describe_calibration,
 )
+from training.io.types import Subset
 from training.reporting.report_data import ScoredSplit
 from training.runs.context import RunContext
 from training.runtime.mixed_precision import POLICIES, to_float32
@@ -100,7 +100,7 @@ def train_and_evaluate(
         "lengths": length_percentiles(lengths["train"]),
         **({"pretrained": config.encoder.pretrained} if config.encoder.pretrained else {}),
         **({"calibration": before.calibration.values()} if before else {}),
-        **data.task.kept,
+        **data.task.details_for_bundle,
         **(starting_model.details if starting_model else {}),
     }
     sample = sample_texts(data.train, config.train.seed)
@@ -146,7 +146,7 @@ def _evaluate(
     """The decision chosen on validation rows, the scores, and the predictions for rows that were not trained on."""
     task, labels, name = data.task, data.labels, data.evaluated_name
     predictions = evaluator.predict(validation)
-    decision = before.decision if before else task.decision(data.validation, labels, predictions)
+    decision = before.decision if before else task.tune_thresholds(data.validation, labels, predictions)
     scored_splits = [ScoredSplit("validation", data.validation, predictions)]
     metrics: dict[str, Any] = {
         "judged_on": name,
@@ -172,8 +172,8 @@ def _fit_baseline(context: RunContext, data: Data, inputs: Inputs, scores: dict[
     )
     seed = context.config.train.seed
     description, result = task.baseline(train, validation, evaluated, data.labels, seed)
-    logger.info(f"{task.baseline_name}: {description}")
-    logger.info(compare(scores, result, task.metric, task.baseline_name))
+    logger.info(f"{task.traits.baseline_name}: {description}")
+    logger.info(compare(scores, result, task.metric, task.traits.baseline_name))
     return {"description": description, **result}
 
 

@@ -1,1 +1,1 @@
-"""Loss functions, one value a row."""
+"""Loss functions: one value per row."""

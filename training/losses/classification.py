@@ -1,4 +1,4 @@
-"""Losses, one number an example; the training step weights and adds them."""
+"""Losses of classification, masked language modeling and tagging, one value per row."""
 
 import keras
 from keras import ops
@@ -8,17 +8,17 @@ from kmha.layers.crf_likelihood import log_likelihood
 
 
 def softmax_cross_entropy(label_ids, logits, smoothing: float = 0.0):
-    """Minus the log-probability of the right label.
+    """Cross-entropy of one label per row.
 
     Args:
         label_ids: int32 [B].
         logits: float32 [B, C].
-        smoothing: Share of the target spread evenly over all labels, in [0, 1).
+        smoothing: Label smoothing in [0, 1).
 
     Returns:
-        float32 [B], in nats.
+        float32 [B].
 
-    Source: label smoothing: Szegedy et al. 2016, §7, arXiv:1512.00567.
+    Source: label smoothing: Szegedy et al. 2016, section 7, arXiv:1512.00567.
     """
     log_probabilities = ops.log_softmax(logits, axis=-1)
     targets = ops.one_hot(label_ids, logits.shape[-1], dtype=log_probabilities.dtype)
@@ -27,62 +27,61 @@ def softmax_cross_entropy(label_ids, logits, smoothing: float = 0.0):
 
 
 def sigmoid_cross_entropy(targets, logits, smoothing: float = 0.0):
-    """Minus the log-probability of all labels' presence or absence, summed over the labels.
+    """Binary cross-entropy summed over the labels.
 
-    The sum, not the mean: the pull on the encoder then does not shrink with the number of labels.
+    The sum keeps the gradient of the encoder independent of the number of labels.
 
     Args:
-        targets: int32 [B, C]; 1 = the text carries the label.
+        targets: int32 [B, C], 0 or 1.
         logits: float32 [B, C].
-        smoothing: How far targets move from 0 and 1 towards a half, in [0, 1).
+        smoothing: Label smoothing in [0, 1), toward 0.5.
 
     Returns:
-        float32 [B], in nats.
+        float32 [B].
     """
-    expected = ops.cast(targets, logits.dtype) * (1 - smoothing) + smoothing / 2
-    # softplus(x) - x·y is the cross-entropy without ever taking the log of a rounded probability.
-    return ops.sum(keras.activations.softplus(logits) - logits * expected, axis=-1)
+    smoothed = ops.cast(targets, logits.dtype) * (1 - smoothing) + smoothing / 2
+    # softplus(x) - x * y is the cross-entropy without the log of a rounded probability.
+    return ops.sum(keras.activations.softplus(logits) - logits * smoothed, axis=-1)
 
 
 def masked_token_loss(targets, logits):
-    """Minus the log-probability of the true tokens, a masked token.
+    """Mean cross-entropy of the masked tokens.
 
     Args:
-        targets: int32 [B, M], token ids; -1 where there is no masked token.
+        targets: Token ids int32 [B, M]; -1 in unused places.
         logits: float32 [B, M, V].
 
     Returns:
-        float32 [B], in nats a token; 0 for a row of none.
+        float32 [B]; 0 for a row without masked tokens.
     """
-    there = ops.cast(targets >= 0, "float32")
+    is_masked = ops.cast(targets >= 0, "float32")
     losses = ops.sparse_categorical_crossentropy(ops.maximum(targets, 0), logits, from_logits=True)
-    return ops.sum(losses * there, axis=1) / ops.maximum(ops.sum(there, axis=1), 1.0)
+    return ops.sum(losses * is_masked, axis=1) / ops.maximum(ops.sum(is_masked, axis=1), 1.0)
 
 
 def tag_sequence_loss(targets, potentials: Potentials):
-    """Minus the log-probability of the right tags of a sentence, a word.
+    """Negative log-likelihood of the tags of a sentence, divided by its words.
 
-    A window may begin inside a span, with a tag that no sentence starts with; there the start is free.
+    A window may begin or end inside a span, with a tag that no sentence starts or ends with. The start or end
+    potential of such a tag is 0.
 
     Args:
-        targets: int32 [B, W], tag ids; -1 where there is no word.
-        potentials: Of these sentences.
+        targets: Tag ids int32 [B, W]; -1 after the last word.
+        potentials: Of the same sentences.
 
     Returns:
-        float32 [B], in nats a word; 0 for a sentence of no words.
+        float32 [B]; 0 for a sentence without words.
     """
     words = ops.cast(targets >= 0, "int32")
     tag_ids = ops.maximum(targets, 0)
-    first = ops.one_hot(tag_ids[:, 0], potentials.emissions.shape[-1], dtype="float32")
-    start = ops.where(first * potentials.start <= FORBIDDEN / 2, 0.0, potentials.start)
-    end = _free_end(potentials, tag_ids, words)
-    found = log_likelihood(potentials._replace(word_mask=words, start=start, end=end), tag_ids)
-    return -found / ops.maximum(ops.cast(ops.sum(words, axis=1), "float32"), 1.0)
-
-
-def _free_end(potentials: Potentials, tag_ids, words):
-    """The end potentials [B, K], none for the tag of a last word with which no sentence ends."""
     last = ops.maximum(ops.sum(words, axis=1, keepdims=True) - 1, 0)
-    tag = ops.take_along_axis(tag_ids, last, axis=1)[:, 0]
-    chosen = ops.one_hot(tag, potentials.emissions.shape[-1], dtype="float32")
-    return ops.where(chosen * potentials.end <= FORBIDDEN / 2, 0.0, potentials.end)
+    start = _allow(potentials.start, tag_ids[:, 0], potentials)
+    end = _allow(potentials.end, ops.take_along_axis(tag_ids, last, axis=1)[:, 0], potentials)
+    likelihood = log_likelihood(potentials._replace(word_mask=words, start=start, end=end), tag_ids)
+    return -likelihood / ops.maximum(ops.cast(ops.sum(words, axis=1), "float32"), 1.0)
+
+
+def _allow(edge, tag_ids, potentials: Potentials):
+    """The start or end potentials [B, K], with 0 for the given tags int32 [B] where they are forbidden."""
+    chosen = ops.one_hot(tag_ids, potentials.emissions.shape[-1], dtype="float32")
+    return ops.where(chosen * edge <= FORBIDDEN / 2, 0.0, edge)

@@ -1,9 +1,9 @@
-"""How far a model's answers are from its teacher's: one number a row, 0 where they are the same.
+"""Losses between the predictions of student and teacher, one value per row; 0 if they are equal.
 
-All but `squared_distance` are Kullback-Leibler divergences of the student's answers from the teacher's, both softened
-by a temperature, times the temperature squared, so that their gradients stay as large as those of the labels.
+All but `squared_distance` are Kullback-Leibler divergences of the softened predictions, times the temperature squared,
+so that their gradients are as large as those of the labels.
 
-Source: Hinton et al. 2015, §2, arXiv:1503.02531.
+Source: Hinton et al. 2015, section 2, arXiv:1503.02531.
 """
 
 import keras
@@ -14,7 +14,7 @@ from kmha.layers.crf_likelihood import expected_counts, log_partition
 
 
 def softmax_divergence(teacher, student, temperature: float):
-    """Of one answer out of several.
+    """Divergence for one label per row.
 
     Args:
         teacher: Logits float32 [B, C].
@@ -22,15 +22,15 @@ def softmax_divergence(teacher, student, temperature: float):
         temperature: Divides both, above 0.
 
     Returns:
-        float32 [B], in nats.
+        float32 [B].
     """
-    wanted = ops.log_softmax(teacher / temperature, axis=-1)
-    given = ops.log_softmax(student / temperature, axis=-1)
-    return temperature**2 * ops.sum(ops.exp(wanted) * (wanted - given), axis=-1)
+    teacher = ops.log_softmax(teacher / temperature, axis=-1)
+    student = ops.log_softmax(student / temperature, axis=-1)
+    return temperature**2 * ops.sum(ops.exp(teacher) * (teacher - student), axis=-1)
 
 
 def sigmoid_divergence(teacher, student, temperature: float):
-    """Of several answers of yes or no, summed over them.
+    """Divergence for several labels per row, summed over the labels.
 
     Args:
         teacher: Logits float32 [B, C].
@@ -38,55 +38,54 @@ def sigmoid_divergence(teacher, student, temperature: float):
         temperature: Divides both, above 0.
 
     Returns:
-        float32 [B], in nats.
+        float32 [B].
     """
-    wanted, given = teacher / temperature, student / temperature
+    teacher, student = teacher / temperature, student / temperature
     softplus = keras.activations.softplus
-    each = softplus(given) - softplus(wanted) + ops.sigmoid(wanted) * (wanted - given)
+    each = softplus(student) - softplus(teacher) + ops.sigmoid(teacher) * (teacher - student)
     return temperature**2 * ops.sum(each, axis=-1)
 
 
 def squared_distance(teacher, student, temperature: float = 1.0):
-    """Of scores that are no logits; the temperature does nothing.
+    """Squared distance of scores that are not logits; the temperature has no effect.
 
     Args:
         teacher: Scores float32 [B, 1].
         student: Scores float32 [B, 1].
-        temperature: Any.
+        temperature: Ignored.
 
     Returns:
-        float32 [B], in the unit of the scores squared.
+        float32 [B].
     """
     return ops.sum(ops.square(student - teacher), axis=-1)
 
 
 def chain_divergence(teacher: Potentials, student: Potentials, temperature: float):
-    """Of the tags of a whole sentence, exact over all paths, a word.
+    """Divergence of the tag sequences, exact over all paths, divided by the words.
 
-    Only sums over the teacher's paths are needed, and they carry no gradient: it costs about what the loss of the
-    labels does.
+    It costs about as much as the loss of the labels: it needs sums over the teacher's paths only, without gradients.
 
     Args:
-        teacher: Of B sentences.
-        student: Of the same sentences, with the same words and the same forbidden tags.
+        teacher: Potentials of B sentences.
+        student: Potentials of the same sentences with the same forbidden tags.
         temperature: Divides both, above 0.
 
     Returns:
-        float32 [B], in nats a word; 0 for a sentence of no words.
+        float32 [B]; 0 for a sentence without words.
     """
     teacher, student = (softened(each, temperature) for each in (teacher, student))
     total, tags, pairs = map(ops.stop_gradient, expected_counts(teacher))
-    wanted, mask = fold_boundaries(teacher)
-    given, _ = fold_boundaries(student)
-    # What the teacher expects of the difference between both scores of a path.
-    lead = ops.sum(tags * (wanted - given), axis=(1, 2))
+    teacher_scores, mask = fold_boundaries(teacher)
+    student_scores, _ = fold_boundaries(student)
+    # The teacher's expectation of the difference between both scores of a path.
+    lead = ops.sum(tags * (teacher_scores - student_scores), axis=(1, 2))
     lead += ops.sum(pairs * (teacher.transitions - student.transitions), axis=(1, 2))
     words = ops.maximum(ops.sum(mask, axis=1), 1.0)
     return temperature**2 * (lead - total + log_partition(student)) / words
 
 
 def softened(potentials: Potentials, temperature: float) -> Potentials:
-    """The potentials divided by the temperature; what is forbidden stays so."""
+    """The potentials divided by the temperature, except forbidden ones."""
 
     def divided(values):
         return ops.where(values <= FORBIDDEN / 2, FORBIDDEN, values / temperature)

@@ -1,1 +1,1 @@
-"""Metrics computed from arrays of predictions and labels."""
+"""Scores of predictions, computed from arrays."""

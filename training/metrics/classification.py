@@ -1,12 +1,10 @@
-"""Scores of a whole test set, as JSON-able Python values; what is undefined is None, never NaN.
+"""Scores of classification as JSON values; undefined scores are None, never NaN.
 
-Conventions, those of scikit-learn with `zero_division=0`: a precision, recall or F1 with nothing to divide by
-is 0. With one label a row, macro averages run over the labels that are true or answered at least once;
-with several labels a row they run over all labels.
+As in scikit-learn with `zero_division=0`, a precision, recall or F1 without a denominator is 0. With one label per row,
+macro averages run over the labels that are true or predicted at least once; with several labels over all labels.
 
-`labels` may be longer than the model's C columns: the labels from C on were seen only in the test rows. No
-answer can be right for them, so they lower accuracy and count with F1 0. They have no probabilities and are
-left out of roc_auc, average_precision and loss.
+`labels` may be longer than the model's C columns: the labels from C on are only in the test rows. They lower the
+accuracy and have F1 0, but have no probabilities, so roc_auc, average_precision and loss leave them out.
 """
 
 from collections.abc import Sequence
@@ -30,7 +28,7 @@ from training.metrics.confusion import (
 )
 
 CALIBRATION_BINS = 15
-_SMALLEST_PROBABILITY = 1e-7  # keeps a loss finite where a float32 probability has underflowed to 0
+_SMALLEST_PROBABILITY = 1e-7  # keeps the loss finite if a probability underflows to 0
 
 
 def single_label_scores(
@@ -39,20 +37,19 @@ def single_label_scores(
     labels: Sequence[str],
     positive: str | None = None,
 ) -> dict[str, Any]:
-    """Scores probabilities over labels that exclude each other; the answer is the most probable label.
+    """Scores probabilities of one label per row; the most probable label is predicted.
 
     Args:
         true_ids: int [R], positions in `labels`.
         probabilities: float [R, C]; rows sum to 1.
-        labels: At least C names; from C on, those seen only in the test rows.
-        positive: The label whose f1, precision, recall, roc_auc and average_precision are reported instead
-            of macro averages. None: with C = 2 the last of the model's labels in sorted order ("1" of "0"
-            and "1", "pos" of "neg" and "pos"), otherwise no label.
+        labels: At least C names; from C on, labels that are only in the test rows.
+        positive: The label whose f1, precision, recall, roc_auc and average_precision replace the macro averages.
+            None: with C = 2 the last label in sorted order ("1" of "0" and "1"), otherwise no label.
 
     Returns:
-        The keys of `single_label_answer_scores`, and roc_auc and average_precision (of `positive`, else macro
-        one-vs-rest over the labels that have both kinds of rows), ece (top label, 15 equal-width bins) and
-        loss (mean negative log-likelihood).
+        The keys of `single_label_prediction_scores`, and roc_auc and average_precision (of `positive`, else macro
+        one-vs-rest over the labels with positive and negative rows), ece (top label, 15 equal-width bins) and loss
+        (mean cross-entropy).
 
     Raises:
         InputError: `positive` is not a label.
@@ -61,8 +58,8 @@ def single_label_scores(
     true_ids = np.asarray(true_ids, np.int64)
     probabilities = _checked(probabilities, len(true_ids), len(labels))
     num_classes = probabilities.shape[1]
-    answers = probabilities.argmax(axis=1)
-    scores = single_label_answer_scores(true_ids, answers, labels, positive, num_classes=num_classes)
+    predicted = probabilities.argmax(axis=1)
+    scores = single_label_prediction_scores(true_ids, predicted, labels, positive, num_classes=num_classes)
     known = true_ids < num_classes
     chosen = range(num_classes)
     if "positive" in scores:
@@ -70,12 +67,12 @@ def single_label_scores(
     picked = probabilities[known, true_ids[known]]
     return scores | {
         **_ranking_scores(true_ids[:, None] == np.arange(num_classes), probabilities, chosen),
-        "ece": calibration_error(probabilities.max(axis=1), answers == true_ids),
+        "ece": calibration_error(probabilities.max(axis=1), predicted == true_ids),
         "loss": _mean(-np.log(np.clip(picked, _SMALLEST_PROBABILITY, None))),
     }
 
 
-def single_label_answer_scores(
+def single_label_prediction_scores(
     true_ids: np.ndarray,
     predicted_ids: np.ndarray,
     labels: Sequence[str],
@@ -83,19 +80,19 @@ def single_label_answer_scores(
     *,
     num_classes: int | None = None,
 ) -> dict[str, Any]:
-    """Scores bare answers, of which no probability is known, such as the baseline's.
+    """Scores predictions without probabilities, such as those of the baseline.
 
     Args:
         true_ids: int [R], positions in `labels`.
         predicted_ids: int [R], positions in `labels`.
         labels: Names of all labels.
         positive: See `single_label_scores`.
-        num_classes: How many of `labels` the model knows (C); None means all.
+        num_classes: C; None: all labels.
 
     Returns:
-        rows, accuracy, macro_f1, micro_f1, weighted_f1; precision and recall (macro), or precision, recall
-        and f1 of the positive label with its name as `positive`; per_class {label: precision, recall, f1,
-        support}; confusion_matrix (rows are the true labels, in the order of `labels`).
+        rows, accuracy, macro_f1, micro_f1, weighted_f1; precision and recall (macro), or precision, recall and f1 of
+        the positive label with its name as `positive`; per_class {label: precision, recall, f1, support};
+        confusion_matrix (rows are true labels, in the order of `labels`).
 
     Raises:
         InputError: `positive` is not a label.
@@ -130,18 +127,18 @@ def multi_label_scores(
     labels: Sequence[str],
     thresholds: np.ndarray,
 ) -> dict[str, Any]:
-    """Scores probabilities of labels that may hold together; answered are those that reach their threshold.
+    """Scores probabilities of several labels per row; labels that reach their threshold are predicted.
 
     Args:
         true: int8 [R, L], 0 or 1, one column for each of `labels`.
         probabilities: float [R, C], C at most L.
-        labels: L names; from C on, those seen only in the test rows.
+        labels: L names; from C on, labels that are only in the test rows.
         thresholds: float [C]; compared in float32, as the model does.
 
     Returns:
-        The keys of `multi_label_answer_scores`, and roc_auc and average_precision (macro over the labels that
-        have both kinds of rows), ece (of all (row, label) probabilities pooled, 15 equal-width bins) and loss
-        (mean binary cross-entropy).
+        The keys of `multi_label_prediction_scores`, and roc_auc and average_precision (macro over the labels with
+        positive and negative rows), ece (of all probabilities pooled, 15 equal-width bins) and loss (mean binary
+        cross-entropy).
 
     Raises:
         ValueError: Shapes do not fit or a probability is not finite.
@@ -149,9 +146,9 @@ def multi_label_scores(
     true = np.asarray(true)
     probabilities = _checked(probabilities, len(true), len(labels))
     num_classes = probabilities.shape[1]
-    answers = np.zeros((len(true), len(labels)), np.int8)
-    answers[:, :num_classes] = probabilities.astype(np.float32) >= np.asarray(thresholds, np.float32)
-    scores = multi_label_answer_scores(true, answers, labels)
+    predicted = np.zeros((len(true), len(labels)), np.int8)
+    predicted[:, :num_classes] = probabilities.astype(np.float32) >= np.asarray(thresholds, np.float32)
+    scores = multi_label_prediction_scores(true, predicted, labels)
     known = true[:, :num_classes] != 0
     picked = np.where(known, probabilities, 1.0 - probabilities)
     return scores | {
@@ -161,10 +158,10 @@ def multi_label_scores(
     }
 
 
-def multi_label_answer_scores(
+def multi_label_prediction_scores(
     true: np.ndarray, predicted: np.ndarray, labels: Sequence[str]
 ) -> dict[str, Any]:
-    """Scores bare answers of several labels a row, such as the baseline's.
+    """Scores predictions of several labels per row, without probabilities.
 
     Args:
         true: 0 or 1, [R, L].
@@ -187,15 +184,14 @@ def multi_label_answer_scores(
 
 
 def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float | None:
-    """Gives the expected calibration error: the mean distance between confidence and share of right answers.
+    """Expected calibration error: the mean difference between confidence and accuracy.
 
     Args:
         confidences: float [N], in [0, 1].
-        right: bool [N].
+        right: bool [N], whether the prediction is right.
 
     Returns:
-        The distance in each of 15 equal-width bins (open below, closed above), weighted by the bins' rows;
-        None without rows.
+        The difference in each of `calibration_bins`, weighted by the rows of the bin; None without rows.
     """
     if not len(confidences):
         return None
@@ -205,7 +201,7 @@ def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float | Non
 
 
 def calibration_bins(confidences: np.ndarray) -> np.ndarray:
-    """The bin of each confidence in [0, 1], int64 [N]: 15 of equal width, open below and closed above."""
+    """The bin of each confidence in [0, 1], int64 [N]: 15 bins of equal width, closed above."""
     return np.clip(np.ceil(confidences * CALIBRATION_BINS).astype(np.int64) - 1, 0, CALIBRATION_BINS - 1)
 
 
@@ -246,7 +242,7 @@ def _count_scores(
 
 
 def _ranking_scores(true: np.ndarray, scores: np.ndarray, columns: Sequence[int]) -> dict[str, float | None]:
-    """Averages ROC-AUC and average precision over the columns that have both kinds of rows."""
+    """Mean ROC-AUC and average precision over the columns with positive and negative rows."""
     usable = [column for column in columns if true[:, column].any() and not true[:, column].all()]
     return {
         "roc_auc": _mean([roc_auc_score(true[:, column], scores[:, column]) for column in usable]),

@@ -1,7 +1,6 @@
-"""Counts of right and wrong answers, and the precision, recall and F1 that follow from them.
+"""Counts of predictions, and precision, recall and F1.
 
-The last axis is always the label (C); leading axes are free, so that one call serves a single test set
-as well as a thousand bootstrap resamples of it.
+The last axis is the label (C). Leading axes are free, so that one call handles one test set or 1,000 resamples of it.
 """
 
 from typing import NamedTuple
@@ -10,12 +9,12 @@ import numpy as np
 
 
 class LabelCounts(NamedTuple):
-    """How often each label was given and was true.
+    """Numbers of rows per label, float64 [..., C] each.
 
     Attributes:
-        hits: float64 [..., C]; rows where the label is both true and answered.
-        predicted: float64 [..., C]; rows where the label is answered.
-        actual: float64 [..., C]; rows where the label is true.
+        hits: The label is true and predicted.
+        predicted: The label is predicted.
+        actual: The label is true.
     """
 
     hits: np.ndarray
@@ -24,7 +23,7 @@ class LabelCounts(NamedTuple):
 
 
 def confusion_matrix(true_ids: np.ndarray, predicted_ids: np.ndarray, num_labels: int) -> np.ndarray:
-    """Counts rows by (true label, answered label).
+    """Counts rows by (true label, predicted label).
 
     Args:
         true_ids: int [R], in [0, num_labels).
@@ -32,14 +31,14 @@ def confusion_matrix(true_ids: np.ndarray, predicted_ids: np.ndarray, num_labels
         num_labels: C.
 
     Returns:
-        int64 [C, C]; rows are the true labels, columns the answers.
+        int64 [C, C]; rows are true labels, columns predicted labels.
     """
     cells = np.asarray(true_ids, np.int64) * num_labels + np.asarray(predicted_ids, np.int64)
     return np.bincount(cells, minlength=num_labels**2).reshape(num_labels, num_labels)
 
 
 def matrix_counts(matrix: np.ndarray) -> LabelCounts:
-    """Gives the label counts of a confusion matrix [C, C] (rows are the true labels)."""
+    """The label counts of a confusion matrix [C, C] (rows are true labels)."""
     matrix = np.asarray(matrix, np.float64)
     return LabelCounts(np.diagonal(matrix).copy(), matrix.sum(axis=0), matrix.sum(axis=1))
 
@@ -47,12 +46,12 @@ def matrix_counts(matrix: np.ndarray) -> LabelCounts:
 def indicator_counts(
     true: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None = None
 ) -> LabelCounts:
-    """Counts labels over rows that may carry several of them.
+    """Counts labels over rows with several labels.
 
     Args:
         true: 0 or 1, [R, C].
         predicted: 0 or 1, [R, C].
-        weights: float [S, R], how often each row stands in each of S resamples; None counts each row once.
+        weights: float [S, R], number of each row in each of S resamples; None: one each.
 
     Returns:
         Label counts of shape [C], or [S, C] with weights.
@@ -65,32 +64,32 @@ def indicator_counts(
 
 
 def precision(counts: LabelCounts) -> np.ndarray:
-    """Gives the share of answers that are right, [..., C]; 0 for a label that was never answered."""
+    """Precision [..., C]; 0 for a label that is never predicted."""
     return _ratio(counts.hits, counts.predicted)
 
 
 def recall(counts: LabelCounts) -> np.ndarray:
-    """Gives the share of true labels that were answered, [..., C]; 0 for a label that is never true."""
+    """Recall [..., C]; 0 for a label that is never true."""
     return _ratio(counts.hits, counts.actual)
 
 
 def f1(counts: LabelCounts) -> np.ndarray:
-    """Gives the harmonic mean of precision and recall, [..., C]; 0 where a label has no hit."""
+    """F1 [..., C]; 0 for a label without hits."""
     return _ratio(2.0 * counts.hits, counts.predicted + counts.actual)
 
 
 def micro_f1(counts: LabelCounts) -> np.ndarray:
-    """Gives the F1 of all (row, label) decisions pooled, [...]."""
+    """F1 of all (row, label) decisions pooled, [...]."""
     return f1(LabelCounts(*(part.sum(axis=-1) for part in counts)))
 
 
 def occurring(counts: LabelCounts) -> np.ndarray:
-    """Tells which labels are true or answered at least once, bool [..., C]."""
+    """Whether each label is true or predicted at least once, bool [..., C]."""
     return (counts.predicted + counts.actual) > 0
 
 
 def mean_over(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Averages values [..., C] over the chosen labels (bool or weights [..., C]); 0 where none is chosen."""
+    """Mean of values [..., C] over the chosen labels (bool or weights [..., C]); 0 if none is chosen."""
     chosen = np.asarray(chosen, np.float64)
     return _ratio((values * chosen).sum(axis=-1), chosen.sum(axis=-1))
 

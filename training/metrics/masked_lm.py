@@ -1,4 +1,4 @@
-"""How well hidden tokens were found: by a model, and by how often tokens stand."""
+"""Scores of masked tokens: of a model, and of the unigram baseline."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ RESAMPLES, LEVEL = 1000, 0.95
 BATCH_TOKENS, MOST_ROWS = 1 << 16, 4096
 
 
-class MaskedAnswers(NamedTuple):
-    """What became of the masked tokens of some rows.
+class MaskedPredictions(NamedTuple):
+    """Results for the masked tokens of each row.
 
     Attributes:
-        counts: Masked tokens of each row, int32 [N].
-        losses: Sum of minus the log-probabilities of the true ones, in nats, float64 [N].
-        hits: How many were the most probable ones, int32 [N].
+        counts: Number of masked tokens, int32 [N].
+        losses: Sum of the cross-entropies of the true tokens, float64 [N].
+        hits: Number of tokens whose prediction is right, int32 [N].
     """
 
     counts: np.ndarray
@@ -27,94 +27,108 @@ class MaskedAnswers(NamedTuple):
     hits: np.ndarray
 
 
-def masked_answers(vocabulary_size: int, source: Any, outputs: Iterable[tuple[Any, Any]]) -> MaskedAnswers:
+def masked_predictions(
+    vocabulary_size: int, source: Any, outputs: Iterable[tuple[Any, Any]]
+) -> MaskedPredictions:
     """Compares a model's logits with the true tokens.
 
     Args:
         vocabulary_size: V.
         source: The rows, a `MaskedSource`.
-        outputs: Of each batch its plan and its logits, float32 [B, M, V].
+        outputs: (plan, logits float32 [B, M, V]) for each batch.
     """
-    answers = _none(len(source.lengths))
+    predictions = _empty(len(source.lengths))
     for plan, logits in outputs:
         targets = source.batch(plan)["targets"]
-        there = targets >= 0
-        # float32 whatever the policy is, and in one operation: probabilities would be as large as the logits.
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(np.where(there, targets, 0), logits).numpy()
-        hits = (tf.argmax(logits, axis=-1, output_type=tf.int32).numpy() == targets) & there
-        _put(answers, plan.rows, there, losses * there, hits)
-    return answers
+        is_masked = targets >= 0
+        # In float32 under any policy, and in one operation to save memory.
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+            np.where(is_masked, targets, 0), logits
+        ).numpy()
+        hits = (tf.argmax(logits, axis=-1, output_type=tf.int32).numpy() == targets) & is_masked
+        _put(predictions, plan.rows, is_masked, losses * is_masked, hits)
+    return predictions
 
 
 def unigram_probabilities(counts: np.ndarray) -> np.ndarray:
-    """Of each token, one more than counted, so that an unseen one is possible, float64 [V]."""
+    """Probabilities float64 [V] from counts plus 1, so that unseen tokens are possible."""
     return (counts + 1.0) / (counts.sum() + len(counts))
 
 
-def unigram_answers(counts: np.ndarray, source: Any) -> MaskedAnswers:
-    """What one says who knows nothing but how often each token stands.
+def unigram_predictions(counts: np.ndarray, source: Any) -> MaskedPredictions:
+    """Predicts every masked token by the token frequencies.
 
     Args:
-        counts: Of the training texts, integers [V].
+        counts: Token counts of the training texts, integers [V].
         source: The rows, a `MaskedSource`.
     """
     vocabulary = source.tokens.preprocessor.vocabulary
     counts = counts.copy()
-    # Never hidden, so never the answer.
+    # Special tokens are never masked.
     counts[[vocabulary.id_of(token) for token in SPECIAL_TOKENS]] = 0
     losses, best = -np.log(unigram_probabilities(counts)), counts.argmax()
-    answers = _none(len(source.lengths))
+    predictions = _empty(len(source.lengths))
     for plan in source.plans(source.buckets([], 8), BATCH_TOKENS, MOST_ROWS, rng=None):
         targets = source.batch(plan)["targets"]
-        there = targets >= 0
-        _put(answers, plan.rows, there, losses[np.where(there, targets, 0)] * there, targets == best)
-    return answers
+        is_masked = targets >= 0
+        _put(
+            predictions,
+            plan.rows,
+            is_masked,
+            losses[np.where(is_masked, targets, 0)] * is_masked,
+            targets == best,
+        )
+    return predictions
 
 
-def _none(rows: int) -> MaskedAnswers:
-    return MaskedAnswers(np.zeros(rows, np.int32), np.zeros(rows), np.zeros(rows, np.int32))
+def _empty(rows: int) -> MaskedPredictions:
+    return MaskedPredictions(np.zeros(rows, np.int32), np.zeros(rows), np.zeros(rows, np.int32))
 
 
 def _put(
-    answers: MaskedAnswers, rows: np.ndarray, there: np.ndarray, losses: np.ndarray, hits: np.ndarray
+    predictions: MaskedPredictions,
+    rows: np.ndarray,
+    is_masked: np.ndarray,
+    losses: np.ndarray,
+    hits: np.ndarray,
 ) -> None:
-    for kept, values in zip(answers, (there, losses.astype(np.float64), hits), strict=True):
-        kept[rows] = values.sum(axis=1)[: len(rows)]
+    for column, values in zip(predictions, (is_masked, losses.astype(np.float64), hits), strict=True):
+        column[rows] = values.sum(axis=1)[: len(rows)]
 
 
-def masked_scores(answers: MaskedAnswers, intervals: bool = False) -> dict[str, Any]:
+def masked_scores(predictions: MaskedPredictions, intervals: bool = False) -> dict[str, Any]:
     """Scores over all masked tokens.
 
     Args:
-        answers: Of some rows.
-        intervals: Whether to add 95 % bootstrap intervals, over rows.
+        predictions: Of some rows.
+        intervals: Whether to add 95 % bootstrap intervals; rows are resampled.
 
     Returns:
-        "masked_tokens", "loss" (mean, in nats), "perplexity" (its exponential), "masked_accuracy", and perhaps
-        "intervals" of the last two. None where there is no masked token.
+        "masked_tokens", "loss" (mean), "perplexity" (its exponential), "masked_accuracy", and "intervals" of the last
+        two. Scores are None without masked tokens.
     """
-    tokens = int(answers.counts.sum())
+    tokens = int(predictions.counts.sum())
     if not tokens:
         return {"masked_tokens": 0, "loss": None, "perplexity": None, "masked_accuracy": None}
-    loss = float(answers.losses.sum()) / tokens
+    loss = float(predictions.losses.sum()) / tokens
     scores: dict[str, Any] = {
         "masked_tokens": tokens,
         "loss": loss,
         "perplexity": float(np.exp(loss)),
-        "masked_accuracy": int(answers.hits.sum()) / tokens,
+        "masked_accuracy": int(predictions.hits.sum()) / tokens,
     }
     if intervals:
-        scores["intervals"] = _intervals(answers)
+        scores["intervals"] = _intervals(predictions)
     return scores
 
 
-def _intervals(answers: MaskedAnswers) -> dict[str, list[float]]:
+def _intervals(predictions: MaskedPredictions) -> dict[str, list[float]]:
     generator = np.random.default_rng(0)
-    table = np.stack([np.asarray(each, np.float64) for each in answers], axis=1)
+    table = np.stack([np.asarray(each, np.float64) for each in predictions], axis=1)
     table = table[table[:, 0] > 0]
     sums = np.empty((RESAMPLES, 3))
     for resample in range(RESAMPLES):
-        # How often each row is drawn says as much as which row each draw is, and needs no table of its own.
+        # The number of draws per row needs less memory than a table of the drawn rows.
         drawn = np.bincount(generator.integers(0, len(table), len(table)), minlength=len(table))
         sums[resample] = drawn @ table
     perplexities, accuracies = np.exp(sums[:, 1] / sums[:, 0]), sums[:, 2] / sums[:, 0]

@@ -1,15 +1,15 @@
-"""Bootstrap intervals of the scores of pairs, with the conventions of `training.metrics.bootstrap`.
+"""Bootstrap intervals of the scores of pairs, as in `training.metrics.bootstrap`.
 
-What is resampled are rows, and for rankings whole queries: the candidates of a query are no independent draws.
-A resample in which a score is undefined (one kind of rows only, or a constant side) is left out of the score's
-interval; a score that is undefined on the rows themselves is so in all resamples and has no interval.
+Rows are resampled; for rankings whole queries, since the candidates of a query are not independent. Resamples with an
+undefined score (rows of one kind, or a constant column) are left out. A score without any defined resample has no
+interval.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-from training.metrics.bootstrap import percentile_interval, resample_weights
+from training.metrics.bootstrap import DEFAULT, Resampling, percentile_interval, resample_weights
 from training.metrics.pairs import binary_pair_scores, graded_scores
 from training.metrics.ranking import query_values
 
@@ -20,20 +20,15 @@ def binary_pair_intervals(
     true: np.ndarray,
     probabilities: np.ndarray,
     threshold: float,
-    *,
-    seed: int = 0,
-    resamples: int = 1000,
-    level: float = 0.95,
+    resampling: Resampling = DEFAULT,
 ) -> dict[str, list[float]]:
-    """Gives intervals for the answers to a yes-or-no question.
+    """Intervals for binary pairs.
 
     Args:
         true: int [R], 0 or 1.
-        probabilities: Those of 1, float [R].
+        probabilities: Of label 1, float [R].
         threshold: Compared in float32.
-        seed: Makes the intervals repeatable.
-        resamples: Number of resamples.
-        level: Probability mass inside each interval, in (0, 1).
+        resampling: Seed, number of resamples and confidence level.
 
     Returns:
         accuracy, f1, roc_auc and average_precision, each [lower, upper].
@@ -42,49 +37,44 @@ def binary_pair_intervals(
         ValueError: As `training.metrics.pairs.binary_pair_scores`.
     """
     binary_pair_scores(true, probabilities, threshold)  # for its checks
-    # Rows that are equally probable and equally true are alike; the most probable come first.
+    # Rows with equal probability and label form a group; the highest probability is first.
     values, value = np.unique(-np.asarray(probabilities, np.float64), return_inverse=True)
     cells, sizes = np.unique(2 * value + np.asarray(true, np.int64), return_counts=True)
-    yes = (-values).astype(np.float32) >= np.float32(threshold)
+    positive = (-values).astype(np.float32) >= np.float32(threshold)
 
     def statistics(weights):
         counts = np.zeros((len(weights), 2 * len(values)))
         counts[:, cells] = weights
         wrong, right = counts[:, ::2], counts[:, 1::2]  # [S, V]
-        false_yes, true_yes = wrong @ yes, right @ yes
+        false_positives, true_positives = wrong @ positive, right @ positive
         wrongs, rights = wrong.sum(axis=1), right.sum(axis=1)
         right_so_far = right.cumsum(axis=1)
         so_far = right_so_far + wrong.cumsum(axis=1)
-        # Of a right and a wrong row of equal probability half the pairs count as in order.
+        # A right and a wrong row of equal probability count as half a pair in order.
         in_order = (wrong * (right_so_far - right / 2.0)).sum(axis=1)
         precisions = right_so_far / np.maximum(so_far, 1.0)
-        with np.errstate(invalid="ignore"):  # 0 / 0 is the NaN of a resample with one kind of rows
+        with np.errstate(invalid="ignore"):  # 0 / 0 gives NaN for a resample with one label
             return {
-                "accuracy": (wrongs - false_yes + true_yes) / (wrongs + rights),
-                "f1": 2.0 * true_yes / np.maximum(true_yes + false_yes + rights, 1.0),
+                "accuracy": (wrongs - false_positives + true_positives) / (wrongs + rights),
+                "f1": 2.0 * true_positives / np.maximum(true_positives + false_positives + rights, 1.0),
                 "roc_auc": in_order / (wrongs * rights),
                 "average_precision": (wrongs * (right * precisions).sum(axis=1)) / (wrongs * rights),
             }
 
-    return _intervals(statistics, sizes, seed, resamples, level)
+    return _intervals(statistics, sizes, resampling)
 
 
 def graded_intervals(
     true: np.ndarray,
     scores: np.ndarray,
-    *,
-    seed: int = 0,
-    resamples: int = 1000,
-    level: float = 0.95,
+    resampling: Resampling = DEFAULT,
 ) -> dict[str, list[float]]:
-    """Gives intervals for guesses of graded relevance.
+    """Intervals for graded pairs.
 
     Args:
         true: float [R].
         scores: float [R].
-        seed: Makes the intervals repeatable.
-        resamples: Number of resamples.
-        level: Probability mass inside each interval, in (0, 1).
+        resampling: Seed, number of resamples and confidence level.
 
     Returns:
         pearson, spearman, mse and mae, each [lower, upper].
@@ -108,30 +98,25 @@ def graded_intervals(
             "mae": weights @ distances / rows,
         }
 
-    return _intervals(statistics, sizes, seed, resamples, level)
+    return _intervals(statistics, sizes, resampling)
 
 
 def ranking_intervals(
     relevance: np.ndarray,
     scores: np.ndarray,
     queries: np.ndarray,
-    *,
-    seed: int = 0,
-    resamples: int = 1000,
-    level: float = 0.95,
+    resampling: Resampling = DEFAULT,
 ) -> dict[str, list[float]]:
-    """Gives intervals for rankings; resampled are the judged queries.
+    """Intervals for rankings; resamples the scored queries.
 
     Args:
         relevance: float [R].
         scores: float [R].
         queries: int [R].
-        seed: Makes the intervals repeatable.
-        resamples: Number of resamples.
-        level: Probability mass inside each interval, in (0, 1).
+        resampling: Seed, number of resamples and confidence level.
 
     Returns:
-        map, mrr and ndcg_at_10, each [lower, upper]; empty without a query to judge.
+        map, mrr and ndcg_at_10, each [lower, upper]; empty without a scored query.
 
     Raises:
         ValueError: As `training.metrics.ranking.ranking_scores`.
@@ -144,31 +129,29 @@ def ranking_intervals(
         means = weights @ columns / sizes.sum()
         return dict(zip(RANKING_NAMES, means.T, strict=True))
 
-    return _intervals(statistics, sizes, seed, resamples, level)
+    return _intervals(statistics, sizes, resampling)
 
 
 def _intervals(
     statistics: Callable[[np.ndarray], dict[str, np.ndarray]],
     sizes: np.ndarray,
-    seed: int,
-    resamples: int,
-    level: float,
+    resampling: Resampling,
 ) -> dict[str, list[float]]:
-    """Runs `statistics`, float64 [S, U] -> float64 [S] a name, over resamples; NaN is left out."""
+    """Runs `statistics`, float64 [S, U] -> {name: float64 [S]}, over all resamples; leaves out NaN."""
     if not len(sizes):
         return {}
-    chunks = [statistics(weights) for weights in resample_weights(sizes, seed, resamples)]
+    chunks = [statistics(weights) for weights in resample_weights(sizes, resampling)]
     intervals = {}
     for name in chunks[0]:
         values = np.concatenate([chunk[name] for chunk in chunks])
         values = values[~np.isnan(values)]
         if len(values):
-            intervals[name] = list(percentile_interval(values, level))
+            intervals[name] = list(percentile_interval(values, resampling.level))
     return intervals
 
 
 class _Column:
-    """One side of graded rows: its values and ranks within each resample; NaN where all of it is equal."""
+    """Values and ranks of a column in each resample; NaN if all are equal."""
 
     def __init__(self, column: np.ndarray):
         self._order = np.argsort(column, kind="stable")
@@ -179,12 +162,12 @@ class _Column:
         self._distinct /= np.abs(self._distinct).max(initial=0.0) or 1.0
 
     def values(self, weights: np.ndarray) -> np.ndarray:
-        """Moved and scaled, which no correlation notices: float64 [S, U] -> float64 [S, U]."""
+        """Shifted and scaled values, which leaves correlations unchanged: float64 [S, U] -> float64 [S, U]."""
         varies = (self._counts(weights) > 0).sum(axis=1, keepdims=True) > 1
         return np.where(varies, self._distinct[self._position], np.nan)
 
     def ranks(self, weights: np.ndarray) -> np.ndarray:
-        """Mean ranks of equal values, less a half: float64 [S, U] -> float64 [S, U]."""
+        """Average ranks minus 0.5: float64 [S, U] -> float64 [S, U]."""
         counts = self._counts(weights)
         ranks = counts.cumsum(axis=1) - counts / 2.0
         varies = (counts > 0).sum(axis=1, keepdims=True) > 1
@@ -195,10 +178,10 @@ class _Column:
 
 
 def _correlations(sides: list[np.ndarray], weights: np.ndarray) -> np.ndarray:
-    """Pearson's correlation in each resample; float64 [S, U] twice and float64 [S, U] -> float64 [S]."""
+    """Pearson correlation in each resample, from two sides and weights, float64 [S, U] each -> float64 [S]."""
     shares = weights / weights.sum(axis=1, keepdims=True)
     left, right = (side - (shares * side).sum(axis=1, keepdims=True) for side in sides)
     lengths = np.sqrt((shares * left**2).sum(axis=1) * (shares * right**2).sum(axis=1))
-    # Values that differ by next to nothing may leave no length to divide by.
+    # Nearly constant values may have length 0.
     lengths = np.where(lengths > 0, lengths, np.nan)
     return np.clip((shares * left * right).sum(axis=1) / lengths, -1.0, 1.0)

@@ -1,57 +1,53 @@
-"""Scores of pairs of texts, as JSON-able Python values; what is undefined is None, never NaN.
-
-The conventions are those of `training.metrics.classification`.
-"""
+"""Scores of pairs of texts as JSON values, with the conventions of `training.metrics.classification`."""
 
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 from training.metrics.classification import multi_label_scores
 from training.metrics.confusion import confusion_matrix
 
 
 def binary_pair_scores(true: np.ndarray, probabilities: np.ndarray, threshold: float) -> dict[str, Any]:
-    """Scores the answers to a yes-or-no question; yes is answered where the probability is at least a threshold.
+    """Scores binary pairs; a pair is predicted to match if its probability reaches the threshold.
 
     Args:
         true: int [R], 0 or 1.
-        probabilities: Those of 1, float [R].
+        probabilities: Of label 1, float [R].
         threshold: Compared in float32, as the model does.
 
     Returns:
-        rows, accuracy; f1, precision and recall of 1; roc_auc, average_precision; ece (of the probability of 1,
-        15 equal-width bins), loss (mean binary cross-entropy, in nats), threshold, confusion_matrix (rows are
-        the truth, 0 first).
+        rows, accuracy; f1, precision and recall of label 1; roc_auc, average_precision; ece (of the probability of 1,
+        15 equal-width bins), loss (mean binary cross-entropy), threshold, confusion_matrix (rows are true labels).
 
     Raises:
-        ValueError: Shapes do not fit, a truth is neither 0 nor 1, or a probability is not finite.
+        ValueError: Shapes do not fit, a label is neither 0 nor 1, or a probability is not finite.
     """
     true, probabilities = np.asarray(true), np.asarray(probabilities)
     _check_shapes(true, probabilities)
     if not np.isin(true, (0, 1)).all():
-        raise ValueError(f"expected 0 or 1 as the truth, got {true[~np.isin(true, (0, 1))][0]}")
-    # A yes-or-no question is a single label that a row may have or lack.
+        raise ValueError(f"labels: expected 0 or 1, got {true[~np.isin(true, (0, 1))][0]}")
     scores = multi_label_scores(true[:, None], probabilities[:, None], ["1"], np.array([threshold]))
-    kept = ("rows", "accuracy", "precision", "recall", "roc_auc", "average_precision", "ece", "loss")
-    answers = probabilities.astype(np.float32) >= np.float32(threshold)
-    return {name: scores[name] for name in kept} | {
+    names = ("rows", "accuracy", "precision", "recall", "roc_auc", "average_precision", "ece", "loss")
+    predicted = probabilities.astype(np.float32) >= np.float32(threshold)
+    return {name: scores[name] for name in names} | {
         "f1": scores["macro_f1"],
         "threshold": float(threshold),
-        "confusion_matrix": confusion_matrix(true, answers, 2).tolist(),
+        "confusion_matrix": confusion_matrix(true, predicted, 2).tolist(),
     }
 
 
 def graded_scores(true: np.ndarray, scores: np.ndarray) -> dict[str, Any]:
-    """Scores guesses of graded relevance.
+    """Scores graded pairs.
 
     Args:
         true: float [R].
-        scores: float [R], on the scale of the truth.
+        scores: float [R], on the same scale.
 
     Returns:
-        rows; pearson and spearman (equal values share their mean rank), None where one side is constant; mse,
-        mae, loss (the mse).
+        rows; pearson and spearman (equal values get their mean rank), None if one side is constant; mse, mae, loss
+        (the mse).
 
     Raises:
         ValueError: Shapes do not fit or a number is not finite.
@@ -66,7 +62,7 @@ def graded_scores(true: np.ndarray, scores: np.ndarray) -> dict[str, Any]:
     return {
         "rows": len(true),
         "pearson": _correlation(true, scores),
-        "spearman": _correlation(_ranks(true), _ranks(scores)),
+        "spearman": _correlation(rankdata(true), rankdata(scores)),
         "mse": mse,
         "mae": float(np.mean(np.abs(gaps))) if len(gaps) else None,
         "loss": mse,
@@ -79,7 +75,7 @@ def _check_shapes(true: np.ndarray, scores: np.ndarray) -> None:
 
 
 def _correlation(left: np.ndarray, right: np.ndarray) -> float | None:
-    # Asked of the values themselves: rounding gives the deviations of a constant column a spread.
+    # Compare the values: after rounding, the deviations of a constant column may differ.
     if any(not len(side) or side.min() == side.max() for side in (left, right)):
         return None
     left, right = (_deviations(side) for side in (left, right))
@@ -87,12 +83,7 @@ def _correlation(left: np.ndarray, right: np.ndarray) -> float | None:
 
 
 def _deviations(column: np.ndarray) -> np.ndarray:
-    """Distances from the mean, of length 1 as a vector."""
+    """Deviations from the mean, normalized to length 1."""
     column = column - column.mean()
-    column = column / np.abs(column).max()  # squares of very small or large numbers leave float64
+    column = column / np.abs(column).max()  # avoids overflow and underflow of the squares
     return column / np.linalg.norm(column)
-
-
-def _ranks(column: np.ndarray) -> np.ndarray:
-    _, value, counts = np.unique(column, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2.0)[value]

@@ -1,14 +1,14 @@
-"""Scores of rankings: each query's candidates in the order of their scores, averaged over the queries.
+"""Scores of rankings: the candidates of each query ordered by score, averaged over the queries.
 
 Conventions:
-    A candidate is right where its relevance is above 0. MAP, MRR and recall know only right and wrong; NDCG
-    gains the relevance itself (linear gain, as in scikit-learn), and 0 for what is not right.
-    Of candidates with equal scores the less relevant come first: who cannot tell them apart earns nothing by it.
-    Queries without a right candidate are left out of all means, as trec_eval does: no order of theirs is better
-    than another. They are counted as `queries_without_right`.
-    Queries with only right candidates stay in, as trec_eval keeps them: any order of them is perfect in MAP and
-    MRR, so many of them flatter a model. They are counted as `queries_with_only_right`.
-    recall_at_k divides by all right candidates of a query, also where there are more than k.
+    A candidate is right if its relevance is above 0. MAP, MRR and recall use right and wrong only; NDCG uses the
+    relevance as gain (linear, as in scikit-learn), and 0 for wrong candidates.
+    Among equal scores, the less relevant candidate is ranked first, so that ties never help.
+    Queries without a right candidate are left out of all means, as in trec_eval, and counted in
+    `queries_without_right`.
+    Queries with right candidates only are scored, as in trec_eval. Any order of them is perfect, so many of them raise
+    the scores; `queries_with_only_right` counts them.
+    recall_at_k divides by all right candidates of a query, even if there are more than k.
 """
 
 from typing import Any, NamedTuple
@@ -20,13 +20,13 @@ NDCG_DEPTH = 10
 
 
 class QueryValues(NamedTuple):
-    """What each judged query scores.
+    """Scores of each query.
 
     Attributes:
-        values: For each of map, mrr, ndcg_at_10, recall_at_1, recall_at_5 and recall_at_10 float64 [Q], one
-            for each query with a right candidate, in ascending order of the queries' numbers.
-        without_right: How many queries have no right candidate.
-        only_right: How many have no wrong one.
+        values: map, mrr, ndcg_at_10, recall_at_1, recall_at_5 and recall_at_10, float64 [Q] each, of the queries with a
+            right candidate in ascending order of their numbers.
+        without_right: Number of queries without a right candidate.
+        only_right: Number of queries without a wrong candidate.
     """
 
     values: dict[str, np.ndarray]
@@ -39,13 +39,12 @@ def ranking_scores(relevance: np.ndarray, scores: np.ndarray, queries: np.ndarra
 
     Args:
         relevance: float [R].
-        scores: float [R]; the higher, the earlier.
-        queries: int [R], which query a row belongs to; rows in any order.
+        scores: float [R]; the highest is ranked first.
+        queries: int [R], the query of each row, in any order.
 
     Returns:
-        map, mrr, ndcg_at_10, recall_at_1, recall_at_5, recall_at_10, each the mean over the judged queries or
-        None where there is none; queries (how many are judged), queries_without_right (not judged) and
-        queries_with_only_right (judged).
+        map, mrr, ndcg_at_10, recall_at_1, recall_at_5, recall_at_10: means over the scored queries, None without any;
+        queries (number of scored ones), queries_without_right (not scored) and queries_with_only_right (scored).
 
     Raises:
         ValueError: Shapes do not fit, or a relevance or score is not finite.
@@ -61,7 +60,7 @@ def ranking_scores(relevance: np.ndarray, scores: np.ndarray, queries: np.ndarra
 
 
 def query_values(relevance: np.ndarray, scores: np.ndarray, queries: np.ndarray) -> QueryValues:
-    """Scores each query for itself; see `ranking_scores`."""
+    """Scores of each query; see `ranking_scores`."""
     relevance, scores = np.asarray(relevance, np.float64), np.asarray(scores, np.float64)
     queries = np.asarray(queries, np.int64)
     if relevance.ndim != 1 or not relevance.shape == scores.shape == queries.shape:

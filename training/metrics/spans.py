@@ -1,8 +1,8 @@
-"""Scores of tagged sentences, as JSON-able Python values: of their spans, and of their words.
+"""Scores of tagged sentences as JSON values: of spans and of words.
 
-A span is right if its first word, its last word and its type are. Spans are read strictly (see
-`kmha.tags.strict_spans_of`), in what was wanted and in what was given, as seqeval's strict mode does. The
-conventions are those of `training.metrics.classification`: a score with nothing to divide by is 0, and None without sentences.
+A span is right if its first word, last word and type are right. Spans are read strictly, in labels and predictions (see
+`kmha.tags.strict_spans_of`), as in seqeval's strict mode. A score without a denominator is 0, and None without
+sentences.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kmha.tags import Scheme, Span, strict_spans_of
-from training.metrics.bootstrap import percentile_interval, resample_weights
+from training.metrics.bootstrap import DEFAULT, Resampling, percentile_interval, resample_weights
 from training.metrics.confusion import (
     LabelCounts,
     confusion_matrix,
@@ -30,20 +30,19 @@ Tags = Sequence[Sequence[str]]
 
 
 def tag_scores(gold: Tags, predicted: Tags, scheme: Scheme) -> dict[str, Any]:
-    """Scores the tags given to sentences.
+    """Scores the predicted tags of sentences.
 
     Args:
-        gold: The tags wanted.
-        predicted: The tags given, as many for each sentence.
-        scheme: How both spell spans; "none" where each word stands for itself.
+        gold: The labeled tags.
+        predicted: The predicted tags, as many for each sentence.
+        scheme: Tagging scheme of both; "none" if there are no spans.
 
     Returns:
-        rows (sentences), words and token_accuracy; of spans precision, recall and span_f1 (all types pooled),
-        macro_f1 (mean over the types that are wanted or given), `types` (sorted), per_type {type: precision,
-        recall, f1, support} and confusion_matrix: T + 1 rows for what was wanted, T + 1 columns for what was
-        given, in the order of types. It pairs spans of the same words; the last column counts spans that were
-        missed, the last row spans where none was wanted. With scheme "none" macro_f1, types, per_type and
-        confusion_matrix [T, T] are those of the tags, and there are no spans.
+        rows (sentences), words and token_accuracy; for spans precision, recall and span_f1 (all types pooled), macro_f1
+        (mean over the types), `types` (sorted, in labels or predictions), per_type {type: precision, recall, f1,
+        support} and confusion_matrix: T + 1 rows for the labels, T + 1 columns for the predictions, in the order of
+        `types`. It pairs spans of the same words; the last column counts missed spans, the last row spurious spans.
+        With scheme "none", macro_f1, types, per_type and confusion_matrix [T, T] are those of the tags.
 
     Raises:
         InputError: A tag that the scheme does not have.
@@ -88,23 +87,18 @@ def tag_intervals(
     gold: Tags,
     predicted: Tags,
     scheme: Scheme,
-    *,
-    seed: int = 0,
-    resamples: int = 1000,
-    level: float = 0.95,
+    resampling: Resampling = DEFAULT,
 ) -> dict[str, list[float]]:
-    """Gives bootstrap intervals: sentences are resampled, because words of one are no independent draws.
+    """Bootstrap intervals. Sentences are resampled, since the words of a sentence are not independent.
 
     Args:
-        gold: The tags wanted.
-        predicted: The tags given.
-        scheme: How both spell spans.
-        seed: Makes the intervals repeatable.
-        resamples: Number of resamples.
-        level: Probability mass inside each interval, in (0, 1).
+        gold: The labeled tags.
+        predicted: The predicted tags.
+        scheme: Tagging scheme of both.
+        resampling: Seed, number of resamples and confidence level.
 
     Returns:
-        token_accuracy, and span_f1 where the scheme has spans, each [lower, upper]; empty without words.
+        token_accuracy, and span_f1 if the scheme has spans, each [lower, upper]; empty without words.
 
     Raises:
         InputError: A tag that the scheme does not have.
@@ -113,15 +107,17 @@ def tag_intervals(
     _check(gold, predicted)
     if not any(map(len, gold)):
         return {}
-    # Sentences with the same counts are alike.
     counts, sizes = np.unique(_sentence_counts(gold, predicted, scheme), axis=0, return_counts=True)
     accuracies, scores = [], []
-    for weights in resample_weights(sizes, seed, resamples):
+    for weights in resample_weights(sizes, resampling):
         right, words, hits, given, expected = (weights @ counts).T
         accuracies.append(right / np.maximum(words, 1))
         scores.append(micro_f1(LabelCounts(*(each[:, None] for each in (hits, given, expected)))))
     named = {"token_accuracy": accuracies} | ({} if scheme == "none" else {"span_f1": scores})
-    return {name: list(percentile_interval(np.concatenate(parts), level)) for name, parts in named.items()}
+    return {
+        name: list(percentile_interval(np.concatenate(parts), resampling.level))
+        for name, parts in named.items()
+    }
 
 
 def _check(gold: Tags, predicted: Tags) -> None:
@@ -133,12 +129,12 @@ def _check(gold: Tags, predicted: Tags) -> None:
 
 
 def _by_words(tags: Sequence[str], scheme: Scheme) -> dict[tuple[int, int], str]:
-    """Types of the spans of a sentence, by their words; spans do not overlap, so no two have the same."""
+    """Types of the spans of a sentence by (first, end); spans do not overlap, so the keys are unique."""
     return {(span.first, span.end): span.type for span in strict_spans_of(tags, scheme)}
 
 
 def _sentence_counts(gold: Tags, predicted: Tags, scheme: Scheme) -> np.ndarray:
-    """Right words, words, right spans, spans given and spans wanted of each sentence, int64 [R, 5]."""
+    """Right words, words, right spans, predicted spans and labeled spans of each sentence, int64 [R, 5]."""
     counts = np.zeros((len(gold), 5), np.int64)
     for place, (expected, given) in enumerate(zip(gold, predicted, strict=True)):
         right = sum(one == other for one, other in zip(expected, given, strict=True))
@@ -170,7 +166,7 @@ def _span_counts(
     for cell, count in cells.items():
         matrix[cell] = count
     counts = matrix_counts(matrix)
-    # What is no span has no score.
+    # "No span" has no score.
     return LabelCounts(*(part[:-1] for part in counts)), matrix
 
 
@@ -179,14 +175,14 @@ _WORDS_AROUND = 5
 
 
 class _Error(NamedTuple):
-    """A span that was wanted, given, or both but not alike."""
+    """A labeled and a predicted span that differ; None if there is no such span."""
 
     expected: Span | None
     given: Span | None
 
     @property
     def kind(self) -> tuple[str | None, str | None, bool | None]:
-        """What counts as the same error: the types, and whether the words were the same ones."""
+        """Errors of the same kind are counted together: both types, and whether the words are the same."""
         if self.expected is None or self.given is None:
             return self.expected and self.expected.type, self.given and self.given.type, None
         return self.expected.type, self.given.type, self.expected[:2] == self.given[:2]
@@ -200,24 +196,22 @@ def most_frequent_errors(
     most: int = 20,
     places: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Groups the errors in sentences by what was wanted and what was given, the most frequent first.
+    """Groups errors by labeled and predicted type, the most frequent first.
 
-    Spans are read strictly. A span that was wanted and not given is held against the wrong one that shares most words
-    with it; a wrong one that is then left over was not wanted at all.
+    A missed span is paired with the wrong span that shares most words with it; other wrong spans are spurious.
 
     Args:
-        words: Of each sentence.
-        gold: The tags wanted.
-        predicted: The tags given.
-        scheme: How both spell spans; with "none" errors are those of words.
-        most: How many kinds of errors to give.
-        places: Where the sentences stand, for example `test.conll:12`; None: not known.
+        words: Words of each sentence.
+        gold: The labeled tags.
+        predicted: The predicted tags.
+        scheme: Tagging scheme of both; with "none", errors are those of words.
+        most: Number of kinds of errors to return.
+        places: File and line of each sentence, such as `test.conll:12`; None: unknown.
 
     Returns:
-        JSON values, for each kind: `wanted` and `given`, the types, None where there was no span; `same_words`, None
-        unless there were both; `count`; and `sentences`, the first three: `text`, the words around with
-        those in question, `wanted` and `given`, the words of the spans (None where there was none), and `place`
-        where it is known.
+        JSON values for each kind: `wanted` and `given`, the labeled and predicted type, None without a span;
+        `same_words`, None without both; `count`; and the first three `sentences`: `text` (the span with its context),
+        `wanted` and `given` (the words of the spans, or None), and `place` if known.
 
     Raises:
         InputError: A tag that the scheme does not have.
@@ -229,7 +223,7 @@ def most_frequent_errors(
             raise ValueError(f"sentence {row}: expected a tag for each of {len(these)} words twice")
         place = {} if places is None else {"place": places[row]}
         for error in _errors(strict_spans_of(expected, scheme), strict_spans_of(given, scheme)):
-            names = dict(zip(("expected", "given", "same_words"), error.kind, strict=True))
+            names = dict(zip(("wanted", "given", "same_words"), error.kind, strict=True))
             kind = kinds.setdefault(error.kind, {**names, "count": 0, "sentences": []})
             kind["count"] += 1
             if len(kind["sentences"]) < _SENTENCES_SHOWN:
@@ -258,12 +252,12 @@ def _shown(words: Sequence[str], error: _Error) -> dict[str, str | None]:
     spans = [span for span in error if span is not None]
     first = max(0, min(span.first for span in spans) - _WORDS_AROUND)
     end = min(len(words), max(span.end for span in spans) + _WORDS_AROUND)
-    # Words of one character each are those of a script without spaces.
+    # Words of one character are from a script without spaces.
     gap = "" if all(len(word) == 1 for word in words) else " "
     text = gap.join(words[first:end])
     return {
         "text": f"{'… ' if first else ''}{text}{' …' if end < len(words) else ''}",
-        "expected": None
+        "wanted": None
         if error.expected is None
         else gap.join(words[error.expected.first : error.expected.end]),
         "given": None if error.given is None else gap.join(words[error.given.first : error.given.end]),

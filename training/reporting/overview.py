@@ -47,7 +47,7 @@ _SMALLEST = 1e-12
 def score_blocks(report_data: ReportData) -> Iterator[Block | None]:
     """The main score with its interval and the baseline's, and the table of scores."""
     scores, baseline, metric = report_data.scores, report_data.baseline, report_data.metric
-    split, baseline_name = report_data.evaluated.name, report_data.task.baseline_name
+    split, baseline_name = report_data.evaluated.name, report_data.task.traits.baseline_name
     interval = scores.get("intervals", {}).get(metric)
     rows = f"{scores['rows']:,} {split} rows"
     comment = f"95 % interval: {format_interval(interval)}" if interval else rows
@@ -74,7 +74,7 @@ def score_blocks(report_data: ReportData) -> Iterator[Block | None]:
 def _score_table(report_data: ReportData) -> Table:
     models = [
         ("model", report_data.scores),
-        (report_data.task.baseline_name, report_data.baseline),
+        (report_data.task.traits.baseline_name, report_data.baseline),
         ("teacher", report_data.teacher),
     ]
     models = [(name, scores) for name, scores in models if scores or name == "model"]

@@ -10,7 +10,7 @@ import numpy as np
 from kmha.bundle.files import parts_of
 from kmha.bundle.manifest import MATCH
 from kmha.calibration import Calibration
-from training.data.types import Subset
+from training.io.types import Subset
 from training.tasks.protocol import Task
 
 
@@ -22,7 +22,7 @@ class ScoredSplit:
         name: "validation", "test", or the name of a file.
         part: The rows.
         predictions: As the task computes them from the model's outputs: probabilities float32 [R, C],
-            `kmha.inference.tagger.TaggedSentences`, or `training.metrics.masked_lm.MaskedAnswers`.
+            `kmha.inference.tagger.TaggedSentences`, or `training.metrics.masked_lm.MaskedPredictions`.
     """
 
     name: str
@@ -95,7 +95,7 @@ class ReportData:
     @property
     def is_multi_label(self) -> bool:
         """Whether a row may have any number of labels."""
-        return self.kind == "classify" and self.task.several_labels
+        return self.kind == "classify" and self.task.traits.is_multi_label
 
     @property
     def is_graded(self) -> bool:

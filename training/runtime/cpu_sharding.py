@@ -27,12 +27,12 @@ def choose_num_shards(config: FitConfig, task: Task, rows: int, cores: int) -> i
     """Number of shards of each training batch; 1 where all cores should compute each operation together."""
     if rows < MIN_ROWS or not can_shard(config, task):
         return 1
-    return max_shards(config.train, config.text.max_length * task.num_texts, cores)
+    return max_shards(config.train, config.text.max_length * task.traits.num_texts, cores)
 
 
 def can_shard(config: FitConfig, task: Task) -> bool:
     """Whether the loss of each row is independent of the others, and the CPU computes it without XLA."""
-    if task.whole_batches or config.strategy == "mirrored" or config.train.jit == "on":
+    if task.traits.needs_whole_batches or config.strategy == "mirrored" or config.train.jit == "on":
         return False
     return not tf.config.list_physical_devices("GPU")
 

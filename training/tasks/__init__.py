@@ -1,1 +1,1 @@
-"""The three jobs and masked-LM pretraining, behind one protocol."""
+"""Tasks: classification, matching, tagging and masked language modeling behind one interface."""

@@ -1,4 +1,6 @@
-"""Builds the task of a run from its settings."""
+"""Creates the task of a run, from its settings or from its bundle."""
+
+from typing import Any
 
 from training.tasks.classify.task import ClassifyTask
 from training.tasks.masked_lm.task import MaskedLmTask
@@ -13,3 +15,8 @@ TASKS = {"classify": ClassifyTask, "match": MatchTask, "tag": TagTask, "masked-l
 def make_task(kind: str, settings: TaskSettings) -> Task:
     """The task that --task names, with its settings."""
     return TASKS[kind](**vars(settings))
+
+
+def task_from_bundle(bundle: Any) -> Task:
+    """The task of a trained bundle, to read and to score rows."""
+    return TASKS[bundle.task].from_bundle(bundle)

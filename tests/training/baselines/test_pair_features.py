@@ -29,7 +29,7 @@ def reference_shares(a: str, b: str, order: int, weigh) -> list[float]:
     return [both / whole if whole else 0.0 for whole in wholes]
 
 
-def test_hand_worked_shares():
+def test_overlap_by_hand():
     found = features("Red car, old house", "red CAR old")
     # {red, car, ",", old, house} and {red, car, old}; two-grams {red car} of four and of two.
     assert found["1-grams in both, of all"] == pytest.approx(3 / 5)
@@ -44,7 +44,7 @@ def test_hand_worked_shares():
     assert found["equal texts"] == 0.0
 
 
-def test_rare_terms_weigh_more():
+def test_rare_terms_have_higher_weights():
     # Of four texts two hold "red", one "blue", none "green".
     red, blue, green = 1 + np.log(5 / 3), 1 + np.log(5 / 2), 1 + np.log(5)
     assert features("red blue", "red")["1-grams in both, of a, weighted"] == pytest.approx(red / (red + blue))
@@ -53,17 +53,17 @@ def test_rare_terms_weigh_more():
     )
 
 
-def test_numbers_and_capitalised_words():
+def test_numbers_and_capitalized_words():
     found = features("Anna paid 1,500 of 20", "Bert and Anna paid 1,500, 7 and 8.5")
     assert found["log numbers in both"] == pytest.approx(np.log(2))
     assert found["log numbers in a alone"] == pytest.approx(np.log(2))
     assert found["log numbers in b alone"] == pytest.approx(np.log(3))
-    assert found["log capitalised words in both"] == pytest.approx(np.log(2))
-    assert found["log capitalised words in a alone"] == 0.0
-    assert found["log capitalised words in b alone"] == pytest.approx(np.log(2))
+    assert found["log capitalized words in both"] == pytest.approx(np.log(2))
+    assert found["log capitalized words in a alone"] == 0.0
+    assert found["log capitalized words in b alone"] == pytest.approx(np.log(2))
 
 
-def test_cosines_and_bm25_are_those_of_their_modules():
+def test_cosines_and_bm25_equal_their_modules():
     a, b = "a red car", "the red house"
     found = features(a, b)
     for name, vectorizer in (("words", _FITTED.words), ("characters", _FITTED.pieces)):
@@ -75,7 +75,7 @@ def test_cosines_and_bm25_are_those_of_their_modules():
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(_PAIR, min_size=1, max_size=5), st.integers(1, 5))
-def test_shares_equal_a_reference_with_sets_in_any_chunks(pairs, at_once):
+def test_overlap_equals_a_reference_with_sets(pairs, at_once):
     a, b = map(list, zip(*pairs, strict=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pair_features, "_ROWS_AT_ONCE", at_once)
@@ -94,7 +94,7 @@ def test_shares_equal_a_reference_with_sets_in_any_chunks(pairs, at_once):
 
 @settings(max_examples=60, deadline=None)
 @given(_PAIR)
-def test_both_directions_mirror_each_other(pair):
+def test_swapped_texts_swap_the_features(pair):
     forth, back = features(*pair), features(*pair[::-1])
     for name, value in forth.items():
         if name == "log length ratio":
@@ -111,7 +111,7 @@ def test_both_directions_mirror_each_other(pair):
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "?!", "\x00", "red car", "日本", "x" * 5000])
-def test_blank_and_identical_texts_give_finite_numbers(text):
+def test_blank_and_equal_texts_give_finite_numbers(text):
     alone, same = features(text, "red car"), features(text, text)
     assert np.isfinite([*alone.values(), *same.values()]).all()
     assert same["equal texts"] == 1.0
@@ -128,7 +128,7 @@ def test_scripts_without_spaces_use_characters():
     assert features("打 碎", "打碎", fitted)["2-grams in both, of all"] == 1.0
 
 
-def test_no_row_gives_no_features_and_unequal_lengths_are_refused():
+def test_no_rows_and_unequal_lengths():
     assert _FITTED.matrix([], []).shape == (0, len(FEATURE_NAMES))
     with pytest.raises(ValueError, match="got 1 and 2"):
         _FITTED.matrix(["red"], ["red", "car"])

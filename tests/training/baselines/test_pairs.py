@@ -17,7 +17,7 @@ def paraphrases():
     return fit_pair_baseline(a[:600], b[:600], labels[:600], target="binary", seed=0), a, b, np.array(labels)
 
 
-def test_the_linear_model_tells_paraphrases(paraphrases):
+def test_linear_model_finds_paraphrases(paraphrases):
     baseline, a, b, labels = paraphrases
     scores = baseline.scores(a[600:], b[600:])
     assert list(scores) == [COSINE, BM25, LINEAR]
@@ -30,7 +30,7 @@ def test_the_linear_model_tells_paraphrases(paraphrases):
     assert "on 30 overlap features of word 1-3-grams, 600 training rows" in baseline.description
 
 
-def test_bm25_and_cosine_know_training_texts_only(paraphrases):
+def test_bm25_and_cosine_use_training_texts_only(paraphrases):
     baseline, a, b, _ = paraphrases
     collection = Bm25.fit(list(dict.fromkeys([*a[:600], *b[:600]])), word_terms)
     pairs = [*a[600:610], "unseen words"], [*b[600:610], "words unseen"]
@@ -41,14 +41,14 @@ def test_bm25_and_cosine_know_training_texts_only(paraphrases):
         assert alone[name][0] == pytest.approx(found[-1])
 
 
-def test_an_equal_text_has_cosine_one_and_an_empty_one_zero(paraphrases):
+def test_equal_text_has_cosine_1_and_empty_text_0(paraphrases):
     scores = paraphrases[0].scores(["old bridge", "old bridge", ""], ["old bridge", "", ""])
     assert scores[COSINE].tolist() == pytest.approx([1.0, 0.0, 0.0])
     assert scores[BM25][1:].tolist() == [0.0, 0.0]
     assert np.isfinite(scores[LINEAR]).all() and scores[LINEAR][0] > 0.9
 
 
-def test_right_candidates_come_before_the_others():
+def test_right_candidates_rank_first():
     a, b, labels, queries = columns(ranking_rows(80, 5, 1))
     labels, queries = np.array(labels), np.array(queries)
     learnt = queries < "q5"
@@ -65,7 +65,7 @@ def test_right_candidates_come_before_the_others():
         assert len(evaluated) > 20 and np.mean(best) > 0.7, name
 
 
-def test_classes_are_answered_with_their_ids():
+def test_classes_are_predicted_as_ids():
     a, b, labels = columns(paraphrase_rows(400, 2))
     ids = [9 if left == right else 4 if label else 2 for left, right, label in zip(a, b, labels, strict=True)]
     a, b, ids = [*a, *a[:100]], [*b, *a[:100]], [*ids, *[9] * 100]
@@ -76,7 +76,7 @@ def test_classes_are_answered_with_their_ids():
     assert (two.scores(a[:400], b[:400])[LINEAR] == np.where(labels, 7, 3)).mean() > 0.85
 
 
-def test_grades_are_learnt():
+def test_grades_are_predicted():
     a, b, _ = columns(paraphrase_rows(400, 3))
     grades = [5 * len(set(x.split()) & set(y.split())) / len(x.split()) for x, y in zip(a, b, strict=True)]
     found = fit_pair_baseline(a[:300], b[:300], grades[:300], target="graded", seed=0).scores(a, b)[LINEAR]
@@ -94,7 +94,7 @@ def test_scripts_without_spaces():
 
 
 @pytest.mark.parametrize(("label", "answers"), [(1, (0.5, 1.0)), (0, (0.0, 0.5))])
-def test_a_lone_label_is_always_the_answer(label, answers):
+def test_single_label_is_always_predicted(label, answers):
     texts = ["red car", "blue car"]
     found = fit_pair_baseline(texts, texts, [label] * 2, target="binary", seed=0).scores(texts, texts)[LINEAR]
     assert ((found > answers[0]) & (found < answers[1])).all()
@@ -104,7 +104,7 @@ def test_a_lone_label_is_always_the_answer(label, answers):
     assert grades.scores(texts, texts)[LINEAR] == pytest.approx([label] * 2)
 
 
-def test_rows_beyond_the_limit_are_left_out_and_told():
+def test_rows_over_the_limit_are_sampled_and_described():
     a, b, labels = columns(paraphrase_rows(60, 4))
     first, second = (fit_pair_baseline(a, b, labels, target="binary", seed=5, max_rows=20) for _ in range(2))
     assert np.array_equal(first.weights, second.weights)
@@ -112,9 +112,9 @@ def test_rows_beyond_the_limit_are_left_out_and_told():
     assert "a random 20 of 60 training rows" in first.description
 
 
-def test_weights_may_come_from_fewer_rows_than_the_rarity_of_terms(monkeypatch):
+def test_weights_are_fitted_to_fewer_rows_than_term_counts(monkeypatch):
     monkeypatch.setattr("training.baselines.pairs._ROWS_FOR_WEIGHTS", 200)
-    monkeypatch.setattr("training.baselines.pair_features._TEXTS_FOR_PIECES", 50)
+    monkeypatch.setattr("training.baselines.pair_features._TEXTS_FOR_CHARACTERS", 50)
     a, b, labels = columns(paraphrase_rows(400, 6))
     baseline = fit_pair_baseline(a, b, labels, target="binary", seed=0)
     assert baseline.features.num_texts == len({*a, *b})
@@ -122,11 +122,11 @@ def test_weights_may_come_from_fewer_rows_than_the_rarity_of_terms(monkeypatch):
     assert ((baseline.scores(a, b)[LINEAR] >= 0.5) == labels).mean() > 0.85
 
 
-def test_no_pair_gives_no_score(paraphrases):
+def test_no_pairs_give_no_scores(paraphrases):
     assert [found.shape for found in paraphrases[0].scores([], []).values()] == [(0,)] * 3
 
 
-def test_what_cannot_be_learnt_is_refused():
+def test_invalid_training_rows_raise():
     with pytest.raises(InputError, match="all 4 texts are blank"):
         fit_pair_baseline(["", " "], ["\n", ""], [0, 1], target="binary", seed=0)
     with pytest.raises(ValueError, match="got 2, 1 and 2"):

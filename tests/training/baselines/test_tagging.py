@@ -1,10 +1,19 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kmha.tags import spans_of
 from training.baselines import tagging as tag_baseline
 from training.baselines.tagging import FrequentTags, fit_tag_baseline
-from training.baselines.tagging_linear import GreedyTagger, fit_chains, fit_greedy, has_chains
+from training.baselines.tagging_linear import (
+    GreedyTagger,
+    fit_chains,
+    fit_greedy,
+    has_chains,
+    word_features,
+    word_shape,
+)
 from training.metrics.spans import tag_scores
 
 needs_crfsuite = pytest.mark.skipif(not has_chains(), reason="no python-crfsuite")
@@ -36,7 +45,7 @@ def kind(request, monkeypatch):
     return request.param
 
 
-def test_a_linear_model_wins_where_neighbours_matter(kind):
+def test_linear_model_wins_if_context_matters(kind):
     baseline = fit_tag_baseline(*TRAIN, *HELD, seed=0)
     assert ("CRF" in baseline.description) == (kind == "chain")
     assert baseline.description.endswith("60 training rows")
@@ -47,14 +56,14 @@ def test_a_linear_model_wins_where_neighbours_matter(kind):
     assert baseline.predict([["lived", "in", "Bob", "."], []]) == [["O", "O", "B-LOC", "O"], []]
 
 
-def test_it_is_the_same_each_time(kind):
+def test_baseline_is_reproducible(kind):
     first, second = (fit_tag_baseline(*TRAIN, *HELD, seed=1, max_words=200) for _ in "12")
     assert first.description == second.description and "a random" in first.description
     assert first.validation_scores == second.validation_scores
     assert first.predict(HELD[0]) == second.predict(HELD[0])
 
 
-def test_the_most_frequent_tag_is_picked_where_it_is_better(monkeypatch):
+def test_most_frequent_tag_is_chosen_if_it_is_better(monkeypatch):
     monkeypatch.setattr(tag_baseline, "has_chains", lambda: False)
     monkeypatch.setattr(tag_baseline, "fit_greedy", lambda *_: FrequentTags({}, "nothing"))
     words, tags = [["a", "b"]], [["x", "y"]]
@@ -70,7 +79,7 @@ def test_most_frequent_tags():
     assert baseline == FrequentTags({"a": "y", "b": "x"}, "x")
 
 
-def test_without_validation_rows_a_linear_model_is_picked(kind):
+def test_linear_model_is_chosen_without_validation_rows(kind):
     baseline = fit_tag_baseline(*TRAIN, [], [], seed=0)
     assert "most frequent" not in baseline.description
 
@@ -96,12 +105,12 @@ def test_odd_words(kind):
     assert {tag for each in baseline.predict(words) for tag in each} <= {"B-a:b", "O"}
 
 
-def test_a_greedy_tagger_sees_the_tag_before():
+def test_greedy_tagger_uses_the_previous_tag():
     # The same word again and again: only what stands before tells the tags apart.
     words, tags = [["first", "x", "x", "x"]] * 5, [["A", "B", "A", "B"]] * 5
     tagger = fit_greedy(words, tags, seed=0)
-    assert isinstance(tagger, GreedyTagger) and tagger.behind.shape == (3, 2)
-    assert tagger.behind[0, 1] > tagger.behind[1, 1]
+    assert isinstance(tagger, GreedyTagger) and tagger.previous.shape == (3, 2)
+    assert tagger.previous[0, 1] > tagger.previous[1, 1]
 
 
 @needs_crfsuite
@@ -114,17 +123,65 @@ def test_chains_decode_whole_sentences():
         ]
 
 
-def test_a_draw_takes_whole_sentences_in_order():
-    drawn = tag_baseline._draw([5, 0, 3, 4, 2], 0, 9)
+def test_sample_takes_whole_sentences_in_order():
+    drawn = tag_baseline._sample([5, 0, 3, 4, 2], 0, 9)
     assert drawn == sorted(drawn) and sum([5, 0, 3, 4, 2][row] for row in drawn) <= 9
-    assert tag_baseline._draw([5, 0, 3], 0, 8) == [0, 2]
-    assert len(tag_baseline._draw([50, 50], 0, 8)) == 1
+    assert tag_baseline._sample([5, 0, 3], 0, 8) == [0, 2]
+    assert len(tag_baseline._sample([50, 50], 0, 8)) == 1
 
 
-def test_what_does_not_fit():
-    with pytest.raises(ValueError, match="a tag for each word"):
+def test_mismatched_tags_raise():
+    with pytest.raises(ValueError, match="one tag per word"):
         fit_tag_baseline([["a"]], [["O", "O"]], [], [], seed=0)
-    with pytest.raises(ValueError, match="a tag for each word"):
+    with pytest.raises(ValueError, match="one tag per word"):
         fit_tag_baseline([["a"]], [["O"]], [["a"]], [], seed=0)
     with pytest.raises(ValueError, match="expected training words, got none"):
         fit_tag_baseline([[]], [[]], [], [], seed=0)
+
+
+words = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=6)
+
+
+def test_shapes():
+    assert [word_shape(word) for word in ("McDonald's", "NASA", "3.14", "é", "中文", "B-2", "")] == [
+        "XxXx'x",
+        "X",
+        "d.d",
+        "x",
+        "x",
+        "X-d",
+        "",
+    ]
+
+
+def test_features_of_a_word():
+    names = word_features(["The", "Well-known", "3", "."])[1]
+    expected = {
+        "word=Well-known",
+        "low=well-known",
+        "shape=Xx-x",
+        "begin=wel",
+        "end=nown",
+        "in=l-k",
+        "hyphen",
+    }
+    assert expected <= set(names)
+    assert {"-1=the", "+1=3", "-1+0=the\nwell-known", "+0+1=well-known\n3", "shapes=Xx\nXx-x\nd"} <= set(
+        names
+    )
+    assert "digit" not in names and "digit" in word_features(["4th"])[0]
+
+
+@given(sentence=words)
+def test_features_of_a_word_are_distinct(sentence):
+    rows = word_features(sentence)
+    assert len(rows) == len(sentence)
+    assert all(len(names) == len(set(names)) for names in rows)
+    assert rows == word_features(sentence)
+
+
+@given(sentence=words, more=words)
+def test_words_far_away_do_not_matter(sentence, more):
+    gap = ["x"] * 2
+    alone, beside = word_features([*sentence, *gap]), word_features([*sentence, *gap, *more])
+    assert alone[: len(sentence)] == beside[: len(sentence)]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kmha.errors import InputError
-from training.baselines.text_linear import compare, drawn_rows, fit_baseline, uses_characters
+from training.baselines.text_linear import compare, fit_baseline, sample_rows, uses_characters
 
 _ENGLISH = ["the film was good", "a good, warm story", "the film was bad", "bad and cold story"] * 4
 _CHINESE = ["这本书很好看", "房间干净,很好", "这本书太差了", "房间很脏,太差"] * 4
@@ -16,7 +16,7 @@ _IDS = np.array([1, 1, 0, 0] * 4)
         (_CHINESE, "character", ["服务很好", "服务太差"]),
     ],
 )
-def test_sixteen_rows_are_learnt(texts, unit, unseen):
+def test_sixteen_rows_are_memorized(texts, unit, unseen):
     baseline = fit_baseline(texts, _IDS, multi_label=False, seed=0)
     assert baseline.predict(texts).tolist() == _IDS.tolist()
     assert baseline.predict(unseen).tolist() == [1, 0]
@@ -31,7 +31,7 @@ def test_label_ids_may_have_gaps():
     assert answers.dtype == np.int64 and answers.tolist() == ids.tolist()
 
 
-def test_a_lone_label_is_always_the_answer():
+def test_single_label_is_always_predicted():
     baseline = fit_baseline(_ENGLISH, np.full(16, 3), multi_label=False, seed=0)
     assert baseline.predict(["anything", ""]).tolist() == [3, 3]
 
@@ -61,54 +61,54 @@ def test_thresholds_come_from_the_validation_rows():
     assert 0 < honest.predict(texts).sum() < 200
 
 
-def test_the_same_seed_gives_the_same_baseline():
+def test_same_seed_gives_the_same_baseline():
     first, second = (fit_baseline(_ENGLISH, _IDS, multi_label=False, seed=5, max_rows=8) for _ in range(2))
     assert np.array_equal(first.weights, second.weights)
 
 
-def test_rows_beyond_the_limit_are_left_out_and_told():
+def test_rows_over_the_limit_are_sampled_and_described():
     texts = [f"word{row}" for row in range(50)]
     baseline = fit_baseline(texts, np.arange(50) % 2, multi_label=False, seed=0, max_rows=20)
     assert len(baseline.vectorizer.vocabulary_) == 20
     assert "a random 20 of 50 training rows" in baseline.description
 
 
-def test_rows_that_were_drawn_before_are_those_that_would_be():
+def test_sample_rows_equals_the_sample_of_fit_baseline():
     texts, targets = [f"word{row} all" for row in range(50)], np.arange(50) % 2
     whole = fit_baseline(texts, targets, multi_label=False, seed=3, max_rows=20)
-    rows = drawn_rows(50, seed=3, most=20)
+    rows = sample_rows(50, seed=3, most=20)
     given = [texts[row] for row in rows]
     drawn = fit_baseline(given, targets[rows], multi_label=False, seed=3, max_rows=20, of_rows=50)
     assert drawn.description == whole.description and np.array_equal(drawn.weights, whole.weights)
     assert drawn.vectorizer.vocabulary_ == whole.vectorizer.vocabulary_
-    assert drawn_rows(20, seed=3, most=20).tolist() == list(range(20))
+    assert sample_rows(20, seed=3, most=20).tolist() == list(range(20))
 
 
-def test_many_rows_without_a_common_word_are_still_learnt(monkeypatch):
+def test_many_rows_without_a_common_word(monkeypatch):
     monkeypatch.setattr("training.baselines.text_linear._ROWS_WITH_RARE_TERMS", 10)
     texts = [f"word{row}" for row in range(20)]
     baseline = fit_baseline(texts, np.arange(20) % 2, multi_label=False, seed=0)
     assert baseline.predict(texts).tolist() == [0, 1] * 10
 
 
-def test_blank_and_strange_texts_are_answered():
+def test_blank_and_unusual_texts_are_predicted():
     baseline = fit_baseline([*_ENGLISH, "", "?!"], np.append(_IDS, [0, 1]), multi_label=False, seed=0)
     assert set(baseline.predict(["", " \n", "\x00", "日本", "👍"]).tolist()) <= {0, 1}
 
 
 @pytest.mark.parametrize(("multi_label", "shape"), [(False, (0,)), (True, (0, 2))])
-def test_no_text_gives_no_answer(multi_label, shape):
+def test_no_text_gives_no_prediction(multi_label, shape):
     targets = np.stack([_IDS, 1 - _IDS], axis=1) if multi_label else _IDS
     baseline = fit_baseline(_ENGLISH, targets, multi_label=multi_label, seed=0)
     assert baseline.predict([]).shape == shape
 
 
-def test_only_blank_texts_are_an_input_error():
+def test_blank_texts_raise():
     with pytest.raises(InputError, match="all 2 texts are blank"):
         fit_baseline(["", "  "], np.array([0, 1]), multi_label=False, seed=0)
 
 
-def test_unequal_lengths_are_refused():
+def test_unequal_lengths_raise():
     with pytest.raises(ValueError, match="16 texts and 15 targets"):
         fit_baseline(_ENGLISH, _IDS[:15], multi_label=False, seed=0)
 
@@ -132,7 +132,7 @@ def test_scripts_without_spaces_use_characters(text, characters):
     assert uses_characters([text]) is characters
 
 
-def test_the_script_of_long_lists_is_told_from_a_sample():
+def test_script_of_many_texts_is_detected_from_a_sample():
     assert uses_characters(["中文"] * 5000 + ["x"])
     assert not uses_characters([])
 
@@ -157,7 +157,7 @@ def test_the_script_of_long_lists_is_told_from_a_sample():
         ({"loss": 0.1}, {}, "loss", "cannot be compared"),
     ],
 )
-def test_compare_says_who_wins(model, baseline, metric, verdict):
+def test_compare_names_the_better_model(model, baseline, metric, verdict):
     sentence = compare(model, baseline, metric)
     assert verdict in sentence
     assert sentence.startswith(f"{metric}: ") and "\n" not in sentence
@@ -166,6 +166,6 @@ def test_compare_says_who_wins(model, baseline, metric, verdict):
             assert f"{scores[metric]:.4f}" in sentence
 
 
-def test_compare_prints_the_interval():
+def test_compare_shows_the_interval():
     sentence = compare({"f1": 0.5, "intervals": {"f1": [0.4, 0.6]}}, {"f1": 0.7}, "f1")
     assert "the linear baseline wins" in sentence and "model 0.4000 to 0.6000" in sentence

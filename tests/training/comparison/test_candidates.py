@@ -46,7 +46,7 @@ def test_candidates_differ_as_named():
 
 def test_the_task_differs_in_the_model_only():
     task = CandidateTask.of(ClassifyTask(multi_label=False, label_smoothing=0.2), "cnn", 3)
-    model = task.build({"": CONFIG}, ["a", "b"])
+    model = task.build_model({"": CONFIG}, ["a", "b"])
     assert (task.smoothing, task.metric, model.num_labels) == (0.2, "accuracy", 2)
     assert model.reader.output_dim == 9
     assert dataclasses.replace(task, dropout=0.5).candidate == "cnn"

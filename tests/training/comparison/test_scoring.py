@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from training.comparison.scoring import paired_difference, reference_of
-from training.metrics.bootstrap import bootstrap_interval
+from training.metrics.bootstrap import Resampling, bootstrap_interval
 
 
 def test_differences_are_paired():
@@ -11,7 +11,7 @@ def test_differences_are_paired():
     other = np.where(rng.random(400) < 0.95, right, ~right)
     found = paired_difference(right, other)
     assert found["value"] == pytest.approx(right.mean() - other.mean())
-    by_rows = bootstrap_interval(lambda a, b: a.mean() - b.mean(), right, other, seed=1)
+    by_rows = bootstrap_interval(lambda a, b: a.mean() - b.mean(), right, other, resampling=Resampling(1))
     np.testing.assert_allclose(found["interval"], by_rows, atol=0.006)
     # Unpaired intervals would be about eight points wide.
     assert found["interval"][1] - found["interval"][0] < 0.06

@@ -8,9 +8,9 @@ from kmha.errors import InputError
 from tests.command_runs import news_rows, write_csv
 from training.data import classification_reader as labelled_texts
 from training.data.classification_reader import write_labelled_texts
-from training.data.types import Columns
 from training.io.example_store import ExampleSet, write_examples
 from training.io.tables import read_blocks, read_rows
+from training.io.types import Columns
 from training.tasks.classify.task import ClassifyTask
 
 COLUMNS = Columns("text", "label")
@@ -20,7 +20,7 @@ ODD = [("", "a"), (" \u3000x\u00a0 ", " a "), ("x", "b"), ("two\nlines", "a|b|a"
 def both(path: Path, task: ClassifyTask, folder: Path) -> tuple[ExampleSet, ExampleSet]:
     """The examples of a table, written row by row and in blocks."""
     rows = read_rows(path, COLUMNS.required)
-    one = write_examples((each for row in rows for each in task.examples(row, COLUMNS)), folder / "one")
+    one = write_examples((each for row in rows for each in task.parse_row(row, COLUMNS)), folder / "one")
     blocks = read_blocks(path, COLUMNS.required)
     return one, write_labelled_texts(blocks, str(path), task, COLUMNS, folder / "many")
 
@@ -73,7 +73,7 @@ def test_the_first_wrong_row_is_the_one_that_is_told(tmp_path, rows):
     path.write_text("".join(json.dumps(each) + "\n" for each in rows))
     task, messages = ClassifyTask(), []
     for write in (
-        lambda: [task.examples(row, COLUMNS) for row in read_rows(path, COLUMNS.required)],
+        lambda: [task.parse_row(row, COLUMNS) for row in read_rows(path, COLUMNS.required)],
         lambda: both(path, task, tmp_path)[1],
     ):
         with pytest.raises(InputError, match="a.jsonl:2: ") as caught:

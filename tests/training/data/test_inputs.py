@@ -9,8 +9,8 @@ from tests.command_runs import news_rows
 from tests.pair_rows import paraphrase_rows
 from training.config.config import TextSection
 from training.data.inputs import make_inputs
-from training.data.types import Subset, TrainingSet
 from training.io.example_store import Example, write_examples
+from training.io.types import Subset, TrainingSet
 from training.tasks.classify.task import ClassifyTask
 from training.tasks.match.task import MatchTask
 

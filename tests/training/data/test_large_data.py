@@ -7,7 +7,7 @@ from tests.command_runs import news_rows, write_csv
 from training.config.config import DataSection, FitConfig
 from training.data.large_data import Large, held_out_fraction
 from training.data.load import describe, load_data
-from training.data.types import Subset
+from training.io.types import Subset
 from training.tasks.classify.task import ClassifyTask
 
 

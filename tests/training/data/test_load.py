@@ -48,14 +48,14 @@ def test_columns_may_have_any_name(tmp_path):
     with pytest.raises(InputError, match="--data.label-column: expected a column label or labels, got Über"):
         load(tmp_path, train=path, text_column="Überschrift")
     data = load(tmp_path, train=path, text_column="Überschrift", label_column="kind")
-    assert len(data.labels) == 3 and not data.task.several_labels
+    assert len(data.labels) == 3 and not data.task.traits.is_multi_label
 
 
 def test_a_column_labels_means_several(tmp_path):
     rows = [(text, "; ".join(labels)) for text, labels in topic_rows(40, seed=0)]
     path = write_csv(tmp_path / "a.csv", rows, ("text", "labels"))
     data = load(tmp_path, train=path, label_separator=";")
-    assert data.task.several_labels and data.columns.label == "labels"
+    assert data.task.traits.is_multi_label and data.columns.label == "labels"
     assert data.labels == ["food", "money", "sport"]
     assert data.task.targets(data.train, data.labels).shape == (len(data.train.rows), 3)
     with pytest.raises(InputError, match="labels must be one label, got none"):
@@ -149,7 +149,7 @@ def tfds_folder(tmp_path_factory) -> Path:
 
 def test_a_tensorflow_data_set_is_data_like_any_other(tmp_path, tfds_folder):
     data = load(tmp_path, tfds="tiny_news", tfds_dir=tfds_folder)
-    assert data.labels == ["food", "money", "sport"] and not data.task.several_labels
+    assert data.labels == ["food", "money", "sport"] and not data.task.traits.is_multi_label
     assert len(data.train.rows) + len(data.validation.rows) == 30 and data.evaluated_name == "test"
     assert sorted(data.evaluated.texts()) == sorted(text for text, _ in news_rows(9, seed=1))
     assert data.origins["train"] == {"name": "tiny_news (train)", "sha256": None}

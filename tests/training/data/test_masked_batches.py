@@ -11,9 +11,9 @@ from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from training.config.config import TrainSection
 from training.data.masked_batches import MaskedSource
 from training.data.packing import cut_pieces
-from training.data.types import Masking
 from training.engine.loop import epoch_plans
 from training.io.example_store import Example, write_examples
+from training.io.types import Masking
 
 SETTINGS = TrainSection(batch_tokens=64, batch_rows=4)
 VOCABULARY = Vocabulary([*SPECIAL_TOKENS, *"abcdefghij"])

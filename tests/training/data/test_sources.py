@@ -10,7 +10,7 @@ from kmha.errors import InputError
 from tests.command_runs import write_csv
 from training.config.config import DataSection
 from training.data.sources import file_source, find_sources, read_examples
-from training.data.types import Columns
+from training.io.types import Columns
 from training.tasks.classify.task import ClassifyTask
 
 COLUMNS = Columns("text", "label", "|")

@@ -7,8 +7,8 @@ from training.data.large_data import Large
 from training.data.streamed import Stretches
 from training.data.text_batches import tokenize_examples
 from training.data.tokenizer_training import make_preprocessor
-from training.data.types import Subset
 from training.io.example_store import Example, write_examples
+from training.io.types import Subset
 from training.tasks.classify.task import ClassifyTask
 
 ROWS = 50

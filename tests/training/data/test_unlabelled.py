@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from kmha.errors import InputError
-from training.data.types import Columns, Subset
 from training.data.unlabelled import read_unlabelled, unseen
 from training.io.example_store import Example, write_examples
+from training.io.types import Columns, Subset
 
 TEXT, PAIR, WORDS = Columns("text"), Columns("text_a", text_b="text_b"), Columns("words")
 

@@ -10,10 +10,10 @@ from kmha.errors import InputError
 from tests.bundles import one_label_bundle, pair_bundle
 from tests.training.tiny_runs import CONFIG, LABELS, make_source, tiny_model
 from training.cli.column_flags import ColumnOverrides
-from training.data.types import Columns
 from training.evaluation import evaluator as evaluator
 from training.evaluation.bundle_evaluation import resolve_task
 from training.evaluation.evaluator import Evaluator
+from training.io.types import Columns
 from training.tasks.outputs import random_probabilities, row_probabilities
 
 NAMES = [f"label {number}" for number in range(LABELS)]
@@ -34,7 +34,7 @@ def reader(model):
 
 
 def evaluated(model, source, lengths) -> np.ndarray:
-    task: Any = types.SimpleNamespace(reader=reader)
+    task: Any = types.SimpleNamespace(postprocessor=reader)
     return Evaluator(model, task, NAMES, lengths).predict(source)
 
 
@@ -73,8 +73,8 @@ def test_validation_gives_loss_and_metric_of_the_task(model, source):
     task: Any = types.SimpleNamespace(
         metric="accuracy",
         scores=scores,
-        decision=lambda *_: {"thresholds": [0.5]},
-        reader=reader,
+        tune_thresholds=lambda *_: {"thresholds": [0.5]},
+        postprocessor=reader,
     )
     result = Evaluator(model, task, NAMES, [CONFIG.max_length]).validate(source, part)
     assert result == {"loss": 0.5, "accuracy": 0.25}
@@ -88,9 +88,9 @@ def test_a_metric_that_is_undefined_is_refused_before_training(model):
     task: Any = types.SimpleNamespace(
         metric="map",
         scores=lambda *_: scores,
-        decision=lambda *_: {},
-        reader=reader,
-        guesses=lambda model, part: random_probabilities(model, len(part.rows)),
+        tune_thresholds=lambda *_: {},
+        postprocessor=reader,
+        dummy_predictions=lambda model, part: random_probabilities(model, len(part.rows)),
     )
     evaluator = Evaluator(model, task, NAMES, [CONFIG.max_length])
     evaluator.check_metric_is_defined(part)
@@ -130,7 +130,7 @@ def test_columns_of_pairs_are_resolved(trained, given, available, found):
     bundle = dataclasses.replace(pair_bundle(), details={} if trained is None else {"columns": trained})
     task, columns = resolve_task(bundle, given, available)
     assert columns == Columns(**found)
-    assert task.num_texts == 2
+    assert task.traits.num_texts == 2
 
 
 def test_columns_of_single_texts_are_resolved():

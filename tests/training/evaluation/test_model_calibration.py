@@ -205,7 +205,7 @@ def test_temperature_of_a_tagger_does_not_change_its_tags():
     ids = (before.probabilities.cumsum(axis=1) > RNG.random((len(scores), 1))).argmax(axis=1)
     calibrate(bundle.model, Calibration((0.5,), (0.0,)))
     sentences = [[bundle.labels[i] for i in part] for part in np.split(ids, np.cumsum(counts)[:-1])]
-    task = stand_in(given_tags=lambda part: sentences, learnt=lambda tags: tags)
+    task = stand_in(row_tags=lambda part: sentences, to_model_scheme=lambda tags: tags)
     found = fit_calibration(bundle.model, task, stand_in(), bundle.labels, scores * 2)
     assert found is not None and found.temperatures[0] == pytest.approx(2, rel=0.15)
     calibrate(bundle.model, found)

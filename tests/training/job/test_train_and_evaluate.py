@@ -1,8 +1,8 @@
 import numpy as np
 
 from tests.command_runs import news_rows
-from training.data.types import Subset
 from training.io.example_store import Example, write_examples
+from training.io.types import Subset
 from training.job import train_and_evaluate as kept
 from training.job.train_and_evaluate import length_percentiles, sample_texts
 

@@ -52,7 +52,7 @@ def test_sigmoid_against_its_definition():
 
 
 @pytest.mark.parametrize("size", [100.0, 1e4, 1e30])
-def test_huge_logits_give_finite_losses(size):
+def test_large_logits_give_finite_losses(size):
     logits = np.array([[size, -size]], np.float32)
     right = softmax_cross_entropy(np.array([0], np.int32), logits)
     np.testing.assert_allclose(right, [0.0], atol=1e-6)
@@ -74,7 +74,7 @@ def potentials_of(words: int):
     return BIO(scores, np.ones((2, words), np.int32))
 
 
-def test_the_loss_of_tags_is_a_words_share_of_the_sentences():
+def test_tag_loss_is_the_sentence_loss_per_word():
     targets = np.array([[0, 1, 2], [1, 0, -1]], np.int32)
     found = keras.ops.convert_to_numpy(tag_sequence_loss(targets, potentials_of(3)))
     potentials = potentials_of(3)._replace(word_mask=(targets >= 0).astype(np.int32))

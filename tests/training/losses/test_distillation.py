@@ -37,14 +37,14 @@ def logits() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_of_one_label(logits, temperature):
+def test_softmax_divergence_by_definition(logits, temperature):
     teacher, student = (softened(each, temperature) for each in logits)
     found = softmax_divergence(logits[0], logits[1], temperature)
     np.testing.assert_allclose(found, divergence(teacher, student, temperature), rtol=1e-4)
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_of_several_labels(logits, temperature):
+def test_sigmoid_divergence_by_definition(logits, temperature):
     """Each is a choice between its logit and 0."""
     pairs = (np.stack([each, np.zeros_like(each)], axis=-1) for each in logits)
     teacher, student = (softened(each, temperature) for each in pairs)
@@ -52,7 +52,7 @@ def test_of_several_labels(logits, temperature):
     np.testing.assert_allclose(sigmoid_divergence(logits[0], logits[1], temperature), expected, rtol=1e-4)
 
 
-def test_of_scores(logits):
+def test_squared_distance_by_definition(logits):
     teacher, student = (each[:, :1] for each in logits)
     np.testing.assert_allclose(
         squared_distance(teacher, student, 9.0), ((teacher - student) ** 2)[:, 0], rtol=1e-6
@@ -60,7 +60,7 @@ def test_of_scores(logits):
 
 
 @pytest.mark.parametrize("loss", [softmax_divergence, sigmoid_divergence, squared_distance])
-def test_a_student_like_its_teacher_is_left_alone(logits, loss):
+def test_equal_student_has_no_loss_and_no_gradient(logits, loss):
     student = tf.constant(logits[0])
     with tf.GradientTape() as tape:
         tape.watch(student)
@@ -90,7 +90,7 @@ def chains(seed: int) -> tuple[Potentials, Potentials]:
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_of_tags_over_all_paths(temperature):
+def test_chain_divergence_over_all_paths(temperature):
     teacher, student = chains(seed=1)
     expected = np.zeros(3)
     for row, length in enumerate(teacher.word_mask.sum(axis=1)):
@@ -109,7 +109,7 @@ def test_of_tags_over_all_paths(temperature):
     assert (expected[:2] > 0.05).all()
 
 
-def test_a_tagger_like_its_teacher_is_left_alone():
+def test_equal_tagger_has_no_loss_and_no_gradient():
     teacher, _ = chains(seed=2)
     emissions, transitions = tf.constant(teacher.emissions), tf.constant(teacher.transitions)
     with tf.GradientTape(persistent=True) as tape:
@@ -121,7 +121,7 @@ def test_a_tagger_like_its_teacher_is_left_alone():
         np.testing.assert_allclose(gradient_of(tape, found, source), 0, atol=1e-5)
 
 
-def test_the_gradient_of_tags_is_that_of_their_probabilities():
+def test_chain_gradient_is_the_difference_of_probabilities():
     """With neighbours that say nothing, each word is a choice by itself."""
     nothing = np.zeros((3, 3), np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32)
     teacher, student = (Potentials(each.emissions, each.word_mask, *nothing) for each in chains(seed=3))

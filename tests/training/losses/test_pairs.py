@@ -136,7 +136,7 @@ def test_losses_of_queries_equal_plain_loops(name, rows, fillers, seed):
     np.testing.assert_allclose(losses, _by_loops(name, targets, outputs), rtol=1e-4, atol=1e-5)
 
 
-def test_parts_of_a_query_add_up_to_its_cross_entropy():
+def test_row_losses_of_a_query_sum_to_its_cross_entropy():
     targets, outputs = _batch("listwise", 6, 4)
     targets[:, 1] = 0
     shares = targets[:, 0] / targets[:, 0].sum()
@@ -156,7 +156,7 @@ def test_the_order_of_rows_does_not_matter(name, rows, seed):
 
 @pytest.mark.parametrize("filling", [0.0, 1e30, -1e30, np.nan, np.inf])
 @pytest.mark.parametrize("name", list(SINGLE))
-def test_filler_rows_change_no_loss_and_no_gradient(name, filling):
+def test_padding_rows_change_no_loss_and_no_gradient(name, filling):
     targets, outputs = _batch(name, 8, 3, fillers=2)
     alone = np.asarray(outputs[:6, :6] if name == "contrastive" else outputs[:6])
     outputs[6:] = filling
@@ -206,7 +206,7 @@ def test_eager_graph_and_xla_agree_for_any_batch_size(name):
 
 
 @pytest.mark.parametrize("name", list(SINGLE))
-def test_scores_that_follow_their_gradient_fit_16_rows(name):
+def test_gradient_descent_fits_16_rows(name):
     targets, outputs = _batch(name, 16, 9, scale=0.1)
     targets = tf.constant(targets)
     # The least a loss can reach: for lists the entropy of the shares.

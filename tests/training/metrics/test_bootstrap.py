@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
-from training.metrics.bootstrap import bootstrap_interval, multi_label_intervals, single_label_intervals
+from training.metrics.bootstrap import (
+    Resampling,
+    bootstrap_interval,
+    multi_label_intervals,
+    single_label_intervals,
+)
 
 _ZERO: Any = 0  # the stubs of scikit-learn know only strings
 
@@ -36,7 +41,7 @@ def _bisect(expected, function):
 
 
 @pytest.mark.parametrize(("right", "rows"), [(450, 500), (120, 200)])
-def test_accuracy_agrees_with_the_exact_binomial_interval(right, rows):
+def test_accuracy_interval_agrees_with_the_binomial_interval(right, rows):
     # Clopper-Pearson: the accuracies at which so few, or so many, right answers have probability .025.
     lower = _bisect(0.975, lambda p: _binomial_tail(right - 1, rows, p))
     upper = _bisect(0.025, lambda p: _binomial_tail(right, rows, p))
@@ -44,26 +49,26 @@ def test_accuracy_agrees_with_the_exact_binomial_interval(right, rows):
     assert interval == pytest.approx([lower, upper], abs=0.012)
 
 
-def test_single_label_intervals_are_those_of_drawing_rows():
+def test_single_label_intervals_equal_resampled_rows():
     true_ids, answers = _answers(150, 4, 0.6)
 
     def macro_f1(true_ids, answers):
         return f1_score(true_ids, answers, average="macro", zero_division=_ZERO)
 
-    fast = single_label_intervals(true_ids, answers, resamples=2000)
+    fast = single_label_intervals(true_ids, answers, resampling=Resampling(resamples=2000))
     assert fast["macro_f1"] == pytest.approx(
-        bootstrap_interval(macro_f1, true_ids, answers, seed=1, resamples=300), abs=0.03
+        bootstrap_interval(macro_f1, true_ids, answers, resampling=Resampling(1, 300)), abs=0.03
     )
     assert fast["accuracy"] == pytest.approx(
-        bootstrap_interval(accuracy_score, true_ids, answers, seed=1, resamples=300), abs=0.03
+        bootstrap_interval(accuracy_score, true_ids, answers, resampling=Resampling(1, 300)), abs=0.03
     )
 
 
-def test_multi_label_intervals_are_those_of_drawing_rows():
+def test_multi_label_intervals_equal_resampled_rows():
     generator = np.random.default_rng(2)
     true = (generator.random((150, 3)) < [0.5, 0.3, 0.2]).astype(np.int8)
     answers = np.where(generator.random((150, 3)) < 0.8, true, 1 - true)
-    fast = multi_label_intervals(true, answers, resamples=2000)
+    fast = multi_label_intervals(true, answers, resampling=Resampling(resamples=2000))
     for average in ("micro", "macro"):
         slow = bootstrap_interval(
             lambda true, answers, average=average: f1_score(
@@ -71,7 +76,7 @@ def test_multi_label_intervals_are_those_of_drawing_rows():
             ),
             true,
             answers,
-            resamples=300,
+            resampling=Resampling(resamples=300),
         )
         assert fast[f"{average}_f1"] == pytest.approx(slow, abs=0.03)
     assert set(fast) == {"accuracy", "micro_f1", "macro_f1"}
@@ -88,33 +93,39 @@ def test_any_statistic_and_any_arrays():
 
 def test_more_rows_and_lower_levels_narrow_the_interval():
     def width(rows, level):
-        lower, upper = single_label_intervals(*_answers(rows, 3, 0.7), level=level)["accuracy"]
+        lower, upper = single_label_intervals(*_answers(rows, 3, 0.7), resampling=Resampling(level=level))[
+            "accuracy"
+        ]
         return upper - lower
 
     assert width(2000, 0.95) < width(200, 0.95)
     assert width(200, 0.5) < width(200, 0.95)
 
 
-def test_the_seed_decides():
+def test_seed_changes_the_interval():
     rows = _answers(100, 3, 0.5)
-    assert single_label_intervals(*rows, seed=3) == single_label_intervals(*rows, seed=3)
-    assert single_label_intervals(*rows, seed=3) != single_label_intervals(*rows, seed=4)
+    assert single_label_intervals(*rows, resampling=Resampling(3)) == single_label_intervals(
+        *rows, resampling=Resampling(3)
+    )
+    assert single_label_intervals(*rows, resampling=Resampling(3)) != single_label_intervals(
+        *rows, resampling=Resampling(4)
+    )
 
 
-def test_perfect_answers_have_no_spread_and_results_are_json():
+def test_perfect_predictions_have_no_spread():
     true_ids, _ = _answers(60, 3, 1.0)
     intervals = single_label_intervals(true_ids, true_ids)
     assert intervals == {"accuracy": [1.0, 1.0], "macro_f1": [1.0, 1.0]}
     assert json.loads(json.dumps(intervals)) == intervals
 
 
-def test_without_rows_there_is_no_interval():
+def test_no_rows_give_no_interval():
     nothing = np.zeros(0, int)
     assert single_label_intervals(nothing, nothing) == {}
     assert multi_label_intervals(np.zeros((0, 2)), np.zeros((0, 2))) == {}
 
 
 @pytest.mark.parametrize("arrays", [(), (np.zeros(0),), (np.zeros(2), np.zeros(3))])
-def test_unequal_or_missing_rows_are_refused(arrays):
+def test_unequal_or_missing_rows_raise(arrays):
     with pytest.raises(ValueError, match="one length above 0"):
         bootstrap_interval(lambda *_: 0.0, *arrays)

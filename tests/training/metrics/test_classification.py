@@ -10,9 +10,9 @@ from sklearn import metrics
 from kmha.errors import InputError
 from training.metrics.classification import (
     calibration_error,
-    multi_label_answer_scores,
+    multi_label_prediction_scores,
     multi_label_scores,
-    single_label_answer_scores,
+    single_label_prediction_scores,
     single_label_scores,
 )
 
@@ -61,7 +61,7 @@ def test_single_label_scores_equal_scikit_learn(classes):
 
 def test_per_class_equals_scikit_learn_also_for_labels_without_rows():
     true_ids, answers = np.array([0, 0, 1, 3, 3]), np.array([0, 1, 1, 3, 0])
-    scores = single_label_answer_scores(true_ids, answers, _names(5))
+    scores = single_label_prediction_scores(true_ids, answers, _names(5))
     expected = metrics.precision_recall_fscore_support(
         true_ids, answers, labels=range(5), zero_division=_ZERO
     )
@@ -99,7 +99,7 @@ def test_unknown_positive_label_is_an_input_error():
         single_label_scores(np.array([0, 1]), np.eye(2), ["no", "yes"], "maybe")
 
 
-def test_labels_seen_only_in_test_rows_are_wrong_and_counted():
+def test_labels_of_test_rows_only_are_errors():
     # Two known classes, both rows of them right; two rows of a third label that cannot be answered.
     probabilities = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
     scores = single_label_scores(np.array([0, 1, 2, 2]), probabilities, ["a", "b", "new"])
@@ -118,7 +118,7 @@ def test_labels_seen_only_in_test_rows_are_wrong_and_counted():
     assert scores["confusion_matrix"] == [[1, 0, 0], [0, 1, 0], [1, 1, 0]]
 
 
-def test_what_is_undefined_is_none():
+def test_undefined_scores_are_none():
     only_one_kind = single_label_scores(np.array([0, 0]), np.full((2, 3), 1 / 3), _names(3))
     assert only_one_kind["roc_auc"] is None and only_one_kind["average_precision"] is None
     only_new = single_label_scores(np.array([2]), np.array([[0.5, 0.5]]), ["a", "b", "new"])
@@ -130,7 +130,7 @@ def test_what_is_undefined_is_none():
     assert all(several[name] is None for name in ("accuracy", "macro_f1", "roc_auc", "ece", "loss"))
 
 
-def test_a_certain_and_wrong_answer_has_a_finite_loss():
+def test_confident_wrong_prediction_has_a_finite_loss():
     scores = single_label_scores(np.array([0, 1]), np.array([[0.0, 1.0], [0.0, 1.0]]), ["a", "b"])
     assert 1.0 < scores["loss"] < 20.0
 
@@ -143,7 +143,7 @@ def test_calibration_error_by_hand():
     assert calibration_error(np.array([1.0, 0.0]), np.array([True, False])) == 0.0
 
 
-def test_calibration_error_vanishes_when_confidence_is_the_share_of_right_answers():
+def test_calibration_error_is_0_if_confidence_equals_accuracy():
     confidences = np.repeat([0.25, 0.75], 400)
     right = np.concatenate([np.arange(400) % 4 == 0, np.arange(400) % 4 != 0])
     assert calibration_error(confidences, right) == pytest.approx(0.0, abs=1e-12)
@@ -187,7 +187,7 @@ def test_multi_label_test_rows_may_bring_new_labels():
     assert scores["per_class"]["new"]["support"] == 1
 
 
-def test_a_probability_at_its_threshold_is_answered():
+def test_probability_at_its_threshold_is_predicted():
     threshold = np.array([0.3], np.float32)
     scores = multi_label_scores(np.array([[1]]), threshold[None], ["a"], threshold)
     assert scores["accuracy"] == 1.0
@@ -195,7 +195,7 @@ def test_a_probability_at_its_threshold_is_answered():
 
 @settings(max_examples=50, deadline=None)
 @given(rows=st.integers(0, 12), classes=st.integers(1, 4), new=st.integers(0, 2), seed=st.integers(0, 99))
-def test_every_result_is_strict_json(rows, classes, new, seed):
+def test_every_result_is_json(rows, classes, new, seed):
     generator = np.random.default_rng(seed)
     labels = _names(classes + new)
     probabilities = generator.dirichlet(np.ones(classes), size=rows).astype(np.float32)
@@ -221,9 +221,9 @@ def test_every_result_is_strict_json(rows, classes, new, seed):
         (lambda: single_label_scores(np.array([2]), np.ones((1, 2)), ["a", "b"]), r"ids in \[0, 2\)"),
         (lambda: single_label_scores(np.array([-1]), np.ones((1, 2)), ["a", "b"]), "got -1"),
         (lambda: single_label_scores(np.array([0]), np.array([[np.nan, 1]]), ["a", "b"]), "row 0"),
-        (lambda: multi_label_answer_scores(np.ones((2, 2)), np.ones((2, 3)), ["a", "b"]), r"\[R, 2\]"),
+        (lambda: multi_label_prediction_scores(np.ones((2, 2)), np.ones((2, 3)), ["a", "b"]), r"\[R, 2\]"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(call, message):
+def test_mismatched_arrays_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call()

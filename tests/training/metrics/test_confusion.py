@@ -15,12 +15,12 @@ from training.metrics.confusion import (
 )
 
 
-def test_confusion_matrix_has_the_truth_in_rows():
+def test_confusion_matrix_has_true_labels_in_rows():
     matrix = confusion_matrix(np.array([0, 0, 2]), np.array([1, 1, 2]), 3)
     assert matrix.tolist() == [[0, 2, 0], [0, 0, 0], [0, 0, 1]]
 
 
-def test_one_label_a_row_counts_alike_as_ids_and_as_indicators():
+def test_ids_and_indicators_give_equal_counts():
     generator = np.random.default_rng(0)
     true_ids, answers = generator.integers(4, size=(2, 50))
     by_matrix = matrix_counts(confusion_matrix(true_ids, answers, 4))
@@ -39,7 +39,7 @@ def test_weights_repeat_rows():
         assert both == pytest.approx(np.stack([first, second]))
 
 
-def test_ratios_by_hand_and_zero_where_nothing_divides():
+def test_ratios_by_hand_and_0_without_denominator():
     # Label 0: 2 hits of 4 answers and 3 true rows; label 1 occurs nowhere.
     counts = LabelCounts(np.array([2.0, 0.0]), np.array([4.0, 0.0]), np.array([3.0, 0.0]))
     assert precision(counts).tolist() == [0.5, 0.0]

@@ -5,16 +5,16 @@ import pytest
 
 from tests.training.data.test_masked_batches import source_of, tokens  # noqa: F401
 from training.metrics.masked_lm import (
-    MaskedAnswers,
-    masked_answers,
+    MaskedPredictions,
+    masked_predictions,
     masked_scores,
-    unigram_answers,
+    unigram_predictions,
     unigram_probabilities,
 )
 
 
 def test_scores_are_of_all_masked_tokens_together():
-    answers = MaskedAnswers(np.array([3, 0, 1]), np.array([6.0, 0.0, 2.0]), np.array([1, 0, 1]))
+    answers = MaskedPredictions(np.array([3, 0, 1]), np.array([6.0, 0.0, 2.0]), np.array([1, 0, 1]))
     scores = masked_scores(answers, intervals=True)
     assert scores["masked_tokens"] == 4 and scores["loss"] == 2.0
     assert scores["perplexity"] == pytest.approx(math.exp(2)) and scores["masked_accuracy"] == 0.5
@@ -23,8 +23,8 @@ def test_scores_are_of_all_masked_tokens_together():
     assert "intervals" not in masked_scores(answers)
 
 
-def test_nothing_masked_has_no_score():
-    empty = MaskedAnswers(*np.zeros((3, 2)))
+def test_scores_without_masked_tokens_are_none():
+    empty = MaskedPredictions(*np.zeros((3, 2)))
     assert masked_scores(empty, intervals=True) == {
         "masked_tokens": 0,
         "loss": None,
@@ -33,12 +33,12 @@ def test_nothing_masked_has_no_score():
     }
 
 
-def test_every_token_is_possible():
+def test_every_token_has_a_probability():
     probabilities = unigram_probabilities(np.array([3, 0, 1]))
     assert probabilities.tolist() == pytest.approx([4 / 7, 1 / 7, 2 / 7])
 
 
-def test_the_baseline_is_a_model_of_constant_logits(tokens):  # noqa: F811
+def test_baseline_equals_a_model_with_constant_logits(tokens):  # noqa: F811
     """Asked for the same tokens, whatever the batches are."""
     source = source_of(tokens)
     counts = source.token_counts()
@@ -50,7 +50,10 @@ def test_the_baseline_is_a_model_of_constant_logits(tokens):  # noqa: F811
             rows, slots = source.batch(plan)["targets"].shape
             yield plan, np.tile(logits, (rows, slots, 1))
 
-    answers, expected = masked_answers(len(counts), source, outputs()), unigram_answers(counts, source)
+    answers, expected = (
+        masked_predictions(len(counts), source, outputs()),
+        unigram_predictions(counts, source),
+    )
     np.testing.assert_array_equal(answers.counts, expected.counts)
     np.testing.assert_array_equal(answers.hits, expected.hits)
     np.testing.assert_allclose(answers.losses, expected.losses, rtol=1e-5)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.metrics.bootstrap import bootstrap_interval
+from training.metrics.bootstrap import Resampling, bootstrap_interval
 from training.metrics.pair_intervals import binary_pair_intervals, graded_intervals, ranking_intervals
 from training.metrics.pairs import binary_pair_scores, graded_scores
 from training.metrics.ranking import query_values, ranking_scores
@@ -32,41 +32,44 @@ def _rankings(queries, seed=0):
 
 
 @pytest.mark.parametrize("name", ["accuracy", "f1", "roc_auc", "average_precision"])
-def test_binary_intervals_are_those_of_drawing_rows(name):
+def test_binary_intervals_equal_resampled_rows(name):
     true, probabilities = _pairs(150)
     slow = bootstrap_interval(
         lambda true, probabilities: binary_pair_scores(true, probabilities, 0.55)[name],
         true,
         probabilities,
-        seed=1,
-        resamples=300,
+        resampling=Resampling(1, 300),
     )
-    fast = binary_pair_intervals(true, probabilities, 0.55, resamples=2000)
+    fast = binary_pair_intervals(true, probabilities, 0.55, resampling=Resampling(resamples=2000))
     assert fast[name] == pytest.approx(slow, abs=0.03)
 
 
 @pytest.mark.parametrize(
     ("name", "slack"), [("pearson", 0.03), ("spearman", 0.03), ("mse", 0.1), ("mae", 0.05)]
 )
-def test_graded_intervals_are_those_of_drawing_rows(name, slack):
+def test_graded_intervals_equal_resampled_rows(name, slack):
     true, scores = _grades(150)
     slow = bootstrap_interval(
-        lambda true, scores: graded_scores(true, scores)[name], true, scores, seed=1, resamples=600
+        lambda true, scores: graded_scores(true, scores)[name], true, scores, resampling=Resampling(1, 600)
     )
-    assert graded_intervals(true, scores, resamples=2000)[name] == pytest.approx(slow, abs=slack)
+    assert graded_intervals(true, scores, resampling=Resampling(resamples=2000))[name] == pytest.approx(
+        slow, abs=slack
+    )
 
 
-def test_ranking_intervals_are_those_of_drawing_queries():
+def test_ranking_intervals_equal_resampled_queries():
     rows = _rankings(80)
     values = query_values(*rows).values
-    fast = ranking_intervals(*rows, resamples=2000)
+    fast = ranking_intervals(*rows, resampling=Resampling(resamples=2000))
     assert set(fast) == {"map", "mrr", "ndcg_at_10"}
     for name, interval in fast.items():
-        slow = bootstrap_interval(lambda column: float(column.mean()), values[name], seed=1, resamples=1000)
+        slow = bootstrap_interval(
+            lambda column: float(column.mean()), values[name], resampling=Resampling(1, 1000)
+        )
         assert interval == pytest.approx(slow, abs=0.02)
 
 
-def test_drawing_queries_gives_wider_intervals_than_drawing_their_rows_would():
+def test_resampled_queries_give_wider_intervals_than_rows():
     # All 50 queries alike inside: 25 always right first, 25 always wrong first.
     query = np.repeat(np.arange(50), 20)
     relevance = np.tile(np.arange(20) == 0, 50)
@@ -79,9 +82,9 @@ def test_drawing_queries_gives_wider_intervals_than_drawing_their_rows_would():
 
 @settings(max_examples=30, deadline=None)
 @given(rows=st.integers(1, 12), seed=st.integers(0, 10_000))
-def test_one_resample_scores_as_its_rows_do(rows, seed):
+def test_one_resample_scores_like_its_rows(rows, seed):
     """A single resample is its own interval: each statistic then equals the score of the drawn rows."""
-    one = {"seed": seed, "resamples": 1}
+    one = {"resampling": Resampling(seed, 1)}
     true, probabilities = _pairs(rows, seed, decimals=1)
     drawn = _drawn(np.stack([true, probabilities], axis=1), -2 * probabilities + 0.1 * true, seed)
     _assert_ends(
@@ -116,7 +119,7 @@ def _assert_ends(intervals, given, drawn, names):
             assert intervals[name] == pytest.approx([drawn[name]] * 2, abs=1e-9), name
 
 
-def test_what_is_undefined_has_no_interval():
+def test_undefined_scores_have_no_interval():
     assert binary_pair_intervals(np.zeros(0, int), np.zeros(0), 0.5) == {}
     assert graded_intervals(np.zeros(0), np.zeros(0)) == {}
     assert ranking_intervals(np.zeros(0), np.zeros(0), np.zeros(0, int)) == {}
@@ -125,13 +128,13 @@ def test_what_is_undefined_has_no_interval():
     assert set(graded_intervals(np.full(5, 0.1), np.arange(5.0))) == {"mse", "mae"}
 
 
-def test_resamples_without_a_right_row_are_left_out():
+def test_undefined_resamples_are_left_out():
     true = np.array([1, 0, 0, 0])
     intervals = binary_pair_intervals(true, np.array([0.9, 0.1, 0.2, 0.3]), 0.5)
     assert intervals["roc_auc"] == intervals["average_precision"] == [1.0, 1.0]
 
 
-def test_pair_intervals_hold_the_score_are_json_and_follow_the_seed():
+def test_pair_intervals_contain_the_score_and_follow_the_seed():
     pairs, grades, rankings = _pairs(200), _grades(200), _rankings(50)
     calls = [
         (lambda **more: binary_pair_intervals(*pairs, 0.5, **more), binary_pair_scores(*pairs, 0.5)),
@@ -141,8 +144,13 @@ def test_pair_intervals_hold_the_score_are_json_and_follow_the_seed():
     for call, scores in calls:
         intervals = call()
         assert all(lower < scores[name] < upper for name, (lower, upper) in intervals.items())
-        assert json.loads(json.dumps(intervals)) == intervals == call(seed=0) != call(seed=1)
-        narrow = call(level=0.5)
+        assert (
+            json.loads(json.dumps(intervals))
+            == intervals
+            == call(resampling=Resampling(0))
+            != call(resampling=Resampling(1))
+        )
+        narrow = call(resampling=Resampling(level=0.5))
         assert all(narrow[name][1] < upper for name, (_, upper) in intervals.items())
 
 

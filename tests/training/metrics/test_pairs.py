@@ -43,20 +43,20 @@ def test_binary_scores_equal_scikit_learn(rows, seed, threshold):
     assert 0 <= scores["ece"] <= 1
 
 
-def test_calibration_is_that_of_the_probability_of_1():
+def test_calibration_uses_the_probability_of_1():
     scores = binary_pair_scores(np.array([1, 0, 0]), np.array([0.1, 0.11, 0.5]), 0.9)
     assert scores["ece"] == pytest.approx((abs(0.21 - 1) + 0.5) / 3)
 
 
-def test_a_probability_at_the_threshold_is_a_yes_in_float32():
+def test_probability_at_the_threshold_matches_in_float32():
     assert binary_pair_scores(np.array([1]), np.array([0.3], np.float32), 0.3)["accuracy"] == 1.0
 
 
-def test_a_certain_and_wrong_pair_has_a_finite_loss():
+def test_confident_wrong_pair_has_a_finite_loss():
     assert 1 < binary_pair_scores(np.array([0, 1]), np.array([1.0, 0.0]), 0.5)["loss"] < 20
 
 
-def test_what_is_undefined_for_pairs_is_none():
+def test_undefined_pair_scores_are_none():
     nothing = binary_pair_scores(np.zeros(0, int), np.zeros(0), 0.5)
     assert nothing.pop("rows") == 0 and nothing.pop("threshold") == 0.5
     assert nothing.pop("confusion_matrix") == [[0, 0], [0, 0]]
@@ -108,7 +108,7 @@ def test_a_constant_side_has_no_correlation(constant, rows):
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e-20, 1e20, 1e150])
-def test_very_small_and_large_numbers_correlate_alike(size):
+def test_correlation_of_very_small_and_large_numbers(size):
     true, guesses = np.array([1.0, 2.0, 4.0]), np.array([2.0, 1.0, 5.0])
     assert graded_scores(size * true, guesses)["pearson"] == pytest.approx(
         graded_scores(true, guesses)["pearson"]
@@ -117,7 +117,7 @@ def test_very_small_and_large_numbers_correlate_alike(size):
 
 @settings(max_examples=50, deadline=None)
 @given(rows=st.integers(0, 8), seed=st.integers(0, 999))
-def test_every_pair_score_is_strict_json(rows, seed):
+def test_every_pair_score_is_json(rows, seed):
     true, probabilities = _pairs(rows, seed)
     for scores in (
         binary_pair_scores(true, probabilities, 0.5),
@@ -138,6 +138,6 @@ def test_every_pair_score_is_strict_json(rows, seed):
         (lambda: graded_scores(np.ones(2), np.array([np.inf, 0])), "score of row 0"),
     ],
 )
-def test_pairs_that_do_not_fit_are_refused(call, message):
+def test_mismatched_pairs_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call()

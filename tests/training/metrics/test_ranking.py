@@ -40,7 +40,7 @@ def test_one_query_by_hand():
     )
 
 
-def test_graded_relevance_gains_itself_and_any_grade_is_right():
+def test_graded_relevance_is_the_gain():
     # Grades in order of the scores: 1, 3, 0.
     scores = ranking_scores(np.array([3, 0, 1]), np.array([0.5, 0.1, 0.9]), np.zeros(3, int))
     third = 1 / np.log2(3)
@@ -48,25 +48,25 @@ def test_graded_relevance_gains_itself_and_any_grade_is_right():
     assert scores["map"] == scores["mrr"] == 1.0
 
 
-def test_what_is_below_zero_is_wrong_and_gains_nothing():
+def test_negative_relevance_is_wrong_without_gain():
     below = ranking_scores(np.array([-2.0, 1.5, -0.1]), np.array([3.0, 2.0, 1.0]), np.zeros(3, int))
     zero = ranking_scores(np.array([0, 1.5, 0]), np.array([3.0, 2.0, 1.0]), np.zeros(3, int))
     assert below == zero and below["mrr"] == 0.5
 
 
-def test_only_ten_ranks_count_for_ndcg_at_10():
+def test_ndcg_at_10_uses_ten_ranks():
     relevance = np.arange(12) == 11
     scores = ranking_scores(relevance, -np.arange(12.0), np.zeros(12, int))
     assert scores["ndcg_at_10"] == scores["recall_at_10"] == 0.0
     assert scores["mrr"] == scores["map"] == pytest.approx(1 / 12)
 
 
-def test_recall_divides_by_all_that_is_right():
+def test_recall_divides_by_all_right_candidates():
     scores = ranking_scores(np.ones(20), np.arange(20.0), np.zeros(20, int))
     assert [scores[f"recall_at_{depth}"] for depth in (1, 5, 10)] == pytest.approx([1 / 20, 5 / 20, 10 / 20])
 
 
-def test_queries_without_right_are_left_out_and_those_with_only_right_stay():
+def test_queries_without_right_are_left_out():
     relevance = np.array([0, 0, 1, 1, 0, 1])
     scores = np.array([0.9, 0.1, 0.4, 0.2, 0.8, 0.3])
     result = ranking_scores(relevance, scores, np.array([7, 7, 3, 3, 5, 5]))
@@ -79,14 +79,14 @@ def test_queries_without_right_are_left_out_and_those_with_only_right_stay():
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-def test_without_a_query_to_judge_there_are_no_values(rows):
+def test_no_scored_query_gives_none(rows):
     result = ranking_scores(np.zeros(rows), np.arange(float(rows)), np.arange(rows))
     assert all(result[name] is None for name in MEANS)
     assert result["queries"] == 0 and result["queries_without_right"] == rows
     assert json.loads(json.dumps(result, allow_nan=False)) == result
 
 
-def test_of_equal_scores_the_wrong_come_first():
+def test_ties_rank_wrong_candidates_first():
     # A model that says the same of all candidates is no better than one that has them all wrong.
     relevance, _, queries = _rows(200, 20, 0, grades=3)
     constant = ranking_scores(relevance, np.zeros(200), queries)
@@ -117,7 +117,7 @@ def test_each_query_equals_scikit_learn(rows, seed, grades):
 
 @settings(max_examples=40, deadline=None)
 @given(rows=st.integers(1, 60), seed=st.integers(0, 10_000), grades=st.integers(2, 4), ties=st.booleans())
-def test_order_of_rows_numbers_of_queries_and_monotone_changes_do_not_matter(rows, seed, grades, ties):
+def test_row_order_and_monotone_changes_do_not_matter(rows, seed, grades, ties):
     relevance, scores, queries = _rows(rows, 5, seed, grades)
     if ties:
         scores = scores.round(1)
@@ -129,7 +129,7 @@ def test_order_of_rows_numbers_of_queries_and_monotone_changes_do_not_matter(row
 
 @settings(max_examples=40, deadline=None)
 @given(rows=st.integers(1, 60), seed=st.integers(0, 10_000), grades=st.integers(2, 4))
-def test_no_order_is_better_than_that_of_relevance(rows, seed, grades):
+def test_order_by_relevance_is_best(rows, seed, grades):
     relevance, scores, queries = _rows(rows, 5, seed, grades)
     relevance[0] = 1  # something to find
     perfect = ranking_scores(relevance, relevance, queries)
@@ -155,6 +155,6 @@ def test_a_hundred_thousand_rows_take_less_than_a_second():
         ([[1, 0]], [[0.2, 0.1]], [[0, 0]], r"one shape \[R\]"),
     ],
 )
-def test_what_does_not_fit_is_refused(relevance, scores, queries, message):
+def test_mismatched_arrays_raise(relevance, scores, queries, message):
     with pytest.raises(ValueError, match=message):
         ranking_scores(np.array(relevance), np.array(scores), np.array(queries))

@@ -1,3 +1,4 @@
+import json
 import random
 
 import numpy as np
@@ -10,8 +11,8 @@ from sklearn.metrics import confusion_matrix, f1_score
 
 from kmha.errors import InputError
 from kmha.tags import Scheme, prefixes, repair_tags
-from training.metrics.bootstrap import bootstrap_interval
-from training.metrics.spans import tag_intervals, tag_scores
+from training.metrics.bootstrap import Resampling, bootstrap_interval
+from training.metrics.spans import most_frequent_errors, tag_intervals, tag_scores
 
 SEQEVAL = {"bio": IOB2, "bioes": IOBES, "bmes": IOBES, "iob1": IOB1}
 WITH_SPANS: tuple[Scheme, ...] = ("bio", "bioes", "bmes", "iob1")
@@ -38,7 +39,7 @@ def as_seqeval(sentences: list[list[str]]) -> list[list[str]]:
 
 @pytest.mark.parametrize("scheme", WITH_SPANS)
 @pytest.mark.parametrize("count, seeds", [(1000, range(1)), (20, range(50))])
-def test_scores_are_those_of_seqeval(scheme, count, seeds):
+def test_span_scores_equal_seqeval(scheme, count, seeds):
     for seed in seeds:
         gold, predicted = generated(scheme, count, seed)
         scores = tag_scores(gold, predicted, scheme)
@@ -86,7 +87,7 @@ def test_a_case_by_hand():
     }
 
 
-def test_the_schemes_agree_on_the_same_spans():
+def test_schemes_agree_on_equal_spans():
     gold, predicted = "B-P I-P O B-L B-L".split(), "B-P I-P O B-L I-L".split()
     bioes, others = "B-P E-P O S-L S-L".split(), "B-P E-P O B-L E-L".split()
     scores = tag_scores([bioes], [others], "bioes")
@@ -95,7 +96,7 @@ def test_the_schemes_agree_on_the_same_spans():
 
 
 @given(data=st.data())
-def test_without_a_scheme_scores_are_those_of_words(data):
+def test_scores_of_words_without_a_scheme(data):
     lengths = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=5))
     tags = [
         [data.draw(st.lists(st.sampled_from("abc"), min_size=n, max_size=n)) for n in lengths] for _ in "xy"
@@ -114,14 +115,14 @@ def test_without_a_scheme_scores_are_those_of_words(data):
         assert scores["confusion_matrix"] == confusion_matrix(*flat, labels=scores["types"]).tolist()
 
 
-def test_nothing_to_score():
+def test_no_sentences():
     assert tag_scores([], [], "bio")["span_f1"] is None is tag_scores([], [], "bio")["token_accuracy"]
     outside = tag_scores([["O"]], [["O"]], "bio")
     assert (outside["span_f1"], outside["token_accuracy"], outside["types"]) == (0.0, 1.0, [])
 
 
 @pytest.mark.parametrize("call", [tag_scores, tag_intervals])
-def test_what_does_not_fit(call):
+def test_mismatched_tags_raise(call):
     with pytest.raises(ValueError, match="as many sentences, got 1 and 0"):
         call([["O"]], [], "bio")
     with pytest.raises(ValueError, match="sentence 1: expected as many tags, got 2 and 1"):
@@ -131,10 +132,10 @@ def test_what_does_not_fit(call):
 
 
 @pytest.mark.parametrize("scheme", ["bio", "bioes"])
-def test_intervals_are_those_of_resampled_sentences(scheme):
+def test_intervals_equal_resampled_sentences(scheme):
     gold, predicted = generated(scheme, 80, 3)
-    found = tag_intervals(gold, predicted, scheme, resamples=2000)
-    assert found == tag_intervals(gold, predicted, scheme, resamples=2000)
+    found = tag_intervals(gold, predicted, scheme, resampling=Resampling(resamples=2000))
+    assert found == tag_intervals(gold, predicted, scheme, resampling=Resampling(resamples=2000))
 
     def score(name: str):
         def of(rows):
@@ -143,7 +144,7 @@ def test_intervals_are_those_of_resampled_sentences(scheme):
         return of
 
     for name in ("span_f1", "token_accuracy"):
-        lower, upper = bootstrap_interval(score(name), np.arange(80), resamples=300, seed=1)
+        lower, upper = bootstrap_interval(score(name), np.arange(80), resampling=Resampling(1, 300))
         assert found[name] == pytest.approx([lower, upper], abs=0.02)
         assert found[name][0] < tag_scores(gold, predicted, scheme)[name] < found[name][1]
 
@@ -153,3 +154,90 @@ def test_intervals_without_spans_or_words():
     assert tag_intervals([["a", "b"]], [["a", "c"]], "none")["token_accuracy"] == [0.5, 0.5]
     assert tag_intervals([], [], "bio") == {} == tag_intervals([[]], [[]], "bio")
     assert tag_intervals([["O"], []], [["O"], []], "bio")["span_f1"] == [0.0, 0.0]
+
+
+WORDS = "Yesterday Anna Lee met Bob in New York City .".split()
+GOLD = "O B-P I-P O B-P O B-L I-L I-L O".split()
+
+
+def errors_of(*predicted: str, **more) -> list[dict]:
+    count = len(predicted)
+    tags = [each.split() for each in predicted]
+    found = most_frequent_errors([WORDS] * count, [GOLD] * count, tags, "bio", **more)
+    json.dumps(found)
+    return found
+
+
+def test_no_errors():
+    assert errors_of(" ".join(GOLD)) == []
+
+
+def test_kinds_of_errors():
+    found = errors_of("B-L B-L I-L O O O B-L I-L O O", places=["a.conll:7"])
+    summary = [(each["wanted"], each["given"], each["same_words"], each["count"]) for each in found]
+    assert summary == [
+        (None, "L", None, 1),
+        ("P", "L", True, 1),
+        ("P", None, None, 1),
+        ("L", "L", False, 1),
+    ]
+    shown = [(each["sentences"][0]["wanted"], each["sentences"][0]["given"]) for each in found]
+    assert shown == [
+        (None, "Yesterday"),
+        ("Anna Lee", "Anna Lee"),
+        ("Bob", None),
+        ("New York City", "New York"),
+    ]
+    assert found[0]["sentences"][0]["text"] == "Yesterday Anna Lee met Bob in …"
+    assert found[3]["sentences"][0]["text"] == "… Anna Lee met Bob in New York City ."
+    assert {each["place"] for kind in found for each in kind["sentences"]} == {"a.conll:7"}
+
+
+def test_most_frequent_errors_come_first_with_three_sentences():
+    missed = "O B-P I-P O O O B-L I-L I-L O"
+    other = "O B-P I-P O B-L O B-L I-L I-L O"
+    found = errors_of(other, *[missed] * 5)
+    assert [(each["given"], each["count"], len(each["sentences"])) for each in found] == [
+        (None, 5, 3),
+        ("L", 1, 1),
+    ]
+    assert [each["given"] for each in errors_of(other, *[missed] * 5, most=1)] == [None]
+    assert "place" not in found[0]["sentences"][0]
+
+
+def test_span_is_paired_with_the_one_that_shares_most_words():
+    found = errors_of("O B-P I-P O B-P B-L I-L B-L I-L O")
+    assert [(each["wanted"], each["given"], each["same_words"]) for each in found] == [
+        (None, "L", None),
+        ("L", "L", False),
+    ]
+    assert [each["sentences"][0]["given"] for each in found] == ["in New", "York City"]
+
+
+def test_span_over_two_labeled_spans_counts_once():
+    found = errors_of("O B-P I-P I-P I-P O B-L I-L I-L O")
+    assert [(each["wanted"], each["given"], each["same_words"]) for each in found] == [
+        ("P", "P", False),
+        ("P", None, None),
+    ]
+
+
+def test_errors_of_words():
+    (found,) = most_frequent_errors([["old", "bread"]], [["ADJ", "NOUN"]], [["ADJ", "VERB"]], "none")
+    assert found == {
+        "wanted": "NOUN",
+        "given": "VERB",
+        "same_words": True,
+        "count": 1,
+        "sentences": [{"text": "old bread", "wanted": "bread", "given": "bread"}],
+    }
+
+
+def test_single_characters_are_joined_without_spaces():
+    (found,) = most_frequent_errors([list("徐文彬先生")], [list("BMEBE")], [list("BESBE")], "bmes")[:1]
+    assert found["sentences"][0] == {"text": "徐文彬先生", "wanted": "徐文彬", "given": "徐文"}
+
+
+def test_errors_of_mismatched_tags_raise():
+    with pytest.raises(ValueError, match="sentence 0: expected a tag for each of 1 words twice"):
+        most_frequent_errors([["a"]], [["O"]], [["O", "O"]], "bio")

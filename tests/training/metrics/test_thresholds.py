@@ -45,13 +45,13 @@ def test_no_threshold_is_better_on_the_given_rows(seed, rows, labels, decimals):
         assert reached >= _f1(true[:, label], probabilities[:, label], 0.5)
 
 
-def test_threshold_stands_midway():
+def test_threshold_is_midway():
     true = np.repeat([[1], [0]], ENOUGH_POSITIVES, axis=0)
     probabilities = np.repeat([[0.8], [0.2]], ENOUGH_POSITIVES, axis=0)
     assert best_thresholds(true, probabilities)[0] == pytest.approx(0.5)
 
 
-def test_adjacent_floats_are_still_told_apart():
+def test_adjacent_floats_are_separated():
     lower = np.float32(0.3)
     upper = np.nextafter(lower, np.float32(1))
     for low, high in ((lower, upper), (upper, np.nextafter(upper, np.float32(1)))):
@@ -61,14 +61,14 @@ def test_adjacent_floats_are_still_told_apart():
 
 
 @pytest.mark.parametrize("lowest", [0.0, 0.4, -3.0])
-def test_a_label_that_always_holds_is_always_answered(lowest):
+def test_label_of_all_rows_is_always_predicted(lowest):
     scores = np.linspace(lowest, lowest + 1, 12, dtype=np.float32)[:, None]
     threshold = best_thresholds(np.ones((12, 1)), scores)[0]
     assert (scores >= threshold).all()
     assert threshold >= 0 or lowest < 0
 
 
-def test_scores_outside_zero_and_one_are_welcome():
+def test_scores_outside_0_and_1_are_allowed():
     true, probabilities = _rows(3, 40, 2, 7)
     margins = 20 * probabilities - 10
     assert best_thresholds(true, margins) == pytest.approx(
@@ -104,7 +104,7 @@ def test_few_positives_move_gradually_from_shared_to_own():
     assert (np.diff(thresholds) < 0).all()
 
 
-def test_without_any_positive_the_default_stands():
+def test_default_threshold_without_positives():
     nothing = np.zeros((4, 2))
     assert best_thresholds(nothing, nothing + 0.3).tolist() == [0.5, 0.5]
     assert best_thresholds(nothing, nothing, default=0.0).tolist() == [0.0, 0.0]
@@ -119,7 +119,7 @@ def test_without_any_positive_the_default_stands():
         (np.ones((1, 1)), np.array([[np.nan]]), "finite"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(true, probabilities, message):
+def test_mismatched_arrays_raise(true, probabilities, message):
     with pytest.raises(ValueError, match=message):
         best_thresholds(true, probabilities)
 
@@ -162,23 +162,23 @@ def test_no_single_threshold_is_more_accurate(seed, rows, decimals):
         ([1, 1], [0.25, 0.5], 0.125),
     ],
 )
-def test_the_most_accurate_cut_by_hand(true, probabilities, threshold):
+def test_best_threshold_by_hand(true, probabilities, threshold):
     assert best_threshold(np.array(true), np.array(probabilities)) == threshold
 
 
-def test_one_threshold_tells_adjacent_floats_apart():
+def test_single_threshold_separates_adjacent_floats():
     lower = np.float32(0.3)
     upper = np.nextafter(lower, np.float32(1))
     for low, high in ((lower, upper), (upper, np.nextafter(upper, np.float32(1)))):
         assert best_threshold(np.array([1, 0]), np.array([high, low])) == high
 
 
-def test_values_that_only_float64_tells_apart_are_one():
+def test_values_that_differ_in_float64_only_are_equal():
     # In float64 a cut between the two would be right for both.
     assert best_threshold(np.array([1, 0]), np.array([0.25 + 1e-12, 0.25])) == 0.125
 
 
-def test_without_rows_the_single_default_stands():
+def test_default_single_threshold_without_rows():
     assert best_threshold(np.zeros(0), np.zeros(0)) == 0.5
     assert best_threshold(np.zeros(0), np.zeros(0), default=0.25) == 0.25
 
@@ -191,7 +191,7 @@ def test_without_rows_the_single_default_stands():
         (np.ones(1), np.array([np.inf]), "finite"),
     ],
 )
-def test_one_threshold_refuses_arrays_that_do_not_fit(true, probabilities, message):
+def test_single_threshold_with_mismatched_arrays_raises(true, probabilities, message):
     with pytest.raises(ValueError, match=message):
         best_threshold(true, probabilities)
 
@@ -205,13 +205,13 @@ def test_one_threshold_refuses_arrays_that_do_not_fit(true, probabilities, messa
         ([0, 1] * 200, [0.1, 0.3] * 200, 0.2),
     ],
 )
-def test_a_steady_threshold_is_the_good_one_nearest_to_the_middle(true, probabilities, threshold):
+def test_steady_threshold_is_the_good_one_nearest_to_the_middle(true, probabilities, threshold):
     assert steady_threshold(np.array(true), np.array(probabilities)) == pytest.approx(threshold)
 
 
 @given(seed=st.integers(0, 2**31), rows=st.integers(1, 200))
 @settings(max_examples=50, deadline=None)
-def test_a_steady_threshold_is_within_an_error_of_the_best(seed, rows):
+def test_steady_threshold_is_within_one_error_of_the_best(seed, rows):
     generator = np.random.default_rng(seed)
     true = generator.integers(2, size=rows)
     scores = np.clip(0.3 * true + 0.7 * generator.random(rows), 0, 1).astype(np.float32).round(2)

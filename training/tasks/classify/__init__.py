@@ -1,1 +1,1 @@
-"""Text classification with one label or several."""
+"""Text classification."""

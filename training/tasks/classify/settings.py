@@ -9,7 +9,7 @@ from kmha.errors import InputError
 from training.cli.bounds import Probability, Range
 from training.tasks.settings import TaskSettings
 
-TEXT = "text"
+TEXT, LABEL, LABELS = "text", "label", "labels"
 DEFAULT_SMOOTHING = 0.1
 # The default overlap is this fraction of a window.
 DEFAULT_OVERLAP_DIVISOR = 4

@@ -1,1 +1,1 @@
-"""Pretraining on unlabeled text by predicting masked tokens."""
+"""Masked language modeling."""

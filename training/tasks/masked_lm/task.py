@@ -1,60 +1,60 @@
-"""Learn a language from texts without labels: find the tokens that were hidden.
+"""Masked language modeling: predict masked tokens of unlabeled texts.
 
-What it learns is of use as the encoder that another task starts from (`--encoder.pretrained`).
+Other tasks can start from the trained encoder (`--encoder.pretrained`).
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from training.cli.bounds import check_ranges
-from training.data.types import Columns, Masking, Subset, TrainingSet
-from training.io.example_store import Example, ExampleSet
+from training.cli.column_flags import ColumnOverrides
+from training.io.example_store import Example
 from training.io.tables import Row
+from training.io.types import Columns, Masking, Subset
 from training.tasks.masked_lm.settings import MaskedLmSettings
-from training.tasks.protocol import Defaults
-
-if TYPE_CHECKING:
-    import keras
-
-    from kmha.config import EncoderConfig
-    from training.metrics.masked_lm import MaskedAnswers
+from training.tasks.protocol import Defaults, Task, TaskTraits
 
 TEXT = "text"
 METRIC = "masked_accuracy"
 
 
-def kept_task(details: Mapping[str, Any]) -> "MaskedLmTask":
-    """The task that a bundle's details describe; raises InputError where they describe none."""
-    kept = details.get("masking", {})
-    try:
-        task = MaskedLmTask(**kept)
-        check_ranges(task)
-    except (TypeError, InputError) as error:
-        raise InputError(f"masking: expected share, whole_word and packed, got {kept!r} ({error})") from error
-    return task
-
-
 @dataclasses.dataclass(frozen=True)
-class MaskedLmTask(MaskedLmSettings):
-    """What a masked language model hides."""
+class MaskedLmTask(MaskedLmSettings, Task):
+    """Masked language modeling; for the methods see `Task`."""
 
-    # See `Task`.
-    baseline_name = "unigram baseline"
-    num_texts = 1
-    several_labels = True
-    has_classes = False
-    holds_out_queries = False
-    labels_alone = False
-    whole_batches = False
-    makes_wrong_rows = False
-    metric = METRIC
+    @classmethod
+    def from_bundle(cls, bundle: Any) -> "MaskedLmTask":
+        """The task of a trained bundle; raises InputError if its details are invalid."""
+        details = bundle.details.get("masking", {})
+        try:
+            task = cls(**details)
+            check_ranges(task)
+        except (TypeError, InputError) as error:
+            raise InputError(
+                f"masking: expected share, whole_word and packed, got {details!r} ({error})"
+            ) from error
+        return task
 
-    windows = None
+    @property
+    def metric(self) -> str:
+        """Accuracy of the masked tokens."""
+        return METRIC
+
+    @property
+    def traits(self) -> TaskTraits:
+        """No classes."""
+        return TaskTraits("unigram baseline", is_multi_label=True, has_classes=False)
+
+    @property
+    def defaults(self) -> Defaults:
+        """Little dropout, since masking is noise enough; many batches, since each has few targets."""
+        return Defaults(dropout=0.1, token_dropout=0.0, batches=6000, batches_on=6000)
 
     @property
     def masking(self) -> Masking:
@@ -62,41 +62,35 @@ class MaskedLmTask(MaskedLmSettings):
         return Masking(self.share, self.whole_word, self.packed)
 
     @property
-    def defaults(self) -> Defaults:
-        """Hidden tokens are noise enough; and each batch teaches little, so it takes many."""
-        return Defaults(dropout=0.1, token_dropout=0.0, batches=6000, batches_on=6000)
-
-    @property
-    def kept(self) -> dict[str, Any]:
+    def details_for_bundle(self) -> dict[str, Any]:
         """The metric and the settings."""
         return {"metric": METRIC, "masking": dataclasses.asdict(self.masking)}
 
-    def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["MaskedLmTask", Columns]:
+    def resolve_columns(
+        self, available: Sequence[str] | None, columns: Columns
+    ) -> tuple["MaskedLmTask", Columns]:
         """The column of the text."""
         return self, Columns(columns.text or TEXT)
 
-    def examples(self, row: Row, columns: Columns) -> Sequence[Example]:
-        """The text of a row; none of a row without one."""
+    def columns_of_file(
+        self, trained: Columns, requested: ColumnOverrides, available: Sequence[str]
+    ) -> Columns:
+        """The text column."""
+        return Columns(requested.text or (trained.text if trained.text in available else "") or TEXT)
+
+    def parse_row(self, row: Row, columns: Columns) -> Sequence[Example]:
+        """The text of a row; nothing if it is empty."""
         text = row.values[columns.text]
         if not isinstance(text, str):
             raise InputError(f"{row.place}: {columns.text} must be one text, got a list")
         return (Example((text,), (), row.place),) if text.strip() else ()
 
-    def settled(self, sets: Mapping[str, ExampleSet]) -> "MaskedLmTask":
-        """Itself."""
-        return self
-
-    def outputs(self, labels: Sequence[str], train: Subset) -> list[str]:
+    def output_names(self, labels: Sequence[str], train: Subset) -> list[str]:
         """None: the outputs are tokens."""
         return []
 
-    def preprocessor(self, parts: Mapping[str, Any]) -> Any:
-        """The only part."""
-        (part,) = parts.values()
-        return part
-
-    def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
-        """A built masked language model."""
+    def build_model(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]) -> Any:
+        """A built `MaskedLanguageModel`."""
         from kmha.models.masked_lm import MaskedLanguageModel
 
         (encoder,) = encoders.values()
@@ -104,20 +98,8 @@ class MaskedLmTask(MaskedLmSettings):
         model.build()
         return model
 
-    def forward(self, model: "keras.Model", features: Any) -> Any:
-        """The logits."""
-        return model(features, training=True)
-
-    def training_set(self, part: Subset, labels: Sequence[str], seed: int) -> TrainingSet:
-        """The rows of the part."""
-        return TrainingSet(part.rows, self.targets(part, labels), np.ones(len(part.rows), np.float32))
-
-    def targets(self, part: Subset, labels: Sequence[str]) -> np.ndarray:
-        """Zeros [R]: what is wanted of a row is made with it."""
-        return np.zeros(len(part.rows), np.int32)
-
-    def prepare(self, model: "keras.Model", source: Any) -> None:
-        """Starts the output at how often each token stands in the training texts."""
+    def initialize(self, model: Any, source: Any) -> None:
+        """Sets the output bias to the token frequencies of the training texts."""
         from training.metrics.masked_lm import unigram_probabilities
 
         counts = np.zeros(model.vocabulary_size, np.int64)
@@ -125,51 +107,51 @@ class MaskedLmTask(MaskedLmSettings):
         counts[: len(found)] = found
         model.bias.assign(np.log(unigram_probabilities(counts)).astype(np.float32))
 
+    def targets(self, part: Subset, labels: Sequence[str]) -> np.ndarray:
+        """Zeros [R]: the batches make the targets when they mask tokens."""
+        return np.zeros(len(part.rows), np.int32)
+
     def row_losses(self, targets: Any, outputs: Any) -> Any:
         """Mean cross-entropy of each row's masked tokens, float32 [B]; the row's weight is their number."""
         from training.losses.classification import masked_token_loss
 
         return masked_token_loss(targets, outputs)
 
-    def reader(self, model: "keras.Model") -> "Callable[[Any, Any], MaskedAnswers]":
-        """Gives how well the tokens of each row were found."""
-        from training.metrics.masked_lm import masked_answers
+    def postprocessor(self, model: Any) -> Callable[[Any, Any], Any]:
+        """Gives `MaskedPredictions`: how well the masked tokens of each row were predicted."""
+        from training.metrics.masked_lm import masked_predictions
 
-        return functools.partial(masked_answers, model.vocabulary_size)
+        return functools.partial(masked_predictions, model.vocabulary_size)
 
-    def guesses(self, model: "keras.Model", part: Subset) -> "MaskedAnswers":
-        """One token that was not found."""
-        from training.metrics.masked_lm import MaskedAnswers
+    def dummy_predictions(self, model: Any, part: Subset) -> Any:
+        """One masked token with a uniform, wrong prediction."""
+        from training.metrics.masked_lm import MaskedPredictions
 
-        return MaskedAnswers(
+        return MaskedPredictions(
             np.ones(1, np.int32), np.full(1, np.log(model.vocabulary_size)), np.zeros(1, np.int32)
         )
-
-    def decision(self, part: Subset, labels: Sequence[str], answers: Any, /) -> dict[str, Any]:
-        """Nothing."""
-        return {}
 
     def scores(
         self,
         part: Subset,
         labels: Sequence[str],
-        answers: "MaskedAnswers",
-        decision: dict,
+        predictions: Any,
+        decision: dict[str, Any],
         /,
         intervals: bool = False,
     ) -> dict[str, Any]:
-        """Loss, perplexity and accuracy over the masked tokens."""
+        """Loss, perplexity and accuracy of the masked tokens."""
         from training.metrics.masked_lm import masked_scores
 
-        return {"rows": len(part.rows), **masked_scores(answers, intervals)}
+        return {"rows": len(part.rows), **masked_scores(predictions, intervals)}
 
     def baseline(
         self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
-        """How often each token stands in the training texts, asked for the same masked tokens."""
-        from training.metrics.masked_lm import masked_scores, unigram_answers
+        """The token frequencies of the training texts as predictions of the same masked tokens."""
+        from training.metrics.masked_lm import masked_scores, unigram_predictions
 
         counts = train.source.token_counts()
-        answers = unigram_answers(counts, evaluated.source)
+        predictions = unigram_predictions(counts, evaluated.source)
         description = f"frequencies of {int(counts.sum()):,} training tokens"
-        return description, {"rows": len(evaluated.rows), **masked_scores(answers, intervals=True)}
+        return description, {"rows": len(evaluated.rows), **masked_scores(predictions, intervals=True)}

@@ -1,1 +1,1 @@
-"""Matching of two texts."""
+"""Text matching."""

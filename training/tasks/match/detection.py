@@ -17,7 +17,7 @@ _METRICS: dict[Target, tuple[Metric, ...]] = {
 
 
 def target_of(train: ExampleSet) -> Target:
-    """What the labels look like."""
+    """The kind of the training labels."""
     values = [number(name) for name in train.label_names]
     if any(value is None for value in values):
         return "classes"
@@ -25,7 +25,7 @@ def target_of(train: ExampleSet) -> Target:
 
 
 def check_labels(examples: ExampleSet, target: Target) -> None:
-    """Refuses labels that a target cannot have, naming the first row that has one."""
+    """Raises InputError for the first row with a label that the target does not allow."""
     for name in examples.label_names:
         if not fits(name, target):
             ids, _ = examples.local_labels(np.arange(len(examples)))
@@ -37,9 +37,9 @@ def check_labels(examples: ExampleSet, target: Target) -> None:
 
 
 def loss_of(settings: MatchSettings, target: Target, train: ExampleSet) -> Loss:
-    """The loss given, or the usual one of the target; raises InputError where it cannot be."""
-    defaults: Loss = "squares" if target == "graded" else "cross-entropy"
-    loss = defaults if settings.loss == "auto" else settings.loss
+    """The loss of the settings, or the default of the target; raises InputError if they do not go together."""
+    default: Loss = "squares" if target == "graded" else "cross-entropy"
+    loss = default if settings.loss == "auto" else settings.loss
     if target == "classes":
         name = next((name for name in train.label_names if number(name) is None), train.label_names[0])
         settings.check_classes(f"classes such as {name!r}")
@@ -56,7 +56,7 @@ def loss_of(settings: MatchSettings, target: Target, train: ExampleSet) -> Loss:
 
 
 def metric_of(settings: MatchSettings, target: Target, sets: Mapping[str, ExampleSet]) -> Metric:
-    """The metric given, or the usual one of these rows; raises InputError where it is undefined for them."""
+    """The metric of the settings, or the default; raises InputError if it is undefined for these rows."""
     by_query = BY_QUERY if target != "classes" and sets["train"].named_queries else ()
     known = (*_METRICS[target], *by_query)
     metric = ("map" if by_query else known[0]) if settings.best_by == "auto" else settings.best_by
@@ -66,7 +66,7 @@ def metric_of(settings: MatchSettings, target: Target, sets: Mapping[str, Exampl
         for examples in sets.values():
             if not examples.named_queries:
                 raise InputError(
-                    f"{examples.origin}: expected names of queries as in the training rows, to judge by {metric},"
-                    f" got none; or give --match.best-by {known[0]}"
+                    f"{examples.origin}: expected names of queries as in the training rows for the metric {metric},"
+                    f" got none; or set --match.best-by {known[0]}"
                 )
     return metric

@@ -1,4 +1,4 @@
-"""More wrong pairs for training: each query beside the training texts that look most like a right answer to it."""
+"""Hard negatives: pairs of a query and the wrong candidates that are most similar to it."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,40 +9,40 @@ import numpy as np
 
 from kmha.bundle.manifest import MATCH, MODEL_NAMES
 from kmha.errors import InputError
-from training.baselines.bm25 import SCORES_AT_ONCE, Bm25, best_rows, suited_analyzer
-from training.data.types import Subset
+from training.baselines.bm25 import SCORES_AT_ONCE, Bm25, best_rows, choose_analyzer
+from training.io.types import Subset
 from training.tasks.match.settings import BM25
 
 logger = logging.getLogger("kmha")
 
 
-class Teaching(NamedTuple):
-    """What a loss can use.
+class ComparableRows(NamedTuple):
+    """Rows that a loss can compare.
 
     Attributes:
-        rows: bool [R]; false for the rows of queries that it can learn nothing from.
-        skipped_queries: How many such queries there are.
+        rows: bool [R]; false for all rows of skipped queries.
+        skipped_queries: Number of queries without the candidates that the loss needs.
     """
 
     rows: np.ndarray
     skipped_queries: int
 
 
-def teaching_rows(values: np.ndarray, queries: np.ndarray, loss: str) -> Teaching:
-    """Finds the rows whose query gives a loss of `training.losses.pairs` something to learn.
+def comparable_rows(values: np.ndarray, queries: np.ndarray, loss: str) -> ComparableRows:
+    """Finds the rows of queries with enough candidates for a loss of `training.losses.pairs`.
 
-    Needed is, of the candidates of a query,
-        triplet: a right and a wrong one;
-        listwise: a right one, and another, right or wrong;
-        contrastive: a right one; the wrong ones come from the batch.
+    A query needs
+        triplet: a right and a wrong candidate;
+        listwise: a right candidate and another one, right or wrong;
+        contrastive: a right candidate; the wrong ones come from the batch.
 
     Args:
-        values: float [R]; a row is right where the value is above 0.
-        queries: int [R]; in any order, rows with a negative number never teach and belong to no query.
+        values: float [R]; a row is right if its value is above 0.
+        queries: int [R], in any order; rows with a negative number are never used.
         loss: triplet, listwise or contrastive.
 
     Raises:
-        ValueError: The lengths differ, or the loss is none of these.
+        ValueError: The lengths differ, or the loss is unknown.
     """
     values, queries = np.asarray(values), np.asarray(queries, np.int64)
     if values.ndim != 1 or values.shape != queries.shape:
@@ -58,26 +58,26 @@ def teaching_rows(values: np.ndarray, queries: np.ndarray, loss: str) -> Teachin
         useful = right > 0
     else:
         raise ValueError(f"expected triplet, listwise or contrastive, got {loss!r}")
-    real = numbers >= 0
-    useful &= real
-    return Teaching(useful[position], int((real & ~useful).sum()))
+    is_query = numbers >= 0
+    useful &= is_query
+    return ComparableRows(useful[position], int((is_query & ~useful).sum()))
 
 
-def with_hard_negatives(
+def add_hard_negatives(
     part: Subset, rows: np.ndarray, targets: np.ndarray, how: str, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Adds pairs of value 0.
 
     Args:
         part: The training rows.
-        rows: int64 [R, 2], which row of the set each text is from.
-        targets: float32 [R, 2]: value, and number of the query.
+        rows: Row of the set of each text, int64 [R, 2].
+        targets: Value and number of the query, float32 [R, 2].
         how: "bm25", or a run folder of a matcher in the bi form.
-        count: Hard negatives of each query that has a right answer.
-        seed: Decides between equally good ones.
+        count: Hard negatives of each query that has a right candidate.
+        seed: Random seed to break ties.
 
     Returns:
-        Both arrays with what was found at their ends.
+        Both arrays with the hard negatives at their ends.
 
     Raises:
         InputError: The run folder cannot be used.
@@ -88,7 +88,7 @@ def with_hard_negatives(
     if how == BM25:
         found = bm25_negatives(queries, candidates, right, count, seed, known)
     else:
-        vectors = _vectors(Path(how), queries, candidates)
+        vectors = _load_vectors(Path(how), queries, candidates)
         found = vector_negatives(*vectors, queries, candidates, right, count, seed, known)
     logger.info(f"{len(found):,} hard negatives added for {len(np.unique(found[:, 0])):,} queries")
     more_rows = np.stack([rows[found[:, 0], 0], rows[found[:, 1], 1]], axis=1)
@@ -96,7 +96,7 @@ def with_hard_negatives(
     return np.concatenate([rows, more_rows]), np.concatenate([targets, more_targets])
 
 
-def _vectors(run: Path, queries: list[str], candidates: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def _load_vectors(run: Path, queries: list[str], candidates: list[str]) -> tuple[np.ndarray, np.ndarray]:
     from kmha.bundle.bundle import Bundle
     from kmha.inference.vectors import TextVectors
 
@@ -105,16 +105,17 @@ def _vectors(run: Path, queries: list[str], candidates: list[str]) -> tuple[np.n
         if bundle.task != MATCH or bundle.model.form != "bi":
             form = f" of the {bundle.model.form} form" if bundle.task == MATCH else ""
             raise InputError(
-                "expected a matcher of the bi form, whose vectors say what is like what, got"
-                f" {MODEL_NAMES[bundle.task]}{form}"
+                f"expected a matcher of the bi form, which has text vectors, got {MODEL_NAMES[bundle.task]}{form}"
             )
-        return _spread(TextVectors(bundle, "a"), queries), _spread(TextVectors(bundle, "b"), candidates)
+        return _vectors_of(TextVectors(bundle, "a"), queries), _vectors_of(
+            TextVectors(bundle, "b"), candidates
+        )
     except InputError as error:
         raise InputError(f"--match.hard-negatives {run}: {error}") from error
 
 
-def _spread(vectors: Any, texts: list[str]) -> np.ndarray:
-    """The vector of each text, equal ones computed once."""
+def _vectors_of(vectors: Any, texts: list[str]) -> np.ndarray:
+    """The vector of each text; equal texts are computed once."""
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     return vectors(list(numbers))[[numbers[text] for text in texts]]
 
@@ -135,22 +136,22 @@ def bm25_negatives(
     Args:
         queries: Q texts.
         candidates: C texts.
-        right: Pairs of a query's index and the index of a right candidate. Queries without one get no negatives.
-        count: How many negatives a query gets; fewer where there are not as many wrong candidates.
-        seed: Decides between equal scores, so also between candidates that share no term with the query.
-        known: Labelled pairs, right or wrong, which are not to be found once more.
+        right: Pairs of a query's index and the index of a right candidate. Other queries get no negatives.
+        count: Negatives per query; fewer if there are not enough wrong candidates.
+        seed: Random seed to break ties, also between candidates that share no term with the query.
+        known: Labeled pairs, right or wrong, that are excluded.
 
     Returns:
         int64 [M, 2], pairs of a query's and a candidate's index; queries in their order, best candidate first.
 
     Raises:
-        ValueError: An index outside the texts.
+        ValueError: An index is outside the texts.
     """
-    task = _Task(queries, candidates, right, known, seed)
-    collection = [candidates[int(index)] for index in task.candidate_indices]
-    asked = [queries[int(index)] for index in task.query_indices]
-    bm25 = Bm25.fit(collection, suited_analyzer([*collection, *asked]))
-    return task.mine(bm25.score_chunks(asked), count)
+    search = _Search(queries, candidates, right, known, seed)
+    collection = [candidates[int(index)] for index in search.candidate_indices]
+    texts = [queries[int(index)] for index in search.query_indices]
+    bm25 = Bm25.fit(collection, choose_analyzer([*collection, *texts]))
+    return search.best(bm25.score_chunks(texts), count)
 
 
 def vector_negatives(
@@ -163,12 +164,12 @@ def vector_negatives(
     seed: int,
     known: Pairs = (),
 ) -> np.ndarray:
-    """Finds the wrong candidates whose vectors have the highest cosine with the query's.
+    """Finds the wrong candidates whose vectors have the highest cosine with that of the query.
 
     Args:
         query_vectors: float [Q, D]; of any length, zeros included.
         candidate_vectors: float [C, D].
-        queries: As for `bm25_negatives`, to know equal texts; so are the other arguments.
+        queries: As for `bm25_negatives`, as are the other arguments.
         candidates: See there.
         right: See there.
         count: See there.
@@ -179,23 +180,23 @@ def vector_negatives(
         int64 [M, 2], as `bm25_negatives`.
 
     Raises:
-        ValueError: An index outside the texts, or not one vector for each text.
+        ValueError: An index is outside the texts, or the number of vectors differs from that of the texts.
     """
     if len(query_vectors) != len(queries) or len(candidate_vectors) != len(candidates):
         raise ValueError(
             f"expected a vector for each of {len(queries)} queries and {len(candidates)} candidates, "
             f"got {len(query_vectors)} and {len(candidate_vectors)}"
         )
-    task = _Task(queries, candidates, right, known, seed)
-    asked = _directions(query_vectors[task.query_indices])
-    collection = _directions(candidate_vectors[task.candidate_indices])
+    search = _Search(queries, candidates, right, known, seed)
+    vectors = _directions(query_vectors[search.query_indices])
+    collection = _directions(candidate_vectors[search.candidate_indices])
     rows = max(1, SCORES_AT_ONCE // max(1, len(collection)))
-    chunks = (asked[start : start + rows] @ collection.T for start in range(0, len(asked), rows))
-    return task.mine(chunks, count)
+    chunks = (vectors[start : start + rows] @ collection.T for start in range(0, len(vectors), rows))
+    return search.best(chunks, count)
 
 
-class _Task:
-    """Which different query texts are answered from which different candidates, and what each may not get."""
+class _Search:
+    """The distinct queries and candidates, and the candidates that are excluded for each query."""
 
     def __init__(
         self, queries: Sequence[str], candidates: Sequence[str], right: Pairs, known: Pairs, seed: int
@@ -209,28 +210,28 @@ class _Task:
         self.query_indices = np.array(
             [index for text, index in first_query.items() if text in answered], np.int64
         )
-        # Equal scores go to the first of these: shuffled, so that they do not all go to the file's first rows.
+        # Ties go to the first candidate: shuffled, so that it is not always from the first rows of the file.
         firsts = np.array(list(first_candidate.values()), np.int64)
         self.candidate_indices = np.random.default_rng(seed).permutation(firsts)
         columns = {candidates[int(index)]: column for column, index in enumerate(self.candidate_indices)}
-        self._forbidden: dict[str, set[int]] = {
+        self._excluded: dict[str, set[int]] = {
             text: {columns[text]} if text in columns else set() for text in answered
         }
         for query, candidate in np.concatenate([right, known]):
             if queries[int(query)] in answered:
-                self._forbidden[queries[int(query)]].add(columns[candidates[int(candidate)]])
-        self._asked = [queries[int(index)] for index in self.query_indices]
+                self._excluded[queries[int(query)]].add(columns[candidates[int(candidate)]])
+        self._texts = [queries[int(index)] for index in self.query_indices]
 
-    def mine(self, score_chunks: Iterable[np.ndarray], count: int) -> np.ndarray:
-        """Takes scores [some, different candidates] of the answered queries, in order; they are written over."""
-        mined = [np.zeros((0, 2), np.int64)]
-        for index, text, scores in zip(self.query_indices, self._asked, _rows(score_chunks), strict=True):
-            scores[list(self._forbidden[text])] = -np.inf
-            allowed = min(count, len(scores) - len(self._forbidden[text]))
+    def best(self, score_chunks: Iterable[np.ndarray], count: int) -> np.ndarray:
+        """The best allowed candidates, from scores [few, candidates] in query order; overwrites the scores."""
+        best = [np.zeros((0, 2), np.int64)]
+        for index, text, scores in zip(self.query_indices, self._texts, _rows(score_chunks), strict=True):
+            scores[list(self._excluded[text])] = -np.inf
+            allowed = min(count, len(scores) - len(self._excluded[text]))
             if allowed > 0:
                 found = self.candidate_indices[best_rows(scores, allowed)]
-                mined.append(np.stack([np.full(allowed, index), found], axis=1))
-        return np.concatenate(mined)
+                best.append(np.stack([np.full(allowed, index), found], axis=1))
+        return np.concatenate(best)
 
 
 def _rows(chunks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
@@ -256,7 +257,7 @@ def _pairs(pairs: Pairs, num_queries: int, num_candidates: int) -> np.ndarray:
 
 
 def _directions(vectors: np.ndarray) -> np.ndarray:
-    """Vectors of length 1, float32; zeros stay zeros."""
+    """Normalized vectors, float32; zeros stay zeros."""
     vectors = np.asarray(vectors, np.float32)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1)

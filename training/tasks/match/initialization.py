@@ -1,4 +1,4 @@
-"""A matcher's head before training: the linear model of what overlap says, which training then improves on."""
+"""Initializes the head of a matcher with a linear model of the overlap features."""
 
 from typing import Any
 
@@ -9,17 +9,17 @@ from sklearn.linear_model import LogisticRegression, Ridge
 BATCH_TOKENS = 16_384
 MOST_ROWS = 256
 BUCKETS = 8
-# Numbers that hardly vary must not be blown up.
+# Limits the scale of nearly constant features.
 SMALLEST_SPREAD = 1e-3
-# scikit-learn's own, 1e-4, leaves answers that depend on the order of the rows by several 1e-4.
+# With scikit-learn's default, 1e-4, results depend on the order of the rows by several 1e-4.
 TOLERANCE = 1e-6
 
 
-def start_from_overlap(model: Any, source: Any, target: str) -> None:
-    """Fits a linear model to the shares of all training pairs and puts it into the head.
+def initialize_from_overlap(model: Any, source: Any, target: str) -> None:
+    """Fits a linear model to the overlap features of all training pairs and copies it to the head.
 
     Args:
-        model: A built `TextMatcher` with overlap, whose rarities are known.
+        model: A built `TextMatcher` with overlap and token rarities.
         source: The training pairs.
         target: "binary", "classes" or "graded".
     """
@@ -33,7 +33,7 @@ def start_from_overlap(model: Any, source: Any, target: str) -> None:
 def set_linear_head(
     model: Any, mean: np.ndarray, scale: np.ndarray, kernel: np.ndarray, bias: np.ndarray
 ) -> None:
-    """Makes a matcher's head a linear model of the shares: ((shares - mean) · scale) @ kernel + bias.
+    """Sets the head of a matcher to ((shares - mean) * scale) @ kernel + bias.
 
     Args:
         model: A built `TextMatcher` with overlap.
@@ -44,19 +44,19 @@ def set_linear_head(
     """
     model.share_scale.assign(mean, scale)
     head = np.zeros(model.head.kernel.shape, np.float32)
-    # The shares come last of what the head reads.
+    # The overlap features are the last inputs of the head.
     head[len(head) - len(kernel) :] = kernel
     model.head.kernel.assign(head)
     model.head.bias.assign(np.asarray(bias, np.float32))
 
 
 def training_shares(model: Any, source: Any) -> tuple[np.ndarray, np.ndarray]:
-    """`TextMatcher.shares` of every pair of a source, float64 [R, S], and the values wanted of them, float32 [R]."""
+    """`TextMatcher.shares` of every pair of a source, float64 [R, S], and the values of the pairs, float32 [R]."""
     compute = tf.function(model.shares, reduce_retracing=True, autograph=False)
     shares, values = [], []
     for plan in source.plans(source.buckets([], BUCKETS), BATCH_TOKENS, MOST_ROWS, rng=None):
         batch = source.batch(plan)
-        # Where a batch is filled up, the fillers belong to no query.
+        # Padding rows of a batch have query -1.
         real = batch["targets"][:, 1] >= 0
         shares.append(compute(batch["features"]).numpy()[real])
         values.append(batch["targets"][real, 0])
@@ -79,7 +79,7 @@ def _linear(
         return weights, biases
     if len(machine.classes_) == 2:
         weights, biases = np.hstack([-weights, weights]) / 2, np.hstack([-biases, biases]) / 2
-    # A class that no training row has starts as unlikely as the unlikeliest.
+    # A class without training rows gets the lowest bias.
     kernel, bias = np.zeros((features.shape[1], outputs)), np.full(outputs, biases.min())
     kernel[:, machine.classes_], bias[machine.classes_] = weights, biases
     return kernel, bias

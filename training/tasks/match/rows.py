@@ -1,13 +1,13 @@
-"""Rows of files as pairs of texts: pairs as they stand, or triplets as two pairs each."""
+"""Converts rows of files to pairs of texts. A triplet gives two pairs."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
 
 from kmha.errors import InputError, did_you_mean
-from training.data.types import Columns
 from training.io.example_store import Example
 from training.io.tables import Row
+from training.io.types import Columns
 
 TEXT_A, TEXT_B, LABEL, QUERY = "text_a", "text_b", "label", "query_id"
 ANCHOR, POSITIVE, NEGATIVE = "anchor", "positive", "negative"
@@ -17,19 +17,19 @@ DEFAULT_TRIPLETS = Columns(ANCHOR, text_b=POSITIVE, wrong=NEGATIVE)
 
 
 def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
-    """The columns of pairs or of triplets, by their usual names where none were given.
+    """The columns of pairs or triplets, with default names for empty ones.
 
     Args:
-        available: The names in the data; None: unknown.
-        columns: What was given; empty names are to be found.
+        available: Names in the file; None: unknown.
+        columns: Names from the settings.
 
     Raises:
-        InputError: There are neither pairs nor triplets.
+        InputError: The file has neither pairs nor triplets.
     """
-    given = columns.text or columns.text_b or columns.label
+    requested = columns.text or columns.text_b or columns.label
     query = columns.query or (QUERY if QUERY in (available or ()) else "")
     flags = {query: "query-column"} if query else {}
-    if not given and set(DEFAULT_TRIPLETS.required) <= set(available or ()):
+    if not requested and set(DEFAULT_TRIPLETS.required) <= set(available or ()):
         found = dataclasses.replace(DEFAULT_TRIPLETS, separator=columns.separator, query=query)
     else:
         found = Columns(
@@ -45,8 +45,8 @@ def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
         return found
     for name, flag in flags.items():
         if name not in available:
-            hint = did_you_mean(name, available, f"--data.{flag} {{}}") or f"; name one with --data.{flag}"
-            triplets = f" (or the columns {ANCHOR}, {POSITIVE}, {NEGATIVE})" if not given else ""
+            hint = did_you_mean(name, available, f"--data.{flag} {{}}") or f"; set --data.{flag}"
+            triplets = f" (or the columns {ANCHOR}, {POSITIVE}, {NEGATIVE})" if not requested else ""
             raise InputError(
                 f"--data.{flag}: expected a column {name}{triplets}, got {', '.join(available)}{hint}"
             )
@@ -54,15 +54,15 @@ def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
 
 
 def pair_examples(row: Row, columns: Columns, target: str) -> tuple[Example, ...]:
-    """The pairs in a row: one, or of a triplet the right and the wrong one.
+    """The pair of a row; of a triplet the right and the wrong pair.
 
     Args:
-        row: Of a file.
+        row: A row of a file.
         columns: Its columns.
-        target: What labels are: "binary", "graded", "classes", or "auto" where that is not known yet.
+        target: Kind of labels: "binary", "graded", "classes", or "auto" if unknown.
 
     Raises:
-        InputError: A side is missing, or the label is none or not as it must be; names the row's place.
+        InputError: A text or label is missing or invalid; names the row's place.
     """
     a, b = _text(row, columns.text), _text(row, columns.text_b)
     query = _query(row, columns.query) if columns.query in row.values else None
@@ -81,13 +81,13 @@ def pair_examples(row: Row, columns: Columns, target: str) -> tuple[Example, ...
 
 
 def fits(label: str, target: str) -> bool:
-    """Whether a label can be one of a target; of classes and of what is not known yet any can."""
+    """Whether a target allows a label; classes and "auto" allow all."""
     value = number(label)
     return value in (0.0, 1.0) if target == "binary" else value is not None or target != "graded"
 
 
 def number(label: str) -> float | None:
-    """The finite number that a label is, or None."""
+    """The label as a finite number, or None."""
     try:
         value = float(label)
     except ValueError:

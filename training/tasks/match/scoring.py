@@ -6,9 +6,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from training.baselines.pairs import LINEAR, fit_pair_baseline
-from training.metrics import bootstrap as label_intervals
 from training.metrics import classification as scores
 from training.metrics import pair_intervals
+from training.metrics.bootstrap import single_label_intervals
 from training.metrics.pairs import binary_pair_scores, graded_scores
 from training.metrics.ranking import ranking_scores
 from training.metrics.thresholds import best_threshold, steady_threshold
@@ -28,12 +28,9 @@ def class_scores(
         intervals: Whether to add bootstrap intervals.
     """
     result = scores.single_label_scores(true, probabilities, names)
-    return {**result, **_class_intervals(true, probabilities.argmax(axis=1))} if intervals else result
-
-
-def _class_intervals(true: np.ndarray, predicted: np.ndarray) -> dict[str, Any]:
-    ends = label_intervals.single_label_intervals(true, predicted)
-    return {"intervals": {name: list(pair) for name, pair in ends.items()}}
+    if intervals:
+        result["intervals"] = single_label_intervals(true, probabilities.argmax(axis=1))
+    return result
 
 
 def pair_scores(
@@ -42,7 +39,7 @@ def pair_scores(
     """Scores of one number a row.
 
     Args:
-        targets: float [R, 2]: the wanted value and the number of the query.
+        targets: float [R, 2]: the value and the number of the query.
         found: float [R].
         threshold: From which number a pair matches; None: the values are graded.
         rankings: Whether the queries are real ones, whose rankings count.
@@ -63,7 +60,7 @@ def pair_scores(
         ends = pair_intervals.binary_pair_intervals(values.astype(np.int64), found, threshold)
     if rankings:
         ends |= pair_intervals.ranking_intervals(values, found, queries)
-    return {**result, "intervals": {name: list(pair) for name, pair in ends.items()}}
+    return {**result, "intervals": ends}
 
 
 class Pairs(NamedTuple):
@@ -97,8 +94,8 @@ def class_baseline_scores(
     """
     fitted = fit_pair_baseline(train.texts_a, train.texts_b, train.targets[:, 0], target="classes", seed=seed)
     predicted = fitted.scores(evaluated.texts_a, evaluated.texts_b)[LINEAR]
-    result = scores.single_label_answer_scores(true, predicted, names, num_classes=num_classes)
-    return fitted.description, {**result, **_class_intervals(true, predicted)}
+    result = scores.single_label_prediction_scores(true, predicted, names, num_classes=num_classes)
+    return fitted.description, {**result, "intervals": single_label_intervals(true, predicted)}
 
 
 def baseline_scores(

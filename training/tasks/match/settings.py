@@ -65,7 +65,7 @@ class MatchSettings(TaskSettings):
     negatives: Count = 4
     """Hard negatives per query."""
     best_by: Literal["auto"] | Metric = "auto"
-    """Metric that selects the best weights; auto: map if rows have queries, else accuracy, for graded pairs spearman."""
+    """Metric that selects the best weights; auto: map with queries, else accuracy, for graded pairs spearman."""
 
     def tokenizations(self, default: str) -> tuple[str, ...]:
         """The granularities, each once; else the default."""

@@ -1,82 +1,73 @@
-"""Compare two texts: whether they match, how well, or which class the pair has.
+"""Text matching: whether two texts match, how well, or which class the pair has.
 
-Judging imports scikit-learn, which takes a second: inside the methods, so that --help need not wait for it.
+scikit-learn and TensorFlow are imported inside the methods, so that --help is fast.
 """
 
 import dataclasses
-import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from training.data.types import Columns, Subset, TrainingSet
+from training.cli.column_flags import ColumnOverrides
 from training.io.example_store import Example, ExampleSet, label_ids
 from training.io.tables import Row
+from training.io.types import Columns, Subset, TrainingSet
 from training.tasks.match.detection import check_labels, loss_of, metric_of, target_of
-from training.tasks.match.rows import number, pair_columns, pair_examples
+from training.tasks.match.rows import (
+    DEFAULT_PAIRS,
+    DEFAULT_TRIPLETS,
+    QUERY,
+    number,
+    pair_columns,
+    pair_examples,
+)
 from training.tasks.match.settings import BY_QUERY, DEFAULT_FORM, LISTS, NONE, MatchSettings
-from training.tasks.outputs import random_probabilities, row_probabilities
-from training.tasks.protocol import Defaults
+from training.tasks.protocol import Defaults, Task, TaskTraits
 
 logger = logging.getLogger("kmha")
-
-if TYPE_CHECKING:
-    import keras
-
-    from kmha.config import EncoderConfig
 
 SCORE = "score"
 
 
 @dataclasses.dataclass(frozen=True)
-class MatchTask(MatchSettings):
-    """What a matcher adds to the encoder."""
+class MatchTask(MatchSettings, Task):
+    """Text matching; for the methods see `Task`."""
 
-    # See `Task`.
-    masking = None
-    windows = None
-    # Pairs are learnt by heart sooner: the best epoch of mrpc is the third of 125 batches, of wikiqa the second of 275.
-    defaults = Defaults(batches_on=500)
-    baseline_name = "baseline"
-    num_texts = 2
-    several_labels = False
-    labels_alone = False
+    @classmethod
+    def from_bundle(cls, bundle: Any) -> "MatchTask":
+        """The task of a trained bundle."""
+        metric = bundle.details.get("metric", "auto")
+        return cls(target=bundle.model.target, form=bundle.model.form, best_by=metric)
 
     @property
     def metric(self) -> str:
-        """Name of the score that picks the best weights."""
+        """The metric of the settings."""
         return self.best_by
 
     @property
-    def kept(self) -> dict[str, Any]:
-        """The metric."""
-        return {"metric": self.metric}
+    def traits(self) -> TaskTraits:
+        """Two texts; the others follow from the target, the metric and the loss."""
+        return TaskTraits(
+            num_texts=2,
+            has_classes=self.target != "graded",
+            keeps_queries_together=self.best_by in BY_QUERY or self.loss in LISTS,
+            needs_whole_batches=self.loss == "contrastive",
+            makes_negatives=self.loss == "contrastive" or self.hard_negatives != NONE,
+        )
 
     @property
-    def has_classes(self) -> bool:
-        """Whether labels are names; binary ones are too."""
-        return self.target != "graded"
+    def defaults(self) -> Defaults:
+        """Pairs overfit earlier: the best epoch is the third of 125 batches on MRPC, the second of 275 on WikiQA."""
+        return Defaults(batches_on=500)
 
-    @property
-    def holds_out_queries(self) -> bool:
-        """Whether a query's rows are judged together, or learnt together."""
-        return self.best_by in BY_QUERY or self.loss in LISTS
-
-    @property
-    def whole_batches(self) -> bool:
-        """With the contrastive loss, whose wrong answers are those of the other rows."""
-        return self.loss == "contrastive"
-
-    @property
-    def makes_wrong_rows(self) -> bool:
-        """With the contrastive loss or hard negatives."""
-        return self.loss == "contrastive" or self.hard_negatives != NONE
-
-    def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["MatchTask", Columns]:
-        """Finds the columns; refuses settings that contradict each other."""
+    def resolve_columns(
+        self, available: Sequence[str] | None, columns: Columns
+    ) -> tuple["MatchTask", Columns]:
+        """Finds the columns of pairs or triplets and checks that the settings go together."""
         columns = pair_columns(available, columns)
         task = dataclasses.replace(self, form=self.form or DEFAULT_FORM)
         if columns.wrong:
@@ -85,16 +76,38 @@ class MatchTask(MatchSettings):
             loss = "triplet" if self.loss == "auto" else self.loss
             task = dataclasses.replace(task, target="binary", loss=loss)
         task.check()
-        return dataclasses.replace(
-            task, overlap=task.form != "bi" if task.overlap is None else task.overlap
-        ), columns
+        overlap = task.form != "bi" if task.overlap is None else task.overlap
+        return dataclasses.replace(task, overlap=overlap), columns
 
-    def examples(self, row: Row, columns: Columns) -> tuple[Example, ...]:
-        """The pairs in a row."""
+    def columns_of_file(
+        self, trained: Columns, requested: ColumnOverrides, available: Sequence[str]
+    ) -> Columns:
+        """The columns of pairs or triplets, and of the query if the file has one."""
+        if requested.query and requested.query not in available:
+            raise InputError(
+                f"--query-column: expected a column {requested.query}, got {', '.join(available)}"
+            )
+        queries = (requested.query, trained.query, QUERY)
+        query = next((name for name in queries if name and name in available), "")
+        if not (requested.text or requested.text_b or requested.label):
+            for columns in (trained, DEFAULT_PAIRS, DEFAULT_TRIPLETS):
+                if columns.text and set(columns.required) <= set(available):
+                    return dataclasses.replace(columns, query=query)
+        # Missing columns are reported when the file is read.
+        defaults = trained if trained.text and not trained.wrong else DEFAULT_PAIRS
+        return Columns(
+            requested.text or defaults.text,
+            requested.label or defaults.label,
+            text_b=requested.text_b or defaults.text_b,
+            query=query,
+        )
+
+    def parse_row(self, row: Row, columns: Columns) -> tuple[Example, ...]:
+        """The pairs of a row: one, or two of a triplet."""
         return pair_examples(row, columns, self.target)
 
-    def settled(self, sets: Mapping[str, ExampleSet]) -> "MatchTask":
-        """The task with everything decided that was left to the rows."""
+    def resolve_from_data(self, sets: Mapping[str, ExampleSet]) -> "MatchTask":
+        """Chooses target, loss and metric."""
         target = target_of(sets["train"]) if self.target == "auto" else self.target
         for examples in sets.values():
             check_labels(examples, target)
@@ -102,24 +115,24 @@ class MatchTask(MatchSettings):
         best_by = metric_of(self, target, sets)
         return dataclasses.replace(self, target=target, loss=loss, best_by=best_by)
 
-    def outputs(self, labels: Sequence[str], train: Subset) -> list[str]:
+    def output_names(self, labels: Sequence[str], train: Subset) -> list[str]:
         """The classes, or one score."""
         return list(labels) if self.target == "classes" else [SCORE]
 
     def preprocessor(self, parts: Mapping[str, Any]) -> Any:
-        """One for pairs, of all parts."""
+        """A `PairPreprocessor`."""
         from kmha.text.pair_preprocessor import PairPreprocessor
 
         return PairPreprocessor(parts)
 
-    def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
-        """A built matcher."""
+    def build_model(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]) -> Any:
+        """A built `TextMatcher`."""
         from kmha.models.matcher import TextMatcher
 
         model = TextMatcher(
             encoders,
             len(labels),
-            target=self.target,  # pyright: ignore  (settled by now)
+            target=self.target,  # pyright: ignore  (resolved by now)
             form=self.form or DEFAULT_FORM,
             rounds=self.rounds,
             pooling=self.pooling,
@@ -132,68 +145,66 @@ class MatchTask(MatchSettings):
         model.build()
         return model
 
-    def prepare(self, model: "keras.Model", source: Any) -> None:
-        """Learns how rare tokens are, and starts from what overlap alone says; without overlap from the mean."""
+    def initialize(self, model: Any, source: Any) -> None:
+        """Counts token rarities and sets the head to a linear model of the overlap; without overlap to the mean."""
         for index, pair in enumerate(model.pairs):
             if pair.overlap:
                 pair.token_overlap.adapt(source.different_ids(index))
         if self.overlap:
-            from training.tasks.match.initialization import start_from_overlap
+            from training.tasks.match.initialization import initialize_from_overlap
 
-            start_from_overlap(model, source, self.target)
+            initialize_from_overlap(model, source, self.target)
         elif self.target != "classes" and self.loss in ("cross-entropy", "squares"):
             mean = float(source.targets[:, 0].mean())
             start = mean if self.target == "graded" else float(np.log((mean + 1e-3) / (1 - mean + 1e-3)))
             bias = model.cosine_bias if model.head is None else model.head.bias
             bias.assign(np.full(bias.shape, start, np.float32))
 
-    def forward(self, model: "keras.Model", features: Any) -> Any:
-        """The logits; with the contrastive loss those of every pair of the batch."""
-        if self.loss == "contrastive":
-            return model.all_pairs(features, training=True)
-        return model(features, training=True)
-
-    def training_set(self, part: Subset, labels: Sequence[str], seed: int) -> TrainingSet:
-        """The rows that the loss can learn from, and hard negatives."""
-        targets = self.targets(part, labels)
-        rows = np.stack([part.rows, part.rows], axis=1).astype(np.int64)
-        if self.hard_negatives != NONE:
-            from training.tasks.match.hard_negatives import with_hard_negatives
-
-            rows, targets = with_hard_negatives(
-                part, rows, targets, self.hard_negatives, self.negatives, seed
-            )
-        if self.loss in (*LISTS, "contrastive"):
-            from training.tasks.match.hard_negatives import teaching_rows
-
-            teaching = teaching_rows(targets[:, 0], targets[:, 1].astype(np.int64), self.loss)
-            if not teaching.rows.any():
-                raise InputError(
-                    f"--match.loss {self.loss}: expected queries with right answers to tell from others, got none"
-                )
-            if teaching.skipped_queries:
-                logger.info(
-                    f"{teaching.skipped_queries:,} queries skipped: the {self.loss} loss can learn nothing from them"
-                )
-            rows, targets = rows[teaching.rows], targets[teaching.rows]
-        lists = targets[:, 1].astype(np.int64) if self.loss in LISTS else None
-        return TrainingSet(rows, targets, np.ones(len(rows), np.float32), lists)
-
     def targets(self, part: Subset, labels: Sequence[str]) -> np.ndarray:
-        """float32 [R, 2]: 0 or 1, a class id or a number; and the number of the row's query among these rows."""
+        """float32 [R, 2]: the value (0 or 1, a class id, or a number), and the number of the row's query."""
         queries = np.unique(part.examples.queries[part.rows], return_inverse=True)[1]
         return np.stack([self._values(part, labels), queries], axis=1).astype(np.float32)
 
     def _values(self, part: Subset, labels: Sequence[str]) -> np.ndarray:
         if self.target == "classes":
             ids, _ = label_ids(part.examples, part.rows, labels)
-            # A class that the model does not know cannot be a target; the scores count such rows as wrong.
+            # A class that the model lacks cannot be a target; the scores count such rows as wrong.
             return np.where(ids < len(labels), ids, 0)
         values = np.array([number(name) for name in part.examples.label_names], np.float64)
         return values[part.examples.local_labels(part.rows)[0]]
 
+    def training_set(self, part: Subset, labels: Sequence[str], seed: int) -> TrainingSet:
+        """The rows with candidates that the loss can compare, and hard negatives."""
+        targets = self.targets(part, labels)
+        rows = np.stack([part.rows, part.rows], axis=1).astype(np.int64)
+        if self.hard_negatives != NONE:
+            from training.tasks.match.hard_negatives import add_hard_negatives
+
+            rows, targets = add_hard_negatives(part, rows, targets, self.hard_negatives, self.negatives, seed)
+        if self.loss in (*LISTS, "contrastive"):
+            from training.tasks.match.hard_negatives import comparable_rows
+
+            useful = comparable_rows(targets[:, 0], targets[:, 1].astype(np.int64), self.loss)
+            if not useful.rows.any():
+                raise InputError(
+                    f"--match.loss {self.loss}: expected queries with right and wrong candidates, got none"
+                )
+            if useful.skipped_queries:
+                logger.info(
+                    f"{useful.skipped_queries:,} queries skipped: too few candidates for the {self.loss} loss"
+                )
+            rows, targets = rows[useful.rows], targets[useful.rows]
+        lists = targets[:, 1].astype(np.int64) if self.loss in LISTS else None
+        return TrainingSet(rows, targets, np.ones(len(rows), np.float32), lists)
+
+    def forward(self, model: Any, features: Any) -> Any:
+        """The logits; with the contrastive loss those of every pair in the batch."""
+        if self.loss == "contrastive":
+            return model.all_pairs(features, training=True)
+        return model(features, training=True)
+
     def row_losses(self, targets: Any, outputs: Any) -> Any:
-        """The chosen loss of each row, float32 [B]."""
+        """The loss of the settings for each row, float32 [B]."""
         from training.losses import pairs as pair_losses
 
         if self.loss == "triplet":
@@ -209,16 +220,10 @@ class MatchTask(MatchSettings):
         }
         return losses[self.loss](targets, outputs)
 
-    def reader(self, model: "keras.Model") -> Callable[[Any, Any], np.ndarray]:
-        """Gives probabilities float32 [R, C]."""
-        return functools.partial(row_probabilities, model)
-
-    def guesses(self, model: "keras.Model", part: Subset) -> np.ndarray:
-        """Random probabilities float32 [R, C]."""
-        return random_probabilities(model, len(part.rows))
-
-    def decision(self, part: Subset, labels: Sequence[str], probabilities: np.ndarray) -> dict[str, Any]:
-        """Of binary pairs, the probability from which one matches, by accuracy on validation rows."""
+    def tune_thresholds(
+        self, part: Subset, labels: Sequence[str], probabilities: np.ndarray, /
+    ) -> dict[str, Any]:
+        """For binary pairs, the threshold with the best accuracy on validation rows."""
         if self.target != "binary":
             return {}
         from training.metrics.thresholds import steady_threshold
@@ -230,10 +235,11 @@ class MatchTask(MatchSettings):
         part: Subset,
         labels: Sequence[str],
         probabilities: np.ndarray,
-        decision: dict,
+        decision: dict[str, Any],
+        /,
         intervals: bool = False,
     ) -> dict[str, Any]:
-        """Scores of the rows, and where they have queries of the rankings."""
+        """Scores of the rows, and of the rankings if rows have queries."""
         from training.tasks.match.scoring import class_scores, pair_scores
 
         if self.target == "classes":

@@ -1,1 +1,1 @@
-"""Tagging the words of a text."""
+"""Sequence tagging."""

@@ -1,23 +1,23 @@
-"""Where a tagger starts: at how often tags stand, and stand side by side, in the training rows."""
+"""Initializes a tagger from the counts of tags and of neighboring tags in the training rows."""
 
 from typing import Any
 
 import numpy as np
 
-# Added to every count, so that what the rows lack stays possible.
+# Added to every count, so that unseen tags and transitions stay possible.
 ADDED = 0.5
 
 
-def start_from_counts(model: Any, tag_ids: np.ndarray, lengths: np.ndarray) -> None:
-    """Sets the head's bias to the shares of the tags, and a CRF's weights to how much more often tags are neighbours.
+def initialize_from_counts(model: Any, tag_ids: np.ndarray, lengths: np.ndarray) -> None:
+    """Sets the bias of the head to the log frequencies of tags, and the CRF weights to relative transition frequencies.
 
-    Adam moves a weight by little more than the learning rate a step: from zero, what never stands side by side would
-    not be known within a training of some hundred steps.
+    Adam moves a weight by about the learning rate per step. From zero, the weights of unseen transitions would need
+    more steps than a training has.
 
     Args:
         model: A built `SequenceTagger`.
-        tag_ids: int32 [N], of all words, one sentence after another.
-        lengths: Words of each sentence, integers [R], 1 or more each; their sum is N.
+        tag_ids: Of all words, int32 [N], one sentence after another.
+        lengths: Words of each sentence, integers [R], at least 1; their sum is N.
     """
     count = model.num_labels
     words = np.bincount(tag_ids, minlength=count) + ADDED
@@ -32,7 +32,7 @@ def start_from_counts(model: Any, tag_ids: np.ndarray, lengths: np.ndarray) -> N
     pairs = pairs.reshape(count, count) + ADDED
     firsts = np.bincount(tag_ids[ends - lengths], minlength=count) + ADDED
     lasts = np.bincount(tag_ids[ends - 1], minlength=count) + ADDED
-    # Against what the shares alone would say, which the head already does.
+    # Relative to the frequencies, which the head already has.
     model.crf.transitions.assign(np.log(pairs / pairs.sum(axis=1, keepdims=True) / shares).astype(np.float32))
     model.crf.start.assign(np.log(firsts / firsts.sum() / shares).astype(np.float32))
     model.crf.end.assign(np.log(lasts / lasts.sum() / shares).astype(np.float32))

@@ -1,4 +1,4 @@
-"""Rows of files as tagged sentences: words with their tags, or a text with spans of its characters."""
+"""Converts rows of files to tagged sentences: words with tags, or a text with character spans."""
 
 import json
 import re
@@ -9,9 +9,9 @@ import numpy as np
 
 from kmha.errors import InputError, did_you_mean
 from kmha.tags import Span, tags_of
-from training.data.types import Columns
 from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
+from training.io.types import Columns
 
 WORDS, TAGS = "words", "tags"
 TEXT, SPANS = "text", "spans"
@@ -20,7 +20,7 @@ _SHOWN_CHARS = 80
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 Split = Callable[[str], Sequence[tuple[int, int]]]
-"""Cuts a text into words: first and last character of each plus 1, in order."""
+"""Splits a text into words: first and last character plus 1 of each, in order."""
 
 
 class _Given(NamedTuple):
@@ -32,17 +32,17 @@ class _Given(NamedTuple):
 
 
 def tag_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
-    """The columns of sentences, by their usual names where none were given.
+    """The columns of sentences, with default names for empty ones.
 
-    These are `words` and `tags`, or `text` and `spans`. Where columns are numbered, as in CoNLL files, words are the
-    first and tags the last one; of ten columns, as in CoNLL-U files, the second and the fourth.
+    Defaults are `words` and `tags`, or `text` and `spans`. With numbered columns, as in CoNLL files, words are in the
+    first and tags in the last column; with ten columns, as in CoNLL-U files, in the second and the fourth.
 
     Args:
-        available: The names in the data; None: unknown.
-        columns: What was given; empty names are to be found.
+        available: Names in the file; None: unknown.
+        columns: Names from the settings.
 
     Raises:
-        InputError: There is no such column, or one for both.
+        InputError: A column is missing, or is used for both.
     """
     text, label = columns.text, columns.label
     if available is not None and _numbered(available):
@@ -60,34 +60,33 @@ def tag_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
             raise InputError(_missing(name, flag, available))
     if text == label:
         raise InputError(
-            f"--data.label-column: expected a column of tags beside the words, got {label} for both"
+            f"--data.label-column: expected a column of tags, got {label}, the column of the words"
         )
     return found
 
 
 def sentence_example(row: Row, columns: Columns, split: Split) -> Example:
-    """The sentence in a row.
+    """The sentence of a row.
 
     Args:
-        row: Of a file. Where its text is a list, that are the words, and the labels are their tags. Where it is one
-            text, labels are spans (see `training.io.tables`), whose ends are counted in characters (code points).
+        row: A row of a file. If its text is a list, it has the words, and the labels are their tags. If it is one text,
+            the labels are spans (see `training.io.tables`) with ends in characters (code points).
         columns: Its columns.
-        split: Finds the words of a text. They are cut where a span begins or ends inside of one.
+        split: Finds the words of a text. Words are split where a span begins or ends inside.
 
     Returns:
-        Its one text is the words, joined by line feeds; its labels are the tags in order, for spans those of BIO.
+        The text is the words, joined by line feeds; the labels are the tags in order, for spans in the scheme BIO.
 
     Raises:
-        InputError: There is no word, a word is nothing but white space or holds a line feed, there are more or fewer
-            tags than words, or a tag is empty; spans reach outside the text, overlap, hold no word or have no
-            label. Names the row's place.
+        InputError: There is no word; a word is blank or contains a line feed; the numbers of tags and words differ; a
+            tag is empty; spans are outside the text, overlap, contain no word or have no label. Names the row's place.
     """
     text, labels = row.values[columns.text], row.values[columns.label]
     if isinstance(labels, str):
         what = f"a list of {'tags' if isinstance(text, list) else 'spans'} (CoNLL or JSONL)"
         raise InputError(f"{row.place}: {columns.label} must be {what}, got one text")
     if isinstance(text, str):
-        words, tags = _cut(text, _spans(text, labels, row.place, columns), split, row.place, columns)
+        words, tags = _tag_words(text, _spans(text, labels, row.place, columns), split, row.place, columns)
     else:
         words, tags = text, [tag.strip() for tag in labels]
     if not words:
@@ -111,13 +110,13 @@ def _numbered(available: Sequence[str]) -> bool:
 def _missing(name: str, flag: str, available: Sequence[str]) -> str:
     if _numbered(available):
         return f"--data.{flag}: expected one of {', '.join(available)}, got {name}"
-    hint = did_you_mean(name, available, f"--data.{flag} {{}}") or f"; name one with --data.{flag}"
+    hint = did_you_mean(name, available, f"--data.{flag} {{}}") or f"; set --data.{flag}"
     defaults = f" (or the columns {TEXT}, {SPANS})" if name in (WORDS, TAGS) else ""
     return f"--data.{flag}: expected a column {name}{defaults}, got {', '.join(available)}{hint}"
 
 
 def _spans(text: str, items: Sequence[str], place: str, columns: Columns) -> list[_Given]:
-    """Checks the spans of a text; in order."""
+    """The checked spans of a text, in order."""
     spans = sorted(_span(item, place, columns) for item in items)
     before = None
     for span in spans:
@@ -127,7 +126,7 @@ def _spans(text: str, items: Sequence[str], place: str, columns: Columns) -> lis
             raise InputError(f"{place}: {columns.label} must be {expected}, got {shown}")
         if before and span.first < before.end:
             given = f"{before.first} to {before.end} ({before.label}) and {shown}"
-            raise InputError(f"{place}: {columns.label} must be spans apart from each other, got {given}")
+            raise InputError(f"{place}: {columns.label} must be spans that do not overlap, got {given}")
         before = span
     return spans
 
@@ -146,16 +145,16 @@ def _span(item: str, place: str, columns: Columns) -> _Given:
     first, end, label = given
     if not isinstance(label, str) or not label.strip():
         raise InputError(f"{place}: {columns.label} must be spans whose label is a text, got {item}")
-    first, end = str(first), str(end)  # numbers were kept as texts when the row was read
+    first, end = str(first), str(end)  # numbers are read as texts
     if not (_WHOLE_NUMBER.fullmatch(first) and _WHOLE_NUMBER.fullmatch(end)):
         raise InputError(f"{place}: {columns.label} must be spans with whole numbers as ends, got {item}")
     return _Given(int(first), int(end), label.strip())
 
 
-def _cut(
+def _tag_words(
     text: str, spans: Sequence[_Given], split: Split, place: str, columns: Columns
 ) -> tuple[list[str], list[str]]:
-    """Words and tags of a text."""
+    """Words and BIO tags of a text."""
     ends = sorted({end for span in spans for end in (span.first, span.end)})
     pieces, seen = [], 0
     for first, end in split(text):

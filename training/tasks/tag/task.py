@@ -1,79 +1,85 @@
-"""Tag the words of a sentence: names, parts of speech, words of an unspaced script.
+"""Sequence tagging: a tag for each word of a sentence, such as names or parts of speech.
 
-Judging imports scikit-learn, which takes a second: inside the methods, so that --help need not wait for it.
+scikit-learn and TensorFlow are imported inside the methods, so that --help is fast.
 """
 
 import dataclasses
-import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.tags import Scheme, allowed_transitions, broken_words, detect_scheme, repair_tags, spans_of, tags_of
-from training.data.types import Columns, Subset, TrainingSet
+from training.cli.column_flags import ColumnOverrides
 from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
-from training.tasks.protocol import Defaults
+from training.io.types import Columns, Subset
+from training.tasks.protocol import Defaults, Task, TaskTraits
 from training.tasks.tag.rows import read_sentences, sentence_example, tag_columns
 from training.tasks.tag.settings import TagSettings
 
 logger = logging.getLogger("kmha")
 
-if TYPE_CHECKING:
-    import keras
-
-    from kmha.config import EncoderConfig
-
 CHUNK_ROWS = 4096
 SHOWN_BROKEN = 3
-# Of words, from which on a raw text is split into characters.
+# From this fraction of one-character words on, raw texts are split into characters.
 SINGLE_CHARACTERS = 0.99
 
 
 @dataclasses.dataclass(frozen=True)
-class TagTask(TagSettings):
-    """What a tagger adds to the encoder."""
+class TagTask(TagSettings, Task):
+    """Sequence tagging; for the methods see `Task`."""
 
-    # See `Task`.
-    baseline_name = "baseline"
-    num_texts = 1
-    several_labels = True
-    has_classes = True
-    holds_out_queries = False
-    labels_alone = False
-    whole_batches = False
-    masking = None
-    windows = None
-    makes_wrong_rows = False
+    @classmethod
+    def from_bundle(cls, bundle: Any) -> "TagTask":
+        """The task of a trained bundle."""
+        return cls(
+            scheme=bundle.model.scheme,
+            given_scheme=bundle.details.get("given_scheme", bundle.model.scheme),
+            split=bundle.preprocessor.split,
+            best_by=bundle.details.get("metric", "auto"),
+        )
 
     @property
     def metric(self) -> str:
-        """Name of the score that picks the best weights."""
+        """The metric of the settings."""
         return self.best_by
 
     @property
+    def traits(self) -> TaskTraits:
+        """A row has a tag for each word, so any number of labels."""
+        return TaskTraits(is_multi_label=True)
+
+    @property
     def defaults(self) -> Defaults:
-        """Little is dropped, since every word is asked for; but spelling is learnt from words that are dropped."""
+        """Little dropout, since every word is a target; more for words read by characters, to learn from them."""
         return Defaults(0.3, 0.2) if self.characters else Defaults(0.05, 0.05)
 
     @property
-    def kept(self) -> dict[str, Any]:
-        """The metric, and how the tags of the rows spell spans."""
+    def details_for_bundle(self) -> dict[str, Any]:
+        """The metric and the scheme of the rows."""
         return {"metric": self.metric, "given_scheme": self.given_scheme}
 
-    def resolve(self, available: Sequence[str] | None, columns: Columns) -> tuple["TagTask", Columns]:
+    def resolve_columns(self, available: Sequence[str] | None, columns: Columns) -> tuple["TagTask", Columns]:
         """Finds the columns of words and tags."""
         return self, tag_columns(available, columns)
 
-    def examples(self, row: Row, columns: Columns) -> tuple[Example]:
-        """The sentence in a row."""
-        return (sentence_example(row, columns, self._bounds),)
+    def columns_of_file(
+        self, trained: Columns, requested: ColumnOverrides, available: Sequence[str]
+    ) -> Columns:
+        """The columns of words and tags."""
+        text, label = (name if name in available else "" for name in (trained.text, trained.label))
+        return tag_columns(available, Columns(requested.text or text, requested.label or label))
 
-    def _bounds(self, text: str) -> Sequence[tuple[int, int]]:
-        """Where the words of a text with spans are."""
+    def parse_row(self, row: Row, columns: Columns) -> tuple[Example]:
+        """The sentence of a row."""
+        return (sentence_example(row, columns, self._word_bounds),)
+
+    def _word_bounds(self, text: str) -> Sequence[tuple[int, int]]:
+        """The first and the last character plus 1 of each word of a text with spans."""
         from kmha.quiet import import_tensorflow
 
         import_tensorflow()
@@ -81,8 +87,8 @@ class TagTask(TagSettings):
 
         return word_bounds(text, "characters" if self.split == "characters" else "words")
 
-    def settled(self, sets: Mapping[str, ExampleSet]) -> "TagTask":
-        """The task with everything decided that was left to the rows; tells of tags that break their scheme."""
+    def resolve_from_data(self, sets: Mapping[str, ExampleSet]) -> "TagTask":
+        """Chooses schemes, metric and word splitting; logs tags that break their scheme."""
         train = sets["train"]
         given = self.given_scheme
         if given == "auto":
@@ -90,20 +96,18 @@ class TagTask(TagSettings):
         scheme = given if self.scheme == "auto" else self.scheme
         if given != scheme and "none" in (given, scheme):
             raise InputError(
-                f"--tag.scheme: expected none for tags that spell no spans, got {scheme}"
+                f"--tag.scheme: expected none for tags without spans, got {scheme}"
                 if given == "none"
-                else f"--tag.scheme: expected one that spells spans, as the tags do ({given}), got {scheme}"
+                else f"--tag.scheme: expected a scheme with spans, as the tags have ({given}), got {scheme}"
             )
         for examples in sets.values():
-            _tell_broken(examples, given)
+            _log_broken(examples, given)
         single = _single_characters(train)
         best_by = self.best_by
         if best_by == "auto":
             best_by = "token_accuracy" if scheme == "none" else "span_f1"
         if best_by == "span_f1" and scheme == "none":
-            raise InputError(
-                "--tag.best-by: expected token_accuracy for tags that spell no spans, got span_f1"
-            )
+            raise InputError("--tag.best-by: expected token_accuracy for tags without spans, got span_f1")
         split = self.split
         if split == "auto":
             split = "characters" if single else "words"
@@ -112,24 +116,24 @@ class TagTask(TagSettings):
             self, scheme=scheme, given_scheme=given, best_by=best_by, split=split, characters=characters
         )
 
-    def outputs(self, labels: Sequence[str], train: Subset) -> list[str]:
-        """The tags of the training rows in the scheme that is learnt, sorted."""
-        return sorted({tag for tags in self.given_tags(train) for tag in self.learnt(tags)})
+    def output_names(self, labels: Sequence[str], train: Subset) -> list[str]:
+        """The tags of the training rows in the model's scheme, sorted."""
+        return sorted({tag for tags in self.row_tags(train) for tag in self.to_model_scheme(tags)})
 
     def preprocessor(self, parts: Mapping[str, Any]) -> Any:
-        """One for sentences, around the only part."""
+        """A `SentencePreprocessor` around the preprocessor of texts."""
         from kmha.text.sentence_preprocessor import SentencePreprocessor
 
         (part,) = parts.values()
-        return SentencePreprocessor(part, self.split, bool(self.characters))  # pyright: ignore  (settled by now)
+        return SentencePreprocessor(part, self.split, bool(self.characters))  # pyright: ignore  (resolved by now)
 
-    def build(self, encoders: "dict[str, EncoderConfig]", labels: Sequence[str]):
-        """A built tagger."""
+    def build_model(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]) -> Any:
+        """A built `SequenceTagger`."""
         from kmha.features import NUM_CHARACTERS
         from kmha.models.tagger import SequenceTagger
 
         (encoder,) = encoders.values()
-        allowed = allowed_transitions(labels, self.scheme)  # pyright: ignore  (settled by now)
+        allowed = allowed_transitions(labels, self.scheme)  # pyright: ignore  (resolved by now)
         model = SequenceTagger(
             encoder,
             len(labels),
@@ -148,33 +152,27 @@ class TagTask(TagSettings):
         model.build()
         return model
 
-    def prepare(self, model: "keras.Model", source: Any) -> None:
-        """Starts from how often tags stand, and stand side by side, in the training rows."""
-        from training.tasks.tag.initialization import start_from_counts
+    def initialize(self, model: Any, source: Any) -> None:
+        """Sets the weights of head and CRF from the counts of tags and of neighboring tags."""
+        from training.tasks.tag.initialization import initialize_from_counts
 
-        start_from_counts(model, source.targets, source.word_counts)
-
-    def forward(self, model: "keras.Model", features: Any) -> Any:
-        """What the CRF makes of the scores."""
-        from kmha.features import WORD_MASK
-
-        return model.potentials(model(features, training=True), features[WORD_MASK])
-
-    def training_set(self, part: Subset, labels: Sequence[str], seed: int) -> TrainingSet:
-        """The sentences of the part."""
-        return TrainingSet(part.rows, self.targets(part, labels), np.ones(len(part.rows), np.float32))
+        initialize_from_counts(model, source.targets, source.word_counts)
 
     def targets(self, part: Subset, labels: Sequence[str]) -> np.ndarray:
-        """int32 [N], a tag id of each word, one sentence after another, in the scheme that is learnt."""
+        """Tag ids of all words in the model's scheme, int32 [N], one sentence after another."""
         places = {label: place for place, label in enumerate(labels)}
         found = []
-        for tags in self.given_tags(part):
-            # A tag that the model does not know cannot be a target; the scores count such words as wrong.
-            found += [places.get(tag, 0) for tag in self.learnt(tags)]
+        for tags in self.row_tags(part):
+            # A tag that the model lacks cannot be a target; the scores count such words as wrong.
+            found += [places.get(tag, 0) for tag in self.to_model_scheme(tags)]
         return np.array(found, np.int32)
 
-    def learnt(self, tags: Sequence[str]) -> list[str]:
-        """The tags of a sentence, repaired and in the scheme that is learnt."""
+    def row_tags(self, part: Subset) -> list[list[str]]:
+        """The tags of the sentences of a part, in the scheme of the rows."""
+        return tag_sequences(part.examples, part.rows)
+
+    def to_model_scheme(self, tags: Sequence[str]) -> list[str]:
+        """The tags of a sentence, repaired and converted from the scheme of the rows to that of the model."""
         given, scheme = self.given_scheme, self.scheme
         if given == "auto" or scheme == "auto" or given == "none":
             return list(tags)
@@ -182,58 +180,73 @@ class TagTask(TagSettings):
             return repair_tags(tags, scheme)
         return tags_of(spans_of(tags, given), len(tags), scheme)
 
-    def as_given(self, tags: Sequence[str]) -> list[str]:
-        """The learnt tags of a sentence in the scheme of the rows."""
+    def to_row_scheme(self, tags: Sequence[str]) -> list[str]:
+        """Predicted tags of a sentence, converted from the scheme of the model to that of the rows."""
         given, scheme = self.given_scheme, self.scheme
         if given == scheme or given == "auto" or scheme == "auto":
             return list(tags)
         return tags_of(spans_of(tags, scheme), len(tags), given)
 
-    def given_tags(self, part: Subset) -> list[list[str]]:
-        """The tags of the sentences of a part as the rows have them."""
-        return tag_sequences(part.examples, part.rows)
+    def forward(self, model: Any, features: Any) -> Any:
+        """The CRF potentials of the scores."""
+        from kmha.features import WORD_MASK
+
+        return model.potentials(model(features, training=True), features[WORD_MASK])
 
     def row_losses(self, targets: Any, outputs: Any) -> Any:
-        """Minus the log-probability of the right tags a word, float32 [B]."""
+        """Negative log-likelihood of the tags per word, float32 [B]."""
         from training.losses.classification import tag_sequence_loss
 
         return tag_sequence_loss(targets, outputs)
 
-    def reader(self, model: "keras.Model") -> Callable[[Any, Any], Any]:
+    def gather_outputs(self, num_outputs: int, source: Any, outputs: Iterable[tuple[Any, Any]]) -> np.ndarray:
+        """The scores of all words, one sentence after another."""
+        from kmha.inference.tagger import scatter_scores
+
+        scores = np.zeros((int(source.counts.sum()), num_outputs), np.float32)
+        for plan, found in outputs:
+            scatter_scores(scores, np.asarray(found), source.begins[plan.rows], source.counts[plan.rows])
+        return scores
+
+    def postprocessor(self, model: Any) -> Callable[[Any, Any], Any]:
         """Gives the tags of each sentence, `kmha.inference.tagger.TaggedSentences`."""
         from kmha.inference.tagger import PathDecoder
-        from training.tasks.tag.outputs import tagged_sentences
 
-        return functools.partial(tagged_sentences, PathDecoder(model))
+        decode = PathDecoder(model)
+        return lambda source, outputs: decode(
+            self.gather_outputs(decode.num_tags, source, outputs), source.word_counts
+        )
 
-    def guesses(self, model: "keras.Model", part: Subset) -> Any:
-        """The first tag everywhere."""
+    def dummy_predictions(self, model: Any, part: Subset) -> Any:
+        """The first tag for every word."""
         from kmha.inference.tagger import TaggedSentences
 
         counts = part.examples.local_labels(part.rows)[1]
         words = int(counts.sum())
-        shares = np.full((words, model.num_labels), 1 / model.num_labels, np.float32)
-        return TaggedSentences(counts, np.zeros(words, np.int32), shares, np.ones(words, np.float32))
-
-    def decision(self, part: Subset, labels: Sequence[str], answers: Any) -> dict[str, Any]:
-        """Nothing is left to decide."""
-        return {}
+        uniform = np.full((words, model.num_labels), 1 / model.num_labels, np.float32)
+        return TaggedSentences(counts, np.zeros(words, np.int32), uniform, np.ones(words, np.float32))
 
     def scores(
-        self, part: Subset, labels: Sequence[str], answers: Any, decision: dict, intervals: bool = False
+        self,
+        part: Subset,
+        labels: Sequence[str],
+        tagged: Any,
+        decision: dict[str, Any],
+        /,
+        intervals: bool = False,
     ) -> dict[str, Any]:
         """Scores of the spans and of the tags; with intervals, also the most frequent errors."""
         from training.metrics.spans import most_frequent_errors
         from training.tasks.tag.scoring import sentence_scores, word_scores
 
-        gold, scheme = self.given_tags(part), self.given_scheme
+        gold, scheme = self.row_tags(part), self.given_scheme
         assert scheme != "auto"
         predicted = [
-            self.as_given([str(labels[index]) for index in sentence.tag_ids])
-            for sentence in answers.sentences()
+            self.to_row_scheme([str(labels[index]) for index in sentence.tag_ids])
+            for sentence in tagged.sentences()
         ]
         scores = sentence_scores(gold, predicted, scheme, intervals)
-        scores |= word_scores(self.targets(part, labels), answers)
+        scores |= word_scores(self.targets(part, labels), tagged)
         if intervals:
             words = read_sentences(part.examples, part.rows)
             scores["errors"] = most_frequent_errors(words, gold, predicted, scheme)
@@ -242,31 +255,28 @@ class TagTask(TagSettings):
     def baseline(
         self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
-        """The most frequent tag of each word, or a linear model on windows, affixes and shapes."""
+        """The most frequent tag of each word, or a linear model on context, affixes and shapes."""
         from training.baselines.tagging import fit_tag_baseline
         from training.tasks.tag.scoring import sentence_scores
 
         assert self.given_scheme != "auto"
-        rows = (
-            (read_sentences(part.examples, part.rows), self.given_tags(part)) for part in (train, validation)
-        )
-        (sentences, tags), held_out = rows
-        fitted = fit_tag_baseline(sentences, tags, *held_out, seed)
+        sentences, held_out = (read_sentences(part.examples, part.rows) for part in (train, validation))
+        fitted = fit_tag_baseline(sentences, self.row_tags(train), held_out, self.row_tags(validation), seed)
         predicted = fitted.predict(read_sentences(evaluated.examples, evaluated.rows))
         return fitted.description, sentence_scores(
-            self.given_tags(evaluated), predicted, self.given_scheme, True
+            self.row_tags(evaluated), predicted, self.given_scheme, True
         )
 
 
 def tag_sequences(examples: ExampleSet, rows: np.ndarray) -> list[list[str]]:
-    """The tags of some sentences as they were given."""
+    """The tags of some sentences, in the scheme of the rows."""
     names = np.array(examples.label_names, object)
     ids, counts = examples.local_labels(rows)
     return [part.tolist() for part in np.split(names[ids], np.cumsum(counts)[:-1])]
 
 
-def _tell_broken(examples: ExampleSet, scheme: Scheme) -> None:
-    """Says how many tags break the scheme, and where the first ones are."""
+def _log_broken(examples: ExampleSet, scheme: Scheme) -> None:
+    """Logs how many tags break the scheme, and where the first ones are."""
     if scheme == "none":
         return
     count, shown = 0, []

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from training.data.types import Columns, Subset
 from training.io.example_store import Example, write_examples
 from training.io.tables import Row
+from training.io.types import Columns, Subset
 from training.metrics.thresholds import best_thresholds
 from training.tasks.classify.task import ClassifyTask
 
@@ -46,9 +46,9 @@ def part_of(folder: Path, *labels: tuple[str, ...]) -> Subset:
         (SEVERAL, None, "", "labels", True),
     ],
 )
-def test_the_label_column_and_what_it_means(task, available, given_name, name, several):
-    found, columns = task.resolve(available, Columns("text", given_name, "|"))
-    assert (columns.label, found.several_labels) == (name, several)
+def test_label_column_and_multi_label_are_resolved(task, available, given_name, name, several):
+    found, columns = task.resolve_columns(available, Columns("text", given_name, "|"))
+    assert (columns.label, found.traits.is_multi_label) == (name, several)
     assert found.metric == ("macro_f1" if several else "accuracy")
 
 
@@ -56,12 +56,12 @@ def test_the_label_column_and_what_it_means(task, available, given_name, name, s
     ("available", "hint"),
     [
         (["text", "Label2"], "got text, Label2; did you mean --data.label-column Label2?"),
-        (["text", "y"], "got text, y; name one with --data.label-column"),
+        (["text", "y"], "got text, y; set --data.label-column"),
     ],
 )
-def test_no_label_column(available, hint):
+def test_missing_label_column_raises(available, hint):
     with pytest.raises(InputError) as caught:
-        ClassifyTask().resolve(available, Columns("text", "", "|"))
+        ClassifyTask().resolve_columns(available, Columns("text", "", "|"))
     assert str(caught.value) == f"--data.label-column: expected a column label or labels, {hint}"
 
 
@@ -77,9 +77,9 @@ def test_no_label_column(available, hint):
         (SEVERAL, [], ()),
     ],
 )
-def test_a_row_becomes_an_example(task, given_labels, expected):
+def test_parse_row_returns_the_example(task, given_labels, expected):
     row = Row({"text": " x ", "label": given_labels}, "a.csv:2")
-    assert task.examples(row, COLUMNS) == (Example((" x ",), expected, "a.csv:2"),)
+    assert task.parse_row(row, COLUMNS) == (Example((" x ",), expected, "a.csv:2"),)
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_a_row_becomes_an_example(task, given_labels, expected):
         ({"text": ["x"], "label": "a"}, "a.csv:2: text must be one text, got a list"),
     ],
 )
-def test_a_row_that_is_no_example(values, message):
+def test_invalid_row_raises(values, message):
     with pytest.raises(InputError) as caught:
-        ONE.examples(Row(values, "a.csv:2"), COLUMNS)
+        ONE.parse_row(Row(values, "a.csv:2"), COLUMNS)
     assert str(caught.value) == message
 
 
-def test_targets_are_places_among_the_models_labels(tmp_path):
+def test_targets_are_indices_of_the_model_labels(tmp_path):
     part = part_of(tmp_path, ("b",), ("a",), ("new",))
     assert ONE.targets(part, ["a", "b"]).tolist() == [1, 0, 0]
     several = part_of(tmp_path, ("b", "a"), (), ("new", "b"))
@@ -105,32 +105,32 @@ def test_targets_are_places_among_the_models_labels(tmp_path):
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=50))
-def test_balanced_weights_make_labels_count_the_same(targets):
+def test_balanced_weights_give_labels_equal_totals(targets):
     targets = np.array(targets)
-    weights = ClassifyTask(multi_label=False, class_weights="balanced").weights(targets)
+    weights = ClassifyTask(multi_label=False, class_weights="balanced").row_weights(targets)
     sums = [weights[targets == label].sum() for label in np.unique(targets)]
     np.testing.assert_allclose(sums, sums[0], rtol=1e-5)
     np.testing.assert_allclose(weights.mean(), 1, rtol=1e-5)
-    assert (ONE.weights(targets) == 1).all()
+    assert (ONE.row_weights(targets) == 1).all()
 
 
-def test_balanced_weights_of_several_labels_favour_rows_with_rare_ones():
+def test_balanced_multi_label_weights_prefer_rare_labels():
     targets = np.array([[1, 0], [1, 0], [1, 0], [1, 1], [0, 0]])
-    weights = ClassifyTask(multi_label=True, class_weights="balanced").weights(targets)
+    weights = ClassifyTask(multi_label=True, class_weights="balanced").row_weights(targets)
     assert weights[3] == weights.max() and weights[4] == weights.min() > 0
     np.testing.assert_allclose(weights.mean(), 1, rtol=1e-6)
 
 
-def test_thresholds_are_found_for_several_labels_only(tmp_path):
+def test_thresholds_exist_for_several_labels_only(tmp_path):
     part = part_of(tmp_path, ("a",), ("b",), ("a", "b"), ())
     probabilities = np.array([[0.3, 0.1], [0.1, 0.8], [0.4, 0.7], [0.2, 0.6]], np.float32)
-    found = SEVERAL.decision(part, ["a", "b"], probabilities)["thresholds"]
+    found = SEVERAL.tune_thresholds(part, ["a", "b"], probabilities)["thresholds"]
     targets = SEVERAL.targets(part, ["a", "b"])
     np.testing.assert_allclose(found, best_thresholds(targets, probabilities))
-    assert ONE.decision(part, ["a", "b"], probabilities) == {}
+    assert ONE.tune_thresholds(part, ["a", "b"], probabilities) == {}
 
 
-def test_a_label_that_the_model_does_not_know_counts_as_an_error(tmp_path):
+def test_unknown_label_counts_as_an_error(tmp_path):
     part = part_of(tmp_path, ("a",), ("b",), ("new",), ("new",))
     scores = ONE.scores(
         part, ["a", "b"], np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5], [0.9, 0.1]]), {}, True
@@ -139,7 +139,7 @@ def test_a_label_that_the_model_does_not_know_counts_as_an_error(tmp_path):
     assert scores["intervals"]["accuracy"][0] <= 0.5 <= scores["intervals"]["accuracy"][1]
 
 
-def test_it_does_so_among_several_labels_too(tmp_path):
+def test_unknown_label_counts_as_an_error_with_several_labels(tmp_path):
     part = part_of(tmp_path / "more", ("a",), ("b", "new"), ())
     probabilities = np.array([[0.9, 0.1], [0.1, 0.9], [0.1, 0.1]])
     decision = {"thresholds": [0.5, 0.5]}
@@ -153,7 +153,7 @@ def test_it_does_so_among_several_labels_too(tmp_path):
 
 
 @pytest.mark.parametrize("task", [ONE, SEVERAL])
-def test_the_baseline_is_judged_on_the_same_rows_and_labels(tmp_path, task):
+def test_baseline_is_scored_on_the_same_rows_and_labels(tmp_path, task):
     examples = [Example((word,), (label,), "") for word, label in [("red", "warm"), ("blue", "cold")] * 8]
     train = Subset(write_examples(examples, tmp_path / "train"), np.arange(16))
     unknown = [*examples[:6], Example(("green",), ("new",), "")]
@@ -165,7 +165,7 @@ def test_the_baseline_is_judged_on_the_same_rows_and_labels(tmp_path, task):
     assert "macro_f1" in scores["intervals"]
 
 
-def test_label_smoothing_is_for_one_label_unless_it_is_given():
+def test_default_label_smoothing_is_for_one_label():
     logits = np.array([[2.0, -1.0, 0.5]], np.float32)
     one, several = np.array([0], np.int32), np.array([[1, 0, 1]], np.int32)
     given = dataclasses.replace(ONE, label_smoothing=0.1), dataclasses.replace(SEVERAL, label_smoothing=0.0)
@@ -177,21 +177,21 @@ def test_label_smoothing_is_for_one_label_unless_it_is_given():
 
 
 @pytest.mark.parametrize("class_weights", ["none", "balanced"])
-def test_the_head_starts_at_the_shares_of_the_labels(class_weights):
+def test_head_bias_starts_at_the_label_frequencies(class_weights):
     encoder = EncoderConfig(20, hidden_dim=8, num_heads=2, num_layers=1, intermediate_dim=8)
     one = dataclasses.replace(ONE, class_weights=class_weights)
     targets = np.repeat([0, 1, 2], [700, 290, 10]).astype(np.int32)
-    model = one.build({"": encoder}, ["a", "b", "c"])
-    one.prepare(model, Rows(targets, one.weights(targets)))
+    model = one.build_model({"": encoder}, ["a", "b", "c"])
+    one.initialize(model, Rows(targets, one.row_weights(targets)))
     share = np.array([0.7, 0.29, 0.01]) if class_weights == "none" else np.full(3, 1 / 3)
     bias = model.head.bias.numpy()
     np.testing.assert_allclose(np.exp(bias) / np.exp(bias).sum(), share, atol=1e-3)
 
     several = dataclasses.replace(SEVERAL, class_weights=class_weights)
     indicators = (np.arange(1000)[:, None] < [500, 20, 0]).astype(np.int32)
-    model = several.build({"": encoder}, ["a", "b", "c"])
-    several.prepare(model, Rows(indicators, several.weights(indicators)))
-    weights = several.weights(indicators)
+    model = several.build_model({"": encoder}, ["a", "b", "c"])
+    several.initialize(model, Rows(indicators, several.row_weights(indicators)))
+    weights = several.row_weights(indicators)
     shares = 1 / (1 + np.exp(-model.head.bias.numpy()))
     np.testing.assert_allclose(shares, weights @ indicators / weights.sum(), atol=1e-3)
     assert np.isfinite(model.head.bias.numpy()).all() and shares[2] > 0

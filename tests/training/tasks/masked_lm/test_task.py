@@ -1,4 +1,5 @@
 import random
+import types
 
 import numpy as np
 import pytest
@@ -9,13 +10,13 @@ from kmha.errors import InputError
 from tests.training.tiny_runs import trainable
 from training.config.config import TextSection
 from training.data.inputs import make_inputs
-from training.data.types import Columns, Masking, Subset
 from training.engine.optimizer import AdamW, warmup_then_decay
 from training.engine.train_step import TrainingStep
 from training.io.example_store import Example, write_examples
 from training.io.tables import Row
+from training.io.types import Columns, Masking, Subset
 from training.metrics.masked_lm import unigram_probabilities
-from training.tasks.masked_lm.task import MaskedLmTask, kept_task
+from training.tasks.masked_lm.task import MaskedLmTask
 
 WORDS = "red new old big cat dog cow hen house yard field roof".split()
 STEPS = 800
@@ -38,8 +39,8 @@ def new_model(inputs, source):
     config = EncoderConfig(
         size, 32, 2, 4, intermediate_dim=64, max_length=16, dropout=0.0, attention_dropout=0.0
     )
-    model = TASK.build({"": config}, [])
-    TASK.prepare(model, source)
+    model = TASK.build_model({"": config}, [])
+    TASK.initialize(model, source)
     return model
 
 
@@ -48,10 +49,10 @@ def scores_of(model, source, part) -> dict:
         (plan, model(source.batch(plan)["features"], training=False))
         for plan in source.plans([8], 999, 99, rng=None)
     )
-    return TASK.scores(part, [], TASK.reader(model)(source, outputs), {})
+    return TASK.scores(part, [], TASK.postprocessor(model)(source, outputs), {})
 
 
-def test_sixteen_texts_are_learnt_by_heart(inputs):
+def test_sixteen_texts_are_memorized(inputs):
     part = inputs.part("train")
     source = inputs.source("train", TASK.training_set(part, [], 0))
     model = new_model(inputs, source)
@@ -74,7 +75,7 @@ def test_sixteen_texts_are_learnt_by_heart(inputs):
     assert after["loss"] < 0.5 < before["loss"]
 
 
-def test_it_starts_at_the_baseline(inputs):
+def test_initial_model_equals_the_baseline(inputs):
     """What the first model says is what the frequencies say, as far as its small random weights let it."""
     part = inputs.part("train")
     source = inputs.source("train", TASK.training_set(part, [], 0))
@@ -88,7 +89,7 @@ def test_it_starts_at_the_baseline(inputs):
     assert scores["loss"] == pytest.approx(baseline["loss"], abs=0.3)
 
 
-def test_the_lesson_weighs_tokens_and_not_rows(inputs):
+def test_loss_weights_tokens_not_rows(inputs):
     source = inputs.source("train", TASK.training_set(inputs.part("train"), [], 0))
     (plan,) = source.plans([8], 999, 99, rng=None)
     batch = source.batch(plan)
@@ -99,18 +100,22 @@ def test_the_lesson_weighs_tokens_and_not_rows(inputs):
     assert losses @ batch["weights"] / batch["weights"].sum() == pytest.approx(scores["loss"], rel=1e-5)
 
 
-def test_rows_without_a_text_have_no_example():
+def test_empty_texts_are_skipped():
     columns = Columns("text")
-    assert TASK.examples(Row({"text": " \t"}, "a:1"), columns) == ()
-    (example,) = TASK.examples(Row({"text": " b "}, "a:2"), columns)
+    assert TASK.parse_row(Row({"text": " \t"}, "a:1"), columns) == ()
+    (example,) = TASK.parse_row(Row({"text": " b "}, "a:2"), columns)
     assert (example.texts, example.labels) == ((" b ",), ())
 
 
-def test_the_bundle_tells_how_tokens_were_hidden():
+def from_details(details: dict) -> MaskedLmTask:
+    return MaskedLmTask.from_bundle(types.SimpleNamespace(details=details))
+
+
+def test_bundle_restores_the_settings():
     task = MaskedLmTask(share=0.3, whole_word=True, packed=False)
-    assert kept_task(task.kept) == task
+    assert from_details(task.details_for_bundle) == task
     assert task.masking == Masking(0.3, True, False)
-    assert kept_task({}) == MaskedLmTask()
+    assert from_details({}) == MaskedLmTask()
     for wrong in ({"share": "a"}, {"share": 0}, {"depth": 1}, 5):
         with pytest.raises(InputError, match="masking: expected share, whole_word and packed"):
-            kept_task({"masking": wrong})
+            from_details({"masking": wrong})

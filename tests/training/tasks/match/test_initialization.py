@@ -15,9 +15,9 @@ from tests.pair_rows import paraphrase_rows
 from training.config.config import TextSection
 from training.data.inputs import Inputs, make_inputs
 from training.data.pair_batches import PairSource
-from training.data.types import Subset, TrainingSet
 from training.io.example_store import Example, write_examples
-from training.tasks.match.initialization import start_from_overlap, training_shares
+from training.io.types import Subset, TrainingSet
+from training.tasks.match.initialization import initialize_from_overlap, training_shares
 from training.tasks.match.task import MatchTask
 
 ROWS = 90
@@ -107,11 +107,11 @@ FORMS = [{}, {"symmetric": True}, {"form": "joint"}]
 
 
 @pytest.mark.parametrize("options", FORMS, ids=str)
-def test_binary_pairs_start_as_logistic_regression(inputs, options):
+def test_binary_head_starts_as_logistic_regression(inputs, options):
     model = new_model(inputs, **options)
     shares = shares_of(model, inputs)
     labels = (noisy_values(shares) > 0.3).astype(int)
-    start_from_overlap(model, source_of(inputs, labels), "binary")
+    initialize_from_overlap(model, source_of(inputs, labels), "binary")
     _, expected = fitted(shares, labels)
     np.testing.assert_allclose(answers_of(model, inputs)[:, 0], expected[:, 1], atol=1e-4)
     assert np.ptp(expected[:, 1]) > 0.5
@@ -120,13 +120,13 @@ def test_binary_pairs_start_as_logistic_regression(inputs, options):
 @pytest.mark.parametrize(
     ("num_labels", "present"), [(3, (0, 1, 2)), (4, (0, 2, 3)), (2, (0, 1)), (3, (0, 2))]
 )
-def test_classes_start_as_logistic_regression(inputs, num_labels, present):
+def test_class_head_starts_as_logistic_regression(inputs, num_labels, present):
     model = new_model(inputs, "classes", num_labels)
     shares = shares_of(model, inputs)
     values = noisy_values(shares)
     cuts = np.quantile(values, np.linspace(0, 1, len(present) + 1)[1:-1])
     labels = np.array(present)[np.searchsorted(cuts, values)]
-    start_from_overlap(model, source_of(inputs, labels), "classes")
+    initialize_from_overlap(model, source_of(inputs, labels), "classes")
     machine, expected = fitted(shares, labels)
     assert machine.classes_.tolist() == list(present)
     found = answers_of(model, inputs)
@@ -138,11 +138,11 @@ def test_classes_start_as_logistic_regression(inputs, num_labels, present):
     np.testing.assert_array_equal(np.array(present)[expected.argmax(axis=1)], found.argmax(axis=1))
 
 
-def test_graded_pairs_start_as_ridge_regression(inputs):
+def test_graded_head_starts_as_ridge_regression(inputs):
     model = new_model(inputs, "graded")
     shares = shares_of(model, inputs)
     values = noisy_values(shares).astype(np.float32)
-    start_from_overlap(model, source_of(inputs, values), "graded")
+    initialize_from_overlap(model, source_of(inputs, values), "graded")
     scaled = standardised(shares)
     expected = Ridge(alpha=1.0).fit(scaled, values).predict(scaled)
     np.testing.assert_allclose(answers_of(model, inputs)[:, 0], expected, atol=1e-4)
@@ -151,7 +151,7 @@ def test_graded_pairs_start_as_ridge_regression(inputs):
 
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("options", [{}, {"full_shapes": True}, {"full_shapes": True, "divisor": 2}], ids=str)
-def test_shares_of_every_row_are_seen_once(inputs, options, listed):
+def test_overlap_of_each_row_is_computed_once(inputs, options, listed):
     generator = np.random.default_rng(7)
     lists = np.repeat(np.arange(ROWS), generator.integers(1, 9, ROWS))[:ROWS] if listed else None
     rows = generator.permutation(ROWS)
@@ -164,7 +164,7 @@ def test_shares_of_every_row_are_seen_once(inputs, options, listed):
     np.testing.assert_allclose(shares[np.argsort(values)], expected, atol=1e-5)
 
 
-def test_batches_are_filled_up_and_rows_move_in_what_that_sees(inputs):
+def test_padded_batches_do_not_change_the_overlap(inputs):
     lists = np.arange(ROWS) // 3
     source = source_of(inputs, np.arange(ROWS), None, lists, full_shapes=True, divisor=2)
     plans = source.plans(source.buckets([], 8), 2048, 32, rng=None)
@@ -179,9 +179,9 @@ def test_batches_are_filled_up_and_rows_move_in_what_that_sees(inputs):
     ("target", "num_labels", "value"),
     [("binary", 1, 0), ("binary", 1, 1), ("classes", 3, 2), ("graded", 1, 2.5)],
 )
-def test_one_kind_of_label_says_nothing_of_the_shares(inputs, target, num_labels, value):
+def test_single_label_gives_zero_weights(inputs, target, num_labels, value):
     model = new_model(inputs, target, num_labels)
-    start_from_overlap(model, source_of(inputs, np.full(ROWS, value)), target)
+    initialize_from_overlap(model, source_of(inputs, np.full(ROWS, value)), target)
     assert model.head is not None
     kernel, bias = model.head.get_weights()
     np.testing.assert_allclose(kernel, 0, atol=1e-6)
@@ -190,11 +190,11 @@ def test_one_kind_of_label_says_nothing_of_the_shares(inputs, target, num_labels
 
 
 @pytest.mark.parametrize("target", ["binary", "graded"])
-def test_constant_shares_do_not_divide_by_zero(inputs, target):
+def test_constant_overlap_does_not_divide_by_zero(inputs, target):
     rows = np.zeros(12, int)
     model = new_model(inputs, target)
     labels = np.arange(12) % 3 == 0
-    start_from_overlap(model, source_of(inputs, labels, rows), target)
+    initialize_from_overlap(model, source_of(inputs, labels, rows), target)
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
     # All that is known is how many of them match.
     np.testing.assert_allclose(answers_of(model, inputs, rows[:1]), 1 / 3, atol=1e-3)
@@ -202,12 +202,12 @@ def test_constant_shares_do_not_divide_by_zero(inputs, target):
     np.testing.assert_allclose(answers_of(model, inputs), 1 / 3, atol=1e-2)
 
 
-def test_a_fit_learns_rarities_before_it_looks_at_shares(inputs):
+def test_rarities_are_counted_before_the_overlap(inputs):
     task = MatchTask(target="binary", loss="cross-entropy", best_by="accuracy", overlap=True)
     known = new_model(inputs)
-    model = task.build(known.encoder_configs, ["score"])
+    model = task.build_model(known.encoder_configs, ["score"])
     source = source_of(inputs, np.arange(ROWS) % 2)
-    task.prepare(model, source)
+    task.initialize(model, source)
     shares = shares_of(known, inputs)
     assert model.share_scale is not None
     np.testing.assert_allclose(to_numpy(model.share_scale.mean), shares.mean(axis=0), rtol=1e-4, atol=1e-5)

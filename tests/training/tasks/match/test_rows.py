@@ -1,9 +1,9 @@
 import pytest
 
 from kmha.errors import InputError
-from training.data.types import Columns
 from training.io.example_store import Example
 from training.io.tables import Row
+from training.io.types import Columns
 from training.tasks.match.rows import fits, number, pair_columns, pair_examples
 
 PAIRS = Columns("text_a", "label", text_b="text_b", query="query_id")
@@ -47,7 +47,7 @@ GIVEN: dict[str, str | list[str]] = {
         (None, Columns("s1", text_b="s2", query="id"), Columns("s1", "label", text_b="s2", query="id")),
     ],
 )
-def test_columns_are_found_by_their_names(available, given, found):
+def test_default_columns_are_found(available, given, found):
     assert pair_columns(available, given) == found
 
 
@@ -63,12 +63,12 @@ def test_columns_are_found_by_their_names(available, given, found):
         (
             ["a", "b"],
             Columns("a"),
-            "--data.text-b-column: expected a column text_b, got a, b; name one with --data.text-b-column",
+            "--data.text-b-column: expected a column text_b, got a, b; set --data.text-b-column",
         ),
         (
             ["text_a", "text_b", "score"],
             Columns("", text_b="text_b"),
-            "--data.label-column: expected a column label, got text_a, text_b, score; name one with",
+            "--data.label-column: expected a column label, got text_a, text_b, score; set",
         ),
         (
             ["text_a", "text_b", "label"],
@@ -83,30 +83,30 @@ def test_columns_are_found_by_their_names(available, given, found):
         (["anchor", "positive"], Columns(""), "--data.text-column: expected a column text_a (or the columns"),
     ],
 )
-def test_columns_that_lack(available, given, message):
+def test_missing_column_raises(available, given, message):
     with pytest.raises(InputError) as caught:
         pair_columns(available, given)
     assert str(caught.value).startswith(message)
 
 
-def test_a_row_is_a_pair():
+def test_row_becomes_a_pair():
     (example,) = pair_examples(Row(GIVEN, "a.csv:2"), PAIRS, "binary")
     assert example == Example((" old bread ", "new bread"), ("1",), "a.csv:2", "q7")
 
 
-def test_a_row_without_the_column_of_queries_has_none():
+def test_row_without_query_column_has_no_query():
     row = Row({name: GIVEN[name] for name in ("text_a", "text_b", "label")}, "a.csv:2")
     assert pair_examples(row, PAIRS, "auto")[0].query is None
 
 
-def test_a_triplet_is_a_right_and_a_wrong_pair():
+def test_triplet_becomes_a_right_and_a_wrong_pair():
     row = Row({"anchor": "a", "positive": "b", "negative": "c"}, "a.csv:3")
     right, wrong = pair_examples(row, TRIPLETS, "binary")
     assert right == Example(("a", "b"), ("1",), "a.csv:3")
     assert wrong == Example(("a", "c"), ("0",), "a.csv:3")
 
 
-def test_empty_texts_are_texts():
+def test_empty_text_is_allowed():
     (example,) = pair_examples(Row({**GIVEN, "text_a": "", "text_b": " "}, "a.csv:2"), PAIRS, "binary")
     assert example.texts == ("", " ")
 
@@ -127,14 +127,14 @@ def test_empty_texts_are_texts():
         ({"query_id": ["a"]}, "auto", "query_id must be one name, got a list"),
     ],
 )
-def test_rows_that_are_no_pairs(values, target, message):
+def test_invalid_pair_raises(values, target, message):
     with pytest.raises(InputError) as caught:
         pair_examples(Row({**GIVEN, **values}, "rows.jsonl:12"), PAIRS, target)
     assert str(caught.value) == f"rows.jsonl:12: {message}"
 
 
 @pytest.mark.parametrize("column", ["anchor", "positive", "negative"])
-def test_triplets_need_three_texts(column):
+def test_triplet_needs_three_texts(column):
     values: dict[str, str | list[str]] = {"anchor": "x", "positive": "x", "negative": "x"}
     row = Row({**values, column: ["x"]}, "a.jsonl:1")
     with pytest.raises(InputError, match=f"a.jsonl:1: {column} must be one text, got a list"):
@@ -145,7 +145,7 @@ def test_triplets_need_three_texts(column):
     ("label", "value"),
     [("1", 1.0), ("-.5", -0.5), ("1e3", 1000.0), ("inf", None), ("nan", None), ("yes", None), ("", None)],
 )
-def test_labels_that_are_finite_numbers(label, value):
+def test_finite_numbers_are_parsed(label, value):
     assert number(label) == value
     assert fits(label, "graded") == (value is not None)
     assert fits(label, "binary") == (value == 1.0)

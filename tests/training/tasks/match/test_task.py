@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import training.cli.parser  # noqa: F401  (installs the log handler)
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from training.data.types import Columns, Subset
 from training.io.example_store import Example, write_examples
+from training.io.types import Columns, Subset
 from training.tasks.match.task import MatchTask
 
 NOTHING: Any = None
@@ -31,11 +32,11 @@ def part_of(folder: Path, rows, file: str = "a.csv") -> Subset:
     return Subset(examples, np.arange(len(rows)))
 
 
-def settled(folder: Path, rows, task: MatchTask | None = None, **others: Any) -> MatchTask:
+def resolved(folder: Path, rows, task: MatchTask | None = None, **others: Any) -> MatchTask:
     sets = {"train": part_of(folder / "train", rows).examples}
     for name, given in others.items():
         sets[name] = part_of(folder / name, given, f"{name}.csv").examples
-    return (task or MatchTask()).settled(sets)
+    return (task or MatchTask()).resolve_from_data(sets)
 
 
 @pytest.mark.parametrize(
@@ -49,29 +50,29 @@ def settled(folder: Path, rows, task: MatchTask | None = None, **others: Any) ->
         (["entailment", "neutral"], "classes", "cross-entropy", "accuracy"),
     ],
 )
-def test_the_labels_say_what_is_wanted(tmp_path, labels, target, loss, best_by):
-    task = settled(tmp_path, labels)
+def test_target_loss_and_metric_follow_from_the_labels(tmp_path, labels, target, loss, best_by):
+    task = resolved(tmp_path, labels)
     assert (task.target, task.loss, task.best_by, task.metric) == (target, loss, best_by, best_by)
-    assert task.has_classes == (target != "graded")
-    assert task.outputs(["x", "y"], NOTHING) == (["x", "y"] if target == "classes" else ["score"])
+    assert task.traits.has_classes == (target != "graded")
+    assert task.output_names(["x", "y"], NOTHING) == (["x", "y"] if target == "classes" else ["score"])
 
 
 @pytest.mark.parametrize("labels", [["1", "0"], ["3", "1"]])
-def test_rows_with_queries_are_judged_by_their_rankings(tmp_path, labels):
-    task = settled(tmp_path, [(label, "q") for label in labels])
-    assert task.best_by == "map" and task.holds_out_queries
+def test_default_metric_with_queries_is_map(tmp_path, labels):
+    task = resolved(tmp_path, [(label, "q") for label in labels])
+    assert task.best_by == "map" and task.traits.keeps_queries_together
 
 
 def test_classes_have_no_rankings(tmp_path):
-    task = settled(tmp_path, [("yes", "q"), ("no", "q")])
-    assert task.best_by == "accuracy" and not task.holds_out_queries
+    task = resolved(tmp_path, [("yes", "q"), ("no", "q")])
+    assert task.best_by == "accuracy" and not task.traits.keeps_queries_together
 
 
 @pytest.mark.parametrize("loss", ["triplet", "listwise"])
-def test_queries_that_are_learnt_whole_are_held_out_whole(tmp_path, loss):
-    task = settled(tmp_path, ["1", "0"], MatchTask(loss=loss))
-    assert task.best_by == "accuracy" and task.holds_out_queries
-    assert not settled(tmp_path, ["1", "0"]).holds_out_queries
+def test_list_losses_keep_queries_together(tmp_path, loss):
+    task = resolved(tmp_path, ["1", "0"], MatchTask(loss=loss))
+    assert task.best_by == "accuracy" and task.traits.keeps_queries_together
+    assert not resolved(tmp_path, ["1", "0"]).traits.keeps_queries_together
 
 
 @pytest.mark.parametrize(
@@ -95,31 +96,31 @@ def test_queries_that_are_learnt_whole_are_held_out_whole(tmp_path, loss):
         (MatchTask(best_by="map"), [("a", "q"), ("b", "q")], "--match.best-by: expected one of accuracy, macro"),
     ],
 )  # fmt: skip
-def test_rows_and_settings_that_do_not_go_together(tmp_path, task, rows, message):
+def test_settings_that_do_not_fit_the_rows_raise(tmp_path, task, rows, message):
     with pytest.raises(InputError) as caught:
-        settled(tmp_path, rows, task)
+        resolved(tmp_path, rows, task)
     assert str(caught.value).startswith(message)
 
 
-def test_every_file_must_have_labels_of_the_target(tmp_path):
+def test_every_file_needs_labels_of_the_target(tmp_path):
     with pytest.raises(InputError, match="test.csv:3: the label must be 0 or 1 for a binary target, got '2'"):
-        settled(tmp_path, ["1", "0"], test=["1", "2"])
+        resolved(tmp_path, ["1", "0"], test=["1", "2"])
     with pytest.raises(InputError, match="validation.csv:2: the label must be a number"):
-        settled(tmp_path, ["1", "4"], validation=["good"])
-    assert settled(tmp_path, ["yes", "no"], test=["perhaps"]).target == "classes"
+        resolved(tmp_path, ["1", "4"], validation=["good"])
+    assert resolved(tmp_path, ["yes", "no"], test=["perhaps"]).target == "classes"
 
 
 @pytest.mark.parametrize("part", ["validation", "test"])
-def test_a_file_without_queries_beside_one_with_them(tmp_path, part):
+def test_evaluation_file_without_queries_raises(tmp_path, part):
     rows = [("1", "q"), ("0", "q")]
     nameless: dict[str, Any] = {part: ["1", "0"]}
     with pytest.raises(InputError) as caught:
-        settled(tmp_path, rows, **nameless)
+        resolved(tmp_path, rows, **nameless)
     assert str(caught.value) == (
-        f"{part}.csv: expected names of queries as in the training rows, to judge by map, got none;"
-        " or give --match.best-by accuracy"
+        f"{part}.csv: expected names of queries as in the training rows for the metric map, got none;"
+        " or set --match.best-by accuracy"
     )
-    assert settled(tmp_path, rows, MatchTask(best_by="f1"), **nameless).best_by == "f1"
+    assert resolved(tmp_path, rows, MatchTask(best_by="f1"), **nameless).best_by == "f1"
 
 
 @pytest.mark.parametrize(
@@ -136,34 +137,36 @@ def test_a_file_without_queries_beside_one_with_them(tmp_path, part):
             " --match.form joint"),
     ],
 )  # fmt: skip
-def test_settings_that_contradict_each_other(task, message):
-    for refuse in (MatchTask.check, lambda given: given.resolve(PAIRS, Columns(""))):
+def test_contradicting_settings_raise(task, message):
+    for refuse in (MatchTask.check, lambda given: given.resolve_columns(PAIRS, Columns(""))):
         with pytest.raises(InputError) as caught:
             refuse(task)
         assert str(caught.value).startswith(message)
 
 
-def test_overlap_is_marked_wherever_texts_see_each_other():
-    found = {form: MatchTask(form=form).resolve(PAIRS, Columns(""))[0] for form in ("cross", "bi", "joint")}
+def test_default_overlap_is_on_except_for_the_bi_form():
+    found = {
+        form: MatchTask(form=form).resolve_columns(PAIRS, Columns(""))[0] for form in ("cross", "bi", "joint")
+    }
     assert {form: task.overlap for form, task in found.items()} == {"cross": True, "bi": False, "joint": True}
-    assert MatchTask(overlap=False).resolve(PAIRS, Columns(""))[0].overlap is False
+    assert MatchTask(overlap=False).resolve_columns(PAIRS, Columns(""))[0].overlap is False
 
 
-def test_triplets_are_binary_and_learnt_by_the_triplet_loss():
-    task, columns = MatchTask().resolve(TRIPLETS, Columns(""))
+def test_triplets_are_binary_with_the_triplet_loss():
+    task, columns = MatchTask().resolve_columns(TRIPLETS, Columns(""))
     assert (task.target, task.loss, columns.wrong) == ("binary", "triplet", "negative")
-    assert MatchTask(loss="cross-entropy").resolve(TRIPLETS, Columns(""))[0].loss == "cross-entropy"
+    assert MatchTask(loss="cross-entropy").resolve_columns(TRIPLETS, Columns(""))[0].loss == "cross-entropy"
     with pytest.raises(InputError, match="--match.target: expected binary for triplets, got graded"):
-        MatchTask(target="graded").resolve(TRIPLETS, Columns(""))
+        MatchTask(target="graded").resolve_columns(TRIPLETS, Columns(""))
 
 
 @pytest.mark.parametrize(("form", "length", "segments"), [("cross", 20, 0), ("bi", 20, 0), ("joint", 39, 2)])
-def test_the_joint_form_has_room_for_both_texts(form, length, segments):
+def test_joint_form_has_room_for_both_texts(form, length, segments):
     config = MatchTask(form=form).encoder(EncoderConfig(30, max_length=20, num_segments=0))
     assert (config.max_length, config.num_segments) == (length, segments)
 
 
-def test_granularities_stand_in_the_place_of_the_usual_tokenization():
+def test_granularities_replace_the_default_tokenization():
     assert MatchTask().tokenizations("word") == ("word",)
     assert MatchTask(granularities=("char", "wordpiece", "char")).tokenizations("word") == (
         "char",
@@ -171,7 +174,7 @@ def test_granularities_stand_in_the_place_of_the_usual_tokenization():
     )
 
 
-def test_targets_are_values_and_numbers_of_queries(tmp_path):
+def test_targets_are_values_and_query_numbers(tmp_path):
     part = part_of(tmp_path, [("1", "x"), ("0", "y"), ("0.5", "x"), ("1.0", "z")])
     targets = replace(BINARY, target="graded").targets(part, ["score"])
     assert targets.dtype == np.float32
@@ -196,7 +199,7 @@ def test_rows_without_names_belong_to_the_query_of_their_first_text(tmp_path):
     assert not examples.named_queries
 
 
-def test_a_lesson_is_all_rows_where_each_is_learnt_alone(tmp_path):
+def test_row_losses_train_on_all_rows(tmp_path):
     part = Subset(part_of(tmp_path, ["1", "0", "1", "0"]).examples, np.array([1, 3]))
     training_set = BINARY.training_set(part, ["score"], seed=0)
     assert training_set.rows.tolist() == [[1, 1], [3, 3]] and training_set.rows.dtype == np.int64
@@ -220,13 +223,13 @@ ROWS = [
     ("loss", "rows", "skipped"),
     [("triplet", [1, 3], 3), ("listwise", [1, 3, 5, 6], 2), ("contrastive", [0, 1, 3, 5, 6], 1)],
 )
-def test_queries_that_teach_nothing_are_skipped_and_counted(tmp_path, capsys, loss, rows, skipped):
+def test_queries_without_comparable_rows_are_skipped(tmp_path, capsys, loss, rows, skipped):
     task = replace(BINARY, loss=loss, form="bi")
     training_set = task.training_set(part_of(tmp_path, ROWS), ["score"], seed=0)
     assert training_set.rows.tolist() == [[row, row] for row in rows]
     assert len(training_set.targets) == len(training_set.weights) == len(rows)
     said = capsys.readouterr().err
-    assert said == f"{skipped} queries skipped: the {loss} loss can learn nothing from them\n"
+    assert said == f"{skipped} queries skipped: too few candidates for the {loss} loss\n"
     if loss == "contrastive":
         assert training_set.lists is None
     else:
@@ -243,12 +246,14 @@ def test_queries_that_teach_nothing_are_skipped_and_counted(tmp_path, capsys, lo
         ("contrastive", [("0", "x"), ("0", "y")]),
     ],
 )
-def test_rows_that_teach_nothing_at_all_are_refused(tmp_path, loss, rows):
-    with pytest.raises(InputError, match=f"--match.loss {loss}: expected queries with right answers to tell"):
+def test_rows_without_comparable_queries_raise(tmp_path, loss, rows):
+    with pytest.raises(
+        InputError, match=f"--match.loss {loss}: expected queries with right and wrong candidates"
+    ):
         replace(BINARY, loss=loss).training_set(part_of(tmp_path, rows), ["score"], seed=0)
 
 
-def test_each_loss_is_the_one_that_was_asked_for():
+def test_loss_setting_selects_the_loss():
     targets = np.array([[1, 0], [0, 0]], np.float32)
     logits = np.array([[2.0], [0.5]], np.float32)
     right, wrong = np.log1p(np.exp(-2.0)), np.log1p(np.exp(0.5))
@@ -270,18 +275,18 @@ def test_each_loss_is_the_one_that_was_asked_for():
     np.testing.assert_allclose(classes, [np.log1p(np.exp(-2.0)), np.log1p(np.exp(-1.0))], atol=1e-6)
 
 
-def test_label_smoothing_reaches_the_loss():
+def test_label_smoothing_is_passed_to_the_loss():
     targets, logits = np.array([[1, 0]], np.float32), np.array([[9.0]], np.float32)
     smooth = replace(BINARY, label_smoothing=0.2).row_losses(targets, logits)
     assert float(np.asarray(smooth)[0]) == pytest.approx(0.1 * 9.0, abs=1e-3)
 
 
-def test_the_threshold_is_the_most_accurate_one(tmp_path):
+def test_threshold_has_the_best_accuracy(tmp_path):
     part = part_of(tmp_path, ["0", "0", "1", "1"])
-    found = BINARY.decision(part, ["score"], np.array([[0.1], [0.2], [0.3], [0.9]], np.float32))
+    found = BINARY.tune_thresholds(part, ["score"], np.array([[0.1], [0.2], [0.3], [0.9]], np.float32))
     assert found["thresholds"] == [pytest.approx(0.25)]
-    assert replace(BINARY, target="graded").decision(part, ["score"], np.zeros((4, 1))) == {}
-    assert replace(BINARY, target="classes").decision(part, ["0", "1"], np.zeros((4, 2))) == {}
+    assert replace(BINARY, target="graded").tune_thresholds(part, ["score"], np.zeros((4, 1))) == {}
+    assert replace(BINARY, target="classes").tune_thresholds(part, ["0", "1"], np.zeros((4, 2))) == {}
 
 
 @pytest.mark.parametrize(
@@ -292,7 +297,7 @@ def test_the_threshold_is_the_most_accurate_one(tmp_path):
         ("classes", "aabb", [[1, 0], [0, 1], [0, 1], [0, 1]], {"accuracy": 0.75}),
     ],
 )
-def test_scores_are_those_of_the_target(tmp_path, target, labels, probabilities, expected):
+def test_scores_follow_the_target(tmp_path, target, labels, probabilities, expected):
     queries = ["x", "x", "x", "y"]
     part = part_of(tmp_path, list(zip(labels, queries, strict=True)))
     task = replace(BINARY, target=target)

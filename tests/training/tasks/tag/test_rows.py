@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from kmha.errors import InputError
 from kmha.tags import spans_of
-from training.data.types import Columns
 from training.io.example_store import Example
 from training.io.tables import Row, read_rows
+from training.io.types import Columns
 from training.tasks.tag.rows import sentence_example, tag_columns
 
 LISTS = Columns("words", "tags")
@@ -57,7 +57,7 @@ def from_text(text: str, *spans) -> tuple[list[str], list[str]]:
         (None, Columns("tokens", "ner"), Columns("tokens", "ner")),
     ],
 )
-def test_columns_are_found_by_their_names_or_numbers(available, given, found):
+def test_default_columns_are_found_by_name_or_number(available, given, found):
     assert tag_columns(available, given) == found
 
 
@@ -66,8 +66,8 @@ def test_columns_are_found_by_their_names_or_numbers(available, given, found):
     [
         (["1", "2"], Columns("", "4"), "--data.label-column: expected one of 1, 2, got 4"),
         (["1", "2"], Columns("0"), "--data.text-column: expected one of 1, 2, got 0"),
-        (["1"], Columns(""), "expected a column of tags beside the words, got 1 for both"),
-        (["1", "2"], Columns("2"), "expected a column of tags beside the words, got 2 for both"),
+        (["1"], Columns(""), "expected a column of tags, got 1, the column of the words"),
+        (["1", "2"], Columns("2"), "expected a column of tags, got 2, the column of the words"),
         (
             ["tokens", "tag"],
             Columns("tokens"),
@@ -78,18 +78,18 @@ def test_columns_are_found_by_their_names_or_numbers(available, given, found):
             ["a", "b"],
             Columns(""),
             "--data.text-column: expected a column words (or the columns text, spans), got a, b; "
-            "name one with --data.text-column",
+            "set --data.text-column",
         ),
         (["text", "label"], Columns(""), "--data.label-column: expected a column spans, got text, label"),
     ],
 )
-def test_columns_that_do_not_exist(available, given, message):
+def test_missing_column_raises(available, given, message):
     with pytest.raises(InputError) as caught:
         tag_columns(available, given)
     assert message in str(caught.value)
 
 
-def test_words_and_tags():
+def test_row_with_words_and_tags():
     assert sentence(["Old", "bread", "Old"], ["B-x", " O ", "B-x"]) == Example(
         ("Old\nbread\nOld",), ("B-x", "O", "B-x"), "a.conll:3", ordered=True
     )
@@ -111,7 +111,7 @@ def test_words_and_tags():
         ("a", ["[" * 10**6], "tags must be spans: [0, 5,"),
     ],
 )
-def test_sentences_that_cannot_be_used(words, tags, message):
+def test_invalid_sentence_raises(words, tags, message):
     with pytest.raises(InputError) as caught:
         sentence(words, tags)
     assert message in str(caught.value) and str(caught.value).startswith("a.conll:3: ")
@@ -133,7 +133,7 @@ def test_spans_as_objects():
     assert from_text("Anna Lee", (item, 0, "")) == (["Anna", "Lee"], ["B-x", "O"])
 
 
-def test_words_are_cut_where_spans_end():
+def test_words_are_split_at_span_ends():
     row = text_row("abcdef gh", [(1, 3, "x"), (3, 5, "x"), (5, 8, "y")])
     example = sentence_example(row, TEXTS, split)
     assert example.texts == ("a\nbc\nde\nf\ng\nh",)
@@ -153,8 +153,8 @@ def test_characters_are_code_points():
         ("abc", [(-1, 2, "x")], "got -1 to 2 (x)"),
         ("abc", [(2, 2, "x")], "got 2 to 2 (x)"),
         ("abc", [(2, 1, "x")], "got 2 to 1 (x)"),
-        ("abcd", [(2, 4, "x"), (0, 3, "y")], "spans apart from each other, got 0 to 3 (y) and 2 to 4 (x)"),
-        ("abcd", [(0, 3, "x"), (0, 3, "x")], "spans apart from each other"),
+        ("abcd", [(2, 4, "x"), (0, 3, "y")], "spans that do not overlap, got 0 to 3 (y) and 2 to 4 (x)"),
+        ("abcd", [(0, 3, "x"), (0, 3, "x")], "spans that do not overlap"),
         ("a  b", [(1, 3, "x")], "spans must be spans that hold a word, got 1 to 3 (x)"),
         ("abc", [(0, 3, " ")], "spans whose label is a text"),
         ("abc", [(0, 3, None)], "spans whose label is a text"),
@@ -165,7 +165,7 @@ def test_characters_are_code_points():
         ("abc", [(0, "9" * 5000, "x")], "spans with whole numbers as ends"),
     ],
 )
-def test_spans_that_cannot_be_used(text, spans, message):
+def test_invalid_span_raises(text, spans, message):
     with pytest.raises(InputError) as caught:
         from_text(text, *spans)
     assert message in str(caught.value) and str(caught.value).startswith("a.jsonl:3: ")
@@ -176,7 +176,7 @@ def test_spans_that_cannot_be_used(text, spans, message):
     text=st.text("ab ,😀", max_size=20),
     ends=st.lists(st.integers(0, 20), max_size=8, unique=True).map(sorted),
 )
-def test_spans_come_back_at_their_characters(text, ends):
+def test_spans_round_trip_to_characters(text, ends):
     spans = [
         (first, end, "xy"[first % 2])
         for first, end in zip(ends[::2], ends[1::2], strict=False)

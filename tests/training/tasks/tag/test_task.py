@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import training.cli.parser  # noqa: F401  (installs the log handler)
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from training.data.types import Subset
 from training.io.example_store import Example, write_examples
+from training.io.types import Subset
 from training.tasks.tag.task import TagTask
 
 BIO = [["O", "B-PER", "I-PER"], ["B-LOC", "B-LOC"]]
@@ -25,9 +26,9 @@ def part_of(folder, sequences, words=None) -> Subset:
     return Subset(examples, np.arange(len(sequences)))
 
 
-def settled(folder, sequences, words=None, **options) -> tuple[TagTask, Subset]:
+def resolved(folder, sequences, words=None, **options) -> tuple[TagTask, Subset]:
     part = part_of(folder, sequences, words)
-    return TagTask(**options).settled({"train": part.examples}), part
+    return TagTask(**options).resolve_from_data({"train": part.examples}), part
 
 
 @pytest.mark.parametrize(
@@ -40,36 +41,36 @@ def settled(folder, sequences, words=None, **options) -> tuple[TagTask, Subset]:
         ([["NOUN", "VERB"], ["DET", "NOUN"]], "none", "token_accuracy"),
     ],
 )
-def test_the_tags_say_how_they_spell_spans(tmp_path, sequences, scheme, metric):
-    task, part = settled(tmp_path, sequences)
+def test_scheme_is_detected_from_the_tags(tmp_path, sequences, scheme, metric):
+    task, part = resolved(tmp_path, sequences)
     assert (task.scheme, task.given_scheme, task.metric) == (scheme, scheme, metric)
-    assert task.outputs([], part) == sorted({tag for tags in sequences for tag in tags})
-    assert task.kept == {"metric": metric, "given_scheme": scheme}
+    assert task.output_names([], part) == sorted({tag for tags in sequences for tag in tags})
+    assert task.details_for_bundle == {"metric": metric, "given_scheme": scheme}
 
 
-def test_another_scheme_is_learnt_and_answers_are_spelt_as_given(tmp_path):
-    task, part = settled(tmp_path, BIO, scheme="bioes")
+def test_tags_are_converted_to_the_model_scheme_and_back(tmp_path):
+    task, part = resolved(tmp_path, BIO, scheme="bioes")
     assert (task.scheme, task.given_scheme) == ("bioes", "bio")
-    labels = task.outputs([], part)
+    labels = task.output_names([], part)
     assert labels == ["B-PER", "E-PER", "O", "S-LOC"]
     assert [labels[i] for i in task.targets(part, labels)] == ["O", "B-PER", "E-PER", "S-LOC", "S-LOC"]
-    assert task.as_given(["O", "B-PER", "E-PER"]) == BIO[0]
+    assert task.to_row_scheme(["O", "B-PER", "E-PER"]) == BIO[0]
 
 
-def test_tags_that_break_their_scheme_are_told_and_repaired(tmp_path, capsys):
-    task, part = settled(tmp_path, [*BIO, ["O", "I-PER"], ["I-LOC"]])
+def test_broken_tags_are_logged_and_repaired(tmp_path, capsys):
+    task, part = resolved(tmp_path, [*BIO, ["O", "I-PER"], ["I-LOC"]])
     said = capsys.readouterr().err
     assert "2 tags break bio and are repaired: a:3 word 2 (I-PER after O), a:4 word 1 (I-LOC after" in said
-    labels = task.outputs([], part)
+    labels = task.output_names([], part)
     assert [labels[i] for i in task.targets(part, labels)][-3:] == ["O", "B-PER", "B-LOC"]
 
 
-def test_single_characters_are_not_spelt_and_split_raw_texts(tmp_path):
-    task, _ = settled(tmp_path / "a", [["B", "E", "S"]], words=["渡", "轮", "。"])
+def test_single_character_words_turn_characters_off(tmp_path):
+    task, _ = resolved(tmp_path / "a", [["B", "E", "S"]], words=["渡", "轮", "。"])
     assert (task.split, task.characters) == ("characters", False)
-    task, _ = settled(tmp_path / "b", [["O", "O", "O"], ["B-X", "O", "O"]], words=["old", "a", "bread"])
+    task, _ = resolved(tmp_path / "b", [["O", "O", "O"], ["B-X", "O", "O"]], words=["old", "a", "bread"])
     assert (task.split, task.characters) == ("words", True)
-    task, _ = settled(
+    task, _ = resolved(
         tmp_path / "c", [["O", "O"], ["B-X", "O"]], words=["old", "a"], split="characters", characters=False
     )
     assert (task.split, task.characters) == ("characters", False)
@@ -81,23 +82,23 @@ def test_single_characters_are_not_spelt_and_split_raw_texts(tmp_path):
         (
             [["N", "V"]],
             {"scheme": "bio"},
-            "--tag.scheme: expected none for tags that spell no spans, got bio",
+            "--tag.scheme: expected none for tags without spans, got bio",
         ),
         (
             BIO,
             {"scheme": "none"},
-            "--tag.scheme: expected one that spells spans, as the tags do (bio), got none",
+            "--tag.scheme: expected a scheme with spans, as the tags have (bio), got none",
         ),
         (
             [["N", "V"]],
             {"best_by": "span_f1"},
-            "--tag.best-by: expected token_accuracy for tags that spell no spans",
+            "--tag.best-by: expected token_accuracy for tags without spans",
         ),
     ],
 )
-def test_settings_that_do_not_fit_the_tags_are_refused(tmp_path, sequences, options, words):
+def test_settings_that_do_not_fit_the_tags_raise(tmp_path, sequences, options, words):
     with pytest.raises(InputError) as error:
-        settled(tmp_path, sequences, **options)
+        resolved(tmp_path, sequences, **options)
     assert words in str(error.value)
 
 
@@ -106,15 +107,15 @@ class Rows(NamedTuple):
     word_counts: np.ndarray
 
 
-def test_a_model_forbids_what_its_scheme_does_and_starts_at_the_shares(tmp_path):
-    task, part = settled(tmp_path, BIO)
-    labels = task.outputs([], part)
-    model: Any = task.build(
+def test_model_forbids_invalid_transitions_and_starts_at_the_frequencies(tmp_path):
+    task, part = resolved(tmp_path, BIO)
+    labels = task.output_names([], part)
+    model: Any = task.build_model(
         {"": EncoderConfig(20, hidden_dim=8, num_heads=2, num_layers=1, intermediate_dim=8)}, labels
     )
     assert model.crf.allowed[labels.index("O")][labels.index("I-PER")] == 0
     assert model.crf.allowed_start[labels.index("I-PER")] == 0
-    task.prepare(model, Rows(task.targets(part, labels), np.array([3, 2])))
+    task.initialize(model, Rows(task.targets(part, labels), np.array([3, 2])))
     shares = np.exp(model.head.bias.numpy())
     np.testing.assert_allclose(
         shares[labels.index("B-LOC")] / shares[labels.index("O")], 2.5 / 1.5, rtol=1e-5
