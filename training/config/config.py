@@ -75,7 +75,7 @@ class TextSection:
 
 @dataclass(frozen=True)
 class EncoderSection:
-    """Encoder architecture (kmha.config.EncoderConfig). With --encoder.pretrained, unset values are the checkpoint's."""
+    """Encoder architecture (kmha.config.EncoderConfig). Default with --encoder.pretrained: as in the checkpoint."""
 
     pretrained: str = ""
     """Initial weights: minilm (extra: minilm), folder or name of a published BERT, or a run folder. Default: random."""

@@ -138,7 +138,7 @@ class Inputs:
     Args:
         preprocessor: Made the token ids: a `Preprocessor`, or for pairs a `PairPreprocessor`.
         parts: The parts.
-        tokens: For each of the preprocessor's inputs, a `RaggedStore` of the token ids of all rows of each part's set; of
+        tokens: For each input of the preprocessor, a `RaggedStore` of the token ids of all rows of each part; of
             sentences `SentenceTokens`, of texts to hide tokens of `PieceTokens`. Parts of one set share them.
         counts: What tokenizing met, once a set and input.
         masking: How tokens are hidden, where the model must find them.
