@@ -1,1 +1,1 @@
-"""How a bundle leaves the house."""
+"""Exports trained runs to SavedModel, TFLite and ONNX, and verifies the exported models."""

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import tyro
 
-from export.predictors.artefacts import SAVEDMODEL, recognise
+from export.predictors.artifacts import SAVEDMODEL, find_artifact
 from kmha.errors import InputError
 from training.cli.bounds import Count, Range
 from training.cli.parser import parse, run
@@ -25,7 +25,7 @@ from training.html.page import check_page_path
 class ServedExplainConfig:
     """Shows what a served model looked at."""
 
-    artefact: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SAVEDMODEL")]
+    artifact: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SAVEDMODEL")]
     """A SavedModel or a folder of its versions."""
     text: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")]
     """The text; of a matcher both texts."""
@@ -47,27 +47,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(config: ServedExplainConfig) -> int:
-    artefact = recognise(config.artefact)
-    if artefact.format != SAVEDMODEL:
-        raise InputError(f"{artefact.path}: expected a SavedModel, got another kind of export")
+    artifact = find_artifact(config.artifact)
+    if artifact.format != SAVEDMODEL:
+        raise InputError(f"{artifact.path}: expected a SavedModel, got another kind of export")
     if not any(text.strip() for text in config.text):
         raise InputError("TEXT: expected a text with words, got none or an empty one")
     if config.out is not None:
         check_page_path(config.out)
-    from export.savedmodel.explainer import ServedWords, served_model
+    from export.savedmodel.explainer import ExplainableTagger, explainable_model
     from training.explanation.explainer import explain_tag, explain_text
 
-    model = served_model(artefact.path)
+    model = explainable_model(artifact.path)
     if len(config.text) != model.num_texts:
         expected = "two texts, A and B" if model.num_texts == 2 else "one text"
         raise InputError(f"TEXT: expected {expected}, got {len(config.text)}")
-    if isinstance(model, ServedWords):
+    if isinstance(model, ExplainableTagger):
         question = explain_tag(model, model.words(config.text[0]), config.label, config.word)
     elif config.word:
         raise InputError("--word: expected a tagger, got another model")
     else:
         question = explain_text(model, config.text, config.label)
-    where = config.artefact.resolve().name
+    where = config.artifact.resolve().name
     print(
         json.dumps(
             report_explanation(question, config.out, config.draws, config.seed, where), ensure_ascii=False

@@ -1,7 +1,7 @@
-"""python -m export.verify RUN ARTEFACT… --data FILE [--label-column NAME] [--rows N]
+"""python -m export.verify RUN ARTIFACT… --data FILE [--label-column NAME] [--rows N]
 
-Checks that exported models answer like the run they came from: a table on stderr, one JSON object on stdout,
-NAME.verify.json beside each artefact; exit 1 where one does not.
+Checks that exported models give the predictions of their run: a table on stderr, one JSON object on stdout,
+NAME.verify.json next to each artifact; exit status 1 if one fails.
 """  # noqa: D415
 
 import json
@@ -16,7 +16,7 @@ from typing import Annotated
 import tyro
 
 from export.checks.exportable import check_exportable
-from export.predictors.artefacts import recognise
+from export.predictors.artifacts import find_artifact
 from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError
 from training.cli.bounds import Range
@@ -30,16 +30,16 @@ logger = logging.getLogger("kmha")
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyConfig(ColumnFlags):
-    """Checks that exported models answer like the run they came from."""
+    """Checks that exported models give the predictions of their run."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
-    artefacts: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ARTEFACT")]
+    artifacts: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ARTIFACT")]
     """SavedModels or folders of their versions, .tflite and .onnx files."""
     data: Path
-    """Labelled rows to answer: .csv, .tsv, .jsonl or .conll, also .gz."""
+    """Labeled rows: .csv, .tsv, .jsonl or .conll, also .gz."""
     rows: Annotated[int, Range(at_least=0)] = 2000
-    """Answer this many rows, spread over the file; 0: all."""
+    """Compare this many rows, spread over the file; 0: all."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _verify(config: VerifyConfig) -> int:
-    if not config.artefacts:
-        raise InputError("ARTEFACT: expected one or more exported models, got none")
-    artefacts = [recognise(path) for path in config.artefacts]
+    if not config.artifacts:
+        raise InputError("ARTIFACT: expected one or more exported models, got none")
+    artifacts = [find_artifact(path) for path in config.artifacts]
     file_source(config.data)
     check_exportable(config.run)
     from kmha.quiet import import_tensorflow
@@ -64,14 +64,14 @@ def _verify(config: VerifyConfig) -> int:
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         rows = read_rows(bundle, config.data, config.given(), config.rows, Path(scratch))
         kind = {CLASSIFY: "texts", MATCH: "pairs", TAG: "sentences"}[bundle.task]
-        logger.info(f"{rows.real:,} rows of {config.data} and {len(rows.edge_case)} nasty {kind}")
+        logger.info(f"{rows.real:,} rows of {config.data} and {len(rows.edge_case)} edge-case {kind}")
         examiner = Examiner(bundle, rows)
         reports = []
-        for artefact in artefacts:
-            logger.info(f"asking {artefact.path}")
-            reports.append(examiner.report(artefact))
-            beside = artefact.path.with_name(f"{artefact.path.name}.verify.json")
-            write_result(beside, {**reports[-1], "data": str(config.data)})
+        for artifact in artifacts:
+            logger.info(f"running {artifact.path}")
+            reports.append(examiner.report(artifact))
+            path = artifact.path.with_name(f"{artifact.path.name}.verify.json")
+            write_result(path, {**reports[-1], "data": str(config.data)})
     for line in table(reports, examiner.metric):
         logger.info(line)
     passed = all(report["passed"] for report in reports)

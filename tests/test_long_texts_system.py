@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from export.huggingface import main as huggingface
-from export.onnx.__main__ import write_onnx
-from export.tflite.__main__ import write_tflite
+from export.onnx.write import write_onnx
+from export.tflite.write import write_tflite
 from export.verify import main as verify
 from kmha.bundle.bundle import Bundle
 from kmha.layers.attention_options import LONG_FROM, blocks_from

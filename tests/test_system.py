@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from export.savedmodel.__main__ import load_savedmodel
+from export.savedmodel.predictor import load_savedmodel
 from export.savedmodel.__main__ import main as savedmodel
 from kmha.bundle.bundle import Bundle
 from tests.command_runs import EVERYWHERE, NO_DROPOUT, TINY, WORDS, call, write_csv

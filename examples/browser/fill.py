@@ -70,8 +70,8 @@ def fill(bundle, site: Path, quantize: Literal["none", "dynamic"] = "none") -> N
     Raises:
         InputError: A model cannot be exported or written.
     """
-    from export.onnx.__main__ import write_onnx
-    from export.tflite.__main__ import chosen_lengths, write_tflite
+    from export.onnx.write import write_onnx
+    from export.tflite.write import chosen_lengths, write_tflite
 
     site.mkdir(parents=True, exist_ok=True)
     for name in PAGE:

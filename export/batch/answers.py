@@ -11,7 +11,7 @@ import numpy as np
 from export.batch.rows import LABEL, LABELS, PROBABILITIES, PROBABILITY
 from export.batch.shards import is_local
 from export.checks.exportable import check_single_texts
-from export.predictors.artefacts import SAVEDMODEL, recognise
+from export.predictors.artifacts import SAVEDMODEL, find_artifact
 from export.savedmodel.endpoints import ABSTAINED
 from kmha.bundle.manifest import MANIFEST
 from kmha.errors import InputError
@@ -124,7 +124,8 @@ def text_model(place: str) -> Iterator[str]:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from export.savedmodel.__main__ import load_savedmodel, write_savedmodel
+    from export.savedmodel.predictor import load_savedmodel
+    from export.savedmodel.write import write_savedmodel
 
     with contextlib.ExitStack() as stack:
         if is_local(place) and (Path(place) / MANIFEST).exists():
@@ -143,7 +144,7 @@ def text_model(place: str) -> Iterator[str]:
 
 def _version(path: Path) -> Path:
     try:
-        found = recognise(path)
+        found = find_artifact(path)
     except InputError as error:
         raise InputError(f"{path}: expected a run folder or a SavedModel, got neither") from error
     if found.format != SAVEDMODEL:

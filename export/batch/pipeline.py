@@ -130,7 +130,7 @@ class TextHandler(ModelHandler):
         from kmha.quiet import import_tensorflow
 
         import_tensorflow()
-        from export.savedmodel.__main__ import load_savedmodel
+        from export.savedmodel.predictor import load_savedmodel
 
         return load_savedmodel(self._folder)
 

@@ -1,4 +1,4 @@
-"""python -m export.benchmark RUN ARTEFACT… [--texts FILE] [--threads N] [--peers] [--out FILE.json]
+"""python -m export.benchmark RUN ARTIFACT… [--texts FILE] [--threads N] [--peers] [--out FILE.json]
 
 Measures how fast exported models answer beside the run they came from: latency of one text, texts a second in
 batches, load time, memory, size. Tables on stderr, one JSON object on stdout; docs/how-to/benchmark.md tells how.
@@ -15,7 +15,7 @@ from typing import Annotated
 import tyro
 
 from export.checks.exportable import check_single_texts
-from export.predictors.artefacts import recognise
+from export.predictors.artifacts import find_artifact
 from kmha.errors import InputError
 from training.cli.bounds import Count, Positive, Range
 from training.cli.parser import FAILED, parse, run
@@ -33,7 +33,7 @@ class BenchmarkConfig:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
-    artefacts: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ARTEFACT")]
+    artifacts: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ARTIFACT")]
     """SavedModels or folders of their versions, .tflite and .onnx files."""
     texts: Path | None = None
     """Texts to answer: .csv, .tsv or .jsonl, also .gz; default: the sample that the run keeps."""
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _benchmark(config: BenchmarkConfig) -> int:
     if min(config.batch_sizes, default=1) < 1:
         raise InputError(f"--batch-sizes: expected at least 1, got {min(config.batch_sizes)}")
-    artefacts = [recognise(path) for path in config.artefacts]
+    artifacts = [find_artifact(path) for path in config.artifacts]
     check_single_texts(config.run, "export.benchmark")
     texts = None if config.texts is None else read_texts(config.texts, config.run, config.text_column)
     from export.benchmark.figures import busyness, fastest, report
@@ -72,12 +72,12 @@ def _benchmark(config: BenchmarkConfig) -> int:
 
     rules = Rules(config.rows, config.seconds, config.threads, config.batch_sizes, config.peers)
     try:
-        played = play_match(entries(config.run, artefacts), texts, rules)
+        played = play_match(entries(config.run, artifacts), texts, rules)
     except Crashed as error:
         logger.info(f"error: {error}")
         return FAILED
     players = played.players
-    references = {"the run": players[0]} | ({"the first": players[1]} if artefacts else {})
+    references = {"the run": players[0]} | ({"the first": players[1]} if artifacts else {})
     reports = [report(player, references) for player in players]
     for line in tables(reports, played.ids_length):
         logger.info(line)

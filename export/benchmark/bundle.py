@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from export.benchmark.timed import Timed
-from export.tflite.__main__ import chosen_lengths
+from export.tflite.write import chosen_lengths
 from export.verification.layer_outputs import padded, sequences
 from kmha.bundle.bundle import Bundle
 

@@ -12,7 +12,7 @@ import numpy as np
 from export.benchmark.process import read_through, start_worker
 from export.benchmark.rounds import Job, Player, jobs, play, warm
 from export.benchmark.timed import BUNDLE, PEERS
-from export.predictors.artefacts import Artefact
+from export.predictors.artifacts import Artifact
 from kmha.bundle.manifest import MANIFEST, MODEL, VOCABULARY
 from kmha.errors import InputError
 from training.io.json_subprocess import Crashed
@@ -57,7 +57,7 @@ class Played:
     """What a benchmark found.
 
     Attributes:
-        players: The run, the artefacts, the peers; each of those that were loaded.
+        players: The run, the artifacts, the peers; each of those that were loaded.
         skipped: Peers that were not, and why.
         rows: How many texts.
         ids_length: Tokens of every row of ids; None where no length suits all.
@@ -71,11 +71,11 @@ class Played:
     rounds: tuple[int, int]
 
 
-def entries(run: Path, artefacts: Sequence[Artefact]) -> list[Entry]:
-    """The run and its artefacts."""
+def entries(run: Path, artifacts: Sequence[Artifact]) -> list[Entry]:
+    """The run and its artifacts."""
     files = [run / name for name in (MODEL, VOCABULARY, MANIFEST)]
     size = sum(file.stat().st_size for file in files if file.is_file())
-    copies = [Entry(str(each.path), each.format, each.path, each.bytes) for each in artefacts]
+    copies = [Entry(str(each.path), each.format, each.path, each.bytes) for each in artifacts]
     return [Entry(RUN_NAME, BUNDLE, run, size), *copies]
 
 

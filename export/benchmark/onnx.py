@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from export.benchmark.timed import Timed
-from export.onnx.session import PADDING_MASK, PROBABILITIES, TOKEN_IDS, open_session
-from export.predictors.token_batches import encoded, fed, read_text_tokenizer
+from export.names import PROBABILITIES
+from export.onnx.session import open_session
+from export.predictors.token_batches import encode_row, model_inputs, read_text_tokenizer
+from kmha.features import PADDING_MASK, TOKEN_IDS
 
 
 def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
@@ -30,7 +32,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
         return np.asarray(answer)
 
     def from_texts(texts: Sequence[bytes]) -> np.ndarray:
-        inputs = fed(tokenizer, [encoded(tokenizer, text) for text in texts])
+        inputs = model_inputs(tokenizer, [encode_row(tokenizer, text) for text in texts])
         return from_ids(inputs[TOKEN_IDS], inputs[PADDING_MASK])
 
     return Timed(from_ids, from_texts)

@@ -8,9 +8,10 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
 from export.benchmark.timed import Timed
-from export.predictors.token_batches import PADDING_MASK, TOKEN_IDS, encoded, fed, read_text_tokenizer
+from export.predictors.token_batches import encode_row, model_inputs, read_text_tokenizer
 from export.tflite.runner import read_signatures
 from kmha.errors import InputError
+from kmha.features import PADDING_MASK, TOKEN_IDS
 
 
 def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
@@ -36,13 +37,15 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     def from_ids(token_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         length = token_ids.shape[1]
         signature = next(each for each in signatures if each.lengths in ((length,), (0,)))
-        return signature.run({TOKEN_IDS: token_ids, PADDING_MASK: mask})[signature.answer]
+        return signature.run({TOKEN_IDS: token_ids, PADDING_MASK: mask})[signature.output]
 
     def from_texts(texts: Sequence[bytes]) -> np.ndarray:
-        (ids,) = (encoded(tokenizer, text, longest) for text in texts)
+        (ids,) = (encode_row(tokenizer, text, longest) for text in texts)
         lengths = [len(each) for each in ids]
         signature = next(each for each in signatures if each.holds(lengths))
-        return signature.run(fed(tokenizer, [ids], signature.fitted(lengths)))[signature.answer]
+        return signature.run(model_inputs(tokenizer, [ids], signature.padded_lengths(lengths)))[
+            signature.output
+        ]
 
     lengths = [signature.lengths[0] for signature in signatures if signature.lengths[0]]
     return Timed(from_ids, from_texts, lengths or None, batched=False)

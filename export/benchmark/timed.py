@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from export.predictors.artefacts import ONNX, SAVEDMODEL, TFLITE
+from export.predictors.artifacts import ONNX, SAVEDMODEL, TFLITE
 from kmha.errors import InputError
 
 BUNDLE, KERAS_HUB, TORCH = "bundle", "keras_hub", "torch"

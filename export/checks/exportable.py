@@ -1,4 +1,4 @@
-"""Turns runs away that answer nothing which a server or a device would ask."""
+"""Rejects runs that cannot be exported."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from kmha.errors import InputError
 
 
 def check_exportable(run: Path) -> None:
-    """Raises InputError where a run folder holds a model that has no exports, or is no run folder."""
+    """Raises InputError if the folder is no run folder, or its model cannot be exported."""
     task = read_manifest(run)["task"]
     if task == MASKED_LM:
         raise InputError(
@@ -17,18 +17,13 @@ def check_exportable(run: Path) -> None:
 
 
 def check_single_texts(run: Path, command: str) -> None:
-    """Raises InputError where a run folder holds another model than a classifier, or is none.
-
-    Args:
-        run: A run folder.
-        command: For the message.
-    """
+    """Raises InputError, with the command's name, if the folder is not the run folder of a classifier."""
     task = read_manifest(run)["task"]
     if task != CLASSIFY:
         raise InputError(
-            f"{run}: expected a classifier, since {command} asks single texts, got {MODEL_NAMES[task]}"
+            f"{run}: expected a classifier, since {command} takes single texts, got {MODEL_NAMES[task]}"
         )
 
 
 class CheckError(Exception):
-    """What was made is not what it must be, or answers other than its bundle; the message is one line."""
+    """An exported model fails a check, or its predictions differ from its bundle's; the message is one line."""

@@ -1,1 +1,1 @@
-"""What a device needs beside a model file: tokenizers without dependencies, to be copied as they are."""
+"""Tokenizers without dependencies, to be copied to a device next to a model file."""

@@ -1,7 +1,7 @@
-"""Sentences to a tagger's inputs with nothing but Python's standard library: copy this file and tokenizer.py beside it.
+"""A tagger's inputs from sentences, with Python's standard library only: copy this file and tokenizer.py to the device.
 
-It reads the tokenizer.json that an export of a tagger wrote. Long sentences become several windows, half a window
-apart; `tags.py` finds the tags of such a sentence.
+It reads the tokenizer.json that an export of a tagger wrote. Long sentences are split into windows that overlap by
+half; `tags.py` decodes the tags of such a sentence.
 """
 
 import bisect
@@ -9,7 +9,7 @@ import json
 
 try:
     from export.device.tokenizer import Tokenizer, check
-except ImportError:  # Copied to a device, the files stand side by side.
+except ImportError:  # On a device the files are in one folder.
     from tokenizer import Tokenizer, check
 
 # Classes of characters, by their numbers in tokenizer.json.
@@ -22,9 +22,9 @@ class Window:
 
     Attributes:
         ids: Token ids, special ones included.
-        starts: Place of each word's first token among them; words to tag come first.
+        starts: Position of each word's first token in the ids; words to tag come first.
         words: Number of each of these words in the sentence.
-        count: How many of them to tag. Every word of a sentence is tagged in exactly one window.
+        count: Number of words to tag. Every word of a sentence is tagged in exactly one window.
     """
 
     def __init__(self, ids, starts, words, count):
@@ -32,13 +32,13 @@ class Window:
 
 
 class SentenceTokenizer:
-    """Cuts sentences as a tagger's own preprocessor does.
+    """Tokenizes sentences as the tagger's own preprocessor does.
 
     Args:
-        values: What tokenizer.json holds.
+        values: The content of tokenizer.json.
 
     Raises:
-        ValueError: They are in a newer format than this file can read, or those of another kind of model.
+        ValueError: The format is newer than this file, or the file is of another kind of model.
     """
 
     def __init__(self, values):
@@ -48,7 +48,7 @@ class SentenceTokenizer:
         self.transitions, self.start, self.end = values["transitions"], values["start"], values["end"]
         self.split_by = values["split"]
         self.most_words = values["most_words"]
-        # Of the table of characters; 0 where spelling is not read.
+        # Size of the character table; 0 where spelling is not read.
         self.characters = values["characters"]
         self.spelling_length = values["spelling_length"]
         shown = {"labels": self.labels, "multi_label": False, "thresholds": None}
@@ -70,26 +70,26 @@ class SentenceTokenizer:
         return [*names, "character_ids"] if self.characters else names
 
     def split(self, text):
-        """Where the words of a raw text are.
+        """Splits a raw text into words.
 
         Args:
             text: str, or bytes of any kind.
 
         Returns:
-            A list of (first character, character after the last), in the text as `as_text` gives it.
+            A list of (first character, character after the last), in the text as `as_text` returns it.
         """
         text = as_text(text)
         kinds = [*map(self._class_of, text), SPACE]
         bounds = []
         before = SPACE
-        goes_on = False
+        continues = False
         for place, kind in enumerate(kinds[:-1]):
-            inside = goes_on and _is_joined(before, kind, kinds[place + 1]) and self.split_by == "words"
+            inside = continues and _is_joined(before, kind, kinds[place + 1]) and self.split_by == "words"
             if kind != SPACE and (inside or (kind == MARK and before != SPACE)):
                 bounds[-1][1] = place + 1
             elif kind != SPACE:
                 bounds.append([place, place + 1])
-            goes_on = _is_joined(before, kind, kinds[place + 1])
+            continues = _is_joined(before, kind, kinds[place + 1])
             before = kind
         return [tuple(each) for each in bounds]
 
@@ -100,9 +100,9 @@ class SentenceTokenizer:
             sentence: A raw text, or a list of words; str or bytes of any kind.
 
         Raises:
-            ValueError: It has more words than a tagger answers.
+            ValueError: It has more words than a tagger accepts.
         """
-        if isinstance(sentence, (str, bytes)):  # noqa: UP038  (what older Pythons know)
+        if isinstance(sentence, (str, bytes)):  # noqa: UP038  (for older Pythons)
             text = as_text(sentence)
             words = [text[first:end] for first, end in self.split(text)]
         else:
@@ -112,11 +112,11 @@ class SentenceTokenizer:
         return words
 
     def windows(self, words, length=None):
-        """The windows of a sentence.
+        """Splits a sentence into windows.
 
         Args:
-            words: A list of str, as `words` gives it.
-            length: Most tokens of a window, special ones included; None takes the longest the model can read.
+            words: A list of str, as `words` returns it.
+            length: Most tokens of a window, special ones included; None: the model's longest.
 
         Returns:
             A list of `Window`, at least one.
@@ -130,7 +130,7 @@ class SentenceTokenizer:
             ends.append(size)
         begins = [0, *ends[:-1]] if ends else []
         count = max(size - tokens + step - 1, 0) // step + 1
-        # A word is tagged in the window whose middle is the nearest to its own.
+        # A word is tagged in the window whose middle is nearest to the word's middle.
         homes = [min(max((b + e - step) // (2 * step), 0), count - 1) for b, e in zip(begins, ends)]  # noqa: B905
         windows = []
         for number in range(count):
@@ -146,10 +146,10 @@ class SentenceTokenizer:
         return windows
 
     def spelling(self, word):
-        """Character ids of a word, as many as the model reads, 0 = none; of a long word its two ends."""
+        """Character ids of a word, padded with 0; of a long word only those of its two ends."""
         half = self.spelling_length // 2
-        kept = word if len(word) <= self.spelling_length else word[:half] + word[-half:]
-        ids = [1 + ord(character) % (self.characters - 1) for character in kept]
+        shown = word if len(word) <= self.spelling_length else word[:half] + word[-half:]
+        ids = [1 + ord(character) % (self.characters - 1) for character in shown]
         return [*ids, *[0] * (self.spelling_length - len(ids))]
 
     def pad(self, window, words, length=None, num_words=None):
@@ -157,9 +157,9 @@ class SentenceTokenizer:
 
         Args:
             window: One of `windows`.
-            words: Of its sentence.
-            length: Of the lists of tokens; None: as long as they are.
-            num_words: Of those of words; None likewise, but at least 1.
+            words: The words of its sentence.
+            length: Length of the lists of tokens; None: not padded.
+            num_words: Length of the lists of words; None: not padded, but at least 1.
         """
         most = max(len(window.starts), 1) if num_words is None else num_words
         ids, mask = self.part.pad(window.ids, len(window.ids) if length is None else length)
@@ -170,9 +170,9 @@ class SentenceTokenizer:
             "word_mask": [*[1] * window.count, *[0] * (most - window.count)],
         }
         if self.characters:
-            spelt = [self.spelling(words[word]) for word in window.words]
-            nothing = [[0] * self.spelling_length for _ in range(most - len(spelt))]
-            inputs["character_ids"] = spelt + nothing
+            spellings = [self.spelling(words[word]) for word in window.words]
+            nothing = [[0] * self.spelling_length for _ in range(most - len(spellings))]
+            inputs["character_ids"] = spellings + nothing
         return inputs
 
     def _class_of(self, character):
@@ -180,13 +180,13 @@ class SentenceTokenizer:
 
 
 def as_text(text):
-    """A text or a word as it is read: what UTF-8 cannot hold is replaced."""
+    """A text or a word as the model reads it: invalid UTF-8 is replaced."""
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
     return raw.decode("utf-8", "replace")
 
 
 def _is_joined(before, kind, after):
-    """Whether a character stands in a run of letters and digits."""
+    """Whether a character belongs to a sequence of letters and digits."""
     if kind == APOSTROPHE:
         return before in (LETTER, MARK) and after == LETTER
     if kind == POINT:

@@ -1,19 +1,19 @@
-"""Tags of whole sentences from the scores of their words, with NumPy alone: for sentences of several windows.
+"""Decodes the tags of a sentence of several windows from the scores of its words, with NumPy only.
 
-A model answers each window as if it were a sentence. Of a sentence of several windows lay the `scores` of the words to
-tag end to end; what is most probable over the whole sentence is found here, as the model does it within a window.
+A model decodes each window as if it were a sentence. For a sentence of several windows, concatenate the `scores` of the
+words to tag, and decode the whole sentence here as the model decodes a window.
 """
 
 import numpy as np
 
 
 class TagDecoder:
-    """Weighs what each word says of its tag with which tag follows which.
+    """Finds the most probable tags of a sentence from scores of words and transitions between tags.
 
     Args:
-        transitions: [K, K], from the tag of the row to that of the column, -1e4 where it must not follow.
-        start: [K], of the first tag.
-        end: [K], of the last.
+        transitions: [K, K], from the tag of the row to the tag of the column, -1e4 where it is forbidden.
+        start: [K], scores of the first tag.
+        end: [K], scores of the last tag.
     """
 
     def __init__(self, transitions, start, end):
@@ -22,7 +22,7 @@ class TagDecoder:
         )
 
     def __call__(self, scores):
-        """The tags of a sentence.
+        """Decodes a sentence.
 
         Args:
             scores: float32 [W, K].
@@ -49,7 +49,7 @@ class TagDecoder:
 
 
 def _chain(words, transitions, reduce):
-    """From the last word to the first, of each tag [W, K] the best or the sum of all that follows; the highest is 0."""
+    """Backward scores [W, K]: for each tag the best or the sum of all continuations, shifted so that the maximum is 0."""
     found = np.zeros_like(words)
     state = None
     for place in range(len(words) - 1, -1, -1):

@@ -1,22 +1,22 @@
-// Texts to token ids in a browser, without dependencies: copy this one file beside the page.
+// Token ids of texts in a browser, without dependencies: copy this one file next to the page.
 //
 //   import { Tokenizer } from "./tokenizer.js";
 //   const tokenizer = await Tokenizer.load("model.tokenizer.json");
 //   const { tokenIds, paddingMask } = tokenizer.pad(tokenizer.encode("some text", 64), 64);
 //
-// or, of a model that takes pairs of texts,
+// or, for a model of pairs of texts,
 //
 //   import { PairTokenizer } from "./tokenizer.js";
 //   const tokenizer = await PairTokenizer.load("model.tokenizer.json");
 //   const inputs = tokenizer.inputs("some text", "another text", 64);
 //
-// It reads the tokenizer.json that an export wrote and gives the ids that the trained model was given, whatever
-// version of Unicode the browser knows.
+// It reads the tokenizer.json that an export wrote and returns the token ids of training, with any version of Unicode in
+// the browser.
 
 const FORMAT = 1;
 
 export class Tokenizer {
-  // values: what tokenizer.json holds, parsed.
+  // values: the parsed content of tokenizer.json.
   constructor(values) {
     check(values, "classify");
     this.labels = values.labels;
@@ -37,20 +37,20 @@ export class Tokenizer {
 
   // The tokenizer of a tokenizer.json at an address.
   static async load(url) {
-    return new Tokenizer(await fetched(url));
+    return new Tokenizer(await fetchJson(url));
   }
 
   // Token ids of a text (a string, or a Uint8Array of UTF-8), without special tokens; at most `most` of them.
   tokenize(text, most = Infinity) {
     const ids = [];
-    for (const id of this._cut(this._normalize(text))) {
+    for (const id of this._split(this._normalize(text))) {
       if (ids.length >= most) break;
       ids.push(id);
     }
     return ids;
   }
 
-  // Token ids between the special ones, at most `length` in all and never more than the model can read.
+  // Token ids between the special ones, at most `length` in all and at most what the model can read.
   encode(text, length = this.maxLength) {
     const most = Math.min(length, this.maxLength) - 2;
     return [this.specialIds.start, ...this.tokenize(text, most), this.specialIds.end];
@@ -65,7 +65,7 @@ export class Tokenizer {
     return { tokenIds, paddingMask };
   }
 
-  // The best label of probabilities, one for each label; with several labels those given, best first.
+  // The best label from probabilities, one for each label; with several labels the predicted ones, best first.
   answer(probabilities) {
     const order = this.labels.map((_, index) => index).sort((a, b) => probabilities[b] - probabilities[a]);
     if (!this.multiLabel) return this.labels[order[0]];
@@ -74,8 +74,8 @@ export class Tokenizer {
 
   _normalize(text) {
     const most = this._values.max_bytes;
-    // A half of a surrogate pair is no character; it counts as "?", as where the model was trained. One unit more
-    // than bytes, so that cutting makes no half where it could be read.
+    // Half of a surrogate pair is not a character; it is read as "?", as in training. The slice has one unit more than
+    // bytes, so that it does not split a pair that is read.
     const bytes =
       typeof text === "string"
         ? new TextEncoder().encode(text.slice(0, most + 1).replace(/\p{Surrogate}/gu, "?"))
@@ -86,7 +86,7 @@ export class Tokenizer {
     return normalized;
   }
 
-  *_cut(text) {
+  *_split(text) {
     const unknown = this.specialIds.unknown;
     if (this._values.tokenization === "char") {
       const clean = text.replace(this._white, " ").replace(/^ | $/g, "");
@@ -100,7 +100,7 @@ export class Tokenizer {
     }
   }
 
-  // The longest piece first, then the longest that continues it, …; one unknown token if that fails.
+  // The longest pieces from left to right; one unknown token if the rest of the word has no piece.
   _pieces(word) {
     const pieces = [];
     let start = 0;
@@ -121,7 +121,7 @@ export class Tokenizer {
 }
 
 export class PairTokenizer {
-  // values: what tokenizer.json holds, parsed.
+  // values: the parsed content of tokenizer.json.
   constructor(values) {
     check(values, "match");
     this.target = values.target;
@@ -130,7 +130,7 @@ export class PairTokenizer {
     const shared = { format: values.format, labels: values.labels, multi_label: false, thresholds: null };
     const parts = Object.entries(values.granularities);
     this.maxLength = Math.max(...parts.map(([, part]) => part.max_length));
-    // Of each pair of inputs, in the model's order: the ids' name, the mask's, the text from 0, its tokenizer.
+    // For each pair of inputs, in the model's order: name of ids, name of mask, number of the text from 0, tokenizer.
     this.sides = parts.flatMap(([name, part]) => {
       const tokenizer = new Tokenizer({ ...shared, ...part });
       const before = parts.length > 1 ? `${name}_` : "";
@@ -145,7 +145,7 @@ export class PairTokenizer {
 
   // The tokenizer of a tokenizer.json at an address.
   static async load(url) {
-    return new PairTokenizer(await fetched(url));
+    return new PairTokenizer(await fetchJson(url));
   }
 
   // Token ids of a pair between special ones, an array for each of `sides`; at most `length` in each.
@@ -153,8 +153,8 @@ export class PairTokenizer {
     return this.sides.map(({ text, tokenizer }) => tokenizer.encode([textA, textB][text], length));
   }
 
-  // Int32Arrays by the names of the model's inputs, each of this length, or less where the model reads less; without a
-  // length each is as long as its text. A mask is 1 at real tokens.
+  // Int32Arrays by the names of the model's inputs, each of this length or of the most that the model reads of the text;
+  // without a length they are not padded. A mask is 1 at real tokens.
   inputs(textA, textB, length) {
     const inputs = {};
     this.encode(textA, textB, length).forEach((ids, index) => {
@@ -166,7 +166,7 @@ export class PairTokenizer {
     return inputs;
   }
 
-  // What a model's output for one pair amounts to: { score }, with a threshold { score, match }; of classes { label }.
+  // The prediction from the output for one pair: { score }, with a threshold { score, match }; of classes { label }.
   answer(outputs) {
     if (this.target === "classes") {
       const best = this.labels.reduce((most, _, index) => (outputs[index] > outputs[most] ? index : most), 0);
@@ -177,19 +177,19 @@ export class PairTokenizer {
   }
 }
 
-function check(values, wanted) {
+function check(values, expected) {
   if (values.format > FORMAT) {
-    throw new RangeError(`tokenizer.json: wanted format ${FORMAT} or older, given ${values.format}`);
+    throw new RangeError(`tokenizer.json: expected format ${FORMAT} or older, got ${values.format}`);
   }
-  const given = values.task ?? "classify";
-  if (given !== wanted) {
-    throw new RangeError(`tokenizer.json: wanted one of a model to ${wanted}, given one to ${given}`);
+  const task = values.task ?? "classify";
+  if (task !== expected) {
+    throw new RangeError(`tokenizer.json: expected one of a model to ${expected}, got one to ${task}`);
   }
 }
 
-async function fetched(url) {
+async function fetchJson(url) {
   const response = await fetch(url);
-  if (!response.ok) throw new Error(`${url}: wanted a tokenizer.json, given status ${response.status}`);
+  if (!response.ok) throw new Error(`${url}: expected a tokenizer.json, got status ${response.status}`);
   return response.json();
 }
 

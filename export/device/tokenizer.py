@@ -1,8 +1,8 @@
-"""Texts to token ids with nothing but Python's standard library: copy this one file to the device.
+"""Token ids of texts with Python's standard library only: copy this one file to the device.
 
-It reads the tokenizer.json that an export wrote and gives the ids that the trained model was given, for any bytes,
-whatever version of Unicode the device knows. `Tokenizer` is for models of single texts, `PairTokenizer` for those of
-pairs; `sentences.py` beside it is for those of sentences.
+It reads the tokenizer.json that an export wrote and returns the token ids of training, for any bytes and any version of
+Unicode on the device. `Tokenizer` is for models of single texts, `PairTokenizer` for pairs; `sentences.py` is for
+sentences.
 """
 
 import json
@@ -12,13 +12,13 @@ FORMAT = 1
 
 
 class Tokenizer:
-    """Cuts texts as the model's own tokenizer does.
+    """Tokenizes texts as the model's own tokenizer does.
 
     Args:
-        values: What tokenizer.json holds.
+        values: The content of tokenizer.json.
 
     Raises:
-        ValueError: They are in a newer format than this file can read, or those of a model of pairs.
+        ValueError: The format is newer than this file, or the file is of a model of pairs.
     """
 
     def __init__(self, values):
@@ -36,7 +36,7 @@ class Tokenizer:
         self._unknown = self.special_ids["unknown"]
         self._longest = max(len(token) for token in self.tokens)
         self._normalized = _normalization(values["normalization"])
-        self._cut = {"wordpiece": self._pieces, "word": self._words, "char": self._characters}[
+        self._split = {"wordpiece": self._pieces, "word": self._words, "char": self._characters}[
             values["tokenization"]
         ]
         white, alone = in_brackets(values["white_space"]), in_brackets(values["isolated"])
@@ -54,7 +54,7 @@ class Tokenizer:
 
         Args:
             text: str, or bytes of any kind; invalid UTF-8 is read as replacement characters.
-            most: Tokens after which to stop; None reads what the model would read of the text.
+            most: Most tokens; None: all that the model would read of the text.
 
         Returns:
             A list of int.
@@ -63,7 +63,7 @@ class Tokenizer:
         raw = first if isinstance(first, bytes) else first.encode("utf-8", "replace")
         whole = raw[: self._max_bytes].decode("utf-8", "replace").translate(self._normalized)
         ids = []
-        for token in self._cut(whole):
+        for token in self._split(whole):
             if most is not None and len(ids) >= most:
                 break
             ids.append(token)
@@ -74,7 +74,7 @@ class Tokenizer:
 
         Args:
             text: str, or bytes of any kind.
-            length: Most tokens, the two special ones included; None takes the longest the model can read.
+            length: Most tokens, the two special ones included; None: the model's longest.
 
         Returns:
             A list of int, at most `length` long and at least 2.
@@ -88,10 +88,10 @@ class Tokenizer:
         return [*ids, *[self.special_ids["padding"]] * rest], [*[1] * len(ids), *[0] * rest]
 
     def answer(self, probabilities):
-        """What probabilities, one for each label, amount to.
+        """The prediction from probabilities, one for each label.
 
         Returns:
-            The best label; for a model of several labels the list of those given, best first.
+            The best label; for a model of several labels the list of predicted labels, best first.
         """
         order = sorted(range(len(self.labels)), key=lambda index: -probabilities[index])
         if not self.multi_label:
@@ -103,7 +103,7 @@ class Tokenizer:
             yield from self._pieces_of(word)
 
     def _pieces_of(self, word):
-        """The longest piece first, then the longest that continues it, …; one unknown token if that fails."""
+        """The longest pieces from left to right; one unknown token if the rest of the word has no piece."""
         if len(word.encode()) > self._most_word_bytes:
             return [self._unknown]
         pieces, start = [], 0
@@ -130,13 +130,13 @@ class Tokenizer:
 
 
 class PairTokenizer:
-    """Cuts pairs of texts as a matcher's own tokenizers do.
+    """Tokenizes pairs of texts as the matcher's own tokenizers do.
 
     Args:
-        values: What tokenizer.json holds.
+        values: The content of tokenizer.json.
 
     Raises:
-        ValueError: They are in a newer format than this file can read, or those of a model of single texts.
+        ValueError: The format is newer than this file, or the file is of a model of single texts.
     """
 
     def __init__(self, values):
@@ -147,7 +147,7 @@ class PairTokenizer:
         shared = {"format": values["format"], "labels": self.labels, "multi_label": False, "thresholds": None}
         parts = {name: Tokenizer({**shared, **part}) for name, part in values["granularities"].items()}
         self.max_length = max(part.max_length for part in parts.values())
-        # Of each pair of inputs, in the model's order: the ids' name, the mask's, the text from 0, its tokenizer.
+        # For each pair of inputs, in the model's order: name of ids, name of mask, number of the text from 0, tokenizer.
         self.sides = [
             (f"{prefix}token_ids_{side}", f"{prefix}padding_mask_{side}", text, part)
             for name, part in parts.items()
@@ -167,7 +167,7 @@ class PairTokenizer:
         Args:
             text_a: str, or bytes of any kind.
             text_b: Likewise.
-            length: Most tokens of each; None takes the longest the model can read.
+            length: Most tokens of each; None: the model's longest.
 
         Returns:
             For each of `sides` a list of int.
@@ -175,11 +175,11 @@ class PairTokenizer:
         return [part.encode((text_a, text_b)[text], length) for _, _, text, part in self.sides]
 
     def pad(self, ids, length=None):
-        """A model's inputs of what `encode` gives.
+        """Pads what `encode` returned to a model's inputs.
 
         Args:
             ids: For each of `sides` a list of int.
-            length: Of every list, or less where the model reads less of it; None pads nothing.
+            length: Length of every list, at most what the model reads of the text; None pads nothing.
 
         Returns:
             Lists of int by the inputs' names; a mask is 1 at real tokens.
@@ -191,30 +191,30 @@ class PairTokenizer:
         return inputs
 
     def inputs(self, text_a, text_b, length=None):
-        """A model's inputs of a pair: lists of int by name, cut and padded to a length; None does neither."""
+        """A model's inputs of a pair: lists of int by name, truncated and padded to a length; None does neither."""
         return self.pad(self.encode(text_a, text_b, length), length)
 
     def answer(self, outputs):
-        """What a model's output for one pair, a list of numbers, amounts to.
+        """The prediction from a model's output for one pair, a list of numbers.
 
         Returns:
             {"score": …}, with a threshold {"score": …, "match": whether it reaches it}; of classes {"label": the best}.
         """
         if self.target == "classes":
             return {"label": self.labels[max(range(len(self.labels)), key=lambda index: outputs[index])]}
-        answer = {"score": float(outputs[0])}
+        prediction = {"score": float(outputs[0])}
         if self.threshold is not None:
-            answer["match"] = answer["score"] >= self.threshold
-        return answer
+            prediction["match"] = prediction["score"] >= self.threshold
+        return prediction
 
 
 def check(values, expected):
-    """Raises ValueError where tokenizer.json is newer than this file, or of a model that does something else."""
+    """Raises ValueError if tokenizer.json is newer than this file, or of a model for another task."""
     if values["format"] > FORMAT:
         raise ValueError(f"tokenizer.json: expected format {FORMAT} or older, got {values['format']}")
-    given = values.get("task", "classify")
-    if given != expected:
-        raise ValueError(f"tokenizer.json: expected one of a model to {expected}, got one to {given}")
+    task = values.get("task", "classify")
+    if task != expected:
+        raise ValueError(f"tokenizer.json: expected one of a model to {expected}, got one to {task}")
 
 
 def _normalization(tables):
@@ -237,6 +237,6 @@ def _normalization(tables):
 
 
 def in_brackets(bounds):
-    """Ranges of code points as they stand inside a regular expression's brackets."""
+    """Ranges of code points as a character class of a regular expression, without brackets."""
     pairs = zip(bounds[::2], bounds[1::2])  # noqa: B905
     return "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in pairs)

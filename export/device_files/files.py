@@ -1,4 +1,4 @@
-"""The files that stand beside a model for devices: tokenizer, labels, vocabulary."""
+"""The files next to a device model: tokenizer, labels, vocabulary."""
 
 import contextlib
 import json
@@ -21,21 +21,22 @@ from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import CONTINUATION, END, LONGEST_WORD_BYTES, MASK, PADDING, START, UNKNOWN
 from training.io.atomic_write import atomic_write
 
+TOKENIZER, LABELS, VOCABULARY = ".tokenizer.json", ".labels.txt", ".vocab.txt"
+
 
 def tokenizer_values(bundle: Bundle) -> dict[str, Any]:
     """The JSON values of a bundle's tokenizer.json.
 
     Returns:
         "format" 1; "tokenization", "max_length" (tokens), "max_bytes" (read of a text), "max_word_bytes" (a longer
-        word is unknown), "continuation" (marks pieces inside words), "special_ids", "labels", "multi_label",
-        "thresholds", where the run says so "abstain_below", "vocabulary" (tokens by id); "normalization", "white_space"
-        and "isolated" as `export.device_files.unicode_tables` explains them. Of a matcher "format", "task", "target", "labels",
-        "threshold", where the run says so "abstain_below", and "granularities", which holds the rest for each way to
-        cut texts, in the order of the model's inputs. Of a tagger "format", "task", what `_sentence_values` gives, and
-        "text", which holds the rest.
+        word is unknown), "continuation" (prefix of pieces inside words), "special_ids", "labels", "multi_label",
+        "thresholds", optionally "abstain_below", "vocabulary" (tokens by id); "normalization", "white_space" and
+        "isolated", see `export.device_files.unicode_tables`. Of a matcher "format", "task", "target", "labels",
+        "threshold", optionally "abstain_below", and "granularities" with the rest for each tokenizer, in the order of
+        the model's inputs. Of a tagger "format", "task", what `_sentence_values` returns, and "text" with the rest.
 
     Raises:
-        InputError: A token of the vocabulary cannot be carried (it holds white space).
+        InputError: A token of the vocabulary contains white space, which device tokenizers cannot produce.
     """
     if bundle.task == CLASSIFY:
         shown = {"labels": bundle.labels, "multi_label": bundle.multi_label, "thresholds": bundle.thresholds}
@@ -44,7 +45,7 @@ def tokenizer_values(bundle: Bundle) -> dict[str, Any]:
     if bundle.task == TAG:
         text = _text_values(bundle.preprocessor.part)
         return {"format": FORMAT, "task": bundle.task, **_sentence_values(bundle), "text": text}
-    # As float32, which scores are: the device need not round it before it compares.
+    # Rounded to float32 like the scores, so that a device can compare them.
     threshold = float(np.float32(bundle.thresholds[0])) if bundle.thresholds else None
     return {
         "format": FORMAT,
@@ -58,19 +59,19 @@ def tokenizer_values(bundle: Bundle) -> dict[str, Any]:
 
 
 def _abstention(bundle: Bundle) -> dict[str, float]:
-    # As float32, which probabilities are: the device need not round it before it compares.
+    # Rounded to float32 like the probabilities, so that a device can compare them.
     return {} if bundle.abstain_below is None else {"abstain_below": float(np.float32(bundle.abstain_below))}
 
 
 def _sentence_values(bundle: Bundle) -> dict[str, Any]:
-    """What a tagger adds to how its words are cut into tokens.
+    """The values of a tagger beside its tokenization.
 
     Returns:
-        "labels" (its tags), "scheme" (how they spell spans); "split" ("words" or "characters") with
-        "character_classes", [first code point, class, …] up to the next, by the classes of `kmha.text.words`;
-        "most_words" of a sentence; "characters", the rows of the table of characters, 0 where spelling is not read, and
-        "spelling_length", how many are read of a word; and the logarithms "transitions" [K][K], "start" [K] and "end"
-        [K], -1e4 where the scheme forbids.
+        "labels" (its tags), "scheme" (of span tags); "split" ("words" or "characters") with "character_classes",
+        [first code point, class, …] up to the next one, by the classes of `kmha.text.words`; "most_words" of a
+        sentence; "characters", the size of the character table, 0 where spelling is not read, and "spelling_length",
+        the characters read of a word; and the logarithms "transitions" [K][K], "start" [K] and "end" [K], -1e4 where
+        the scheme forbids a transition.
     """
     sentences, model = bundle.preprocessor, bundle.model
     nothing = np.zeros((1, 1, len(bundle.labels)), np.float32)
@@ -89,13 +90,13 @@ def _sentence_values(bundle: Bundle) -> dict[str, Any]:
 
 
 def _class_bounds(classes: np.ndarray) -> list[int]:
-    """Where a run of code points of one class begins, and the class, for all of Unicode."""
+    """The first code point of each range of one class, and the class, for all of Unicode."""
     begins = np.flatnonzero(np.diff(classes, prepend=-1))
     return np.column_stack([begins, classes[begins]]).ravel().tolist()
 
 
 def _text_values(text: Preprocessor, shown: dict[str, Any] | None = None) -> dict[str, Any]:
-    """How one preprocessor cuts texts; `shown` stands before the long tables."""
+    """The tokenization of one preprocessor; `shown` comes before the long tables."""
     normal, classes = normalization(text.lower_case), character_classes(text.tokenization)
     _check_tokens(text, classes["white_space"])
     special = {"padding": PADDING, "unknown": UNKNOWN, "start": START, "end": END, "mask": MASK}
@@ -134,10 +135,9 @@ def write_tokenizer(bundle: Bundle, path: Path) -> None:
 
 
 def _check_tokens(text: Preprocessor, white_space: list[int]) -> None:
-    """Whether each token that a text can contain is a word or a part of one.
+    """Raises InputError if a token that a text can contain has white space in it.
 
-    The tokenizer in the graph takes a token with white space in it for more than a word in some places and not in
-    others; the devices' tokenizers cut at all white space.
+    The tokenizer in the graph splits such a token in some positions only; device tokenizers split at all white space.
     """
     if text.tokenization == "char":
         return
@@ -150,42 +150,39 @@ def _check_tokens(text: Preprocessor, white_space: list[int]) -> None:
             )
 
 
-TOKENIZER, LABELS, VOCABULARY = ".tokenizer.json", ".labels.txt", ".vocab.txt"
-
-
 @contextlib.contextmanager
-def written_for_devices(bundle: Bundle, final: Path, overwrite: bool = False) -> Iterator[Path]:
-    """Like `atomic_write` for a model file, with all that a device needs beside it.
+def atomic_device_files(bundle: Bundle, final: Path, overwrite: bool = False) -> Iterator[Path]:
+    """Like `atomic_write` for a model file, and also writes the files that a device needs.
 
-    news.tflite gets news.tokenizer.json, news.labels.txt and news.vocab.txt; where texts are cut in several ways each
-    further one has a vocabulary of its own, such as news.vocab.char.txt. One that stands there with the same
-    content is kept: the formats of one run share them.
+    news.tflite gets news.tokenizer.json, news.labels.txt and news.vocab.txt; each further tokenizer has its own
+    vocabulary, such as news.vocab.char.txt. An existing file with the same content is not changed: the formats of one
+    run share these files.
 
     Args:
         bundle: A trained bundle.
-        final: Where the model file shall stand.
-        overwrite: Whether files that stand there are replaced.
+        final: The path of the model file.
+        overwrite: Whether to replace existing files.
 
     Raises:
-        InputError: As `atomic_write`; or the tokenizer cannot be carried to a device.
+        InputError: As `atomic_write`; or the tokenizer cannot run on a device.
     """
     with contextlib.ExitStack() as files:
-        # Renamed in reverse order: where the model stands, the rest does.
+        # Renamed in reverse order: when the model exists, so do the other files.
         path = files.enter_context(atomic_write(final, overwrite))
         for suffix, content in device_files(bundle).items():
-            beside = Path(final).with_suffix(suffix)
-            if not beside.is_file() or beside.read_bytes() != content:
-                files.enter_context(atomic_write(beside, overwrite)).write_bytes(content)
+            other = Path(final).with_suffix(suffix)
+            if not other.is_file() or other.read_bytes() != content:
+                files.enter_context(atomic_write(other, overwrite)).write_bytes(content)
         yield path
 
 
 def device_files(bundle: Bundle) -> dict[str, bytes]:
-    """Content by suffix: the tokenizer, the labels and the tokens, one a line, in the order of their numbers.
+    """Content by suffix: the tokenizer, the labels and the tokens, one a line, in the order of their ids.
 
-    tokenizer.json holds the labels too, exactly; in labels.txt a line end inside a label becomes a space.
+    tokenizer.json has the exact labels too; in labels.txt a line break inside a label becomes a space.
 
     Raises:
-        InputError: The tokenizer cannot be carried to a device.
+        InputError: The tokenizer cannot run on a device.
     """
     vocabularies = {
         f".{vocabulary_file(index, granularity)}": "".join(f"{token}\n" for token in part.vocabulary.tokens)

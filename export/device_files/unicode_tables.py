@@ -1,7 +1,7 @@
-"""What the tokenizers in the graph do to each character of Unicode, as tables for devices.
+"""Tables for devices of what the tokenizers in the graph do to each Unicode character.
 
-The tables are asked of the graph itself, code point by code point, so that a device's answers do not depend on the
-version of Unicode that its own language knows. The normaliser treats each character alone, whatever stands beside it.
+The graph itself computes the tables, code point by code point, so that a device's token ids do not depend on its
+version of Unicode. The normalizer maps each character independently of its neighbors.
 """
 
 import functools
@@ -22,7 +22,7 @@ VOWEL_COUNT, TAIL_COUNT, SYLLABLE_COUNT = 21, 28, 11_172
 
 @functools.cache
 def changes(lower_case: bool) -> dict[int, str]:
-    """What the normaliser makes of each code point that it changes; never one that it changes again.
+    """The result of the normalizer for each code point that it changes; the result is not changed again.
 
     Args:
         lower_case: Whether texts are lower-cased and stripped of accents.
@@ -37,9 +37,9 @@ def normalization(lower_case: bool) -> dict:
     """The same in a compact form, as JSON values.
 
     Returns:
-        "hangul": whether syllables fall apart into their letters, by Unicode's arithmetic. "shifted":
-        [first, last, step, shift], each code point of range(first, last + 1, step) becomes the one `shift` further.
-        "replaced": [first, last, …] by the string that each of these characters becomes. No others change.
+        "hangul": whether syllables are decomposed into letters, by Unicode's arithmetic. "shifted": [first, last,
+        step, shift], `shift` is added to each code point of range(first, last + 1, step). "replaced": [first, last, …]
+        by the string that replaces each of these characters. No others change.
     """
     changed = changes(lower_case)
     syllables = {code: hangul_letters(code) for code in range(SYLLABLES, SYLLABLES + SYLLABLE_COUNT)}
@@ -61,16 +61,16 @@ def normalization(lower_case: bool) -> dict:
 
 @functools.cache
 def character_classes(tokenization: Tokenization) -> dict[str, list[int]]:
-    """How characters part a normalised text.
+    """How characters separate the words of a normalized text.
 
     Returns:
-        "white_space": code points [first, last, …] that part words, or for "char" count as a space. "isolated":
-        those that are words of their own (punctuation, Chinese characters); none for "char".
+        "white_space": code points [first, last, …] between words, or for "char" read as a space. "isolated": those
+        that are words of their own (punctuation, Chinese characters); none for "char".
     """
     codes = np.array(CODE_POINTS)
     if tokenization == "char":
-        parted = tf.strings.regex_replace(_characters(), WHITE_SPACE, " ").numpy()
-        return {"white_space": ranges(codes[parted == b" "]), "isolated": []}
+        separated = tf.strings.regex_replace(_characters(), WHITE_SPACE, " ").numpy()
+        return {"white_space": ranges(codes[separated == b" "]), "isolated": []}
     # Between two letters white space gives two words, an isolated character three; any other makes one word.
     letter = "a"
     words = tf_text.FastWordpieceTokenizer(
@@ -85,7 +85,7 @@ def character_classes(tokenization: Tokenization) -> dict[str, list[int]]:
 
 
 def hangul_letters(code: int) -> str:
-    """The letters that a Hangul syllable, given by its code point, consists of."""
+    """The letters of a Hangul syllable, given by its code point."""
     rest, tail = divmod(code - SYLLABLES, TAIL_COUNT)
     lead, vowel = divmod(rest, VOWEL_COUNT)
     return chr(LEADS + lead) + chr(VOWELS + vowel) + (chr(TAILS + tail) if tail else "")
@@ -107,7 +107,7 @@ def _characters():
 
 
 def _shifts(changed: dict[int, str]) -> list[list[int]]:
-    """Runs of at least three characters, next to each other or every other one, that move by the same amount."""
+    """Ranges of at least three characters, of step 1 or 2, that are shifted by the same amount."""
     moves = {code: ord(after) - code for code, after in changed.items() if len(after) == 1}
     runs: list[list[int]] = []
     done: set[int] = set()

@@ -1,1 +1,1 @@
-"""Functions that every export format carries."""
+"""Graph functions that every export format contains."""

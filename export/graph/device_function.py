@@ -1,4 +1,4 @@
-"""The graph of ids that files for devices carry, and features of rows to try it on."""
+"""The graph function of token ids in device files, and features of sample rows to test it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,53 +6,55 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from export.graph.embedding import VECTORS, vectors_function
+from export.graph.embedding import vectors_function
 from export.graph.model_function import ids_function, input_names
 from export.graph.tagger_function import window_features
+from export.names import VECTORS
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.features import SIDES
 
-# Answered where a run has no sample.
+# The sample of a run that has none.
 PLAIN_TEXTS = ("", "a", "one two three", "一二三")
 
 
 def device_function(bundle: Bundle, with_attention: bool = False, with_vectors: bool = False) -> Any:
-    """As `ids_function`; a matcher of the bi form also gives the vectors that it compares.
+    """As `ids_function`; a bi-encoder also returns the vectors that it compares.
 
-    With the vectors of documents kept, a score is one product: scale * (vector_a · vector_b) + bias.
+    With stored document vectors, a score is one product: scale * (vector_a · vector_b) + bias.
 
     Args:
         bundle: A trained bundle.
-        with_attention: Whether to answer the attention weights too.
-        with_vectors: Whether a classifier gives the vectors of its texts too.
+        with_attention: Whether to return the attention weights.
+        with_vectors: Whether a classifier also returns the vectors of its texts.
 
     Returns:
-        A plain function of the `input_names` in their order, int32 [B, T] each, that gives what `ids_function` does;
-        in the bi form "vectors_a" and "vectors_b", of a classifier, if asked, "vectors": float32 [B, D] of length 1.
+        A plain function of the `input_names` in their order, int32 [B, T] each, that returns what `ids_function` does;
+        of a bi-encoder also "vectors_a" and "vectors_b", of a classifier with vectors "vectors": float32 [B, D] of
+        length 1.
     """
-    answer = ids_function(bundle, with_attention).python_function
+    predict = ids_function(bundle, with_attention).python_function
     names = input_names(bundle)
     if with_vectors and bundle.task == CLASSIFY:
         vectors = vectors_function(bundle, 0).python_function
-        return lambda *inputs: answer(*inputs) | {VECTORS: vectors(*inputs)}
+        return lambda *inputs: predict(*inputs) | {VECTORS: vectors(*inputs)}
     if bundle.task != MATCH or bundle.model.form != "bi":
-        return answer
+        return predict
 
     def with_both(*inputs):
         features = dict(zip(names, inputs, strict=True))
-        return answer(*inputs) | {vectors_name(side): bundle.model.vectors(features, side) for side in SIDES}
+        return predict(*inputs) | {vectors_name(side): bundle.model.vectors(features, side) for side in SIDES}
 
     return with_both
 
 
 def vectors_name(side: str) -> str:
-    """What the vector of one side is called."""
+    """Name of the output for the vector of text "a" or "b"."""
     return f"vectors_{side}"
 
 
 def sample_rows(bundle: Bundle, most: int | None = None) -> list[Any]:
-    """The bundle's sample, or a few plain texts, or pairs of them, where an old run has none; of a tagger words."""
+    """The bundle's sample, or plain texts or pairs where an old run has none; of a tagger lists of words."""
     if bundle.task == TAG:
         return [text.split() for text in (bundle.sample or PLAIN_TEXTS)[:most]]
     if bundle.sample:
@@ -63,13 +65,13 @@ def sample_rows(bundle: Bundle, most: int | None = None) -> list[Any]:
 
 
 def features_of(bundle: Bundle, rows: Sequence[Any], length: int | None = None) -> dict[str, np.ndarray]:
-    """Features of texts, or of pairs of texts, cut to a length with both special tokens kept; of a tagger of windows.
+    """Features of texts or pairs, truncated to a length with both special tokens retained; of a tagger of windows.
 
     Args:
         bundle: A trained bundle.
         rows: Texts, pairs, or lists of words.
-        length: Of every sequence, or the longest that its way to cut allows where that is less; None cuts nothing and
-            pads to the longest of the rows.
+        length: Length of every sequence, or its tokenizer's longest if that is less; None truncates nothing and pads to
+            the longest row.
 
     Returns:
         int32 [B, T] by name; of a tagger what `window_features` gives.
@@ -79,9 +81,9 @@ def features_of(bundle: Bundle, rows: Sequence[Any], length: int | None = None) 
     texts = bundle.preprocessor
     columns: Any = [rows] if texts.num_texts == 1 else list(zip(*rows, strict=True))
     sequences, lengths = [], []
-    for given in texts.inputs:
-        part = given.part
-        tokens = part.tokenize(tf.constant(list(columns[given.text]), tf.string))
+    for each in texts.inputs:
+        part = each.part
+        tokens = part.tokenize(tf.constant(list(columns[each.text]), tf.string))
         lengths.append(length and min(length, part.max_length))
         sequences.append(part.add_special_tokens(tokens if length is None else tokens[:, : lengths[-1] - 2]))
     made = texts.pad(sequences, None if length is None else lengths)

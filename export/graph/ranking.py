@@ -1,48 +1,48 @@
-"""One text against many, in a graph: the query is cut and encoded once, the candidates in chunks."""
+"""Scores one query against many candidates in a graph: the query is encoded once, the candidates in chunks."""
 
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from export.graph.model_function import TextCutter, padded
+from export.graph.model_function import GraphTokenizer, pad_tokens
 from kmha.bundle.bundle import Bundle
 from kmha.inference.ranker import compare_query, repeat_query
 
 CHUNK_ROWS = 128
-# Attention weights that a head makes of a chunk, at the most: those of 128 pairs of 128 tokens each.
+# The most attention weights of one head for a chunk: those of 128 pairs of 128 tokens each.
 CHUNK_WEIGHTS = CHUNK_ROWS * 128 * 128
 
 
 def chunk_rows(max_length: int) -> int:
-    """Candidates that are compared together, so that memory has an end whatever their number and length."""
+    """Candidates in a chunk. It limits memory for any number and length of candidates."""
     return max(1, min(CHUNK_ROWS, CHUNK_WEIGHTS // max_length**2))
 
 
-def scores_function(bundle: Bundle, cutter: TextCutter) -> Any:
-    """A graph function of a query, string [1], and candidates, string [N], that gives float32 [N].
+def scores_function(bundle: Bundle, tokenizer: GraphTokenizer) -> Any:
+    """A graph function of a query, string [1], and candidates, string [N], that returns float32 [N].
 
     The query is text A of every pair. It is encoded once; only the joint form, which reads both texts as one, encodes
-    it with every candidate. Equal candidates are compared once and so get exactly equal scores.
+    it with every candidate. Equal candidates are scored once and so get exactly equal scores.
 
     Args:
-        bundle: Of a matcher with one score.
-        cutter: Of that bundle.
+        bundle: The bundle of a matcher with one score.
+        tokenizer: The bundle's.
     """
     model = bundle.model
-    rows = chunk_rows(max(given.part.max_length for given in cutter.inputs))
+    rows = chunk_rows(max(each.part.max_length for each in tokenizer.inputs))
 
     def scores(query, candidates):
-        compare = _comparison(model, cutter.features({0: query}))
+        compare = _comparison(model, tokenizer.features({0: query}))
         different, places = tf.unique(candidates)
-        cut = cutter.cut({1: different})
-        # Candidates of similar length together, so that little is computed for padding.
-        lengths = tf.add_n([tf.cast(sequences.row_lengths(), tf.int32) for _, sequences in cut])
+        tokens = tokenizer.tokenize({1: different})
+        # Candidates of similar length share a chunk, so that little is computed for padding.
+        lengths = tf.add_n([tf.cast(sequences.row_lengths(), tf.int32) for _, sequences in tokens])
         order = tf.argsort(lengths, stable=True)
 
         def chunk(first, found):
             chosen = order[first : first + rows]
-            features = padded([(given, tf.gather(ids, chosen)) for given, ids in cut])
+            features = pad_tokens([(each, tf.gather(ids, chosen)) for each, ids in tokens])
             logits = compare(features)
             return first + rows, tf.concat([found, model.probabilities(logits)[:, 0]], axis=0)
 
@@ -51,7 +51,7 @@ def scores_function(bundle: Bundle, cutter: TextCutter) -> Any:
             chunk,
             [tf.constant(0), tf.zeros([0], tf.float32)],
             shape_invariants=[tf.TensorShape([]), tf.TensorShape([None])],
-            # Chunks side by side would need the memory of all of them.
+            # Parallel chunks would need the memory of all of them.
             parallel_iterations=1,
         )
         return tf.gather(tf.gather(found, tf.math.invert_permutation(order)), places)
@@ -60,7 +60,7 @@ def scores_function(bundle: Bundle, cutter: TextCutter) -> Any:
 
 
 def vector_scores_function(bundle: Bundle) -> Any:
-    """A graph function of the query's vector float32 [1, D] and others [N, D] that gives scores float32 [N]."""
+    """A graph function of the query's vector float32 [1, D] and others [N, D] that returns scores float32 [N]."""
     model = bundle.model
 
     def scores(query, vectors):
@@ -70,7 +70,7 @@ def vector_scores_function(bundle: Bundle) -> Any:
 
 
 def _comparison(model, query: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
-    """What gives logits [B, 1] of the features of some candidates."""
+    """A function of the features of candidates that returns logits [B, 1]."""
     if model.form == "joint":
         return lambda features: model(repeat_query(query, features), training=False)
     if model.form == "bi":

@@ -1,4 +1,4 @@
-"""Tags of sentences of any length in one graph: windows are scored in chunks, whole sentences decoded in chunks."""
+"""Tags sentences of any length in one graph: windows are scored in chunks, whole sentences are decoded in chunks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,25 +14,21 @@ from kmha.text.sentence_preprocessor import EncodedSentences
 
 
 def split_function(bundle: Bundle) -> Any:
-    """A graph function of texts, string [B], that gives their `kmha.text.words.Words`."""
+    """A graph function of texts, string [B], that returns their `kmha.text.words.Words`."""
     return tf.function(bundle.preprocessor.words, autograph=False)
 
 
-def cut_function(bundle: Bundle) -> Any:
-    """A graph function of sentences' words, string [N], and their lengths, int64 [B], that gives a `Cut`."""
+def windows_function(bundle: Bundle) -> Any:
+    """A graph function of sentences' words, string [N], and their lengths, int64 [B], that returns a `EncodedSentences`."""
 
-    def cut(words, lengths):
+    def windows(words, lengths):
         return bundle.preprocessor.encode(Ragged.from_row_lengths(words, lengths))
 
-    return tf.function(cut, autograph=False)
+    return tf.function(windows, autograph=False)
 
 
 def scores_function(bundle: Bundle) -> Any:
-    """A graph function of a `Cut` that gives the scores float32 [N, K] of all its words.
-
-    Args:
-        bundle: Of a tagger.
-    """
+    """A graph function of a `EncodedSentences` that returns the scores float32 [N, K] of all its words."""
     model, texts = bundle.model, bundle.preprocessor
 
     def scores(cut: EncodedSentences):
@@ -52,20 +48,17 @@ def scores_function(bundle: Bundle) -> Any:
 
 
 def decode_function(bundle: Bundle) -> Any:
-    """A graph function of scores float32 [N, K] and lengths int64 [B] that gives the `Decoded` of whole sentences.
+    """A graph function of scores float32 [N, K] and lengths int64 [B] that returns the `Decoded` of whole sentences.
 
-    What it gives has the words of all sentences one after another: tag_ids int32 [N], marginals float32 [N, K],
+    The result has the words of all sentences in their order: tag_ids int32 [N], marginals float32 [N, K],
     path_probabilities float32 [N].
-
-    Args:
-        bundle: Of a tagger.
     """
     model = bundle.model
 
     def decoded(scores, lengths):
         lengths = tf.cast(lengths, tf.int32)
         begins, count = tf.cumsum(lengths, exclusive=True), tf.shape(scores)[0]
-        # What padding is taken from.
+        # Padding reads this row of zeros.
         scores = tf.pad(scores, [[0, 1], [0, 0]])
 
         def chunk(chosen, longest):
@@ -87,14 +80,14 @@ def decode_function(bundle: Bundle) -> Any:
 
 
 def _by_length(lengths, most: int, chunk: Callable, specs: list[tf.TensorSpec]) -> list[Any]:
-    """Values of the words of some rows, computed by chunks of rows of similar length so that memory has an end.
+    """Computes values of the words of rows in chunks of rows of similar length, which limits memory.
 
     Args:
-        lengths: Of each row, int32 [R].
-        most: Padded length of a chunk at most, but one row at least.
-        chunk: Of the numbers of some rows, int32 [r], and their greatest length, at least 1, gives the numbers of their
-            words among all words, int64 [n], and the words' values, [n, …] each.
-        specs: Of the values.
+        lengths: Length of each row, int32 [R].
+        most: The largest padded length of a chunk; a chunk has at least one row.
+        chunk: A function of the numbers of some rows, int32 [r], and their greatest length, at least 1. It returns the
+            numbers of their words among all words, int64 [n], and the words' values, [n, …] each.
+        specs: Specs of the values.
 
     Returns:
         The values of all words in their order.
@@ -114,7 +107,7 @@ def _by_length(lengths, most: int, chunk: Callable, specs: list[tf.TensorSpec]) 
         step,
         [tf.constant(0), tf.zeros([0], tf.int64), *empty],
         shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), *(spec.shape for spec in specs)],
-        # Chunks side by side would need the memory of all of them.
+        # Parallel chunks would need the memory of all of them.
         parallel_iterations=1,
     )
     places = tf.argsort(numbers)

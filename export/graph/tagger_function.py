@@ -1,4 +1,4 @@
-"""The part of a tagger that every format carries: ids of words and tokens in, tags and how sure they are out."""
+"""The graph function of a tagger that every format contains: token ids and word positions in, tags and probabilities out."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from export.names import ATTENTION, PATH_PROBABILITIES, PROBABILITIES, SCORES, TAG_IDS
 from kmha.bundle.bundle import Bundle
 from kmha.features import CHARACTER_IDS, PADDING_MASK, SPELLING_LENGTH, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.layers.attention import stack_heads
@@ -13,9 +14,7 @@ from kmha.layers.crf import Potentials
 from kmha.layers.crf_decoding import decode
 from kmha.text.ragged import Ragged
 
-PROBABILITIES, TAG_IDS, PATH_PROBABILITIES = "probabilities", "tag_ids", "path_probabilities"
-SCORES, ATTENTION = "scores", "attention"
-# Those of every tagger.
+# The outputs of every tagger.
 OUTPUTS = (PROBABILITIES, TAG_IDS, PATH_PROBABILITIES, SCORES)
 SPECIAL_TOKENS = 2
 
@@ -27,40 +26,40 @@ def tagger_input_names(bundle: Bundle) -> list[str]:
 
 
 def tagger_function(bundle: Bundle, with_attention: bool = False) -> Callable[..., dict[str, Any]]:
-    """What a tagger answers to its inputs, in their order.
+    """A tagger's predictions as a function of its inputs.
 
     Args:
         bundle: A trained tagger.
-        with_attention: Whether to answer the attention weights too.
+        with_attention: Whether to return the attention weights.
 
     Returns:
-        A plain function that gives {"probabilities": float32 [B, W, K] of each tag over all paths, "tag_ids": int32
-        [B, W] of the best path, "path_probabilities": float32 [B, W] of each of its tags given the one before,
-        "scores": float32 [B, W, K] of the words before any tag is weighed with others, "attention": if asked, float32
-        [B, L, N, T, T]}; zeros where no word is to be tagged.
+        A plain function of the inputs in their order that returns {"probabilities": float32 [B, W, K] of each tag over
+        all paths, "tag_ids": int32 [B, W] of the best path, "path_probabilities": float32 [B, W] of each of its tags
+        given the one before, "scores": float32 [B, W, K] of the words before decoding, with attention "attention":
+        float32 [B, L, N, T, T]}; zeros where no word is to be tagged.
     """
     model, names = bundle.model, tagger_input_names(bundle)
 
-    def answer(*inputs):
+    def predict(*inputs):
         features = dict(zip(names, inputs, strict=True))
         scores = model(features, return_attention_weights=with_attention, training=False)
         scores, weights = scores if with_attention else (scores, [])
-        found = decode(_not_weights(model.potentials(scores, features[WORD_MASK])))
-        answers = {
+        found = decode(_computed(model.potentials(scores, features[WORD_MASK])))
+        outputs = {
             PROBABILITIES: found.marginals,
             TAG_IDS: found.tag_ids,
             PATH_PROBABILITIES: found.path_probabilities,
             SCORES: scores,
         }
-        return answers | {ATTENTION: stack_heads(weights)} if with_attention else answers
+        return outputs | {ATTENTION: stack_heads(weights)} if with_attention else outputs
 
-    return answer
+    return predict
 
 
-def _not_weights(potentials: Potentials) -> Potentials:
-    """The same, with transitions that converters cannot take for a table of weights.
+def _computed(potentials: Potentials) -> Potentials:
+    """The same potentials, with transitions that a converter does not recognize as a table of weights.
 
-    In 8 bits between -1e4 and the largest they would all be alike. So 0 is added, in a way that nothing folds away.
+    Quantized to 8 bits from -1e4 up they would all be equal. So 0 is added, in a way that is not constant-folded.
     """
     mask = potentials.word_mask
     nothing = tf.cast(tf.minimum(tf.reduce_max(mask * mask), 0), tf.float32)
@@ -68,7 +67,7 @@ def _not_weights(potentials: Potentials) -> Potentials:
 
 
 def tagger_specs(bundle: Bundle, batch: int | None = None, length: int | None = None) -> list[tf.TensorSpec]:
-    """What `tagger_function` takes, int32 by name; with a length T given there is room for T - 2 words."""
+    """Input specs of `tagger_function`, int32 by name; a length T leaves room for T - 2 words."""
     words = length and length - SPECIAL_TOKENS
     sizes = {TOKEN_IDS: (length,), PADDING_MASK: (length,), CHARACTER_IDS: (words, SPELLING_LENGTH)}
     names = tagger_input_names(bundle)
@@ -78,12 +77,12 @@ def tagger_specs(bundle: Bundle, batch: int | None = None, length: int | None = 
 def window_features(
     bundle: Bundle, sentences: Sequence[Sequence[str]], length: int | None = None
 ) -> dict[str, np.ndarray]:
-    """A tagger's inputs of the windows of sentences, V of them.
+    """A tagger's inputs for the V windows of sentences.
 
     Args:
         bundle: A trained tagger.
         sentences: Lists of words.
-        length: T of every window, with room for T - 2 words; None pads to the longest.
+        length: T of every window, with room for T - 2 words; None pads to the longest window.
 
     Returns:
         int32 [V, T], [V, W] and [V, W, 20] by name.
@@ -97,7 +96,7 @@ def window_features(
 
 
 def one_window(features: dict[str, np.ndarray], window: int) -> dict[str, np.ndarray]:
-    """The inputs of one window of many, without padding."""
+    """The inputs of one of many windows, without padding."""
     inputs = {name: values[window : window + 1] for name, values in features.items()}
     tokens = int(inputs[PADDING_MASK].sum())
     words = max(1, int((inputs[WORD_STARTS] > 0).sum()))

@@ -1,1 +1,1 @@
-"""ONNX: convert, check, load as a predictor."""
+"""ONNX: convert, check, run as a predictor."""

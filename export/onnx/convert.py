@@ -1,4 +1,4 @@
-"""A bundle's graph from token ids as an ONNX model in memory."""
+"""Converts a bundle's graph of token ids to an ONNX model in memory."""
 
 import contextlib
 import importlib.metadata
@@ -16,8 +16,9 @@ import tensorflow as tf
 import tf2onnx
 
 from export.graph.device_function import device_function
-from export.graph.model_function import ATTENTION, ids_specs, output_name
+from export.graph.model_function import ids_specs, output_name
 from export.graph.tagger_function import OUTPUTS
+from export.names import ATTENTION
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.files import parts_of
 from kmha.bundle.manifest import CLASSIFY, TAG
@@ -29,22 +30,22 @@ TABLE_VALUES = 1 << 18
 
 
 def convert(bundle: Bundle, opset: int, attention: bool = False, vectors: bool = False) -> onnx.ModelProto:
-    """The model of `device_function`, with labels and versions in its metadata.
+    """Converts `device_function`, and adds labels and versions as metadata.
 
     Args:
         bundle: A trained bundle.
         opset: 13 to 18.
-        attention: Whether it answers the attention weights too.
-        vectors: Whether a classifier gives the vectors of its texts too.
+        attention: Whether to return the attention weights.
+        vectors: Whether a classifier also returns the vectors of its texts.
 
     Returns:
-        A checked model: token_ids and padding_mask int32 [batch, length] to probabilities float32 [batch, C] and
-        perhaps attention float32 [batch, L, N, length, length] and vectors float32 [batch, D]. Of pairs token_ids_a,
-        padding_mask_a, token_ids_b and padding_mask_b to scores float32 [batch, 1], the names and sizes as in
-        `export.graph.model_function`; of taggers those of `export.graph.tagger_function`.
+        A checked model: token_ids and padding_mask int32 [batch, length] to probabilities float32 [batch, C], and
+        optionally attention float32 [batch, L, N, length, length] and vectors float32 [batch, D]. Of pairs token_ids_a,
+        padding_mask_a, token_ids_b and padding_mask_b to scores float32 [batch, 1], with names and sizes as in
+        `export.graph.model_function`; of taggers as in `export.graph.tagger_function`.
 
     Raises:
-        InputError: An op of the model has no counterpart in ONNX (it is named).
+        InputError: ONNX has no counterpart of an op of the model; names the op.
     """
     tables = _large_variables(bundle)
     with quiet_logging(), blocks_from(None):
@@ -66,7 +67,7 @@ def convert(bundle: Bundle, opset: int, attention: bool = False, vectors: bool =
 
 @contextlib.contextmanager
 def quiet_logging() -> Iterator[None]:
-    """Silences Python's logging: tf2onnx and the quantizer report there what the checks afterwards judge."""
+    """Silences Python's logging: tf2onnx and the quantizer log what the checks afterwards test."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -86,14 +87,14 @@ def _table_spec(variable, index: int) -> tf.TensorSpec:
 def _with_tables(bundle: Bundle, tables: list[Any], attention: bool, vectors: bool):
     """The graph function with large variables as arguments.
 
-    tf2onnx copies every constant at each of its passes: with the tables inside it takes fifteen times as long.
+    tf2onnx copies every constant in each of its passes: with the tables as constants it takes fifteen times as long.
     """
-    answer = device_function(bundle, attention, vectors)
+    predict = device_function(bundle, attention, vectors)
 
     def with_tables(*inputs):
-        given, values = inputs[: len(inputs) - len(tables)], inputs[len(inputs) - len(tables) :]
+        features, values = inputs[: len(inputs) - len(tables)], inputs[len(inputs) - len(tables) :]
         with keras.StatelessScope(state_mapping=list(zip(tables, values, strict=True))):
-            return answer(*given)
+            return predict(*features)
 
     return with_tables
 
@@ -104,13 +105,13 @@ def _store_tables(model: onnx.ModelProto, tables: list[Any]) -> None:
         model.graph.initializer.append(
             onnx.numpy_helper.from_array(keras.ops.convert_to_numpy(variable), name)
         )
-    kept = [value for value in model.graph.input if value.name not in names]
+    retained = [value for value in model.graph.input if value.name not in names]
     del model.graph.input[:]
-    model.graph.input.extend(kept)
+    model.graph.input.extend(retained)
 
 
 def _order_and_name(model: onnx.ModelProto, bundle: Bundle) -> None:
-    """Names the sizes that may vary; puts the answer first, and the inputs in the order of the bundle's."""
+    """Names the dynamic sizes, and puts the predictions before the other outputs."""
     order = {output_name(bundle): -1}
     if bundle.task == TAG:
         order = {name: index - len(OUTPUTS) for index, name in enumerate(OUTPUTS)}
@@ -118,8 +119,8 @@ def _order_and_name(model: onnx.ModelProto, bundle: Bundle) -> None:
     del model.graph.output[:]
     model.graph.output.extend(outputs)
     names = {}
-    for given in bundle.preprocessor.inputs:
-        names |= dict.fromkeys((given.ids, given.mask), ("batch", given.ids.replace(TOKEN_IDS, "length")))
+    for each in bundle.preprocessor.inputs:
+        names |= dict.fromkeys((each.ids, each.mask), ("batch", each.ids.replace(TOKEN_IDS, "length")))
     if bundle.task == TAG:
         names |= dict.fromkeys((WORD_STARTS, WORD_MASK, CHARACTER_IDS, *OUTPUTS), ("batch", "words"))
     for value in (*model.graph.input, *model.graph.output):
@@ -130,16 +131,16 @@ def _order_and_name(model: onnx.ModelProto, bundle: Bundle) -> None:
 
 
 def _attention_sizes(name: str) -> tuple[str | None, ...]:
-    """Of "char_attention_a_to_b": layers, heads, char_length_a, char_length_b; of no attention nothing."""
+    """Of "char_attention_a_to_b": layers, heads, char_length_a, char_length_b; of other outputs nothing."""
     granularity, found, sides = name.partition(ATTENTION)
     if not found:
         return ()
-    looking, _, seen = sides.partition("_to")
-    return None, None, f"{granularity}length{looking}", f"{granularity}length{seen or looking}"
+    queries, _, keys = sides.partition("_to")
+    return None, None, f"{granularity}length{queries}", f"{granularity}length{keys or queries}"
 
 
 def _add_metadata(model: onnx.ModelProto, bundle: Bundle) -> None:
-    """What a caller needs to read the answers, as JSON values by name."""
+    """Adds what a caller needs to read the predictions, as JSON values by name."""
     packages = ("tensorflow", "keras", "tf2onnx", "onnx")
     sizes = {
         name: {"max_length": part.max_length, "vocabulary_size": len(part.vocabulary)}
@@ -162,22 +163,19 @@ def _add_metadata(model: onnx.ModelProto, bundle: Bundle) -> None:
 
 
 def _erfc(context, node, name, arguments) -> None:
-    """Writes Erfc, the exact GELU's part, as 1 - Erf: ONNX has no op of its own for it."""
-    (given,), outputs = node.input, node.output
+    """Writes Erfc, a part of the exact GELU, as 1 - Erf: ONNX has no op for it."""
+    (value,), outputs = node.input, node.output
     shapes, dtypes = node.output_shapes, node.output_dtypes
     context.remove_node(node.name)
     one = context.make_const(f"{name}/one", np.array(1, np.float32)).output[0]
-    erf = context.make_node("Erf", [given]).output[0]
+    erf = context.make_node("Erf", [value]).output[0]
     context.make_node("Sub", [one, erf], name=name, outputs=outputs, shapes=shapes, dtypes=dtypes)
 
 
 def quantized(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with weights as 8-bit integers and activations quantized as they come.
+    """The model that `convert` retransposed with 8-bit integer weights and activations quantized at run time.
 
-    Unsigned weights: with signed ones processors without VNNI saturate, and the answers depend on the machine.
-
-    Args:
-        model: What `convert` returned.
+    The weights are unsigned: signed weights saturate on processors without VNNI, so predictions depend on the machine.
     """
     import onnxruntime
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -199,7 +197,7 @@ def quantized(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _products_from_gemm(model: onnx.ModelProto) -> None:
-    """Makes a Gemm that is a plain product a MatMul, the only product that can be quantized this way."""
+    """Replaces a Gemm that is a plain product by a MatMul, the only product that can be quantized this way."""
     constants = {constant.name: constant for constant in model.graph.initializer}
     for node in model.graph.node:
         settings = {setting.name: onnx.helper.get_attribute_value(setting) for setting in node.attribute}
@@ -208,10 +206,12 @@ def _products_from_gemm(model: onnx.ModelProto) -> None:
             continue
         if settings.get("transB"):
             kernel = onnx.numpy_helper.to_array(constants[node.input[1]])
-            turned = f"{node.input[1]}_transposed"
-            if turned not in constants:
-                constants[turned] = onnx.numpy_helper.from_array(np.ascontiguousarray(kernel.T), turned)
-                model.graph.initializer.append(constants[turned])
-            node.input[1] = turned
+            transposed = f"{node.input[1]}_transposed"
+            if transposed not in constants:
+                constants[transposed] = onnx.numpy_helper.from_array(
+                    np.ascontiguousarray(kernel.T), transposed
+                )
+                model.graph.initializer.append(constants[transposed])
+            node.input[1] = transposed
         node.op_type = "MatMul"
         del node.attribute[:]

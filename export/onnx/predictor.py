@@ -1,4 +1,4 @@
-"""Reads an ONNX file with onnxruntime; no TensorFlow."""
+"""Runs an ONNX file with onnxruntime, without TensorFlow."""
 
 import json
 from collections import Counter
@@ -11,20 +11,26 @@ import onnx
 import onnxruntime
 
 from export.device.sentences import SentenceTokenizer
+from export.names import VECTORS
 from export.onnx.session import open_session
-from export.predictors.sentence_batches import Outputs, Part, cut_sentence, tagged, window_inputs
+from export.predictors.sentence_batches import (
+    Outputs,
+    SentenceWindow,
+    sentence_windows,
+    tag_sentences,
+    window_inputs,
+)
 from export.predictors.token_batches import (
     TextTokenizer,
-    batches,
-    encoded,
-    fed,
+    encode_row,
+    ids_by_row,
     input_names,
+    length_batches,
+    model_inputs,
     num_texts,
     read_tokenizer,
-    shown_ids,
 )
 
-VECTORS = "vectors"
 _DYNAMIC = {"MatMulInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"}
 
 
@@ -37,8 +43,8 @@ class OnnxPredictor:
         self.num_texts = num_texts(self._tokenizer)
         self.sentences = isinstance(self._tokenizer, SentenceTokenizer)
         self._session = open_session(path, names=input_names(self._tokenizer))
-        answer = self._session.get_outputs()[0]
-        self._answer, self._classes = answer.name, answer.shape[-1]
+        output = self._session.get_outputs()[0]
+        self._output, self._classes = output.name, output.shape[-1]
 
     def facts(self) -> dict[str, Any]:
         """See the protocol."""
@@ -52,32 +58,34 @@ class OnnxPredictor:
         }
 
     def token_ids(self, texts: Sequence[Any]) -> list[Any]:
-        """See the protocol; of a pair a list of ids for each of the model's inputs, of a sentence for each window."""
+        """See the protocol."""
         if isinstance(self._tokenizer, SentenceTokenizer):
-            return [[window.ids for window, _ in parts] for parts in _cut(self._tokenizer, texts)]
-        return shown_ids(_encoded(self._tokenizer, texts))
+            return [[window.ids for window, _ in parts] for parts in _windows(self._tokenizer, texts)]
+        return ids_by_row(_encoded(self._tokenizer, texts))
 
     def probabilities(self, texts: Sequence[Any]) -> np.ndarray:
         """See the protocol."""
         if isinstance(self._tokenizer, SentenceTokenizer):
-            return tagged(self._tokenizer, _cut(self._tokenizer, texts), batches, self._run_windows)
-        return self._answers(self._tokenizer, texts, {self._answer: self._classes})[self._answer]
+            return tag_sentences(
+                self._tokenizer, _windows(self._tokenizer, texts), length_batches, self._run_windows
+            )
+        return self._outputs(self._tokenizer, texts, {self._output: self._classes})[self._output]
 
     def vectors(self, texts: Sequence[Any]) -> dict[str, np.ndarray]:
         """See the protocol."""
         sizes = {out.name: out.shape[-1] for out in self._session.get_outputs() if VECTORS in out.name}
         if isinstance(self._tokenizer, SentenceTokenizer) or not sizes:
             return {}
-        return self._answers(self._tokenizer, texts, sizes)
+        return self._outputs(self._tokenizer, texts, sizes)
 
-    def _answers(
+    def _outputs(
         self, tokenizer: TextTokenizer, texts: Sequence[Any], sizes: dict[str, int]
     ) -> dict[str, np.ndarray]:
         """Outputs float32 [R, size] by name."""
         ids = _encoded(tokenizer, texts)
         result = {name: np.zeros((len(texts), size), np.float32) for name, size in sizes.items()}
-        for rows in batches(ids):
-            values = self._session.run(list(sizes), fed(tokenizer, [ids[row] for row in rows]))
+        for rows in length_batches(ids):
+            values = self._session.run(list(sizes), model_inputs(tokenizer, [ids[row] for row in rows]))
             for name, value in zip(sizes, values, strict=True):
                 result[name][rows] = value
         return result
@@ -89,7 +97,7 @@ class OnnxPredictor:
         names = [name for node in model.graph.node for name in node.output if name and name not in shown]
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
         options = onnxruntime.SessionOptions()
-        # The values as the file's operators make them, not as an optimizer joins them.
+        # The values of the file's own operators, not of fused ones.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
         session = onnxruntime.InferenceSession(
@@ -100,11 +108,11 @@ class OnnxPredictor:
 
     def _inputs(self, texts: Sequence[Any]) -> dict[str, np.ndarray]:
         if isinstance(self._tokenizer, SentenceTokenizer):
-            parts = [part for sentence in _cut(self._tokenizer, texts) for part in sentence]
+            parts = [part for sentence in _windows(self._tokenizer, texts) for part in sentence]
             return window_inputs(self._tokenizer, parts)
-        return fed(self._tokenizer, _encoded(self._tokenizer, texts))
+        return model_inputs(self._tokenizer, _encoded(self._tokenizer, texts))
 
-    def _run_windows(self, parts: list[Part]) -> Outputs:
+    def _run_windows(self, parts: list[SentenceWindow]) -> Outputs:
         assert isinstance(self._tokenizer, SentenceTokenizer)
         names = [output.name for output in self._session.get_outputs()]
         values = self._session.run(names, window_inputs(self._tokenizer, parts))
@@ -112,20 +120,20 @@ class OnnxPredictor:
 
 
 def read(path: Path) -> OnnxPredictor:
-    """Loads a file and the tokenizer.json beside it.
+    """Loads a file and the tokenizer.json next to it.
 
     Raises:
-        InputError: It is not a model that `export.onnx` wrote, or the tokenizer is missing.
+        InputError: The file is not a model that `export.onnx` wrote, or the tokenizer is missing.
     """
     return OnnxPredictor(path)
 
 
 def _encoded(tokenizer: TextTokenizer, texts: Sequence[Any]) -> list[list[list[int]]]:
-    return [encoded(tokenizer, text) for text in texts]
+    return [encode_row(tokenizer, text) for text in texts]
 
 
-def _cut(tokenizer: SentenceTokenizer, rows: Sequence[Any]) -> list[list[Part]]:
-    return [cut_sentence(tokenizer, row, number=number) for number, row in enumerate(rows, 1)]
+def _windows(tokenizer: SentenceTokenizer, rows: Sequence[Any]) -> list[list[SentenceWindow]]:
+    return [sentence_windows(tokenizer, row, number=number) for number, row in enumerate(rows, 1)]
 
 
 def _model(path: Path) -> onnx.ModelProto:

@@ -1,13 +1,14 @@
-"""Opens an ONNX file that `export.onnx` wrote, with onnxruntime on the processor."""
+"""Opens an ONNX file that `export.onnx` wrote, with onnxruntime on the CPU."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import onnxruntime
 
+from export.names import PROBABILITIES, SCORES
 from kmha.errors import InputError
+from kmha.features import PADDING_MASK, TOKEN_IDS
 
-TOKEN_IDS, PADDING_MASK, PROBABILITIES, SCORES = "token_ids", "padding_mask", "probabilities", "scores"
 ONE_TEXT = ((TOKEN_IDS, PADDING_MASK),)
 
 
@@ -18,11 +19,11 @@ def open_session(
 
     Args:
         path: The .onnx file.
-        threads: Of the runtime; None leaves it the choice.
-        names: Of the token ids, masks and what else it must take.
+        threads: Threads of the runtime; None: the runtime's default.
+        names: Names of the inputs that it must have, in groups.
 
     Raises:
-        InputError: It is not a model that `export.onnx` wrote.
+        InputError: The file is not a model that `export.onnx` wrote.
     """
     options = onnxruntime.SessionOptions()
     if threads is not None:
@@ -31,10 +32,10 @@ def open_session(
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has an exception class for each of its states, with no parent.
+    except Exception as error:  # onnxruntime raises classes without a common base.
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{path}: expected an ONNX file, got another ({reason})") from error
-    inputs = sorted(given.name for given in session.get_inputs())
+    inputs = sorted(each.name for each in session.get_inputs())
     expected = [name for group in names for name in group]
     if inputs != sorted(expected) or session.get_outputs()[0].name not in (PROBABILITIES, SCORES):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Exported models as things that answer texts, pairs of texts or sentences, each by its own runtime."""
+"""The protocol of exported models that predict for texts, pairs or sentences, and their loader."""
 
 import importlib
 import importlib.util
@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from export.predictors.artefacts import ONNX, SAVEDMODEL, TFLITE, Artefact
+from export.predictors.artifacts import ONNX, SAVEDMODEL, TFLITE, Artifact
 from kmha.errors import InputError
 
-# Format to the module that reads it, the packages that module needs, and what installs them.
+# By format: the module that reads it, the packages that this module needs, and the extra that installs them.
 _READERS = {
     SAVEDMODEL: ("export.savedmodel.predictor", ("tensorflow", "tensorflow_text"), "kmha"),
     TFLITE: ("export.tflite.predictor", ("ai_edge_litert",), "kmha[litert]"),
@@ -26,27 +26,27 @@ class Predictor(Protocol):
     """An exported model, loaded.
 
     Attributes:
-        num_texts: Texts in a row: 1, or 2 where it takes pairs.
-        sentences: Whether a row is the words of a sentence; a raw text may stand in its place where the model can
-            split it. Predictors of other models need not have it.
+        num_texts: Texts in a row: 1, or 2 for pairs.
+        sentences: Whether a row is the words of a sentence, or a raw text that the model splits. Optional for other
+            models.
     """
 
     num_texts: int
 
     def facts(self) -> dict[str, Any]:
-        """JSON values that describe it.
+        """JSON values that describe the model.
 
         Returns:
             "quantization": "none", "float16", "dynamic" or "int8"; "ops": {op: count}; "lengths": the lengths in
-            tokens that it takes, ascending, or None for any; "labels": the names it carries, or None.
+            tokens that it takes, ascending, or None for any; "labels": its label names, or None.
         """
         ...
 
     def token_ids(self, texts: Sequence[Row]) -> list[Any] | None:
-        """The ids that it makes of each row, special ones included, cut to its longest length; None: not to be seen.
+        """Token ids of each row, special ones included, truncated to the longest length; None: not available.
 
-        Of a text a list of ids; of a pair a list of them for each of its inputs, as `preprocessor.inputs` orders them;
-        of a sentence one for each of its windows.
+        Of a text a list of ids; of a pair a list for each input, in the order of `preprocessor.inputs`; of a sentence a
+        list for each window.
         """
         ...
 
@@ -59,28 +59,28 @@ class Predictor(Protocol):
         ...
 
     def vectors(self, texts: Sequence[Row]) -> dict[str, np.ndarray]:
-        """The vectors of texts that it gives beside its answers, float32 [R, D] each; none where it gives none.
+        """Text vectors, float32 [R, D] each, by name; empty if the model has none. Optional for sentences.
 
-        By name: "vectors" or "embed" of texts, of pairs texts B; "vectors_a" and "vectors_b" of both texts of a pair;
-        "embed_query" of texts A. Predictors of sentences need not have it.
+        "vectors" or "embed" are of texts, of pairs of text B; "vectors_a" and "vectors_b" of both texts of a pair;
+        "embed_query" of text A.
         """
         ...
 
     def tensors(self, texts: Sequence[Row]) -> Iterator[np.ndarray]:
-        """All numbers that it computes on the way to the answers of a few rows, each text padded to one length."""
+        """All tensors that it computes for a few rows, every text padded to one length."""
         ...
 
 
-def load(artefact: Artefact) -> Predictor:
-    """Loads an artefact with its runtime.
+def load(artifact: Artifact) -> Predictor:
+    """Loads an artifact into its runtime.
 
     Raises:
-        InputError: The runtime is not installed, or the artefact cannot be read.
+        InputError: The runtime is not installed, or the artifact cannot be read.
     """
-    module, packages, extra = _READERS[artefact.format]
+    module, packages, extra = _READERS[artifact.format]
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise InputError(
-                f"{artefact.path}: expected the package {package} to read it, got none; install {extra}"
+                f"{artifact.path}: expected the package {package} to read it, got none; install {extra}"
             )
-    return importlib.import_module(module).read(artefact.path)
+    return importlib.import_module(module).read(artifact.path)

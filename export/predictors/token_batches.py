@@ -1,4 +1,4 @@
-"""Texts or pairs to padded batches of token ids, for runtimes that take ids; NumPy and the standard library only."""
+"""Padded batches of token ids of texts or pairs, for runtimes that take ids; NumPy and the standard library only."""
 
 import json
 import math
@@ -11,14 +11,14 @@ import numpy as np
 from export.device.sentences import SentenceTokenizer
 from export.device.tokenizer import PairTokenizer, Tokenizer
 from kmha.errors import InputError
+from kmha.features import PADDING_MASK, TOKEN_IDS
 
 TOKENIZER = ".tokenizer.json"
-TOKEN_IDS, PADDING_MASK = "token_ids", "padding_mask"
 BATCH_TOKENS = 8192
 MOST_ROWS = 64
 
 Text = str | bytes
-# What a model answers: a text, or a pair of texts.
+# An input row: a text, or a pair of texts.
 TextRow = Text | Sequence[Text]
 TextTokenizer = Tokenizer | PairTokenizer
 AnyTokenizer = TextTokenizer | SentenceTokenizer
@@ -26,10 +26,10 @@ _TOKENIZERS = {"match": PairTokenizer, "tag": SentenceTokenizer}
 
 
 def read_tokenizer(model: Path) -> AnyTokenizer:
-    """The tokenizer that stands beside a model file: news.tokenizer.json of news.onnx.
+    """The tokenizer next to a model file: news.tokenizer.json of news.onnx.
 
     Raises:
-        InputError: None stands there, or it cannot be read.
+        InputError: There is none, or it cannot be read.
     """
     path = model.with_suffix(TOKENIZER)
     try:
@@ -49,7 +49,7 @@ def read_tokenizer(model: Path) -> AnyTokenizer:
 
 
 def read_text_tokenizer(model: Path) -> TextTokenizer:
-    """As `read_tokenizer`, but not of a tagger; raises InputError there too."""
+    """As `read_tokenizer`; also raises InputError for a tagger."""
     tokenizer = read_tokenizer(model)
     if isinstance(tokenizer, SentenceTokenizer):
         raise InputError(f"{model}: expected a model of texts, got a tagger")
@@ -57,7 +57,7 @@ def read_text_tokenizer(model: Path) -> TextTokenizer:
 
 
 def input_names(tokenizer: AnyTokenizer) -> list[tuple[str, ...]]:
-    """Names of a model's token ids and of what belongs to them, first of all their masks, in its order."""
+    """Names of a model's inputs, grouped by token ids: the ids, their mask, and other inputs of a tagger."""
     if isinstance(tokenizer, SentenceTokenizer):
         return [tuple(tokenizer.input_names)]
     if isinstance(tokenizer, Tokenizer):
@@ -66,20 +66,20 @@ def input_names(tokenizer: AnyTokenizer) -> list[tuple[str, ...]]:
 
 
 def num_texts(tokenizer: AnyTokenizer) -> int:
-    """Texts in a row: 1, or 2 where the model takes pairs."""
+    """Texts in a row: 1, or 2 for pairs."""
     return 2 if isinstance(tokenizer, PairTokenizer) else 1
 
 
-def encoded(tokenizer: TextTokenizer, row: TextRow, length: int | None = None) -> list[list[int]]:
+def encode_row(tokenizer: TextTokenizer, row: TextRow, length: int | None = None) -> list[list[int]]:
     """Token ids of a text, or of a pair: a list for each of `input_names`.
 
     Args:
-        tokenizer: The model's.
-        row: A text, or a pair of them.
-        length: Most tokens of each list; None takes the longest the model can read.
+        tokenizer: The model's tokenizer.
+        row: A text, or a pair of texts.
+        length: Most tokens of each list; None: the model's longest.
 
     Raises:
-        InputError: It is a text where the model wants a pair, or the reverse.
+        InputError: The row is a text and the model takes pairs, or the reverse.
     """
     is_text = isinstance(row, str | bytes)
     if isinstance(tokenizer, Tokenizer) and isinstance(row, str | bytes):
@@ -87,23 +87,23 @@ def encoded(tokenizer: TextTokenizer, row: TextRow, length: int | None = None) -
     if isinstance(tokenizer, PairTokenizer) and not is_text and len(row) == 2:
         return tokenizer.encode(row[0], row[1], length)
     expected = "a text" if isinstance(tokenizer, Tokenizer) else "a pair of texts"
-    given = "one text" if is_text else f"{len(row)} texts"
-    raise InputError(f"expected {expected} a row, got {given}")
+    got = "one text" if is_text else f"{len(row)} texts"
+    raise InputError(f"expected {expected} a row, got {got}")
 
 
-def shown_ids(rows: Sequence[list[list[int]]]) -> list[Any]:
-    """Of each row of `encoded` its ids, or where there are several inputs a list for each of them."""
+def ids_by_row(rows: Sequence[list[list[int]]]) -> list[Any]:
+    """The ids of each row of `encode_row`; a list for each input if there are several."""
     return [row[0] if len(row) == 1 else row for row in rows]
 
 
-def fed(
+def model_inputs(
     tokenizer: TextTokenizer, rows: Sequence[list[list[int]]], lengths: Sequence[int] | None = None
 ) -> dict[str, np.ndarray]:
     """A model's inputs.
 
     Args:
-        tokenizer: The model's.
-        rows: What `encoded` gives of each row.
+        tokenizer: The model's tokenizer.
+        rows: What `encode_row` returns of each row.
         lengths: T of each of `input_names`; None pads each to its longest row.
 
     Returns:
@@ -113,15 +113,15 @@ def fed(
     for index, (ids_name, mask_name, *_) in enumerate(input_names(tokenizer)):
         part = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.sides[index][3]
         length = None if lengths is None else lengths[index]
-        inputs[ids_name], inputs[mask_name] = padded(part, [row[index] for row in rows], length)
+        inputs[ids_name], inputs[mask_name] = pad_ids(part, [row[index] for row in rows], length)
     return inputs
 
 
-def batches(rows: Sequence[list[list[int]]]) -> Iterator[np.ndarray]:
-    """Rows of similar lengths together; single texts shortest first.
+def length_batches(rows: Sequence[list[list[int]]]) -> Iterator[np.ndarray]:
+    """Batches of rows of similar length; single texts shortest first.
 
     Args:
-        rows: What `encoded` gives of each row.
+        rows: What `encode_row` returns of each row.
 
     Yields:
         Row numbers, integers [b].
@@ -132,14 +132,14 @@ def batches(rows: Sequence[list[list[int]]]) -> Iterator[np.ndarray]:
     first, rest = lengths[:, 0], lengths[:, 1:].sum(axis=1)
     strips = 1
     if lengths.shape[1] > 1:
-        # Strips of similar first texts, each by its second ones: as many strips as batches in a strip.
+        # Strips of similar first texts, each sorted by second texts: as many strips as batches in a strip.
         strips = math.ceil(math.sqrt(len(rows) / MOST_ROWS))
     for strip in np.array_split(np.argsort(first, kind="stable"), strips):
-        yield from _cut(strip[np.argsort(rest[strip], kind="stable")], lengths)
+        yield from _by_budget(strip[np.argsort(rest[strip], kind="stable")], lengths)
 
 
-def _cut(order: np.ndarray, lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Row numbers in their order, as many in one as the budget of tokens allows."""
+def _by_budget(order: np.ndarray, lengths: np.ndarray) -> Iterator[np.ndarray]:
+    """Splits row numbers, in their order, into batches within the budget of tokens."""
     first = 0
     while first < len(order):
         last, longest = first + 1, lengths[order[first]]
@@ -152,7 +152,7 @@ def _cut(order: np.ndarray, lengths: np.ndarray) -> Iterator[np.ndarray]:
         first = last
 
 
-def padded(
+def pad_ids(
     tokenizer: Tokenizer, ids: Sequence[Sequence[int]], length: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Token ids and padding mask, int32 [b, T] each; T is `length`, else that of the longest row."""

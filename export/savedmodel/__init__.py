@@ -1,1 +1,1 @@
-"""SavedModel for TensorFlow Serving: write, check, load as a predictor."""
+"""SavedModel for TensorFlow Serving: write, run as a predictor."""

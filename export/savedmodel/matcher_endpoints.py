@@ -1,82 +1,81 @@
-"""The endpoints of a served matcher: pairs of texts, one text against many, and vectors to keep."""
+"""Graph functions of a served matcher: scores of pairs, ranking of candidates, and text vectors."""
 
 from typing import Any
 
 import tensorflow as tf
 
-from export.graph.embedding import EMBED, EMBED_QUERY, EMBED_QUERY_IDS, VECTORS
 from export.graph.ranking import scores_function, vector_scores_function
-from export.savedmodel.endpoints import (
+from export.names import (
+    CANDIDATES,
     CLASSIFY,
+    EMBED,
+    EMBED_QUERY,
+    EMBED_QUERY_IDS,
     EXPLAIN,
     INPUTS,
+    MATCH,
+    ORDER,
     PREDICT_TEXT,
+    QUERY,
+    RANK,
+    RANK_VECTORS,
+    SCORE,
     SCORES,
     SERVING_DEFAULT,
     TEXT,
-    IdsEndpoints,
-    traced,
+    TEXT_A,
+    TEXT_B,
+    VECTORS,
 )
+from export.savedmodel.endpoints import TextEndpoints, concrete_function
 from kmha.bundle.bundle import Bundle
 
-RANK, RANK_VECTORS = "rank", "rank_vectors"
 
-TEXT_A, TEXT_B = "text_a", "text_b"
-QUERY, CANDIDATES = "query", "candidates"
-SCORE, MATCH, ORDER = "score", "match", "order"
-
-
-class PairEndpoints(IdsEndpoints):
-    """Answers pairs of strings or of token ids in one graph: tokenizers, model, threshold and checks inside.
-
-    Args:
-        bundle: A trained matcher's.
-        xla: Whether `signatures` has the compiled `predict_ids_xla` too.
-    """
+class MatcherEndpoints(TextEndpoints):
+    """A matcher's endpoints: tokenizers, model, threshold and input checks in one graph."""
 
     def __init__(self, bundle: Bundle, xla: bool = False):
         super().__init__(bundle, xla)
-        model = bundle.model
-        self._target, self._form = model.target, model.form
-        self._parts.scores = scores_function(bundle, self._parts.cutter)
+        self._target, self._form = bundle.model.target, bundle.model.form
+        self._parts.scores = scores_function(bundle, self._parts.tokenizer)
         if self._form == "bi":
             self._parts.vector_scores = vector_scores_function(bundle)
 
     def predict_text(self, text_a, text_b):
-        """Answers pairs of texts.
+        """Scores pairs of texts.
 
         Args:
             text_a: string [B]; any bytes.
             text_b: string [B].
 
         Returns:
-            "score" float32 [B], and where a threshold decides "match" int32 [B], 1 where the score reaches it. Of
+            "score" float32 [B], and with a decision threshold "match" int32 [B], 1 where the score reaches it. Of
             classes "label" string [B], the best one, "labels" string [B, C] and "probabilities" float32 [B, C]. With
-            a probability to abstain below also "abstained" int32 [B].
+            a threshold for abstention also "abstained" int32 [B].
         """
-        answers = self._answers(*_same_rows(text_a, text_b))
+        outputs = self._predict(*_same_rows(text_a, text_b))
         if self._target == "classes":
-            return self._labelled(answers)
-        score = answers[:, 0]
+            return self._labelled(outputs)
+        score = outputs[:, 0]
         if self._thresholds is None:
             return {SCORE: score}
         match = score >= tf.constant(self._thresholds[0])
-        sure = self._abstained(tf.where(match, score, 1.0 - score))
-        return {SCORE: score, MATCH: tf.cast(match, tf.int32), **sure}
+        abstained = self._abstained(tf.where(match, score, 1.0 - score))
+        return {SCORE: score, MATCH: tf.cast(match, tf.int32), **abstained}
 
     def classify(self, inputs):
-        """Answers serialized examples, as TensorFlow Serving's Classify call sends them.
+        """Classifies serialized examples, as TensorFlow Serving's Classify call sends them.
 
         Args:
             inputs: string [B]; each a tf.Example with the bytes features "text_a" and "text_b".
 
         Returns:
-            "classes" string [B, C] (all names, in the order of the scores) and "scores" float32 [B, C].
+            "classes" string [B, C] (all labels, in the order of the scores) and "scores" float32 [B, C].
         """
         return self._classified(inputs, [TEXT_A, TEXT_B])
 
     def explain(self, text_a, text_b):
-        """Answers pairs of texts and shows what the model looked at.
+        """Scores pairs of texts and returns the attention weights.
 
         Args:
             text_a: string [B]; any bytes.
@@ -84,26 +83,26 @@ class PairEndpoints(IdsEndpoints):
 
         Returns:
             "tokens_a" string [B, T] and "tokens_b" [B, S], of several granularities "char_tokens_a" and so on; weights
-            float32 [B, L, N, T, S] by who looks at whom, such as "attention_a_to_b"; and "scores" float32 [B, 1] or
+            float32 [B, L, N, T, S] by direction, such as "attention_a_to_b"; and "scores" float32 [B, 1] or
             "probabilities" [B, C].
         """
         return self._explained(*_same_rows(text_a, text_b))
 
     def rank(self, query, candidates):
-        """Sorts candidates by how well they match a query.
+        """Sorts candidates by their score with a query.
 
         Args:
             query: string [1], text A of every pair.
             candidates: string [N], texts B; N may be 0.
 
         Returns:
-            "order" int32 [N], the numbers of the candidates, the best first and equal ones as given, and "scores"
-            float32 [N] in that order.
+            "order" int32 [N], the numbers of the candidates from best to worst (equal scores in input order), and
+            "scores" float32 [N] in that order.
         """
-        return _ranked(self._parts.scores(_one(query), candidates))
+        return _ranked(self._parts.scores(_single(query), candidates))
 
     def rank_vectors(self, query, vectors):
-        """Sorts texts by how well they match a query, from vectors that `embed` gave before.
+        """Sorts texts by their score with a query, from vectors that `embed` returned.
 
         Args:
             query: string [1].
@@ -112,39 +111,39 @@ class PairEndpoints(IdsEndpoints):
         Returns:
             As `rank`.
         """
-        return _ranked(self._parts.vector_scores(self._vectors(0, _one(query)), vectors))
+        return _ranked(self._parts.vector_scores(self._vectors(0, _single(query)), vectors))
 
     def embed_query(self, text):
-        """Unit vectors float32 [B, D] of queries, string [B], where they have an encoder of their own."""
-        return self._embedded(EMBED_QUERY, text)
+        """Unit vectors float32 [B, D] of queries, string [B], where queries have their own encoder."""
+        return self._embed(EMBED_QUERY, text)
 
     def embed_query_ids(self, **inputs):
-        """As `embed_query`, of token ids and masks."""
-        return self._embedded_ids(EMBED_QUERY, inputs)
+        """As `embed_query`, from token ids and masks."""
+        return self._embed_ids(EMBED_QUERY, inputs)
 
     def signatures(self) -> dict[str, Any]:
-        """The concrete functions by signature name: those that the form and the target of the matcher have."""
+        """The concrete functions by signature name, as the matcher's form and target allow."""
         texts = [_strings(name) for name in (TEXT_A, TEXT_B)]
-        predict_text = traced(self.predict_text, *texts)
+        predict_text = concrete_function(self.predict_text, *texts)
         found = {
             SERVING_DEFAULT: predict_text,
             PREDICT_TEXT: predict_text,
             **self.ids_signatures(),
-            EXPLAIN: traced(self.explain, *texts),
+            EXPLAIN: concrete_function(self.explain, *texts),
         }
         if self._target == "classes":
-            return {**found, CLASSIFY: traced(self.classify, _strings(INPUTS))}
-        found[RANK] = traced(self.rank, _strings(QUERY), _strings(CANDIDATES))
+            return {**found, CLASSIFY: concrete_function(self.classify, _strings(INPUTS))}
+        found[RANK] = concrete_function(self.rank, _strings(QUERY), _strings(CANDIDATES))
         if self._form != "bi":
             return found
         found |= self.embed_signatures()
         dim = found[EMBED].structured_outputs[VECTORS].shape[-1]
         vectors = tf.TensorSpec([None, dim], tf.float32, VECTORS)
-        found[RANK_VECTORS] = traced(self.rank_vectors, _strings(QUERY), vectors)
-        if EMBED_QUERY in self._parts.embeddings:
-            specs = self._parts.specs[self._parts.embeddings[EMBED_QUERY]]
-            found[EMBED_QUERY] = traced(self.embed_query, _strings(TEXT))
-            found[EMBED_QUERY_IDS] = traced(self.embed_query_ids, **specs)
+        found[RANK_VECTORS] = concrete_function(self.rank_vectors, _strings(QUERY), vectors)
+        if EMBED_QUERY in self._parts.embedded:
+            specs = self._parts.specs[self._parts.embedded[EMBED_QUERY]]
+            found[EMBED_QUERY] = concrete_function(self.embed_query, _strings(TEXT))
+            found[EMBED_QUERY_IDS] = concrete_function(self.embed_query_ids, **specs)
         return found
 
 
@@ -157,8 +156,8 @@ def _ranked(scores):
     return {ORDER: order, SCORES: tf.gather(scores, order)}
 
 
-def _one(query):
-    """The query, once it is known to be one: a server that joined two requests would mix up their candidates."""
+def _single(query):
+    """Checks that there is one query: a server that joins two requests would mix up their candidates."""
     size = tf.size(query)
     with tf.control_dependencies(
         [tf.debugging.Assert(tf.equal(size, 1), [f"{QUERY} must be one text, got", size])]
@@ -167,8 +166,8 @@ def _one(query):
 
 
 def _same_rows(text_a, text_b):
-    """Both columns, once they are known to be equally long."""
+    """Checks that both columns have the same number of rows."""
     sizes = [tf.size(text_a), tf.size(text_b)]
-    message = [f"{TEXT_B} must have as many rows as {TEXT_A},", sizes[0], "given", sizes[1]]
+    message = [f"{TEXT_B} must have as many rows as {TEXT_A},", sizes[0], "got", sizes[1]]
     with tf.control_dependencies([tf.debugging.Assert(tf.equal(*sizes), message)]):
         return tf.identity(text_a), tf.identity(text_b)

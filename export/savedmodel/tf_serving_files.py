@@ -1,4 +1,4 @@
-"""What a TensorFlow Serving container is told: which model, how to batch, what to measure, how to start."""
+"""Settings files of a TensorFlow Serving container: model, batching, monitoring and docker-compose."""
 
 import contextlib
 import re
@@ -13,26 +13,26 @@ MODELS, BATCHING, MONITORING, COMPOSE = (
     "docker-compose.yml",
 )
 ALLOWED_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
-# Names of servers that join no requests, and the signatures they are for.
+# Names of servers without batching, and the signatures that need them.
 RANKING, EXPLAINING = "ranking", "explaining"
-UNJOINED = {RANKING: "rank", EXPLAINING: "explain"}
+UNBATCHED = {RANKING: "rank", EXPLAINING: "explain"}
 XLA_FLAG = "--xla_cpu_compilation_enabled=true"
 
 
 def model_name(folder: Path) -> str:
-    """The name a folder's model is served under: the folder's, without what a URL or a path could not carry."""
+    """The served name of a folder's model: the folder's name, without characters that a URL or path cannot hold."""
     return re.sub(r"[^A-Za-z0-9_-]+", "_", folder.resolve().name).strip("_") or "model"
 
 
-def server_files(name: str, xla: bool, unjoined: str = "") -> dict[str, str]:
+def server_files(name: str, xla: bool, unbatched: str = "") -> dict[str, str]:
     """The texts by file name.
 
     Args:
-        name: The model's, as `model_name` gives it.
-        xla: Whether a signature is compiled: the server does so only if told.
-        unjoined: Name of a second server that joins no requests, one of `UNJOINED`; empty: none is needed. Ranking
-            takes one query and many candidates, explaining a tagger's long text gives more windows than texts, and both
-            TensorFlow Serving refuses where it joins requests ("0th-dimension size").
+        name: The model's, from `model_name`.
+        xla: Whether a signature is compiled; the server needs a flag for it.
+        unbatched: Name of a second server without batching, one of `UNBATCHED`; empty: not needed. Ranking takes one
+            query and many candidates, and explaining a tagger's long text returns more windows than texts. A batching
+            server refuses both ("0th-dimension size").
     """
     home = f"/models/{name}"
     models = f"      - --model_config_file={home}/{MODELS}\n"
@@ -73,15 +73,15 @@ services:
   serving:
 {_service(home, 8500, models + batching + compiled)}"""
         + (
-            f"  {unjoined}:  # Joins no requests: for {UNJOINED[unjoined]}.\n{_service(home, 8510, models + compiled)}"
-            if unjoined
+            f"  {unbatched}:  # Joins no requests: for {UNBATCHED[unbatched]}.\n{_service(home, 8510, models + compiled)}"
+            if unbatched
             else ""
         ),
     }
 
 
 def _service(home: str, port: int, flags: str) -> str:
-    """A server with gRPC at a port and REST at the next one."""
+    """The settings of a server with gRPC at a port and REST at the next one."""
     return f"""\
     # Pin the tag that you have tried.
     image: tensorflow/serving:latest
@@ -100,24 +100,24 @@ def _service(home: str, port: int, flags: str) -> str:
 
 
 def add_missing(folder: Path, texts: dict[str, str]) -> list[str]:
-    """Writes those files that a folder does not have yet: all of them, or none.
+    """Writes the files that a folder does not have yet: all of them, or none.
 
     Args:
-        folder: An existing one.
-        texts: By file name.
+        folder: An existing folder.
+        texts: The files' content by name.
 
     Returns:
-        The names of the files that were there before; they are kept as they are.
+        The names of the files that existed before; they are not changed.
 
     Raises:
-        InputError: Nobody can write there.
+        InputError: The folder cannot be written to.
     """
-    kept = [name for name in texts if (folder / name).exists()]
+    existing = [name for name in texts if (folder / name).exists()]
     with contextlib.ExitStack() as if_failed:
         for name in texts:
-            if name not in kept:
-                with atomic_write(folder / name) as beside:
-                    beside.write_text(texts[name], "utf-8")
+            if name not in existing:
+                with atomic_write(folder / name) as partial:
+                    partial.write_text(texts[name], "utf-8")
                 if_failed.callback((folder / name).unlink)
         if_failed.pop_all()
-    return kept
+    return existing

@@ -1,4 +1,4 @@
-"""Requests that a server answers by itself before it takes others: the first one of each kind is slow."""
+"""Warm-up requests, which TensorFlow Serving runs when it loads a model: the first request of each kind is slow."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,97 +8,33 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from export.graph.embedding import EMBED_IDS, EMBED_QUERY, EMBED_QUERY_IDS, VECTORS
 from export.graph.model_function import input_names
-from export.savedmodel.endpoints import CLASSIFY, PREDICT_IDS, PREDICT_IDS_XLA
+from export.names import (
+    CANDIDATES,
+    CLASSIFY,
+    EMBED_IDS,
+    EMBED_QUERY,
+    EMBED_QUERY_IDS,
+    EXPLAIN_WORDS,
+    NUM_WORDS,
+    PREDICT_IDS,
+    PREDICT_IDS_XLA,
+    PREDICT_WORDS,
+    QUERY,
+    RANK,
+    RANK_VECTORS,
+    TEXT,
+    TEXT_A,
+    TEXT_B,
+    VECTORS,
+    WORDS,
+)
 from export.savedmodel.input_checks import compiled_lengths, compiled_shapes
-from export.savedmodel.matcher_endpoints import CANDIDATES, QUERY, RANK, RANK_VECTORS, TEXT_A, TEXT_B
-from export.savedmodel.tagger_endpoints import EXPLAIN_WORDS, NUM_WORDS, PREDICT_WORDS, TEXT, WORDS
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import TAG
 from kmha.features import MAX_WORDS
 from kmha.text.ragged import Ragged
 from kmha.text.sentence_preprocessor import SentencePreprocessor
-
-
-def sentence_requests(
-    bundle: Bundle, signatures: Iterable[str], sizes: Sequence[int], compiled_sizes: Sequence[int]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The name of a signature and what it is asked, for each request.
-
-    A sentence is cut to one window: a server that joins requests refuses an explanation of more windows than texts, and
-    would not start after a failure.
-
-    Args:
-        bundle: Of a tagger, with a sample.
-        signatures: Their names.
-        sizes: Batch sizes.
-        compiled_sizes: Batch sizes that a compiled signature is asked for, each at every length it compiles for.
-    """
-    sample = _one_window(bundle.preprocessor, [text.split("\n")[:MAX_WORDS] for text in bundle.sample])
-    texts = _texts_of_one_window(bundle.preprocessor, [" ".join(words) for words in sample])
-    sentences, texts = itertools.cycle(sample), itertools.cycle(texts or [""])
-    for name in signatures:
-        if name == PREDICT_IDS_XLA:
-            for size, length in itertools.product(
-                compiled_sizes, compiled_lengths(bundle.preprocessor.max_length)
-            ):
-                yield name, _sentence_ids(bundle, list(itertools.islice(sentences, size)), length)
-            continue
-        for size in sizes:
-            if name == PREDICT_IDS:
-                yield name, _sentence_ids(bundle, list(itertools.islice(sentences, size)))
-            elif name in (PREDICT_WORDS, EXPLAIN_WORDS):
-                yield name, _columns(list(itertools.islice(sentences, size)))
-            else:
-                yield name, {TEXT: [text.encode() for text in itertools.islice(texts, size)]}
-
-
-def _cut(texts: SentencePreprocessor, sentences: Sequence[Sequence[str]], length: int | None = None) -> Any:
-    flat = [word.encode("utf-8", "replace") for words in sentences for word in words]
-    lengths = np.array([len(words) for words in sentences], np.int64)
-    return texts.encode(Ragged.from_row_lengths(tf.constant(flat, tf.string), lengths), length)
-
-
-def _first_windows(sentences) -> np.ndarray:
-    """The number of each sentence's first window, from which sentence each window is part of."""
-    return np.unique(np.asarray(sentences), return_index=True)[1]
-
-
-def _one_window(texts: SentencePreprocessor, sentences: list[list[str]]) -> list[list[str]]:
-    """The sentences, each as far as its first window goes."""
-    windows = _cut(texts, sentences).windows
-    counts = windows.words.row_lengths().numpy()[_first_windows(windows.sentences)]
-    return [words[:count] for words, count in zip(sentences, counts, strict=True)]
-
-
-def _texts_of_one_window(texts: SentencePreprocessor, given: list[str]) -> list[str]:
-    """Those that one window holds once they are split."""
-    windows = texts.encode(texts.words(tf.constant(given, tf.string)).words).windows
-    return [text for text, count in zip(given, np.bincount(windows.sentences), strict=True) if count == 1]
-
-
-def _columns(sentences: Sequence[Sequence[str]]) -> dict[str, Any]:
-    width = max(map(len, sentences))
-    words = [
-        [word.encode("utf-8", "replace") for word in row] + [b""] * (width - len(row)) for row in sentences
-    ]
-    return {
-        WORDS: np.array(words, object).reshape(len(sentences), width),
-        NUM_WORDS: np.array([len(row) for row in sentences], np.int32),
-    }
-
-
-def _sentence_ids(
-    bundle: Bundle, sentences: Sequence[Sequence[str]], length: int | None = None
-) -> dict[str, Any]:
-    """Inputs of ids of the first window of each sentence; with a length, T is that."""
-    texts = bundle.preprocessor
-    cut = _cut(texts, sentences, length)
-    first = texts.select_windows(cut, _first_windows(cut.windows.sentences))
-    features = texts.pad(first, (length, None))
-    return {name: features[name].numpy() for name in input_names(bundle)}
-
 
 WARMUP_REQUESTS = Path("assets.extra") / "tf_serving_warmup_requests"
 BATCH_SIZES = (1, 8, 32)
@@ -115,11 +51,11 @@ def write_warmup(
     Args:
         bundle: A bundle.
         signatures: The SavedModel's concrete functions by name.
-        folder: Of the SavedModel.
-        compiled_sizes: Batch sizes that a compiled signature is asked for, each at every length it compiles for.
+        folder: The SavedModel's folder.
+        compiled_sizes: Batch sizes of the requests to a compiled signature, each at every compiled length.
 
     Returns:
-        How many requests; 0 where the bundle has no texts, and then no file is written.
+        The number of requests; 0 where the bundle has no texts, and then no file is written.
     """
     if not bundle.sample:
         return 0
@@ -152,24 +88,24 @@ def _requests(
                 yield classify_log(name, [serialized_example(*row) for row in rows])
             elif name in OF_IDS:
                 for lengths in compiled_shapes(bundle.preprocessor.inputs) if is_compiled else [None]:
-                    given = _ids(bundle, rows, lengths)
-                    yield predict_log(name, {key: given[key] for key in given if key in _takes(function)})
+                    inputs = _ids(bundle, rows, lengths)
+                    yield predict_log(name, {key: inputs[key] for key in inputs if key in _specs(function)})
             else:
                 yield predict_log(name, _texts(name, function, rows))
 
 
 def _sample(bundle: Bundle) -> list[Row]:
-    """The bundle's sample, a row of texts each, cut as tokenizing would: a request need not be megabytes."""
+    """The bundle's sample, a row of texts each, truncated to what the tokenizer reads: requests stay small."""
     texts = bundle.preprocessor
     rows = [(row,) if texts.num_texts == 1 else row for row in bundle.sample]
     return [tuple(text.encode("utf-8", "replace")[: texts.max_bytes] for text in row) for row in rows]
 
 
 def _ranking(name: str, function: Any, row: Row) -> dict[str, Any]:
-    """One candidate: a batching server takes no more of them than queries, and would not start after a failure."""
+    """One candidate only: a batching server refuses more candidates than queries, and would fail to start."""
     if name == RANK:
         return {QUERY: row[:1], CANDIDATES: row[1:]}
-    dim = _takes(function)[VECTORS].shape[-1]
+    dim = _specs(function)[VECTORS].shape[-1]
     return {QUERY: row[:1], VECTORS: np.full((1, dim), dim**-0.5, np.float32)}
 
 
@@ -181,21 +117,104 @@ def _ids(bundle: Bundle, rows: Sequence[Row], lengths: list[int] | None) -> dict
 
 def _texts(name: str, function: Any, rows: Sequence[Row]) -> dict[str, Sequence[bytes]]:
     columns = list(zip(*rows, strict=True))
-    if TEXT in _takes(function):
+    if TEXT in _specs(function):
         return {TEXT: columns[0] if name == EMBED_QUERY else columns[-1]}
     return dict(zip((TEXT_A, TEXT_B), columns, strict=True))
 
 
-def _takes(function: Any) -> dict[str, Any]:
-    """What a concrete function takes, by name."""
+def _specs(function: Any) -> dict[str, Any]:
+    """The input specs of a concrete function, by name."""
     return {spec.name: spec for spec in tf.nest.flatten(function.structured_input_signature)}
+
+
+def sentence_requests(
+    bundle: Bundle, signatures: Iterable[str], sizes: Sequence[int], compiled_sizes: Sequence[int]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The requests to a tagger's signatures.
+
+    Sentences are truncated to one window: a batching server refuses an explanation with more windows than texts, and
+    would fail to start.
+
+    Args:
+        bundle: A tagger's, with a sample.
+        signatures: Names of signatures.
+        sizes: Batch sizes.
+        compiled_sizes: Batch sizes of the requests to a compiled signature, each at every compiled length.
+
+    Yields:
+        The name of a signature, and its inputs by name.
+    """
+    sample = _one_window(bundle.preprocessor, [text.split("\n")[:MAX_WORDS] for text in bundle.sample])
+    texts = _texts_of_one_window(bundle.preprocessor, [" ".join(words) for words in sample])
+    sentences, texts = itertools.cycle(sample), itertools.cycle(texts or [""])
+    for name in signatures:
+        if name == PREDICT_IDS_XLA:
+            lengths = compiled_lengths(bundle.preprocessor.max_length)
+            for size, length in itertools.product(compiled_sizes, lengths):
+                yield name, _sentence_ids(bundle, list(itertools.islice(sentences, size)), length)
+            continue
+        for size in sizes:
+            if name == PREDICT_IDS:
+                yield name, _sentence_ids(bundle, list(itertools.islice(sentences, size)))
+            elif name in (PREDICT_WORDS, EXPLAIN_WORDS):
+                yield name, _word_columns(list(itertools.islice(sentences, size)))
+            else:
+                yield name, {TEXT: [text.encode() for text in itertools.islice(texts, size)]}
+
+
+def _windows(
+    texts: SentencePreprocessor, sentences: Sequence[Sequence[str]], length: int | None = None
+) -> Any:
+    flat = [word.encode("utf-8", "replace") for words in sentences for word in words]
+    lengths = np.array([len(words) for words in sentences], np.int64)
+    return texts.encode(Ragged.from_row_lengths(tf.constant(flat, tf.string), lengths), length)
+
+
+def _first_windows(sentences) -> np.ndarray:
+    """The number of each sentence's first window, from the number of each window's sentence."""
+    return np.unique(np.asarray(sentences), return_index=True)[1]
+
+
+def _one_window(texts: SentencePreprocessor, sentences: list[list[str]]) -> list[list[str]]:
+    """The sentences, each truncated to its first window."""
+    windows = _windows(texts, sentences).windows
+    counts = windows.words.row_lengths().numpy()[_first_windows(windows.sentences)]
+    return [words[:count] for words, count in zip(sentences, counts, strict=True)]
+
+
+def _texts_of_one_window(texts: SentencePreprocessor, raw: list[str]) -> list[str]:
+    """The raw texts that fit into one window after word splitting."""
+    windows = texts.encode(texts.words(tf.constant(raw, tf.string)).words).windows
+    return [text for text, count in zip(raw, np.bincount(windows.sentences), strict=True) if count == 1]
+
+
+def _word_columns(sentences: Sequence[Sequence[str]]) -> dict[str, Any]:
+    width = max(map(len, sentences))
+    words = [
+        [word.encode("utf-8", "replace") for word in row] + [b""] * (width - len(row)) for row in sentences
+    ]
+    return {
+        WORDS: np.array(words, object).reshape(len(sentences), width),
+        NUM_WORDS: np.array([len(row) for row in sentences], np.int32),
+    }
+
+
+def _sentence_ids(
+    bundle: Bundle, sentences: Sequence[Sequence[str]], length: int | None = None
+) -> dict[str, Any]:
+    """Token ids of the first window of each sentence, and its other inputs; a length fixes T."""
+    texts = bundle.preprocessor
+    cut = _windows(texts, sentences, length)
+    first = texts.select_windows(cut, _first_windows(cut.windows.sentences))
+    features = texts.pad(first, (length, None))
+    return {name: features[name].numpy() for name in input_names(bundle)}
 
 
 def predict_log(signature: str, inputs: dict) -> bytes:
     """A serialized PredictionLog that holds a PredictRequest of named arrays or lists.
 
-    The field numbers are those of tensorflow_serving/apis/{prediction_log,predict,model}.proto. Every field used is
-    one of bytes, so a few lines write them; the package with the messages is wanted by clients only.
+    The field numbers are those of tensorflow_serving/apis/{prediction_log,predict,model}.proto. All used fields hold
+    bytes, so a few lines write them; only clients need the package with the messages.
     """
     tensors = b"".join(
         _field(2, _field(1, name.encode()) + _field(2, tf.make_tensor_proto(value).SerializeToString()))
@@ -214,7 +233,7 @@ def classify_log(signature: str, examples: Sequence[bytes]) -> bytes:
 
 
 def serialized_example(*texts: bytes) -> bytes:
-    """A text, or a pair of them, as the tf.Example that the signature `classify` reads."""
+    """A text, or a pair of texts, as the tf.Example that the signature `classify` reads."""
     names = (TEXT,) if len(texts) == 1 else (TEXT_A, TEXT_B)
     features = {
         name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[text]))
@@ -224,12 +243,12 @@ def serialized_example(*texts: bytes) -> bytes:
 
 
 def _model_spec(signature: str) -> bytes:
-    # Warming up asks for the signature only: the server runs the requests on the model it has just loaded.
+    # The server reads only the signature's name: it runs the requests on the model that it has just loaded.
     return _field(1, _field(3, signature.encode()))
 
 
 def _field(number: int, value: bytes) -> bytes:
-    """A field of bytes on the wire: number and kind, length, value."""
+    """A bytes field on the wire: number and wire type, length, value."""
     return _varint(number << 3 | 2) + _varint(len(value)) + value
 
 

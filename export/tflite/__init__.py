@@ -1,1 +1,1 @@
-"""TFLite: convert, check, load as a predictor."""
+"""TFLite: convert, check, run as a predictor."""

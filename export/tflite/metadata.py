@@ -1,7 +1,7 @@
-"""TFLite metadata, with which MediaPipe Tasks' TextClassifier runs a model from raw text.
+"""TFLite metadata, with which MediaPipe Tasks' TextClassifier runs a model on raw text.
 
-Written by the field numbers of TFLite's public metadata schema (metadata_schema.fbs, identifier M001); the files it
-names are appended to the model as an uncompressed zip, as the schema says.
+It uses the field numbers of TFLite's public metadata schema (metadata_schema.fbs, identifier M001). As the schema
+requires, the named files are appended to the model as an uncompressed zip.
 """
 
 import io
@@ -12,7 +12,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
-from export.graph.model_function import PROBABILITIES
+from export.names import PROBABILITIES
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
@@ -21,28 +21,28 @@ NAME = "TFLITE_METADATA"
 IDENTIFIER = b"M001"
 PARSER = "1.1.0"
 LABELS, VOCABULARY = "labels.txt", "vocab.txt"
-# What MediaPipe calls BERT's three inputs.
+# MediaPipe's names of BERT's three inputs.
 BERT_NAMES = {TOKEN_IDS: "ids", PADDING_MASK: "mask", SEGMENT_IDS: "segment_ids"}
-# Numbers of the schema's enums and unions.
+# Values of the schema's enums and unions.
 AXIS_LABELS, VOCABULARY_FILE = 2, 5
 FEATURE_PROPERTIES, BERT_TOKENIZER = 1, 4
-# 1980, the first date a zip can hold: the same run gives the same bytes.
+# 1980, the first date that a zip can hold: the same run makes the same bytes.
 NO_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def has_metadata(bundle: Bundle, signatures: int, with_attention: bool) -> bool:
-    """Whether MediaPipe can run a model: it knows WordPiece, one text, one signature, and only probabilities."""
+    """Whether MediaPipe can run a model: WordPiece, one text, one signature, and only probabilities."""
     if bundle.task != CLASSIFY or signatures != 1 or with_attention:
         return False
     return bundle.preprocessor.tokenization == "wordpiece"
 
 
 def with_metadata(content: bytes, bundle: Bundle, files: dict[str, bytes]) -> bytes:
-    """A TFLite model with metadata about its first subgraph, and its files appended.
+    """Adds metadata about the first subgraph to a TFLite model, and appends its files.
 
     Args:
         content: The flatbuffer, with inputs named as BERT_NAMES in its signatures.
-        bundle: The bundle it was made of.
+        bundle: The bundle from which it was converted.
         files: Content of labels.txt and vocab.txt.
     """
     from ai_edge_litert import schema_py_generated as schema
@@ -66,7 +66,7 @@ def with_metadata(content: bytes, bundle: Bundle, files: dict[str, bytes]) -> by
 
 
 class _AlignedBuilder(flatbuffers.Builder):
-    """Starts the data of weights at multiples of 16 bytes, as TFLite's schema asks; the Python writer does not."""
+    """Aligns the weights to 16 bytes, as TFLite's schema requires; the Python writer does not."""
 
     def CreateNumpyVector(self, x):
         self.StartVector(x.itemsize, x.size, 16)
@@ -78,7 +78,7 @@ class _AlignedBuilder(flatbuffers.Builder):
 
 
 def _tensor_names(model: Any) -> tuple[list[str], list[str]]:
-    """Names, as in the signature, of the first subgraph's inputs and outputs in their order."""
+    """Signature names of the first subgraph's inputs and outputs in their order."""
     graph = model.subgraphs[0]
     (signature,) = [signature for signature in model.signatureDefs if signature.subgraphIndex == 0]
     inputs = {entry.tensorIndex: entry.name.decode() for entry in signature.inputs}
@@ -93,12 +93,12 @@ def _metadata(bundle: Bundle, inputs: Sequence[str], outputs: Sequence[str]) -> 
     vocabulary = write({0: VOCABULARY, 1: "WordPiece tokens by id", 2: ("int8", VOCABULARY_FILE)})
     content = write({0: ("uint8", FEATURE_PROPERTIES), 1: write({})})
     tensors = [write({0: BERT_NAMES[name], 1: f"{name}, int32 [1, T]", 3: content}) for name in inputs]
-    answers = [
+    predictions = [
         write({0: name, 1: "of each label", 3: content, 6: [labels] if name == PROBABILITIES else []})
         for name in outputs
     ]
     tokenizer = write({0: ("uint8", BERT_TOKENIZER), 1: write({0: [vocabulary]})})
-    graph = write({2: tensors, 3: answers, 5: [tokenizer]})
+    graph = write({2: tensors, 3: predictions, 5: [tokenizer]})
     kind = "several labels" if bundle.multi_label else "one label"
     root = write({0: "TextClassifier", 1: f"Text to {kind} of {len(bundle.labels)}", 3: [graph], 7: PARSER})
     builder.Finish(root, IDENTIFIER)
@@ -106,9 +106,9 @@ def _metadata(bundle: Bundle, inputs: Sequence[str], outputs: Sequence[str]) -> 
 
 
 def _writer(builder: flatbuffers.Builder) -> Callable[[dict[int, Any]], int]:
-    """A function that writes a table of fields by number and returns its place.
+    """A function that writes a table of fields by number and returns its offset.
 
-    A field is a string, a place, a list of places, or a number with its type.
+    A field is a string, an offset, a list of offsets, or a number with its type.
     """
 
     def write(fields: dict[int, Any]) -> int:

@@ -1,4 +1,4 @@
-"""Reads a TFLite file with LiteRT; no TensorFlow."""
+"""Runs a TFLite file with LiteRT, without TensorFlow."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,23 +9,23 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from export.device.sentences import SentenceTokenizer
-from export.predictors.sentence_batches import Part, cut_sentence
+from export.names import VECTORS
+from export.predictors.sentence_batches import SentenceWindow, sentence_windows
 from export.predictors.token_batches import (
     TextTokenizer,
-    encoded,
-    fed,
+    encode_row,
+    ids_by_row,
     input_names,
+    model_inputs,
     num_texts,
     read_tokenizer,
-    shown_ids,
 )
 from export.tflite.runner import (
-    VECTORS,
     Signature,
-    fitting,
     load_tflite,
     read_embeddings,
     read_signatures,
+    shortest_signature,
     signature_inputs,
 )
 
@@ -33,15 +33,15 @@ _PRODUCTS = ("FULLY_CONNECTED", "BATCH_MATMUL")
 
 
 class TflitePredictor:
-    """See `export.predictors.protocol.Predictor`; a text, or a window of a sentence, goes to the shortest signature it fits."""
+    """See `export.predictors.protocol.Predictor`; each text or window runs in the shortest signature that holds it."""
 
     def __init__(self, path: Path):
         self._path = path
-        self._answer = load_tflite(path)
+        self._predict = load_tflite(path)
         self._tokenizer = read_tokenizer(path)
         self.num_texts = num_texts(self._tokenizer)
         self.sentences = isinstance(self._tokenizer, SentenceTokenizer)
-        # Delegates would hide the file's own operators and tensors behind theirs.
+        # Delegates would replace the file's own operators and tensors.
         self._observed = Interpreter(
             str(path),
             experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
@@ -62,22 +62,22 @@ class TflitePredictor:
         }
 
     def token_ids(self, texts: Sequence[Any]) -> list[Any]:
-        """See the protocol; of a pair a list of ids for each of the model's inputs, of a sentence for each window."""
+        """See the protocol."""
         if isinstance(self._tokenizer, SentenceTokenizer):
-            return [[window.ids for window, _ in parts] for parts in self._cut(self._tokenizer, texts)]
-        return shown_ids(self._encoded(self._tokenizer, texts))
+            return [[window.ids for window, _ in parts] for parts in self._windows(self._tokenizer, texts)]
+        return ids_by_row(self._encoded(self._tokenizer, texts))
 
     def probabilities(self, texts: Sequence[Any]) -> np.ndarray:
         """See the protocol."""
-        return self._answer(texts)
+        return self._predict(texts)
 
     def vectors(self, texts: Sequence[Any]) -> dict[str, np.ndarray]:
         """See the protocol."""
         if isinstance(self._tokenizer, SentenceTokenizer):
             return {}
         rows = self._encoded(self._tokenizer, texts)
-        given = [name for name in self._signatures[0].outputs if name.startswith(VECTORS)]
-        found = {name: self._outputs(self._signatures, name, rows) for name in given}
+        names = [name for name in self._signatures[0].outputs if name.startswith(VECTORS)]
+        found = {name: self._outputs(self._signatures, name, rows) for name in names}
         for name, signatures in read_embeddings(self._observed).items():
             found[name] = self._outputs(signatures, VECTORS, rows)
         return found
@@ -85,7 +85,7 @@ class TflitePredictor:
     def _outputs(
         self, signatures: Sequence[Signature], output: str, rows: Sequence[list[list[int]]]
     ) -> np.ndarray:
-        """An output [R, D] of all rows of ids, each by the shortest of the signatures that holds what it reads."""
+        """An output [R, D] of all rows of ids, each from the shortest signature that holds the texts that it reads."""
         assert not isinstance(self._tokenizer, SentenceTokenizer)
         places = [
             place
@@ -95,11 +95,10 @@ class TflitePredictor:
         found = []
         for row in rows:
             lengths = [len(row[place]) for place in places]
-            signature = fitting(signatures, lengths)
-            fitted = dict(zip(places, signature.fitted(lengths), strict=True))
-            inputs = fed(
-                self._tokenizer, [row], [fitted.get(place, len(ids)) for place, ids in enumerate(row)]
-            )
+            signature = shortest_signature(signatures, lengths)
+            padded = dict(zip(places, signature.padded_lengths(lengths), strict=True))
+            row_lengths = [padded.get(place, len(ids)) for place, ids in enumerate(row)]
+            inputs = model_inputs(self._tokenizer, [row], row_lengths)
             found.append(signature.run(inputs)[output][0].copy())
         return np.stack(found)
 
@@ -121,38 +120,38 @@ class TflitePredictor:
         return max(self._signatures[-1].lengths) or None
 
     def _inputs(self, texts: Sequence[Any]) -> tuple[Signature, list[dict[str, np.ndarray]]]:
-        """The signature that holds all rows, and its inputs of each row or window."""
+        """The signature that holds all rows, and its inputs for each row or window."""
         if isinstance(self._tokenizer, SentenceTokenizer):
-            parts = [part for sentence in self._cut(self._tokenizer, texts) for part in sentence]
-            signature = fitting(self._signatures, [max(len(window.ids) for window, _ in parts)])
+            parts = [part for sentence in self._windows(self._tokenizer, texts) for part in sentence]
+            signature = shortest_signature(self._signatures, [max(len(window.ids) for window, _ in parts)])
             whole = signature_inputs(self._tokenizer, signature, parts)
             names = list(whole)
             rows = (zip(names, row, strict=True) for row in zip(*whole.values(), strict=True))
             return signature, [{name: values[None] for name, values in row} for row in rows]
         encoded_rows = self._encoded(self._tokenizer, texts)
         longest = np.max([[len(ids) for ids in row] for row in encoded_rows], axis=0).tolist()
-        signature = fitting(self._signatures, longest)
-        lengths = signature.fitted(longest)
-        return signature, [fed(self._tokenizer, [row], lengths) for row in encoded_rows]
+        signature = shortest_signature(self._signatures, longest)
+        lengths = signature.padded_lengths(longest)
+        return signature, [model_inputs(self._tokenizer, [row], lengths) for row in encoded_rows]
 
     def _encoded(self, tokenizer: TextTokenizer, texts: Sequence[Any]) -> list[list[list[int]]]:
-        return [encoded(tokenizer, text, self._longest) for text in texts]
+        return [encode_row(tokenizer, text, self._longest) for text in texts]
 
-    def _cut(self, tokenizer: SentenceTokenizer, rows: Sequence[Any]) -> list[list[Part]]:
-        return [cut_sentence(tokenizer, row, self._longest, number) for number, row in enumerate(rows, 1)]
+    def _windows(self, tokenizer: SentenceTokenizer, rows: Sequence[Any]) -> list[list[SentenceWindow]]:
+        return [sentence_windows(tokenizer, row, self._longest, number) for number, row in enumerate(rows, 1)]
 
 
 def read(path: Path) -> TflitePredictor:
-    """Loads a file and the tokenizer.json beside it.
+    """Loads a file and the tokenizer.json next to it.
 
     Raises:
-        InputError: It is not a model that `export.tflite` wrote, or the tokenizer is missing.
+        InputError: The file is not a model that `export.tflite` wrote, or the tokenizer is missing.
     """
     return TflitePredictor(path)
 
 
 def _quantization(interpreter: Interpreter, operators: Sequence[dict[str, Any]]) -> str:
-    """From the types of the tensors; int8 without a scale are numbers of the model itself."""
+    """The quantization by tensor types; int8 tensors without a scale are the model's own integers."""
     tensors = {tensor["index"]: tensor for tensor in interpreter.get_tensor_details()}
     small = {
         index
@@ -168,7 +167,7 @@ def _quantization(interpreter: Interpreter, operators: Sequence[dict[str, Any]])
 
 
 def _value(interpreter: Interpreter, tensor: dict[str, Any], subgraph: int) -> np.ndarray | None:
-    """A tensor's numbers, dequantized; None where nothing was computed."""
+    """A tensor's values, dequantized; None if it was not computed."""
     try:
         value = interpreter.get_tensor(tensor["index"], subgraph)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Answers texts with an exported TFLite model, with LiteRT and the device's tokenizer only: no TensorFlow."""
+"""Runs an exported TFLite model on texts with LiteRT and the device tokenizer, without TensorFlow."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,43 +8,48 @@ from typing import Any
 import numpy as np
 
 from export.device.sentences import SPECIAL_TOKENS, SentenceTokenizer
-from export.predictors.sentence_batches import Outputs, Part, SentenceRow, cut_sentence, tagged, window_inputs
-from export.predictors.token_batches import TextRow, encoded, fed, input_names, read_tokenizer
+from export.names import EMBED, EMBED_QUERY, PROBABILITIES, SCORES, VECTORS
+from export.predictors.sentence_batches import (
+    Outputs,
+    SentenceRow,
+    SentenceWindow,
+    sentence_windows,
+    tag_sentences,
+    window_inputs,
+)
+from export.predictors.token_batches import TextRow, encode_row, input_names, model_inputs, read_tokenizer
 from kmha.errors import InputError
-
-TOKEN_IDS, PROBABILITIES, SCORES, VECTORS = "token_ids", "probabilities", "scores", "vectors"
-# What the signatures of vectors are called, or their names begin with, where there is one for each of several lengths.
-EMBED, EMBED_QUERY = "embed", "embed_query"
+from kmha.features import TOKEN_IDS
 
 
 @dataclass(frozen=True)
 class Signature:
-    """One way to call a model.
+    """A signature of a model.
 
     Attributes:
-        runner: LiteRT's.
+        runner: LiteRT's signature runner.
         inputs: Names of all inputs.
-        lengths: Of each of the token ids asked for, in their order, the T that it takes; 0 for any.
-        answer: Name of the output that answers: probabilities, scores or vectors.
+        lengths: T of each input of token ids, in the order of the texts; 0 for any.
+        output: Name of the output with the probabilities, scores or vectors.
         outputs: Names of all outputs.
     """
 
     runner: Any
     inputs: tuple[str, ...]
     lengths: tuple[int, ...]
-    answer: str
+    output: str
     outputs: tuple[str, ...]
 
     def holds(self, lengths: Iterable[int]) -> bool:
-        """Whether token ids of such lengths fit."""
+        """Whether token ids of these lengths fit."""
         return all(not most or length <= most for length, most in zip(lengths, self.lengths, strict=True))
 
-    def fitted(self, lengths: Iterable[int]) -> list[int]:
-        """To which lengths token ids of such lengths are padded."""
+    def padded_lengths(self, lengths: Iterable[int]) -> list[int]:
+        """The lengths to which token ids of these lengths are padded."""
         return [most or length for length, most in zip(lengths, self.lengths, strict=True)]
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """All outputs; inputs beside those given, such as BERT's segments, are all zeros."""
+        """All outputs; missing inputs, such as BERT's segments, are zeros."""
         zeros = np.zeros_like(next(iter(inputs.values())))
         return self.runner(**{name: inputs.get(name, zeros) for name in self.inputs})
 
@@ -52,12 +57,12 @@ class Signature:
 def read_signatures(
     interpreter: Any, path: Path | str, names: Sequence[str] = (TOKEN_IDS,)
 ) -> list[Signature]:
-    """The signatures that take such token ids, shortest first, one of any length last.
+    """The signatures that take these token ids, shortest first, one of any length last.
 
     Args:
-        interpreter: LiteRT's.
-        path: For messages.
-        names: Of the token ids.
+        interpreter: LiteRT's interpreter.
+        path: The model's path, for messages.
+        names: Names of the token ids.
 
     Raises:
         InputError: The file has other signatures, or none.
@@ -68,14 +73,14 @@ def read_signatures(
             continue
         runner = interpreter.get_signature_runner(key)
         inputs, outputs = runner.get_input_details(), runner.get_output_details()
-        given = {name for name in inputs if TOKEN_IDS in name}
-        answer = next((name for name in (PROBABILITIES, SCORES) if name in outputs), None)
-        if given != set(names) or answer is None:
+        ids_names = {name for name in inputs if TOKEN_IDS in name}
+        output = next((name for name in (PROBABILITIES, SCORES) if name in outputs), None)
+        if ids_names != set(names) or output is None:
             expected = f"{', '.join(names)} and {PROBABILITIES} or {SCORES}"
             raise InputError(f"{path}: expected a TFLite model of {expected}, got one of {', '.join(inputs)}")
         lengths = (int(inputs[name]["shape_signature"][1]) for name in names)
         found.append(
-            Signature(runner, tuple(inputs), tuple(max(each, 0) for each in lengths), answer, tuple(outputs))
+            Signature(runner, tuple(inputs), tuple(max(each, 0) for each in lengths), output, tuple(outputs))
         )
     if not found:
         raise InputError(f"{path}: expected a TFLite model with a signature, got one without")
@@ -83,7 +88,7 @@ def read_signatures(
 
 
 def read_embeddings(interpreter: Any) -> dict[str, list[Signature]]:
-    """The signatures of vectors by what they embed, "embed" and "embed_query", as `read_signatures` orders them."""
+    """The signatures of vectors by "embed" and "embed_query", in the order of `read_signatures`."""
     found: dict[str, list[Signature]] = {}
     for key in interpreter.get_signature_list():
         if not key.startswith(EMBED):
@@ -102,20 +107,20 @@ def _shortest_first(signatures: Iterable[Signature]) -> list[Signature]:
 
 
 def load_tflite(path: Path, num_threads: int | None = None) -> Callable[[Sequence[Any]], np.ndarray]:
-    """The function of a TFLite model that `export.tflite` wrote.
+    """Loads a TFLite model that `export.tflite` wrote, as a function.
 
     Args:
-        path: The .tflite file, with its .tokenizer.json beside it.
-        num_threads: Of the runtime; None leaves it the choice.
+        path: The .tflite file, with its .tokenizer.json next to it.
+        num_threads: Threads of the runtime; None: the runtime's default.
 
     Returns:
-        A function from texts, or from pairs of texts, to float32 [R, C]. Each goes through the signature of the
-        shortest length that holds it; one that is longer than all is cut to the longest. Of a tagger from sentences,
-        raw texts or lists of words, to float32 [N, K + 2] as `export.predictors.sentence_batches.tagged` gives it; a long one is
-        read in windows.
+        A function from texts, or from pairs of texts, to float32 [R, C]. A row runs in the shortest signature that
+        holds it, and is truncated to the longest signature. Of a tagger a function from sentences, raw texts or lists
+        of words, to float32 [N, K + 2], see `export.predictors.sentence_batches.tag_sentences`; long sentences are
+        split into windows.
 
     Raises:
-        InputError: A file is missing or not one that `export.tflite` wrote, or LiteRT is not installed.
+        InputError: A file is missing or was not written by `export.tflite`, or LiteRT is not installed.
     """
     path = Path(path)
     interpreter = _interpreter(path, num_threads)
@@ -130,11 +135,11 @@ def load_tflite(path: Path, num_threads: int | None = None) -> Callable[[Sequenc
         return np.stack(rows) if rows else np.zeros((0, len(tokenizer.labels)), np.float32)
 
     def one(text: TextRow) -> np.ndarray:
-        ids = encoded(tokenizer, text, longest)
+        ids = encode_row(tokenizer, text, longest)
         lengths = [len(each) for each in ids]
-        signature = fitting(signatures, lengths)
-        outputs = signature.run(fed(tokenizer, [ids], signature.fitted(lengths)))
-        return outputs[signature.answer][0].copy()
+        signature = shortest_signature(signatures, lengths)
+        outputs = signature.run(model_inputs(tokenizer, [ids], signature.padded_lengths(lengths)))
+        return outputs[signature.output][0].copy()
 
     return probabilities
 
@@ -142,30 +147,31 @@ def load_tflite(path: Path, num_threads: int | None = None) -> Callable[[Sequenc
 def _tagger(
     tokenizer: SentenceTokenizer, signatures: Sequence[Signature]
 ) -> Callable[[Sequence[SentenceRow]], np.ndarray]:
-    """The function of a tagger's signatures."""
     longest = max(signatures[-1].lengths) or None
 
-    def run(parts: list[Part]) -> Outputs:
-        signature = fitting(signatures, [len(parts[0].window.ids)])
+    def run(parts: list[SentenceWindow]) -> Outputs:
+        signature = shortest_signature(signatures, [len(parts[0].window.ids)])
         return signature.run(signature_inputs(tokenizer, signature, parts))
 
-    def answer(rows: Sequence[SentenceRow]) -> np.ndarray:
-        sentences = [cut_sentence(tokenizer, row, longest, number) for number, row in enumerate(rows, 1)]
-        # One window at a time is all that a signature takes.
-        return tagged(tokenizer, sentences, lambda windows: ([number] for number in range(len(windows))), run)
+    def predict(rows: Sequence[SentenceRow]) -> np.ndarray:
+        sentences = [sentence_windows(tokenizer, row, longest, number) for number, row in enumerate(rows, 1)]
+        # A signature takes one window at a time.
+        return tag_sentences(
+            tokenizer, sentences, lambda windows: ([number] for number in range(len(windows))), run
+        )
 
-    return answer
+    return predict
 
 
-def fitting(signatures: Sequence[Signature], lengths: Sequence[int]) -> Signature:
-    """The first of the signatures, shortest first, that holds token ids of such lengths."""
+def shortest_signature(signatures: Sequence[Signature], lengths: Sequence[int]) -> Signature:
+    """The first of the sorted signatures that holds token ids of these lengths."""
     return next(each for each in signatures if each.holds(lengths))
 
 
 def signature_inputs(
-    tokenizer: SentenceTokenizer, signature: Signature, parts: Sequence[Part]
+    tokenizer: SentenceTokenizer, signature: Signature, parts: Sequence[SentenceWindow]
 ) -> dict[str, np.ndarray]:
-    """Inputs of windows as a signature takes them: of one length for all, or as long as they are."""
+    """The inputs of a signature for windows, padded to the signature's length if that is fixed."""
     (length,) = signature.lengths
     return window_inputs(tokenizer, parts, length or None, length - SPECIAL_TOKENS if length else None)
 

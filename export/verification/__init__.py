@@ -1,1 +1,1 @@
-"""Proof that an exported model gives the predictions of its run."""
+"""Verifies that an exported model gives the predictions of its run."""

@@ -1,4 +1,4 @@
-"""Texts on which tokenizers and runtimes have been seen to differ, made to fit a bundle."""
+"""Edge-case texts on which tokenizers and runtimes have differed, made for a bundle's vocabulary and length."""
 
 from typing import Any
 
@@ -10,16 +10,14 @@ from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import CONTINUATION
 
 LONG_BYTES = 100_000
-# One of them is missing from any vocabulary: letters of scripts that hardly a corpus holds.
+# Letters of rare scripts; every vocabulary misses at least one of them.
 RARE_LETTERS = "\u13a0\u1400\u16a0\u1401\u2c00\u10a80\ua4d0\U00010280\U00010330\U00012000\U00013000"
 
 
 def edge_case_rows(bundle: Bundle) -> dict[str, Any]:
-    """Texts, or pairs of them, by what is nasty about them.
+    """Edge-case texts or pairs by description; of a tagger those of `edge_case_sentences`.
 
-    Args:
-        bundle: Its vocabulary says which words are known, and its longest length how many fit. Of pairs each nasty text
-            stands before a plain one, after it, and on both sides; of a tagger see `edge_case_sentences`.
+    In pairs each edge-case text is text A with a plain text B, text B with a plain text A, and both texts.
     """
     if bundle.task == TAG:
         return edge_case_sentences(bundle)
@@ -41,10 +39,10 @@ def edge_case_rows(bundle: Bundle) -> dict[str, Any]:
 
 
 def edge_case_texts(part: Preprocessor) -> dict[str, bytes]:
-    """Texts by what is nasty about them, made to fit a way to cut texts."""
+    """Edge-case texts by description, for one tokenizer's vocabulary and longest length."""
     word, rare = _known_word(part), _unknown_word(part)
     longest = part.max_length
-    # Where characters are the tokens, a space is one too.
+    # A space is a token of its own where tokens are characters.
     gap = "" if part.tokenization == "char" else " "
     texts = {
         "empty": "",
@@ -72,11 +70,7 @@ def edge_case_texts(part: Preprocessor) -> dict[str, bytes]:
 
 
 def edge_case_sentences(bundle: Bundle) -> dict[str, list[bytes] | bytes]:
-    """Sentences by what is nasty about them: lists of words, and after them raw texts.
-
-    Args:
-        bundle: A tagger's.
-    """
+    """Edge-case sentences of a tagger by description: lists of words, then raw texts."""
     texts = bundle.preprocessor
     word = _known_word(texts.part).encode()
     single = {
@@ -98,13 +92,13 @@ def edge_case_sentences(bundle: Bundle) -> dict[str, list[bytes] | bytes]:
     raw = edge_case_texts(texts.part)
     raw["many words"] = b"%b. " % word * (MAX_WORDS // 2)
     counts = texts.words([*raw.values()]).words.row_lengths().numpy()
-    # Longer ones are refused, by the run as well.
+    # The run refuses longer ones too.
     fits = {name: text for (name, text), count in zip(raw.items(), counts, strict=True) if count <= MAX_WORDS}
     return sentences | {f"{name}, raw": text for name, text in fits.items()}
 
 
 def _known_word(part: Preprocessor) -> str:
-    """The longest of the first words in the vocabulary, so that repeating it makes one token each time."""
+    """The longest of the first words in the vocabulary; each repetition of it is one token."""
     tokens = part.vocabulary.tokens
     words = [token for token in tokens if token.isalpha() and not token.startswith(CONTINUATION)]
     return max(words[:2000], key=len, default="a")

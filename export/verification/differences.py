@@ -1,4 +1,4 @@
-"""How far a copy's answers are from the bundle's, and whether that is near enough."""
+"""Differences between the predictions of an exported model and its bundle, and their limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,23 +11,29 @@ from export.checks.exportable import CheckError
 MOST_DIFFERENCE = {"none": 1e-4, "float16": 2e-3}
 LEAST_AGREEMENT = 0.99
 MOST_LOSS = 0.005
+# Quantized weights change the numbers, but vectors must stay near; the same limit as for labels.
+LEAST_COSINE = 0.99
+TOLERANCE = 1e-4
+# Lower limit of probabilities before the logarithm.
+LEAST = 1e-30
+# Names of vectors of the first text of a pair; see `export.predictors.protocol.Predictor.vectors`.
+_OF_FIRST = ("vectors_a", "embed_query")
 
 
 @dataclass(frozen=True)
 class Differences:
-    """Numbers of a comparison.
+    """The differences of predictions.
 
     Attributes:
-        max_difference: Largest of any probability; of graded scores, which have no bound, relative to max(1, |score|).
-            NaN where one is not finite.
-        worst_row: Where it is.
+        max_difference: The largest of any probability; of graded scores, which have no bound, relative to
+            max(1, |score|). NaN where one is not finite.
+        worst_row: The row of the largest difference.
         label_agreement: Share of the real rows with the same label, of binary pairs with the same decision, of words
-            with the same tag; with several labels, share of the decisions, one a label and row, that are the same. None
-            of graded scores.
-        set_agreement: With several labels, share of the real rows with the same set; else None.
-        not_finite: Rows, or words, with a probability that is no finite number.
-        other_paths: Sentences whose tags are others than the bundle's although no other path is as good; None where
-            words are not tagged.
+            with the same tag; with several labels the share of equal decisions, one for each label and row. None for
+            graded scores.
+        set_agreement: With several labels, share of the real rows with the same set of labels; else None.
+        not_finite: Rows, or words, with a NaN or infinite probability.
+        other_paths: Sentences whose path of tags is not the bundle's and scores less; None unless words are tagged.
     """
 
     max_difference: float
@@ -49,15 +55,15 @@ def differences(
 
     Args:
         expected: The bundle's, float32 [R, C].
-        found: The copy's, of the same shape.
-        real: The first so many rows count for the agreement of labels.
-        thresholds: With several labels or binary pairs, from which probability each is given; None: the best label.
-        graded: Whether they are scores without labels.
+        found: The exported model's, of the same shape.
+        real: Number of real rows, which come first; only they count for the agreement of labels.
+        thresholds: With several labels or binary pairs, the decision threshold of each; None: the best label.
+        graded: Whether they are graded scores.
     """
     scale = np.maximum(1.0, np.abs(expected)) if graded else 1.0
     by_row = (np.abs(found.astype(np.float64) - expected) / scale).max(axis=1)
     broken = (~np.isfinite(found)).any(axis=1)
-    same = np.equal(_answers(expected, thresholds), _answers(found, thresholds)) & np.isfinite(found).all(
+    same = np.equal(_decisions(expected, thresholds), _decisions(found, thresholds)) & np.isfinite(found).all(
         axis=1, keepdims=True
     )
     several = thresholds is not None and len(thresholds) > 1
@@ -70,7 +76,7 @@ def differences(
     )
 
 
-def _answers(probabilities: np.ndarray, thresholds: list[float] | None) -> np.ndarray:
+def _decisions(probabilities: np.ndarray, thresholds: list[float] | None) -> np.ndarray:
     if thresholds is None:
         return probabilities.argmax(axis=1)[:, None]
     return probabilities >= np.asarray(thresholds, np.float32)
@@ -79,21 +85,21 @@ def _answers(probabilities: np.ndarray, thresholds: list[float] | None) -> np.nd
 def failures(
     quantization: str, found: Differences, change: float | None, other_tokens: int | None, labels: bool
 ) -> list[str]:
-    """Why a copy fails, a line each; none where it passes.
+    """The reasons why an exported model fails, a line each; empty if it passes.
 
     Args:
         quantization: "none", "float16", "dynamic" or "int8".
         found: The differences.
-        change: Of the metric against the bundle; None where it is not defined.
-        other_tokens: Rows for which its tokenizer makes other ids; None: not to be seen.
-        labels: Whether the names of its labels are the bundle's.
+        change: Change of the metric from the bundle's; None where it is not defined.
+        other_tokens: Rows with other token ids than the bundle's; None: ids are not available.
+        labels: Whether its label names are the bundle's.
     """
     reasons = []
     if found.not_finite:
         rows = "rows" if found.other_paths is None else "words"
-        reasons.append(f"{found.not_finite} {rows} answered with NaN or infinity")
+        reasons.append(f"{found.not_finite} {rows} have NaN or infinite predictions")
     if not labels:
-        reasons.append("the names of its labels are not the bundle's")
+        reasons.append("its label names are not the bundle's")
     if other_tokens:
         reasons.append(f"{other_tokens} rows have other token ids")
     most, graded = MOST_DIFFERENCE.get(quantization), found.label_agreement is None
@@ -101,23 +107,23 @@ def failures(
         what = "a score differs, relative to max(1, |score|)," if graded else "a probability differs"
         reasons.append(f"{what} by {found.max_difference:.1e}, more than {most:.0e}")
     if quantization == "none" and found.other_paths:
-        reasons.append(f"{found.other_paths} sentences have other tags, which fit worse")
+        reasons.append(f"{found.other_paths} sentences have other tags with a lower score")
     agreement = 1.0 if found.label_agreement is None else found.label_agreement
     if quantization == "dynamic" and agreement < LEAST_AGREEMENT:
         reasons.append(f"only {agreement:.4f} of the labels are the same, less than {LEAST_AGREEMENT}")
-    # Of many labels a row has hardly any, so that a copy that gives none would agree on most; graded scores have none.
+    # A row has few of many labels, so a model that predicts none would agree on most. Graded scores have no labels.
     by_metric = quantization == "int8" or (
         quantization == "dynamic" and (graded or found.set_agreement is not None)
     )
     if by_metric and change is not None and abs(change) > MOST_LOSS:
         reasons.append(f"the metric changes by {change:+.4f}, more than {MOST_LOSS}")
     if by_metric and change is None and not found.not_finite:
-        reasons.append("the metric, by which it is judged, is not defined for these rows")
+        reasons.append("the metric, which decides, is not defined for these rows")
     return reasons
 
 
 def as_json(found: Differences) -> dict[str, Any]:
-    """The numbers as JSON values: None where one is no number."""
+    """The differences as JSON values; None for NaN."""
     finite = np.isfinite(found.max_difference)
     paths = {} if found.other_paths is None else {"sentences_with_other_paths": found.other_paths}
     return {
@@ -129,22 +135,16 @@ def as_json(found: Differences) -> dict[str, Any]:
     }
 
 
-# Of rounded weights the numbers move, but what is near must stay near: the same share as of labels that stay.
-LEAST_COSINE = 0.99
-# Names by which a predictor gives vectors of the first text of a pair; see `export.predictors.protocol.Predictor.vectors`.
-_OF_FIRST = ("vectors_a", "embed_query")
-
-
 @dataclass(frozen=True)
 class VectorDifferences:
-    """Numbers of a comparison.
+    """The differences of text vectors.
 
     Attributes:
-        max_difference: Largest of any number of any vector; None where one is not finite.
-        mean_cosine: Of the real rows' vectors with the bundle's.
-        least_cosine: Of all rows'.
-        worst_row: The row of the least.
-        not_finite: Rows with a number that is not finite.
+        max_difference: The largest of any number; None where one is not finite.
+        mean_cosine: Mean cosine of the real rows' vectors with the bundle's.
+        least_cosine: The least of all rows.
+        worst_row: The row of the least cosine.
+        not_finite: Rows with a NaN or infinite number.
     """
 
     max_difference: float | None
@@ -155,7 +155,7 @@ class VectorDifferences:
 
 
 def text_number(name: str, num_texts: int) -> int:
-    """Which text of a row the vectors of that name are of, from 0."""
+    """The number of the text, from 0, that the vectors of that name belong to."""
     return 0 if name in _OF_FIRST else num_texts - 1
 
 
@@ -164,16 +164,16 @@ def vector_differences(expected: np.ndarray, found: np.ndarray, real: int) -> Ve
 
     Args:
         expected: The bundle's, float32 [R, D], of length 1.
-        found: The copy's, of the same shape.
-        real: The first so many rows count for the mean.
+        found: The exported model's, of the same shape.
+        real: Number of real rows, which come first; only they count for the mean.
     """
     finite = np.all(np.isfinite(found), axis=1)
-    given = np.where(finite[:, None], found, 0.0).astype(np.float64)
-    cosines = (given * expected).sum(axis=1) / np.maximum(np.linalg.norm(given, axis=1), 1e-12)
-    # Zeros have no direction; the same zeros are the same vector.
-    cosines = np.where(np.all(np.equal(given, expected), axis=1) & finite, 1.0, cosines)
+    vectors = np.where(finite[:, None], found, 0.0).astype(np.float64)
+    cosines = (vectors * expected).sum(axis=1) / np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)
+    # Zeros have no direction, but two zero vectors are equal.
+    cosines = np.where(np.all(np.equal(vectors, expected), axis=1) & finite, 1.0, cosines)
     return VectorDifferences(
-        max_difference=float(np.abs(given - expected).max(initial=0.0)) if finite.all() else None,
+        max_difference=float(np.abs(vectors - expected).max(initial=0.0)) if finite.all() else None,
         mean_cosine=float(cosines[:real].mean()),
         least_cosine=float(cosines.min()),
         worst_row=int(cosines.argmin()),
@@ -182,61 +182,51 @@ def vector_differences(expected: np.ndarray, found: np.ndarray, real: int) -> Ve
 
 
 def vector_failures(quantization: str, name: str, found: VectorDifferences) -> list[str]:
-    """Why a copy's vectors fail, a line each; none where they pass.
-
-    Args:
-        quantization: "none", "float16", "dynamic" or "int8".
-        name: Of the vectors.
-        found: The differences.
-    """
+    """The reasons why the vectors of that name fail, a line each; empty if they pass."""
     if found.max_difference is None:
-        return [f"{name}: {found.not_finite} vectors hold NaN or infinity"]
+        return [f"{name}: {found.not_finite} vectors have NaN or infinite numbers"]
     most = MOST_DIFFERENCE.get(quantization)
     if most is not None and found.max_difference > most:
         return [f"{name}: a vector differs by {found.max_difference:.1e}, more than {most:.0e}"]
     if most is None and found.mean_cosine < LEAST_COSINE:
-        return [
-            f"{name}: the cosine with the run's vectors is {found.mean_cosine:.4f} on average, less than {LEAST_COSINE}"
-        ]
+        mean = f"{found.mean_cosine:.4f}"
+        return [f"{name}: the mean cosine with the run's vectors is {mean}, less than {LEAST_COSINE}"]
     return []
 
 
-TOLERANCE = 1e-4
-# Where a probability is too small for float32 its logarithm is taken of this.
-LEAST = 1e-30
-
-
-def tagged_difference(
+def tag_difference(
     found: Mapping[str, np.ndarray],
     expected: Mapping[str, np.ndarray],
     word_mask: np.ndarray,
     exact: bool,
     place: str = "",
 ) -> float:
-    """Compares answers to windows, by the names of `export.graph.tagger_function`.
+    """Compares predictions for windows, by the names of `export.graph.tagger_function`.
 
     Args:
-        found: The file's, [V, W, …].
+        found: The exported model's, [V, W, …].
         expected: The run's.
         word_mask: int32 [V, W]; 1 = to be tagged.
-        exact: Whether they must be the same within 1e-4 (float32).
-        place: For messages.
+        exact: Whether they must be equal within 1e-4 (float32).
+        place: Prefix of messages.
 
     Returns:
         The largest difference of a tag's probability.
 
     Raises:
-        CheckError: An answer is not a number, or they differ; where tags differ, only if they are less probable.
+        CheckError: An output is NaN or infinite, or they differ; different tags count only if they are less probable.
     """
     for name, values in found.items():
         if not np.isfinite(values).all():
-            raise CheckError(f"{place}expected numbers, got {values[~np.isfinite(values)][0]} in {name}")
+            raise CheckError(
+                f"{place}expected finite numbers, got {values[~np.isfinite(values)][0]} in {name}"
+            )
     tagged = word_mask > 0
     differences = np.abs(found["probabilities"] - expected["probabilities"])[tagged]
     largest = float(differences.max(initial=0.0))
     if not exact:
         return largest
-    # Two paths may be as good as each other, so the tags themselves may differ.
+    # Two paths may be equally probable, so the tags themselves may differ.
     paths = np.abs(_path_logs(found, tagged) - _path_logs(expected, tagged))
     worst = max(largest, float(paths.max(initial=0.0)))
     if worst > TOLERANCE:
@@ -246,7 +236,7 @@ def tagged_difference(
     return largest
 
 
-def _path_logs(answers: Mapping[str, np.ndarray], tagged: np.ndarray) -> np.ndarray:
-    """Of each window the logarithm of its path's probability a word, [V]."""
-    logs = np.log(np.maximum(answers["path_probabilities"], LEAST))
+def _path_logs(outputs: Mapping[str, np.ndarray], tagged: np.ndarray) -> np.ndarray:
+    """The mean log probability of a word of each window's path, [V]."""
+    logs = np.log(np.maximum(outputs["path_probabilities"], LEAST))
     return (logs * tagged).sum(axis=1) / np.maximum(tagged.sum(axis=1), 1)

@@ -1,4 +1,4 @@
-"""Examines exported models: what each answered, how far that is from the bundle, and where it went wrong."""
+"""Compares exported models with their bundle: predictions, differences, and the first layer that diverges."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from export.graph.embedding import embeddings
-from export.predictors.artefacts import Artefact
-from export.predictors.isolated import Answers, ask, ask_layers
+from export.graph.embedding import embedded_texts
+from export.predictors.artifacts import Artifact
+from export.predictors.isolated import Predictions, layer_errors_isolated, predict_isolated
 from export.predictors.nearest_tensor import first_divergent
 from export.verification.differences import (
     as_json,
@@ -23,15 +23,16 @@ from export.verification.layer_outputs import TOKENIZER
 from export.verification.rows import Rows
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import TAG
+from training.cli.text_table import format_table
 from training.io.json_subprocess import Crashed
 
 
 class Examiner:
-    """Compares artefacts with one bundle on the same rows.
+    """Compares artifacts with one bundle on the same rows.
 
     Args:
         bundle: The trained bundle.
-        rows: What all answer.
+        rows: The rows for all models.
     """
 
     def __init__(self, bundle: Bundle, rows: Rows):
@@ -39,33 +40,35 @@ class Examiner:
         self._expected: Any = (ExpectedSentences if bundle.task == TAG else ExpectedRows)(bundle, rows)
         self.metric = self._expected.metric
 
-    def report(self, artefact: Artefact) -> dict[str, Any]:
-        """Everything about one artefact, as JSON values.
+    def report(self, artifact: Artifact) -> dict[str, Any]:
+        """The results of one artifact, as JSON values.
 
         Raises:
-            InputError: It cannot be read or its runtime is not installed.
+            InputError: The artifact cannot be read or its runtime is not installed.
         """
-        known = {"artefact": str(artefact.path), "format": artefact.format, "bytes": artefact.bytes}
+        about = {"artefact": str(artifact.path), "format": artifact.format, "bytes": artifact.bytes}
         try:
-            answers = ask(artefact, self._rows.texts)
-            wrong = _wrong_shape(answers.probabilities, self._expected.answers)
+            found = predict_isolated(artifact, self._rows.texts)
+            wrong = _wrong_shape(found.probabilities, self._expected.predictions)
         except Crashed as error:
-            wrong, answers = str(error), None
-        if answers is None or wrong is not None:
-            return {**known, "passed": False, "failures": [wrong]}
-        return {**known, **self._evaluate(artefact, answers)}
+            wrong, found = str(error), None
+        if found is None or wrong is not None:
+            return {**about, "passed": False, "failures": [wrong]}
+        return {**about, **self._compare(artifact, found)}
 
-    def _evaluate(self, artefact: Artefact, answers: Answers) -> dict[str, Any]:
-        facts, expected = answers.facts, self._expected
+    def _compare(self, artifact: Artifact, predictions: Predictions) -> dict[str, Any]:
+        facts, expected = predictions.facts, self._expected
         longest = facts["lengths"][-1] if facts["lengths"] else None
-        wanted, longer = expected.within(longest)
-        found, metric, change = expected.compared(wanted, answers.probabilities, longest)
-        others = None if answers.ids is None else expected.rows_with_other_ids(answers.ids, longest)
+        truncated, longer = expected.truncated_predictions(longest)
+        found, metric, change = expected.compare(truncated, predictions.probabilities, longest)
+        others = None
+        if predictions.ids is not None:
+            others = expected.rows_with_other_ids(predictions.ids, longest)
         same_labels = facts["labels"] in (None, self._bundle.labels)
         reasons = failures(
             facts["quantization"], found, change, None if others is None else len(others), same_labels
         )
-        vectors, wrong_vectors = self._compared_vectors(answers, longest)
+        vectors, wrong_vectors = self._compare_vectors(predictions, longest)
         reasons += wrong_vectors
         worst = expected.row_of(found.worst_row)
         report = {
@@ -90,35 +93,37 @@ class Examiner:
                 "first_divergent_layer": TOKENIZER,
                 "differs_first": self._rows.place(others[0]),
             }
-        return {**report, **self._where(artefact, answers, worst)} if reasons else report
+        return {**report, **self._compare_layers(artifact, predictions, worst)} if reasons else report
 
-    def _compared_vectors(self, answers: Answers, longest: int | None) -> tuple[dict[str, Any], list[str]]:
-        """What is to be told of the vectors, by name, and why they fail."""
-        found, reasons, quantization = {}, [], answers.facts["quantization"]
-        if answers.vectors and not embeddings(self._bundle):
-            return {}, [f"expected no vectors, got {', '.join(answers.vectors)}"]
-        for name, given in answers.vectors.items():
-            wanted = self._expected.vectors(text_number(name, self._bundle.preprocessor.num_texts), longest)
-            if given.shape != wanted.shape:
+    def _compare_vectors(
+        self, predictions: Predictions, longest: int | None
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The differences of the vectors by name, and the reasons why they fail."""
+        found, reasons, quantization = {}, [], predictions.facts["quantization"]
+        if predictions.vectors and not embedded_texts(self._bundle):
+            return {}, [f"expected no vectors, got {', '.join(predictions.vectors)}"]
+        for name, vectors in predictions.vectors.items():
+            expected = self._expected.vectors(text_number(name, self._bundle.preprocessor.num_texts), longest)
+            if vectors.shape != expected.shape:
                 reasons.append(
-                    f"{name}: expected vectors of shape {list(wanted.shape)}, got {list(given.shape)}"
+                    f"{name}: expected vectors of shape {list(expected.shape)}, got {list(vectors.shape)}"
                 )
                 continue
-            compared = vector_differences(wanted, given, self._rows.real)
+            compared = vector_differences(expected, vectors, self._rows.real)
             found[name] = {**asdict(compared), "worst_row": self._rows.place(compared.worst_row)}
             reasons += vector_failures(quantization, name, compared)
         return found, reasons
 
-    def _where(self, artefact: Artefact, answers: Answers, worst: int) -> dict[str, Any]:
-        """The first layer that diverges, and how far each is from the nearest tensor."""
+    def _compare_layers(self, artifact: Artifact, predictions: Predictions, worst: int) -> dict[str, Any]:
+        """The first layer that diverges, and each layer's error of the nearest tensor."""
         texts = self._expected.probe(worst)
-        layers = self._expected.layers(texts, answers.facts["lengths"], answers.ids is not None)
+        layers = self._expected.layers(texts, predictions.facts["lengths"], predictions.ids is not None)
         try:
-            errors = ask_layers(artefact, texts, layers)
+            errors = layer_errors_isolated(artifact, texts, layers)
         except Crashed as error:
             return {"first_divergent_layer": None, "layers": str(error)}
         return {
-            "first_divergent_layer": first_divergent(errors, answers.facts["quantization"]),
+            "first_divergent_layer": first_divergent(errors, predictions.facts["quantization"]),
             "layers": errors,
         }
 
@@ -130,24 +135,17 @@ def _wrong_shape(found: np.ndarray, expected: np.ndarray) -> str | None:
 
 
 def table(reports: Sequence[dict[str, Any]], metric: float | None) -> list[str]:
-    """Lines that show the reports to a reader.
+    """The lines of a table of the reports.
 
     Args:
-        reports: Of `Examiner.report`.
-        metric: The bundle's; None where it is not defined.
+        reports: From `Examiner.report`.
+        metric: The bundle's metric; None where it is not defined.
     """
-    header = ("artefact", "weights", "MB", "largest diff.", "same labels", "metric", "change", "")
-    own = "" if metric is None else f"{metric:.4f}"
-    body = [("the run itself", "", "", "", "", own, "", "")]
+    header = ("artifact", "weights", "MB", "largest diff.", "same labels", "metric", "change", "")
+    run_metric = "" if metric is None else f"{metric:.4f}"
+    body = [("the run itself", "", "", "", "", run_metric, "", "")]
     body += [_cells(report) for report in reports]
-    widths = [max(len(row[column]) for row in (header, *body)) for column in range(len(header))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column in (0, 1, 7) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (header, *body)
-    ]
+    lines = format_table([header, *body])
     for report in reports:
         for name, found in report.get("vectors", {}).items():
             lines.append(_vectors(report["artefact"], name, found))
@@ -160,22 +158,20 @@ def table(reports: Sequence[dict[str, Any]], metric: float | None) -> list[str]:
     return lines
 
 
-def _vectors(artefact: str, name: str, found: dict[str, Any]) -> str:
-    """How near the vectors are."""
+def _vectors(artifact: str, name: str, found: dict[str, Any]) -> str:
     most = "NaN" if found["max_difference"] is None else f"{found['max_difference']:.1e}"
-    cosines = f"cosine {found['mean_cosine']:.6f} on average, {found['least_cosine']:.6f} at the least"
-    return f"{artefact}: {name}: vectors differ by at most {most}, {cosines}"
+    cosines = f"cosine {found['mean_cosine']:.6f} mean, {found['least_cosine']:.6f} minimum"
+    return f"{artifact}: {name}: vectors differ by at most {most}, {cosines}"
 
 
 def _longer(report: dict[str, Any]) -> str:
-    """What long rows were compared with."""
     longest = report["lengths"][-1]
     if "sentences_with_other_paths" in report:
-        what = f"sentences need windows of more than its {longest} tokens", f"says with windows of {longest}"
+        what, reference = "sentences need windows of more than its", "with windows of"
     else:
-        what = f"texts are longer than its {longest} tokens", f"answers to the first {longest}"
-    start = f"{report['artefact']}: {report['rows_longer']}"
-    return f"{start} {what[0]}; compared with what the run {what[1]}"
+        what, reference = "texts are longer than its", "for the first"
+    start = f"{report['artefact']}: {report['rows_longer']} {what} {longest} tokens"
+    return f"{start}; compared with the run's predictions {reference} {longest}"
 
 
 def _cells(report: dict[str, Any]) -> tuple[str, ...]:

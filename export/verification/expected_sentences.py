@@ -1,4 +1,4 @@
-"""What a tagger's copies must answer: the bundle's tags of some sentences, word by word."""
+"""The bundle's tags of sentences, which exported taggers must reproduce word by word."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,17 +16,17 @@ from kmha.inference.tagger import TaggedSentences, Tagger
 from kmha.layers.crf_decoding import decode
 from kmha.text.ragged import Ragged
 
-# Of two paths, how much worse one may score and still count as equally good.
+# Difference of the scores of two paths up to which they count as equal.
 TIE = 1e-3
 DECODING = "decoding"
 
 
 class ExpectedSentences:
-    """The bundle's answers to sentences: float32 [N, K + 2] of all their words, as a predictor gives them.
+    """The bundle's predictions for sentences: float32 [N, K + 2] of all their words, as a predictor returns them.
 
     Args:
         bundle: A trained tagger's.
-        rows: What all are asked: lists of words, the raw texts last.
+        rows: Lists of words, then raw texts.
     """
 
     def __init__(self, bundle: Bundle, rows: Rows):
@@ -34,28 +34,22 @@ class ExpectedSentences:
         self.texts: list[Row] = rows.texts
         self._words = bundle.tagger.split(rows.texts).words
         self._ends = np.cumsum([len(words) for words in self._words])
-        self.answers = as_array(bundle.tagger.tag(self._words))
+        self.predictions = as_array(bundle.tagger.tag(self._words))
         self._ids = window_ids(bundle.tagger, self._words)
-        self.metric = self._metric(self.answers)
+        self.metric = self._metric(self.predictions)
 
-    def within(self, longest: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """What the bundle answers when its windows have at most `longest` tokens, and which rows that changes."""
+    def truncated_predictions(self, longest: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """The bundle's predictions with windows of at most `longest` tokens, and which rows these windows change."""
         tagger, longer = self._tagger(longest), np.zeros(len(self.texts), bool)
         if tagger is self._bundle.tagger:
-            return self.answers, longer
+            return self.predictions, longer
         longer[self.rows_with_other_ids(window_ids(tagger, self._words, longest), None)] = True
         return as_array(tagger.tag(self._words)), longer
 
-    def compared(
+    def compare(
         self, expected: np.ndarray, found: np.ndarray, longest: int | None = None
     ) -> tuple[Differences, Any, Any]:
-        """The differences over all words, the metric of what was found, and its change; None where it is not defined.
-
-        Args:
-            expected: As `within` gives it.
-            found: The copy's, of the same shape.
-            longest: As `within` was given it.
-        """
+        """As `ExpectedRows.compare`, over all words."""
         by_word = np.abs(found[:, :-1].astype(np.float64) - expected[:, :-1]).max(axis=1, initial=0.0)
         broken = ~np.isfinite(found).all(axis=1)
         real = int(self._ends[self._rows.real - 1])
@@ -74,16 +68,16 @@ class ExpectedSentences:
         return result, metric, None if metric is None or before is None else metric - before
 
     def row_of(self, worst: int) -> int:
-        """The sentence of a word."""
+        """The sentence of the word with the largest difference."""
         return int(np.searchsorted(self._ends, worst, side="right"))
 
     def rows_with_other_ids(self, ids: list[Any], longest: int | None) -> list[int]:
-        """Sentences of which a copy's tokenizer makes other windows than the bundle's."""
-        wanted = self._ids if longest is None else window_ids(self._tagger(None), self._words, longest)
-        return [row for row, pair in enumerate(zip(ids, wanted, strict=True)) if pair[0] != pair[1]]
+        """Sentences with other token ids in their windows than the bundle's."""
+        expected = self._ids if longest is None else window_ids(self._tagger(None), self._words, longest)
+        return [row for row, pair in enumerate(zip(ids, expected, strict=True)) if pair[0] != pair[1]]
 
     def probe(self, worst: int) -> list[Row]:
-        """The sentence that differs most and a shorter one of its kind, so that one of them is padded."""
+        """The sentence with the largest difference and a shorter one of its kind, so that one of them is padded."""
         lengths = [sum(map(len, row)) for row in self._ids]
         raw = isinstance(self.texts[worst], bytes)
         others = [
@@ -97,18 +91,18 @@ class ExpectedSentences:
     def layers(
         self, texts: Sequence[Row], lengths: list[int] | None, own_tokenizer: bool
     ) -> dict[str, np.ndarray]:
-        """What the bundle computes on the way to the answers of a few sentences; see `ExpectedRows.layers`.
+        """The outputs of the bundle's layers for a few sentences; see `ExpectedRows.layers`.
 
         Returns:
-            The ids int32 [V, T] as "tokenizer", what `tagger_layers` gives, and "decoding": the probabilities of tags
+            The ids int32 [V, T] as "tokenizer", what `tagger_layers` returns, and "decoding": the probabilities of tags
             over all paths, float32 [V, W, K] where windows are decoded and [B, W, K] where whole sentences are.
         """
         tagger = self._tagger(lengths[-1] if lengths else None)
         words = tagger.split(texts).words
-        cut = _cut(tagger, words, lengths[-1] if lengths else None)
-        longest = int(cut.windows.sequences.row_lengths().numpy().max())
+        tokenized = _windows(tagger, words, lengths[-1] if lengths else None)
+        longest = int(tokenized.windows.sequences.row_lengths().numpy().max())
         length = None if not lengths else next(each for each in lengths if each >= longest)
-        features = tagger.preprocessor.pad(cut, (length, length and length - 2))
+        features = tagger.preprocessor.pad(tokenized, (length, length and length - 2))
         del features[SEGMENT_IDS]
         model = self._bundle.model
         found = {TOKENIZER: features[TOKEN_IDS], **tagger_layers(model, features)}
@@ -133,7 +127,7 @@ class ExpectedSentences:
         return Tagger(bundle.model, bundle.preprocessor, longest)
 
     def _other_paths(self, expected: np.ndarray, found: np.ndarray, longest: int | None) -> int:
-        """Sentences whose path scores less than the bundle's, by the bundle."""
+        """Sentences whose path has a lower score than the bundle's, with the bundle's scores."""
         if (expected == found).all():
             return 0
         scores = self._tagger(longest).scores(self._words)
@@ -144,32 +138,32 @@ class ExpectedSentences:
         count, begin = 0, 0
         for last in self._ends:
             words, begin = slice(begin, last), last
-            wanted, given = (tags[words].astype(np.int64) for tags in (expected, found))
-            if (wanted == given).all():
+            right, other = (tags[words].astype(np.int64) for tags in (expected, found))
+            if (right == other).all():
                 continue
-            if given.min() < 0 or given.max() >= len(start):
+            if other.min() < 0 or other.max() >= len(start):
                 count += 1
                 continue
-            best, other = (
+            right_score, other_score = (
                 scores[words][np.arange(len(tags)), tags].sum(dtype=np.float64)
                 + transitions[tags[:-1], tags[1:]].sum()
                 + start[tags[0]]
                 + end[tags[-1]]
-                for tags in (wanted, given)
+                for tags in (right, other)
             )
-            count += bool(other < best - TIE)
+            count += bool(other_score < right_score - TIE)
         return count
 
-    def _metric(self, answers: np.ndarray) -> float | None:
+    def _metric(self, predictions: np.ndarray) -> float | None:
         lengths = np.diff(self._ends[: self._rows.real], prepend=0)
-        part, most = answers[: lengths.sum()], len(self._bundle.labels) - 1
+        part, most = predictions[: lengths.sum()], len(self._bundle.labels) - 1
         tag_ids = np.clip(part[:, -1], 0, most).astype(np.int32)
         tagged = TaggedSentences(lengths, tag_ids, part[:, :-2], part[:, -2])
         return self._rows.metric(self._bundle.labels, tagged, {})
 
 
 def as_array(tagged: TaggedSentences) -> np.ndarray:
-    """Tags as a predictor gives them: of each word the marginals, the path probability and the tag id."""
+    """Tags as a predictor returns them: of each word the marginals, the path probability and the tag id."""
     columns = (tagged.path_probabilities, tagged.tag_ids.astype(np.float32))
     return np.concatenate([tagged.probabilities, *(column[:, None] for column in columns)], axis=1)
 
@@ -177,15 +171,15 @@ def as_array(tagged: TaggedSentences) -> np.ndarray:
 def window_ids(
     tagger: Tagger, sentences: Sequence[Sequence[str]], length: int | None = None
 ) -> list[list[list[int]]]:
-    """Of each sentence the token ids of each of its windows of at most so many tokens."""
-    windows = _cut(tagger, sentences, length).windows
+    """The token ids of the windows, of at most `length` tokens, of each sentence."""
+    windows = _windows(tagger, sentences, length).windows
     found: list[list[list[int]]] = [[] for _ in sentences]
     for ids, sentence in zip(windows.sequences.to_list(), windows.sentences.numpy(), strict=True):
         found[sentence].append(ids)
     return found
 
 
-def _cut(tagger: Tagger, sentences: Sequence[Sequence[str]], length: int | None) -> Any:
+def _windows(tagger: Tagger, sentences: Sequence[Sequence[str]], length: int | None) -> Any:
     flat = [word.encode("utf-8", "replace") for words in sentences for word in words]
     lengths = np.array([len(words) for words in sentences], np.int64)
     return tagger.preprocessor.encode(Ragged.from_row_lengths(tf.constant(flat, tf.string), lengths), length)

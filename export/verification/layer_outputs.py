@@ -1,4 +1,4 @@
-"""What each layer of a bundle's model computes, so that an exported copy can be compared layer by layer."""
+"""The outputs of each layer of a bundle's model, to compare an exported model layer by layer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,27 +15,27 @@ from kmha.models.pair_encoder import PairEncoder
 OTHER = {"a": "b", "b": "a"}
 
 
-def encoder_layers(encoder, x, mask, whose: str = "") -> tuple[dict[str, Any], Any]:
-    """The blocks of an encoder one by one.
+def encoder_layers(encoder, x, mask, prefix: str = "") -> tuple[dict[str, Any], Any]:
+    """The outputs of an encoder's blocks.
 
     Args:
         encoder: A `TransformerEncoder`.
-        x: float [B, T, D], what enters the first.
+        x: float [B, T, D], the input of the first block.
         mask: int32 [B, T].
-        whose: Stands before each name.
+        prefix: Prefix of each name.
 
     Returns:
-        For each block "block_i attention weights" [B, N, T, T] and "block_i" [B, T, D]; and what the last one gives.
+        For each block "block_i attention weights" [B, N, T, T] and "block_i" [B, T, D]; and the last block's output.
     """
     found = {}
     for index, block in enumerate(encoder.blocks):
         x, weights = block(x, attention_mask=mask, return_attention_weights=True, training=False)
-        found |= {f"{whose}block_{index} attention weights": weights, f"{whose}block_{index}": x}
+        found |= {f"{prefix}block_{index} attention weights": weights, f"{prefix}block_{index}": x}
     return found, x
 
 
 def pair_layers(model, features: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a matcher in the order of computing.
+    """The outputs of a matcher's layers in the order of computation.
 
     Args:
         model: A `TextMatcher`.
@@ -44,9 +44,9 @@ def pair_layers(model, features: dict[str, Any]) -> dict[str, Any]:
     Returns:
         For each text, such as "a embedding" or with several granularities "char a embedding": the embedding [B, T, D],
         the blocks as in `encoder_layers`, "overlap marks" [B, T, D], for each round "a round_i attention weights"
-        [B, N, T, S] and "a round_i" [B, T, D], and the "pooling" [B, D]; then "logits" [B, C]. In the joint form both
-        texts have embeddings and marks of their own and the rest together. Of a symmetric one in that form, which
-        reads a pair both ways, those of the first.
+        [B, N, T, S] and "a round_i" [B, T, D], and the "pooling" [B, D]; then "logits" [B, C]. In the joint form only
+        embeddings and marks are separate for both texts. A symmetric joint matcher reads a pair in both orders; the
+        outputs are those of the first order.
     """
     found = {}
     for name, pair in zip(model.granularities, model.pairs, strict=True):
@@ -104,7 +104,7 @@ def _joint_layers(pair: PairEncoder, texts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _marks(pair: PairEncoder, texts: dict[str, Any]) -> dict[str, Any]:
-    """What is added to the tokens of each text for those that stand in the other one too, float [B, T, D]."""
+    """What is added to tokens that also occur in the other text, float [B, T, D] for each text."""
     if not pair.overlap:
         return {}
     (ids_a, mask_a), (ids_b, mask_b) = texts["a"], texts["b"]
@@ -115,7 +115,7 @@ def _marks(pair: PairEncoder, texts: dict[str, Any]) -> dict[str, Any]:
 TOKENIZER = "tokenizer"
 CHUNK_ROWS = 1024
 
-# Of each row, for each of the model's texts, its token ids.
+# The token ids of a row, a list for each of the model's inputs.
 RowIds = list[list[int]]
 
 
@@ -125,20 +125,20 @@ def sequences(bundle: Bundle, rows: Sequence[TextRow], length: int | None = None
     Args:
         bundle: A trained bundle.
         rows: Texts, or pairs of texts.
-        length: Cut to so many tokens as a shorter model would; None cuts nothing.
+        length: Number of tokens to truncate to, as a shorter model does; None truncates nothing.
     """
     texts, found = bundle.preprocessor, []
     for first in range(0, len(rows), CHUNK_ROWS):
         part = rows[first : first + CHUNK_ROWS]
         columns = [part] if texts.num_texts == 1 else zip(*part, strict=True)
-        cut = texts.encode(*(tf.constant(list(column), tf.string) for column in columns))
-        found += map(list, zip(*(ids.to_list() for ids in cut), strict=True))
+        tokenized = texts.encode(*(tf.constant(list(column), tf.string) for column in columns))
+        found += map(list, zip(*(ids.to_list() for ids in tokenized), strict=True))
     if length is None:
         return found
-    return [[_cut(ids, length) for ids in row] for row in found]
+    return [[_truncated(ids, length) for ids in row] for row in found]
 
 
-def _cut(ids: list[int], length: int) -> list[int]:
+def _truncated(ids: list[int], length: int) -> list[int]:
     return ids if len(ids) <= length else [*ids[: length - 1], ids[-1]]
 
 
@@ -147,39 +147,39 @@ def padded(bundle: Bundle, rows: Sequence[RowIds], length: int | None = None) ->
 
     Args:
         bundle: A trained bundle.
-        rows: What `sequences` gives of some rows.
-        length: T, or the longest that a text's tokenizer makes where that is less; None: as long as the longest row.
+        rows: What `sequences` returns for some rows.
+        length: T, or the longest of a text's tokenizer if that is less; None: the length of the longest row.
     """
     features = {}
-    for given, ids in zip(bundle.preprocessor.inputs, zip(*rows, strict=True), strict=True):
-        width = max(map(len, ids)) if length is None else min(length, given.part.max_length)
-        token_ids = np.full((len(ids), width), given.part.padding_id, np.int32)
+    for each, ids in zip(bundle.preprocessor.inputs, zip(*rows, strict=True), strict=True):
+        width = max(map(len, ids)) if length is None else min(length, each.part.max_length)
+        token_ids = np.full((len(ids), width), each.part.padding_id, np.int32)
         mask = np.zeros_like(token_ids)
         for row, values in enumerate(ids):
             token_ids[row, : len(values)] = values
             mask[row, : len(values)] = 1
-        features |= {given.ids: token_ids, given.mask: mask}
+        features |= {each.ids: token_ids, each.mask: mask}
     return features
 
 
 def layer_outputs(bundle: Bundle, features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The layers' outputs in the order of computing.
+    """The outputs of all layers in the order of computation.
 
     Args:
         bundle: A trained bundle.
-        features: The model's inputs int32 [B, T], as `padded` gives them.
+        features: The model's inputs int32 [B, T], from `padded`.
 
     Returns:
         The ids int32 [B, T], "tokenizer" and of several texts "tokenizer a" and so on; "embedding" [B, T, D]; for each
         block "block_i attention weights" [B, N, T, T] and "block_i" [B, T, D]; "pooling" [B, D]; "logits" and
-        "probabilities" [B, C]; float32. Of windows each of these as of texts, "windows" int32 [B · W, L] before and
-        "window pooling" [B, D] after them. Of pairs what `pair_layers` gives.
+        "probabilities" [B, C]; float32. A model of windows has these for each window, with "windows" int32 [B · W, L]
+        before and "window pooling" [B, D] after them. Of pairs what `pair_layers` returns.
     """
     tensors = {name: tf.constant(value) for name, value in features.items()}
     model, found = bundle.model, {}
-    for given in bundle.preprocessor.inputs:
-        whose = given.ids.replace(TOKEN_IDS, "").replace("_", " ").split()
-        found[" ".join((TOKENIZER, *whose))] = tensors[given.ids]
+    for each in bundle.preprocessor.inputs:
+        text = each.ids.replace(TOKEN_IDS, "").replace("_", " ").split()
+        found[" ".join((TOKENIZER, *text))] = tensors[each.ids]
     found |= pair_layers(model, tensors) if bundle.task == MATCH else _classifier_layers(model, tensors)
     found["probabilities"] = model.probabilities(found["logits"])
     return {
@@ -189,17 +189,17 @@ def layer_outputs(bundle: Bundle, features: dict[str, np.ndarray]) -> dict[str, 
 
 
 def _classifier_layers(model, features: dict[str, Any]) -> dict[str, Any]:
-    read, votes, cut = features, None, {}
+    read, votes, windows = features, None, {}
     if model.windows is not None:
         read, votes = split_documents(features, model.windows)
-        cut = {"windows": read[TOKEN_IDS]}
+        windows = {"windows": read[TOKEN_IDS]}
     ids, mask = read[TOKEN_IDS], read[PADDING_MASK]
     segments = tf.zeros_like(ids)
     encoder, read = model.encoder, {**read, SEGMENT_IDS: segments}
     layers, _ = encoder_layers(encoder, encoder.embed(ids, segments, training=False), mask)
     pooled = model.pooling(encoder(read, training=False), padding_mask=mask)
     return {
-        **cut,
+        **windows,
         "embedding": encoder.embedding(ids, segments, training=False),
         **layers,
         "pooling": pooled,
@@ -209,14 +209,14 @@ def _classifier_layers(model, features: dict[str, Any]) -> dict[str, Any]:
 
 
 def tagger_layers(model, features: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a tagger up to the scores, in the order of computing.
+    """The outputs of a tagger's layers up to the scores, in the order of computation.
 
     Args:
         model: A `SequenceTagger`.
         features: Its inputs by name.
 
     Returns:
-        "embedding" float [V, T, D]; where spelling is read "spelling" [V, W, C]; where neighbours are seen "context"
+        "embedding" float [V, T, D]; where spelling is read "spelling" [V, W, C]; with context convolutions "context"
         [V, T, D]; the blocks as in `encoder_layers`; "scores" [V, W, K].
     """
     ids, encoder = features[TOKEN_IDS], model.encoder

@@ -1,4 +1,4 @@
-"""The rows that every copy of a bundle must answer alike: real ones, and nasty ones."""
+"""The rows for which every exported model must predict as its bundle: real rows and edge cases."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from training.tasks.protocol import Task
 
 @dataclass(frozen=True)
 class Rows:
-    """Texts or pairs to answer, the real ones first.
+    """Texts, pairs or sentences.
 
     Attributes:
-        texts: Real rows, then nasty ones; of a tagger lists of words, then raw texts.
-        nasty: What is nasty about each of the others.
+        texts: Real rows, then edge cases; of a tagger lists of words, then raw texts.
+        edge_case: Descriptions of the edge cases.
         part: The real rows with their labels.
-        task: Scores them.
+        task: Computes the metric.
     """
 
     texts: list[Row]
@@ -38,28 +38,28 @@ class Rows:
         return len(self.part.rows)
 
     def place(self, index: int) -> str:
-        """Where a row comes from, for messages."""
+        """The origin of a row, for messages."""
         if index < self.real:
             return self.part.examples.place(int(self.part.rows[index]))
         kind = "sentence" if isinstance(self.texts[index], list) else "text"
-        return f"nasty {kind}: {self.edge_case[index - self.real]}"
+        return f"edge-case {kind}: {self.edge_case[index - self.real]}"
 
-    def metric(self, labels: Sequence[str], answers: Any, decision: dict[str, Any]) -> float | None:
-        """The task's own metric of its answers to the real rows; None where it is not defined."""
-        scores = self.task.scores(self.part, list(labels), answers, decision)
+    def metric(self, labels: Sequence[str], predictions: Any, decision: dict[str, Any]) -> float | None:
+        """The task's main metric of predictions for the real rows; None where it is not defined."""
+        scores = self.task.scores(self.part, list(labels), predictions, decision)
         value = scores[self.task.metric]
         return None if value is None else float(value)
 
 
 def read_rows(bundle: Bundle, path: Path, given: ColumnOverrides, most: int, folder: Path) -> Rows:
-    """Reads a file's rows, evenly spread over it where there are more than asked for.
+    """Reads rows of a file, evenly spread over it, and adds the edge cases.
 
     Args:
-        bundle: Says what the columns were called in training.
-        path: Labelled rows.
-        given: Names of columns that are others than in training.
-        most: Rows to take; 0 takes all.
-        folder: Where the rows are kept meanwhile.
+        bundle: The bundle, which stores the column names of training.
+        path: A file of labeled rows.
+        given: Column names that differ from training.
+        most: Most rows to read; 0: all.
+        folder: Folder for temporary files.
 
     Raises:
         InputError: The file or a row of it cannot be used.

@@ -6,7 +6,7 @@ import numpy as np
 
 from export.device.sentences import SentenceTokenizer
 from export.device.tags import TagDecoder
-from export.predictors.sentence_batches import cut_sentence, window_inputs
+from export.predictors.sentence_batches import sentence_windows, window_inputs
 from export.predictors.token_batches import read_tokenizer
 from kmha.bundle.bundle import Bundle
 from tests.bundles import SENTENCES, TAGGERS, tagger_bundle
@@ -70,7 +70,7 @@ def check_decoding(path, run, tolerance: float = 1e-5) -> None:
     assert isinstance(tokenizer, SentenceTokenizer)
     decode = TagDecoder(tokenizer.transitions, tokenizer.start, tokenizer.end)
     for words in WORDS:
-        for part in cut_sentence(tokenizer, words, 24):
+        for part in sentence_windows(tokenizer, words, 24):
             outputs, count = run(window_inputs(tokenizer, [part], 24, 22)), part.window.count
             probabilities, tag_ids, path_probabilities = decode(outputs["scores"][0, :count])
             np.testing.assert_array_equal(outputs["tag_ids"][0, :count], tag_ids)

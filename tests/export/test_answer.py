@@ -8,9 +8,8 @@ import pytest
 
 from export.answer import main
 from export.predictors import isolated as processes
-from export.predictors.artefacts import Artefact, recognise
-from export.predictors.exchange import read_texts, write_texts
-from export.predictors.isolated import ask
+from export.predictors.artifacts import Artifact, find_artifact
+from export.predictors.isolated import predict_isolated, read_texts, write_texts
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call
@@ -52,14 +51,14 @@ def test_lines_are_answered_without_tensorflow(onnx_files):
 
 
 def test_no_lines_are_no_answers(onnx_files, tmp_path):
-    assert ask(recognise(onnx_files["one label"]), []).probabilities.shape == (0, 3)
+    assert predict_isolated(find_artifact(onnx_files["one label"]), []).probabilities.shape == (0, 3)
 
 
 def test_wrong_input_of_the_process_is_ours(tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     (tmp_path / "bad.tokenizer.json").write_text("[]")
     with pytest.raises(InputError, match="expected a tokenizer.json of an export, got another file") as error:
-        ask(recognise(tmp_path / "bad.onnx"), [b""])
+        predict_isolated(find_artifact(tmp_path / "bad.onnx"), [b""])
     assert "\n" not in str(error.value)
 
 
@@ -80,7 +79,7 @@ def test_a_process_that_dies_is_one_line(tmp_path, monkeypatch, program, message
 
     monkeypatch.setattr(processes.subprocess, "run", other)
     with pytest.raises(Crashed, match=message) as error:
-        ask(Artefact(tmp_path / "x.onnx", "onnx"), [b""])
+        predict_isolated(Artifact(tmp_path / "x.onnx", "onnx"), [b""])
     assert "\n" not in str(error.value)
 
 
@@ -108,7 +107,7 @@ def test_a_savedmodel_of_something_else_is_refused(tmp_path):
 def test_the_process_finds_this_project_from_anywhere(onnx_files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    answers = ask(recognise(Path(onnx_files["one label"])), [b"bread"])
+    answers = predict_isolated(find_artifact(Path(onnx_files["one label"])), [b"bread"])
     assert answers.facts["labels"] == one_label_bundle().labels
     features = one_label_bundle().preprocessor(["bread"])
     assert answers.ids == features["token_ids"].numpy().tolist()

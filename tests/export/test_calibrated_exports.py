@@ -9,10 +9,10 @@ import tensorflow as tf
 from export.batch.answers import answers
 from export.device_files.files import tokenizer_values
 from export.graph.tagger_function import tagger_function, tagger_input_names, window_features
-from export.onnx.__main__ import write_onnx
-from export.savedmodel.classifier_endpoints import Endpoints
-from export.savedmodel.matcher_endpoints import PairEndpoints
-from export.tflite.__main__ import write_tflite
+from export.onnx.write import write_onnx
+from export.savedmodel.endpoints import ClassifierEndpoints
+from export.savedmodel.matcher_endpoints import MatcherEndpoints
+from export.tflite.write import write_tflite
 from export.verify import main
 from kmha.calibration import Calibration, calibrate
 from kmha.features import WORD_STARTS
@@ -61,7 +61,7 @@ def test_eight_bits_lose_nothing_by_it(tmp_path):
 
 
 def test_served_answers_abstain_as_the_run_does(bundle):
-    served = Endpoints(bundle).predict_text(tf.constant(TEXTS, tf.string))
+    served = ClassifierEndpoints(bundle).predict_text(tf.constant(TEXTS, tf.string))
     said = bundle.predict(TEXTS)
     abstained = [answer["abstained"] for answer in said]
     assert served["abstained"].numpy().tolist() == abstained and 0 < sum(abstained) < len(TEXTS)
@@ -69,7 +69,7 @@ def test_served_answers_abstain_as_the_run_does(bundle):
 
 
 def test_answers_of_a_batch_abstain_too(bundle):
-    endpoints = Endpoints(bundle)
+    endpoints = ClassifierEndpoints(bundle)
     found = answers(list(TEXTS), lambda texts: endpoints.predict_text(tf.constant(texts, tf.string)))
     assert [each["abstained"] for each in found] == [each["abstained"] for each in bundle.predict(TEXTS)]
 
@@ -83,7 +83,7 @@ def test_served_pairs_abstain_by_the_probability_of_what_they_say():
     ranked = np.unique(sure)
     bundle.abstain_below = float(ranked[len(ranked) // 2 - 1 :][:2].mean())
     columns = [tf.constant(texts, tf.string) for texts in zip(*PAIRS, strict=True)]
-    served = PairEndpoints(bundle).predict_text(*columns)
+    served = MatcherEndpoints(bundle).predict_text(*columns)
     said = [answer["abstained"] for answer in bundle.predict(PAIRS)]
     assert served["abstained"].numpy().tolist() == said == (sure < bundle.abstain_below).tolist()
     assert 0 < sum(said) < len(PAIRS)
@@ -99,7 +99,7 @@ def test_files_tell_below_what_to_abstain(bundle, tmp_path):
     never = make_bundle()
     assert "abstain_below" not in tokenizer_values(never)
     assert all("abstained" not in answer for answer in never.predict(TEXTS))
-    assert "abstained" not in Endpoints(never).predict_text(tf.constant(TEXTS, tf.string))
+    assert "abstained" not in ClassifierEndpoints(never).predict_text(tf.constant(TEXTS, tf.string))
 
 
 def test_a_tagger_s_copy_decodes_the_calibrated_scores():

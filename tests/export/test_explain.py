@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from export.explain import main
-from export.savedmodel.__main__ import write_savedmodel
+from export.savedmodel.write import write_savedmodel
 from tests.bundles import one_label_bundle, tagger_bundle
 from tests.command_runs import call, refused
 from tests.export.pair_bundles import bundle_of

@@ -7,8 +7,9 @@ import pytest
 
 from export.graph.device_function import features_of
 from export.graph.model_function import input_names
-from export.onnx.__main__ import main, write_onnx
+from export.onnx.__main__ import main
 from export.onnx.predictor import read
+from export.onnx.write import write_onnx
 from kmha.errors import InputError
 from tests.bundles import PAIRS
 from tests.export.pair_bundles import KINDS, ROWS, answers_of, bundle_of, written_by

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.onnx.__main__ import write_onnx
-from export.savedmodel.__main__ import write_savedmodel
-from export.savedmodel.endpoints import traced
-from export.savedmodel.matcher_endpoints import PairEndpoints
+from export.onnx.write import write_onnx
+from export.savedmodel.endpoints import concrete_function
+from export.savedmodel.matcher_endpoints import MatcherEndpoints
 from export.savedmodel.predictor import read
-from export.tflite.__main__ import write_tflite
+from export.savedmodel.write import write_savedmodel
+from export.tflite.write import write_tflite
 from export.verify import main
 from kmha.text.pair_preprocessor import PairPreprocessor
 from kmha.text.preprocessor import Preprocessor
@@ -49,10 +49,10 @@ def binary(**options):
 
 def quick_savedmodel(bundle, folder: Path) -> Path:
     """With the signature of texts only: the others take most of the time to write."""
-    served = PairEndpoints(bundle)
+    served = MatcherEndpoints(bundle)
     texts = [tf.TensorSpec([None], tf.string, name) for name in ("text_a", "text_b")]
     tf.saved_model.save(
-        served, str(folder), signatures={"serving_default": traced(served.predict_text, *texts)}
+        served, str(folder), signatures={"serving_default": concrete_function(served.predict_text, *texts)}
     )
     return folder
 
@@ -92,7 +92,7 @@ def test_an_honest_copy_passes(tmp_path):
         assert report["nasty_rows"] > 50 and report["max_difference"] < 1e-5
         assert report["label_agreement"] == 1 and report["set_agreement"] is None
         assert report["accuracy_change"] == 0
-    assert f"{len(ROWS)} rows of {data} and {report['nasty_rows']} nasty pairs" in outcome.err
+    assert f"{len(ROWS)} rows of {data} and {report['nasty_rows']} edge-case pairs" in outcome.err
     # The file of 16 tokens a text cuts some that the run reads whole.
     assert reports["tflite"]["lengths"] == [16] and reports["tflite"]["rows_longer"] > 5
     assert reports["tflite"]["rows_with_other_ids"] == reports["onnx"]["rows_with_other_ids"] == 0

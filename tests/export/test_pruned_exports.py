@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from export.graph.model_function import ids_function, input_names
 from export.huggingface import main as huggingface
-from export.onnx.__main__ import write_onnx
-from export.savedmodel.classifier_endpoints import Endpoints
-from export.tflite.__main__ import write_tflite
+from export.onnx.write import write_onnx
+from export.savedmodel.endpoints import ClassifierEndpoints
+from export.tflite.write import write_tflite
 from export.verify import main as verify
 from tests.bundles import TEXTS, make_tagger_bundle
 from tests.command_runs import call, refused, write_csv
@@ -29,7 +29,7 @@ def test_every_copy_passes_verify(tmp_path):
 
 def test_heads_that_a_block_lacks_are_zeros():
     bundle = uneven_bundle()
-    shown = Endpoints(bundle).explain(tf.constant(TEXTS[:2]))["attention"].numpy()
+    shown = ClassifierEndpoints(bundle).explain(tf.constant(TEXTS[:2]))["attention"].numpy()
     assert shown.shape[1:3] == (2, 3)
     np.testing.assert_allclose(shown[0].sum(axis=-1)[0, :, 0], 1, atol=1e-5)
     assert not shown[:, 1, 1:].any() and shown[:, 1, 0].any()

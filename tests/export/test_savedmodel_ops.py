@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from export.savedmodel.__main__ import write_savedmodel
+from export.savedmodel.write import write_savedmodel
 from tests.bundles import make_bundle
 from tests.export.conftest import BUNDLES
 

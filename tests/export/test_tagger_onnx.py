@@ -9,8 +9,9 @@ import pytest
 
 from export.graph.model_function import input_names
 from export.graph.tagger_function import OUTPUTS, window_features
-from export.onnx.__main__ import main, write_onnx
+from export.onnx.__main__ import main
 from export.onnx.predictor import read
+from export.onnx.write import write_onnx
 from kmha.errors import InputError
 from tests.bundles import make_tagger_bundle, tagger_bundle
 from tests.command_runs import call, clean_environment

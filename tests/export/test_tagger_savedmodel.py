@@ -9,12 +9,11 @@ import yaml
 
 from export.batch import answers as batch_model
 from export.benchmark import __main__ as benchmark
-from export.predictors.exchange import read_texts, write_texts
-from export.savedmodel.__main__ import load_savedmodel, write_savedmodel
-from export.savedmodel.predictor import read
-from export.savedmodel.tagger_predictor import ServedTagger
+from export.predictors.isolated import read_texts, write_texts
+from export.savedmodel.predictor import SavedModelTagger, load_savedmodel, read
 from export.savedmodel.tf_serving_files import COMPOSE, add_missing, server_files
 from export.savedmodel.warmup import BATCH_SIZES
+from export.savedmodel.write import write_savedmodel
 from export.verification.expected_sentences import as_array
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, SENTENCES, tagger_bundle
@@ -87,7 +86,7 @@ def loaded(served):
 
 def test_it_is_read_as_the_bundle_answers(served):
     predictor = read(served)
-    assert isinstance(predictor, ServedTagger) and predictor.sentences and predictor.num_texts == 1
+    assert isinstance(predictor, SavedModelTagger) and predictor.sentences and predictor.num_texts == 1
     assert predictor.facts()["labels"] == tagger_bundle().labels
     found = predictor.probabilities(ROWS)
     assert found.dtype == np.float32 and predictor.token_ids(ROWS) is None
@@ -142,7 +141,7 @@ def test_a_server_that_joins_no_requests_is_set_up_for_explanations(served, tmp_
     assert set(services) == {"serving", "explaining"}
     assert not any("batching" in flag for flag in services["explaining"]["command"])
     add_missing(tmp_path, server_files("s", xla=False))
-    from export.savedmodel.__main__ import _add_server_files
+    from export.savedmodel.write import _add_server_files
 
     _add_server_files(tmp_path, False, "explaining")
     assert "add a server without batching, without it the signature explain fails" in capsys.readouterr().err

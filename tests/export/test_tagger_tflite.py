@@ -10,12 +10,13 @@ import pytest
 from export.checks.exportable import CheckError
 from export.device.sentences import SentenceTokenizer
 from export.graph.tagger_function import window_features
-from export.predictors.sentence_batches import cut_sentence, window_inputs
-from export.tflite.__main__ import chosen_lengths, main, write_tflite
+from export.predictors.sentence_batches import sentence_windows, window_inputs
+from export.tflite.__main__ import main
 from export.tflite.check import check_ops, new_interpreter
 from export.tflite.predictor import read
 from export.tflite.runner import load_tflite
-from export.verification.differences import tagged_difference
+from export.tflite.write import chosen_lengths, write_tflite
+from export.verification.differences import tag_difference
 from kmha.errors import InputError
 from kmha.inference.tagger import PathDecoder
 from tests.bundles import BIO, make_tagger_bundle, tagger_bundle
@@ -206,11 +207,11 @@ def test_rows_that_are_no_sentences_are_refused(files, rows, message):
 def test_windows_together_are_padded_to_the_longest(files):
     tokenizer = SentenceTokenizer.read(files["spelt"].with_suffix(".tokenizer.json"))
     parts = [
-        part for words in (["bread"], ["old", "new", "bread"]) for part in cut_sentence(tokenizer, words)
+        part for words in (["bread"], ["old", "new", "bread"]) for part in sentence_windows(tokenizer, words)
     ]
     shapes = {name: values.shape for name, values in window_inputs(tokenizer, parts).items()}
     assert shapes["word_starts"] == (2, 3) and shapes["character_ids"] == (2, 3, 20)
-    assert window_inputs(tokenizer, cut_sentence(tokenizer, []))["word_mask"].tolist() == [[0]]
+    assert window_inputs(tokenizer, sentence_windows(tokenizer, []))["word_mask"].tolist() == [[0]]
 
 
 @pytest.mark.parametrize(
@@ -229,16 +230,16 @@ def test_other_answers_are_found(changed, message):
     }
     found = {name: values.copy() for name, values in expected.items()}
     if changed is None:
-        assert tagged_difference(found, expected, mask, exact=True) == 0
+        assert tag_difference(found, expected, mask, exact=True) == 0
         found["scores"] = np.full((1, 3, 2), np.nan, np.float32)
         with pytest.raises(CheckError, match="expected numbers, got nan in scores"):
-            tagged_difference(found, expected, mask, exact=False)
+            tag_difference(found, expected, mask, exact=False)
         return
     found[changed][0, 2] += 0.1
-    assert tagged_difference(found, expected, mask, exact=True) == 0
+    assert tag_difference(found, expected, mask, exact=True) == 0
     found[changed][0, 1] += 0.1
     with pytest.raises(CheckError, match=message):
-        tagged_difference(found, expected, mask, exact=True)
-    assert tagged_difference(found, expected, mask, exact=False) == pytest.approx(
+        tag_difference(found, expected, mask, exact=True)
+    assert tag_difference(found, expected, mask, exact=False) == pytest.approx(
         0.1 if changed == "probabilities" else 0, abs=1e-6
     )

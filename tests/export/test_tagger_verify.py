@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.predictors.artefacts import SAVEDMODEL, Artefact
-from export.predictors.isolated import Answers
-from export.savedmodel.__main__ import write_savedmodel
+from export.predictors.artifacts import SAVEDMODEL, Artifact
+from export.predictors.isolated import Predictions
 from export.savedmodel.tagger_endpoints import TaggerEndpoints
-from export.verification import examiner as report_card
+from export.savedmodel.write import write_savedmodel
+from export.verification import examiner as examiner_module
 from export.verification import rows as verify_rows
 from export.verification.adversarial_texts import edge_case_sentences
 from export.verification.differences import as_json, failures
@@ -58,7 +58,7 @@ def rows(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rows")
     path = rows_file(tagger_bundle(), folder / "rows.conll")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify_rows, "nasty_rows", some_edge_case_sentences)
+        patch.setattr(verify_rows, "edge_case_rows", some_edge_case_sentences)
         return read_rows(tagger_bundle(), path, ColumnOverrides(), 4, folder / "scratch")
 
 
@@ -70,8 +70,8 @@ def expected(rows) -> ExpectedSentences:
 def test_sentences_are_read_as_words_and_named(rows):
     assert rows.real == 4 and rows.texts[3] == SENTENCES[4].encode().split()
     assert rows.place(0).endswith("rows.conll:1")
-    assert rows.place(4) == "nasty sentence: no words"
-    assert rows.place(len(rows.texts) - 1).startswith("nasty text: ")
+    assert rows.place(4) == "edge-case sentence: no words"
+    assert rows.place(len(rows.texts) - 1).startswith("edge-case text: ")
 
 
 @pytest.mark.parametrize("kind", ["spelt", "characters"])
@@ -86,18 +86,20 @@ def test_nasty_sentences_are_answered_by_the_run_and_what_they_are_called(kind):
     assert max(map(len, words)) == MAX_WORDS
 
 
-def answered(expected: ExpectedSentences, change=lambda answers: None, **facts) -> Answers:
-    answers = expected.answers.copy()
+def answered(expected: ExpectedSentences, change=lambda answers: None, **facts) -> Predictions:
+    answers = expected.predictions.copy()
     change(answers)
-    return Answers(answers, None, {**FACTS, **facts})
+    return Predictions(answers, None, {**FACTS, **facts})
 
 
-def asked(monkeypatch, expected: ExpectedSentences, answers: Answers, tmp_path: Path) -> dict:
-    monkeypatch.setattr(report_card, "ExpectedSentences", lambda *_: expected)
-    monkeypatch.setattr(report_card, "ask", lambda *_: answers)
-    monkeypatch.setattr(report_card, "ask_layers", lambda artefact, texts, layers: dict.fromkeys(layers, 0.0))
+def asked(monkeypatch, expected: ExpectedSentences, answers: Predictions, tmp_path: Path) -> dict:
+    monkeypatch.setattr(examiner_module, "ExpectedSentences", lambda *_: expected)
+    monkeypatch.setattr(examiner_module, "predict_isolated", lambda *_: answers)
+    monkeypatch.setattr(
+        examiner_module, "layer_errors_isolated", lambda artifact, texts, layers: dict.fromkeys(layers, 0.0)
+    )
     (tmp_path / "model").write_bytes(b"12")
-    return Examiner(tagger_bundle(), expected._rows).report(Artefact(tmp_path / "model", SAVEDMODEL))
+    return Examiner(tagger_bundle(), expected._rows).report(Artifact(tmp_path / "model", SAVEDMODEL))
 
 
 def test_answers_of_the_run_itself_pass(monkeypatch, expected, tmp_path):
@@ -120,9 +122,9 @@ def test_another_path_fails_though_all_probabilities_are_the_same(monkeypatch, e
 
 
 def test_a_tag_that_does_not_exist_is_another_path(expected):
-    found = expected.answers.copy()
+    found = expected.predictions.copy()
     found[0, -1] = 99
-    assert expected.compared(expected.answers, found)[0].other_paths == 1
+    assert expected.compare(expected.predictions, found)[0].other_paths == 1
 
 
 def test_a_path_that_is_as_good_passes(rows, monkeypatch):
@@ -132,17 +134,17 @@ def test_a_path_that_is_as_good_passes(rows, monkeypatch):
         weights.assign(0 * weights)
     monkeypatch.setattr(ExpectedSentences, "_metric", lambda *_: 1.0)
     tied = ExpectedSentences(bundle, rows)
-    found = tied.answers.copy()
+    found = tied.predictions.copy()
     found[:, -1] = 1 - found[:, -1]
-    result, *_ = tied.compared(tied.answers, found)
+    result, *_ = tied.compare(tied.predictions, found)
     assert result.other_paths == 0 and result.label_agreement == 0
     assert failures("none", result, 0.0, None, True) == []
 
 
 def test_a_number_that_is_none_is_told_by_words(expected):
-    found = expected.answers.copy()
+    found = expected.predictions.copy()
     found[7, 2] = np.nan
-    result, metric, change = expected.compared(expected.answers, found)
+    result, metric, change = expected.compare(expected.predictions, found)
     assert metric is change is None and as_json(result)["max_difference"] is None
     assert failures("none", result, change, None, True)[0] == "1 words answered with NaN or infinity"
     assert expected.row_of(result.worst_row) == 0
@@ -156,10 +158,12 @@ def test_the_sentence_of_a_word_skips_those_without(expected):
 
 
 def test_shorter_windows_are_compared_with_shorter_windows_of_the_run(monkeypatch, expected, tmp_path):
-    within, longer = expected.within(16)
-    assert longer.any() and not longer.all() and expected.within(24)[0] is expected.answers
-    assert within.shape == expected.answers.shape and (within != expected.answers).any()
-    report = asked(monkeypatch, expected, Answers(within, None, {**FACTS, "lengths": [8, 16]}), tmp_path)
+    truncated, longer = expected.truncated_predictions(16)
+    assert longer.any() and not longer.all() and expected.truncated_predictions(24)[0] is expected.predictions
+    assert truncated.shape == expected.predictions.shape and (truncated != expected.predictions).any()
+    report = asked(
+        monkeypatch, expected, Predictions(truncated, None, {**FACTS, "lengths": [8, 16]}), tmp_path
+    )
     assert report["passed"] and report["rows_longer"] == longer.sum()
     assert "sentences need windows of more than its 16 tokens" in table([report], 1.0)[-1]
     ids = [[list(window) for window in row] for row in expected._ids]
@@ -228,7 +232,7 @@ def quick_savedmodel(bundle, folder: Path) -> Path:
 
 
 def test_an_honest_copy_passes_and_one_of_other_transitions_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(verify_rows, "nasty_rows", some_edge_case_sentences)
+    monkeypatch.setattr(verify_rows, "edge_case_rows", some_edge_case_sentences)
     bundle = tagger_bundle()
     bundle.save(tmp_path / "run")
     data = rows_file(bundle, tmp_path / "rows.conll")
@@ -239,7 +243,7 @@ def test_an_honest_copy_passes_and_one_of_other_transitions_fails(tmp_path, monk
     honest, broken = outcome.json["artefacts"]
     assert honest["passed"] and honest["max_difference"] < 1e-5 and honest["label_agreement"] == 1
     assert honest["rows"] == len(SENTENCES) and honest["nasty_rows"] == 7
-    assert f"{len(SENTENCES)} rows of {data} and {honest['nasty_rows']} nasty sentences" in outcome.err
+    assert f"{len(SENTENCES)} rows of {data} and {honest['nasty_rows']} edge-case sentences" in outcome.err
     assert outcome.json["span_f1"] == honest["span_f1"] < 1 and honest["span_f1_change"] == 0
     assert not broken["passed"] and broken["first_divergent_layer"] == "decoding"
     assert broken["sentences_with_other_paths"] > 0

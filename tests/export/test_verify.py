@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.onnx.__main__ import write_onnx
-from export.savedmodel.__main__ import write_savedmodel
-from export.tflite.__main__ import write_tflite
+from export.onnx.write import write_onnx
+from export.savedmodel.write import write_savedmodel
+from export.tflite.write import write_tflite
 from export.verify import main
 from kmha.bundle.bundle import Bundle
 from kmha.text.preprocessor import Preprocessor
@@ -196,17 +196,17 @@ def test_a_tokenizer_file_of_another_run_is_noticed(onnx_files, tmp_path):
     (report,) = outcome.json["artefacts"]
     assert report["rows_with_other_ids"] > 0 and report["first_divergent_layer"] == "tokenizer"
     assert report["rows"] == 5
-    assert ":" in report["differs_first"] or report["differs_first"].startswith("nasty text")
+    assert ":" in report["differs_first"] or report["differs_first"].startswith("edge-case text")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"artefact": "absent.onnx"}, "absent.onnx: expected an exported model, got no such file"),
-        ({"artefact": "rows.csv"}, "rows.csv: expected a SavedModel folder, a .tflite or a .onnx file"),
-        ({"artefact": "run"}, "run: expected a SavedModel or a folder of its versions"),
-        ({"artefact": "bad.onnx"}, "bad.onnx: expected an ONNX file, got another"),
-        ({"artefact": "alone.onnx"}, "alone.tokenizer.json: expected the tokenizer of alone.onnx"),
+        ({"artifact": "absent.onnx"}, "absent.onnx: expected an exported model, got no such file"),
+        ({"artifact": "rows.csv"}, "rows.csv: expected a SavedModel folder, a .tflite or a .onnx file"),
+        ({"artifact": "run"}, "run: expected a SavedModel or a folder of its versions"),
+        ({"artifact": "bad.onnx"}, "bad.onnx: expected an ONNX file, got another"),
+        ({"artifact": "alone.onnx"}, "alone.tokenizer.json: expected the tokenizer of alone.onnx"),
         ({"data": "absent.csv"}, "absent.csv"),
         ({"data": "other.csv"}, "'label'"),
         ({"run": "absent"}, "expected a run folder"),
@@ -224,15 +224,15 @@ def test_wrong_input_is_one_line(deep_run, onnx_files, tmp_path, change, message
     shutil.copy(deep_run / "rows.csv", tmp_path)
     write_csv(tmp_path / "other.csv", [("bread", "food")], ("text", "kind"))
     run = tmp_path / change["run"] if "run" in change else deep_run / "run"
-    artefact = tmp_path / change.get("artefact", "model.onnx")
+    artifact = tmp_path / change.get("artifact", "model.onnx")
     data = tmp_path / change.get("data", "rows.csv")
     extra = [change["extra"]] if "extra" in change else []
-    outcome = call(main, run, artefact, "--data", data, *extra)
+    outcome = call(main, run, artifact, "--data", data, *extra)
     assert outcome.status == 2 and outcome.out == "", outcome.err
     errors = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and message in errors[0], outcome.err
 
 
-def test_an_artefact_is_wanted(deep_run):
+def test_an_artifact_is_wanted(deep_run):
     outcome = call(main, deep_run / "run", "--data", deep_run / "rows.csv")
-    assert outcome.status == 2 and "ARTEFACT" in outcome.err
+    assert outcome.status == 2 and "ARTIFACT" in outcome.err

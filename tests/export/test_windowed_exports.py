@@ -8,10 +8,11 @@ import tensorflow as tf
 
 from export.graph.model_function import check_attention
 from export.onnx.__main__ import main as onnx
-from export.savedmodel.__main__ import load_savedmodel, write_savedmodel
-from export.savedmodel.classifier_endpoints import Endpoints
+from export.savedmodel.endpoints import ClassifierEndpoints
+from export.savedmodel.predictor import load_savedmodel
+from export.savedmodel.write import write_savedmodel
 from export.tflite.__main__ import main as tflite
-from export.tflite.__main__ import write_tflite
+from export.tflite.write import write_tflite
 from export.verification.layer_outputs import layer_outputs, padded, sequences
 from export.verify import main as verify
 from kmha.errors import InputError
@@ -60,7 +61,7 @@ def test_the_compiled_signature_gives_the_same(exported):
 
 
 def test_attention_of_windows_is_not_exported(exported, tmp_path):
-    signatures = Endpoints(bundle()).signatures()
+    signatures = ClassifierEndpoints(bundle()).signatures()
     assert "explain" not in signatures and {"predict_text", "classify", "embed"} <= signatures.keys()
     for command, name in ((tflite, "b.tflite"), (onnx, "b.onnx")):
         said = refused(tmp_path, command, str(exported / "run"), str(tmp_path / name), "--attention")

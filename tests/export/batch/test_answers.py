@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export.batch.answers import BATCH_BYTES, LONGEST_BYTES, answers, check_signature, of_like_length
-from export.savedmodel.__main__ import load_savedmodel, write_savedmodel
+from export.savedmodel.predictor import load_savedmodel
+from export.savedmodel.write import write_savedmodel
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, TEXTS, one_label_bundle, several_label_bundle
 

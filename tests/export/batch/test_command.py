@@ -5,7 +5,8 @@ import pytest
 
 from export.batch.__main__ import BatchConfig, main, report, split_flags
 from export.batch.answers import text_model
-from export.savedmodel.__main__ import load_savedmodel, write_savedmodel
+from export.savedmodel.predictor import load_savedmodel
+from export.savedmodel.write import write_savedmodel
 from kmha.errors import InputError
 from tests.bundles import TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call, clean_environment

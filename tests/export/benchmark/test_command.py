@@ -22,8 +22,8 @@ KINDS = ["bundle", "tflite", "onnx", "savedmodel"]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    from export.onnx.__main__ import write_onnx
-    from export.tflite.__main__ import write_tflite
+    from export.onnx.write import write_onnx
+    from export.tflite.write import write_tflite
 
     folder = tmp_path_factory.mktemp("benchmark")
     write_tflite(one_label_bundle(), folder / "a.tflite", [12, 16])
@@ -126,7 +126,7 @@ def wrong(folder, runs, case):
     ["no file", "another file", "an empty folder", "no run", "no column", "no texts", "no time", "no threads",
      "no batch"],
 )  # fmt: skip
-def test_what_is_no_artefact_is_refused_before_anything_is_loaded(runs, tmp_path, case):
+def test_what_is_no_artifact_is_refused_before_anything_is_loaded(runs, tmp_path, case):
     (tmp_path / "empty").mkdir()
     arguments, message = wrong(tmp_path, runs, case)
     outcome = call(main, *arguments)

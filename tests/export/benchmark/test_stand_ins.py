@@ -16,7 +16,7 @@ QUICK = ["--seconds=0.1", "--rows=5", "--batch-sizes", "4"]
 
 @pytest.fixture
 def files(tmp_path):
-    """Names of artefacts, which nobody will read."""
+    """Names of artifacts, which nobody will read."""
     paths = tmp_path / "a.tflite", tmp_path / "a.onnx"
     for path in paths:
         path.touch()

@@ -4,7 +4,7 @@ from clients import check
 from export.batch import answers as batch_model
 from export.benchmark import __main__ as benchmark
 from export.checks.exportable import check_single_texts
-from export.savedmodel.__main__ import load_savedmodel
+from export.savedmodel.predictor import load_savedmodel
 from kmha.errors import InputError
 from tests.bundles import one_label_bundle, pair_bundle
 from tests.command_runs import call

@@ -9,16 +9,16 @@ import tensorflow as tf
 
 from export.checks.exportable import CheckError
 from export.graph import device_function as device_graph
-from export.graph.embedding import embeddings, vectors_function
+from export.graph.embedding import embedded_texts, vectors_function
 from export.onnx import predictor as read_onnx
 from export.onnx.__main__ import main as onnx_main
-from export.onnx.__main__ import write_onnx
+from export.onnx.write import write_onnx
 from export.tflite import convert as tflite_convert
 from export.tflite import predictor as read_tflite
 from export.tflite.__main__ import main as tflite_main
-from export.tflite.__main__ import write_tflite
 from export.tflite.check import new_interpreter
 from export.tflite.runner import load_tflite
+from export.tflite.write import write_tflite
 from export.verify import main as verify
 from kmha.inference.vectors import TextVectors
 from tests.bundles import (
@@ -59,7 +59,7 @@ def test_a_tflite_file_gives_vectors_if_asked(lengths, tmp_path):
     found = read_tflite.read(tmp_path / "m.tflite").vectors(BYTES)
     assert set(found) == {"embed"}
     np.testing.assert_allclose(found["embed"], TextVectors(bundle)(ALL), atol=1e-5)
-    # Answers are what they were, and readers of them see no other signatures.
+    # Predictions are what they were, and readers of them see no other signatures.
     np.testing.assert_allclose(load_tflite(tmp_path / "m.tflite")(ALL), bundle.probabilities(ALL), atol=1e-5)
     assert read_tflite.read(tmp_path / "plain.tflite").vectors(BYTES) == {}
 
@@ -125,7 +125,7 @@ def test_of_a_bi_matcher_an_onnx_file_has_both_vectors_anyway(tmp_path):
     ("make", "given"), [(pair_bundle, "one of the cross form"), (tagger_bundle, "a tagger")]
 )
 def test_a_model_whose_texts_have_no_vectors_is_refused(make, given, tmp_path):
-    assert embeddings(make()) == {}
+    assert embedded_texts(make()) == {}
     make().save(tmp_path / "run")
     message = f"--embed: expected a classifier or a matcher of the bi form, got {given}"
     for main, name in ((tflite_main, "m.tflite"), (onnx_main, "m.onnx")):

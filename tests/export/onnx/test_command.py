@@ -9,7 +9,8 @@ import tensorflow as tf
 from export.checks.exportable import CheckError
 from export.device.tokenizer import Tokenizer
 from export.graph.model_function import ATTENTION, PROBABILITIES
-from export.onnx.__main__ import main, write_onnx
+from export.onnx.__main__ import main
+from export.onnx.write import write_onnx
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle
 from tests.command_runs import call
@@ -156,7 +157,7 @@ def test_a_file_is_not_replaced_unless_told(runs, onnx_files):
 
 
 def test_a_model_that_answers_otherwise_is_not_written(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("export.onnx.FLOAT_TOLERANCE", -1.0)
+    monkeypatch.setattr("export.onnx.write.FLOAT_TOLERANCE", -1.0)
     outcome = call(main, runs["one label"], tmp_path / "new" / "model.onnx")
     assert outcome.status == 1 and "nothing was written" in outcome.err
     assert not list(tmp_path.iterdir())

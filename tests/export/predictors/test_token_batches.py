@@ -5,7 +5,14 @@ import pytest
 
 from export.device.tokenizer import PairTokenizer, Tokenizer
 from export.device_files.files import tokenizer_values, write_tokenizer
-from export.predictors.token_batches import batches, encoded, fed, input_names, read_tokenizer, shown_ids
+from export.predictors.token_batches import (
+    encode_row,
+    ids_by_row,
+    input_names,
+    length_batches,
+    model_inputs,
+    read_tokenizer,
+)
 from kmha.errors import InputError
 from tests.bundles import PAIRS, TEXTS, one_label_bundle, pair_bundle
 
@@ -17,7 +24,7 @@ def rows_of(*lengths):
 def test_every_row_is_in_one_batch_and_near_its_like():
     generator = np.random.default_rng(3)
     rows = rows_of(*map(tuple, generator.integers(2, 128, (1000, 2)).tolist()))
-    found = list(batches(rows))
+    found = list(length_batches(rows))
     assert sorted(np.concatenate(found).tolist()) == list(range(1000))
     computed = sum(len(each) * max(len(rows[row][side]) for row in each) for each in found for side in (0, 1))
     real = sum(len(ids) for row in rows for ids in row)
@@ -27,8 +34,8 @@ def test_every_row_is_in_one_batch_and_near_its_like():
 
 def test_single_texts_come_shortest_first_and_long_ones_alone():
     rows = rows_of(5, 8000, 2, 9, 3, 8000)
-    assert [each.tolist() for each in batches(rows)] == [[2, 4, 0, 3], [1], [5]]
-    assert list(batches([])) == []
+    assert [each.tolist() for each in length_batches(rows)] == [[2, 4, 0, 3], [1], [5]]
+    assert list(length_batches([])) == []
 
 
 def test_inputs_by_name():
@@ -37,19 +44,19 @@ def test_inputs_by_name():
         PairTokenizer(tokenizer_values(pair_bundle())),
     )
     assert input_names(text) == [("token_ids", "padding_mask")]
-    rows = [encoded(text, each) for each in TEXTS]
-    assert shown_ids(rows) == [text.encode(each) for each in TEXTS]
+    rows = [encode_row(text, each) for each in TEXTS]
+    assert ids_by_row(rows) == [text.encode(each) for each in TEXTS]
     longest = max(len(row[0]) for row in rows)
-    assert fed(text, rows)["token_ids"].shape == (len(TEXTS), longest)
-    rows = [encoded(pair, each, 8) for each in PAIRS]
-    inputs = fed(pair, rows, [8, 9])
+    assert model_inputs(text, rows)["token_ids"].shape == (len(TEXTS), longest)
+    rows = [encode_row(pair, each, 8) for each in PAIRS]
+    inputs = model_inputs(pair, rows, [8, 9])
     shapes = {name: (values.dtype, values.shape[1]) for name, values in inputs.items()}
     assert shapes == {
         f"{name}_{side}": (np.int32, length)
         for side, length in (("a", 8), ("b", 9))
         for name in ("token_ids", "padding_mask")
     }
-    assert shown_ids(rows) == rows
+    assert ids_by_row(rows) == rows
 
 
 @pytest.mark.parametrize(
@@ -64,4 +71,4 @@ def test_rows_of_another_kind_are_refused(tmp_path, make, row, message):
     write_tokenizer(make(), tmp_path / "m.tokenizer.json")
     with pytest.raises(InputError, match=message):
         tokenizer: Any = read_tokenizer(tmp_path / "m.onnx")
-        encoded(tokenizer, row)
+        encode_row(tokenizer, row)

@@ -6,8 +6,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-import export.savedmodel.endpoints as names
-from export.savedmodel.classifier_endpoints import Endpoints
+from export import names
+from export.savedmodel.endpoints import ClassifierEndpoints
 from export.savedmodel.warmup import serialized_example
 from kmha.inference.vectors import TextVectors
 from kmha.text.vocabulary import PADDING, START
@@ -20,7 +20,7 @@ both_ids = pytest.mark.parametrize("name", ["predict_ids", "predict_ids_xla"])
 
 @functools.cache
 def signatures(make) -> dict:
-    return Endpoints(make(), xla=True).signatures()
+    return ClassifierEndpoints(make(), xla=True).signatures()
 
 
 def probabilities(name: str, ids, mask, make=one_label_bundle) -> np.ndarray:
@@ -33,7 +33,10 @@ def probabilities(name: str, ids, mask, make=one_label_bundle) -> np.ndarray:
 @both
 def test_texts_are_answered_as_by_the_bundle(make):
     bundle, texts = make(), tf.constant(ALL, tf.string)
-    eager, signature = Endpoints(bundle).predict_text(texts), signatures(make)["predict_text"](texts)
+    eager, signature = (
+        ClassifierEndpoints(bundle).predict_text(texts),
+        signatures(make)["predict_text"](texts),
+    )
     assert set(signature) == {"labels", "probabilities", "given" if bundle.multi_label else "label"}
     for name, values in signature.items():
         np.testing.assert_array_equal(values, eager[name])
@@ -53,7 +56,7 @@ def test_thresholds_and_labels_are_those_of_the_bundle(make):
 
 
 def test_several_labels_without_thresholds():
-    endpoints = Endpoints(make_bundle(SEVERAL, multi_label=True))
+    endpoints = ClassifierEndpoints(make_bundle(SEVERAL, multi_label=True))
     answers = endpoints.predict_text(tf.constant(TEXTS))
     np.testing.assert_array_equal(answers["given"], answers["probabilities"].numpy() >= 0.5)
 
@@ -105,7 +108,7 @@ def test_an_example_without_text_is_refused_by_name():
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_explanation_shows_tokens_and_all_attention(layers):
     bundle = make_bundle(num_layers=layers)
-    answers = Endpoints(bundle).explain(tf.constant(ALL, tf.string))
+    answers = ClassifierEndpoints(bundle).explain(tf.constant(ALL, tf.string))
     np.testing.assert_allclose(answers["probabilities"], bundle.probabilities(ALL), atol=1e-5)
     tokens = np.char.decode(answers["tokens"].numpy().astype("S"), "utf-8")
     rows, steps = tokens.shape
@@ -219,13 +222,13 @@ def test_the_filling_of_a_server_would_change_answers_if_it_were_kept(ids_of_tex
 
 def test_it_holds_every_variable_once():
     bundle = one_label_bundle()
-    endpoints = Endpoints(bundle)
+    endpoints = ClassifierEndpoints(bundle)
     assert {v.ref() for v in endpoints.variables} == {v.value.ref() for v in bundle.model.variables}
     assert len(endpoints.variables) == len(bundle.model.variables)
 
 
 def test_the_names_of_the_interface():
-    plain, compiled = Endpoints(one_label_bundle()).signatures(), signatures(one_label_bundle)
+    plain, compiled = ClassifierEndpoints(one_label_bundle()).signatures(), signatures(one_label_bundle)
     every = ["serving_default", "predict_text", "predict_ids", "classify", "explain", "embed", "embed_ids"]
     assert list(plain) == every
     assert set(compiled) - set(plain) == {"predict_ids_xla"}

@@ -3,12 +3,12 @@ import pytest
 import tensorflow as tf
 
 from export.savedmodel.input_checks import (
-    at_compiled_length,
-    checked_in_graph,
-    checked_inputs,
+    check_inputs,
+    check_token_ids,
     compiled_lengths,
     compiled_shapes,
-    without_filling,
+    mask_server_padding,
+    pad_to_compiled_length,
 )
 from tests.bundles import make_pair_bundle, one_label_bundle, pair_bundle
 
@@ -40,7 +40,7 @@ def inputs(bundle, *lengths) -> tuple[list, list]:
 def test_ids_are_padded_to_the_next_compiled_length(length, expected):
     bundle = one_label_bundle()
     wanted, given = inputs(bundle, length)
-    ids, mask = at_compiled_length(wanted, given)
+    ids, mask = pad_to_compiled_length(wanted, given)
     missing = [(0, 0), (0, expected - length)]
     padding = bundle.preprocessor.padding_id
     np.testing.assert_array_equal(ids, np.pad(given[0], missing, constant_values=padding))
@@ -52,7 +52,7 @@ def test_texts_of_a_pair_rise_together_so_that_compiled_shapes_stay_few():
     bundle.preprocessor.parts[1].max_length = 16
     shapes = compiled_shapes(bundle.preprocessor.inputs)
     assert shapes == [[16, 16, 16, 16], [24, 24, 16, 16]]
-    padded = at_compiled_length(*inputs(bundle, 3, 17, 5, 2))
+    padded = pad_to_compiled_length(*inputs(bundle, 3, 17, 5, 2))
     assert [ids.shape[1] for ids in padded[::2]] == [24, 24, 16, 16]
     assert [mask.numpy().sum() for mask in padded[1::2]] == [6, 34, 10, 4]
 
@@ -62,17 +62,19 @@ def test_texts_of_unequally_many_rows_are_refused_by_name():
     given[2:] = [each[:1] for each in given[2:]]
     message = r"token_ids_b must have as many rows as token_ids_a,\] \[2\] \[given\] \[1\]"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        tf.function(lambda: checked_inputs(wanted, given))()
+        tf.function(lambda: check_inputs(wanted, given))()
 
 
 def test_only_a_later_start_token_is_filling():
     ids = tf.constant([[2, 7, 3, 2, 2], [9, 2, 8, 3, 2]])
     mask = tf.constant([[1, 1, 1, 1, 1], [1, 1, 1, 0, 1]])
-    np.testing.assert_array_equal(without_filling(ids, mask, start_id=2), [[1, 1, 1, 0, 0], [1, 0, 1, 0, 0]])
+    np.testing.assert_array_equal(
+        mask_server_padding(ids, mask, start_id=2), [[1, 1, 1, 0, 0], [1, 0, 1, 0, 0]]
+    )
 
 
 def test_what_can_be_used_is_passed_on():
-    ids, mask = checked_in_graph(tf.constant([[0, 9], [3, 0]]), tf.constant([[1, 4], [1, -1]]), 10, 2)
+    ids, mask = check_token_ids(tf.constant([[0, 9], [3, 0]]), tf.constant([[1, 4], [1, -1]]), 10, 2)
     np.testing.assert_array_equal(ids, [[0, 9], [3, 0]])
     np.testing.assert_array_equal(mask, [[1, 1], [1, 0]])
     assert mask.dtype == tf.int32

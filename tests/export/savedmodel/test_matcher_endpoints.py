@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from export.graph.ranking import chunk_rows
-from export.savedmodel.classifier_endpoints import endpoints
-from export.savedmodel.matcher_endpoints import PairEndpoints
+from export.savedmodel.matcher_endpoints import MatcherEndpoints
 from export.savedmodel.warmup import serialized_example
+from export.savedmodel.write import endpoints
 from kmha.text.vocabulary import PADDING, START
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.export.savedmodel.test_classifier_endpoints import as_a_server_joins
@@ -41,7 +41,7 @@ def bundle_of(kind: str):
 
 @functools.cache
 def signatures(kind: str) -> dict:
-    return PairEndpoints(bundle_of(kind), xla=kind == "cross").signatures()
+    return MatcherEndpoints(bundle_of(kind), xla=kind == "cross").signatures()
 
 
 @functools.cache
@@ -92,7 +92,7 @@ def test_the_threshold_is_that_of_the_bundle():
     bundle = make_pair_bundle()
     scores = bundle.probabilities(PAIRS)[:, 0]
     bundle.thresholds = [float((scores.min() + scores.max()) / 2)]
-    answers = PairEndpoints(bundle).predict_text(**columns(PAIRS))
+    answers = MatcherEndpoints(bundle).predict_text(**columns(PAIRS))
     assert answers["match"].dtype == tf.int32
     assert answers["match"].numpy().tolist() == [row["match"] for row in bundle.predict(PAIRS)]
     assert 0 < answers["match"].numpy().sum() < len(PAIRS)
@@ -205,7 +205,7 @@ def test_the_query_is_read_once_and_candidates_in_chunks(kind, monkeypatch):
     tf.config.run_functions_eagerly(True)
     try:
         candidates = strings(f"bread {index}" for index in range(300))
-        PairEndpoints(bundle).rank(strings(["the old harbour"]), candidates)
+        MatcherEndpoints(bundle).rank(strings(["the old harbour"]), candidates)
     finally:
         tf.config.run_functions_eagerly(False)
     wanted = [("a", 1)] + [("b", rows) for rows in (128, 128, 44)]
@@ -302,17 +302,17 @@ def test_the_names_of_the_interface():
 
 
 def test_one_encoder_embeds_queries_and_candidates_alike():
-    shared = PairEndpoints(make_pair_bundle(form="bi")).signatures()
+    shared = MatcherEndpoints(make_pair_bundle(form="bi")).signatures()
     assert list(shared)[-4:] == ["rank", "embed", "embed_ids", "rank_vectors"]
 
 
 def test_a_bundle_gets_the_endpoints_of_its_task():
-    assert isinstance(endpoints(pair_bundle()), PairEndpoints)
-    assert not isinstance(endpoints(one_label_bundle()), PairEndpoints)
+    assert isinstance(endpoints(pair_bundle()), MatcherEndpoints)
+    assert not isinstance(endpoints(one_label_bundle()), MatcherEndpoints)
 
 
 def test_it_holds_every_variable_once():
     bundle = bundle_of("symmetric")
-    variables = PairEndpoints(bundle).variables
+    variables = MatcherEndpoints(bundle).variables
     assert {v.ref() for v in variables} == {v.value.ref() for v in bundle.model.variables}
     assert len(variables) == len(bundle.model.variables)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.savedmodel.classifier_endpoints import endpoints
-from export.savedmodel.endpoints import traced
-from export.savedmodel.input_checks import checked_sentences
+from export.savedmodel.endpoints import concrete_function
+from export.savedmodel.input_checks import check_sentences
 from export.savedmodel.tagger_endpoints import TaggerEndpoints
+from export.savedmodel.write import endpoints
 from kmha.features import MAX_WORDS
 from kmha.text.ragged import Ragged
 from kmha.text.vocabulary import PADDING, START
@@ -32,8 +32,12 @@ def signature(name: str, kind: str = "spelt"):
         (strings("words", 2), tf.TensorSpec([None], tf.int32)),
     )
     if name.startswith("predict_ids"):
-        return traced(getattr(served, name), **dict(zip(served._names, served._specs, strict=True)))
-    return traced(getattr(served, name), *(words if name.endswith("words") else [strings("text", 1)]))
+        return concrete_function(
+            getattr(served, name), **dict(zip(served._names, served._specs, strict=True))
+        )
+    return concrete_function(
+        getattr(served, name), *(words if name.endswith("words") else [strings("text", 1)])
+    )
 
 
 def strings(name: str, rank: int) -> tf.TensorSpec:
@@ -173,7 +177,7 @@ def test_the_best_path_of_a_scheme_breaks_it_nowhere():
     # Names of several words, wherever the scheme lets them be.
     bias.assign(bias + np.array([3.0 * label.startswith("I-") for label in bundle.labels], np.float32))
     specs = strings("words", 2), tf.TensorSpec([None], tf.int32)
-    answers = traced(TaggerEndpoints(bundle).predict_words, *specs)(*padded_words(WORDS))
+    answers = concrete_function(TaggerEndpoints(bundle).predict_words, *specs)(*padded_words(WORDS))
     tags = answers["tags"].numpy()
     for row in tags:
         for before, after in zip([b"O", *row], row, strict=False):
@@ -249,7 +253,7 @@ def test_ids_that_cannot_be_used_are_refused_by_name(name, change, message):
     # Of any shape, as a server asks.
     specs = {key: tf.TensorSpec([None] * values.ndim, tf.int32) for key, values in features.items()}
     texts = tagger_bundle().preprocessor
-    checked = tf.function(lambda given: checked_sentences(texts, given), input_signature=[specs])
+    checked = tf.function(lambda given: check_sentences(texts, given), input_signature=[specs])
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         checked({name: tf.constant(values, tf.int32) for name, values in features.items()})
 

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from export.savedmodel.__main__ import write_savedmodel
 from export.savedmodel.warmup import (
     BATCH_SIZES,
     WARMUP_REQUESTS,
@@ -13,6 +12,7 @@ from export.savedmodel.warmup import (
     predict_log,
     serialized_example,
 )
+from export.savedmodel.write import write_savedmodel
 from kmha.inference.vectors import TextVectors
 from tests.bundles import one_label_bundle
 from tests.export.conftest import BUNDLES

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from export.predictors.artefacts import Artefact
-from export.predictors.isolated import Answers
-from export.verification import examiner as report_card
+from export.predictors.artifacts import Artifact
+from export.predictors.isolated import Predictions
+from export.verification import examiner as examiner_module
 from export.verification.examiner import Examiner, table
 from export.verification.rows import read_rows
 from tests.bundles import ONE, TEXTS, make_bundle
@@ -26,50 +26,50 @@ def rows(bundle, tmp_path):
 
 
 @pytest.fixture
-def artefact(tmp_path):
+def artifact(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"12")
-    return Artefact(tmp_path / "model.onnx", "onnx")
+    return Artifact(tmp_path / "model.onnx", "onnx")
 
 
 def test_rows_are_spread_over_the_file_and_named(rows, tmp_path):
     assert rows.real == 4
     assert rows.texts[:4] == [TEXTS[index].encode() for index in (0, 2, 4, 6)]
     assert rows.place(1) == f"{tmp_path / 'rows.csv'}:4"
-    assert rows.place(4) == "nasty text: empty" and len(rows.texts) == 4 + len(rows.edge_case)
+    assert rows.place(4) == "edge-case text: empty" and len(rows.texts) == 4 + len(rows.edge_case)
 
 
-def test_answers_of_the_run_itself_pass(bundle, rows, artefact, monkeypatch):
-    def ask(artefact, texts):
-        return Answers(bundle.probabilities(texts), None, {**FACTS, "labels": list(ONE)})
+def test_answers_of_the_run_itself_pass(bundle, rows, artifact, monkeypatch):
+    def ask(artifact, texts):
+        return Predictions(bundle.probabilities(texts), None, {**FACTS, "labels": list(ONE)})
 
-    monkeypatch.setattr(report_card, "ask", ask)
-    report = Examiner(bundle, rows).report(artefact)
+    monkeypatch.setattr(examiner_module, "predict_isolated", ask)
+    report = Examiner(bundle, rows).report(artifact)
     assert report["passed"] and report["max_difference"] == 0 and report["rows_with_other_ids"] is None
 
 
-def test_labels_of_other_names_fail(bundle, rows, artefact, monkeypatch):
-    def ask(artefact, texts):
-        return Answers(bundle.probabilities(texts), None, {**FACTS, "labels": list(reversed(ONE))})
+def test_labels_of_other_names_fail(bundle, rows, artifact, monkeypatch):
+    def ask(artifact, texts):
+        return Predictions(bundle.probabilities(texts), None, {**FACTS, "labels": list(reversed(ONE))})
 
-    monkeypatch.setattr(report_card, "ask", ask)
-    monkeypatch.setattr(report_card, "ask_layers", lambda *_: {})
-    report = Examiner(bundle, rows).report(artefact)
+    monkeypatch.setattr(examiner_module, "predict_isolated", ask)
+    monkeypatch.setattr(examiner_module, "layer_errors_isolated", lambda *_: {})
+    report = Examiner(bundle, rows).report(artifact)
     assert not report["passed"] and report["failures"] == ["the names of its labels are not the bundle's"]
 
 
-def test_a_wrong_shape_and_a_crash_are_failures_and_the_table_holds_them(bundle, rows, artefact, monkeypatch):
-    def crash(artefact, texts):
+def test_a_wrong_shape_and_a_crash_are_failures_and_the_table_holds_them(bundle, rows, artifact, monkeypatch):
+    def crash(artifact, texts):
         raise Crashed("its process ended with status -11, saying: nothing")
 
     examiner = Examiner(bundle, rows)
-    monkeypatch.setattr(report_card, "ask", crash)
-    crashed = examiner.report(artefact)
-    short = Answers(np.zeros((2, 3), np.float32), None, FACTS)
-    monkeypatch.setattr(report_card, "ask", lambda *_: short)
-    cut = examiner.report(artefact)
+    monkeypatch.setattr(examiner_module, "predict_isolated", crash)
+    crashed = examiner.report(artifact)
+    short = Predictions(np.zeros((2, 3), np.float32), None, FACTS)
+    monkeypatch.setattr(examiner_module, "predict_isolated", lambda *_: short)
+    cut = examiner.report(artifact)
     assert not crashed["passed"] and not cut["passed"]
     assert "given [2, 3]" in cut["failures"][0]
     lines = table([crashed, cut], examiner.metric)
     assert sum(line.endswith("FAIL") for line in lines) == 2
-    assert f"{artefact.path}: its process ended with status -11, saying: nothing" in lines
+    assert f"{artifact.path}: its process ended with status -11, saying: nothing" in lines
     assert f"{examiner.metric:.4f}" in lines[1]

@@ -1,6 +1,6 @@
 import pytest
 
-from export.predictors.artefacts import recognise
+from export.predictors.artifacts import find_artifact
 from kmha.errors import InputError
 
 
@@ -13,8 +13,8 @@ def version(folder, size=5):
 @pytest.mark.parametrize(("name", "kind"), [("a.tflite", "tflite"), ("b.onnx", "onnx")])
 def test_files_by_their_suffix(tmp_path, name, kind):
     (tmp_path / name).write_bytes(b"1234")
-    artefact = recognise(tmp_path / name)
-    assert (artefact.path, artefact.format, artefact.bytes) == (tmp_path / name, kind, 4)
+    artifact = find_artifact(tmp_path / name)
+    assert (artifact.path, artifact.format, artifact.bytes) == (tmp_path / name, kind, 4)
 
 
 def test_a_version_and_the_newest_of_several(tmp_path):
@@ -23,17 +23,17 @@ def test_a_version_and_the_newest_of_several(tmp_path):
     (tmp_path / "11").mkdir()
     (tmp_path / "10" / "variables").mkdir()
     (tmp_path / "10" / "variables" / "data").write_bytes(b"12")
-    assert recognise(tmp_path / "9").path == tmp_path / "9"
-    newest = recognise(tmp_path)
+    assert find_artifact(tmp_path / "9").path == tmp_path / "9"
+    newest = find_artifact(tmp_path)
     assert (newest.path, newest.format, newest.bytes) == (tmp_path / "10", "savedmodel", 7)
 
 
 @pytest.mark.parametrize(
     ("name", "message"), [("absent", "no such file"), ("notes.txt", "another file"), ("empty", "without")]
 )
-def test_what_is_no_artefact_is_refused(tmp_path, name, message):
+def test_what_is_no_artifact_is_refused(tmp_path, name, message):
     (tmp_path / "notes.txt").touch()
     (tmp_path / "empty" / "1").mkdir(parents=True)
     with pytest.raises(InputError, match=message) as error:
-        recognise(tmp_path / name)
+        find_artifact(tmp_path / name)
     assert str(tmp_path / name) in str(error.value)

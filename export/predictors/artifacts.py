@@ -1,4 +1,4 @@
-"""What an exported file or folder is, told from its path."""
+"""Recognizes the format of an exported file or folder by its path."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ _GRAPH = "saved_model.pb"
 
 
 @dataclass(frozen=True)
-class Artefact:
+class Artifact:
     """An exported model on disk.
 
     Attributes:
@@ -24,16 +24,16 @@ class Artefact:
 
     @property
     def bytes(self) -> int:
-        """Size on disk, of a folder all its files."""
+        """Size on disk; of a folder the size of all its files."""
         files = self.path.rglob("*") if self.path.is_dir() else [self.path]
         return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def recognise(path: Path) -> Artefact:
-    """The artefact at a path: a .tflite or .onnx file, a SavedModel, or a folder of versions (the newest).
+def find_artifact(path: Path) -> Artifact:
+    """The artifact at a path: a .tflite or .onnx file, a SavedModel, or a folder of versions (the newest).
 
     Raises:
-        InputError: There is none.
+        InputError: There is no exported model.
     """
     path = Path(path)
     if not path.exists():
@@ -43,11 +43,11 @@ def recognise(path: Path) -> Artefact:
             raise InputError(
                 f"{path}: expected a SavedModel folder, a .tflite or a .onnx file, got another file"
             )
-        return Artefact(path, _SUFFIXES[path.suffix])
+        return Artifact(path, _SUFFIXES[path.suffix])
     if (path / _GRAPH).is_file():
-        return Artefact(path, SAVEDMODEL)
+        return Artifact(path, SAVEDMODEL)
     versions = [each for each in path.iterdir() if each.name.isascii() and each.name.isdigit()]
     complete = [each for each in versions if (each / _GRAPH).is_file()]
     if not complete:
         raise InputError(f"{path}: expected a SavedModel or a folder of its versions, got a folder without")
-    return Artefact(max(complete, key=lambda each: int(each.name)), SAVEDMODEL)
+    return Artifact(max(complete, key=lambda each: int(each.name)), SAVEDMODEL)

@@ -1,0 +1,110 @@
+"""Writes a bundle as a TFLite model with the files that a device needs, after checking the model's predictions."""
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from export.device_files.files import LABELS, VOCABULARY, atomic_device_files, device_files
+from export.graph.embedding import check_embeds
+from export.graph.model_function import check_attention
+from export.tflite import metadata
+from export.tflite.check import check_ops, check_predictions
+from export.tflite.convert import Quantize, convert, longest_length
+from kmha.bundle.bundle import Bundle
+from kmha.bundle.manifest import TAG
+from kmha.errors import InputError
+from kmha.features import MIN_WINDOW_LENGTH as SHORTEST_WINDOW
+from training.io.atomic_write import atomic_write
+
+logger = logging.getLogger("kmha")
+
+SHORTEST = 3
+STEP = 8
+
+
+def chosen_lengths(bundle: Bundle, lengths: Sequence[int] = ()) -> list[int]:
+    """The lengths to export, ascending.
+
+    Args:
+        bundle: A trained bundle.
+        lengths: The requested lengths. Default: the 99th percentile of the training texts, rounded up; of a tagger the
+            longest, because the tags of a sentence depend on the length of its windows.
+
+    Raises:
+        InputError: A length is below 3, of a tagger below 8, or above the run's longest.
+    """
+    shortest = SHORTEST_WINDOW if bundle.task == TAG else SHORTEST
+    longest = longest_length(bundle)
+    if not lengths and bundle.task == TAG:
+        return [longest]
+    if not lengths:
+        default = bundle.details.get("lengths", {}).get("p99", longest)
+        return [max(SHORTEST, min(longest, -(-default // STEP) * STEP))]
+    for length in lengths:
+        if not shortest <= length <= longest:
+            raise InputError(f"--length: expected {shortest} to the run's {longest}, got {length}")
+    return sorted(set(lengths))
+
+
+def write_tflite(
+    bundle: Bundle,
+    final: Path,
+    lengths: Sequence[int | None],
+    quantize: Quantize = "none",
+    with_attention: bool = False,
+    overwrite: bool = False,
+    with_vectors: bool = False,
+) -> float:
+    """Writes a bundle as a TFLite model, and the files that a device needs next to it.
+
+    Args:
+        bundle: A trained bundle.
+        final: The file to write.
+        lengths: Tokens of each signature; None for any number.
+        quantize: As in `export.tflite.convert.convert`.
+        with_attention: Whether to return the attention weights.
+        overwrite: Whether to replace existing files.
+        with_vectors: Whether to add signatures of vectors.
+
+    Returns:
+        The largest difference of a probability, in float32 also of a vector's numbers, from the bundle's, on its sample.
+
+    Raises:
+        InputError: A file exists or cannot be written, or int8 has no sample.
+        CheckError: The model has an op that is not built in, returns NaN or infinity, or in float32 other predictions.
+    """
+    if with_vectors:
+        check_embeds(bundle)
+    if with_attention:
+        check_attention(bundle)
+    with atomic_device_files(bundle, final, overwrite) as path:
+        content = convert(bundle, lengths, quantize, with_attention, with_vectors)
+        check_ops(content)
+        # MediaPipe reads metadata of models with one signature only.
+        if metadata.has_metadata(bundle, len(lengths) + with_vectors, with_attention):
+            files = device_files(bundle)
+            named = {metadata.LABELS: files[LABELS], metadata.VOCABULARY: files[VOCABULARY]}
+            content = metadata.with_metadata(content, bundle, named)
+        difference = check_predictions(content, bundle, lengths, quantize == "none", with_vectors)
+        path.write_bytes(content)
+    return difference
+
+
+@contextlib.contextmanager
+def string_model(
+    bundle: Bundle, out: Path, length: int | None, quantize: Any, overwrite: bool, enabled: bool
+) -> Iterator[None]:
+    """Writes the model of strings, OUT.text.tflite, if enabled; it appears when the block ends without an error."""
+    if not enabled:
+        yield
+        return
+    from export.tflite.string_model import check_convertible, write_text_tflite
+
+    check_convertible(bundle, quantize)
+    final = out.with_suffix(".text.tflite")
+    with atomic_write(final, overwrite) as path:
+        difference = write_text_tflite(bundle, path, length or bundle.preprocessor.max_length, quantize)
+        logger.info(f"{final}: largest difference from the run: {difference:.2g}")
+        yield
