@@ -64,9 +64,9 @@ def export_run(bundle, texts: Sequence[str], folder: Path, fill_site) -> Exporte
     Raises:
         InputError: An export fails.
     """
-    from export.onnx.__main__ import write_onnx
-    from export.savedmodel.__main__ import write_savedmodel
-    from export.tflite.__main__ import write_tflite
+    from export.onnx.write import write_onnx
+    from export.savedmodel.write import write_savedmodel
+    from export.tflite.write import write_tflite
 
     exported = ExportedRun(bundle, list(texts), bundle.probabilities(list(texts)), folder)
     logger.info("exporting: models of the demo page, TFLite, ONNX, SavedModel")
