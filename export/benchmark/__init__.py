@@ -1,1 +1,1 @@
-"""Latency and memory of exported models, next to other libraries."""
+"""Measures latency, throughput and memory of exported models, next to other libraries."""

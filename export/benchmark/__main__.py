@@ -1,7 +1,7 @@
 """python -m export.benchmark RUN ARTIFACT… [--texts FILE] [--threads N] [--peers] [--out FILE.json]
 
-Measures how fast exported models answer beside the run they came from: latency of one text, texts a second in
-batches, load time, memory, size. Tables on stderr, one JSON object on stdout; docs/how-to/benchmark.md tells how.
+Compares the speed of exported models with their run: latency of one text, texts a second in batches, load time,
+memory, size. Tables on stderr, one JSON object on stdout; docs/how-to/benchmark.md describes the method.
 """  # noqa: D415
 
 import json
@@ -23,30 +23,30 @@ from training.io.atomic_write import write_result
 
 logger = logging.getLogger("kmha")
 
-# From here on, waiting for the processor shows in the latencies.
+# From this ratio of time to processor time on, latencies include waiting for the processor.
 BUSY = 1.2
 
 
 @dataclass(frozen=True)
 class BenchmarkConfig:
-    """Measures how fast exported models answer beside the run they came from."""
+    """Compares the speed of exported models with their run."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
     artifacts: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ARTIFACT")]
     """SavedModels or folders of their versions, .tflite and .onnx files."""
     texts: Path | None = None
-    """Texts to answer: .csv, .tsv or .jsonl, also .gz; default: the sample that the run keeps."""
+    """Texts for the models: .csv, .tsv or .jsonl, also .gz; default: the sample in the run folder."""
     text_column: str = ""
     """Column of the text; empty: as in training."""
     rows: Annotated[int, Range(at_least=0)] = 256
-    """Answer this many texts, spread over the file; 0: all."""
+    """Use this many texts, spread over the file; 0: all."""
     seconds: Positive = 3.0
-    """Measure each model for about so long from texts and so long from ids; as much again in batches."""
+    """Measure each model for about this time from texts and from ids; the same time again in batches."""
     threads: Count = 1
-    """Threads that each model may compute with."""
+    """Threads of each model."""
     batch_sizes: tuple[int, ...] = (8, 32)
-    """Texts a call in the search for the most texts a second, beside one."""
+    """Batch sizes, in addition to one, in the search for the highest throughput."""
     peers: bool = False
     """Also measure encoders of the same sizes with random weights: keras_hub's, and Hugging Face's in PyTorch."""
     out: Path | None = None
@@ -64,64 +64,63 @@ def _benchmark(config: BenchmarkConfig) -> int:
     artifacts = [find_artifact(path) for path in config.artifacts]
     check_single_texts(config.run, "export.benchmark")
     texts = None if config.texts is None else read_texts(config.texts, config.run, config.text_column)
-    from export.benchmark.figures import busyness, fastest, report
-    from export.benchmark.match import Rules, entries, play_match
+    from export.benchmark.figures import busyness, fastest, report, tables
+    from export.benchmark.measure import Settings, measure_models, models_to_measure
     from export.benchmark.stopwatch import IDS, TEXTS
-    from export.benchmark.table import tables
     from training.io.json_subprocess import Crashed
 
-    rules = Rules(config.rows, config.seconds, config.threads, config.batch_sizes, config.peers)
+    settings = Settings(config.rows, config.seconds, config.threads, config.batch_sizes, config.peers)
     try:
-        played = play_match(entries(config.run, artifacts), texts, rules)
+        measured = measure_models(models_to_measure(config.run, artifacts), texts, settings)
     except Crashed as error:
         logger.info(f"error: {error}")
         return FAILED
-    players = played.players
-    references = {"the run": players[0]} | ({"the first": players[1]} if artifacts else {})
-    reports = [report(player, references) for player in players]
-    for line in tables(reports, played.ids_length):
+    models = measured.models
+    references = {"the run": models[0]} | ({"the first": models[1]} if artifacts else {})
+    reports = [report(model, references) for model in models]
+    for line in tables(reports, measured.ids_length):
         logger.info(line)
-    busy = busyness(players)
+    busy = busyness(models)
     if busy is not None and busy > BUSY:
         logger.info(
             f"calls took {busy:.1f} times their processor time: the machine was busy, so compare cpu ms"
         )
-    for reason in played.skipped.values():
-        logger.info(f"left out: {reason}")
-    if played.ids_length is None:
-        logger.info("not measured from ids: no length is common to all the files of fixed lengths")
-    for player in players:
-        if player.failed is not None:
-            logger.info(f"error: {player.name}: {player.failed}")
+    for reason in measured.skipped.values():
+        logger.info(f"not measured: {reason}")
+    if measured.ids_length is None:
+        logger.info("not measured from ids: the files of fixed lengths have no common length")
+    for model in models:
+        if model.failed is not None:
+            logger.info(f"error: {model.name}: {model.failed}")
     result = {
         "run": str(config.run),
-        "texts": played.rows,
+        "texts": measured.rows,
         "texts_from": "the run's sample" if config.texts is None else str(config.texts),
-        "ids_length": played.ids_length,
+        "ids_length": measured.ids_length,
         "threads": config.threads,
         "time_over_cpu_time": busy,
-        "rounds": played.rounds[0],
-        "batch_rounds": played.rounds[1],
+        "rounds": measured.rounds[0],
+        "batch_rounds": measured.rounds[1],
         "fastest": {name: fastest(reports, name) for name in (TEXTS, IDS)},
         "models": reports,
-        "skipped": played.skipped,
+        "skipped": measured.skipped,
     }
     if config.out is not None:
         write_result(config.out, result)
     print(json.dumps(result, ensure_ascii=False))
-    return FAILED if any(player.failed for player in players) else 0
+    return FAILED if any(model.failed for model in models) else 0
 
 
 def read_texts(path: Path, run: Path, column: str = "") -> list[str]:
-    """The texts of a file.
+    """The texts of a table.
 
     Args:
-        path: A table of texts.
-        run: Says what the column was called in training.
-        column: Empty for that name.
+        path: The file.
+        run: The run folder, which stores the column's name of training.
+        column: The column's name; empty: as in training.
 
     Raises:
-        InputError: The file or a row of it cannot be used, or there is no row.
+        InputError: The file or a row of it cannot be used, or there are no rows.
     """
     from kmha.bundle.manifest import read_manifest
     from training.data.sources import file_source

@@ -1,4 +1,4 @@
-"""Rounds to figures: percentiles, texts a second, ratios."""
+"""Figures of a benchmark from its rounds: percentiles, texts a second, ratios, and tables of them."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -6,51 +6,52 @@ from typing import Any
 
 import numpy as np
 
-from export.benchmark.rounds import Job, Player, Round
+from export.benchmark.rounds import Job, MeasuredModel, Round
 from export.benchmark.stopwatch import IDS, TEXTS
+from training.cli.text_table import format_table
 
 PERCENTILES = (50, 95, 99)
 
 
 def percentiles_ms(rounds: Mapping[int, Round]) -> dict[str, float]:
-    """{"p50", "p95", "p99"} of the calls of all rounds, milliseconds."""
-    seconds = [taken for played in rounds.values() for taken in played.seconds]
+    """{"p50", "p95", "p99"} of the calls of all rounds, in milliseconds."""
+    seconds = [taken for each in rounds.values() for taken in each.seconds]
     values = np.percentile(seconds, PERCENTILES)
     return {f"p{percent}": float(value) * 1e3 for percent, value in zip(PERCENTILES, values, strict=True)}
 
 
 def texts_per_second(rounds: Mapping[int, Round], batch: int) -> float:
-    """Rows answered in a second, in the middle one of the rounds."""
-    return statistics.median(batch * len(played.seconds) / sum(played.seconds) for played in rounds.values())
+    """Texts a second, the median of the rounds."""
+    return statistics.median(batch * len(each.seconds) / sum(each.seconds) for each in rounds.values())
 
 
-def cpu_seconds(played: Round) -> float:
-    """Processor time of a call of a round."""
-    return played.cpu_seconds / len(played.seconds)
+def cpu_seconds(measured: Round) -> float:
+    """Mean processor time of a round's calls."""
+    return measured.cpu_seconds / len(measured.seconds)
 
 
-def middle_seconds(played: Round) -> float:
-    """Time of a round's middle call."""
-    return statistics.median(played.seconds)
+def median_seconds(measured: Round) -> float:
+    """Median time of a round's calls."""
+    return statistics.median(measured.seconds)
 
 
 def ratio(
     rounds: Mapping[int, Round],
     reference: Mapping[int, Round],
-    seconds: Callable[[Round], float] = middle_seconds,
+    seconds: Callable[[Round], float] = median_seconds,
 ) -> float | None:
-    """Time over that of a reference.
+    """The median ratio of times to those of a reference.
 
-    Each round is compared with the reference's same round, which answered the same rows next to it in time: what
-    else the machine did then mostly cancels out. The middle one of these ratios counts.
+    Each round is compared with the reference's same round, which ran the same rows shortly before or after: the effect
+    of other load on the machine mostly cancels out.
 
     Args:
-        rounds: By number.
-        reference: By number.
-        seconds: What is compared of a round.
+        rounds: Rounds by number.
+        reference: The reference's rounds by number.
+        seconds: The time of a round.
 
     Returns:
-        The ratio; None if there is no round that both played.
+        The ratio; None if there is no common round.
     """
     both = [number for number in rounds if number in reference and seconds(reference[number]) > 0]
     if not both:
@@ -58,74 +59,75 @@ def ratio(
     return statistics.median(seconds(rounds[number]) / seconds(reference[number]) for number in both)
 
 
-def busyness(players: Sequence[Player]) -> float | None:
-    """How many times their processor time the calls of single rows took, all together; None without any.
+def busyness(models: Sequence[MeasuredModel]) -> float | None:
+    """The ratio of time to processor time of all calls with a single row; None without calls.
 
-    About 1 on a machine with nothing else to do, for one thread; less with more.
+    About 1 on an idle machine with one thread; less with more threads.
     """
-    alone = [
-        played
-        for player in players
-        for job, rounds in player.rounds.items()
+    single = [
+        each
+        for model in models
+        for job, rounds in model.rounds.items()
         if job.batch == 1
-        for played in rounds.values()
+        for each in rounds.values()
     ]
-    cpu = sum(played.cpu_seconds for played in alone)
-    return sum(sum(played.seconds) for played in alone) / cpu if cpu else None
+    cpu = sum(each.cpu_seconds for each in single)
+    return sum(sum(each.seconds) for each in single) / cpu if cpu else None
 
 
-def report(player: Player, references: Mapping[str, Player]) -> dict[str, Any]:
-    """Everything about one player, as JSON values.
+def report(model: MeasuredModel, references: Mapping[str, MeasuredModel]) -> dict[str, Any]:
+    """The results of one model, as JSON values.
 
     Args:
-        player: The player.
-        references: By what a ratio to each is called.
+        model: The model.
+        references: Reference models by the names of their ratios.
 
     Returns:
         "name", "kind", "bytes", "import_seconds", "load_ms", "memory" and for "texts" and "ids" what `column`
-        gives (None: nothing measured); "failed" if it did not play to the end, and then only the rest that is known.
+        returns (None: not measured); "failed" with the reason, and then only the values that are known.
     """
-    failed = {} if player.failed is None else {"failed": player.failed}
-    about = {"name": player.name, "kind": player.kind, "bytes": player.bytes, **failed}
-    if not player.facts:
+    failed = {} if model.failed is None else {"failed": model.failed}
+    about = {"name": model.name, "kind": model.kind, "bytes": model.bytes, **failed}
+    if not model.facts:
         return {**about, TEXTS: None, IDS: None}
-    imported, peak = player.facts["import_bytes"], player.peak_bytes
+    imported, peak = model.facts["import_bytes"], model.peak_bytes
     return {
         **about,
-        "import_seconds": player.facts["import_seconds"],
-        "load_ms": player.facts["load_seconds"] * 1e3,
+        "import_seconds": model.facts["import_seconds"],
+        "load_ms": model.facts["load_seconds"] * 1e3,
         "memory": {
             "imports_mb": imported / 1e6,
             "peak_mb": None if peak is None else peak / 1e6,
             "above_imports_mb": None if peak is None else (peak - imported) / 1e6,
         },
-        **{name: column(player, name, references) for name in (TEXTS, IDS)},
+        **{name: column(model, name, references) for name in (TEXTS, IDS)},
     }
 
 
-def column(player: Player, name: str, references: Mapping[str, Player]) -> dict[str, Any] | None:
+def column(model: MeasuredModel, name: str, references: Mapping[str, MeasuredModel]) -> dict[str, Any] | None:
     """The figures of one kind of input.
 
     Returns:
-        "latency_ms" of a row alone, its "cpu_ms", "calls", "first_answer_ms" (in no other figure), "ratios" and
-        "cpu_ratios" of its time, and "throughput": the best "texts_per_second", at which "batch_size", and all sizes.
+        "latency_ms" of a single row, its "cpu_ms", "calls", "first_answer_ms" (of the first call, in no other figure),
+        "ratios" and "cpu_ratios" of its time, and "throughput": the best "texts_per_second", its "batch_size", and the
+        values of all sizes.
     """
-    alone = Job(name, 1)
-    rounds = player.rounds.get(alone)
+    single = Job(name, 1)
+    rounds = model.rounds.get(single)
     if not rounds:
         return None
     sizes = {
-        job.batch: texts_per_second(played, job.batch)
-        for job, played in sorted(player.rounds.items())
+        job.batch: texts_per_second(rounds_of_size, job.batch)
+        for job, rounds_of_size in sorted(model.rounds.items())
         if job.column == name
     }
     best = max(sizes, key=lambda size: sizes[size])
-    others = {called: reference.rounds.get(alone, {}) for called, reference in references.items()}
+    others = {called: reference.rounds.get(single, {}) for called, reference in references.items()}
     return {
         "latency_ms": percentiles_ms(rounds),
         "cpu_ms": statistics.median(map(cpu_seconds, rounds.values())) * 1e3,
-        "calls": sum(len(played.seconds) for played in rounds.values()),
-        "first_answer_ms": player.warm[alone]["first_seconds"] * 1e3,
+        "calls": sum(len(each.seconds) for each in rounds.values()),
+        "first_answer_ms": model.warm[single]["first_seconds"] * 1e3,
         "ratios": {called: ratio(rounds, other) for called, other in others.items()},
         "cpu_ratios": {called: ratio(rounds, other, cpu_seconds) for called, other in others.items()},
         "throughput": {
@@ -137,6 +139,63 @@ def column(player: Player, name: str, references: Mapping[str, Player]) -> dict[
 
 
 def fastest(reports: Sequence[dict[str, Any]], name: str) -> str | None:
-    """Name of the one whose middle call takes least; None if nobody has such a column."""
+    """Name of the model with the lowest median latency; None if none was measured."""
     timed = [each for each in reports if each[name] is not None]
     return min(timed, key=lambda each: each[name]["latency_ms"]["p50"])["name"] if timed else None
+
+
+def tables(reports: Sequence[dict[str, Any]], ids_length: int | None) -> list[str]:
+    """The lines of the tables of reports.
+
+    Args:
+        reports: Results of `report`, the run's first.
+        ids_length: Tokens of every row of ids; None: not measured.
+    """
+    titles = {TEXTS: "from texts, tokenizing included", IDS: f"from ids, {ids_length} tokens a text"}
+    lines = []
+    for name, title in titles.items():
+        timed = [each for each in reports if each[name] is not None]
+        if timed:
+            rows = [_speed_header(timed[0][name], title), *(_speed(each, name) for each in timed)]
+            lines += [*format_table(rows), ""]
+    header = ("load and memory", "load ms", "first answer ms", "MB above imports", "MB peak", "MB on disk")
+    return [*lines, *format_table([header, *(_weight(each) for each in reports if "memory" in each)])]
+
+
+def _speed_header(column: dict[str, Any], title: str) -> tuple[str, ...]:
+    ratios = [f"of {called}" for called in column["ratios"]]
+    return (title, "p50 ms", "p95 ms", "p99 ms", *ratios, "cpu ms", *ratios, "best texts/s", "at batch")
+
+
+def _speed(report: dict[str, Any], name: str) -> tuple[str, ...]:
+    column = report[name]
+    return (
+        report["name"],
+        *(_short(value) for value in column["latency_ms"].values()),
+        *_shares(column["ratios"]),
+        _short(column["cpu_ms"]),
+        *_shares(column["cpu_ratios"]),
+        f"{column['throughput']['texts_per_second']:,.0f}",
+        str(column["throughput"]["batch_size"]),
+    )
+
+
+def _shares(ratios: dict[str, float | None]) -> list[str]:
+    return ["" if value is None else f"{value:.2f}" for value in ratios.values()]
+
+
+def _weight(report: dict[str, Any]) -> tuple[str, ...]:
+    memory = report["memory"]
+    first = next((report[name]["first_answer_ms"] for name in (TEXTS, IDS) if report[name]), None)
+    size = report["bytes"]
+    return (
+        report["name"],
+        _short(report["load_ms"]),
+        "" if first is None else _short(first),
+        *("" if memory[key] is None else f"{memory[key]:.0f}" for key in ("above_imports_mb", "peak_mb")),
+        "" if size is None else f"{size / 1e6:.2f}",
+    )
+
+
+def _short(milliseconds: float) -> str:
+    return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"

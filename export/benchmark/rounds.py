@@ -1,4 +1,4 @@
-"""Rounds in which all models answer the same rows, one model after the other."""
+"""Rounds in which all models run the same rows, one model after the other."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,46 +8,46 @@ from typing import Any, NamedTuple, Protocol
 from export.benchmark.stopwatch import IDS, TEXTS
 from training.io.json_subprocess import Crashed
 
-LEAST_ROUNDS, WANTED_ROUNDS = 3, 10
+LEAST_ROUNDS, TARGET_ROUNDS = 3, 10
 MOST_CALLS = 16
 
 
 class Job(NamedTuple):
-    """What is timed: `batch` rows a call, given as texts or as ids."""
+    """What is measured: calls of `batch` rows from texts or from ids."""
 
     column: str
     batch: int
 
 
 class Round(NamedTuple):
-    """What one model took in one round: seconds of each call, and of the processor for all of them."""
+    """Times of one model in one round: seconds of each call, and processor seconds of all calls."""
 
     seconds: list[float]
     cpu_seconds: float
 
 
 class Worker(Protocol):
-    """A model's process."""
+    """A process that runs a model."""
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Its answer; raises `export.predictors.isolated.Crashed`."""
+        """Its reply to a request; raises `training.io.json_subprocess.Crashed`."""
         ...
 
 
 @dataclass
-class Player:
-    """A model and what was measured of it.
+class MeasuredModel:
+    """A model and its measurements.
 
     Attributes:
-        name: For the reader.
-        kind: As in `export.benchmark.timed`.
+        name: Its name in tables.
+        kind: As in `export.benchmark.loaders`.
         worker: Its process.
-        facts: What the worker said when the model was loaded.
-        bytes: Size on disk; None for one that stands nowhere.
-        rounds: By job and number of the round.
-        warm: Of each job, what `Stopwatch.warm` found.
-        peak_bytes: Most resident memory while it answered one row at a time.
-        failed: Why it did not play to the end; None: it did.
+        facts: What the process reported after loading the model.
+        bytes: Size on disk; None for a model that was built in memory.
+        rounds: Rounds by job and number.
+        warm: Results of `Stopwatch.warm_up` by job.
+        peak_bytes: Peak resident memory with one row at a time.
+        failed: Why the measurement ended early; None: it did not.
     """
 
     name: str
@@ -60,15 +60,15 @@ class Player:
     peak_bytes: int | None = None
     failed: str | None = None
 
-    def plays(self, job: Job, has_ids: bool) -> bool:
-        """Whether it can do a job; has_ids: there are ids of a length that all take."""
+    def supports(self, job: Job, has_ids: bool) -> bool:
+        """Whether it can run a job; has_ids: the models have a common length of ids."""
         if self.failed is not None:
             return False
         takes = has_ids if job.column == IDS else self.facts["takes_texts"]
         return takes and (job.batch == 1 or self.facts["batched"])
 
     def ask(self, **request: Any) -> dict[str, Any] | None:
-        """The worker's answer; None once it has died."""
+        """The worker's reply; None if its process has ended."""
         if self.failed is not None:
             return None
         try:
@@ -79,60 +79,60 @@ class Player:
 
 
 def jobs(batches: Sequence[int]) -> list[Job]:
-    """Each batch size from texts and from ids."""
+    """Jobs of each batch size, from texts and from ids."""
     return [Job(column, batch) for batch in batches for column in (TEXTS, IDS)]
 
 
-def warm(players: Sequence[Player], expected: Sequence[Job], seconds: float, has_ids: bool) -> None:
-    """Lets every player do each of its jobs untimed, for at most about these seconds each."""
-    for player in players:
-        for job in expected:
-            if player.plays(job, has_ids):
-                found = player.ask(do="warm", column=job.column, batch=job.batch, seconds=seconds)
-                player.warm |= {} if found is None else {job: found}
+def warm_up(models: Sequence[MeasuredModel], jobs: Sequence[Job], seconds: float, has_ids: bool) -> None:
+    """Runs every job of every model before the measurement, for at most about these seconds each."""
+    for model in models:
+        for job in jobs:
+            if model.supports(job, has_ids):
+                found = model.ask(do="warm_up", column=job.column, batch=job.batch, seconds=seconds)
+                model.warm |= {} if found is None else {job: found}
 
 
-def play(
-    players: Sequence[Player],
-    expected: Sequence[Job],
+def run_rounds(
+    models: Sequence[MeasuredModel],
+    jobs: Sequence[Job],
     seconds: float,
     rows: int,
     has_ids: bool,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Measures the players in turns; in a round of a job all do the same calls on the same rows.
+    """Measures the models in turns; in a round of a job all make the same calls on the same rows.
 
     Args:
-        players: Warm ones.
-        expected: Jobs.
-        seconds: Of measuring for each player and job, on average; at least three rounds are played.
-        rows: Number of rows that the workers were given.
-        has_ids: Whether ids were among them.
-        clock: Tells the time in seconds.
+        models: The models, after `warm_up`.
+        jobs: What to measure.
+        seconds: Mean time for each model and job; there are at least three rounds.
+        rows: Number of rows that the workers hold.
+        has_ids: Whether the workers hold ids.
+        clock: Returns the time in seconds.
 
     Returns:
         The number of rounds.
     """
-    calls = {job: _calls(players, job, seconds) for job in expected}
-    turns = sum(player.plays(job, has_ids) for player in players for job in expected)
+    calls = {job: _calls(models, job, seconds) for job in jobs}
+    turns = sum(model.supports(job, has_ids) for model in models for job in jobs)
     end, number = clock() + seconds * turns, 0
     while number < LEAST_ROUNDS or clock() < end:
-        # Nobody always follows the same other one.
-        shift = number % len(players)
-        for job in expected:
+        # The order changes, so that no model always follows the same one.
+        shift = number % len(models)
+        for job in jobs:
             first = number * calls[job] * job.batch % rows
-            for player in (*players[shift:], *players[:shift]):
-                if player.plays(job, has_ids):
-                    found = player.ask(
+            for model in (*models[shift:], *models[:shift]):
+                if model.supports(job, has_ids):
+                    found = model.ask(
                         do="round", column=job.column, batch=job.batch, first=first, calls=calls[job]
                     )
                     if found is not None:
-                        player.rounds.setdefault(job, {})[number] = Round(**found)
+                        model.rounds.setdefault(job, {})[number] = Round(**found)
         number += 1
     return number
 
 
-def _calls(players: Sequence[Player], job: Job, seconds: float) -> int:
-    """Calls a round: as many as leave the slowest player several rounds."""
-    slowest = max((player.warm[job]["least_seconds"] for player in players if job in player.warm), default=0)
-    return max(1, min(MOST_CALLS, int(seconds / WANTED_ROUNDS / max(slowest, 1e-9))))
+def _calls(models: Sequence[MeasuredModel], job: Job, seconds: float) -> int:
+    """Calls a round, so that the slowest model still has several rounds."""
+    slowest = max((model.warm[job]["least_seconds"] for model in models if job in model.warm), default=0)
+    return max(1, min(MOST_CALLS, int(seconds / TARGET_ROUNDS / max(slowest, 1e-9))))

@@ -1,7 +1,7 @@
 """python -m export.benchmark.worker KIND PATH THREADS SIZES
 
-Loads one model and times it on request. `export.benchmark` starts it and talks to it: one JSON object a line on
-stdin, one on stdout for each, the first when the model is loaded.
+Loads one model and measures it on request. `export.benchmark` starts this process and sends one JSON object a line on
+stdin; each reply is one line on stdout, the first when the model is loaded.
 """  # noqa: D415
 
 import json
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from export.benchmark.loaders import LoadedModel, loader
 from export.benchmark.stopwatch import Stopwatch
-from export.benchmark.timed import Timed, loader
 from kmha.errors import InputError
 from training.cli.parser import WRONG_INPUT
 
@@ -24,13 +24,13 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def resident_bytes() -> int:
-    """Resident memory now; where the system does not tell, the peak so far."""
+    """Resident memory now; where the system does not report it, the peak so far."""
     return _from_status("VmRSS") or peak_bytes()
 
 
 def peak_bytes() -> int:
-    """Most resident memory since the start of the process or the last `forget_peak`."""
-    # On Linux getrusage would also count what the parent held when it started this process.
+    """Peak resident memory since the start of the process or the last `reset_peak`."""
+    # On Linux getrusage also counts the memory of the parent when it started this process.
     found = _from_status("VmHWM")
     if found is not None:
         return found
@@ -38,8 +38,8 @@ def peak_bytes() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
-def forget_peak() -> None:
-    """Counts the peak from now on, where the system lets a process do so."""
+def reset_peak() -> None:
+    """Resets the peak to the current memory, where the system allows it."""
     try:
         _RESET.write_text("5")
     except OSError:
@@ -56,54 +56,54 @@ def _from_status(name: str) -> int | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Answers requests until stdin ends; returns the exit status."""
+    """Handles requests until stdin ends; returns the exit status."""
     kind, path, threads, sizes = sys.argv[1:] if argv is None else argv
-    # Runtimes print; what they print must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # Runtimes print to stdout; this must not mix with the replies.
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     try:
-        timed, facts = _load(kind, path, int(threads), json.loads(sizes))
+        model, facts = _load(kind, path, int(threads), json.loads(sizes))
     except InputError as error:
-        print(json.dumps({"error": str(error)}), file=answers, flush=True)
+        print(json.dumps({"error": str(error)}), file=replies, flush=True)
         return WRONG_INPUT
-    print(json.dumps(facts), file=answers, flush=True)
-    stopwatch = Stopwatch(timed)
+    print(json.dumps(facts), file=replies, flush=True)
+    stopwatch = Stopwatch(model)
     for line in sys.stdin:
-        print(json.dumps(_answer(timed, stopwatch, json.loads(line))), file=answers, flush=True)
+        print(json.dumps(_reply(model, stopwatch, json.loads(line))), file=replies, flush=True)
     return 0
 
 
-def _load(kind: str, path: str, threads: int, sizes: dict[str, Any]) -> tuple[Timed, dict[str, Any]]:
+def _load(kind: str, path: str, threads: int, sizes: dict[str, Any]) -> tuple[LoadedModel, dict[str, Any]]:
     began = time.perf_counter()
     load = loader(kind, path)
     imported, import_bytes = time.perf_counter(), resident_bytes()
-    forget_peak()
-    timed = load(path, threads, sizes)
-    return timed, {
+    reset_peak()
+    model = load(path, threads, sizes)
+    return model, {
         "import_seconds": imported - began,
         "load_seconds": time.perf_counter() - imported,
         "import_bytes": import_bytes,
-        "takes_texts": timed.from_texts is not None,
-        "lengths": timed.lengths,
-        "batched": timed.batched,
-        "run": timed.run,
+        "takes_texts": model.from_texts is not None,
+        "lengths": model.lengths,
+        "batched": model.batched,
+        "run": model.run,
     }
 
 
-def _answer(timed: Timed, stopwatch: Stopwatch, request: dict[str, Any]) -> dict[str, Any]:
+def _reply(model: LoadedModel, stopwatch: Stopwatch, request: dict[str, Any]) -> dict[str, Any]:
     do = request.pop("do")
     if do == "encode":
-        assert timed.encode is not None
-        token_ids, mask = timed.encode(_bytes(request["texts"]), request["length"])
+        assert model.encode is not None
+        token_ids, mask = model.encode(_bytes(request["texts"]), request["length"])
         return {"token_ids": token_ids.tolist(), "padding_mask": mask.tolist()}
-    if do == "give":
+    if do == "set_rows":
         names = ("token_ids", "padding_mask")
         ids, mask = (None if request[name] is None else np.array(request[name], np.int32) for name in names)
-        stopwatch.give(_bytes(request["texts"]), ids, mask)
+        stopwatch.set_rows(_bytes(request["texts"]), ids, mask)
         return {}
     if do == "memory":
         return {"peak_bytes": peak_bytes()}
-    return {"warm": stopwatch.warm, "round": stopwatch.round}[do](**request)
+    return {"warm_up": stopwatch.warm_up, "round": stopwatch.round}[do](**request)
 
 
 def _bytes(texts: Sequence[str]) -> list[bytes]:

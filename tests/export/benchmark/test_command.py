@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from export.benchmark.__main__ import main
-from export.benchmark.match import RUN_NAME
-from export.benchmark.timed import loader
+from export.benchmark.loaders import loader
+from export.benchmark.measure import RUN_NAME
 from kmha.errors import InputError
 from tests.bundles import one_label_bundle
 from tests.command_runs import ROOT, call, clean_environment, write_csv
-from tests.export.benchmark.processes_of_ours import children
+from tests.export.benchmark.child_processes import children
 
 QUICK = ["--seconds=0.1", "--rows=5", "--batch-sizes", "4"]
 KINDS = ["bundle", "tflite", "onnx", "savedmodel"]

@@ -11,10 +11,10 @@ from export.benchmark.figures import (
     percentiles_ms,
     ratio,
     report,
+    tables,
     texts_per_second,
 )
-from export.benchmark.rounds import Job, Player, Round
-from export.benchmark.table import tables
+from export.benchmark.rounds import Job, MeasuredModel, Round
 
 SECONDS = st.floats(1e-6, 10)
 ROUNDS = st.dictionaries(
@@ -26,9 +26,9 @@ FACTS = {"takes_texts": True, "batched": True, "import_bytes": 300_000_000, "imp
 SINGLE_WORKER = Job("texts", 1)
 
 
-def player(name, rounds, **more):
+def model(name, rounds, **more):
     warm = {job: {"first_seconds": 0.5, "least_seconds": 0.1} for job in rounds}
-    return Player(name, "onnx", None, {**FACTS, "load_seconds": 0.25}, 2_500_000, rounds, warm, **more)  # pyright: ignore
+    return MeasuredModel(name, "onnx", None, {**FACTS, "load_seconds": 0.25}, 2_500_000, rounds, warm, **more)  # pyright: ignore
 
 
 @given(ROUNDS)
@@ -69,7 +69,7 @@ def test_no_common_round_no_ratio(reference):
 def test_processor_time_too_short_to_see_gives_no_ratio():
     still = {0: Round([1e-7], 0.0)}
     assert ratio(still, still, cpu_seconds) is None
-    assert busyness([player("a", {SINGLE_WORKER: still})]) is None
+    assert busyness([model("a", {SINGLE_WORKER: still})]) is None
 
 
 def test_a_column_tells_the_best_batch():
@@ -79,7 +79,7 @@ def test_a_column_tells_the_best_batch():
         Job("texts", 32): {0: Round([8.0], 8.0)},
         Job("ids", 1): {0: Round([1e-6], 1e-6)},
     }
-    found = column(player("a", rounds), "texts", {})
+    found = column(model("a", rounds), "texts", {})
     assert found is not None
     assert found["throughput"] == {
         "texts_per_second": 8.0,
@@ -90,8 +90,8 @@ def test_a_column_tells_the_best_batch():
 
 
 def test_reports_and_tables_tell_each_model_and_its_ratios():
-    run = player("the run", {SINGLE_WORKER: {0: Round([0.4], 0.4)}}, peak_bytes=500_000_000)
-    copy = player("copy", {SINGLE_WORKER: {0: Round([0.1], 0.2)}})
+    run = model("the run", {SINGLE_WORKER: {0: Round([0.4], 0.4)}}, peak_bytes=500_000_000)
+    copy = model("copy", {SINGLE_WORKER: {0: Round([0.1], 0.2)}})
     reports = [report(each, {"the run": run, "the first": copy}) for each in (run, copy)]
     assert reports[1]["texts"]["ratios"] == {"the run": pytest.approx(0.25), "the first": 1.0}
     assert reports[1]["texts"]["cpu_ratios"]["the run"] == pytest.approx(0.5)
@@ -106,8 +106,10 @@ def test_reports_and_tables_tell_each_model_and_its_ratios():
 
 
 def test_one_that_never_loaded_is_reported_without_figures():
-    dead = Player("dead", "onnx", None, {}, 1, failed="its process was killed by signal 9, saying nothing")  # pyright: ignore
-    alive = player("alive", {SINGLE_WORKER: {0: Round([0.1], 0.1)}})
+    dead = MeasuredModel(
+        "dead", "onnx", None, {}, 1, failed="its process was killed by signal 9, saying nothing"
+    )  # pyright: ignore
+    alive = model("alive", {SINGLE_WORKER: {0: Round([0.1], 0.1)}})
     reports = [report(each, {"the run": alive}) for each in (alive, dead)]
     assert reports[1] == {
         "name": "dead", "kind": "onnx", "bytes": 1, "failed": dead.failed, "texts": None, "ids": None,

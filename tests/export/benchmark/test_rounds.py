@@ -1,29 +1,38 @@
 import pytest
 
-from export.benchmark.rounds import LEAST_ROUNDS, MOST_CALLS, Job, Player, Round, jobs, play, warm
+from export.benchmark.rounds import (
+    LEAST_ROUNDS,
+    MOST_CALLS,
+    Job,
+    MeasuredModel,
+    Round,
+    jobs,
+    run_rounds,
+    warm_up,
+)
 from training.io.json_subprocess import Crashed
 
 FACTS = {"takes_texts": True, "batched": True}
 
 
 class Fake:
-    """A worker that answers at once, dies after some answers, and writes into a diary that all share."""
+    """A worker that replies at once, crashes after some replies, and logs its requests."""
 
-    def __init__(self, name, diary, seconds=0.001, answers=None):
-        self.name, self.diary, self.seconds, self.left = name, diary, seconds, answers
+    def __init__(self, name, log, seconds=0.001, replies=None):
+        self.name, self.log, self.seconds, self.left = name, log, seconds, replies
 
     def ask(self, do, column, batch, calls=1, first=None, **_):
         if self.left == 0:
-            raise Crashed(f"{self.name} is no more")
+            raise Crashed(f"{self.name} crashed")
         self.left = None if self.left is None else self.left - 1
-        if do == "warm":
+        if do == "warm_up":
             return {"first_seconds": self.seconds, "least_seconds": self.seconds}
-        self.diary.append((self.name, column, batch, first, calls))
+        self.log.append((self.name, column, batch, first, calls))
         return {"seconds": [self.seconds] * calls, "cpu_seconds": self.seconds}
 
 
 class Clock:
-    """Each look at it takes a second."""
+    """A clock that advances by a second with each call."""
 
     def __init__(self):
         self.now = 0.0
@@ -33,40 +42,42 @@ class Clock:
         return self.now
 
 
-def players(diary, names="abc", **facts):
-    return [Player(name, name, Fake(name, diary), {**FACTS, **facts}) for name in names]
+def models(log, names="abc", **facts):
+    return [MeasuredModel(name, name, Fake(name, log), {**FACTS, **facts}) for name in names]
 
 
-def test_everyone_answers_the_same_rows_in_every_round():
-    diary = []
-    all_players = players(diary)
-    expected = jobs([1, 4])
-    warm(all_players, expected, 0, True)
-    number = play(all_players, expected, 1, rows=7, has_ids=True, clock=Clock())
+def test_all_models_run_the_same_rows_in_every_round():
+    log = []
+    measured = models(log)
+    all_jobs = jobs([1, 4])
+    warm_up(measured, all_jobs, 0, True)
+    number = run_rounds(measured, all_jobs, 1, rows=7, has_ids=True, clock=Clock())
     assert number > LEAST_ROUNDS
-    for start in range(0, len(diary), 3):
-        turn = diary[start : start + 3]
+    for start in range(0, len(log), 3):
+        turn = log[start : start + 3]
         assert {name for name, *_ in turn} == set("abc")
-        assert len({asked for _, *asked in map(tuple, turn) for asked in [tuple(asked)]}) == 1
-    firsts = {entry[0] for entry in diary[:: 3 * len(expected)]}
-    assert firsts == set("abc"), "everyone goes first some time"
+        assert len({tuple(request) for _, *request in turn}) == 1
+    firsts = {entry[0] for entry in log[:: 3 * len(all_jobs)]}
+    assert firsts == set("abc"), "every model is first in some round"
 
 
-def test_rounds_go_on_through_the_rows():
-    diary = []
-    (player,) = players(diary, "a")
-    play([player], [Job("ids", 4)], 0, rows=10, has_ids=True)
-    starts, calls = [entry[3] for entry in diary], diary[0][4]
+def test_rounds_continue_through_the_rows():
+    log = []
+    (model,) = models(log, "a")
+    run_rounds([model], [Job("ids", 4)], 0, rows=10, has_ids=True)
+    starts, calls = [entry[3] for entry in log], log[0][4]
     assert starts == [number * calls * 4 % 10 for number in range(LEAST_ROUNDS)]
 
 
 @pytest.mark.parametrize(("seconds", "calls"), [(0.0001, MOST_CALLS), (0.05, 2), (3, 1)])
 def test_slow_models_get_fewer_calls_a_round(seconds, calls):
-    diary = []
-    pair = [Player(name, "", Fake(name, diary, s), FACTS) for name, s in (("fast", 1e-5), ("slow", seconds))]
-    warm(pair, jobs([1]), 0, True)
-    play(pair, jobs([1]), 1, rows=3, has_ids=True, clock=Clock())
-    assert {entry[4] for entry in diary} == {calls}
+    log = []
+    pair = [
+        MeasuredModel(name, "", Fake(name, log, s), FACTS) for name, s in (("fast", 1e-5), ("slow", seconds))
+    ]
+    warm_up(pair, jobs([1]), 0, True)
+    run_rounds(pair, jobs([1]), 1, rows=3, has_ids=True, clock=Clock())
+    assert {entry[4] for entry in log} == {calls}
 
 
 @pytest.mark.parametrize(
@@ -78,32 +89,32 @@ def test_slow_models_get_fewer_calls_a_round(seconds, calls):
         ({"batched": False}, True, {("texts", 1), ("ids", 1)}),
     ],
 )
-def test_nobody_is_asked_what_it_cannot_do(facts, has_ids, expected):
-    diary = []
-    play(players(diary, "a", **facts), jobs([1, 8]), 0, rows=3, has_ids=has_ids)
-    assert {(column, batch) for _, column, batch, *_ in diary} == expected
+def test_models_run_only_jobs_that_they_support(facts, has_ids, expected):
+    log = []
+    run_rounds(models(log, "a", **facts), jobs([1, 8]), 0, rows=3, has_ids=has_ids)
+    assert {(column, batch) for _, column, batch, *_ in log} == expected
 
 
-@pytest.mark.parametrize("answers", [0, 1, 3, 5])
-def test_the_others_play_on_when_one_dies(answers):
-    diary = []
-    mortal = Player("mortal", "", Fake("mortal", diary, answers=answers), FACTS)
-    other = Player("other", "", Fake("other", diary), FACTS)
-    warm([mortal, other], jobs([1]), 0, True)
-    play([mortal, other], jobs([1]), 0, rows=3, has_ids=True)
-    assert mortal.failed == "mortal is no more"
+@pytest.mark.parametrize("replies", [0, 1, 3, 5])
+def test_other_models_continue_when_one_crashes(replies):
+    log = []
+    crashing = MeasuredModel("crashing", "", Fake("crashing", log, replies=replies), FACTS)
+    other = MeasuredModel("other", "", Fake("other", log), FACTS)
+    warm_up([crashing, other], jobs([1]), 0, True)
+    run_rounds([crashing, other], jobs([1]), 0, rows=3, has_ids=True)
+    assert crashing.failed == "crashing crashed"
     assert other.failed is None
     assert all(set(rounds) == set(range(LEAST_ROUNDS)) for rounds in other.rounds.values())
-    assert mortal.ask(do="memory", column="", batch=0) is None
+    assert crashing.ask(do="memory", column="", batch=0) is None
 
 
-def test_one_that_never_loaded_plays_nothing():
-    dead = Player("dead", "", Fake("dead", []), {}, failed="killed")
-    assert not dead.plays(Job("ids", 1), True)
+def test_a_model_that_failed_to_load_supports_no_job():
+    failed_model = MeasuredModel("failed", "", Fake("failed_model", []), {}, failed="killed")
+    assert not failed_model.supports(Job("ids", 1), True)
 
 
-def test_rounds_are_kept_by_number():
-    diary = []
-    (player,) = players(diary, "a")
-    play([player], [Job("ids", 1)], 0, rows=3, has_ids=True)
-    assert player.rounds[Job("ids", 1)][1] == Round([0.001], 0.001)
+def test_rounds_are_stored_by_number():
+    log = []
+    (model,) = models(log, "a")
+    run_rounds([model], [Job("ids", 1)], 0, rows=3, has_ids=True)
+    assert model.rounds[Job("ids", 1)][1] == Round([0.001], 0.001)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from export.benchmark.loaders import LoadedModel
 from export.benchmark.stopwatch import CALLS_TO_WAKE, Stopwatch
-from export.benchmark.timed import Timed
 
 TEXTS = [b"a", b"b", b"c", b"d", b"e"]
 
@@ -12,7 +12,7 @@ class Recorder:
 
     def __init__(self):
         self.texts, self.ids = [], []
-        self.timed = Timed(self.from_ids, self.from_texts)
+        self.timed = LoadedModel(self.from_ids, self.from_texts)
 
     def from_texts(self, texts):
         self.texts.append(list(texts))
@@ -32,7 +32,7 @@ def recorder():
 def stopwatch(recorder):
     stopwatch = Stopwatch(recorder.timed)
     token_ids = np.arange(10, dtype=np.int32).reshape(5, 2)
-    stopwatch.give(TEXTS, token_ids, (token_ids > 2).astype(np.int32))
+    stopwatch.set_rows(TEXTS, token_ids, (token_ids > 2).astype(np.int32))
     return stopwatch
 
 
@@ -60,11 +60,11 @@ def test_only_the_asked_calls_are_timed(recorder, stopwatch, calls):
 
 
 def test_warming_up_sees_every_row_when_there_is_time(recorder, stopwatch):
-    stopwatch.warm("texts", batch=1, seconds=60)
+    stopwatch.warm_up("texts", batch=1, seconds=60)
     assert [text for (text,) in recorder.texts] == TEXTS
 
 
 def test_warming_up_without_time_is_three_calls(recorder, stopwatch):
-    found = stopwatch.warm("ids", batch=1, seconds=0)
+    found = stopwatch.warm_up("ids", batch=1, seconds=0)
     assert len(recorder.ids) == 3
     assert set(found) == {"first_seconds", "least_seconds"}

@@ -4,23 +4,23 @@ import sys
 import numpy as np
 import pytest
 
-from export.benchmark.worker import forget_peak, peak_bytes, resident_bytes
+from export.benchmark.worker import peak_bytes, reset_peak, resident_bytes
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="others do not tell, or not so exactly")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not report it exactly")
 SIZE = 64_000_000
 
 
-def test_the_peak_is_never_below_what_is_resident():
+def test_the_peak_is_at_least_the_resident_memory():
     assert peak_bytes() >= resident_bytes() > 1_000_000
 
 
 @linux
-def test_the_peak_remembers_what_is_gone_until_it_is_forgotten():
+def test_the_peak_includes_freed_memory_until_it_is_reset():
     before = resident_bytes()
-    # Straight from the system: what malloc gives may have been there before, and may stay.
+    # mmap allocates from the system; malloc may reuse memory or retain it.
     with mmap.mmap(-1, SIZE) as block:
         np.frombuffer(block, np.uint8)[:] = 1
         assert resident_bytes() > before + 0.9 * SIZE
     assert peak_bytes() > before + 0.9 * SIZE
-    forget_peak()
+    reset_peak()
     assert peak_bytes() < before + 0.9 * SIZE

@@ -1,4 +1,4 @@
-"""An encoder of the same sizes out of keras_hub's layers, with random weights: for its speed only."""
+"""Builds an encoder of the same sizes from keras_hub's layers, with random weights, to measure its speed."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ import keras_hub
 import numpy as np
 import tensorflow as tf
 
-from export.benchmark.timed import Timed, check_sizes
+from export.benchmark.loaders import LoadedModel, check_sizes
 
 
-def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
+def load(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
     """Builds `TransformerEncoder` layers over token and position embeddings, a mean and a dense layer.
 
     Args:
-        path: For messages.
-        threads: Unused; TensorFlow takes its number from the environment.
-        sizes: An `EncoderConfig`'s numbers, "window" and "labels"; n-gram tables are left out, keras_hub has none.
+        path: The kind, for messages.
+        threads: Unused; TensorFlow reads it from the environment.
+        sizes: The values of an `EncoderConfig`, "window" and "labels"; without n-gram tables, which keras_hub does not have.
 
     Raises:
         InputError: keras_hub cannot build these sizes.
@@ -36,18 +36,18 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     ]
     head = keras.layers.Dense(sizes["labels"], activation="softmax")
 
-    def answer(token_ids, mask):
+    def predict(token_ids, mask):
         x = embedding(token_ids)
         for block in blocks:
             x = block(x, padding_mask=mask, training=False)
         real = tf.cast(mask, x.dtype)[:, :, None]
         return head(tf.reduce_sum(x * real, axis=1) / tf.reduce_sum(real, axis=1))
 
-    answer(np.zeros((1, 3), np.int32), np.ones((1, 3), np.int32))
+    predict(np.zeros((1, 3), np.int32), np.ones((1, 3), np.int32))
     spec = tf.TensorSpec([None, None], tf.int32)
-    traced: Any = tf.function(answer, autograph=False, input_signature=[spec, spec])
+    traced: Any = tf.function(predict, autograph=False, input_signature=[spec, spec])
 
     def from_ids(token_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         return traced(tf.constant(token_ids), tf.constant(mask)).numpy()
 
-    return Timed(from_ids)
+    return LoadedModel(from_ids)

@@ -1,27 +1,27 @@
-"""A BERT classifier of the same sizes by Hugging Face in PyTorch, with random weights: for its speed only."""
+"""Builds a Hugging Face BERT classifier of the same sizes in PyTorch, with random weights, to measure its speed."""
 
 from typing import Any
 
 import numpy as np
-import torch  # pyright: ignore[reportMissingImports]  (few have it beside TensorFlow)
+import torch  # pyright: ignore[reportMissingImports]  (rarely installed with TensorFlow)
 import transformers  # pyright: ignore[reportMissingImports]
 
-from export.benchmark.timed import Timed, check_sizes
+from export.benchmark.loaders import LoadedModel, check_sizes
 from training.speed.torch_trainer import bert_config
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new"}
 
 
-def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
+def load(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
     """Builds `BertForSequenceClassification`.
 
     Args:
-        path: For messages.
-        threads: Of PyTorch.
-        sizes: An `EncoderConfig`'s numbers, "window" and "labels"; n-gram tables are left out, BERT has none.
+        path: The kind, for messages.
+        threads: Threads of PyTorch.
+        sizes: The values of an `EncoderConfig`, "window" and "labels"; without n-gram tables, which BERT does not have.
 
     Raises:
-        InputError: BERT cannot have these sizes.
+        InputError: BERT does not support these sizes.
     """
     check_sizes(path, sizes)
     torch.set_num_threads(threads)
@@ -34,4 +34,4 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
             ids, attended = (torch.from_numpy(values).long() for values in (token_ids, mask))
             return model(input_ids=ids, attention_mask=attended).logits.softmax(-1).numpy()
 
-    return Timed(from_ids)
+    return LoadedModel(from_ids)

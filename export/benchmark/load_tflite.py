@@ -1,4 +1,4 @@
-"""A TFLite model in LiteRT with the device's tokenizer; no TensorFlow."""
+"""Loads a TFLite file in LiteRT with the device tokenizer, without TensorFlow."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
-from export.benchmark.timed import Timed
+from export.benchmark.loaders import LoadedModel
 from export.predictors.token_batches import encode_row, model_inputs, read_text_tokenizer
-from export.tflite.runner import read_signatures
+from export.tflite.runner import read_signatures, shortest_signature
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, TOKEN_IDS
 
 
-def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
-    """Loads a file and the tokenizer.json beside it.
+def load(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
+    """Loads a file and the tokenizer.json next to it.
 
     Args:
-        path: Of the .tflite file.
-        threads: Of the runtime.
+        path: The .tflite file.
+        threads: Threads of the runtime.
         sizes: Unused.
 
     Raises:
-        InputError: It is not a model that `export.tflite` wrote, or the tokenizer is missing.
+        InputError: The file is not a model that `export.tflite` wrote, or the tokenizer is missing.
     """
     try:
         interpreter = Interpreter(model_path=path, num_threads=threads)
@@ -42,10 +42,10 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
     def from_texts(texts: Sequence[bytes]) -> np.ndarray:
         (ids,) = (encode_row(tokenizer, text, longest) for text in texts)
         lengths = [len(each) for each in ids]
-        signature = next(each for each in signatures if each.holds(lengths))
+        signature = shortest_signature(signatures, lengths)
         return signature.run(model_inputs(tokenizer, [ids], signature.padded_lengths(lengths)))[
             signature.output
         ]
 
     lengths = [signature.lengths[0] for signature in signatures if signature.lengths[0]]
-    return Timed(from_ids, from_texts, lengths or None, batched=False)
+    return LoadedModel(from_ids, from_texts, lengths or None, batched=False)

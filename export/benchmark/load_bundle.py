@@ -1,4 +1,4 @@
-"""The run itself, as Keras answers: what the exported copies are compared with."""
+"""Loads the run itself in Keras, the reference for exported models."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,26 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from export.benchmark.timed import Timed
+from export.benchmark.loaders import LoadedModel
 from export.tflite.write import chosen_lengths
 from export.verification.layer_outputs import padded, sequences
 from kmha.bundle.bundle import Bundle
 
 
-def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
+def load(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
     """Loads a run folder.
 
     Args:
-        path: Of the run.
-        threads: Unused; TensorFlow takes its number from the environment.
+        path: The run folder.
+        threads: Unused; TensorFlow reads it from the environment.
         sizes: Unused.
 
     Returns:
-        The model; its `run` holds "sample" (texts), "length" (a usual one in tokens), "encoder" (the numbers of its
-        `EncoderConfig`), "window" (tokens of a window, 0: it reads texts whole) and "labels" (how many).
+        The model; its `run` has "sample" (texts), "length" (a typical length in tokens), "encoder" (the values of its
+        `EncoderConfig`), "window" (tokens of a window, 0: it reads whole texts) and "labels" (their number).
 
     Raises:
-        InputError: No bundle stands there.
+        InputError: There is no bundle.
     """
     bundle = Bundle.load(path)
 
@@ -40,4 +40,4 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> Timed:
         "window": bundle.model.windows.length if bundle.model.windows else 0,
         "labels": len(bundle.labels),
     }
-    return Timed(bundle.probabilities_of_ids, bundle.probabilities, run=run, encode=encode)
+    return LoadedModel(bundle.probabilities_of_ids, bundle.probabilities, run=run, encode=encode)

@@ -1,4 +1,4 @@
-"""Peers are built in this process: what is looked at is that they are models of the sizes asked for."""
+"""Encoders of other libraries, built in this process."""
 
 import dataclasses
 import importlib.util
@@ -6,7 +6,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from export.benchmark.timed import loader
+from export.benchmark.loaders import loader
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
 
@@ -26,34 +26,32 @@ def load(kind, **sizes):
 
 @peers
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_peers_give_probabilities_that_padding_does_not_change(kind, norm):
-    timed = load(kind, norm=norm)
+def test_padding_does_not_change_the_probabilities_of_peers(kind, norm):
+    model = load(kind, norm=norm)
     token_ids = np.array([[2, 7, 9, 3, 0, 0], [2, 8, 8, 8, 8, 3]], np.int32)
     mask = (token_ids > 0).astype(np.int32)
-    both = timed.from_ids(token_ids, mask)
+    both = model.from_ids(token_ids, mask)
     assert both.shape == (2, 3)
     assert both.sum(1) == pytest.approx(1, abs=1e-5)
-    assert timed.from_ids(token_ids[:1, :4], mask[:1, :4])[0] == pytest.approx(both[0], abs=1e-5)
-    assert timed.from_texts is None
+    assert model.from_ids(token_ids[:1, :4], mask[:1, :4])[0] == pytest.approx(both[0], abs=1e-5)
+    assert model.from_texts is None
 
 
 @peers
-def test_heads_that_do_not_fill_the_hidden_size_are_refused(kind):
+def test_heads_that_do_not_fill_the_hidden_size_are_rejected(kind):
     with pytest.raises(InputError, match=f"^{kind}: expected heads that fill .* got 2 of 5 in 16$"):
         load(kind, head_dim=5)
 
 
 @peers
 def test_pruned_encoders_have_no_peers(kind):
-    with pytest.raises(
-        InputError, match=f"^{kind}: expected blocks that are all alike, got those of a pruned"
-    ):
+    with pytest.raises(InputError, match=f"^{kind}: expected blocks of equal sizes, got those of a pruned"):
         load(kind, layer_sizes=((1, 24), (2, 9)))
 
 
 @peers
 def test_a_run_that_reads_windows_has_no_peers(kind):
     with pytest.raises(
-        InputError, match=f"{kind}: expected a run that reads texts whole, got .* windows of 8 tokens"
+        InputError, match=f"{kind}: expected a run that reads whole texts, got .* windows of 8 tokens"
     ):
         load(kind, window=8)

@@ -1,4 +1,4 @@
-"""What a test can see of the processes that it has started."""
+"""The child processes of a test."""
 
 import os
 import subprocess

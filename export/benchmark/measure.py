@@ -1,0 +1,218 @@
+"""Measures models in turns on the same rows, each in its own process."""
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from export.benchmark.loaders import BUNDLE, PEERS
+from export.benchmark.rounds import Job, MeasuredModel, jobs, run_rounds, warm_up
+from export.predictors.artifacts import Artifact
+from kmha.bundle.manifest import MANIFEST, MODEL, VOCABULARY
+from kmha.errors import InputError
+from training.io.json_subprocess import Crashed, WorkerProcess
+
+logger = logging.getLogger("kmha")
+
+RUN_NAME = "the run itself"
+WARM_SECONDS = 2.0
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model to load: its name in tables, its kind, its path and its size on disk."""
+
+    name: str
+    kind: str
+    path: Path
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure.
+
+    Attributes:
+        most_rows: Most texts to use, spread evenly; 0: all.
+        seconds: For each model and each kind of input, one row at a time, and the same in batches.
+        threads: Threads of each model.
+        batch_sizes: Rows a call in batches.
+        peers: Whether to measure encoders of the same sizes from other libraries.
+    """
+
+    most_rows: int = 256
+    seconds: float = 3.0
+    threads: int = 1
+    batch_sizes: tuple[int, ...] = (8, 32)
+    peers: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of a benchmark.
+
+    Attributes:
+        models: The loaded models: the run, the artifacts, the peers.
+        skipped: Reasons why peers were not loaded, by kind.
+        rows: Number of texts.
+        ids_length: Tokens of every row of ids; None where the models have no common length.
+        rounds: Number of rounds of one row at a time and of batches.
+    """
+
+    models: list[MeasuredModel]
+    skipped: dict[str, str]
+    rows: int
+    ids_length: int | None
+    rounds: tuple[int, int]
+
+
+def models_to_measure(run: Path, artifacts: Sequence[Artifact]) -> list[ModelFile]:
+    """The run and its artifacts."""
+    files = [run / name for name in (MODEL, VOCABULARY, MANIFEST)]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    exported = [ModelFile(str(each.path), each.format, each.path, each.bytes) for each in artifacts]
+    return [ModelFile(RUN_NAME, BUNDLE, run, size), *exported]
+
+
+def measure_models(files: Sequence[ModelFile], texts: Sequence[str] | None, settings: Settings) -> Measured:
+    """Loads all models and measures them.
+
+    Args:
+        files: The models, the run first.
+        texts: The texts; None: the run's sample.
+        settings: How to measure.
+
+    Raises:
+        InputError: A model cannot be used, or there are no texts.
+        Crashed: The run's own process ended.
+    """
+    with contextlib.ExitStack() as stack:
+        models, skipped = [], {}
+        for file in files:
+            logger.info(f"loading {file.name}")
+            models.append(_load(file, stack, settings.threads))
+        _check_alive(models[0])
+        run = models[0].facts["run"]
+        sizes = {**run["encoder"], "window": run["window"], "labels": run["labels"]}
+        for kind in PEERS if settings.peers else ():
+            logger.info(f"building {kind}")
+            try:
+                file = ModelFile(kind, kind, Path(kind), None)
+                models.append(_load(file, stack, settings.threads, sizes))
+            except InputError as error:
+                skipped[kind] = str(error)
+        chosen = spread(run["sample"] if texts is None else texts, settings.most_rows)
+        if not chosen:
+            raise InputError("--texts: expected a file of texts, since the run has no sample, got none")
+        ready = [model for model in models if model.failed is None]
+        length = common_length([model.facts["lengths"] for model in ready], run["length"])
+        _set_rows(models, chosen, length)
+        _check_alive(models[0])
+        rounds = _measure(models, settings, len(chosen), length is not None)
+        _check_alive(models[0])
+    return Measured(models, skipped, len(chosen), length, rounds)
+
+
+def _load(
+    file: ModelFile, stack: contextlib.ExitStack, threads: int, sizes: dict[str, Any] | None = None
+) -> MeasuredModel:
+    if sizes is None:
+        read_into_cache(file.path)
+    worker = stack.enter_context(start_worker(file.kind, str(file.path), threads, sizes))
+    model = MeasuredModel(file.name, file.kind, worker, {}, file.bytes)
+    try:
+        model.facts = worker.listen()
+    except Crashed as error:
+        model.failed = str(error)
+    return model
+
+
+def start_worker(kind: str, path: str, threads: int, sizes: dict[str, Any] | None = None) -> WorkerProcess:
+    """Starts the process of a model.
+
+    Args:
+        kind: As in `export.benchmark.loaders`.
+        path: The model's path.
+        threads: Threads of the model.
+        sizes: Sizes of an encoder, for kinds that build one.
+    """
+    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # TensorFlow and OpenMP read their threads from here, the other runtimes from an argument.
+    names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
+    environment = {"PYTHONPATH": os.pathsep.join(paths), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    arguments = [kind, path, str(threads), json.dumps(sizes or {})]
+    return WorkerProcess(
+        [sys.executable, "-m", "export.benchmark.worker", *arguments],
+        {**dict.fromkeys(names, str(threads)), **environment},
+    )
+
+
+def read_into_cache(path: Path) -> None:
+    """Reads all files at a path once, so that every model is loaded from the system's cache."""
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if file.is_file():
+            with open(file, "rb") as stream:
+                while stream.read(1 << 20):
+                    pass
+
+
+def _check_alive(run: MeasuredModel) -> None:
+    """Raises Crashed if the run, the reference of all comparisons, has failed."""
+    if run.failed is not None:
+        raise Crashed(f"{run.name}: {run.failed}")
+
+
+def spread(texts: Sequence[str], most: int) -> list[str]:
+    """At most this many of the texts, evenly spread; 0: all."""
+    count = min(most or len(texts), len(texts))
+    return [texts[int(place)] for place in np.linspace(0, len(texts) - 1, count).round()]
+
+
+def common_length(lengths: Sequence[list[int] | None], default: int) -> int | None:
+    """The longest length that all models take, or None.
+
+    Args:
+        lengths: The lengths of each model; None: any.
+        default: The result if all models take any length.
+    """
+    fixed = [set(each) for each in lengths if each is not None]
+    return max(set.intersection(*fixed), default=None) if fixed else default
+
+
+def _set_rows(models: Sequence[MeasuredModel], texts: Sequence[str], length: int | None) -> None:
+    """Sends the same rows to all models; the run tokenizes them."""
+    none = {"token_ids": None, "padding_mask": None}
+    encoded = none if length is None else models[0].ask(do="encode", texts=texts, length=length)
+    for model in models:
+        model.ask(do="set_rows", texts=texts, **(encoded or none))
+
+
+def _measure(
+    models: Sequence[MeasuredModel], settings: Settings, rows: int, has_ids: bool
+) -> tuple[int, int]:
+    single = jobs([1])
+    batched = jobs([size for size in sorted(set(settings.batch_sizes)) if size > 1])
+    first = _phase("one text at a time", models, single, settings.seconds, rows, has_ids)
+    for model in models:
+        model.peak_bytes = (model.ask(do="memory") or {}).get("peak_bytes")
+    if not batched:
+        return first, 0
+    share = settings.seconds * len(single) / len(batched)
+    return first, _phase("in batches", models, batched, share, rows, has_ids)
+
+
+def _phase(
+    name: str, models: Sequence[MeasuredModel], phase: Sequence[Job], seconds: float, rows: int, has_ids: bool
+) -> int:
+    turns = sum(model.supports(job, has_ids) for model in models for job in phase)
+    logger.info(f"{name}: about {turns * seconds:.0f} s")
+    warm_up(models, phase, min(seconds, WARM_SECONDS), has_ids)
+    return run_rounds(models, phase, seconds, rows, has_ids)
