@@ -1,6 +1,6 @@
 """python -m export.batch RUN_OR_SAVEDMODEL --input 'in-*.jsonl' --output out [-- runner flags]
 
-Answers the rows of many files as an Apache Beam pipeline, on this machine or on a cluster. Needs kmha[beam].
+Predicts for the rows of many files with an Apache Beam pipeline, on this machine or on a cluster. Needs kmha[beam].
 """  # noqa: D415
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Annotated
 
 import tyro
 
-from export.batch.shards import ERRORS, SUFFIX, is_local, is_shard_of, shards_beside, shards_of
+from export.batch.shards import ERRORS, SUFFIX, atomic_shards, is_local, is_shard_of, shards_of
 from kmha.errors import InputError
 from training.cli.bounds import Range
 from training.cli.parser import FAILED, parse, run
@@ -27,34 +27,34 @@ MISSING = "export.batch needs the extra kmha[beam], in an environment of its own
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """Answers the rows of many JSONL files with Apache Beam. Flags after -- are Beam's own, such as --runner."""
+    """Predicts for the rows of many JSONL files with Apache Beam. Flags after -- are Beam's, such as --runner."""
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_SAVEDMODEL")]
     """Run folder that training.fit wrote, a SavedModel, or a folder of its versions."""
     input: str
-    """Pattern of the JSONL files to answer, plain or .gz; quote it."""
+    """Pattern of the input JSONL files, plain or .gz; quote it."""
     output: str
-    """What the names of the files written begin with: OUT-00000-of-00001.jsonl, OUT.errors-….jsonl."""
+    """Prefix of the output files: OUT-00000-of-00001.jsonl, OUT.errors-….jsonl."""
     text_column: str = "text"
-    """Field of a row that holds its text."""
+    """Field of a row with its text."""
     keep_text: bool = True
-    """Carry the text into the answer, as the other fields are."""
+    """Copy the text to the output, like the other fields."""
     batch_rows: Annotated[int, Range(at_least=1)] = 1024
-    """The most rows that are given to the model together."""
+    """Most rows in a batch."""
     shards: Annotated[int, Range(at_least=0)] = 0
-    """Files of answers; 0: as many as the runner likes."""
+    """Number of output files; 0: the runner decides."""
     overwrite: bool = False
     """Replace the files of an earlier batch."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    mine, beams = split_flags(sys.argv[1:] if argv is None else argv)
-    return run(lambda: _batch(parse(BatchConfig, mine, "python -m export.batch"), beams))
+    own, beam = split_flags(sys.argv[1:] if argv is None else argv)
+    return run(lambda: _batch(parse(BatchConfig, own, "python -m export.batch"), beam))
 
 
 def split_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The command's own arguments and, after --, those of Beam."""
+    """The command's own arguments, and Beam's after --."""
     argv = list(argv)
     cut = argv.index("--") if "--" in argv else len(argv)
     return argv[:cut], argv[cut + 1 :]
@@ -63,18 +63,18 @@ def split_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def _batch(config: BatchConfig, flags: Sequence[str]) -> int:
     if importlib.util.find_spec("apache_beam") is None:
         raise InputError(MISSING)
-    # Before Beam sets up its own, which tells of every stage.
+    # Before Beam configures logging, which would report every stage.
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s: %(message)s")
-    from export.batch.answers import text_model
     from export.batch.pipeline import Batch, matched_files
+    from export.batch.predictions import text_model
     from export.batch.runner import PipelineFailed, run_batch, runner_options
 
     options = runner_options(flags)
     files = matched_files(config.input)
-    _check_apart(files, config.output)
+    _check_separate(files, config.output)
     try:
-        with _place(config) as output, text_model(config.model) as model:
-            logger.info(f"{len(files):,} file{'s' * (len(files) != 1)} to answer")
+        with _output_prefix(config) as output, text_model(config.model) as model:
+            logger.info(f"{len(files):,} input file{'s' * (len(files) != 1)}")
             started = time.monotonic()
             batch = Batch(
                 config.input,
@@ -94,32 +94,32 @@ def _batch(config: BatchConfig, flags: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _place(config: BatchConfig) -> Iterator[str]:
-    """What the pipeline's file names begin with: beside the output, or in a store the output itself."""
+def _output_prefix(config: BatchConfig) -> Iterator[str]:
+    """The prefix of the pipeline's files: a temporary one, or in a remote store the output itself."""
     if not is_local(config.output):
-        # A store cannot rename; Beam itself writes each file aside and moves it when all are whole.
+        # A remote store cannot rename. Beam itself writes temporary files and moves them when all are complete.
         yield config.output
         return
-    with shards_beside(Path(config.output), config.overwrite) as beside:
-        yield str(beside.absolute())
+    with atomic_shards(Path(config.output), config.overwrite) as prefix:
+        yield str(prefix.absolute())
 
 
-def _check_apart(files: Sequence[str], output: str) -> None:
+def _check_separate(files: Sequence[str], output: str) -> None:
     for file in files:
         if is_shard_of(file, output):
-            raise InputError(f"{file}: expected input apart from the output, got a file of {output!r}")
+            raise InputError(f"{file}: expected input that is not an output file, got a file of {output!r}")
 
 
 def report(config: BatchConfig, counts: tuple[int, int] | None, seconds: float) -> int:
-    """Says what was done and where it is.
+    """Prints the output files, and logs the counts.
 
     Args:
-        config: Of the command.
-        counts: Rows answered and bad ones; None where the runner does not tell.
-        seconds: How long the pipeline took.
+        config: The command's configuration.
+        counts: Numbers of predictions and of bad rows; None where the runner does not count.
+        seconds: Time of the pipeline.
 
     Returns:
-        The exit status: 1 if rows were given and all were bad, else 0.
+        The exit status: 1 if there were rows and all were bad, else 0.
     """
     if is_local(config.output):
         for path in shards_of(Path(config.output)):
@@ -127,13 +127,13 @@ def report(config: BatchConfig, counts: tuple[int, int] | None, seconds: float) 
     else:
         print(f"{config.output}-*{SUFFIX}")
     if counts is None:
-        logger.info(f"done in {seconds:.1f} s; the runner does not tell how many rows")
+        logger.info(f"done in {seconds:.1f} s; the runner does not report the number of rows")
         return 0
-    answered, bad = counts
-    logger.info(f"{answered:,} rows answered, {answered / seconds:,.0f} a second, {bad:,} bad")
+    good, bad = counts
+    logger.info(f"{good:,} predictions, {good / seconds:,.0f} rows/s, {bad:,} bad rows")
     if bad:
         logger.info(f"bad rows with their reasons: {config.output}{ERRORS}-*{SUFFIX}")
-    return FAILED if bad and not answered else 0
+    return FAILED if bad and not good else 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The Beam pipeline of a batch: lines of files, checked, answered by RunInference, written as shards.
+"""The Beam pipeline of batch prediction: reads lines, checks them, runs the model, and writes shards.
 
-Apache Beam has an environment of its own; see docs/decisions/005-beam-in-its-own-environment.md.
+Apache Beam has its own environment; see docs/decisions/005-beam-in-its-own-environment.md.
 """
 
-# Beam is not installed where types are checked, and its | adds a step.
+# Beam is not installed where types are checked; its | adds a step.
 # pyright: reportMissingImports=false, reportUnusedExpression=false
 import gzip
 import os
@@ -19,14 +19,14 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics import Metrics
 from apache_beam.ml.inference.base import ModelHandler, RunInference
 
-from export.batch.rows import answer_line, dead_letter, is_blank, parse_row, without_mark
+from export.batch.rows import dead_letter, is_blank, output_line, parse_row, without_mark
 from export.batch.shards import ERRORS, SUFFIX, is_local, with_folder
 from kmha.errors import InputError
 
 Line = tuple[str, int, bytes]
-"""File, the byte where the line starts, the line with its line feed."""
+"""File, the position of the line's first byte, the line with its line feed."""
 Row = tuple[str, str]
-"""Text, and what the answer carries as JSON."""
+"""Text, and the fields to copy to the output as JSON."""
 
 GOOD, BAD = "answered", "bad"
 NAMESPACE = "kmha.batch"
@@ -35,16 +35,16 @@ _READ = (CompressionTypes.UNCOMPRESSED, CompressionTypes.GZIP)
 
 @dataclass(frozen=True)
 class Batch:
-    """What a pipeline reads, asks and writes.
+    """The settings of a pipeline.
 
     Attributes:
         input: A file pattern.
-        output: What the names of the files written begin with.
+        output: Prefix of the output files.
         model: Folder of a SavedModel.
         text_column: Name of the text in a row.
-        keep_text: Whether answers carry the text.
-        batch_rows: The most rows that are given to the model's handler together.
-        shards: Files of answers; 0: the runner chooses.
+        keep_text: Whether to copy the text to the output.
+        batch_rows: Most rows in a batch.
+        shards: Number of output files; 0: the runner decides.
     """
 
     input: str
@@ -57,21 +57,21 @@ class Batch:
 
 
 class Lines(FileBasedSource):
-    """The lines of files with their places. Plain files are read in parts, gzipped ones whole."""
+    """The lines of files with their positions. Plain files are split into ranges, gzipped ones are not."""
 
     def open_file(self, file_name: str) -> IO[bytes] | gzip.GzipFile:
-        """A file as bytes, unpacked if its name ends in .gz.
+        """Opens a file, decompressed if its name ends in .gz.
 
-        Beam's own unpacking takes a gzip file that was cut off for a whole one; its rows would be missing unseen.
+        Beam's own decompression reads a truncated gzip file without an error; rows would be lost.
         """
-        packed = FileSystems.open(file_name, compression_type=CompressionTypes.UNCOMPRESSED)
-        return gzip.open(packed) if is_gzip(file_name) else packed
+        compressed = FileSystems.open(file_name, compression_type=CompressionTypes.UNCOMPRESSED)
+        return gzip.open(compressed) if is_gzip(file_name) else compressed
 
     def read_records(self, file_name: str, offset_range_tracker: Any) -> Iterator[Line]:
         """The lines that start inside a range of bytes.
 
         Raises:
-            InputError: The file cannot be read to its end; names it.
+            InputError: The file cannot be read to its end.
         """
         try:
             yield from self._lines(file_name, offset_range_tracker)
@@ -84,7 +84,7 @@ class Lines(FileBasedSource):
         byte = offset_range_tracker.start_position()
         with self.open_file(file_name) as file:
             if byte:
-                # A line that starts before the range belongs to the range before.
+                # A line that starts before the range belongs to the previous range.
                 file.seek(byte - 1)
                 byte += len(file.readline()) - 1
             while offset_range_tracker.try_claim(byte):
@@ -96,7 +96,7 @@ class Lines(FileBasedSource):
 
 
 class Check(beam.DoFn):
-    """Lines to rows; to the output `BAD` go those that are none, as lines of the bad rows' file."""
+    """Parses lines to rows; the output `BAD` gets lines of the file of bad rows."""
 
     def __init__(self, text_column: str, keep_text: bool):
         self._arguments = text_column, keep_text
@@ -104,7 +104,7 @@ class Check(beam.DoFn):
         self._bad = Metrics.counter(NAMESPACE, BAD)
 
     def process(self, element: Line, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Checks one line; blank ones are nothing."""
+        """Parses one line; skips blank lines."""
         file, byte, line = element
         if is_blank(line, byte):
             return
@@ -119,7 +119,7 @@ class Check(beam.DoFn):
 
 
 class TextHandler(ModelHandler):
-    """Answers rows with the text signature of a SavedModel, which each worker loads once."""
+    """Predicts with the text signature of a SavedModel, which each worker loads once."""
 
     def __init__(self, folder: str, batch_rows: int):
         super().__init__(min_batch_size=batch_rows, max_batch_size=batch_rows)
@@ -136,36 +136,38 @@ class TextHandler(ModelHandler):
 
     def run_inference(self, batch: Sequence[Row], model: Any, inference_args: Any = None) -> list[str]:
         """Rows to lines of the output."""
-        from export.batch.answers import answers
+        from export.batch.predictions import predict
 
-        found = answers([text for text, _ in batch], model)
-        return [answer_line(carried, answer) for (_, carried), answer in zip(batch, found, strict=True)]
+        found = predict([text for text, _ in batch], model)
+        return [output_line(fields, each) for (_, fields), each in zip(batch, found, strict=True)]
 
     def get_num_bytes(self, batch: Sequence[Row]) -> int:
         """Size of a batch, for Beam's metrics."""
-        return sum(len(text) + len(carried) for text, carried in batch)
+        return sum(len(text) + len(fields) for text, fields in batch)
 
 
 def is_gzip(file_name: str) -> bool:
-    """Whether Beam would unpack a file as gzip, and so does not read it in parts."""
+    """Whether Beam reads a file as gzip, and so does not split it into ranges."""
     return CompressionTypes.detect_compression_type(file_name) == CompressionTypes.GZIP
 
 
 def matched_files(pattern: str) -> list[str]:
-    """The files that a pattern names, on this machine or in a store that Beam reads.
+    """The files that match a pattern, on this machine or in a store that Beam reads.
 
     Raises:
-        InputError: There are none, or nobody here can look.
+        InputError: There are none, or the store cannot be read.
     """
     try:
         found = [entry.path for entry in FileSystems.match([with_folder(pattern)])[0].metadata_list]
-    except Exception as error:  # Each store has errors of its own.
+    except Exception as error:  # Each store raises its own classes.
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{pattern}: expected files, cannot look there ({reason})") from error
+        raise InputError(
+            f"{pattern}: expected files, got an error from the file system ({reason})"
+        ) from error
     if not found:
         raise InputError(f"{pattern}: expected files, got a pattern that no file matches")
     if is_local(pattern) and os.path.isdir(pattern):
-        raise InputError(f"{pattern}: expected files, got a folder; name the files in it by a pattern")
+        raise InputError(f"{pattern}: expected files, got a folder; use a pattern of the files in it")
     for file in found:
         if CompressionTypes.detect_compression_type(file) not in _READ:
             raise InputError(f"{file}: expected plain or gzipped files, got another kind")
@@ -180,7 +182,7 @@ def build(pipeline: beam.Pipeline, batch: Batch) -> None:
     )
     answered = (
         checked[GOOD]
-        # One worker reads a compressed file; all of them shall answer its rows.
+        # One worker reads a compressed file; then all workers share its rows.
         | "Spread" >> beam.Reshuffle()
         | "Answer" >> RunInference(TextHandler(batch.model, batch.batch_rows))
     )

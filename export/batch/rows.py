@@ -1,35 +1,36 @@
-"""One line of a batch's input: a row to answer, or a bad row with its reason. Knows neither Beam nor TensorFlow."""
+"""Parses a line of the input to a row, or to a bad row with its reason. Needs neither Beam nor TensorFlow."""
 
 import base64
 import json
 import math
 from typing import Any, NoReturn
 
+from export.names import LABEL, LABELS, PROBABILITIES
 from kmha.errors import InputError
 
-LABEL, PROBABILITY, LABELS, PROBABILITIES = "label", "probability", "labels", "probabilities"
-ANSWER_FIELDS = (LABEL, PROBABILITY, LABELS, PROBABILITIES)
+PROBABILITY = "probability"
+OUTPUT_FIELDS = (LABEL, PROBABILITY, LABELS, PROBABILITIES)
 INPUT_PREFIX = "input_"
-"""Set before a field of the input that has the name of an answer's field."""
+"""Prefix of an input field with the name of an output field."""
 
 _BOM = b"\xef\xbb\xbf"
 _KINDS = {dict: "an object", list: "a list", bool: "true or false", type(None): "null", str: "a string"}
 
 
 def parse_row(line: bytes, text_column: str, keep_text: bool = True) -> tuple[str, str]:
-    """The text of a line and what its answer carries.
+    """The text of a line and the fields to copy to the output.
 
     Args:
-        line: One JSON object in UTF-8, with its line feed or without.
+        line: One JSON object in UTF-8, with or without its line feed.
         text_column: The name of the text in the object.
-        keep_text: Whether the answer carries the text too.
+        keep_text: Whether to copy the text too.
 
     Returns:
-        The text, and the other fields as one JSON object. Those named like a field of an answer get "input_" before
-        their name.
+        The text, and the other fields as one JSON object. Fields with the name of an output field get the prefix
+        "input_".
 
     Raises:
-        InputError: The line cannot be answered; the message is the reason.
+        InputError: The line is a bad row; the message is the reason.
     """
     record = _object(_decoded(line))
     if text_column not in record:
@@ -37,35 +38,37 @@ def parse_row(line: bytes, text_column: str, keep_text: bool = True) -> tuple[st
     text = record[text_column]
     if not isinstance(text, str):
         raise InputError(f"expected a string in {text_column!r}, got {_KINDS.get(type(text), 'a number')}")
-    carried: dict[str, Any] = {}
+    copied: dict[str, Any] = {}
     for name, value in record.items():
         if name == text_column and not keep_text:
             continue
-        new_name = f"{INPUT_PREFIX}{name}" if name in ANSWER_FIELDS else name
+        new_name = f"{INPUT_PREFIX}{name}" if name in OUTPUT_FIELDS else name
         if new_name != name and new_name in record:
-            raise InputError(f"expected {name!r} or {new_name!r}, which the answer would hold once, got both")
-        carried[new_name] = value
-    written = json.dumps(carried, ensure_ascii=False)
+            raise InputError(
+                f"expected {name!r} or {new_name!r}, which have the same name in the output, got both"
+            )
+        copied[new_name] = value
+    written = json.dumps(copied, ensure_ascii=False)
     _check_whole_characters(text + written)
     return text, written
 
 
-def answer_line(carried: str, answer: dict[str, Any]) -> str:
-    """A line of the output without its line feed: what the row carries, then the answer."""
-    return json.dumps({**json.loads(carried), **answer}, ensure_ascii=False)
+def output_line(fields: str, prediction: dict[str, Any]) -> str:
+    """A line of the output without its line feed: the copied fields, then the prediction."""
+    return json.dumps({**json.loads(fields), **prediction}, ensure_ascii=False)
 
 
 def dead_letter(file: str, byte: int, reason: str, line: bytes) -> str:
-    """A line of the bad rows' file, without its line feed.
+    """A line of the file of bad rows, without its line feed.
 
     Args:
-        file: The file that the row came from.
-        byte: Where its line starts, counted from 0, in a compressed file in what it unpacks to.
-        reason: Why it is not answered.
-        line: The line as it was.
+        file: The row's file.
+        byte: Position of its line, from 0; in a compressed file the position after decompression.
+        reason: Why it is a bad row.
+        line: The line.
 
     Returns:
-        A JSON object: file, byte, reason, and raw (the line without its line feed) or, where the line is no UTF-8,
+        A JSON object: file, byte, reason, and raw (the line without its line feed) or, if the line is not UTF-8,
         raw_base64.
     """
     line = line.removesuffix(b"\n")
@@ -73,17 +76,17 @@ def dead_letter(file: str, byte: int, reason: str, line: bytes) -> str:
         raw = {"raw": line.decode("utf-8")}
     except UnicodeDecodeError:
         raw = {"raw_base64": base64.b64encode(line).decode("ascii")}
-    # A reason may quote half a surrogate pair, which only an escape can write.
+    # A reason may quote half a surrogate pair, which must be escaped.
     return json.dumps({"file": file, "byte": byte, "reason": _encodable(reason), **raw}, ensure_ascii=False)
 
 
 def is_blank(line: bytes, byte: int) -> bool:
-    """Whether a line that starts at this byte of its file is no row at all."""
+    """Whether a line at this position of its file is blank."""
     return not without_mark(line, byte).strip()
 
 
 def without_mark(line: bytes, byte: int) -> bytes:
-    """A line without the byte order mark that some editors set before the first one."""
+    """A line without the byte order mark that some editors write at the start of a file."""
     return line.removeprefix(_BOM) if byte == 0 else line
 
 

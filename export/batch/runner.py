@@ -1,4 +1,4 @@
-"""Runs the Beam pipeline of a batch where Beam's own flags say, on this machine unless they name a cluster."""
+"""Runs the Beam pipeline on this machine, or on the cluster that Beam's own flags name."""
 
 # Beam is not installed where types are checked.
 # pyright: reportMissingImports=false
@@ -22,56 +22,58 @@ _HERE = ("DirectRunner", "FnApiRunner")
 
 
 class PipelineFailed(Exception):
-    """A pipeline did not come to its end; the message is one line."""
+    """A pipeline did not finish; the message is one line."""
 
 
 def runner_options(flags: Sequence[str]) -> PipelineOptions:
     """Beam's flags as options.
 
     Raises:
-        InputError: A flag has a wrong value, or nobody knows it. Runners of clusters may know more flags than Beam
-            does here; with them an unknown one is passed on.
+        InputError: A flag is unknown or has a wrong value. Runners of clusters may have more flags; for them unknown
+            flags are passed on.
     """
     unknown: list[str] = []
-    flags_known: list[str] = []
+    known: list[str] = []
 
-    def look(parser: Any) -> None:
+    def collect(parser: Any) -> None:
         unknown.extend(parser.parse_known_args(list(flags))[1])
-        flags_known.extend(name for action in parser._actions for name in action.option_strings)
+        known.extend(name for action in parser._actions for name in action.option_strings)
 
     messages = io.StringIO()
     try:
         with contextlib.redirect_stderr(messages):
             options = PipelineOptions(list(flags))
-            options.get_all_options(add_extra_args_fn=look, current_only=False, retain_unknown_options=True)
+            options.get_all_options(
+                add_extra_args_fn=collect, current_only=False, retain_unknown_options=True
+            )
     except SystemExit as stop:
         if not stop.code:
             raise
         reason = messages.getvalue().strip().splitlines()[-1].split("error: ", 1)[-1]
         raise InputError(f"runner flags: {reason}") from None
-    if unknown and runs_here(options):
+    if unknown and is_local_runner(options):
         name = unknown[0].split("=")[0]
-        raise InputError(f"runner flags: unknown flag {name}{did_you_mean(name, flags_known)}")
+        raise InputError(f"runner flags: unknown flag {name}{did_you_mean(name, known)}")
     return options
 
 
-def runs_here(options: PipelineOptions) -> bool:
-    """Whether a pipeline runs in this process and those it starts."""
+def is_local_runner(options: PipelineOptions) -> bool:
+    """Whether a pipeline runs on this machine."""
     return options.view_as(StandardOptions).runner in (None, *_HERE)
 
 
 def run_batch(batch: Batch, options: PipelineOptions) -> tuple[int, int] | None:
-    """Runs a batch to its end.
+    """Runs a batch until it finishes.
 
     Returns:
-        The numbers of rows answered and of bad rows, or None where the runner does not tell.
+        The numbers of predictions and of bad rows, or None where the runner does not report them.
 
     Raises:
-        InputError: There is no such runner, or (told so by this machine's runner only) a file is damaged.
-        PipelineFailed: The pipeline did not come to its end.
+        InputError: The runner is unknown, or (from the local runner only) a file is damaged.
+        PipelineFailed: The pipeline did not finish.
     """
-    # Beam's DirectRunner would first try to download another runner, Prism, from the network.
-    runner = FnApiRunner() if runs_here(options) else None
+    # Beam's DirectRunner would first try to download another runner, Prism.
+    runner = FnApiRunner() if is_local_runner(options) else None
     try:
         pipeline = beam.Pipeline(runner=runner, options=options)
     except (ValueError, ImportError, AttributeError) as error:
@@ -81,9 +83,7 @@ def run_batch(batch: Batch, options: PipelineOptions) -> tuple[int, int] | None:
         result = _in_a_thread(lambda: _finished(pipeline))
     except InputError:
         raise
-    except (
-        Exception
-    ) as error:  # Whatever a step or a runner raises, with the tracebacks of all its workers inside.
+    except Exception as error:  # Any error of a step or a runner, with the tracebacks of all workers.
         raise PipelineFailed(_last_line(error)) from error
     if result.state not in (None, PipelineState.DONE):
         raise PipelineFailed(f"it ended in the state {result.state}")
@@ -97,7 +97,7 @@ def _finished(pipeline: beam.Pipeline) -> Any:
 
 
 def _in_a_thread(work: Callable[[], Any]) -> Any:
-    """Works where no Ctrl-C arrives: Beam would take it for an error of a step, or lose it."""
+    """Runs in a thread, which gets no Ctrl-C: Beam would treat it as the error of a step, or lose it."""
     outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     def run() -> None:
@@ -106,7 +106,7 @@ def _in_a_thread(work: Callable[[], Any]) -> Any:
         except BaseException as error:
             outcome.set_exception(error)
 
-    # A daemon: after Ctrl-C nobody waits for it.
+    # A daemon thread, so that the process can end after Ctrl-C.
     threading.Thread(target=run, daemon=True, name="pipeline").start()
     return outcome.result()
 
@@ -121,6 +121,6 @@ def _counts(result: Any) -> tuple[int, int] | None:
 
 
 def _last_line(error: BaseException) -> str:
-    """The point of an error whose message may hold tracebacks: the last line that stands at its edge."""
+    """The last line of an error's message, which may contain tracebacks."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__

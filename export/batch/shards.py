@@ -1,4 +1,4 @@
-"""Where a batch writes: numbered files that appear all together, when the whole batch is answered."""
+"""Output files of a batch: numbered shards that appear together when the whole batch is finished."""
 
 import contextlib
 import os
@@ -14,23 +14,23 @@ _NUMBER = r"-\d{5,}-of-\d{5,}"
 
 
 def is_local(place: str) -> bool:
-    """Whether a file name belongs to this machine, not to a store such as gs:// or hdfs://."""
+    """Whether a path is on this machine, not in a store such as gs:// or hdfs://."""
     return "://" not in place
 
 
 def with_folder(place: str) -> str:
-    """A place of this machine as an absolute one: Beam finds no files for a pattern without a folder, `in-*`."""
+    """A local path as an absolute one: Beam finds no files for a pattern without a folder, such as `in-*`."""
     return os.path.abspath(place) if is_local(place) else place
 
 
 def is_shard_of(place: str, output: str) -> bool:
-    """Whether a file name is one that a batch with this output would write: answers or bad rows."""
+    """Whether a path is an output file, of predictions or bad rows, of a batch with this output."""
     expected = f"{re.escape(with_folder(output))}({re.escape(ERRORS)})?{_NUMBER}{re.escape(SUFFIX)}"
     return bool(re.fullmatch(expected, with_folder(place)))
 
 
 def shards_of(output: Path) -> list[Path]:
-    """The files of a batch that stand already, sorted: answers, then bad rows."""
+    """The existing output files of a batch, sorted: predictions, then bad rows."""
     if not output.parent.is_dir():
         return []
     found = (path for path in output.parent.iterdir() if is_shard_of(str(path), str(output)))
@@ -38,42 +38,42 @@ def shards_of(output: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def shards_beside(output: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A path to write the files of a batch to; when the block ends well they move to `output`, else nothing stays.
+def atomic_shards(output: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A temporary prefix for output files; they move to `output` when the block ends without an error.
 
     Args:
-        output: What the files' names begin with. Missing folders above are made, and removed again after an error.
-        overwrite: Whether the files of an earlier batch are replaced, all of them.
+        output: Prefix of the files. Missing parent folders are created, and removed again after an error.
+        overwrite: Whether to replace all files of an earlier batch.
 
     Raises:
-        InputError: Such files stand there and must not be replaced, or nobody can write there.
+        InputError: Such files exist and must not be replaced, or the folder cannot be written to.
     """
     if not output.name:
-        raise InputError(f"{output}: expected what the files' names begin with, got no name")
+        raise InputError(f"{output}: expected a prefix of file names, got no name")
     if shards_of(output) and not overwrite:
-        given = shards_of(output)[0].name
+        existing = shards_of(output)[0].name
         raise InputError(
-            f"{output}: expected a new place, got one with files such as {given}; use --overwrite"
+            f"{output}: expected a new prefix, got one with files such as {existing}; use --overwrite"
         )
     missing = [folder for folder in output.parents if not folder.exists()]
-    beside = output.with_name(f"{output.name}.partial")
+    partial = output.with_name(f"{output.name}.partial")
     try:
         try:
-            remove(beside)
-            beside.mkdir(parents=True)
+            remove(partial)
+            partial.mkdir(parents=True)
         except OSError as error:
             raise _unwritable(output, error) from error
-        yield beside / output.name
-        _move(beside, output)
+        yield partial / output.name
+        _move(partial, output)
     finally:
-        remove(beside)
+        remove(partial)
         with contextlib.suppress(OSError):
             for folder in missing:
                 folder.rmdir()
 
 
-def _move(beside: Path, output: Path) -> None:
-    new = shards_of(beside / output.name)
+def _move(partial: Path, output: Path) -> None:
+    new = shards_of(partial / output.name)
     moved: list[Path] = []
     try:
         for path in shards_of(output):

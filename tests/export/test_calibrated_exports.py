@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.batch.answers import answers
+from export.batch.predictions import predict
 from export.device_files.files import tokenizer_values
 from export.graph.tagger_function import tagger_function, tagger_input_names, window_features
 from export.onnx.write import write_onnx
@@ -70,7 +70,7 @@ def test_served_answers_abstain_as_the_run_does(bundle):
 
 def test_answers_of_a_batch_abstain_too(bundle):
     endpoints = ClassifierEndpoints(bundle)
-    found = answers(list(TEXTS), lambda texts: endpoints.predict_text(tf.constant(texts, tf.string)))
+    found = predict(list(TEXTS), lambda texts: endpoints.predict_text(tf.constant(texts, tf.string)))
     assert [each["abstained"] for each in found] == [each["abstained"] for each in bundle.predict(TEXTS)]
 
 

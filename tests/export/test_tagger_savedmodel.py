@@ -155,7 +155,7 @@ def test_a_signature_is_loaded_by_name(served):
 
 def test_commands_of_single_texts_refuse_a_tagger_in_one_line(served, tmp_path):
     tagger_bundle().save(tmp_path / "run")
-    wanted = "expected a classifier, since {} asks single texts, got a tagger"
+    wanted = "expected a classifier, since {} takes single texts, got a tagger"
     outcome = call(benchmark.main, tmp_path / "run")
     assert outcome.status == 2 and not outcome.out
     assert outcome.err == f"error: {tmp_path / 'run'}: {wanted.format('export.benchmark')}\n"

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from export.batch.__main__ import BatchConfig, main, report, split_flags
-from export.batch.answers import text_model
+from export.batch.predictions import text_model
 from export.savedmodel.predictor import load_savedmodel
 from export.savedmodel.write import write_savedmodel
 from kmha.errors import InputError
@@ -62,11 +62,11 @@ def test_wrong_flags_are_refused(arguments, message):
 @pytest.mark.parametrize(
     ("counts", "status", "said"),
     [
-        ((1200, 0), 0, "1,200 rows answered, 600 a second, 0 bad\n"),
-        ((0, 0), 0, "0 rows answered, 0 a second, 0 bad\n"),
+        ((1200, 0), 0, "1,200 predictions, 600 rows/s, 0 bad rows\n"),
+        ((0, 0), 0, "0 predictions, 0 rows/s, 0 bad rows\n"),
         ((3, 1), 0, "1 bad\nbad rows with their reasons: out.errors-*.jsonl"),
         ((0, 7), 1, "7 bad"),
-        (None, 0, "does not tell how many rows"),
+        (None, 0, "does not report the number of rows"),
     ],
 )
 def test_the_report(tmp_path, monkeypatch, capsys, counts, status, said):

@@ -88,9 +88,7 @@ def test_every_row_is_answered_as_by_predict(runs, tmp_path, kind):
     )
     assert outcome.status == 0, outcome.err
     assert outcome.out.split() == [f"{tmp_path}/out-0000{number}-of-00003.jsonl" for number in range(3)]
-    assert (
-        "3 files to answer" in outcome.err and "500 rows answered" in outcome.err and "0 bad" in outcome.err
-    )
+    assert "3 input files" in outcome.err and "500 predictions" in outcome.err and "0 bad rows" in outcome.err
     as_predict(kind, rows(500), answered(tmp_path))
     assert sorted(path.name[:4] for path in tmp_path.iterdir()) == ["in-1", "in-2", "in-3", *["out-"] * 3]
 
@@ -102,7 +100,7 @@ def test_bad_rows_go_to_a_file_of_their_own(runs, tmp_path):
         (tmp_path / name).write_bytes(packed)
     outcome = call(main, runs / "one", f"--input={tmp_path}/in-*", f"--output={tmp_path}/out")
     assert outcome.status == 0
-    assert "4 rows answered" in outcome.err and "4 bad" in outcome.err
+    assert "4 predictions" in outcome.err and "4 bad rows" in outcome.err
     found = letters(tmp_path)
     assert {letter["file"] for letter in found} == {f"{tmp_path}/in-1.jsonl", f"{tmp_path}/in-2.jsonl.gz"}
     for letter in found:
@@ -116,7 +114,7 @@ def test_a_batch_of_bad_rows_only_fails(runs, tmp_path):
     outcome = call(
         main, runs / "one", f"--input={tmp_path}/in.jsonl", f"--output={tmp_path}/out", "--text-column=body"
     )
-    assert outcome.status == 1 and "0 rows answered" in outcome.err and "3 bad" in outcome.err
+    assert outcome.status == 1 and "0 predictions" in outcome.err and "3 bad rows" in outcome.err
     assert all("'body'" in letter["reason"] for letter in letters(tmp_path))
 
 
@@ -157,7 +155,10 @@ def test_a_damaged_file_fails_the_batch_and_nothing_stays(runs, tmp_path, kind):
         (["--input={here}", "--output={here}/out"], "given a folder"),
         (["--input={here}/*.bz2", "--output={here}/out"], "plain or gzipped files"),
         (["--input={here}/in*", "--output={here}/taken"], "use --overwrite"),
-        (["--input={here}/*.jsonl", "--output={here}/taken", "--overwrite"], "apart from the output"),
+        (
+            ["--input={here}/*.jsonl", "--output={here}/taken", "--overwrite"],
+            "expected input that is not an output file",
+        ),
         (["--input={here}/in*", "--output={here}/out", "--", "--runer=X"], "did you mean --runner?"),
         (["--input={here}/in*", "--output={here}/out", "--", "--runner=X"], "Unexpected pipeline runner: X"),
         (["--input={here}/in*", "--output={here}/out", "--", "--direct_num_workers=x"], "invalid int value"),
@@ -200,7 +201,7 @@ def test_a_batch_that_is_stopped_leaves_nothing(runs, tmp_path):
         command(runs, tmp_path), cwd=ROOT, env=clean_environment(), stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
-    assert "to answer" in process.stderr.readline()
+    assert "input file" in process.stderr.readline()
     time.sleep(2)
     process.send_signal(signal.SIGTERM)
     assert "interrupted" in process.stderr.read()
@@ -251,6 +252,6 @@ def test_workers_of_other_processes_answer(runs, tmp_path, mode):
             timeout=300,
         )
     assert result.returncode == 0, result.stderr
-    assert "100 rows answered" in result.stderr and "1 bad" in result.stderr
+    assert "100 predictions" in result.stderr and "1 bad rows" in result.stderr
     as_predict("one", rows(100), answered(tmp_path / "new"))
     assert len(letters(tmp_path / "new")) == 1

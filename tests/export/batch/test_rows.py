@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export.batch.rows import ANSWER_FIELDS, answer_line, dead_letter, is_blank, parse_row, without_mark
+from export.batch.rows import OUTPUT_FIELDS, dead_letter, is_blank, output_line, parse_row, without_mark
 from kmha.errors import InputError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -52,7 +52,7 @@ def test_every_field_is_carried(text, fields, keep_text):
     found, carried = parse_row(json.dumps(record, ensure_ascii=False).encode() + b"\n", "text", keep_text)
     assert found == text
     expected = record if keep_text else fields
-    taken = {name: f"input_{name}" if name in ANSWER_FIELDS else name for name in expected}
+    taken = {name: f"input_{name}" if name in OUTPUT_FIELDS else name for name in expected}
     assert json.loads(carried) == {taken[name]: value for name, value in expected.items()}
 
 
@@ -93,7 +93,7 @@ def test_a_dead_letter_is_one_line_of_utf8_whatever_the_reason_quotes():
 
 def test_an_answer_follows_what_the_row_carries():
     _, carried = parse_row('{"id": 7, "text": "né", "label": "a"}'.encode(), "text")
-    line = answer_line(carried, {"label": "b", "probability": 0.5, "probabilities": {"b": 0.5}})
+    line = output_line(carried, {"label": "b", "probability": 0.5, "probabilities": {"b": 0.5}})
     assert line == (
         '{"id": 7, "text": "né", "input_label": "a",'
         ' "label": "b", "probability": 0.5, "probabilities": {"b": 0.5}}'

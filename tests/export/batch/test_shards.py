@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from export.batch.shards import is_local, is_shard_of, shards_beside, shards_of, with_folder
+from export.batch.shards import atomic_shards, is_local, is_shard_of, shards_of, with_folder
 from kmha.errors import InputError
 
 FIRST, SECOND, ERRORS = (
@@ -49,7 +49,7 @@ def test_the_files_of_a_batch_in_a_store():
 
 def test_files_appear_all_together(tmp_path):
     output = tmp_path / "new" / "below" / "out"
-    with shards_beside(output) as beside:
+    with atomic_shards(output) as beside:
         write(beside, SECOND, FIRST, ERRORS)
         assert not shards_of(output)
     assert [path.name for path in shards_of(output)] == [FIRST, SECOND, ERRORS]
@@ -58,7 +58,7 @@ def test_files_appear_all_together(tmp_path):
 
 @pytest.mark.parametrize("error", [OSError("disk full"), RuntimeError("stop"), KeyboardInterrupt()])
 def test_nothing_stays_of_a_batch_that_failed(tmp_path, error):
-    with pytest.raises(type(error)), shards_beside(tmp_path / "new" / "out") as beside:
+    with pytest.raises(type(error)), atomic_shards(tmp_path / "new" / "out") as beside:
         write(beside, FIRST)
         raise error
     assert not names(tmp_path)
@@ -75,7 +75,7 @@ def test_nothing_stays_when_the_second_file_cannot_be_moved(tmp_path, monkeypatc
     monkeypatch.setattr(Path, "replace", failing)
     with (
         pytest.raises(InputError, match="cannot write there, No space left"),
-        shards_beside(tmp_path / "out") as beside,
+        atomic_shards(tmp_path / "out") as beside,
     ):
         write(beside, FIRST, SECOND)
     assert not names(tmp_path)
@@ -83,20 +83,20 @@ def test_nothing_stays_when_the_second_file_cannot_be_moved(tmp_path, monkeypatc
 
 def test_an_earlier_batch_stays_unless_it_may_be_replaced(tmp_path):
     write(tmp_path / "out", FIRST, SECOND, ERRORS, text="old")
-    with pytest.raises(InputError, match="--overwrite"), shards_beside(tmp_path / "out"):
+    with pytest.raises(InputError, match="--overwrite"), atomic_shards(tmp_path / "out"):
         pytest.fail("entered")
-    with pytest.raises(RuntimeError), shards_beside(tmp_path / "out", overwrite=True) as beside:
+    with pytest.raises(RuntimeError), atomic_shards(tmp_path / "out", overwrite=True) as beside:
         write(beside, FIRST)
         raise RuntimeError
     assert {path.read_text() for path in shards_of(tmp_path / "out")} == {"old"}
-    with shards_beside(tmp_path / "out", overwrite=True) as beside:
+    with atomic_shards(tmp_path / "out", overwrite=True) as beside:
         write(beside, "out-00000-of-00001.jsonl")
     assert names(tmp_path) == ["out-00000-of-00001.jsonl"]
 
 
 def test_what_a_killed_batch_left_is_cleared(tmp_path):
     write(tmp_path / "out.partial" / "out", FIRST)
-    with shards_beside(tmp_path / "out") as beside:
+    with atomic_shards(tmp_path / "out") as beside:
         write(beside, ERRORS)
     assert names(tmp_path) == [ERRORS]
 
@@ -105,6 +105,6 @@ def test_a_place_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(InputError, match="cannot write there"),
-        shards_beside(tmp_path / "file" / "out"),
+        atomic_shards(tmp_path / "file" / "out"),
     ):
         pytest.fail("entered")

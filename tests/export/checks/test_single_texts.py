@@ -10,7 +10,7 @@ from tests.bundles import one_label_bundle, pair_bundle
 from tests.command_runs import call
 from tests.export.test_pair_verify import quick_savedmodel
 
-EXPECTED = "expected a classifier, since {} asks single texts, got a matcher"
+EXPECTED = "expected a classifier, since {} takes single texts, got a matcher"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_a_batch_refuses_a_matcher_and_its_savedmodel(matcher, tmp_path):
     ):
         pass
     served = quick_savedmodel(pair_bundle(), tmp_path / "served")
-    message = "serving_default wants text_a, text_b by name, got without"
+    message = "expected the inputs text_a, text_b of serving_default by name, got values without"
     with pytest.raises(InputError, match=message) as error, batch_model.text_model(str(served)):
         pass
     assert "\n" not in str(error.value)

@@ -4,7 +4,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from export.batch.answers import BATCH_BYTES, LONGEST_BYTES, answers, check_signature, of_like_length
+from export.batch.predictions import BATCH_BYTES, LONGEST_BYTES, batches_by_length, check_signature, predict
 from export.savedmodel.predictor import load_savedmodel
 from export.savedmodel.write import write_savedmodel
 from kmha.errors import InputError
@@ -16,7 +16,7 @@ STRINGS = [*TEXTS, *(text.decode("utf-8", "replace") for text in EDGE_CASES), *T
 @pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
 def test_answers_are_those_of_predict(make, tmp_path):
     bundle = make()
-    found = answers(STRINGS, load_savedmodel(write_savedmodel(bundle, tmp_path)))
+    found = predict(STRINGS, load_savedmodel(write_savedmodel(bundle, tmp_path)))
     expected = bundle.predict(STRINGS)
     assert [list(answer) for answer in found] == [list(answer) for answer in expected]
     for name in ("label", "labels"):
@@ -28,12 +28,12 @@ def test_answers_are_those_of_predict(make, tmp_path):
 
 
 def test_no_texts_have_no_answers():
-    assert answers([], lambda texts: pytest.fail("asked for nothing")) == []
+    assert predict([], lambda texts: pytest.fail("asked for nothing")) == []
 
 
 @given(st.lists(st.integers(0, 3 * LONGEST_BYTES), max_size=200))
 def test_groups_hold_every_row_once_and_little_padding(lengths):
-    groups = list(of_like_length(lengths))
+    groups = list(batches_by_length(lengths))
     assert sorted(row for group in groups for row in group) == list(range(len(lengths)))
     flat = [lengths[row] for group in groups for row in group]
     assert flat == sorted(flat)
@@ -46,6 +46,6 @@ def test_a_signature_of_something_else_is_refused():
     def probabilities_only(texts):
         return {"probabilities": tf.constant(np.ones((len(texts), 2)))}
 
-    with pytest.raises(InputError, match="place/1: expected a SavedModel that answers texts") as error:
+    with pytest.raises(InputError, match="place/1: expected a SavedModel of texts that export.savedmodel wrote") as error:
         check_signature(probabilities_only, "place/1")
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Answers of a SavedModel's text signature for many texts at once, in the shape of training.predict."""
+"""Predictions of a SavedModel's text signature for many texts, in the format of training.predict."""
 
 import contextlib
 import tempfile
@@ -8,49 +8,48 @@ from typing import Any
 
 import numpy as np
 
-from export.batch.rows import LABEL, LABELS, PROBABILITIES, PROBABILITY
+from export.batch.rows import PROBABILITY
 from export.batch.shards import is_local
 from export.checks.exportable import check_single_texts
+from export.names import ABSTAINED, GIVEN, LABEL, LABELS, PROBABILITIES, TAGS
 from export.predictors.artifacts import SAVEDMODEL, find_artifact
-from export.savedmodel.endpoints import ABSTAINED
 from kmha.bundle.manifest import MANIFEST
 from kmha.errors import InputError
 
-GIVEN, TAGS = "given", "tags"
-# What the model is given at once is at most so many bytes after padding. On two cores, with models of the default size,
-# four times as much was no faster; 1,024 rows as they come took 1.5 (Chinese titles) to 3 (AG News) times as long.
+# Most bytes of a batch after padding. On two cores, with models of the default size, four times as many were not faster;
+# 1,024 unsorted rows took 1.5 (Chinese titles) to 3 (AG News) times as long.
 BATCH_BYTES = 8_192
-# A longer text is cut by the model: 512 tokens are rarely more.
+# The model truncates longer texts: 512 tokens are rarely more bytes.
 LONGEST_BYTES = 2_048
 
 Signature = Callable[[Sequence[bytes]], Mapping[str, Any]]
-"""Texts [B] to tensors: see `export.savedmodel.classifier_endpoints.Endpoints.predict_text`."""
+"""Texts [B] to tensors: see `export.savedmodel.endpoints.ClassifierEndpoints.predict_text`."""
 
 
-def answers(texts: Sequence[str], signature: Signature) -> list[dict[str, Any]]:
-    """The answers to texts, in their order.
+def predict(texts: Sequence[str], signature: Signature) -> list[dict[str, Any]]:
+    """The predictions for texts, in their order.
 
-    Texts of like length go to the model together, since every text is padded to the longest beside it.
+    Batches have texts of similar length, since every text is padded to the longest of its batch.
 
     Returns:
-        For each text what `kmha.bundle.bundle.Bundle.predict` gives.
+        For each text what `kmha.bundle.bundle.Bundle.predict` returns.
     """
     encoded = [text.encode("utf-8") for text in texts]
     found: dict[int, dict[str, Any]] = {}
-    for rows in of_like_length([len(text) for text in encoded]):
+    for rows in batches_by_length([len(text) for text in encoded]):
         outputs = signature([encoded[row] for row in rows])
-        found.update(zip(rows, _answers_of(outputs), strict=True))
+        found.update(zip(rows, _predictions_of(outputs), strict=True))
     return [found[row] for row in range(len(texts))]
 
 
-def of_like_length(lengths: Sequence[int]) -> Iterator[list[int]]:
+def batches_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Row numbers, each once, in groups of similar length.
 
     Args:
-        lengths: Of the texts, in bytes.
+        lengths: Lengths of the texts in bytes.
 
     Yields:
-        Groups, the shortest rows first. Rows times the longest row is at most `BATCH_BYTES`.
+        Groups, the shortest rows first. Rows times the longest row are at most `BATCH_BYTES`.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     group: list[int] = []
@@ -64,29 +63,29 @@ def of_like_length(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def check_signature(signature: Signature, place: str) -> None:
-    """Asks a model one text.
+    """Predicts for one text.
 
     Raises:
-        InputError: It takes no texts, or does not answer as a model of this project.
+        InputError: The model takes no texts, or its outputs are not those of an exported classifier.
     """
     try:
         outputs = signature([b""])
-        tags = TAGS in outputs
-        if not tags:
-            next(_answers_of(outputs))
-    except Exception as error:  # TensorFlow refuses a wrong input with errors of many kinds.
+        is_tagger = TAGS in outputs
+        if not is_tagger:
+            next(_predictions_of(outputs))
+    except Exception as error:  # TensorFlow raises many classes of errors for a wrong input.
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(
-            f"{place}: expected a SavedModel that answers texts as export.savedmodel writes it, got another"
+            f"{place}: expected a SavedModel of texts that export.savedmodel wrote, got another"
             f" ({type(error).__name__}: {reason})"
         ) from error
-    if tags:
+    if is_tagger:
         raise InputError(
-            f"{place}: expected a classifier, since export.batch asks single texts, got a tagger's SavedModel"
+            f"{place}: expected a classifier, since export.batch takes single texts, got a tagger's SavedModel"
         )
 
 
-def _answers_of(outputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _predictions_of(outputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     probabilities = outputs[PROBABILITIES].numpy()
     if not len(probabilities):
         return
@@ -101,9 +100,9 @@ def _answers_of(outputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 PROBABILITIES: _named(labels, row),
             }
         return
-    for row, given in zip(probabilities, outputs[GIVEN].numpy(), strict=True):
+    for row, decisions in zip(probabilities, outputs[GIVEN].numpy(), strict=True):
         order = np.argsort(-row, kind="stable")
-        yield {LABELS: [labels[i] for i in order if given[i]], PROBABILITIES: _named(labels, row)}
+        yield {LABELS: [labels[i] for i in order if decisions[i]], PROBABILITIES: _named(labels, row)}
 
 
 def _named(labels: list[str], probabilities: np.ndarray) -> dict[str, float]:
@@ -112,10 +111,10 @@ def _named(labels: list[str], probabilities: np.ndarray) -> dict[str, float]:
 
 @contextlib.contextmanager
 def text_model(place: str) -> Iterator[str]:
-    """The folder of a SavedModel that answers texts, checked; a run's is removed when the block ends.
+    """The folder of a checked SavedModel of texts; the export of a run is removed when the block ends.
 
     Args:
-        place: A run folder, a SavedModel, a folder of its versions (the newest is taken), or a SavedModel in a store
+        place: A run folder, a SavedModel, a folder of its versions (the newest is used), or a SavedModel in a store
             that TensorFlow reads (gs://).
 
     Raises:
@@ -137,7 +136,7 @@ def text_model(place: str) -> Iterator[str]:
             folder = str(write_savedmodel(bundle, Path(exported)))
         else:
             folder = str(_version(Path(place))) if is_local(place) else place
-        # load_savedmodel keeps what it is given as text: a Path would spoil gs://.
+        # As a string: a Path would change gs://.
         check_signature(load_savedmodel(folder), place)
         yield folder
 
