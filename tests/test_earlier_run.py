@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.predictors.artefacts import recognise
+from export.predictors.artifacts import find_artifact
 from export.predictors.protocol import load
 from kmha.bundle import Bundle
 from tests.command_runs import call
@@ -47,7 +47,7 @@ def test_the_run_has_the_same_scores():
 @pytest.mark.parametrize("artifact", ["served", "model.tflite", "model.onnx"])
 def test_the_exports_predict_the_same(artifact):
     format_name = {"served": "savedmodel"}.get(artifact, artifact.rpartition(".")[2])
-    predictor = load(recognise(EARLIER / artifact))
+    predictor = load(find_artifact(EARLIER / artifact))
     found = predictor.probabilities(TEXTS.splitlines())
     expected = np.load(EARLIER / f"{format_name}.npy", allow_pickle=False)
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import yaml
 
-from export.batch import answers as batch_model
+from export.batch import predictions as batch_model
 from export.benchmark import __main__ as benchmark
 from export.predictors.isolated import read_texts, write_texts
 from export.savedmodel.predictor import SavedModelTagger, load_savedmodel, read

@@ -1,7 +1,7 @@
 import pytest
 
 from clients import check
-from export.batch import answers as batch_model
+from export.batch import predictions as batch_model
 from export.benchmark import __main__ as benchmark
 from export.checks.exportable import check_single_texts
 from export.savedmodel.predictor import load_savedmodel
