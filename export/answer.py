@@ -21,12 +21,12 @@ from training.predict import lines, pairs, sentences
 
 @dataclass(frozen=True)
 class AnswerConfig:
-    """Predicts for texts, or pairs with a tab between them, one a line, with an exported model; writes NumPy's format."""
+    """Predicts with an exported model for texts, or pairs with a tab between them, one a line."""
 
     artifact: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="ARTIFACT")]
     """A SavedModel or a folder of its versions, a .tflite or an .onnx file."""
     folder: Path | None = None
-    """Read texts.jsonl (JSON strings, or lists of them) there and write the predictions there; export.verify uses it."""
+    """Read texts.jsonl (JSON strings or lists) from this folder and write predictions there, for export.verify."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """python -m export.explain SAVEDMODEL TEXT [TEXT_B] --out page.html
 
-Shows what a served model looked at, from its `explain` signature and nothing of the run: the page of training.explain,
-without gradients. One JSON object on stdout.
+Explains a SavedModel's prediction from its `explain` signature, without the run: the page of training.explain without
+gradients. One JSON object on stdout.
 """  # noqa: D415
 
 import json
@@ -23,22 +23,22 @@ from training.html.page import check_page_path
 
 @dataclass(frozen=True)
 class ServedExplainConfig:
-    """Shows what a served model looked at."""
+    """Explains a SavedModel's prediction."""
 
     artifact: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SAVEDMODEL")]
     """A SavedModel or a folder of its versions."""
     text: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")]
-    """The text; of a matcher both texts."""
+    """The text; for a matcher both texts."""
     out: Path | None = None
-    """The page to write, a file that ends in .html; one that stands there is replaced."""
+    """The page to write, a file that ends in .html; an existing file is replaced."""
     label: str = ""
-    """The label or tag to explain; empty: the model's answer."""
+    """The label or tag to explain; empty: the predicted one."""
     word: Annotated[int, Range(at_least=0)] = 0
-    """Of a tagger, the word to explain, from 1; 0: the first one with a tag other than O."""
+    """For a tagger the word to explain, from 1; 0: the first one with a tag other than O."""
     draws: Count = 10
-    """How often as many random words are dropped."""
+    """Number of random draws in the deletion test."""
     seed: Annotated[int, Range(at_least=0)] = 0
-    """Draws the random words."""
+    """Seed of the random words."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

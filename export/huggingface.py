@@ -1,7 +1,7 @@
 """python -m export.huggingface RUN FOLDER
 
-Writes the encoder of a run as a folder that Hugging Face's BertModel loads: config.json, model.safetensors, vocab.txt
-and tokenizer_config.json. What stands above the encoder (pooling, scores of labels) stays behind.
+Exports the encoder of a run as a folder that Hugging Face's BertModel loads: config.json, model.safetensors, vocab.txt
+and tokenizer_config.json. Layers above the encoder (pooling, classification head) are not exported.
 """  # noqa: D415
 
 import logging
@@ -21,16 +21,16 @@ logger = logging.getLogger("kmha")
 
 @dataclass(frozen=True)
 class HuggingFaceConfig:
-    """Writes the encoder of a run as a folder that Hugging Face's BertModel loads."""
+    """Exports the encoder of a run as a folder that Hugging Face's BertModel loads."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Run folder that training.fit wrote, with an encoder of BERT's form."""
+    """Run folder that training.fit wrote, with an encoder of BERT's architecture."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
     """The folder to write."""
     side: Literal["a", "b"] = "a"
-    """Whose encoder, where a matcher has one for each of the two texts."""
+    """The text whose encoder to export, where a matcher has one for each text."""
     overwrite: bool = False
-    """Replaces what stands there."""
+    """Replace an existing folder."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,12 +49,12 @@ def _export(config: HuggingFaceConfig) -> int:
 
     bundle = Bundle.load(config.run)
     parts = list(parts_of(bundle.preprocessor).values())
-    # Of a matcher that cuts texts in several ways, the one that BERT has.
+    # Of a matcher with several tokenizers, the wordpiece one, as BERT has.
     index = next((i for i, part in enumerate(parts) if part.tokenization == "wordpiece"), 0)
     encoder, part = bundle.model.encoders_of(index)[-1 if config.side == "b" else 0], parts[index]
-    with atomic_write(config.out, config.overwrite) as beside:
+    with atomic_write(config.out, config.overwrite) as folder:
         try:
-            write_huggingface(beside, encoder, part.vocabulary, part.tokenization, part.lower_case)
+            write_huggingface(folder, encoder, part.vocabulary, part.tokenization, part.lower_case)
         except InputError as error:
             raise InputError(f"{config.run}: {error}") from error
     numbers = sum(int(variable.shape.num_elements()) for variable in encoder.trainable_variables)

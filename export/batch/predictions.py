@@ -16,8 +16,8 @@ from export.predictors.artifacts import SAVEDMODEL, find_artifact
 from kmha.bundle.manifest import MANIFEST
 from kmha.errors import InputError
 
-# Most bytes of a batch after padding. On two cores, with models of the default size, four times as many were not faster;
-# 1,024 unsorted rows took 1.5 (Chinese titles) to 3 (AG News) times as long.
+# Most bytes of a batch after padding. On two cores, with models of the default size, four times as many were not
+# faster; 1,024 unsorted rows took 1.5 (Chinese titles) to 3 (AG News) times as long.
 BATCH_BYTES = 8_192
 # The model truncates longer texts: 512 tokens are rarely more bytes.
 LONGEST_BYTES = 2_048

@@ -16,7 +16,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
     Args:
         path: The kind, for messages.
         threads: Unused; TensorFlow reads it from the environment.
-        sizes: The values of an `EncoderConfig`, "window" and "labels"; without n-gram tables, which keras_hub does not have.
+        sizes: The values of an `EncoderConfig`, "window" and "labels". keras_hub has no n-gram tables.
 
     Raises:
         InputError: keras_hub cannot build these sizes.

@@ -18,7 +18,7 @@ def load(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
     Args:
         path: The kind, for messages.
         threads: Threads of PyTorch.
-        sizes: The values of an `EncoderConfig`, "window" and "labels"; without n-gram tables, which BERT does not have.
+        sizes: The values of an `EncoderConfig`, "window" and "labels". BERT has no n-gram tables.
 
     Raises:
         InputError: BERT does not support these sizes.

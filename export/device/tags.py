@@ -49,7 +49,7 @@ class TagDecoder:
 
 
 def _chain(words, transitions, reduce):
-    """Backward scores [W, K]: for each tag the best or the sum of all continuations, shifted so that the maximum is 0."""
+    """Backward scores [W, K]: the best or the sum of all continuations of each tag, with a maximum of 0."""
     found = np.zeros_like(words)
     state = None
     for place in range(len(words) - 1, -1, -1):

@@ -147,7 +147,7 @@ class PairTokenizer:
         shared = {"format": values["format"], "labels": self.labels, "multi_label": False, "thresholds": None}
         parts = {name: Tokenizer({**shared, **part}) for name, part in values["granularities"].items()}
         self.max_length = max(part.max_length for part in parts.values())
-        # For each pair of inputs, in the model's order: name of ids, name of mask, number of the text from 0, tokenizer.
+        # For each pair of inputs, in the model's order: names of ids and mask, number of the text from 0, tokenizer.
         self.sides = [
             (f"{prefix}token_ids_{side}", f"{prefix}padding_mask_{side}", text, part)
             for name, part in parts.items()

@@ -42,7 +42,7 @@ def embedding_names(bundle: Bundle, number: int) -> list[str]:
 
 
 def vectors_function(bundle: Bundle, number: int) -> Any:
-    """A graph function of `embedding_names` in their order, int32 [B, T] each, that returns unit vectors float32 [B, D].
+    """A graph function of the `embedding_names`, int32 [B, T] each, that returns unit vectors float32 [B, D].
 
     Args:
         bundle: A classifier's or a bi-encoder's.

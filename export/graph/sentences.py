@@ -19,7 +19,7 @@ def split_function(bundle: Bundle) -> Any:
 
 
 def windows_function(bundle: Bundle) -> Any:
-    """A graph function of sentences' words, string [N], and their lengths, int64 [B], that returns a `EncodedSentences`."""
+    """A graph function of words, string [N], and sentence lengths, int64 [B]; returns `EncodedSentences`."""
 
     def windows(words, lengths):
         return bundle.preprocessor.encode(Ragged.from_row_lengths(words, lengths))
@@ -28,7 +28,7 @@ def windows_function(bundle: Bundle) -> Any:
 
 
 def scores_function(bundle: Bundle) -> Any:
-    """A graph function of a `EncodedSentences` that returns the scores float32 [N, K] of all its words."""
+    """A graph function of `EncodedSentences` that returns the scores float32 [N, K] of all its words."""
     model, texts = bundle.model, bundle.preprocessor
 
     def scores(cut: EncodedSentences):

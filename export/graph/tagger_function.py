@@ -1,4 +1,4 @@
-"""The graph function of a tagger that every format contains: token ids and word positions in, tags and probabilities out."""
+"""The graph function of a tagger that every format contains: token ids and words in, tags and probabilities out."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Runs an exported model in its own process, with only its own runtime loaded; texts and predictions go through files."""
+"""Runs an exported model in its own process with its own runtime; texts and predictions go through files."""
 
 import contextlib
 import json
@@ -93,7 +93,8 @@ def serve_folder(predictor: Predictor, folder: Path) -> None:
     (folder / _IDS).write_text(json.dumps(predictor.token_ids(texts)))
     (folder / _FACTS).write_text(json.dumps(predictor.facts()))
     if hasattr(predictor, "vectors"):
-        np.savez(folder / _VECTORS, **predictor.vectors(texts))
+        vectors: dict[str, Any] = predictor.vectors(texts)
+        np.savez(folder / _VECTORS, **vectors)
 
 
 def read_texts(path: Path, as_sentences: bool = False) -> list[Any]:

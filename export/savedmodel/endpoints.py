@@ -6,29 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from export import names
 from export.graph.embedding import embedded_texts, embedding_names, text_inputs, vectors_function
 from export.graph.model_function import GraphTokenizer, ids_function, ids_specs, input_names, output_name
-from export.names import (
-    ABSTAINED,
-    CLASSES,
-    CLASSIFY,
-    EMBED,
-    EMBED_IDS,
-    EXPLAIN,
-    GIVEN,
-    INPUTS,
-    LABEL,
-    LABELS,
-    PREDICT_IDS,
-    PREDICT_IDS_XLA,
-    PREDICT_TEXT,
-    PROBABILITIES,
-    SCORES,
-    SERVING_DEFAULT,
-    TEXT,
-    TOKENS,
-    VECTORS,
-)
 from export.savedmodel.input_checks import check_inputs, pad_to_compiled_length
 from kmha.bundle.bundle import Bundle
 from kmha.document_windows import window_shape_of
@@ -92,7 +72,8 @@ class TextEndpoints(Endpoints):
 
         Args:
             **inputs: By the names of `export.graph.model_function.input_names`. Token ids int32 [B, T] in [0, V), T at
-                most max_length; a [CLS] after the first position is padding. Masks int32 [B, T]; above 0 = a real token.
+                most max_length; a [CLS] after the first position is padding. Masks int32 [B, T]; above 0 = a real
+                token.
 
         Returns:
             "probabilities" float32 [B, C]; of pairs with one score "scores" float32 [B, 1].
@@ -107,29 +88,33 @@ class TextEndpoints(Endpoints):
 
     def embed(self, text):
         """Unit vectors float32 [B, D] of texts, string [B]; of a matcher's texts B. Returns {"vectors": …}."""
-        return self._embed(EMBED, text)
+        return self._embed(names.EMBED, text)
 
     def embed_ids(self, **inputs):
         """As `embed`, from the token ids and masks of one text; see `predict_ids`."""
-        return self._embed_ids(EMBED, inputs)
+        return self._embed_ids(names.EMBED, inputs)
 
     def embed_signatures(self) -> dict[str, Any]:
         """The concrete functions of vectors by signature name; none where the model has no text vectors."""
-        if EMBED not in self._parts.embedded:
+        if names.EMBED not in self._parts.embedded:
             return {}
         return {
-            EMBED: concrete_function(self.embed, tf.TensorSpec([None], tf.string, TEXT)),
-            EMBED_IDS: concrete_function(self.embed_ids, **self._parts.specs[self._parts.embedded[EMBED]]),
+            names.EMBED: concrete_function(self.embed, tf.TensorSpec([None], tf.string, names.TEXT)),
+            names.EMBED_IDS: concrete_function(
+                self.embed_ids, **self._parts.specs[self._parts.embedded[names.EMBED]]
+            ),
         }
 
     def ids_signatures(self) -> dict[str, Any]:
         """The concrete functions of token ids by signature name, each for batches of any size."""
         specs = self._specs_by_name()
-        compiled = {PREDICT_IDS_XLA: concrete_function(self.predict_ids_xla, **specs)} if self._xla else {}
-        return {PREDICT_IDS: concrete_function(self.predict_ids, **specs), **compiled}
+        compiled = (
+            {names.PREDICT_IDS_XLA: concrete_function(self.predict_ids_xla, **specs)} if self._xla else {}
+        )
+        return {names.PREDICT_IDS: concrete_function(self.predict_ids, **specs), **compiled}
 
     def _embed(self, name: str, text):
-        return {VECTORS: self._vectors(self._parts.embedded[name], text)}
+        return {names.VECTORS: self._vectors(self._parts.embedded[name], text)}
 
     def _vectors(self, number: int, text):
         """Unit vectors float32 [B, D] of texts, string [B], in that column of a row."""
@@ -138,7 +123,7 @@ class TextEndpoints(Endpoints):
     def _embed_ids(self, name: str, inputs):
         number = self._parts.embedded[name]
         values = [inputs[each] for each in self._parts.specs[number]]
-        return {VECTORS: self._parts.vectors[number](*check_inputs(self._parts.inputs[number], values))}
+        return {names.VECTORS: self._parts.vectors[number](*check_inputs(self._parts.inputs[number], values))}
 
     def _checked(self, inputs):
         return check_inputs(self._parts.tokenizer.inputs, [inputs[name] for name in self._names])
@@ -151,9 +136,9 @@ class TextEndpoints(Endpoints):
     def _labelled(self, probabilities):
         """The best label string [B] of probabilities [B, C], and all labels and probabilities [B, C]."""
         return {
-            LABEL: tf.gather(tf.constant(self._labels), tf.argmax(probabilities, axis=-1)),
-            LABELS: self._label_rows(probabilities),
-            PROBABILITIES: probabilities,
+            names.LABEL: tf.gather(tf.constant(self._labels), tf.argmax(probabilities, axis=-1)),
+            names.LABELS: self._label_rows(probabilities),
+            names.PROBABILITIES: probabilities,
             **self._abstained(tf.reduce_max(probabilities, axis=-1)),
         }
 
@@ -161,20 +146,20 @@ class TextEndpoints(Endpoints):
         """Of a run with a threshold for abstention int32 [B], 1 where the probability is below it."""
         if self._abstain_below is None:
             return {}
-        return {ABSTAINED: tf.cast(probabilities < tf.constant(self._abstain_below), tf.int32)}
+        return {names.ABSTAINED: tf.cast(probabilities < tf.constant(self._abstain_below), tf.int32)}
 
     def _classified(self, inputs, columns: Sequence[str]):
         """All labels and probabilities [B, C] of serialized examples, string [B], with these bytes features."""
         feature = tf.io.FixedLenFeature([], tf.string)
         examples = tf.io.parse_example(inputs, dict.fromkeys(columns, feature))
         scores = self._predict(*(examples[name] for name in columns))
-        return {CLASSES: self._label_rows(scores), SCORES: scores}
+        return {names.CLASSES: self._label_rows(scores), names.SCORES: scores}
 
     def _explained(self, *texts):
         """Tokens string [B, T] of every text, attention weights by name, and probabilities or scores [B, C]."""
         features = self._parts.features(*texts)
         tokens = {
-            each.ids.replace(TOKEN_IDS, TOKENS): tf.gather(
+            each.ids.replace(TOKEN_IDS, names.TOKENS): tf.gather(
                 tf.constant(each.part.vocabulary.tokens), features[each.ids]
             )
             for each in self._parts.tokenizer.inputs
@@ -207,9 +192,9 @@ class ClassifierEndpoints(TextEndpoints):
         if self._thresholds is None:
             return self._labelled(probabilities)
         return {
-            GIVEN: tf.cast(probabilities >= tf.constant(self._thresholds), tf.int32),
-            LABELS: self._label_rows(probabilities),
-            PROBABILITIES: probabilities,
+            names.GIVEN: tf.cast(probabilities >= tf.constant(self._thresholds), tf.int32),
+            names.LABELS: self._label_rows(probabilities),
+            names.PROBABILITIES: probabilities,
         }
 
     def classify(self, inputs):
@@ -221,7 +206,7 @@ class ClassifierEndpoints(TextEndpoints):
         Returns:
             "classes" string [B, C] (all labels, in the order of the scores) and "scores" float32 [B, C].
         """
-        return self._classified(inputs, [TEXT])
+        return self._classified(inputs, [names.TEXT])
 
     def explain(self, text):
         """Classifies texts and returns the attention weights.
@@ -237,15 +222,15 @@ class ClassifierEndpoints(TextEndpoints):
 
     def signatures(self) -> dict[str, Any]:
         """The concrete functions by signature name, each for batches of any size."""
-        text, serialized = (tf.TensorSpec([None], tf.string, name) for name in (TEXT, INPUTS))
+        text, serialized = (tf.TensorSpec([None], tf.string, name) for name in (names.TEXT, names.INPUTS))
         # Attention weights of windows do not belong to one text.
-        explain = {} if self._reads_windows else {EXPLAIN: concrete_function(self.explain, text)}
+        explain = {} if self._reads_windows else {names.EXPLAIN: concrete_function(self.explain, text)}
         predict_text = concrete_function(self.predict_text, text)
         return {
-            SERVING_DEFAULT: predict_text,
-            PREDICT_TEXT: predict_text,
+            names.SERVING_DEFAULT: predict_text,
+            names.PREDICT_TEXT: predict_text,
             **self.ids_signatures(),
-            CLASSIFY: concrete_function(self.classify, serialized),
+            names.CLASSIFY: concrete_function(self.classify, serialized),
             **explain,
             **self.embed_signatures(),
         }

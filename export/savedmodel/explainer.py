@@ -28,11 +28,8 @@ def explainable_model(path: Path) -> "ExplainableTextModel | ExplainableTagger":
     loaded = open_savedmodel(path)
     if EXPLAIN not in loaded.signatures:
         raise InputError(f"{path}: expected a SavedModel with the signature {EXPLAIN}, got one without")
-    return (
-        ExplainableTagger(path, loaded)
-        if EXPLAIN_WORDS in loaded.signatures
-        else ExplainableTextModel(path, loaded)
-    )
+    model = ExplainableTagger if EXPLAIN_WORDS in loaded.signatures else ExplainableTextModel
+    return model(path, loaded)
 
 
 class ExplainableTextModel:
@@ -143,9 +140,9 @@ class ExplainableTagger:
 def _places(windows: list[list[str]], pieces: list[list[str]]) -> tuple[int, list[list[int]]]:
     """The tokens between the starts of two windows, and the word of each token; `NO_WORD` where no position fits.
 
-    A window holds at most a fixed number of tokens, and windows start half of that apart (see `kmha.text.sentence_windows`).
-    The SavedModel does not contain the number. It is at least the size of the first window, and too small for one more
-    word.
+    A window holds at most a fixed number of tokens, and windows start half of that apart; see
+    `kmha.text.sentence_windows`. The SavedModel does not contain the number. It is at least the size of the first
+    window, and too small for one more word.
     """
     begins = np.cumsum([0, *map(len, pieces)])[:-1]
     for most in range(len(windows[0]), len(windows[0]) + max(map(len, pieces)) + 1):

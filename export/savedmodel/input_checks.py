@@ -1,4 +1,4 @@
-"""Checks and repairs token ids inside the served graph: wrong ids are errors, columns of a batching server are masked."""
+"""Checks token ids inside the served graph, and masks the columns that a batching server adds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,29 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from export import names
 from export.graph.ranking import scores_function, vector_scores_function
-from export.names import (
-    CANDIDATES,
-    CLASSIFY,
-    EMBED,
-    EMBED_QUERY,
-    EMBED_QUERY_IDS,
-    EXPLAIN,
-    INPUTS,
-    MATCH,
-    ORDER,
-    PREDICT_TEXT,
-    QUERY,
-    RANK,
-    RANK_VECTORS,
-    SCORE,
-    SCORES,
-    SERVING_DEFAULT,
-    TEXT,
-    TEXT_A,
-    TEXT_B,
-    VECTORS,
-)
 from export.savedmodel.endpoints import TextEndpoints, concrete_function
 from kmha.bundle.bundle import Bundle
 
@@ -58,10 +37,10 @@ class MatcherEndpoints(TextEndpoints):
             return self._labelled(outputs)
         score = outputs[:, 0]
         if self._thresholds is None:
-            return {SCORE: score}
+            return {names.SCORE: score}
         match = score >= tf.constant(self._thresholds[0])
         abstained = self._abstained(tf.where(match, score, 1.0 - score))
-        return {SCORE: score, MATCH: tf.cast(match, tf.int32), **abstained}
+        return {names.SCORE: score, names.MATCH: tf.cast(match, tf.int32), **abstained}
 
     def classify(self, inputs):
         """Classifies serialized examples, as TensorFlow Serving's Classify call sends them.
@@ -72,7 +51,7 @@ class MatcherEndpoints(TextEndpoints):
         Returns:
             "classes" string [B, C] (all labels, in the order of the scores) and "scores" float32 [B, C].
         """
-        return self._classified(inputs, [TEXT_A, TEXT_B])
+        return self._classified(inputs, [names.TEXT_A, names.TEXT_B])
 
     def explain(self, text_a, text_b):
         """Scores pairs of texts and returns the attention weights.
@@ -115,35 +94,35 @@ class MatcherEndpoints(TextEndpoints):
 
     def embed_query(self, text):
         """Unit vectors float32 [B, D] of queries, string [B], where queries have their own encoder."""
-        return self._embed(EMBED_QUERY, text)
+        return self._embed(names.EMBED_QUERY, text)
 
     def embed_query_ids(self, **inputs):
         """As `embed_query`, from token ids and masks."""
-        return self._embed_ids(EMBED_QUERY, inputs)
+        return self._embed_ids(names.EMBED_QUERY, inputs)
 
     def signatures(self) -> dict[str, Any]:
         """The concrete functions by signature name, as the matcher's form and target allow."""
-        texts = [_strings(name) for name in (TEXT_A, TEXT_B)]
+        texts = [_strings(name) for name in (names.TEXT_A, names.TEXT_B)]
         predict_text = concrete_function(self.predict_text, *texts)
         found = {
-            SERVING_DEFAULT: predict_text,
-            PREDICT_TEXT: predict_text,
+            names.SERVING_DEFAULT: predict_text,
+            names.PREDICT_TEXT: predict_text,
             **self.ids_signatures(),
-            EXPLAIN: concrete_function(self.explain, *texts),
+            names.EXPLAIN: concrete_function(self.explain, *texts),
         }
         if self._target == "classes":
-            return {**found, CLASSIFY: concrete_function(self.classify, _strings(INPUTS))}
-        found[RANK] = concrete_function(self.rank, _strings(QUERY), _strings(CANDIDATES))
+            return {**found, names.CLASSIFY: concrete_function(self.classify, _strings(names.INPUTS))}
+        found[names.RANK] = concrete_function(self.rank, _strings(names.QUERY), _strings(names.CANDIDATES))
         if self._form != "bi":
             return found
         found |= self.embed_signatures()
-        dim = found[EMBED].structured_outputs[VECTORS].shape[-1]
-        vectors = tf.TensorSpec([None, dim], tf.float32, VECTORS)
-        found[RANK_VECTORS] = concrete_function(self.rank_vectors, _strings(QUERY), vectors)
-        if EMBED_QUERY in self._parts.embedded:
-            specs = self._parts.specs[self._parts.embedded[EMBED_QUERY]]
-            found[EMBED_QUERY] = concrete_function(self.embed_query, _strings(TEXT))
-            found[EMBED_QUERY_IDS] = concrete_function(self.embed_query_ids, **specs)
+        dim = found[names.EMBED].structured_outputs[names.VECTORS].shape[-1]
+        vectors = tf.TensorSpec([None, dim], tf.float32, names.VECTORS)
+        found[names.RANK_VECTORS] = concrete_function(self.rank_vectors, _strings(names.QUERY), vectors)
+        if names.EMBED_QUERY in self._parts.embedded:
+            specs = self._parts.specs[self._parts.embedded[names.EMBED_QUERY]]
+            found[names.EMBED_QUERY] = concrete_function(self.embed_query, _strings(names.TEXT))
+            found[names.EMBED_QUERY_IDS] = concrete_function(self.embed_query_ids, **specs)
         return found
 
 
@@ -153,14 +132,14 @@ def _strings(name: str) -> tf.TensorSpec:
 
 def _ranked(scores):
     order = tf.argsort(scores, direction="DESCENDING", stable=True)
-    return {ORDER: order, SCORES: tf.gather(scores, order)}
+    return {names.ORDER: order, names.SCORES: tf.gather(scores, order)}
 
 
 def _single(query):
     """Checks that there is one query: a server that joins two requests would mix up their candidates."""
     size = tf.size(query)
     with tf.control_dependencies(
-        [tf.debugging.Assert(tf.equal(size, 1), [f"{QUERY} must be one text, got", size])]
+        [tf.debugging.Assert(tf.equal(size, 1), [f"{names.QUERY} must be one text, got", size])]
     ):
         return tf.identity(query)
 
@@ -168,6 +147,6 @@ def _single(query):
 def _same_rows(text_a, text_b):
     """Checks that both columns have the same number of rows."""
     sizes = [tf.size(text_a), tf.size(text_b)]
-    message = [f"{TEXT_B} must have as many rows as {TEXT_A},", sizes[0], "got", sizes[1]]
+    message = [f"{names.TEXT_B} must have as many rows as {names.TEXT_A},", sizes[0], "got", sizes[1]]
     with tf.control_dependencies([tf.debugging.Assert(tf.equal(*sizes), message)]):
         return tf.identity(text_a), tf.identity(text_b)

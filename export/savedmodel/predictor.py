@@ -7,25 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from export.names import (
-    EMBED,
-    EMBED_QUERY,
-    EXPLAIN,
-    EXPLAIN_WORDS,
-    LABELS,
-    NUM_WORDS,
-    PATH_PROBABILITIES,
-    PREDICT_WORDS,
-    PROBABILITIES,
-    SCORE,
-    SERVING_DEFAULT,
-    TAG_IDS,
-    TEXT,
-    TEXT_A,
-    TEXT_B,
-    VECTORS,
-    WORDS,
-)
+from export import names
 from export.predictors.protocol import Row
 from kmha.errors import InputError
 from kmha.quiet import import_tensorflow
@@ -50,7 +32,9 @@ def open_savedmodel(path: Path | str) -> Any:
         raise InputError(f"{path}: expected a SavedModel, got another folder ({reason})") from error
 
 
-def load_savedmodel(folder: Path | str, signature: str = SERVING_DEFAULT) -> Callable[..., dict[str, Any]]:
+def load_savedmodel(
+    folder: Path | str, signature: str = names.SERVING_DEFAULT
+) -> Callable[..., dict[str, Any]]:
     """A signature of an exported version as a function.
 
     Args:
@@ -77,9 +61,9 @@ def load_savedmodel(folder: Path | str, signature: str = SERVING_DEFAULT) -> Cal
         assert loaded is not None
         # A SavedModel does not retain the order of its inputs.
         if only and (len(only), len(specs)) != (1, 1):
-            names = ", ".join(sorted(specs))
+            expected = ", ".join(sorted(specs))
             raise InputError(
-                f"{folder}: expected the inputs {names} of {signature} by name, got values without"
+                f"{folder}: expected the inputs {expected} of {signature} by name, got values without"
             )
         inputs = dict(zip(specs, only, strict=True)) if only else named
         return function(**{name: tf.constant(value, specs[name].dtype) for name, value in inputs.items()})
@@ -94,7 +78,9 @@ def read(path: Path) -> "SavedModelPredictor | SavedModelTagger":
         InputError: There is no SavedModel with a text signature.
     """
     loaded = open_savedmodel(path)
-    return (SavedModelTagger if PREDICT_WORDS in loaded.signatures else SavedModelPredictor)(path, loaded)
+    return (SavedModelTagger if names.PREDICT_WORDS in loaded.signatures else SavedModelPredictor)(
+        path, loaded
+    )
 
 
 class SavedModelPredictor:
@@ -114,7 +100,7 @@ class SavedModelPredictor:
     def facts(self) -> dict[str, Any]:
         """See the protocol; the only label of a matcher with one score is "score"."""
         outputs = self._signature(**self.columns([(b"",) * self.num_texts]))
-        return _facts(self._path, [b"score"] if SCORE in outputs else outputs[LABELS].numpy()[0])
+        return _facts(self._path, [b"score"] if names.SCORE in outputs else outputs[names.LABELS].numpy()[0])
 
     def token_ids(self, texts: Sequence[Row]) -> None:
         """None: the tokenizer is inside the graph."""
@@ -126,18 +112,26 @@ class SavedModelPredictor:
 
     def _predict(self, rows: Sequence[Row]) -> np.ndarray:
         outputs = self._signature(**self.columns(rows))
-        return outputs[SCORE].numpy()[:, None] if SCORE in outputs else outputs[PROBABILITIES].numpy()
+        return (
+            outputs[names.SCORE].numpy()[:, None]
+            if names.SCORE in outputs
+            else outputs[names.PROBABILITIES].numpy()
+        )
 
     def vectors(self, texts: Sequence[Row]) -> dict[str, np.ndarray]:
         """See the protocol."""
         found = {}
-        for name in (EMBED, EMBED_QUERY):
+        for name in (names.EMBED, names.EMBED_QUERY):
             if name not in self._loaded.signatures:
                 continue
-            column = [row if isinstance(row, bytes) else row[-1 if name == EMBED else 0] for row in texts]
+            column = [
+                row if isinstance(row, bytes) else row[-1 if name == names.EMBED else 0] for row in texts
+            ]
             parts = (column[first : first + BATCH_ROWS] for first in range(0, len(column), BATCH_ROWS))
             embed = self._loaded.signatures[name]
-            found[name] = np.concatenate([embed(text=_strings(part))[VECTORS].numpy() for part in parts])
+            found[name] = np.concatenate(
+                [embed(text=_strings(part))[names.VECTORS].numpy() for part in parts]
+            )
         return found
 
     def tensors(self, texts: Sequence[Row]) -> Iterator[np.ndarray]:
@@ -174,7 +168,7 @@ class SavedModelTagger:
     def probabilities(self, texts: Sequence[Row]) -> np.ndarray:
         """See the protocol."""
         found: list[Any] = [None] * len(texts)
-        for name, raw in ((SERVING_DEFAULT, True), (PREDICT_WORDS, False)):
+        for name, raw in ((names.SERVING_DEFAULT, True), (names.PREDICT_WORDS, False)):
             rows = [row for row, text in enumerate(texts) if isinstance(text, bytes) == raw]
             # Rows of similar length are batched: all are padded to the longest.
             rows.sort(key=lambda row: len(texts[row]))
@@ -186,34 +180,36 @@ class SavedModelTagger:
         return np.concatenate([np.zeros((0, len(self._labels()) + 2), np.float32), *found])
 
     def tensors(self, texts: Sequence[Row]) -> Iterator[np.ndarray]:
-        """See the protocol; texts must be all raw or all words. From an explanation, which computes all windows at once."""
+        """See the protocol; all texts raw or all as words. An explanation computes all windows at once."""
         raw = isinstance(texts[0], bytes)
-        yield from _tensors(self._loaded.signatures[EXPLAIN if raw else EXPLAIN_WORDS], _inputs(texts))
+        yield from _tensors(
+            self._loaded.signatures[names.EXPLAIN if raw else names.EXPLAIN_WORDS], _inputs(texts)
+        )
 
     def run(self, signature: str, texts: Sequence[Any]) -> dict[str, np.ndarray]:
         """A signature's outputs for raw texts or lists of words, with the number of words of each."""
         inputs = _inputs(texts)
         outputs = self._loaded.signatures[signature](**inputs)
-        counts = {NUM_WORDS: inputs[NUM_WORDS]} if NUM_WORDS in inputs else {}
+        counts = {names.NUM_WORDS: inputs[names.NUM_WORDS]} if names.NUM_WORDS in inputs else {}
         return {name: np.asarray(value) for name, value in {**outputs, **counts}.items()}
 
     def _labels(self) -> Sequence[bytes]:
-        return self.run(SERVING_DEFAULT, [b""])[LABELS][0]
+        return self.run(names.SERVING_DEFAULT, [b""])[names.LABELS][0]
 
 
 def _facts(path: Path, labels: Sequence[bytes]) -> dict[str, Any]:
-    names = [name.decode() for name in labels]
-    return {"quantization": "none", "ops": _op_counts(path), "lengths": None, "labels": names}
+    decoded = [name.decode() for name in labels]
+    return {"quantization": "none", "ops": _op_counts(path), "lengths": None, "labels": decoded}
 
 
 def _text_signature(path: Path, loaded: Any) -> tuple[Any, tuple[str, ...]]:
     """The signature of texts, and the names of its inputs in the order of a row."""
-    signature = loaded.signatures.get(SERVING_DEFAULT)
+    signature = loaded.signatures.get(names.SERVING_DEFAULT)
     inputs = {} if signature is None else signature.structured_input_signature[1]
-    for names in ((TEXT,), (TEXT_A, TEXT_B)):
-        if set(inputs) == set(names):
-            return signature, names
-    expected = f"whose {SERVING_DEFAULT} takes {TEXT}, or {TEXT_A} and {TEXT_B}"
+    for columns in ((names.TEXT,), (names.TEXT_A, names.TEXT_B)):
+        if set(inputs) == set(columns):
+            return signature, columns
+    expected = f"whose {names.SERVING_DEFAULT} takes {names.TEXT}, or {names.TEXT_A} and {names.TEXT_B}"
     raise InputError(f"{path}: expected a SavedModel {expected}, got one without")
 
 
@@ -225,9 +221,11 @@ def _strings(texts: Sequence[bytes]):
 
 def _of_words(outputs: dict[str, np.ndarray], row: int) -> np.ndarray:
     """float32 [n, K + 2] of the words of a row."""
-    count = outputs[NUM_WORDS][row]
-    path, tag_ids = (outputs[name][row, :count, None] for name in (PATH_PROBABILITIES, TAG_IDS))
-    return np.concatenate([outputs[PROBABILITIES][row, :count], path, tag_ids.astype(np.float32)], axis=1)
+    count = outputs[names.NUM_WORDS][row]
+    path, tag_ids = (outputs[name][row, :count, None] for name in (names.PATH_PROBABILITIES, names.TAG_IDS))
+    return np.concatenate(
+        [outputs[names.PROBABILITIES][row, :count], path, tag_ids.astype(np.float32)], axis=1
+    )
 
 
 def _inputs(texts: Sequence[Any]) -> dict[str, Any]:
@@ -235,11 +233,11 @@ def _inputs(texts: Sequence[Any]) -> dict[str, Any]:
     import tensorflow as tf
 
     if texts and isinstance(texts[0], bytes):
-        return {TEXT: _strings(texts)}
+        return {names.TEXT: _strings(texts)}
     lengths = [len(words) for words in texts]
     padded = [[*words, *[b""] * (max(lengths) - len(words))] for words in texts]
     words = tf.reshape(tf.constant(padded, tf.string), [len(texts), max(lengths, default=0)])
-    return {WORDS: words, NUM_WORDS: tf.constant(lengths, tf.int32)}
+    return {names.WORDS: words, names.NUM_WORDS: tf.constant(lengths, tf.int32)}
 
 
 def _tensors(signature: Any, inputs: Mapping[str, Any]) -> Iterator[np.ndarray]:

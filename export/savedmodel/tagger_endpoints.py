@@ -4,30 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from export import names
 from export.graph.sentences import decode_function, scores_function, split_function, windows_function
-from export.names import (
-    ATTENTION,
-    ENDS,
-    EXPLAIN,
-    EXPLAIN_WORDS,
-    LABELS,
-    NUM_WORDS,
-    PATH_PROBABILITIES,
-    PREDICT_IDS,
-    PREDICT_IDS_XLA,
-    PREDICT_TEXT,
-    PREDICT_WORDS,
-    PROBABILITIES,
-    SCORES,
-    SERVING_DEFAULT,
-    STARTS,
-    TAG_IDS,
-    TAGS,
-    TEXT,
-    TOKENS,
-    WINDOWS,
-    WORDS,
-)
 from export.savedmodel.endpoints import Endpoints, concrete_function
 from export.savedmodel.input_checks import check_sentences, pad_sentences_to_compiled_length
 from kmha.bundle.bundle import Bundle
@@ -65,11 +43,11 @@ class TaggerEndpoints(Endpoints):
         lengths = _checked_lengths(found.words.row_lengths())
         width = _max_words(lengths)
         shape = tf.stack([tf.size(lengths), width])
-        numbers = {STARTS: found.firsts, ENDS: found.ends}
+        numbers = {names.STARTS: found.firsts, names.ENDS: found.ends}
         return {
-            WORDS: found.words.to_tensor("", shape=shape),
+            names.WORDS: found.words.to_tensor("", shape=shape),
             **{name: values.to_tensor(0, shape=shape) for name, values in numbers.items()},
-            NUM_WORDS: tf.cast(lengths, tf.int32),
+            names.NUM_WORDS: tf.cast(lengths, tf.int32),
             **self._tagged(found.words.flat_values, lengths, width),
         }
 
@@ -133,20 +111,23 @@ class TaggerEndpoints(Endpoints):
 
     def signatures(self) -> dict[str, Any]:
         """The concrete functions by signature name, each for batches of any size."""
-        text = tf.TensorSpec([None], tf.string, TEXT)
-        words = tf.TensorSpec([None, None], tf.string, WORDS), tf.TensorSpec([None], tf.int32, NUM_WORDS)
+        text = tf.TensorSpec([None], tf.string, names.TEXT)
+        words = (
+            tf.TensorSpec([None, None], tf.string, names.WORDS),
+            tf.TensorSpec([None], tf.int32, names.NUM_WORDS),
+        )
         specs = self._specs_by_name()
         predict_text = concrete_function(self.predict_text, text)
         found = {
-            SERVING_DEFAULT: predict_text,
-            PREDICT_TEXT: predict_text,
-            PREDICT_WORDS: concrete_function(self.predict_words, *words),
-            PREDICT_IDS: concrete_function(self.predict_ids, **specs),
-            EXPLAIN: concrete_function(self.explain, text),
-            EXPLAIN_WORDS: concrete_function(self.explain_words, *words),
+            names.SERVING_DEFAULT: predict_text,
+            names.PREDICT_TEXT: predict_text,
+            names.PREDICT_WORDS: concrete_function(self.predict_words, *words),
+            names.PREDICT_IDS: concrete_function(self.predict_ids, **specs),
+            names.EXPLAIN: concrete_function(self.explain, text),
+            names.EXPLAIN_WORDS: concrete_function(self.explain_words, *words),
         }
         if self._xla:
-            found[PREDICT_IDS_XLA] = concrete_function(self.predict_ids_xla, **specs)
+            found[names.PREDICT_IDS_XLA] = concrete_function(self.predict_ids_xla, **specs)
         return found
 
     def _predict(self, function, features: dict[str, Any], compiled: bool = False) -> dict[str, Any]:
@@ -160,7 +141,7 @@ class TaggerEndpoints(Endpoints):
             features = pad_sentences_to_compiled_length(self.preprocessor, features)
         padded = [_at_least_one(features[name]) for name in self._names]
         return {
-            name: values[:rows] if name == ATTENTION else values[:rows, :width]
+            name: values[:rows] if name == names.ATTENTION else values[:rows, :width]
             for name, values in function(*padded).items()
         }
 
@@ -171,11 +152,11 @@ class TaggerEndpoints(Endpoints):
         tag_ids, probabilities, path = _padded(found, mask)
         labels = tf.constant(self._labels)
         return {
-            TAGS: tf.where(mask, tf.gather(labels, tag_ids), ""),
-            TAG_IDS: tag_ids,
-            PROBABILITIES: probabilities,
-            PATH_PROBABILITIES: path,
-            LABELS: tf.broadcast_to(labels, [tf.size(lengths), len(self._labels)]),
+            names.TAGS: tf.where(mask, tf.gather(labels, tag_ids), ""),
+            names.TAG_IDS: tag_ids,
+            names.PROBABILITIES: probabilities,
+            names.PATH_PROBABILITIES: path,
+            names.LABELS: tf.broadcast_to(labels, [tf.size(lengths), len(self._labels)]),
         }
 
     def _explained(self, words, lengths, width) -> dict[str, Any]:
@@ -183,15 +164,15 @@ class TaggerEndpoints(Endpoints):
         features = self.preprocessor.pad(cut)
         outputs = self._predict(self._parts.explain, features)
         # Window by window, the words to tag are all words in their order.
-        scores = tf.boolean_mask(outputs[SCORES], features[WORD_MASK] > 0)
+        scores = tf.boolean_mask(outputs[names.SCORES], features[WORD_MASK] > 0)
         found = self._parts.decode(scores, lengths)
         _, probabilities, _ = _padded(found, tf.sequence_mask(lengths, width))
         tokens = tf.constant(self.preprocessor.vocabulary.tokens)
         return {
-            TOKENS: tf.gather(tokens, features[TOKEN_IDS]),
-            ATTENTION: outputs[ATTENTION],
-            WINDOWS: tf.cast(cut.windows.sentences, tf.int32),
-            PROBABILITIES: probabilities,
+            names.TOKENS: tf.gather(tokens, features[TOKEN_IDS]),
+            names.ATTENTION: outputs[names.ATTENTION],
+            names.WINDOWS: tf.cast(cut.windows.sentences, tf.int32),
+            names.PROBABILITIES: probabilities,
         }
 
 
@@ -200,12 +181,12 @@ def _flat_words(words, num_words):
     shape = tf.shape(words)
     rows = tf.debugging.Assert(
         tf.equal(shape[0], tf.size(num_words)),
-        [f"{NUM_WORDS} must have as many rows as {WORDS},", shape[0], "got", tf.size(num_words)],
+        [f"{names.NUM_WORDS} must have as many rows as {names.WORDS},", shape[0], "got", tf.size(num_words)],
     )
     wrong = tf.boolean_mask(num_words, (num_words < 0) | (num_words > shape[1]))
     fits = tf.debugging.Assert(
         tf.equal(tf.size(wrong), 0),
-        [f"{NUM_WORDS} must be from 0 to the width of {WORDS},", shape[1], "got", wrong[:1]],
+        [f"{names.NUM_WORDS} must be from 0 to the width of {names.WORDS},", shape[1], "got", wrong[:1]],
     )
     with tf.control_dependencies([rows, fits]):
         lengths = _checked_lengths(tf.cast(num_words, tf.int64))

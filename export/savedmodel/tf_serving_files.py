@@ -38,6 +38,10 @@ def server_files(name: str, xla: bool, unbatched: str = "") -> dict[str, str]:
     models = f"      - --model_config_file={home}/{MODELS}\n"
     batching = f"      - --enable_batching=true\n      - --batching_parameters_file={home}/{BATCHING}\n"
     compiled = f"      - {XLA_FLAG}\n" if xla else ""
+    second = ""
+    if unbatched:
+        second = f"  {unbatched}:  # Joins no requests: for {UNBATCHED[unbatched]}.\n"
+        second += _service(home, 8510, models + compiled)
     sizes = "\n".join(f"allowed_batch_sizes: {size}" for size in ALLOWED_BATCH_SIZES)
     return {
         MODELS: f"""\
@@ -72,11 +76,7 @@ prometheus_config {
 services:
   serving:
 {_service(home, 8500, models + batching + compiled)}"""
-        + (
-            f"  {unbatched}:  # Joins no requests: for {UNBATCHED[unbatched]}.\n{_service(home, 8510, models + compiled)}"
-            if unbatched
-            else ""
-        ),
+        + second,
     }
 
 

@@ -8,27 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from export import names
 from export.graph.model_function import input_names
-from export.names import (
-    CANDIDATES,
-    CLASSIFY,
-    EMBED_IDS,
-    EMBED_QUERY,
-    EMBED_QUERY_IDS,
-    EXPLAIN_WORDS,
-    NUM_WORDS,
-    PREDICT_IDS,
-    PREDICT_IDS_XLA,
-    PREDICT_WORDS,
-    QUERY,
-    RANK,
-    RANK_VECTORS,
-    TEXT,
-    TEXT_A,
-    TEXT_B,
-    VECTORS,
-    WORDS,
-)
 from export.savedmodel.input_checks import compiled_lengths, compiled_shapes
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import TAG
@@ -38,7 +19,7 @@ from kmha.text.sentence_preprocessor import SentencePreprocessor
 
 WARMUP_REQUESTS = Path("assets.extra") / "tf_serving_warmup_requests"
 BATCH_SIZES = (1, 8, 32)
-OF_IDS = (PREDICT_IDS, PREDICT_IDS_XLA, EMBED_IDS, EMBED_QUERY_IDS)
+OF_IDS = (names.PREDICT_IDS, names.PREDICT_IDS_XLA, names.EMBED_IDS, names.EMBED_QUERY_IDS)
 
 Row = tuple[bytes, ...]
 
@@ -78,13 +59,13 @@ def _requests(
         return
     sample = itertools.cycle(_sample(bundle))
     for name, function in signatures.items():
-        if name in (RANK, RANK_VECTORS):
+        if name in (names.RANK, names.RANK_VECTORS):
             yield predict_log(name, _ranking(name, function, next(sample)))
             continue
-        is_compiled = name == PREDICT_IDS_XLA
+        is_compiled = name == names.PREDICT_IDS_XLA
         for size in compiled_sizes if is_compiled else BATCH_SIZES:
             rows = list(itertools.islice(sample, size))
-            if name == CLASSIFY:
+            if name == names.CLASSIFY:
                 yield classify_log(name, [serialized_example(*row) for row in rows])
             elif name in OF_IDS:
                 for lengths in compiled_shapes(bundle.preprocessor.inputs) if is_compiled else [None]:
@@ -103,10 +84,10 @@ def _sample(bundle: Bundle) -> list[Row]:
 
 def _ranking(name: str, function: Any, row: Row) -> dict[str, Any]:
     """One candidate only: a batching server refuses more candidates than queries, and would fail to start."""
-    if name == RANK:
-        return {QUERY: row[:1], CANDIDATES: row[1:]}
-    dim = _specs(function)[VECTORS].shape[-1]
-    return {QUERY: row[:1], VECTORS: np.full((1, dim), dim**-0.5, np.float32)}
+    if name == names.RANK:
+        return {names.QUERY: row[:1], names.CANDIDATES: row[1:]}
+    dim = _specs(function)[names.VECTORS].shape[-1]
+    return {names.QUERY: row[:1], names.VECTORS: np.full((1, dim), dim**-0.5, np.float32)}
 
 
 def _ids(bundle: Bundle, rows: Sequence[Row], lengths: list[int] | None) -> dict[str, np.ndarray]:
@@ -117,9 +98,9 @@ def _ids(bundle: Bundle, rows: Sequence[Row], lengths: list[int] | None) -> dict
 
 def _texts(name: str, function: Any, rows: Sequence[Row]) -> dict[str, Sequence[bytes]]:
     columns = list(zip(*rows, strict=True))
-    if TEXT in _specs(function):
-        return {TEXT: columns[0] if name == EMBED_QUERY else columns[-1]}
-    return dict(zip((TEXT_A, TEXT_B), columns, strict=True))
+    if names.TEXT in _specs(function):
+        return {names.TEXT: columns[0] if name == names.EMBED_QUERY else columns[-1]}
+    return dict(zip((names.TEXT_A, names.TEXT_B), columns, strict=True))
 
 
 def _specs(function: Any) -> dict[str, Any]:
@@ -148,18 +129,18 @@ def sentence_requests(
     texts = _texts_of_one_window(bundle.preprocessor, [" ".join(words) for words in sample])
     sentences, texts = itertools.cycle(sample), itertools.cycle(texts or [""])
     for name in signatures:
-        if name == PREDICT_IDS_XLA:
+        if name == names.PREDICT_IDS_XLA:
             lengths = compiled_lengths(bundle.preprocessor.max_length)
             for size, length in itertools.product(compiled_sizes, lengths):
                 yield name, _sentence_ids(bundle, list(itertools.islice(sentences, size)), length)
             continue
         for size in sizes:
-            if name == PREDICT_IDS:
+            if name == names.PREDICT_IDS:
                 yield name, _sentence_ids(bundle, list(itertools.islice(sentences, size)))
-            elif name in (PREDICT_WORDS, EXPLAIN_WORDS):
+            elif name in (names.PREDICT_WORDS, names.EXPLAIN_WORDS):
                 yield name, _word_columns(list(itertools.islice(sentences, size)))
             else:
-                yield name, {TEXT: [text.encode() for text in itertools.islice(texts, size)]}
+                yield name, {names.TEXT: [text.encode() for text in itertools.islice(texts, size)]}
 
 
 def _windows(
@@ -194,8 +175,8 @@ def _word_columns(sentences: Sequence[Sequence[str]]) -> dict[str, Any]:
         [word.encode("utf-8", "replace") for word in row] + [b""] * (width - len(row)) for row in sentences
     ]
     return {
-        WORDS: np.array(words, object).reshape(len(sentences), width),
-        NUM_WORDS: np.array([len(row) for row in sentences], np.int32),
+        names.WORDS: np.array(words, object).reshape(len(sentences), width),
+        names.NUM_WORDS: np.array([len(row) for row in sentences], np.int32),
     }
 
 
@@ -234,10 +215,10 @@ def classify_log(signature: str, examples: Sequence[bytes]) -> bytes:
 
 def serialized_example(*texts: bytes) -> bytes:
     """A text, or a pair of texts, as the tf.Example that the signature `classify` reads."""
-    names = (TEXT,) if len(texts) == 1 else (TEXT_A, TEXT_B)
+    columns = (names.TEXT,) if len(texts) == 1 else (names.TEXT_A, names.TEXT_B)
     features = {
         name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[text]))
-        for name, text in zip(names, texts, strict=True)
+        for name, text in zip(columns, texts, strict=True)
     }
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 

@@ -69,7 +69,7 @@ def write_tflite(
         with_vectors: Whether to add signatures of vectors.
 
     Returns:
-        The largest difference of a probability, in float32 also of a vector's numbers, from the bundle's, on its sample.
+        The largest difference of a probability, in float32 also of a vector's numbers, on the bundle's sample.
 
     Raises:
         InputError: A file exists or cannot be written, or int8 has no sample.
