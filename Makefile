@@ -56,7 +56,7 @@ soak: $(VENV)/.ready-to-develop
 beam: $(BEAM)/.ready
 
 test-beam: $(BEAM)/.ready
-	@$(BEAM)/bin/python -m pytest tests/export/test_batch*.py $(ARGS)
+	@$(BEAM)/bin/python -m pytest tests/export/batch $(ARGS)
 
 lint: $(VENV)/.ready-to-develop
 	@$(PY) -m ruff format --check .

@@ -24,7 +24,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_texts_of_any_bytes_travel(tmp_path):
+def test_texts_of_any_bytes_are_exchanged(tmp_path):
     texts = [
         *EDGE_CASES,
         *(text.encode() for text in TEXTS),
@@ -36,7 +36,7 @@ def test_texts_of_any_bytes_travel(tmp_path):
     assert read_texts(tmp_path / "texts.jsonl") == texts
 
 
-def test_lines_are_answered_without_tensorflow(onnx_files):
+def test_lines_are_predicted_without_tensorflow(onnx_files):
     lines = [*(text.encode() for text in TEXTS), b"", b"\xff bread"]
     result = subprocess.run(
         [sys.executable, "-c", WITHOUT_TENSORFLOW, str(onnx_files["one label"])],
@@ -50,11 +50,11 @@ def test_lines_are_answered_without_tensorflow(onnx_files):
     np.testing.assert_allclose(found, one_label_bundle().probabilities(lines), atol=1e-5)
 
 
-def test_no_lines_are_no_answers(onnx_files, tmp_path):
+def test_no_lines_give_no_predictions(onnx_files, tmp_path):
     assert predict_isolated(find_artifact(onnx_files["one label"]), []).probabilities.shape == (0, 3)
 
 
-def test_wrong_input_of_the_process_is_ours(tmp_path):
+def test_wrong_input_of_the_process_is_an_input_error(tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     (tmp_path / "bad.tokenizer.json").write_text("[]")
     with pytest.raises(InputError, match="expected a tokenizer.json of an export, got another file") as error:
@@ -70,7 +70,7 @@ def test_wrong_input_of_the_process_is_ours(tmp_path):
         ("import sys; sys.exit(2)", "status 2, saying: nothing"),
     ],
 )
-def test_a_process_that_dies_is_one_line(tmp_path, monkeypatch, program, message):
+def test_a_crash_of_the_process_is_one_line(tmp_path, monkeypatch, program, message):
     """As a runtime may that meets a file it cannot bear."""
     started = subprocess.run
 
@@ -96,7 +96,7 @@ def test_a_missing_runtime_is_named_with_what_installs_it(tmp_path, monkeypatch,
     assert outcome.err == f"error: {tmp_path / name}: {expected}\n"
 
 
-def test_a_savedmodel_of_something_else_is_refused(tmp_path):
+def test_another_savedmodel_is_rejected(tmp_path):
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "saved_model.pb").write_bytes(b"no model")
     outcome = call(main, tmp_path)
@@ -104,7 +104,7 @@ def test_a_savedmodel_of_something_else_is_refused(tmp_path):
     assert "expected a SavedModel, got another folder" in outcome.err
 
 
-def test_the_process_finds_this_project_from_anywhere(onnx_files, tmp_path, monkeypatch):
+def test_the_process_finds_this_project_from_any_folder(onnx_files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     answers = predict_isolated(find_artifact(Path(onnx_files["one label"])), [b"bread"])

@@ -33,7 +33,7 @@ def bundle():
     return made
 
 
-def test_every_copy_passes_verify(bundle, tmp_path):
+def test_every_export_passes_verify(bundle, tmp_path):
     bundle.save(tmp_path / "run")
     labels = [answer["label"] for answer in bundle.predict(TEXTS)]
     rows = write_csv(tmp_path / "rows.csv", list(zip(TEXTS, labels, strict=True)))
@@ -44,7 +44,7 @@ def test_every_copy_passes_verify(bundle, tmp_path):
     assert outcome.status == 0, outcome.err
 
 
-def test_eight_bits_lose_nothing_by_it(tmp_path):
+def test_calibration_costs_no_accuracy_in_8_bits(tmp_path):
     """A temperature scales the last weights and their range alike: their 8 bits stay the same."""
     from export.tflite.predictor import read
 
@@ -60,7 +60,7 @@ def test_eight_bits_lose_nothing_by_it(tmp_path):
     np.testing.assert_allclose(found["after"], expected, atol=1e-5)
 
 
-def test_served_answers_abstain_as_the_run_does(bundle):
+def test_served_predictions_abstain_as_the_run_does(bundle):
     served = ClassifierEndpoints(bundle).predict_text(tf.constant(TEXTS, tf.string))
     said = bundle.predict(TEXTS)
     abstained = [answer["abstained"] for answer in said]
@@ -68,13 +68,13 @@ def test_served_answers_abstain_as_the_run_does(bundle):
     np.testing.assert_allclose(served["probabilities"].numpy(), bundle.probabilities(TEXTS), atol=1e-6)
 
 
-def test_answers_of_a_batch_abstain_too(bundle):
+def test_batch_predictions_abstain_too(bundle):
     endpoints = ClassifierEndpoints(bundle)
     found = predict(list(TEXTS), lambda texts: endpoints.predict_text(tf.constant(texts, tf.string)))
     assert [each["abstained"] for each in found] == [each["abstained"] for each in bundle.predict(TEXTS)]
 
 
-def test_served_pairs_abstain_by_the_probability_of_what_they_say():
+def test_served_pairs_abstain_by_the_probability_of_the_decision():
     bundle = make_pair_bundle(form="bi")
     scores = bundle.probabilities(PAIRS)[:, 0]
     bundle.thresholds = [float(np.median(scores))]
@@ -90,7 +90,7 @@ def test_served_pairs_abstain_by_the_probability_of_what_they_say():
     assert tokenizer_values(bundle)["abstain_below"] == np.float32(bundle.abstain_below)
 
 
-def test_files_tell_below_what_to_abstain(bundle, tmp_path):
+def test_files_contain_the_abstention_threshold(bundle, tmp_path):
     onnx = pytest.importorskip("onnx")
     assert tokenizer_values(bundle)["abstain_below"] == np.float32(bundle.abstain_below)
     write_onnx(bundle, tmp_path / "b.onnx")
@@ -102,7 +102,7 @@ def test_files_tell_below_what_to_abstain(bundle, tmp_path):
     assert "abstained" not in ClassifierEndpoints(never).predict_text(tf.constant(TEXTS, tf.string))
 
 
-def test_a_tagger_s_copy_decodes_the_calibrated_scores():
+def test_an_exported_tagger_decodes_the_calibrated_scores():
     """Scores of words leave a copy to be decoded elsewhere: they must fit the neighbours' scores told beside them."""
     bundle = make_tagger_bundle()
     words = [sentence.split() for sentence in SENTENCES[:2]]

@@ -32,7 +32,7 @@ def served(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_it_tells_what_the_run_tells(served, tmp_path, kind):
+def test_the_explanation_equals_the_runs(served, tmp_path, kind):
     folder, bundles = served
     word = ["--word", "20"] if kind == "tags" else []
     outcome = call(main, folder / kind, *TEXTS[kind], "--out", tmp_path / "page.html", "--draws", "2", *word)

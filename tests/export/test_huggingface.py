@@ -47,7 +47,7 @@ def test_a_run_of_each_task_is_written_and_reads_texts_the_same(tmp_path, task, 
     np.testing.assert_allclose(filled(checkpoint)(given), encoder(given), atol=1e-6)
 
 
-def test_the_two_sides_differ(tmp_path):
+def test_the_two_encoders_of_a_matcher_differ(tmp_path):
     RUNS["match"]().save(tmp_path / "run")
     tables = []
     for side in ("a", "b"):
@@ -56,7 +56,7 @@ def test_the_two_sides_differ(tmp_path):
     assert not np.array_equal(*tables)
 
 
-def test_an_encoder_that_bert_cannot_be_is_refused_and_nothing_stays(tmp_path):
+def test_an_encoder_without_a_bert_equivalent_is_rejected(tmp_path):
     one_label_bundle().save(tmp_path / "run")
     outcome = call(main, tmp_path / "run", tmp_path / "new" / "out")
     assert outcome.status == 2
@@ -67,7 +67,7 @@ def test_an_encoder_that_bert_cannot_be_is_refused_and_nothing_stays(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_folder_that_stands_there_is_replaced_only_when_asked(tmp_path):
+def test_an_existing_folder_is_replaced_only_with_overwrite(tmp_path):
     RUNS["classify"]().save(tmp_path / "run")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").write_text("x")

@@ -15,7 +15,7 @@ from tests.command_runs import call, refused, write_csv
 from tests.pruned_models import SIZES, TWO_BLOCKS, features_of, uneven_bundle, uneven_pair_bundle
 
 
-def test_every_copy_passes_verify(tmp_path):
+def test_every_export_passes_verify(tmp_path):
     bundle = uneven_bundle()
     bundle.save(tmp_path / "run")
     labels = [answer["label"] for answer in bundle.predict(TEXTS)]
@@ -27,7 +27,7 @@ def test_every_copy_passes_verify(tmp_path):
     assert outcome.status == 0, outcome.err
 
 
-def test_heads_that_a_block_lacks_are_zeros():
+def test_pruned_heads_are_zeros():
     bundle = uneven_bundle()
     shown = ClassifierEndpoints(bundle).explain(tf.constant(TEXTS[:2]))["attention"].numpy()
     assert shown.shape[1:3] == (2, 3)
@@ -36,7 +36,7 @@ def test_heads_that_a_block_lacks_are_zeros():
 
 
 @pytest.mark.parametrize("kind", ["pairs", "tags"])
-def test_pairs_and_tags_show_theirs(kind):
+def test_pairs_and_tags_have_pruned_heads(kind):
     sizes = {**TWO_BLOCKS, "layer_sizes": SIZES}
     bundle = uneven_pair_bundle() if kind == "pairs" else make_tagger_bundle(**sizes)
     features = features_of(bundle)
@@ -48,7 +48,7 @@ def test_pairs_and_tags_show_theirs(kind):
     assert heads == expected
 
 
-def test_bert_cannot_be_a_pruned_encoder(tmp_path):
+def test_a_pruned_encoder_is_not_exported_to_bert(tmp_path):
     uneven_bundle(norm="post", ngram_buckets=0).save(tmp_path / "run")
     said = refused(tmp_path, huggingface, str(tmp_path / "run"), str(tmp_path / "out"))
     assert "layer_sizes must be none, all blocks alike, got those of a pruned encoder" in said

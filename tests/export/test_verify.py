@@ -99,7 +99,7 @@ def as_expected(report, layer: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", BREAKS)
 @pytest.mark.parametrize("kind", SUFFIXES)
-def test_a_broken_copy_fails_and_its_layer_is_named(deep_run, tmp_path, kind, how):
+def test_a_broken_export_fails_and_its_layer_is_named(deep_run, tmp_path, kind, how):
     path = broken_copy(how, kind, tmp_path)
     outcome = call(main, deep_run / "run", path, "--data", deep_run / "rows.csv")
     assert outcome.status == 1, outcome.err
@@ -107,7 +107,7 @@ def test_a_broken_copy_fails_and_its_layer_is_named(deep_run, tmp_path, kind, ho
     as_expected(report, BREAKS[how][1])
 
 
-def test_a_broken_copy_of_each_kind(deep, deep_run, tmp_path):
+def test_a_broken_export_of_each_format(deep, deep_run, tmp_path):
     """What the slow test does one by one; an honest copy between them passes."""
     honest, without = write(deep, "onnx", tmp_path), broken_copy("mask dropped", "tflite", tmp_path)
     other = broken_copy("vocabulary shuffled", "savedmodel", tmp_path)
@@ -143,7 +143,7 @@ def with_kernel(path: Path, shape: tuple[int, int], change) -> Path:
 
 
 @pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
-def test_honest_copies_pass(make, served, onnx_files, tmp_path):
+def test_correct_exports_pass(make, served, onnx_files, tmp_path):
     bundle = make()
     kind = "several labels" if bundle.multi_label else "one label"
     bundle.save(tmp_path / "run")
@@ -179,7 +179,7 @@ def test_honest_copies_pass(make, served, onnx_files, tmp_path):
     assert "texts are longer than its 16 tokens" in outcome.err
 
 
-def test_a_tokenizer_file_of_another_run_is_noticed(onnx_files, tmp_path):
+def test_a_tokenizer_file_of_another_run_fails(onnx_files, tmp_path):
     """The model is whole; only what stands beside it is wrong."""
     bundle = one_label_bundle()
     bundle.save(tmp_path / "run")
@@ -233,6 +233,6 @@ def test_wrong_input_is_one_line(deep_run, onnx_files, tmp_path, change, message
     assert len(errors) == 1 and message in errors[0], outcome.err
 
 
-def test_an_artifact_is_wanted(deep_run):
+def test_an_artifact_is_required(deep_run):
     outcome = call(main, deep_run / "run", "--data", deep_run / "rows.csv")
     assert outcome.status == 2 and "ARTIFACT" in outcome.err

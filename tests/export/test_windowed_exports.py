@@ -40,7 +40,7 @@ def exported(tmp_path_factory):
     return folder
 
 
-def test_every_copy_passes_verify(exported):
+def test_every_export_passes_verify(exported):
     copies = [exported / name for name in ("served/1", "any.tflite", "a.onnx")]
     outcome = call(verify, exported / "run", *copies, "--data", exported / "rows.csv")
     assert outcome.status == 0, outcome.err
@@ -48,7 +48,7 @@ def test_every_copy_passes_verify(exported):
 
 
 @pytest.mark.parametrize(("window_pooling", "quantize"), [("max", "none"), ("mean", "int8")])
-def test_the_other_ways_to_join_windows_have_built_in_ops_too(tmp_path, window_pooling, quantize):
+def test_other_poolings_of_windows_have_built_in_ops_too(tmp_path, window_pooling, quantize):
     difference = write_tflite(bundle(window_pooling), tmp_path / "a.tflite", [24], quantize)
     assert difference < (1e-4 if quantize == "none" else 0.1)
 

@@ -26,7 +26,7 @@ WITHOUT_BEAM = "import sys; sys.modules['apache_beam'] = None; import export.bat
         ),
     ],
 )
-def test_flags_after_two_dashes_are_those_of_beam(argv, mine, beams):
+def test_flags_after_two_dashes_are_beams(argv, mine, beams):
     assert split_flags(argv) == (mine, beams)
 
 
@@ -53,7 +53,7 @@ def test_without_beam_the_extra_is_named(tmp_path):
         (["run", "--input=a", "--output=b", "--runner=FlinkRunner"], "unknown flag --runner"),
     ],
 )
-def test_wrong_flags_are_refused(arguments, message):
+def test_wrong_flags_are_rejected(arguments, message):
     outcome = call(main, *arguments)
     assert outcome.status == 2 and not outcome.out
     assert outcome.err.count("\n") == 1 and message in outcome.err
@@ -103,7 +103,7 @@ def test_every_kind_of_model_is_found(served, tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["absent", "file", "empty", "other"])
-def test_what_is_no_model_is_refused(tmp_path, kind):
+def test_other_models_are_rejected(tmp_path, kind):
     place = tmp_path / kind
     if kind == "file":
         place.touch()

@@ -74,7 +74,7 @@ def as_predict(kind: str, given: list[dict], found: list[dict]) -> None:
 
 
 @pytest.mark.parametrize("kind", BUNDLES)
-def test_every_row_is_answered_as_by_predict(runs, tmp_path, kind):
+def test_every_row_is_predicted_as_by_training_predict(runs, tmp_path, kind):
     (tmp_path / "in-1.jsonl").write_bytes(b"\xef\xbb\xbf" + jsonl(rows(300)))
     (tmp_path / "in-2.jsonl.gz").write_bytes(gzip.compress(b"\n" + jsonl(rows(200, 300)).rstrip(b"\n")))
     (tmp_path / "in-3.jsonl").touch()
@@ -93,7 +93,7 @@ def test_every_row_is_answered_as_by_predict(runs, tmp_path, kind):
     assert sorted(path.name[:4] for path in tmp_path.iterdir()) == ["in-1", "in-2", "in-3", *["out-"] * 3]
 
 
-def test_bad_rows_go_to_a_file_of_their_own(runs, tmp_path):
+def test_bad_rows_are_written_to_their_own_file(runs, tmp_path):
     good, bad = jsonl(rows(1)), b'{"id": 7, "text": "caf\xe9"}\n'
     data = good + b"no json\n" + jsonl(rows(1, 1)) + bad
     for name, packed in (("in-1.jsonl", data), ("in-2.jsonl.gz", gzip.compress(data))):
@@ -109,7 +109,7 @@ def test_bad_rows_go_to_a_file_of_their_own(runs, tmp_path):
         assert "expected" in letter["reason"]
 
 
-def test_a_batch_of_bad_rows_only_fails(runs, tmp_path):
+def test_a_batch_with_only_bad_rows_fails(runs, tmp_path):
     (tmp_path / "in.jsonl").write_bytes(jsonl(rows(3)))
     outcome = call(
         main, runs / "one", f"--input={tmp_path}/in.jsonl", f"--output={tmp_path}/out", "--text-column=body"
@@ -119,7 +119,7 @@ def test_a_batch_of_bad_rows_only_fails(runs, tmp_path):
 
 
 @pytest.mark.parametrize("bundle_bytes", [1, 7, 100, 1000, 10**6])
-def test_lines_are_read_once_wherever_files_are_cut(tmp_path, bundle_bytes):
+def test_lines_are_read_once_for_any_ranges(tmp_path, bundle_bytes):
     from apache_beam.io.source_test_utils import read_from_source  # pyright: ignore[reportMissingImports]
 
     from export.batch.pipeline import Lines
@@ -139,7 +139,7 @@ def test_lines_are_read_once_wherever_files_are_cut(tmp_path, bundle_bytes):
 
 
 @pytest.mark.parametrize("kind", ["cut", "other"])
-def test_a_damaged_file_fails_the_batch_and_nothing_stays(runs, tmp_path, kind):
+def test_a_damaged_file_fails_the_batch_and_nothing_is_left(runs, tmp_path, kind):
     packed = gzip.compress(jsonl(rows(2000)))
     (tmp_path / "in.jsonl.gz").write_bytes(packed[: len(packed) // 2] if kind == "cut" else b"no gzip")
     outcome = call(main, runs / "one", f"--input={tmp_path}/in*", f"--output={tmp_path}/new/out")
@@ -164,7 +164,7 @@ def test_a_damaged_file_fails_the_batch_and_nothing_stays(runs, tmp_path, kind):
         (["--input={here}/in*", "--output={here}/out", "--", "--direct_num_workers=x"], "invalid int value"),
     ],
 )
-def test_what_cannot_be_done_is_refused(runs, tmp_path, arguments, message):
+def test_wrong_input_is_rejected(runs, tmp_path, arguments, message):
     for name in ("in.jsonl", "packed.bz2", "taken-00000-of-00001.jsonl"):
         (tmp_path / name).write_bytes(jsonl(rows(1)))
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -174,7 +174,7 @@ def test_what_cannot_be_done_is_refused(runs, tmp_path, arguments, message):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_what_is_no_model_is_refused(tmp_path):
+def test_other_models_are_rejected(tmp_path):
     (tmp_path / "in.jsonl").write_bytes(jsonl(rows(1)))
     outcome = call(main, tmp_path, f"--input={tmp_path}/in*", f"--output={tmp_path}/new/out")
     assert outcome.status == 2 and "expected a run folder or a SavedModel" in outcome.err
@@ -195,7 +195,7 @@ def command(runs, folder) -> list[str]:
     return [sys.executable, "-m", "export.batch", *arguments]
 
 
-def test_a_batch_that_is_stopped_leaves_nothing(runs, tmp_path):
+def test_an_interrupted_batch_leaves_nothing(runs, tmp_path):
     (tmp_path / "in.jsonl").write_bytes(jsonl(rows(200_000)))
     process = subprocess.Popen(
         command(runs, tmp_path), cwd=ROOT, env=clean_environment(), stderr=subprocess.PIPE, text=True
@@ -231,7 +231,7 @@ def job_service(port: int):
 
 
 @pytest.mark.parametrize("mode", ["portable", "processes"])
-def test_workers_of_other_processes_answer(runs, tmp_path, mode):
+def test_workers_run_in_other_processes(runs, tmp_path, mode):
     (tmp_path / "in.jsonl").write_bytes(jsonl(rows(100)) + b"no json\n")
     port = 20_000 + os.getpid() % 20_000
     flags = {

@@ -14,7 +14,7 @@ STRINGS = [*TEXTS, *(text.decode("utf-8", "replace") for text in EDGE_CASES), *T
 
 
 @pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
-def test_answers_are_those_of_predict(make, tmp_path):
+def test_predictions_equal_those_of_the_bundle(make, tmp_path):
     bundle = make()
     found = predict(STRINGS, load_savedmodel(write_savedmodel(bundle, tmp_path)))
     expected = bundle.predict(STRINGS)
@@ -27,12 +27,12 @@ def test_answers_are_those_of_predict(make, tmp_path):
         assert mine.get("probability") == pytest.approx(reference.get("probability"), abs=1e-5)
 
 
-def test_no_texts_have_no_answers():
+def test_no_texts_give_no_predictions():
     assert predict([], lambda texts: pytest.fail("asked for nothing")) == []
 
 
 @given(st.lists(st.integers(0, 3 * LONGEST_BYTES), max_size=200))
-def test_groups_hold_every_row_once_and_little_padding(lengths):
+def test_batches_have_every_row_once_and_little_padding(lengths):
     groups = list(batches_by_length(lengths))
     assert sorted(row for group in groups for row in group) == list(range(len(lengths)))
     flat = [lengths[row] for group in groups for row in group]
@@ -42,10 +42,12 @@ def test_groups_hold_every_row_once_and_little_padding(lengths):
         assert group and (len(group) == 1 or len(group) * longest <= BATCH_BYTES)
 
 
-def test_a_signature_of_something_else_is_refused():
+def test_another_signature_is_rejected():
     def probabilities_only(texts):
         return {"probabilities": tf.constant(np.ones((len(texts), 2)))}
 
-    with pytest.raises(InputError, match="place/1: expected a SavedModel of texts that export.savedmodel wrote") as error:
+    with pytest.raises(
+        InputError, match="place/1: expected a SavedModel of texts that export.savedmodel wrote"
+    ) as error:
         check_signature(probabilities_only, "place/1")
     assert "\n" not in str(error.value)

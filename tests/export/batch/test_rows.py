@@ -47,7 +47,7 @@ BAD = {
 
 
 @given(TEXT, st.dictionaries(TEXT.filter(lambda name: name != "text"), JSON), st.booleans())
-def test_every_field_is_carried(text, fields, keep_text):
+def test_every_field_is_copied(text, fields, keep_text):
     record = {**fields, "text": text}
     found, carried = parse_row(json.dumps(record, ensure_ascii=False).encode() + b"\n", "text", keep_text)
     assert found == text
@@ -57,7 +57,7 @@ def test_every_field_is_carried(text, fields, keep_text):
 
 
 @given(st.text(), TEXT)
-def test_escapes_are_read_and_only_half_pairs_refused(text, name):
+def test_escapes_are_read_and_half_pairs_rejected(text, name):
     line = json.dumps({name: text}).encode()
     if any("\ud800" <= character <= "\udfff" for character in text):
         with pytest.raises(InputError, match="half a surrogate pair"):
@@ -75,7 +75,7 @@ def test_bad_rows_have_a_reason_of_one_line(line, reason):
 
 
 @pytest.mark.parametrize("line", BAD, ids=range(len(BAD)))
-def test_a_dead_letter_holds_the_line_as_it_was(line):
+def test_a_dead_letter_has_the_original_line(line):
     with pytest.raises(InputError) as error:
         parse_row(line, "text")
     letter = json.loads(dead_letter("in.jsonl", 12, str(error.value), line + b"\n").encode())
@@ -85,13 +85,13 @@ def test_a_dead_letter_holds_the_line_as_it_was(line):
     assert (letter["file"], letter["byte"]) == ("in.jsonl", 12)
 
 
-def test_a_dead_letter_is_one_line_of_utf8_whatever_the_reason_quotes():
+def test_a_dead_letter_is_one_line_of_utf8_for_any_reason():
     line = dead_letter("in.jsonl", 0, "given \ud800", b'{"a": "\xe2\x80\xa8\r\r\n')
     assert line.encode("utf-8").count(b"\n") == 0
     assert json.loads(line)["reason"] == "given \\ud800"
 
 
-def test_an_answer_follows_what_the_row_carries():
+def test_the_prediction_follows_the_copied_fields():
     _, carried = parse_row('{"id": 7, "text": "né", "label": "a"}'.encode(), "text")
     line = output_line(carried, {"label": "b", "probability": 0.5, "probabilities": {"b": 0.5}})
     assert line == (
@@ -115,7 +115,7 @@ def test_another_text_column():
         (b"{}\n", 0, False),
     ],
 )
-def test_blank_lines_are_no_rows(line, byte, blank):
+def test_blank_lines_are_skipped(line, byte, blank):
     assert is_blank(line, byte) is blank
 
 

@@ -47,7 +47,7 @@ def test_the_files_of_a_batch_in_a_store():
     assert with_folder("in-*") == str(Path.cwd() / "in-*")
 
 
-def test_files_appear_all_together(tmp_path):
+def test_shards_appear_together(tmp_path):
     output = tmp_path / "new" / "below" / "out"
     with atomic_shards(output) as beside:
         write(beside, SECOND, FIRST, ERRORS)
@@ -57,14 +57,14 @@ def test_files_appear_all_together(tmp_path):
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), RuntimeError("stop"), KeyboardInterrupt()])
-def test_nothing_stays_of_a_batch_that_failed(tmp_path, error):
+def test_nothing_is_left_of_a_failed_batch(tmp_path, error):
     with pytest.raises(type(error)), atomic_shards(tmp_path / "new" / "out") as beside:
         write(beside, FIRST)
         raise error
     assert not names(tmp_path)
 
 
-def test_nothing_stays_when_the_second_file_cannot_be_moved(tmp_path, monkeypatch):
+def test_nothing_is_left_when_the_second_file_cannot_be_moved(tmp_path, monkeypatch):
     replace = Path.replace
 
     def failing(path, target):
@@ -81,7 +81,7 @@ def test_nothing_stays_when_the_second_file_cannot_be_moved(tmp_path, monkeypatc
     assert not names(tmp_path)
 
 
-def test_an_earlier_batch_stays_unless_it_may_be_replaced(tmp_path):
+def test_an_earlier_batch_is_replaced_only_with_overwrite(tmp_path):
     write(tmp_path / "out", FIRST, SECOND, ERRORS, text="old")
     with pytest.raises(InputError, match="--overwrite"), atomic_shards(tmp_path / "out"):
         pytest.fail("entered")
@@ -94,14 +94,14 @@ def test_an_earlier_batch_stays_unless_it_may_be_replaced(tmp_path):
     assert names(tmp_path) == ["out-00000-of-00001.jsonl"]
 
 
-def test_what_a_killed_batch_left_is_cleared(tmp_path):
+def test_files_of_a_killed_batch_are_removed(tmp_path):
     write(tmp_path / "out.partial" / "out", FIRST)
     with atomic_shards(tmp_path / "out") as beside:
         write(beside, ERRORS)
     assert names(tmp_path) == [ERRORS]
 
 
-def test_a_place_that_cannot_be_written_to_is_refused(tmp_path):
+def test_a_folder_that_cannot_be_written_to_is_rejected(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(InputError, match="cannot write there"),

@@ -48,7 +48,7 @@ def test_every_model_is_measured_in_the_order_given(outcome, files):
     assert result["rounds"] >= 3 and result["batch_rounds"] >= 3 and result["skipped"] == {}
 
 
-def test_each_has_figures_from_texts_and_from_ids(outcome):
+def test_each_model_has_figures_from_texts_and_from_ids(outcome):
     for model in outcome[0].json["models"]:
         batched = model["kind"] != "tflite"
         for name in ("texts", "ids"):
@@ -68,7 +68,7 @@ def test_each_has_figures_from_texts_and_from_ids(outcome):
         assert memory["above_imports_mb"] == pytest.approx(memory["peak_mb"] - memory["imports_mb"])
 
 
-def test_ratios_to_itself_are_one(outcome):
+def test_ratios_to_the_model_itself_are_one(outcome):
     run, first = outcome[0].json["models"][:2]
     for name in ("texts", "ids"):
         assert run[name]["ratios"]["the run"] == first[name]["ratios"]["the first"] == 1
@@ -81,7 +81,7 @@ def test_the_fastest_is_named(outcome):
         assert result["fastest"][name] == min(taken, key=lambda each: taken[each])
 
 
-def test_the_reader_sees_tables_and_the_file_holds_the_object(outcome, files):
+def test_tables_are_logged_and_the_result_is_written(outcome, files):
     result, out = outcome
     assert json.loads(out.read_text("utf-8")) == result.json
     for title in ("from texts, tokenizing included", "from ids, 16 tokens a text", "load and memory"):
@@ -94,7 +94,7 @@ def test_runtimes_of_devices_do_not_load_tensorflow(outcome):
     assert by_kind["tflite"] < by_kind["bundle"] and by_kind["onnx"] < by_kind["bundle"]
 
 
-def test_no_process_stays(outcome):
+def test_no_process_is_left(outcome):
     assert children() == []
 
 
@@ -126,7 +126,7 @@ def wrong(folder, runs, case):
     ["no file", "another file", "an empty folder", "no run", "no column", "no texts", "no time", "no threads",
      "no batch"],
 )  # fmt: skip
-def test_what_is_no_artifact_is_refused_before_anything_is_loaded(runs, tmp_path, case):
+def test_wrong_input_is_rejected_before_anything_is_loaded(runs, tmp_path, case):
     (tmp_path / "empty").mkdir()
     arguments, message = wrong(tmp_path, runs, case)
     outcome = call(main, *arguments)
@@ -136,7 +136,7 @@ def test_what_is_no_artifact_is_refused_before_anything_is_loaded(runs, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["tflite", "onnx", "savedmodel", "bundle"])
-def test_what_its_runtime_cannot_read_is_refused_by_name(tmp_path, kind):
+def test_unreadable_files_are_rejected_by_name(tmp_path, kind):
     path = tmp_path / "broken"
     if kind in ("savedmodel", "bundle"):
         path.mkdir()
@@ -150,7 +150,7 @@ def test_what_its_runtime_cannot_read_is_refused_by_name(tmp_path, kind):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_files_of_another_model_are_refused_by_their_inputs(tmp_path):
+def test_files_of_another_model_are_rejected_by_their_inputs(tmp_path):
     from onnx import TensorProto, helper, save_model
 
     shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
@@ -162,7 +162,7 @@ def test_files_of_another_model_are_refused_by_their_inputs(tmp_path):
         loader("onnx", path)(path, 1, {})
 
 
-def test_a_savedmodel_of_others_is_refused_by_its_signatures(tmp_path):
+def test_another_savedmodel_is_rejected_by_its_signatures(tmp_path):
     import tensorflow as tf
 
     module: Any = tf.Module()
@@ -174,7 +174,7 @@ def test_a_savedmodel_of_others_is_refused_by_its_signatures(tmp_path):
         loader("savedmodel", str(tmp_path))(str(tmp_path), 1, {})
 
 
-def test_interrupted_it_ends_its_workers(runs):
+def test_an_interrupt_ends_the_workers(runs):
     """Ctrl-C, as a terminal sends it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "export.benchmark", str(runs["one label"]), "--seconds=600"],

@@ -32,7 +32,7 @@ def model(name, rounds, **more):
 
 
 @given(ROUNDS)
-def test_percentiles_are_numpys_over_all_calls(rounds):
+def test_percentiles_equal_numpys_over_all_calls(rounds):
     calls = np.concatenate([played.seconds for played in rounds.values()])
     found = percentiles_ms(rounds)
     for percent in (50, 95, 99):
@@ -40,7 +40,7 @@ def test_percentiles_are_numpys_over_all_calls(rounds):
     assert found["p50"] <= found["p95"] <= found["p99"]
 
 
-def test_texts_a_second_of_the_middle_round():
+def test_throughput_is_that_of_the_median_round():
     rounds = {0: Round([0.5, 0.5], 1), 1: Round([1.0, 1.0], 1), 2: Round([100.0, 100.0], 1)}
     assert texts_per_second(rounds, 8) == pytest.approx(8.0)
 
@@ -54,7 +54,7 @@ def test_a_model_that_always_takes_k_times_as_long_has_ratio_k(rounds, k):
     assert ratio(slower, rounds, cpu_seconds) == pytest.approx(k)
 
 
-def test_a_slow_minute_of_the_machine_does_not_change_a_ratio():
+def test_other_load_does_not_change_a_ratio():
     load = [1, 1, 7, 1, 30]
     fast = {n: Round([0.001 * factor], 0) for n, factor in enumerate(load)}
     slow = {n: Round([0.002 * factor], 0) for n, factor in enumerate(load)}
@@ -66,13 +66,13 @@ def test_no_common_round_no_ratio(reference):
     assert ratio({0: Round([1.0], 1.0)}, reference) is None
 
 
-def test_processor_time_too_short_to_see_gives_no_ratio():
+def test_zero_processor_time_gives_no_ratio():
     still = {0: Round([1e-7], 0.0)}
     assert ratio(still, still, cpu_seconds) is None
     assert busyness([model("a", {SINGLE_WORKER: still})]) is None
 
 
-def test_a_column_tells_the_best_batch():
+def test_a_column_has_the_best_batch_size():
     rounds = {
         SINGLE_WORKER: {0: Round([0.25], 0.1)},
         Job("texts", 8): {0: Round([1.0], 1.0)},
@@ -89,7 +89,7 @@ def test_a_column_tells_the_best_batch():
     assert found["first_answer_ms"] == 500 and found["calls"] == 1
 
 
-def test_reports_and_tables_tell_each_model_and_its_ratios():
+def test_reports_and_tables_have_each_model_and_its_ratios():
     run = model("the run", {SINGLE_WORKER: {0: Round([0.4], 0.4)}}, peak_bytes=500_000_000)
     copy = model("copy", {SINGLE_WORKER: {0: Round([0.1], 0.2)}})
     reports = [report(each, {"the run": run, "the first": copy}) for each in (run, copy)]
@@ -105,7 +105,7 @@ def test_reports_and_tables_tell_each_model_and_its_ratios():
     assert lines[-2].split() == ["the", "run", "250", "500", "200", "500", "2.50"]
 
 
-def test_one_that_never_loaded_is_reported_without_figures():
+def test_a_model_that_failed_to_load_is_reported_without_figures():
     dead = MeasuredModel(
         "dead", "onnx", None, {}, 1, failed="its process was killed by signal 9, saying nothing"
     )  # pyright: ignore

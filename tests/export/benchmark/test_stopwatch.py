@@ -52,14 +52,14 @@ def test_ids_and_masks_are_those_of_the_same_rows(recorder, stopwatch):
 
 
 @pytest.mark.parametrize("calls", [1, 2, 5])
-def test_only_the_asked_calls_are_timed(recorder, stopwatch, calls):
+def test_only_the_requested_calls_are_timed(recorder, stopwatch, calls):
     found = stopwatch.round("texts", batch=1, first=0, calls=calls)
     assert len(found["seconds"]) == calls
     assert len(recorder.texts) == calls + CALLS_TO_WAKE
     assert min(found["seconds"]) >= 0 and found["cpu_seconds"] >= 0
 
 
-def test_warming_up_sees_every_row_when_there_is_time(recorder, stopwatch):
+def test_warming_up_runs_every_row_if_there_is_time(recorder, stopwatch):
     stopwatch.warm_up("texts", batch=1, seconds=60)
     assert [text for (text,) in recorder.texts] == TEXTS
 

@@ -67,7 +67,7 @@ def test_inputs_are_those_of_the_graph(kind, length):
 
 
 @pytest.mark.parametrize(("threshold", "outputs"), [(0.7, [0.7, 0.69999]), (0.1, [0.1, 0.0999])])
-def test_a_match_is_what_the_bundle_calls_one(threshold, outputs):
+def test_a_match_is_that_of_the_bundle(threshold, outputs):
     bundle = make_pair_bundle()
     bundle.thresholds = [threshold]
     device = PairTokenizer(tokenizer_values(bundle))
@@ -76,12 +76,12 @@ def test_a_match_is_what_the_bundle_calls_one(threshold, outputs):
     assert [device.answer([np.float32(each)])["match"] for each in outputs] == [True, False]
 
 
-def test_scores_and_classes_are_answered():
+def test_scores_and_classes_are_predicted():
     assert tokenizer("two ways").answer([2.5]) == {"score": 2.5}
     assert tokenizer("joint").answer([0.2, 0.5, 0.3]) == {"label": "perhaps"}
 
 
-def test_the_files_of_several_ways_to_cut():
+def test_the_files_of_several_tokenizers():
     bundle = bundle_of("two ways")
     files = device_files(bundle)
     assert list(files) == [".tokenizer.json", ".labels.txt", ".vocab.txt", ".vocab.char.txt"]
@@ -98,7 +98,7 @@ def test_the_files_of_several_ways_to_cut():
     assert list(values["granularities"]) == ["wordpiece", "char"]
 
 
-def test_a_file_of_the_other_kind_or_a_newer_one_is_refused():
+def test_a_file_of_another_kind_or_format_is_rejected():
     single, pairs = tokenizer_values(one_label_bundle()), tokenizer_values(pair_bundle())
     with pytest.raises(ValueError, match="expected one of a model to match, got one to classify"):
         PairTokenizer(single)
@@ -108,7 +108,7 @@ def test_a_file_of_the_other_kind_or_a_newer_one_is_refused():
         PairTokenizer({**pairs, "format": 2})
 
 
-def test_the_file_alone_is_enough(tmp_path):
+def test_the_file_runs_alone(tmp_path):
     """Copied to a device that has nothing but Python: no site-packages, none of this project."""
     write_tokenizer(pair_bundle(), tmp_path / "t.json")
     shutil.copy(export.device.tokenizer.__file__, tmp_path / "tokenizer.py")

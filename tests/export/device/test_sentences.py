@@ -90,7 +90,7 @@ def splitter(split):
 
 
 @pytest.mark.parametrize("split", ["words", "characters"])
-def test_golden_texts_are_split_alike(split):
+def test_golden_texts_are_split_the_same(split):
     texts = [text.decode("utf-8", "replace") for text in EDGE_CASES if len(text) < 10_000]
     texts += [
         *TEXTS,
@@ -103,7 +103,7 @@ def test_golden_texts_are_split_alike(split):
 @pytest.mark.parametrize("split", ["words", "characters"])
 @settings(max_examples=100, deadline=None)
 @given(text=STRINGS)
-def test_any_text_is_split_alike(split, text):
+def test_any_text_is_split_the_same(split, text):
     assert splitter(split).split(text) == word_bounds(text, split)
 
 
@@ -126,14 +126,14 @@ def test_the_words_of_texts_and_of_lists():
 
 
 @pytest.mark.parametrize("reader", [Tokenizer, PairTokenizer])
-def test_other_readers_refuse_the_file_of_a_tagger(reader):
+def test_other_tokenizers_reject_the_file_of_a_tagger(reader):
     with pytest.raises(ValueError, match="given one to tag"):
         reader(tokenizer_values(tagger_bundle("spelt")))
     with pytest.raises(ValueError, match="expected one of a model to tag, got one to classify"):
         SentenceTokenizer(tokenizer_values(one_label_bundle()))
 
 
-def test_what_follows_what_is_exact():
+def test_transitions_are_exact():
     bundle = make_tagger_bundle()
     device = SentenceTokenizer(json.loads(json.dumps(tokenizer_values(bundle))))
     weights = bundle.model.crf.transitions.numpy()
@@ -145,7 +145,7 @@ def test_what_follows_what_is_exact():
     assert [value == -1e4 for value in device.start] == [each == 0 for each in bundle.model.crf.allowed_start]
 
 
-def test_the_files_alone_are_enough(tmp_path):
+def test_the_files_run_alone(tmp_path):
     """Copied to a device that has nothing but Python: no site-packages, none of this project."""
     write_tokenizer(tagger_bundle("spelt"), tmp_path / "t.json")
     for module in (export.device.tokenizer, export.device.sentences):

@@ -41,7 +41,7 @@ def test_any_scores(kind, data):
     check_same(kind, data.draw(arrays(np.float32, shape, elements=numbers.map(np.float32))))
 
 
-def test_the_longest_sentence_and_scores_that_want_what_is_forbidden():
+def test_the_longest_sentence_and_scores_of_forbidden_transitions():
     generator = np.random.default_rng(3)
     check_same("spelt", generator.normal(size=(2048, 5)).astype(np.float32))
     inside = np.zeros((300, 5), np.float32)

@@ -115,7 +115,7 @@ def test_any_vocabulary(tokenization, learnt, texts):
     assert [device.encode(t) for t in texts] == in_graph(text, texts)
 
 
-def test_length_padding_and_answers():
+def test_length_padding_and_predictions():
     bundle = several_label_bundle()
     device = Tokenizer(tokenizer_values(bundle))
     ids = device.encode(TEXTS[0], 7)
@@ -132,12 +132,12 @@ def test_length_padding_and_answers():
     assert [device.answer(row) for row in rows] == [a["label"] for a in one.predict(TEXTS)]
 
 
-def test_a_newer_file_is_refused():
+def test_a_newer_file_is_rejected():
     with pytest.raises(ValueError, match="format 1 or older, got 2"):
         Tokenizer({**tokenizer_values(one_label_bundle()), "format": 2})
 
 
-def test_the_file_alone_is_enough(tmp_path):
+def test_the_file_runs_alone(tmp_path):
     """Copied to a device that has nothing but Python: no site-packages, none of this project."""
     write_tokenizer(one_label_bundle(), tmp_path / "t.json")
     shutil.copy(export.device.tokenizer.__file__, tmp_path / "tokenizer.py")

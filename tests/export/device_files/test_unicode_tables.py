@@ -34,7 +34,7 @@ def test_hangul_by_the_examples_of_the_standard():
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
-def test_the_compact_form_says_the_same(lower_case):
+def test_the_compact_form_is_equivalent(lower_case):
     compact = normalization(lower_case)
     found = {code: after for after, bounds in compact["replaced"].items() for code in expanded(bounds)}
     for first, last, step, shift in compact["shifted"]:
@@ -47,7 +47,7 @@ def test_the_compact_form_says_the_same(lower_case):
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
-def test_each_character_is_normalised_alone_and_once(lower_case):
+def test_each_character_is_normalized_independently_and_once(lower_case):
     changed = changes(lower_case)
     assert not {ord(character) for after in changed.values() for character in after} & changed.keys()
     generator = np.random.default_rng(3)
@@ -58,7 +58,7 @@ def test_each_character_is_normalised_alone_and_once(lower_case):
     assert [text.decode() for text in together] == [text.translate(changed) for text in texts]
 
 
-def test_classes_hold_what_everybody_expects():
+def test_character_classes_of_common_characters():
     words, characters = character_classes("word"), character_classes("char")
     assert character_classes("wordpiece") == words and characters["isolated"] == []
     white, alone = set(map(chr, expanded(words["white_space"]))), set(map(chr, expanded(words["isolated"])))

@@ -6,7 +6,7 @@ from tests.bundles import PAIRS, TEXTS, make_bundle, make_pair_bundle, one_label
 
 
 @pytest.mark.parametrize("make", [make_bundle, make_pair_bundle])
-def test_a_bundle_without_a_sample_is_tried_on_plain_rows(make):
+def test_a_bundle_without_a_sample_uses_plain_rows(make):
     bundle = make()
     assert sample_rows(bundle, 3) == bundle.sample[:3]
     bundle.sample = []
@@ -24,7 +24,7 @@ def test_features_are_those_of_the_preprocessor():
             np.testing.assert_array_equal(found[name], values)
 
 
-def test_cutting_keeps_both_special_tokens():
+def test_truncation_keeps_both_special_tokens():
     whole, cut = features_of(pair_bundle(), PAIRS), features_of(pair_bundle(), PAIRS, 6)
     for side in "ab":
         ids = cut[f"token_ids_{side}"]

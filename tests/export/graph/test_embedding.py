@@ -43,7 +43,7 @@ PAIR_BYTES = [(a.encode(), b.encode()) for a, b in PAIRS]
 
 
 @pytest.mark.parametrize("lengths", [[24], [8, 24], [None]])
-def test_a_tflite_file_gives_vectors_if_asked(lengths, tmp_path):
+def test_a_tflite_file_has_vectors_on_request(lengths, tmp_path):
     bundle = make_bundle(ngram_buckets=5003)
     write_tflite(bundle, tmp_path / "plain.tflite", lengths)
     assert write_tflite(bundle, tmp_path / "m.tflite", lengths, with_vectors=True) < 1e-5
@@ -65,7 +65,7 @@ def test_a_tflite_file_gives_vectors_if_asked(lengths, tmp_path):
 
 
 @pytest.mark.parametrize("quantize", ["float16", "dynamic", "int8"])
-def test_vectors_of_rounded_weights_point_the_same_way(quantize, tmp_path):
+def test_vectors_of_quantized_weights_have_the_same_direction(quantize, tmp_path):
     bundle = make_bundle(hidden_dim=64, intermediate_dim=256, ngram_buckets=0)
     write_tflite(bundle, tmp_path / "m.tflite", [24], quantize, with_vectors=True)
     (found,) = read_tflite.read(tmp_path / "m.tflite").vectors(BYTES).values()
@@ -75,7 +75,7 @@ def test_vectors_of_rounded_weights_point_the_same_way(quantize, tmp_path):
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_of_a_bi_matcher_each_side_is_embedded_by_itself(share, tmp_path):
+def test_bi_encoders_embed_each_side_separately(share, tmp_path):
     bundle = make_pair_bundle(("wordpiece", "char"), form="bi", share_weights=share)
     write_tflite(bundle, tmp_path / "m.tflite", [24], with_vectors=True)
     interpreter = new_interpreter((tmp_path / "m.tflite").read_bytes())
@@ -94,7 +94,7 @@ def test_of_a_bi_matcher_each_side_is_embedded_by_itself(share, tmp_path):
 
 
 @pytest.mark.parametrize("quantize", ["none", "dynamic"])
-def test_an_onnx_file_gives_vectors_beside_its_answers(quantize, tmp_path):
+def test_an_onnx_file_has_vectors_and_probabilities(quantize, tmp_path):
     bundle = make_bundle(num_layers=2)
     for name, embed in (("plain", False), ("m", True)):
         write_onnx(bundle, tmp_path / f"{name}.onnx", quantize, embed=embed)
@@ -109,7 +109,7 @@ def test_an_onnx_file_gives_vectors_beside_its_answers(quantize, tmp_path):
     assert products[0] == products[1]
 
 
-def test_of_a_bi_matcher_an_onnx_file_has_both_vectors_anyway(tmp_path):
+def test_onnx_files_of_bi_encoders_always_have_both_vectors(tmp_path):
     bundle = make_pair_bundle(form="bi", share_weights=False)
     write_onnx(bundle, tmp_path / "m.onnx", embed=True)
     found = read_onnx.read(tmp_path / "m.onnx").vectors(PAIR_BYTES)
@@ -124,7 +124,7 @@ def test_of_a_bi_matcher_an_onnx_file_has_both_vectors_anyway(tmp_path):
 @pytest.mark.parametrize(
     ("make", "given"), [(pair_bundle, "one of the cross form"), (tagger_bundle, "a tagger")]
 )
-def test_a_model_whose_texts_have_no_vectors_is_refused(make, given, tmp_path):
+def test_a_model_whose_texts_have_no_vectors_is_rejected(make, given, tmp_path):
     assert embedded_texts(make()) == {}
     make().save(tmp_path / "run")
     message = f"--embed: expected a classifier or a matcher of the bi form, got {given}"
@@ -165,7 +165,7 @@ def run(tmp_path_factory) -> Path:
     return folder
 
 
-def test_honest_vectors_pass_and_are_told(run, served):
+def test_correct_vectors_pass_and_are_reported(run, served):
     paths = [run / "m.tflite", run / "dynamic.tflite", run / "m.onnx", served["one label"]]
     outcome = call(verify, run / "run", *paths, "--data", run / "rows.csv")
     assert outcome.status == 0, outcome.err
@@ -198,7 +198,7 @@ def tampered(path: Path, folder: Path, factor: float) -> Path:
 @pytest.mark.parametrize(
     ("factor", "message"), [(1.01, "vectors: a vector differs by "), (float("nan"), "vectors: 3")]
 )
-def test_tampered_vectors_are_noticed(run, tmp_path, factor, message):
+def test_changed_vectors_fail(run, tmp_path, factor, message):
     path = tampered(run / "m.onnx", tmp_path, factor)
     outcome = call(verify, run / "run", path, "--data", run / "rows.csv")
     assert outcome.status == 1

@@ -8,7 +8,7 @@ from tests.bundles import EDGE_CASES, TEXTS, one_label_bundle, several_label_bun
 
 @pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
 @pytest.mark.parametrize("length", [None, 24])
-def test_ids_of_texts_are_answered_as_the_texts(make, length):
+def test_token_ids_give_the_predictions_of_their_texts(make, length):
     bundle, texts = make(), [*TEXTS, *EDGE_CASES]
     function = ids_function(bundle, with_attention=True)
     features = bundle.preprocessor(tf.constant(texts), length)
@@ -24,6 +24,6 @@ def test_ids_of_texts_are_answered_as_the_texts(make, length):
     np.testing.assert_allclose(seen, 1, atol=1e-5)
 
 
-def test_attention_is_left_out_unless_asked_for():
+def test_attention_is_not_returned_by_default():
     function = ids_function(one_label_bundle()).get_concrete_function(*ids_specs(one_label_bundle(), 1, 8))
     assert set(function.structured_outputs) == {"probabilities"}

@@ -23,7 +23,7 @@ def features_of_words(bundle, rows, length=None):
 
 @pytest.mark.parametrize("kind", TAGGERS)
 @pytest.mark.parametrize("length", [None, 24])
-def test_ids_of_sentences_are_answered_as_the_sentences(kind, length):
+def test_token_ids_give_the_predictions_of_their_sentences(kind, length):
     bundle = tagger_bundle(kind)
     names = input_names(bundle)
     assert output_name(bundle) == "probabilities"
@@ -46,7 +46,7 @@ def test_ids_of_sentences_are_answered_as_the_sentences(kind, length):
     assert answers["attention"].shape == (len(ROWS), layers, 2, steps, steps)
 
 
-def test_scores_are_those_that_sentences_are_decoded_by():
+def test_scores_decode_to_the_tags_of_sentences():
     bundle = tagger_bundle()
     features = features_of_words(bundle, ROWS)
     answers = ids_function(bundle)(*(features[name] for name in input_names(bundle)))

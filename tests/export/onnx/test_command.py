@@ -35,7 +35,7 @@ def answers(path, features):
 
 @every_bundle
 @pytest.mark.parametrize("length", [None, 24])
-def test_it_answers_as_the_bundle_at_any_length(onnx_files, kind, length):
+def test_predictions_equal_the_bundle_at_any_length(onnx_files, kind, length):
     bundle, texts = BUNDLES[kind](), [*TEXTS, *EDGE_CASES]
     found = answers(onnx_files[kind], bundle.preprocessor(tf.constant(texts), length))
     np.testing.assert_allclose(found[PROBABILITIES], bundle.probabilities(texts), atol=1e-5)
@@ -45,7 +45,7 @@ def test_it_answers_as_the_bundle_at_any_length(onnx_files, kind, length):
 
 
 @every_bundle
-def test_the_batch_does_not_matter(onnx_files, kind):
+def test_batch_composition_changes_no_prediction(onnx_files, kind):
     bundle = BUNDLES[kind]()
     for text in TEXTS[:2]:
         alone = answers(onnx_files[kind], bundle.preprocessor(tf.constant([text])))
@@ -77,7 +77,7 @@ def test_the_interface_is_stable(onnx_files, kind):
     assert set(metadata["versions"]) == {"tensorflow", "keras", "tf2onnx", "onnx"}
 
 
-def test_what_a_device_needs_stands_beside_it(onnx_files):
+def test_device_files_are_written_next_to_the_model(onnx_files):
     tokenizer = Tokenizer.read(onnx_files["one label"].with_suffix(".tokenizer.json"))
     features = one_label_bundle().preprocessor(tf.constant(TEXTS[:1]))
     assert tokenizer.encode(TEXTS[0]) == features["token_ids"].numpy()[0].tolist()
@@ -135,7 +135,7 @@ def test_quantized_weights_are_integers(tmp_path):
         (["model.onnx", "--quantise=dynamic"], "unknown flag --quantise; did you mean --quantize?"),
     ],
 )
-def test_settings_that_cannot_be(tmp_path, arguments, message):
+def test_impossible_settings_are_rejected(tmp_path, arguments, message):
     outcome = call(main, tmp_path / "absent", tmp_path / arguments[0], *arguments[1:])
     assert outcome.status == 2 and outcome.out == ""
     assert outcome.err.count("\n") == 1 and message in outcome.err
@@ -149,21 +149,21 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, missing):
     assert f"expected the package {missing}, got none; install kmha[onnx]" in outcome.err
 
 
-def test_a_file_is_not_replaced_unless_told(runs, onnx_files):
+def test_a_file_is_not_replaced_by_default(runs, onnx_files):
     before = onnx_files["one label"].read_bytes()
     outcome = call(main, runs["one label"], onnx_files["one label"])
     assert outcome.status == 2 and "--overwrite" in outcome.err
     assert onnx_files["one label"].read_bytes() == before
 
 
-def test_a_model_that_answers_otherwise_is_not_written(runs, tmp_path, monkeypatch):
+def test_a_model_with_other_predictions_is_not_written(runs, tmp_path, monkeypatch):
     monkeypatch.setattr("export.onnx.write.FLOAT_TOLERANCE", -1.0)
     outcome = call(main, runs["one label"], tmp_path / "new" / "model.onnx")
     assert outcome.status == 1 and "nothing was written" in outcome.err
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_that_answers_nan_is_not_written(tmp_path):
+def test_a_model_that_returns_nan_is_not_written(tmp_path):
     bundle = make_bundle()
     bundle.model.head.bias.assign([np.nan, 0, 0])
     with pytest.raises(CheckError, match="NaN"):
@@ -171,13 +171,13 @@ def test_a_model_that_answers_nan_is_not_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_that_cannot_be_written_to_is_refused(tmp_path):
+def test_a_folder_that_cannot_be_written_to_is_rejected(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot write there"):
         write_onnx(one_label_bundle(), tmp_path / "file" / "model.onnx")
 
 
-def test_the_command_says_nothing_of_the_converter(runs, tmp_path):
+def test_the_converter_logs_nothing(runs, tmp_path):
     """A process of its own: what the libraries log there goes past Python's own streams."""
     arguments = [sys.executable, "-m", "export.onnx", runs["one label"], tmp_path / "model.onnx"]
     result = subprocess.run([*map(str, arguments), "--quantize=dynamic"], capture_output=True, text=True)

@@ -11,7 +11,7 @@ def version(folder, size=5):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("a.tflite", "tflite"), ("b.onnx", "onnx")])
-def test_files_by_their_suffix(tmp_path, name, kind):
+def test_the_format_follows_from_the_suffix(tmp_path, name, kind):
     (tmp_path / name).write_bytes(b"1234")
     artifact = find_artifact(tmp_path / name)
     assert (artifact.path, artifact.format, artifact.bytes) == (tmp_path / name, kind, 4)
@@ -31,7 +31,7 @@ def test_a_version_and_the_newest_of_several(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"), [("absent", "no such file"), ("notes.txt", "another file"), ("empty", "without")]
 )
-def test_what_is_no_artifact_is_refused(tmp_path, name, message):
+def test_other_files_are_rejected(tmp_path, name, message):
     (tmp_path / "notes.txt").touch()
     (tmp_path / "empty" / "1").mkdir(parents=True)
     with pytest.raises(InputError, match=message) as error:

@@ -26,7 +26,7 @@ def test_layers_are_found_in_any_order_and_shape():
 
 
 @pytest.mark.parametrize("broken", LAYERS)
-def test_the_first_layer_that_is_not_met_is_named(broken):
+def test_the_first_layer_without_a_near_tensor_is_named(broken):
     """All after it differ too, as they do in a model."""
     position = list(LAYERS).index(broken)
     tensors = [layer if at < position else layer + 1 for at, layer in enumerate(LAYERS.values())]
@@ -44,7 +44,7 @@ def test_the_tolerance_is_relative_to_the_layer():
         assert first_divergent(far, quantization) == "x"
 
 
-def test_integers_are_met_exactly_or_not_at_all():
+def test_integers_must_match_exactly():
     ids = LAYERS["tokenizer"]
     other = ids.copy()
     other[1, 2] += 1
@@ -54,7 +54,7 @@ def test_integers_are_met_exactly_or_not_at_all():
     assert first_divergent({"ids": 1.0}, "int8") == "ids"
 
 
-def test_tensors_that_are_no_numbers_are_no_match():
+def test_tensors_with_nan_do_not_match():
     layer = LAYERS["logits"]
     errors = nearest_errors({"x": layer, "alone": LAYERS["block"]}, [layer * np.nan, layer * np.inf])
     assert errors == {"x": None, "alone": None}

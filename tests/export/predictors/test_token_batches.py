@@ -21,7 +21,7 @@ def rows_of(*lengths):
     return [[[1] * each for each in (row if isinstance(row, tuple) else (row,))] for row in lengths]
 
 
-def test_every_row_is_in_one_batch_and_near_its_like():
+def test_every_row_is_in_one_batch_with_rows_of_similar_length():
     generator = np.random.default_rng(3)
     rows = rows_of(*map(tuple, generator.integers(2, 128, (1000, 2)).tolist()))
     found = list(length_batches(rows))
@@ -67,7 +67,7 @@ def test_inputs_by_name():
         (pair_bundle, ("a", "b", "c"), "expected a pair of texts a row, got 3 texts"),
     ],
 )
-def test_rows_of_another_kind_are_refused(tmp_path, make, row, message):
+def test_rows_of_another_kind_are_rejected(tmp_path, make, row, message):
     write_tokenizer(make(), tmp_path / "m.tokenizer.json")
     with pytest.raises(InputError, match=message):
         tokenizer: Any = read_tokenizer(tmp_path / "m.onnx")

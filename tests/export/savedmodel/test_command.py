@@ -62,7 +62,7 @@ def ask(folder: Path, texts: list[bytes]) -> dict:
 
 
 @every_bundle
-def test_a_fresh_process_answers_as_the_bundle(served, kind):
+def test_a_new_process_gives_the_predictions_of_the_bundle(served, kind):
     name = "serving_default" if kind == "one label" else "predict_text"
     result = subprocess.run(
         [sys.executable, "-c", SERVER, str(served[kind]), name],
@@ -77,7 +77,7 @@ def test_a_fresh_process_answers_as_the_bundle(served, kind):
 
 
 @every_bundle
-def test_other_texts_in_the_batch_do_not_matter(served, kind):
+def test_other_texts_in_the_batch_change_no_prediction(served, kind):
     together, answer = ask(served[kind], ALL), load_savedmodel(served[kind])
     for index in (0, len(EDGE_CASES), len(ALL) - 1):
         alone = answer([ALL[index]])["probabilities"].numpy()[0]
@@ -85,7 +85,7 @@ def test_other_texts_in_the_batch_do_not_matter(served, kind):
 
 
 @every_bundle
-def test_an_empty_batch_is_answered(served, kind):
+def test_an_empty_batch_is_predicted(served, kind):
     answers = load_savedmodel(served[kind])([])
     classes = len(BUNDLES[kind]().labels)
     assert answers["probabilities"].shape == answers["labels"].shape == (0, classes)
@@ -126,7 +126,7 @@ def test_the_signatures_are_stable(served, kind):
         assert (shapes(kwargs), shapes(signature.structured_outputs)) == expected[name], name
 
 
-def test_the_compiled_signature_is_there_only_if_asked_for(tmp_path):
+def test_the_compiled_signature_is_written_only_on_request(tmp_path):
     folder = write_savedmodel(one_label_bundle(), tmp_path / "served")
     loaded = tf.saved_model.load(str(folder))
     names = {"serving_default", "predict_text", "predict_ids", "classify", "explain", "embed", "embed_ids"}
@@ -144,7 +144,7 @@ def test_each_signature_is_called_by_the_method_made_for_it(served, kind):
 
 @every_bundle
 @pytest.mark.parametrize("name", ["predict_ids", "predict_ids_xla"])
-def test_ids_are_answered_and_refused_as_before_saving(served, kind, name, ids_of_texts):
+def test_ids_are_predicted_and_rejected_as_before_saving(served, kind, name, ids_of_texts):
     bundle, answer = BUNDLES[kind](), load_savedmodel(served[kind], name)
     features = ids_of_texts(bundle)
     found = answer(**features)["probabilities"]
@@ -156,7 +156,7 @@ def test_ids_are_answered_and_refused_as_before_saving(served, kind, name, ids_o
 
 
 @every_bundle
-def test_examples_and_explanations_are_answered(served, kind):
+def test_examples_and_explanations_are_predicted(served, kind):
     bundle = BUNDLES[kind]()
     scores = load_savedmodel(served[kind], "classify")([serialized_example(text) for text in ALL])["scores"]
     explained = load_savedmodel(served[kind], "explain")(ALL)["probabilities"]
@@ -164,11 +164,11 @@ def test_examples_and_explanations_are_answered(served, kind):
         np.testing.assert_allclose(found, bundle.probabilities(ALL), atol=1e-5)
 
 
-def test_no_checksum_is_left_that_is_not_of_the_file(served):
+def test_no_outdated_checksum_is_left(served):
     assert not (served["one label"] / "fingerprint.pb").exists()
 
 
-def test_the_model_stands_in_the_graph_no_more_often_than_it_must(served):
+def test_the_graph_contains_the_model_once_for_each_compilation(served):
     sizes = [
         len(function.node_def) for function in meta_graph(served["one label"]).graph_def.library.function
     ]
@@ -207,17 +207,17 @@ def test_the_next_version(tmp_path, present, expected):
     assert next_version(tmp_path) == expected
 
 
-def test_the_next_version_of_a_folder_that_is_not_there(tmp_path):
+def test_the_next_version_of_a_missing_folder(tmp_path):
     assert next_version(tmp_path / "absent") == 1
 
 
-def test_a_moved_model_answers(served, tmp_path):
+def test_a_moved_model_still_predicts(served, tmp_path):
     moved = shutil.copytree(served["one label"], tmp_path / "elsewhere" / "9")
     as_the_bundle(one_label_bundle(), ALL, ask(moved, ALL))
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), RuntimeError("stop"), KeyboardInterrupt()])
-def test_nothing_half_written_stays_when_saving_fails(tmp_path, monkeypatch, error):
+def test_nothing_is_left_when_saving_fails(tmp_path, monkeypatch, error):
     def half(_, folder, **__):
         Path(folder).mkdir(exist_ok=True)
         (Path(folder) / "saved_model.pb").write_bytes(b"half")
@@ -232,7 +232,7 @@ def test_nothing_half_written_stays_when_saving_fails(tmp_path, monkeypatch, err
     assert not (tmp_path / "new").exists()
 
 
-def test_what_a_killed_export_left_is_cleared(tmp_path):
+def test_files_of_a_killed_export_are_removed(tmp_path):
     left = tmp_path / "1.partial"
     left.mkdir()
     (left / "rubbish").touch()
@@ -242,7 +242,7 @@ def test_what_a_killed_export_left_is_cleared(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_place_that_cannot_be_written_to_is_refused(runs, tmp_path, capsys, place):
+def test_a_folder_that_cannot_be_written_to_is_rejected(runs, tmp_path, capsys, place):
     (tmp_path / "file").touch()
     assert main([str(runs["one label"]), str(tmp_path / place)]) == 2
     captured = capsys.readouterr()
@@ -250,14 +250,14 @@ def test_a_place_that_cannot_be_written_to_is_refused(runs, tmp_path, capsys, pl
     assert f"error: {tmp_path / place / '1'}: cannot write there" in captured.err
 
 
-def test_what_is_no_run_is_refused_before_anything_is_written(tmp_path, capsys):
+def test_other_folders_are_rejected_before_anything_is_written(tmp_path, capsys):
     assert main([str(tmp_path / "absent"), str(tmp_path / "out")]) == 2
     assert "expected a run folder" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("kind", ["absent", "empty", "damaged"])
-def test_what_is_no_savedmodel_is_refused(tmp_path, kind):
+def test_other_folders_are_rejected(tmp_path, kind):
     folder = tmp_path / "1"
     if kind != "absent":
         folder.mkdir()
@@ -268,7 +268,7 @@ def test_what_is_no_savedmodel_is_refused(tmp_path, kind):
     assert "\n" not in str(error.value)
 
 
-def test_a_savedmodel_of_something_else_is_refused(tmp_path):
+def test_another_savedmodel_is_rejected(tmp_path):
     tf.saved_model.save(tf.Module(), str(tmp_path / "1"))
     with pytest.raises(InputError, match="serving_default"):
         load_savedmodel(tmp_path / "1")

@@ -47,7 +47,7 @@ def test_ids_are_padded_to_the_next_compiled_length(length, expected):
     np.testing.assert_array_equal(mask, np.pad(given[1], missing))
 
 
-def test_texts_of_a_pair_rise_together_so_that_compiled_shapes_stay_few():
+def test_compiled_lengths_of_a_pair_grow_together():
     bundle = make_pair_bundle(("char", "word"))
     bundle.preprocessor.parts[1].max_length = 16
     shapes = compiled_shapes(bundle.preprocessor.inputs)
@@ -57,7 +57,7 @@ def test_texts_of_a_pair_rise_together_so_that_compiled_shapes_stay_few():
     assert [mask.numpy().sum() for mask in padded[1::2]] == [6, 34, 10, 4]
 
 
-def test_texts_of_unequally_many_rows_are_refused_by_name():
+def test_texts_with_different_numbers_of_rows_are_rejected_by_name():
     wanted, given = inputs(pair_bundle(), 4, 5)
     given[2:] = [each[:1] for each in given[2:]]
     message = r"token_ids_b must have as many rows as token_ids_a,\] \[2\] \[given\] \[1\]"
@@ -65,7 +65,7 @@ def test_texts_of_unequally_many_rows_are_refused_by_name():
         tf.function(lambda: check_inputs(wanted, given))()
 
 
-def test_only_a_later_start_token_is_filling():
+def test_only_a_later_start_token_is_padding():
     ids = tf.constant([[2, 7, 3, 2, 2], [9, 2, 8, 3, 2]])
     mask = tf.constant([[1, 1, 1, 1, 1], [1, 1, 1, 0, 1]])
     np.testing.assert_array_equal(
@@ -73,7 +73,7 @@ def test_only_a_later_start_token_is_filling():
     )
 
 
-def test_what_can_be_used_is_passed_on():
+def test_valid_inputs_are_not_changed():
     ids, mask = check_token_ids(tf.constant([[0, 9], [3, 0]]), tf.constant([[1, 4], [1, -1]]), 10, 2)
     np.testing.assert_array_equal(ids, [[0, 9], [3, 0]])
     np.testing.assert_array_equal(mask, [[1, 1], [1, 0]])

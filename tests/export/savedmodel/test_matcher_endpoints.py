@@ -10,7 +10,7 @@ from export.savedmodel.warmup import serialized_example
 from export.savedmodel.write import endpoints
 from kmha.text.vocabulary import PADDING, START
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
-from tests.export.savedmodel.test_classifier_endpoints import as_a_server_joins
+from tests.export.savedmodel.test_endpoints import as_a_server_joins
 
 # The longest texts of NASTY are cut anyway and only cost time here.
 SHORT = [text for text in EDGE_CASES if len(text) < 1000]
@@ -75,7 +75,7 @@ def ids(bundle, pairs) -> dict:
 
 
 @every_kind
-def test_pairs_are_answered_as_by_the_bundle(kind):
+def test_pairs_are_predicted_as_by_the_bundle(kind):
     bundle, answers = bundle_of(kind), signatures(kind)["predict_text"](**columns(ALL))
     expected = expected_answers(kind)
     if kind == "classes":
@@ -88,7 +88,7 @@ def test_pairs_are_answered_as_by_the_bundle(kind):
     near(answers["score"], expected[:, 0])
 
 
-def test_the_threshold_is_that_of_the_bundle():
+def test_the_threshold_is_the_bundles():
     bundle = make_pair_bundle()
     scores = bundle.probabilities(PAIRS)[:, 0]
     bundle.thresholds = [float((scores.min() + scores.max()) / 2)]
@@ -99,14 +99,14 @@ def test_the_threshold_is_that_of_the_bundle():
 
 
 @pytest.mark.parametrize("kind", ["cross", "symmetric"])
-def test_ids_are_answered_as_their_texts(kind):
+def test_token_ids_give_the_predictions_of_their_texts(kind):
     bundle = bundle_of(kind)
     found = signatures(kind)["predict_ids"](**{k: tf.constant(v) for k, v in ids(bundle, ALL).items()})
     assert set(found) == {"scores"}
     near(found["scores"], expected_answers(kind))
 
 
-def test_compiled_ids_are_answered_as_their_texts():
+def test_compiled_ids_give_the_predictions_of_their_texts():
     given = {name: tf.constant(value) for name, value in ids(pair_bundle(), PAIRS).items()}
     found = signatures("cross")["predict_ids_xla"](**given)
     near(found["scores"], expected_answers("cross")[: len(PAIRS)])
@@ -121,7 +121,7 @@ def test_compiled_ids_are_answered_as_their_texts():
         ("padding_mask_a", lambda mask: mask[:, 1:], "padding_mask_a must have the shape of token_ids_a"),
     ],
 )
-def test_ids_that_cannot_be_used_are_refused_by_name(name, change, message):
+def test_wrong_ids_are_rejected_by_name(name, change, message):
     given = ids(pair_bundle(), PAIRS)
     given[name] = change(given[name]).astype("int32")
     for signature in ("predict_ids", "predict_ids_xla"):
@@ -130,7 +130,7 @@ def test_ids_that_cannot_be_used_are_refused_by_name(name, change, message):
 
 
 @pytest.mark.parametrize("name", ["predict_text", "explain"])
-def test_columns_of_other_lengths_are_refused_by_name(name):
+def test_columns_of_different_lengths_are_rejected_by_name(name):
     given = columns(PAIRS) | {"text_b": strings(TEXTS[:1])}
     message = r"text_b must have as many rows as text_a,\] \[7\] \[given\] \[1\]"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -138,7 +138,7 @@ def test_columns_of_other_lengths_are_refused_by_name(name):
 
 
 @pytest.mark.parametrize("kind", ["cross", "symmetric"])
-def test_a_server_that_joins_requests_changes_no_answer(kind):
+def test_batching_requests_changes_no_prediction(kind):
     bundle, requests = bundle_of(kind), [PAIRS[2:3], PAIRS[:2], PAIRS[4:5]]
     made = [ids(bundle, pairs) for pairs in requests]
     names = list(made[0])
@@ -150,7 +150,7 @@ def test_a_server_that_joins_requests_changes_no_answer(kind):
 
 @ranking_kind
 @pytest.mark.parametrize("count", [1, 5, len(CANDIDATES)])
-def test_a_ranking_is_that_of_the_pairs(kind, count):
+def test_a_ranking_sorts_by_the_scores_of_the_pairs(kind, count):
     answers = signatures(kind)["rank"](query=strings([QUERY]), candidates=strings(CANDIDATES[:count]))
     order = answers["order"].numpy()
     assert order.dtype == np.int32 and answers["scores"].dtype == tf.float32
@@ -167,7 +167,7 @@ def test_any_bytes_may_be_the_query(query):
 
 
 @pytest.mark.parametrize("kind", ["cross", "bi"])
-def test_no_candidates_are_no_ranking(kind):
+def test_no_candidates_give_an_empty_ranking(kind):
     answers = signatures(kind)["rank"](query=strings(["bread"]), candidates=strings([]))
     assert {name: value.shape.as_list() for name, value in answers.items()} == {"order": [0], "scores": [0]}
 
@@ -185,7 +185,7 @@ def test_equal_candidates_keep_their_order(kind):
 
 
 @pytest.mark.parametrize("queries", [[], ["bread", "soup"]])
-def test_a_ranking_wants_one_query(queries):
+def test_a_ranking_needs_one_query(queries):
     with pytest.raises(tf.errors.InvalidArgumentError, match="query must be one text, got"):
         signatures("cross")["rank"](query=strings(queries), candidates=strings(["soup", "bread"]))
 
@@ -196,7 +196,7 @@ def test_chunks_are_smaller_where_texts_are_longer(length, rows):
 
 
 @pytest.mark.parametrize("kind", ["cross", "bi"])
-def test_the_query_is_read_once_and_candidates_in_chunks(kind, monkeypatch):
+def test_the_query_is_encoded_once_and_candidates_in_chunks(kind, monkeypatch):
     """Run op by op, the encoder meets the query as one row and at most a chunk of candidates."""
     bundle = make_pair_bundle(**KINDS[kind])
     met = []
@@ -220,7 +220,7 @@ def watched(encode, met: list):
     return call
 
 
-def test_each_tokenizer_stands_in_the_graphs_once():
+def test_the_graph_contains_each_tokenizer_once():
     names = set()
     for function in signatures("cross").values():
         for definition in function.graph.as_graph_def(add_shapes=False).library.function:
@@ -228,7 +228,7 @@ def test_each_tokenizer_stands_in_the_graphs_once():
     assert len(names) == 1
 
 
-def test_vectors_are_kept_and_ranked():
+def test_stored_vectors_are_ranked():
     given, candidates, query = signatures("bi"), strings(CANDIDATES), strings([QUERY])
     vectors = given["embed"](text=candidates)["vectors"]
     assert vectors.dtype == tf.float32 and vectors.shape == (len(CANDIDATES), 16)
@@ -253,7 +253,7 @@ def test_vectors_are_kept_and_ranked():
 
 
 @pytest.mark.parametrize("kind", ["classes", "symmetric", "joint"])
-def test_the_explanation_shows_tokens_of_both_texts_and_all_attention(kind):
+def test_the_explanation_has_tokens_of_both_texts_and_all_attention(kind):
     bundle = bundle_of(kind)
     answers = {name: each.numpy() for name, each in signatures(kind)["explain"](**columns(ALL)).items()}
     output = "probabilities" if kind == "classes" else "scores"
@@ -280,7 +280,7 @@ def test_the_explanation_shows_tokens_of_both_texts_and_all_attention(kind):
     assert not answers
 
 
-def test_examples_are_answered_as_their_pairs():
+def test_examples_give_the_predictions_of_their_pairs():
     texts = [[t if isinstance(t, bytes) else t.encode() for t in pair] for pair in ALL]
     answers = signatures("classes")["classify"](strings(serialized_example(*pair) for pair in texts))
     assert set(answers) == {"classes", "scores"}
@@ -311,7 +311,7 @@ def test_a_bundle_gets_the_endpoints_of_its_task():
     assert not isinstance(endpoints(one_label_bundle()), MatcherEndpoints)
 
 
-def test_it_holds_every_variable_once():
+def test_every_variable_is_held_once():
     bundle = bundle_of("symmetric")
     variables = MatcherEndpoints(bundle).variables
     assert {v.ref() for v in variables} == {v.value.ref() for v in bundle.model.variables}

@@ -116,7 +116,7 @@ def test_words_are_tagged_as_by_the_bundle(kind):
     check(tagger_bundle(kind), asked_words(WORDS, kind=kind), WORDS)
 
 
-def test_a_row_is_answered_alone_as_among_others_and_whatever_fills_it_up():
+def test_batch_composition_and_padding_change_no_prediction():
     together = asked_words(WORDS)
     for row, words in enumerate(WORDS[:6]):
         alone = asked_words([words])
@@ -127,7 +127,7 @@ def test_a_row_is_answered_alone_as_among_others_and_whatever_fills_it_up():
         np.testing.assert_array_equal(filled[name], values)
 
 
-def test_chunks_of_windows_and_of_sentences_change_no_answer(monkeypatch):
+def test_chunks_of_windows_and_sentences_change_no_prediction(monkeypatch):
     monkeypatch.setattr("export.graph.sentences.BATCH_TOKENS", 50)
     monkeypatch.setattr("export.graph.sentences.BATCH_WORDS", 50)
     served = TaggerEndpoints(tagger_bundle())
@@ -138,7 +138,7 @@ def test_chunks_of_windows_and_of_sentences_change_no_answer(monkeypatch):
     )
 
 
-def test_a_sentence_may_have_as_many_words_as_one_may_and_no_more():
+def test_the_number_of_words_is_limited():
     message = r"a sentence must have at most 2,048 words, got\] \[2049\]"
     words = [b"old"] * MAX_WORDS
     assert (asked_text([b" ".join(words)])["tags"] != b"").sum() == MAX_WORDS
@@ -156,12 +156,12 @@ def test_a_sentence_may_have_as_many_words_as_one_may_and_no_more():
         ([1], r"num_words must have as many rows as words,\] \[2\] \[given\] \[1\]"),
     ],
 )
-def test_numbers_of_words_that_do_not_fit_are_refused(num_words, message):
+def test_wrong_numbers_of_words_are_rejected(num_words, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         signature("predict_words")(tf.constant([["a", "b"], ["c", "d"]]), tf.constant(num_words))
 
 
-def test_no_texts_and_texts_without_words_are_answered():
+def test_no_texts_and_texts_without_words_are_predicted():
     assert {value.shape[:2] for name, value in asked_text([]).items() if value.ndim > 1} == {(0, 1), (0, 5)}
     assert asked_text([b"", b" \n"])["num_words"].tolist() == [0, 0]
     assert asked_words([])["tags"].shape == (0, 0)
@@ -171,7 +171,7 @@ def test_no_texts_and_texts_without_words_are_answered():
         assert len(ask([], name)["tokens"]) == 0
 
 
-def test_the_best_path_of_a_scheme_breaks_it_nowhere():
+def test_the_best_path_is_valid_in_its_scheme():
     bundle = make_tagger_bundle(characters=True)
     bias = bundle.model.head.bias
     # Names of several words, wherever the scheme lets them be.
@@ -203,7 +203,7 @@ def test_ids_are_scored_as_their_words_and_stitch_to_whole_sentences(kind):
         np.testing.assert_allclose(answers["probabilities"][row, :count], expected.probabilities, atol=1e-5)
 
 
-def test_compiled_ids_are_answered_as_others():
+def test_the_compiled_signature_gives_the_same_predictions():
     features, _ = ids_of(tagger_bundle(), WORDS[:3])
     compiled = asked_ids(features, "predict_ids_xla")
     for name, values in asked_ids(features).items():
@@ -212,7 +212,7 @@ def test_compiled_ids_are_answered_as_others():
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (2, 0)])
-def test_ids_of_nothing_are_answered(shape):
+def test_empty_ids_are_accepted(shape):
     nothing = np.zeros(shape)
     features = dict.fromkeys(("token_ids", "padding_mask", "word_starts", "word_mask"), nothing)
     answers = asked_ids({**features, "character_ids": np.zeros((*shape, 20))})
@@ -246,7 +246,7 @@ def test_ids_of_nothing_are_answered(shape):
         ("character_ids", lambda ids: ids + 4096, r"(?s)character_ids must be from 0 to below\W+4096"),
     ],
 )
-def test_ids_that_cannot_be_used_are_refused_by_name(name, change, message):
+def test_wrong_ids_are_rejected_by_name(name, change, message):
     features, _ = ids_of(tagger_bundle(), [SENTENCES[0].encode().split(), [b"ferry"]])
     assert features["token_ids"].shape[1] == 19
     features[name] = change(features[name])
@@ -258,15 +258,15 @@ def test_ids_that_cannot_be_used_are_refused_by_name(name, change, message):
         checked({name: tf.constant(values, tf.int32) for name, values in features.items()})
 
 
-def test_a_signature_refuses_them_too():
+def test_a_signature_rejects_wrong_ids_too():
     features, _ = ids_of(tagger_bundle(), [[b"ferry"]])
     with pytest.raises(tf.errors.InvalidArgumentError, match="word_starts must be from 0 to below"):
         asked_ids({**features, "word_starts": features["word_starts"] - 2})
 
 
 @pytest.mark.parametrize("kind", ["spelt", "no scheme"])
-def test_a_server_that_joins_requests_changes_no_answer(kind):
-    """Columns repeat the first value of a request's tensor; see `tests.export.savedmodel.test_classifier_endpoints.as_a_server_joins`."""
+def test_batching_requests_changes_no_prediction(kind):
+    """Columns repeat the first value of a request's tensor; see `tests.export.savedmodel.test_endpoints.as_a_server_joins`."""
     bundle = tagger_bundle(kind)
     requests = [ids_of(bundle, part)[0] for part in (WORDS[3:4], [WORDS[4], WORDS[3]], [[]], WORDS[:2])]
     joined = {}
@@ -294,7 +294,7 @@ def test_a_server_that_joins_requests_changes_no_answer(kind):
         begin += rows
 
 
-def test_the_explanation_shows_every_window():
+def test_the_explanation_has_every_window():
     bundle, texts = tagger_bundle(), [SENTENCES[4], "", SENTENCES[0]]
     answers = asked_text(texts, "explain")
     windows = answers["windows"].tolist()
@@ -316,5 +316,5 @@ def test_words_are_explained_as_their_text():
         np.testing.assert_array_equal(words[name], values)
 
 
-def test_a_tagger_is_served_as_one():
+def test_a_tagger_gets_tagger_endpoints():
     assert isinstance(endpoints(tagger_bundle()), TaggerEndpoints)

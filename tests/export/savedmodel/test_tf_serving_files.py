@@ -71,7 +71,7 @@ def test_the_model_is_named_after_its_folder(tmp_path, folder, name):
     assert model_name(tmp_path / folder) == name
 
 
-def test_a_folder_given_as_a_dot_has_a_name(tmp_path, monkeypatch):
+def test_the_folder_dot_has_a_name(tmp_path, monkeypatch):
     (tmp_path / "news").mkdir()
     monkeypatch.chdir(tmp_path / "news")
     assert model_name(Path()) == "news"
@@ -101,7 +101,7 @@ def test_a_compiled_signature_needs_a_flag():
     assert compose["services"]["serving"]["command"][-1] == "--xla_cpu_compilation_enabled=true"
 
 
-def test_batching_is_as_the_server_demands_it():
+def test_the_batching_settings_are_valid():
     parameters = text_format.Parse(server_files("news", False)["batching.config"], BatchingParameters())
     sizes = list(parameters.allowed_batch_sizes)
     assert sizes == sorted(set(sizes)) == list(ALLOWED_BATCH_SIZES)
@@ -116,7 +116,7 @@ def test_monitoring_is_on():
     assert config.prometheus_config.path == "/monitoring/prometheus/metrics"
 
 
-def test_an_export_writes_them_once_and_then_keeps_them(tmp_path, capsys):
+def test_settings_files_are_written_once(tmp_path, capsys):
     folder = tmp_path / "news"
     write_savedmodel(one_label_bundle(), folder)
     assert {path.name for path in folder.iterdir()} == {"1", *FILES}
@@ -131,7 +131,7 @@ def test_an_export_writes_them_once_and_then_keeps_them(tmp_path, capsys):
     assert "add --xla_cpu_compilation_enabled=true" in error
 
 
-def test_all_are_added_or_none(tmp_path, monkeypatch):
+def test_all_settings_files_are_written_or_none(tmp_path, monkeypatch):
     (tmp_path / "old").touch()
     real = Path.write_text
 
@@ -146,7 +146,7 @@ def test_all_are_added_or_none(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_no_version_stays_when_they_cannot_be_written(runs, tmp_path, monkeypatch, capsys):
+def test_no_version_is_left_when_settings_cannot_be_written(runs, tmp_path, monkeypatch, capsys):
     def full(path, *_):
         raise OSError(28, "disk full")
 

@@ -36,7 +36,7 @@ def inputs_of(log) -> tuple[str, dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize("kind", BUNDLES)
-def test_every_request_is_answered_by_its_signature(served, kind):
+def test_every_request_runs_in_its_signature(served, kind):
     folder, found = served[kind], [inputs_of(log) for log in logs(served[kind])]
     assert 0 < len(found) <= MOST_RECORDS
     loaded = tf.saved_model.load(str(folder))
@@ -99,14 +99,14 @@ def test_the_bytes_are_those_of_the_real_messages(size):
     assert prediction_log_pb2.PredictionLog.FromString(found) == expected
 
 
-def test_without_sample_texts_it_is_left_out_and_said(tmp_path, capsys):
+def test_without_sample_texts_there_are_no_requests(tmp_path, capsys):
     bundle = dataclasses.replace(one_label_bundle(), sample=[])
     folder = write_savedmodel(bundle, tmp_path / "served")
     assert not (folder / WARMUP_REQUESTS).exists()
     assert "no warm-up requests" in capsys.readouterr().err
 
 
-def test_a_long_text_is_sent_only_as_far_as_it_is_read(tmp_path):
+def test_long_texts_are_truncated_to_what_is_read(tmp_path):
     bundle = dataclasses.replace(one_label_bundle(), sample=["bread " * 100_000])
     folder = write_savedmodel(bundle, tmp_path / "served")
     assert (folder / WARMUP_REQUESTS).stat().st_size < 1_000_000

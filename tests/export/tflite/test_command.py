@@ -35,7 +35,7 @@ def run_folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
-def test_texts_are_answered_as_by_the_run(make, tmp_path):
+def test_texts_are_predicted_as_by_the_run(make, tmp_path):
     bundle = make()
     assert write_tflite(bundle, tmp_path / "m.tflite", [24]) < 1e-5
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
@@ -80,7 +80,7 @@ def test_the_interface_has_the_names_of_the_features():
 
 
 @pytest.mark.parametrize("length", [24, None])
-def test_attention_comes_if_asked_for(length, tmp_path):
+def test_attention_is_returned_on_request(length, tmp_path):
     bundle = make_bundle(num_layers=2)
     write_tflite(bundle, tmp_path / "m.tflite", [length], with_attention=True)
     tokenizer = Tokenizer.read(tmp_path / "m.tokenizer.json")
@@ -95,7 +95,7 @@ def test_attention_comes_if_asked_for(length, tmp_path):
 @pytest.mark.parametrize(
     ("quantize", "size", "tolerance"), [("float16", 0.6, 5e-3), ("dynamic", 0.45, 0.1), ("int8", 0.45, 0.1)]
 )
-def test_quantized_models_are_smaller_and_answer_nearly_alike(quantize, size, tolerance, tmp_path):
+def test_quantized_models_are_smaller_and_predict_nearly_the_same(quantize, size, tolerance, tmp_path):
     bundle = make_bundle(hidden_dim=64, intermediate_dim=256, ngram_buckets=0)
     exact, rounded = tmp_path / "exact.tflite", tmp_path / "rounded.tflite"
     write_tflite(bundle, exact, [24])
@@ -122,7 +122,7 @@ def test_int8_computes_products_in_integers():
     assert len(found) > 10 and set(found) == {schema.TensorType.INT8}
 
 
-def test_int8_leaves_values_that_lie_far_apart_as_they_are(tmp_path, monkeypatch):
+def test_int8_leaves_layers_with_a_wide_range_in_float(tmp_path, monkeypatch):
     """As the second layer of a BERT's feed-forward network has them: one output far out, and the others decide."""
     bundle = make_bundle(hidden_dim=32, intermediate_dim=64, norm="post", ngram_buckets=0)
     block, far = bundle.model.encoder.blocks[0], np.eye(32)[5]
@@ -138,7 +138,7 @@ def test_int8_leaves_values_that_lie_far_apart_as_they_are(tmp_path, monkeypatch
     assert 2 * differences["left"] < differences["rounded"], differences
 
 
-def test_int8_without_a_sample_is_refused(run_folder, tmp_path):
+def test_int8_without_a_sample_is_rejected(run_folder, tmp_path):
     bundle = make_bundle()
     bundle.sample = []
     bundle.save(tmp_path / "run")
@@ -175,14 +175,14 @@ def test_lengths(lengths, requested, expected):
         ),
     ],
 )
-def test_wrong_flags_are_refused(run_folder, tmp_path, arguments, message):
+def test_wrong_flags_are_rejected(run_folder, tmp_path, arguments, message):
     outcome = call(main, run_folder, tmp_path / "m.tflite", *arguments)
     assert (outcome.status, outcome.out) == (2, "")
     assert outcome.err == f"error: {message}\n"
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_keeps_what_stands_there(run_folder, tmp_path):
+def test_the_command_does_not_replace_files(run_folder, tmp_path):
     out = tmp_path / "m.tflite"
     outcome = call(main, run_folder, out)
     assert (outcome.status, outcome.out) == (0, f"{out}\n")
@@ -200,14 +200,14 @@ def test_the_command_keeps_what_stands_there(run_folder, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
 
 
-def test_a_place_that_cannot_be_written_to_is_refused(run_folder, tmp_path):
+def test_a_folder_that_cannot_be_written_to_is_rejected(run_folder, tmp_path):
     (tmp_path / "file").touch()
     outcome = call(main, run_folder, tmp_path / "file" / "m.tflite")
     assert outcome.status == 2 and "cannot write there" in outcome.err and outcome.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("fault", ["custom op", "variable", "not a number", "other weights"])
-def test_what_is_wrong_fails_and_leaves_nothing(run_folder, tmp_path, monkeypatch, fault):
+def test_a_failed_check_leaves_nothing(run_folder, tmp_path, monkeypatch, fault):
     wrong = make_bundle()
     if fault == "not a number":
         wrong.model.weights[0].assign(wrong.model.weights[0] * np.nan)
@@ -288,7 +288,7 @@ def numbers(text: str) -> list[float]:
 
 
 @pytest.mark.parametrize("fault", ["no model", "no tokenizer", "damaged model", "damaged tokenizer"])
-def test_what_cannot_be_loaded_is_refused(run_folder, tmp_path, fault):
+def test_unreadable_files_are_rejected(run_folder, tmp_path, fault):
     write_tflite(one_label_bundle(), tmp_path / "m.tflite", [8])
     path = tmp_path / ("m.tflite" if fault.endswith("model") else "m.tokenizer.json")
     path.unlink() if fault.startswith("no") else path.write_bytes(b"{}")

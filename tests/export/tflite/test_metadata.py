@@ -32,7 +32,7 @@ def test_files_are_appended_and_the_model_still_runs(content):
     assert described == with_metadata(content, one_label_bundle(), FILES)
 
 
-def test_weights_start_where_the_runtime_wants_them(content):
+def test_weights_are_aligned(content):
     described = with_metadata(content, one_label_bundle(), FILES)
     model = schema.Model.GetRootAsModel(described, 0)
     start = np.frombuffer(described, np.uint8).__array_interface__["data"][0]
@@ -77,7 +77,7 @@ def test_the_metadata_names_tensors_in_the_models_order(content):
         ("char", 1, False, False),
     ],
 )
-def test_only_what_mediapipe_can_run_is_described(tokenization, signatures, attention, expected):
+def test_only_models_for_mediapipe_have_metadata(tokenization, signatures, attention, expected):
     assert has_metadata(make_bundle(tokenization=tokenization), signatures, attention) == expected
 
 

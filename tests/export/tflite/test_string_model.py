@@ -12,14 +12,14 @@ SHORT = [text for text in EDGE_CASES if len(text) < 100]
 
 
 @pytest.mark.parametrize("tokenization", ["wordpiece", "word"])
-def test_strings_are_answered_as_by_the_run(tokenization: Tokenization):
+def test_strings_are_predicted_as_by_the_run(tokenization: Tokenization):
     bundle = make_bundle(tokenization=tokenization)
     answer = load_text_tflite(convert_text(bundle, bundle.preprocessor.max_length, "none"))
     texts = [*TEXTS, *SHORT]
     np.testing.assert_allclose(answer(texts), bundle.probabilities(texts), atol=1e-5)
 
 
-def test_a_longer_text_is_cut_between_the_special_tokens():
+def test_long_texts_are_truncated_between_the_special_tokens():
     bundle = one_label_bundle()
     answer = load_text_tflite(convert_text(bundle, 8, "none"))
     text = "old bread " * 30
@@ -28,7 +28,7 @@ def test_a_longer_text_is_cut_between_the_special_tokens():
     np.testing.assert_allclose(answer([text]), bundle.probabilities_of_ids(cut), atol=1e-5)
 
 
-def test_the_command_writes_it_beside_the_other(tmp_path):
+def test_the_command_writes_the_string_model_next_to_the_model(tmp_path):
     run, out = tmp_path / "run", tmp_path / "news.tflite"
     one_label_bundle().save(run)
     outcome = call(main, run, out, "--with-tokenizer", "--quantize", "dynamic")
@@ -41,6 +41,6 @@ def test_the_command_writes_it_beside_the_other(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def test_characters_are_refused():
+def test_character_runs_are_rejected():
     with pytest.raises(InputError, match="given one of characters"):
         convert_text(make_bundle(tokenization="char"), 16, "none")

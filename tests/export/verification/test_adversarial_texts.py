@@ -6,7 +6,7 @@ from tests.bundles import make_bundle, make_pair_bundle
 
 
 @pytest.mark.parametrize("tokenization", ["wordpiece", "word", "char"])
-def test_they_are_what_they_are_called(tokenization):
+def test_edge_cases_match_their_descriptions(tokenization):
     bundle = make_bundle(tokenization=tokenization)
     texts = edge_case_rows(bundle)
     assert texts == edge_case_texts(bundle.preprocessor)
@@ -23,7 +23,7 @@ def test_they_are_what_they_are_called(tokenization):
 
 
 @pytest.mark.parametrize("tokenization", ["wordpiece", "word", "char"])
-def test_the_longest_length_is_met_exactly_with_known_tokens(tokenization):
+def test_the_longest_text_has_exactly_the_longest_length(tokenization):
     bundle = make_bundle(tokenization=tokenization)
     text = edge_case_texts(bundle.preprocessor)["longest length"]
     (uncut,) = bundle.preprocessor.tokenize([text]).to_list()
@@ -31,7 +31,7 @@ def test_the_longest_length_is_met_exactly_with_known_tokens(tokenization):
     assert bundle.preprocessor.unknown_id not in uncut
 
 
-def test_pairs_have_every_nasty_text_on_either_side_and_on_both():
+def test_pairs_have_every_edge_case_on_each_side_and_on_both():
     bundle = make_pair_bundle(("char", "word"))
     rows = edge_case_rows(bundle)
     assert rows["char, empty on both sides"] == (b"", b"")

@@ -1,37 +1,44 @@
 import numpy as np
 import pytest
 
-from export.verification.differences import as_json, differences, failures
+from export.verification.differences import (
+    as_json,
+    differences,
+    failures,
+    text_number,
+    vector_differences,
+    vector_failures,
+)
 
 EXPECTED = np.array([[0.7, 0.3], [0.2, 0.8], [0.51, 0.49], [0.6, 0.4]], "float32")
 
 
-def test_equal_answers():
+def test_equal_predictions_pass():
     found = differences(EXPECTED, EXPECTED, 3, None)
     assert found.max_difference == 0 and found.label_agreement == 1 and found.not_finite == 0
     assert failures("none", found, 0.0, 0, True) == []
 
 
 def test_labels_are_compared_on_real_rows_and_probabilities_on_all():
-    answers = EXPECTED.copy()
-    answers[2] = [0.49, 0.51]
-    answers[3] = [0.1, 0.9]
-    found = differences(EXPECTED, answers, 3, None)
+    other = EXPECTED.copy()
+    other[2] = [0.49, 0.51]
+    other[3] = [0.1, 0.9]
+    found = differences(EXPECTED, other, 3, None)
     assert found.label_agreement == pytest.approx(2 / 3)
     assert found.max_difference == pytest.approx(0.5)
     assert found.worst_row == 3
 
 
 def test_several_labels_are_compared_one_by_one_and_as_sets():
-    answers = EXPECTED.copy()
-    answers[0, 1] = 0.31
-    answers[1, 0] = 0.26
-    found = differences(EXPECTED, answers, 4, [0.25, 0.305])
+    other = EXPECTED.copy()
+    other[0, 1] = 0.31
+    other[1, 0] = 0.26
+    found = differences(EXPECTED, other, 4, [0.25, 0.305])
     assert found.label_agreement == 0.75 and found.set_agreement == 0.5
     assert differences(EXPECTED, EXPECTED, 4, None).set_agreement is None
 
 
-def test_of_several_labels_the_metric_counts_too():
+def test_the_metric_counts_with_several_labels():
     """A copy that gives no label at all agrees on most of many labels."""
     expected = np.zeros((50, 400), "float32")
     expected[:, 0] = 0.9
@@ -40,11 +47,11 @@ def test_of_several_labels_the_metric_counts_too():
     assert failures("dynamic", found, -0.3, 0, True) == ["the metric changes by -0.3000, more than 0.005"]
 
 
-def test_a_row_that_is_no_number_is_the_worst():
-    answers = EXPECTED.copy()
-    answers[1, 1] = np.nan
-    answers[2] = [1, 0]
-    found = differences(EXPECTED, answers, 4, None)
+def test_a_row_with_nan_is_the_worst():
+    other = EXPECTED.copy()
+    other[1, 1] = np.nan
+    other[2] = [1, 0]
+    found = differences(EXPECTED, other, 4, None)
     assert found.not_finite == 1 and found.worst_row == 1
     assert found.label_agreement == 0.75
     assert as_json(found)["max_difference"] is None
@@ -53,13 +60,13 @@ def test_a_row_that_is_no_number_is_the_worst():
 
 
 def test_pairs_are_compared_by_their_threshold():
-    expected, answers = (
+    expected, other = (
         np.array([[0.6], [0.4], [0.7]], "float32"),
         np.array([[0.6], [0.45], [0.7]], "float32"),
     )
-    found = differences(expected, answers, 3, [0.42])
+    found = differences(expected, other, 3, [0.42])
     assert found.label_agreement == pytest.approx(2 / 3) and found.set_agreement is None
-    assert differences(expected, answers, 3, [0.5]).label_agreement == 1
+    assert differences(expected, other, 3, [0.5]).label_agreement == 1
 
 
 def test_graded_scores_differ_relative_to_their_size_and_have_no_labels():
@@ -76,7 +83,7 @@ def test_graded_scores_differ_relative_to_their_size_and_have_no_labels():
 
 
 @pytest.mark.parametrize("quantization", ["dynamic", "int8"])
-def test_a_metric_that_is_needed_must_be_defined(quantization):
+def test_the_deciding_metric_must_be_defined(quantization):
     found = differences(np.ones((2, 1), "float32"), np.ones((2, 1), "float32"), 2, None, graded=True)
     assert "not defined for these rows" in failures(quantization, found, None, 0, True)[0]
     assert failures("none", found, None, 0, True) == []
@@ -96,13 +103,66 @@ def test_a_metric_that_is_needed_must_be_defined(quantization):
         ("int8", 0.5, 0.9, 0.006, False),
     ],
 )
-def test_each_kind_has_its_tolerance(quantization, difference, agreement, change, passes):
+def test_each_quantization_has_its_tolerance(quantization, difference, agreement, change, passes):
     found = differences(EXPECTED, EXPECTED, 4, None)
     found = type(found)(difference, 0, agreement, None, 0)
     assert bool(failures(quantization, found, change, 0, True)) == (not passes)
 
 
-def test_other_ids_and_other_labels_fail_whatever_the_answers():
+def test_other_ids_or_labels_fail_with_equal_predictions():
     found = differences(EXPECTED, EXPECTED, 4, None)
     assert failures("int8", found, 0.0, 2, True) == ["2 rows have other token ids"]
-    assert failures("int8", found, 0.0, None, False) == ["the names of its labels are not the bundle's"]
+    assert failures("int8", found, 0.0, None, False) == ["its label names are not the bundle's"]
+
+
+VECTORS = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 0.0]], np.float32)
+
+
+def test_vector_differences_by_hand():
+    """By hand: the second vector turned by a right angle, the third the same zeros."""
+    given = np.array([[1.0, 0.0], [-0.8, 0.6], [0.0, 0.0]], np.float32)
+    found = vector_differences(VECTORS, given, real=2)
+    assert found.max_difference == pytest.approx(1.4)
+    assert (found.mean_cosine, found.least_cosine) == (pytest.approx(0.5), pytest.approx(0, abs=1e-7))
+    assert (found.worst_row, found.not_finite) == (1, 0)
+    same = vector_differences(VECTORS, VECTORS, real=3)
+    assert (same.max_difference, same.mean_cosine, same.least_cosine) == (0, 1, pytest.approx(1))
+
+
+def test_vectors_with_nan_have_no_difference():
+    given = VECTORS.copy()
+    given[1, 0] = np.nan
+    found = vector_differences(VECTORS, given, real=3)
+    assert (found.max_difference, found.not_finite, found.worst_row) == (None, 1, 1)
+    assert found.mean_cosine == pytest.approx(2 / 3)
+    assert vector_failures("int8", "embed", found) == ["embed: 1 vectors have NaN or infinite numbers"]
+
+
+@pytest.mark.parametrize(
+    ("quantization", "scale", "angle", "fails"),
+    [
+        ("none", 1 + 5e-5, 0, ""),
+        ("none", 1 + 2e-4, 0, "a vector differs by 2.0e-04, more than 1e-04"),
+        ("float16", 1.001, 0, ""),
+        ("float16", 1.003, 0, "a vector differs by 3.0e-03, more than 2e-03"),
+        ("dynamic", 1, 0.1, ""),
+        ("dynamic", 1, 0.2, "the mean cosine with the run's vectors is 0.9801, less than 0.99"),
+        ("int8", 1, 0.1, ""),
+        ("int8", 1, 0.2, "the mean cosine with the run's vectors is 0.9801, less than 0.99"),
+    ],
+)
+def test_vector_limits_depend_on_the_quantization(quantization, scale, angle, fails):
+    expected = np.array([[1.0, 0.0]] * 4, np.float32)
+    given = scale * np.array([[np.cos(angle), np.sin(angle)]] * 4, np.float32)
+    reasons = vector_failures(quantization, "v", vector_differences(expected, given, real=4))
+    assert reasons == ([f"v: {fails}"] if fails else [])
+
+
+def test_the_text_of_vectors_by_name():
+    assert [text_number(name, 1) for name in ("vectors", "embed")] == [0, 0]
+    assert [text_number(name, 2) for name in ("vectors_a", "embed_query", "vectors_b", "embed")] == [
+        0,
+        0,
+        1,
+        1,
+    ]

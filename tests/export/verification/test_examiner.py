@@ -38,7 +38,7 @@ def test_rows_are_spread_over_the_file_and_named(rows, tmp_path):
     assert rows.place(4) == "edge-case text: empty" and len(rows.texts) == 4 + len(rows.edge_case)
 
 
-def test_answers_of_the_run_itself_pass(bundle, rows, artifact, monkeypatch):
+def test_predictions_of_the_run_itself_pass(bundle, rows, artifact, monkeypatch):
     def ask(artifact, texts):
         return Predictions(bundle.probabilities(texts), None, {**FACTS, "labels": list(ONE)})
 
@@ -47,7 +47,7 @@ def test_answers_of_the_run_itself_pass(bundle, rows, artifact, monkeypatch):
     assert report["passed"] and report["max_difference"] == 0 and report["rows_with_other_ids"] is None
 
 
-def test_labels_of_other_names_fail(bundle, rows, artifact, monkeypatch):
+def test_other_label_names_fail(bundle, rows, artifact, monkeypatch):
     def ask(artifact, texts):
         return Predictions(bundle.probabilities(texts), None, {**FACTS, "labels": list(reversed(ONE))})
 
@@ -57,7 +57,7 @@ def test_labels_of_other_names_fail(bundle, rows, artifact, monkeypatch):
     assert not report["passed"] and report["failures"] == ["the names of its labels are not the bundle's"]
 
 
-def test_a_wrong_shape_and_a_crash_are_failures_and_the_table_holds_them(bundle, rows, artifact, monkeypatch):
+def test_wrong_shapes_and_crashes_are_reported_as_failures(bundle, rows, artifact, monkeypatch):
     def crash(artifact, texts):
         raise Crashed("its process ended with status -11, saying: nothing")
 

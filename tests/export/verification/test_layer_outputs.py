@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from export.verification.layer_outputs import layer_outputs, padded, sequences
-from tests.bundles import TEXTS, make_bundle, one_label_bundle
+from tests.bundles import PAIRS, TEXTS, make_bundle, make_pair_bundle, one_label_bundle
 
 ENCODERS = [
     {"num_layers": 2},
@@ -29,7 +29,7 @@ def test_the_layers_are_those_that_the_model_computes(encoder):
     assert list(layers) == [*names, "pooling", "logits", "probabilities"]
 
 
-def test_sequences_are_those_of_the_preprocessor_and_cut_keep_the_end():
+def test_truncated_sequences_keep_the_end_token():
     bundle = one_label_bundle()
     texts = [text.encode() for text in TEXTS]
     ids = sequences(bundle, texts)
@@ -42,3 +42,91 @@ def test_sequences_are_those_of_the_preprocessor_and_cut_keep_the_end():
     assert max(map(len, cut)) == 6
     for short, (whole,) in zip(cut, ids, strict=True):
         assert short == whole if len(whole) <= 6 else [*whole[:5], whole[-1]]
+
+
+ROWS = [tuple(text.encode() for text in pair) for pair in PAIRS]
+SIDE = ["embedding", "block_0 attention weights", "block_0"]
+
+
+def named(parts, side) -> list[str]:
+    return [f"{side} {part}" for part in parts]
+
+
+def rounds(count: int) -> list[str]:
+    return [
+        name
+        for index in range(count)
+        for side in "ab"
+        for name in (f"{side} round_{index} attention weights", f"{side} round_{index}")
+    ]
+
+
+OVERLAP, POOLING = ["a overlap marks", "b overlap marks"], ["a pooling", "b pooling"]
+KINDS = {
+    "cross": (
+        {"rounds": 2, "share_weights": False},
+        ["tokenizer a", "tokenizer b", *named(SIDE, "a"), *named(SIDE, "b"), *OVERLAP, *rounds(2), *POOLING],
+    ),
+    "bi": (
+        {"form": "bi"},
+        ["tokenizer a", "tokenizer b", *named(SIDE, "a"), *named(SIDE, "b"), *POOLING],
+    ),
+    "joint": (
+        {"form": "joint", "symmetric": True},
+        ["tokenizer a", "tokenizer b", "a embedding", "b embedding", *OVERLAP, *SIDE[1:], "pooling"],
+    ),
+    "two granularities": (
+        {"granularities": ("char", "word"), "target": "graded"},
+        [
+            *("tokenizer char a", "tokenizer char b", "tokenizer word a", "tokenizer word b"),
+            *(
+                f"{granularity} {name}"
+                for granularity in ("char", "word")
+                for name in [*named(SIDE, "a"), *named(SIDE, "b"), *OVERLAP, *rounds(1), *POOLING]
+            ),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_layers_are_those_that_the_matcher_computes(kind):
+    options, names = KINDS[kind]
+    bundle = make_pair_bundle(**options)
+    # Padded further than any row needs, as a file of fixed lengths does.
+    features = padded(bundle, sequences(bundle, ROWS), 24)
+    layers = layer_outputs(bundle, features)
+    assert list(layers) == [*names, "logits", "probabilities"]
+    np.testing.assert_allclose(layers["probabilities"], bundle.probabilities(ROWS), atol=1e-5, rtol=1e-5)
+    # What the parts lead to, chained here one by one, is what the model makes of the pair.
+    _, weights = bundle.model(features, return_attention_weights=True, training=False)
+    chained = {
+        "cross": ("attention_b_to_a", "b round_1 attention weights"),
+        "bi": ("attention_b", "b block_0 attention weights"),
+        "joint": ("attention", "block_0 attention weights"),
+        "two granularities": ("word_attention_a_to_b", "word a round_0 attention weights"),
+    }
+    model_name, name = chained[kind]
+    np.testing.assert_allclose(layers[name], weights[model_name][-1], atol=1e-5)
+
+
+def test_the_pooled_vectors_are_those_that_the_head_reads():
+    bundle = make_pair_bundle(form="bi")
+    features = padded(bundle, sequences(bundle, ROWS))
+    layers = layer_outputs(bundle, features)
+    for side in "ab":
+        pooled = layers[f"{side} pooling"]
+        unit = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+        np.testing.assert_allclose(unit, bundle.model.vectors(features, side), atol=1e-5)
+
+
+def test_sequences_of_pairs_are_those_of_the_preprocessor():
+    bundle = make_pair_bundle(("char", "word"))
+    features = padded(bundle, sequences(bundle, ROWS))
+    expected = bundle.preprocessor(*(list(column) for column in zip(*ROWS, strict=True)))
+    assert list(features) == list(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(features[name], value)
+    short = sequences(bundle, ROWS, 6)
+    assert {len(row) for row in short} == {4}
+    assert max(len(ids) for row in short for ids in row) == 6

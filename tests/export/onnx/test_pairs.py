@@ -31,14 +31,14 @@ def session(path):
 
 
 @every_kind
-def test_pairs_are_answered_as_by_the_run(files, kind):
+def test_pairs_are_predicted_as_by_the_run(files, kind):
     found = read(files[kind]).probabilities(ROWS)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, answers_of(kind), atol=1e-5)
 
 
 @every_kind
-def test_neither_padding_nor_the_batch_matters(files, kind):
+def test_padding_and_batch_composition_change_no_prediction(files, kind):
     bundle, loaded = bundle_of(kind), session(files[kind])
     features = features_of(bundle, PAIRS, 24)
     for ids, mask, text, _ in bundle.preprocessor.inputs:
@@ -53,7 +53,7 @@ def test_neither_padding_nor_the_batch_matters(files, kind):
     np.testing.assert_allclose(alone, whole[:1], atol=1e-5)
 
 
-def test_the_interface_of_one_way_to_cut(files):
+def test_the_interface_with_one_tokenizer(files):
     loaded = session(files["cross"])
     assert [(i.name, i.type, i.shape) for i in loaded.get_inputs()] == [
         ("token_ids_a", "tensor(int32)", ["batch", "length_a"]),
@@ -71,7 +71,7 @@ def test_the_interface_of_one_way_to_cut(files):
     ]
 
 
-def test_the_interface_of_two_ways_to_cut(files):
+def test_the_interface_with_two_tokenizers(files):
     loaded = session(files["two ways"])
     inputs = [given.name for given in loaded.get_inputs()]
     assert inputs == input_names(bundle_of("two ways")) and len(inputs) == 8
@@ -105,7 +105,7 @@ def test_vectors_of_the_bi_form_give_its_scores(files):
     np.testing.assert_allclose(bundle.model.probabilities(logits), scores, atol=1e-5)
 
 
-def test_the_metadata_says_what_the_answers_mean(files):
+def test_the_metadata_describes_the_outputs(files):
     def metadata(kind):
         values = session(files[kind]).get_modelmeta().custom_metadata_map
         return {name: json.loads(value) for name, value in values.items() if name != "versions"}
@@ -133,7 +133,7 @@ def test_quantized_weights_are_integers(tmp_path):
     assert np.abs(predictor.probabilities(ROWS) - answers_of("cross")).max() < 0.1
 
 
-def test_the_reader_says_what_it_made_of_pairs(files):
+def test_the_predictor_reports_its_ids_of_pairs(files):
     bundle, predictor = bundle_of("two ways"), read(files["two ways"])
     facts = predictor.facts()
     assert (facts["labels"], facts["lengths"], facts["quantization"]) == (["score"], None, "none")
@@ -148,10 +148,10 @@ def test_the_reader_says_what_it_made_of_pairs(files):
     ("rows", "message"),
     [(["one text"], "expected a pair of texts a row, got one text"), ([("a",)], "given 1 texts")],
 )
-def test_rows_that_are_no_pairs_are_refused(files, rows, message):
+def test_rows_that_are_not_pairs_are_rejected(files, rows, message):
     with pytest.raises(InputError, match=message):
         read(files["cross"]).probabilities(rows)
 
 
-def test_no_rows_give_no_answers(files):
+def test_no_rows_give_no_predictions(files):
     assert read(files["joint"]).probabilities([]).shape == (0, 3)

@@ -16,8 +16,8 @@ from export.savedmodel.write import write_savedmodel
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.command_runs import ROOT, call, clean_environment
 from tests.export.savedmodel.test_command import meta_graph
+from tests.export.savedmodel.test_ops import check
 from tests.export.savedmodel.test_warmup import inputs_of, logs
-from tests.export.test_savedmodel_ops import check
 
 ROWS = [
     *((a.encode(), b.encode()) for a, b in PAIRS),
@@ -50,7 +50,7 @@ def served_vectors(tmp_path_factory):
     return write_savedmodel(bundle, tmp_path_factory.mktemp("vectors") / "served")
 
 
-def test_a_fresh_process_answers_as_the_bundle(served):
+def test_a_new_process_gives_the_predictions_of_the_bundle(served):
     columns = [[text.hex() for text in column] for column in zip(*ROWS, strict=True)]
     asked = [
         ("serving_default", {"text_a": columns[0], "text_b": columns[1]}),
@@ -74,7 +74,7 @@ def test_a_fresh_process_answers_as_the_bundle(served):
     assert sorted(ranked["order"]) == list(range(len(ROWS)))
 
 
-def test_the_command_answers_pairs_with_a_tab_between_them(served, tmp_path):
+def test_the_command_reads_pairs_with_a_tab_between_them(served, tmp_path):
     expected = pair_bundle().probabilities(PAIRS)
     lines = [f"{a}\t{b}".encode() for a, b in PAIRS]
     program = [sys.executable, "-m", "export.answer", str(served)]
@@ -85,18 +85,18 @@ def test_the_command_answers_pairs_with_a_tab_between_them(served, tmp_path):
 
 
 @pytest.mark.parametrize(("line", "given"), [("no tab here", "none"), ("a\tb\tc", "2 tabs")])
-def test_a_line_without_one_tab_is_refused_by_its_number(served, line, given):
+def test_a_line_without_one_tab_is_rejected_by_its_number(served, line, given):
     outcome = call(answer, served, stdin=f"a\tb\n{line}\n".encode())
     assert outcome.status == 2 and outcome.out == ""
     assert f"stdin:2: expected text_a and text_b with one tab between them, got {given}" in outcome.err
 
 
-def test_pairs_of_any_bytes_travel(tmp_path):
+def test_pairs_of_any_bytes_are_exchanged(tmp_path):
     write_texts(tmp_path / "texts.jsonl", ROWS)
     assert read_texts(tmp_path / "texts.jsonl") == ROWS
 
 
-def test_every_request_of_the_warm_up_is_answered_by_its_signature(served, served_vectors):
+def test_every_warm_up_request_runs_in_its_signature(served, served_vectors):
     for folder in (served, served_vectors):
         loaded = tf.saved_model.load(str(folder))
         found = [inputs_of(log) for log in logs(folder)]
@@ -127,14 +127,14 @@ def test_each_weight_is_written_once(served):
     assert sorted(weights) == sorted(tuple(variable.shape) for variable in pair_bundle().model.variables)
 
 
-def test_vectors_are_answered_after_saving(served_vectors):
+def test_vectors_are_equal_after_saving(served_vectors):
     vectors = load_savedmodel(served_vectors, "embed")([*TEXTS])["vectors"]
     ranked = load_savedmodel(served_vectors, "rank")(query=[TEXTS[0]], candidates=[*TEXTS])
     stored = load_savedmodel(served_vectors, "rank_vectors")(query=[TEXTS[0]], vectors=vectors.numpy())
     np.testing.assert_allclose(stored["scores"], ranked["scores"], atol=1e-5)
 
 
-def test_a_server_that_joins_no_requests_is_set_up_for_rankings(served):
+def test_a_server_without_batching_is_configured_for_rankings(served):
     services = yaml.safe_load((served.parent / COMPOSE).read_text())["services"]
     assert set(services) == {"serving", "ranking"}
     batching = [any("batching" in flag for flag in each["command"]) for each in services.values()]
@@ -144,7 +144,7 @@ def test_a_server_that_joins_no_requests_is_set_up_for_rankings(served):
     assert set(yaml.safe_load(server_files("news", xla=True)[COMPOSE])["services"]) == {"serving"}
 
 
-def test_a_compose_file_that_is_kept_is_told_what_a_ranking_needs(tmp_path, capsys):
+def test_an_existing_compose_file_gets_a_hint_for_rankings(tmp_path, capsys):
     write_savedmodel(one_label_bundle(), tmp_path / "s")
     write_savedmodel(pair_bundle(), tmp_path / "s")
     assert "add a server without batching, without it the signature rank fails" in capsys.readouterr().err
@@ -160,7 +160,7 @@ CALLS = re.findall(r"curl -d '(.*?)' http://localhost:(\d+)/v1/models/pairs:pred
 
 
 @pytest.mark.parametrize(("body", "port"), CALLS)
-def test_the_json_of_the_page_is_answered(served, body, port):
+def test_the_json_of_the_page_is_valid_input(served, body, port):
     request = json.loads(body)
     name = request.get("signature_name", "serving_default")
     assert port == ("8511" if name == "rank" else "8501")
@@ -171,7 +171,7 @@ def test_the_json_of_the_page_is_answered(served, body, port):
     assert all(np.isfinite(values).all() for key, values in answers.items() if "tokens" not in key)
 
 
-def test_the_page_tells_all_names(served, served_vectors):
+def test_the_page_has_all_names(served, served_vectors):
     assert len(CALLS) == 3
     for folder in (served, served_vectors):
         for name, signature in tf.saved_model.load(str(folder)).signatures.items():

@@ -18,8 +18,8 @@ from export.verification.expected_sentences import as_array
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, SENTENCES, tagger_bundle
 from tests.command_runs import call, clean_environment
+from tests.export.savedmodel.test_ops import check
 from tests.export.savedmodel.test_warmup import inputs_of, logs
-from tests.export.test_savedmodel_ops import check
 
 ROWS = [
     *(sentence.encode().split() for sentence in SENTENCES),
@@ -53,7 +53,7 @@ def expected(rows) -> np.ndarray:
     return as_array(tagger.tag(tagger.split(rows).words))
 
 
-def test_a_fresh_process_answers_as_the_bundle(served):
+def test_a_new_process_gives_the_predictions_of_the_bundle(served):
     words = SENTENCES[0].split()
     asked = [
         ("serving_default", {"text": SENTENCES}),
@@ -84,7 +84,7 @@ def loaded(served):
     return tf.saved_model.load(str(served))
 
 
-def test_it_is_read_as_the_bundle_answers(served):
+def test_the_predictor_gives_the_predictions_of_the_bundle(served):
     predictor = read(served)
     assert isinstance(predictor, SavedModelTagger) and predictor.sentences and predictor.num_texts == 1
     assert predictor.facts()["labels"] == tagger_bundle().labels
@@ -94,7 +94,7 @@ def test_it_is_read_as_the_bundle_answers(served):
     assert predictor.probabilities([]).shape == (0, len(tagger_bundle().labels) + 2)
 
 
-def test_the_command_answers_sentences_with_spaces_between_words(served, tmp_path):
+def test_the_command_reads_sentences_with_spaces_between_words(served, tmp_path):
     program = [sys.executable, "-m", "export.answer", str(served)]
     result = subprocess.run(program, input="\n".join(SENTENCES).encode(), capture_output=True)
     assert result.returncode == 0, result.stderr
@@ -103,12 +103,12 @@ def test_the_command_answers_sentences_with_spaces_between_words(served, tmp_pat
     np.testing.assert_allclose(found, expected([text.split() for text in SENTENCES]), atol=1e-5)
 
 
-def test_sentences_and_texts_of_any_bytes_travel(tmp_path):
+def test_sentences_and_texts_of_any_bytes_are_exchanged(tmp_path):
     write_texts(tmp_path / "texts.jsonl", ROWS)
     assert read_texts(tmp_path / "texts.jsonl", as_sentences=True) == ROWS
 
 
-def test_every_request_of_the_warm_up_is_answered_by_its_signature(served, loaded):
+def test_every_warm_up_request_runs_in_its_signature(served, loaded):
     found = [inputs_of(log) for log in logs(served)]
     assert {name for name, _ in found} == set(loaded.signatures)
     sizes: dict[str, set] = {}
@@ -136,7 +136,7 @@ def test_each_weight_is_written_once(served):
     assert sorted(weights) == sorted(tuple(variable.shape) for variable in tagger_bundle().model.variables)
 
 
-def test_a_server_that_joins_no_requests_is_set_up_for_explanations(served, tmp_path, capsys):
+def test_a_server_without_batching_is_configured_for_explanations(served, tmp_path, capsys):
     services = yaml.safe_load((served.parent / COMPOSE).read_text())["services"]
     assert set(services) == {"serving", "explaining"}
     assert not any("batching" in flag for flag in services["explaining"]["command"])
@@ -153,7 +153,7 @@ def test_a_signature_is_loaded_by_name(served):
     np.testing.assert_allclose(answers["probabilities"][0], expected([["old", "harbour"]])[:, :-2], atol=1e-5)
 
 
-def test_commands_of_single_texts_refuse_a_tagger_in_one_line(served, tmp_path):
+def test_commands_of_single_texts_reject_a_tagger_in_one_line(served, tmp_path):
     tagger_bundle().save(tmp_path / "run")
     wanted = "expected a classifier, since {} takes single texts, got a tagger"
     outcome = call(benchmark.main, tmp_path / "run")

@@ -64,7 +64,7 @@ def outputs_of(loaded, inputs):
 
 
 @every_kind
-def test_sentences_are_answered_as_by_the_run(files, kind):
+def test_sentences_are_predicted_as_by_the_run(files, kind):
     predictor = read(files[kind])
     check_nearly(predictor.probabilities(ROWS), answers_of(kind))
     assert predictor.probabilities([]).shape == (0, len(tagger_bundle(kind).labels) + 2)
@@ -95,7 +95,7 @@ def test_the_interface(files):
 
 
 @every_kind
-def test_neither_padding_nor_the_batch_matters(files, kind):
+def test_padding_and_batch_composition_change_no_prediction(files, kind):
     bundle, loaded = tagger_bundle(kind), session(files[kind])
     assert [given.name for given in loaded.get_inputs()] == input_names(bundle)
     whole = outputs_of(loaded, window_features(bundle, WORDS, 24))
@@ -119,7 +119,7 @@ def test_scores_and_attention_are_those_of_the_model(files):
     np.testing.assert_allclose(found["attention"], np.stack(weights, axis=1), atol=1e-5)
 
 
-def test_the_metadata_says_what_the_answers_mean(files):
+def test_the_metadata_describes_the_outputs(files):
     values = session(files["spelt"]).get_modelmeta().custom_metadata_map
     found = {name: json.loads(value) for name, value in values.items() if name != "versions"}
     bundle = tagger_bundle("spelt")
@@ -133,7 +133,7 @@ def test_the_metadata_says_what_the_answers_mean(files):
     }
 
 
-def test_quantized_files_answer_nearly_alike_and_decode_exactly(tmp_path):
+def test_quantized_files_predict_nearly_the_same_and_decode_exactly(tmp_path):
     bundle = make_tagger_bundle(many_tags(), characters=True)
     path = tmp_path / "m.onnx"
     assert 1e-6 < write_onnx(bundle, path, quantize="dynamic") < 0.2
@@ -146,7 +146,7 @@ def test_quantized_files_answer_nearly_alike_and_decode_exactly(tmp_path):
 
 
 @every_kind
-def test_the_reader_says_what_it_made_of_sentences(files, kind):
+def test_the_predictor_reports_its_ids_of_sentences(files, kind):
     predictor, bundle = read(files[kind]), tagger_bundle(kind)
     facts = predictor.facts()
     assert (facts["labels"], facts["lengths"], facts["quantization"]) == (bundle.labels, None, "none")
@@ -169,6 +169,6 @@ def test_a_file_without_tensorflow(files):
     check_nearly(np.array(json.loads(result.stdout), np.float32), expected)
 
 
-def test_rows_that_are_no_sentences_are_refused(files):
+def test_rows_that_are_not_sentences_are_rejected(files):
     with pytest.raises(InputError, match="sentence 2: expected a text or a list of words, got int"):
         read(files["spelt"]).probabilities(["bread", 7])

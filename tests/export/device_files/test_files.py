@@ -9,7 +9,7 @@ from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from tests.bundles import make_bundle, one_label_bundle, several_label_bundle
 
 
-def test_the_file_says_everything(tmp_path):
+def test_the_file_has_all_values(tmp_path):
     bundle = several_label_bundle()
     write_tokenizer(bundle, tmp_path / "t.json")
     values = json.loads((tmp_path / "t.json").read_text("utf-8"))
@@ -32,7 +32,7 @@ def test_the_same_bundle_gives_the_same_bytes(tmp_path):
     ("token", "lower_case", "is_refused"),
     [("new york", True, True), ("\u3000", False, True), ("\u3000", True, False), ("a\x85b", True, False)],
 )
-def test_white_space_in_a_token_that_texts_may_hold_is_refused(token, lower_case, is_refused):
+def test_white_space_in_a_token_is_rejected(token, lower_case, is_refused):
     bundle = make_bundle()
     vocabulary = Vocabulary([*SPECIAL_TOKENS, "bread", token])
     bundle.preprocessor = Preprocessor(vocabulary, "wordpiece", lower_case, 24)

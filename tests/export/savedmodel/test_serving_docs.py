@@ -51,7 +51,7 @@ def inputs_of(request: dict, method: str, names: list[str]) -> dict:
 
 
 @pytest.mark.parametrize(("body", "method"), CALLS)
-def test_the_json_of_the_page_is_answered(loaded, body, method):
+def test_the_json_of_the_page_is_valid_input(loaded, body, method):
     request = json.loads(body)
     name = request.get("signature_name", "serving_default")
     assert method == ("classify" if name == "classify" else "predict")
@@ -66,7 +66,7 @@ def test_the_json_of_the_page_is_answered(loaded, body, method):
     assert len(scores) == len(next(iter(inputs.values()))) and np.isfinite(scores).all()
 
 
-def test_the_page_calls_every_signature_and_tells_all_names(loaded):
+def test_the_page_calls_every_signature_and_has_all_names(loaded):
     called = {json.loads(body).get("signature_name", "serving_default") for body, _ in CALLS}
     assert called == set(loaded.signatures) - {"predict_ids_xla"}
     names = {name for s in loaded.signatures.values() for name in s.structured_outputs} - {"inputs"}
@@ -97,7 +97,7 @@ def address(served) -> Iterator[str]:
     server.stop(None)
 
 
-def test_the_client_gets_the_answers_of_the_bundle(address):
+def test_the_client_gets_the_predictions_of_the_bundle(address):
     from examples import serving_client
 
     outcome = call(serving_client.main, address, "news", *TEXTS)
@@ -125,7 +125,7 @@ def test_the_client_sends_ids_too(address, ids_of_texts):
     np.testing.assert_allclose(answers["probabilities"], bundle.probabilities(TEXTS), atol=1e-5)
 
 
-def test_the_client_tells_its_usage():
+def test_the_client_prints_its_usage():
     from examples import serving_client
 
     outcome = call(serving_client.main, "localhost:8500")

@@ -64,7 +64,7 @@ def quick_savedmodel(bundle, folder: Path) -> Path:
         {"form": "bi", "share_weights": False},
     ],
 )
-def test_it_is_read_as_the_bundle_answers(tmp_path, options):
+def test_the_predictor_gives_the_predictions_of_the_bundle(tmp_path, options):
     bundle = make_pair_bundle(**options)
     predictor = read(quick_savedmodel(bundle, tmp_path / "served"))
     assert predictor.num_texts == 2 and predictor.facts()["labels"] == bundle.labels
@@ -73,7 +73,7 @@ def test_it_is_read_as_the_bundle_answers(tmp_path, options):
     assert predictor.probabilities([]).shape == (0, len(bundle.labels))
 
 
-def test_an_honest_copy_passes(tmp_path):
+def test_a_correct_export_passes(tmp_path):
     bundle = binary()
     bundle.save(tmp_path / "run")
     served, light, onnx = write_savedmodel(bundle, tmp_path / "s"), tmp_path / "m.tflite", tmp_path / "m.onnx"
@@ -176,7 +176,7 @@ def written(bundle, suffix: str, path: Path) -> Path:
         *(pytest.param(".tflite", how, marks=pytest.mark.slow) for how in BREAKS),
     ],
 )
-def test_a_broken_copy_fails_and_its_part_is_named(tmp_path, suffix, how):
+def test_a_broken_export_fails_and_its_layer_is_named(tmp_path, suffix, how):
     honest = deep()
     honest.save(tmp_path / "run")
     path = written(deep(how), suffix, tmp_path / f"model{suffix}")

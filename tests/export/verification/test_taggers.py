@@ -75,7 +75,7 @@ def test_sentences_are_read_as_words_and_named(rows):
 
 
 @pytest.mark.parametrize("kind", ["spelt", "characters"])
-def test_nasty_sentences_are_answered_by_the_run_and_what_they_are_called(kind):
+def test_edge_case_sentences_match_their_descriptions(kind):
     bundle = tagger_bundle(kind)
     edge_case = edge_case_sentences(bundle)
     kinds = [isinstance(row, bytes) for row in edge_case.values()]
@@ -102,7 +102,7 @@ def asked(monkeypatch, expected: ExpectedSentences, answers: Predictions, tmp_pa
     return Examiner(tagger_bundle(), expected._rows).report(Artifact(tmp_path / "model", SAVEDMODEL))
 
 
-def test_answers_of_the_run_itself_pass(monkeypatch, expected, tmp_path):
+def test_predictions_of_the_run_itself_pass(monkeypatch, expected, tmp_path):
     report = asked(monkeypatch, expected, answered(expected, labels=list(tagger_bundle().labels)), tmp_path)
     assert report["passed"] and report["max_difference"] == 0 and report["sentences_with_other_paths"] == 0
     assert report["span_f1_change"] == 0 and 0.5 < report["span_f1"] < 1
@@ -127,7 +127,7 @@ def test_a_tag_that_does_not_exist_is_another_path(expected):
     assert expected.compare(expected.predictions, found)[0].other_paths == 1
 
 
-def test_a_path_that_is_as_good_passes(rows, monkeypatch):
+def test_an_equally_good_path_passes(rows, monkeypatch):
     """Where all weights are zero each path is as good as the others."""
     bundle = make_tagger_bundle(("X", "Y"), scheme="none")
     for weights in bundle.model.trainable_variables:
@@ -141,7 +141,7 @@ def test_a_path_that_is_as_good_passes(rows, monkeypatch):
     assert failures("none", result, 0.0, None, True) == []
 
 
-def test_a_number_that_is_none_is_told_by_words(expected):
+def test_nan_is_counted_by_words(expected):
     found = expected.predictions.copy()
     found[7, 2] = np.nan
     result, metric, change = expected.compare(expected.predictions, found)
@@ -150,7 +150,7 @@ def test_a_number_that_is_none_is_told_by_words(expected):
     assert expected.row_of(result.worst_row) == 0
 
 
-def test_the_sentence_of_a_word_skips_those_without(expected):
+def test_the_sentence_of_a_word_skips_empty_sentences(expected):
     ends = np.cumsum([len(words) for words in expected._words])
     for word in (0, ends[0] - 1, ends[0], ends[-1] - 1):
         row = expected.row_of(int(word))
@@ -231,7 +231,7 @@ def quick_savedmodel(bundle, folder: Path) -> Path:
     return folder
 
 
-def test_an_honest_copy_passes_and_one_of_other_transitions_fails(tmp_path, monkeypatch):
+def test_a_correct_export_passes_and_other_transitions_fail(tmp_path, monkeypatch):
     monkeypatch.setattr(verify_rows, "edge_case_rows", some_edge_case_sentences)
     bundle = tagger_bundle()
     bundle.save(tmp_path / "run")
@@ -252,7 +252,7 @@ def test_an_honest_copy_passes_and_one_of_other_transitions_fails(tmp_path, monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", list(BREAKS)[1:])
-def test_a_broken_copy_fails_and_its_part_is_named(tmp_path, how):
+def test_a_broken_export_fails_and_its_layer_is_named(tmp_path, how):
     honest = tagger_bundle()
     honest.save(tmp_path / "run")
     change, layer = BREAKS[how]
@@ -266,7 +266,7 @@ def test_a_broken_copy_fails_and_its_part_is_named(tmp_path, how):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TAGGERS)
-def test_honest_copies_pass_whatever_they_are_asked(tmp_path, kind):
+def test_correct_exports_pass_with_all_options(tmp_path, kind):
     bundle = tagger_bundle(kind)
     bundle.save(tmp_path / "run")
     path = write_savedmodel(bundle, tmp_path / "served")

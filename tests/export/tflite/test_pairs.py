@@ -40,7 +40,7 @@ def runner_of(path):
 
 
 @every_kind
-def test_pairs_are_answered_as_by_the_run(files, kind):
+def test_pairs_are_predicted_as_by_the_run(files, kind):
     found = load_tflite(files[kind])(ROWS)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, answers_of(kind), atol=1e-5)
@@ -80,7 +80,7 @@ def test_any_length_and_several_lengths(tmp_path):
     assert predictor.facts()["lengths"] == [8, 24] and predictor.facts()["quantization"] == "none"
 
 
-def test_a_text_that_is_too_long_is_cut_between_its_special_tokens(tmp_path):
+def test_long_texts_are_truncated_between_the_special_tokens(tmp_path):
     bundle = bundle_of("bi")
     write_tflite(bundle, tmp_path / "m.tflite", [8])
     predictor = read(tmp_path / "m.tflite")
@@ -94,7 +94,7 @@ def test_a_text_that_is_too_long_is_cut_between_its_special_tokens(tmp_path):
     assert len(list(predictor.tensors(PAIRS[:2]))) > 100
 
 
-def test_a_way_to_cut_that_allows_less_has_a_shorter_input():
+def test_a_tokenizer_with_a_smaller_length_has_a_shorter_input():
     bundle = make_pair_bundle(("wordpiece", "char"))
     bundle.preprocessor.parts[0].max_length = 12
     assert chosen_lengths(bundle, (20,)) == [20]
@@ -105,7 +105,7 @@ def test_a_way_to_cut_that_allows_less_has_a_shorter_input():
 
 
 @pytest.mark.parametrize(("quantize", "tolerance"), [("dynamic", 0.01), ("int8", 0.05)])
-def test_quantized_models_answer_nearly_alike(quantize, tolerance, tmp_path):
+def test_quantized_models_predict_nearly_the_same(quantize, tolerance, tmp_path):
     path = tmp_path / "m.tflite"
     assert write_tflite(bundle_of("cross"), path, [24], quantize) < tolerance
     assert read(path).facts()["quantization"] == quantize
@@ -153,7 +153,7 @@ def test_no_metadata_of_mediapipe_is_written_for_pairs(files):
     assert b"TFLITE_METADATA" not in files["cross"].read_bytes()
 
 
-def test_a_file_of_strings_is_refused(files, tmp_path):
+def test_a_file_of_strings_is_rejected(files, tmp_path):
     run = files["cross"].with_name("run_0")
     outcome = call(main, run, tmp_path / "m.tflite", "--with-tokenizer")
     assert (outcome.status, outcome.out) == (2, "")

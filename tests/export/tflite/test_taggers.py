@@ -60,7 +60,7 @@ def runner_of(path, name="serving_default"):
 
 
 @every_kind
-def test_sentences_are_answered_as_by_the_run(files, kind):
+def test_sentences_are_predicted_as_by_the_run(files, kind):
     answer = load_tflite(files[kind])
     check_nearly(answer(ROWS), answers_of(kind))
     assert answer([]).shape == answer([[]]).shape == (0, len(tagger_bundle(kind).labels) + 2)
@@ -117,7 +117,7 @@ def test_several_lengths(tmp_path):
     assert predictor.sentences and predictor.num_texts == 1
 
 
-def test_a_short_length_alone_reads_shorter_windows(tmp_path):
+def test_a_short_length_reads_shorter_windows(tmp_path):
     bundle = tagger_bundle("spelt")
     write_tflite(bundle, tmp_path / "m.tflite", [9])
     predictor, features = read(tmp_path / "m.tflite"), window_features(bundle, WORDS, 9)
@@ -134,7 +134,7 @@ def test_a_short_length_alone_reads_shorter_windows(tmp_path):
 
 
 @every_kind
-def test_the_reader_says_what_it_made_of_sentences(files, kind):
+def test_the_predictor_reports_its_ids_of_sentences(files, kind):
     predictor, bundle = read(files[kind]), tagger_bundle(kind)
     features = window_features(bundle, ROWS)
     windows = [ids for row in predictor.token_ids(ROWS) for ids in row]
@@ -148,7 +148,7 @@ def test_the_reader_says_what_it_made_of_sentences(files, kind):
 @pytest.mark.parametrize(
     ("quantize", "tolerance", "labels"), [("float16", 0.01, BIO), ("dynamic", 0.15, many_tags())]
 )
-def test_quantized_files_answer_nearly_alike_and_decode_exactly(quantize, tolerance, labels, tmp_path):
+def test_quantized_files_predict_nearly_the_same_and_decode_exactly(quantize, tolerance, labels, tmp_path):
     bundle = make_tagger_bundle(labels, characters=True)
     path = tmp_path / "m.tflite"
     assert write_tflite(bundle, path, [24], quantize) < tolerance
@@ -180,7 +180,7 @@ def test_a_file_without_tensorflow(files):
         (("--length", "7"), "--length: expected 8 to the run's 24, got 7"),
     ],
 )
-def test_what_a_tagger_cannot_be_is_refused_in_one_line(files, flags, message, tmp_path):
+def test_impossible_options_of_a_tagger_are_rejected_in_one_line(files, flags, message, tmp_path):
     outcome = call(main, files["spelt"].with_name("run_0"), tmp_path / "m.tflite", *flags)
     assert (outcome.status, outcome.out, outcome.err) == (2, "", f"error: {message}\n")
     assert not list(tmp_path.iterdir())
@@ -199,7 +199,7 @@ def test_the_default_length_is_the_longest():
         ([["a"] * 2049], "sentence 1: expected at most 2048 words a sentence, got 2049"),
     ],
 )
-def test_rows_that_are_no_sentences_are_refused(files, rows, message):
+def test_rows_that_are_not_sentences_are_rejected(files, rows, message):
     with pytest.raises(InputError, match=message):
         load_tflite(files["spelt"])(rows)
 
@@ -222,7 +222,7 @@ def test_windows_together_are_padded_to_the_longest(files):
         (None, None),
     ],
 )
-def test_other_answers_are_found(changed, message):
+def test_other_predictions_fail_the_check(changed, message):
     mask = np.array([[1, 1, 0]], np.int32)
     expected = {
         "probabilities": np.full((1, 3, 2), 0.5, np.float32),

@@ -79,13 +79,13 @@ def ids_of(bundle, texts) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("kind", "signature"), [("one label", "serving_default"), ("several labels", "predict_text")]
 )
-def test_texts_are_answered_as_by_the_bundle(program, served, text_file, kind, signature):
+def test_texts_are_predicted_as_by_the_bundle(program, served, text_file, kind, signature):
     found = numbers(run(program, served[kind], signature, text_file))
     np.testing.assert_allclose(found, BUNDLES[kind]().probabilities(LINES), atol=1e-5)
 
 
 @pytest.mark.parametrize("signature", ["predict_ids", "predict_ids_xla"])
-def test_ids_are_answered_and_wrong_ones_refused(program, served, tmp_path, signature):
+def test_ids_are_predicted_and_wrong_ids_rejected(program, served, tmp_path, signature):
     bundle = BUNDLES["one label"]()
     path = write_ids(tmp_path / "ids.txt", [*ids_of(bundle, TEXTS), [2, -1, 3]])
     result = run(program, served["one label"], signature, path)
@@ -116,18 +116,18 @@ def test_signatures_are_timed_in_turns(program, served, text_file, tmp_path):
         (["--time", "no", "predict_text", "texts"], 2, "--time: expected a positive number, got no"),
     ],
 )
-def test_wrong_usage_is_told(program, served, words, status, message):
+def test_wrong_usage_is_reported(program, served, words, status, message):
     result = run(program, served["one label"], *words)
     assert (result.returncode, result.stdout) == (status, "")
     assert message in result.stderr
 
 
-def test_what_is_no_savedmodel_is_refused(program, tmp_path, text_file):
+def test_other_folders_are_rejected(program, tmp_path, text_file):
     result = run(program, tmp_path, "predict_text", text_file)
     assert result.returncode == 1 and str(tmp_path) in result.stderr
 
 
-def test_the_source_says_how_to_compile_it():
+def test_the_source_contains_the_compile_command():
     head = SOURCE.read_text("utf-8").split("*/")[0]
     for word in ("gcc", "libtensorflow_cc.so.2", "libtensorflow_framework.so.2", "predict_text"):
         assert word in head

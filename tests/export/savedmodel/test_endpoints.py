@@ -31,7 +31,7 @@ def probabilities(name: str, ids, mask, make=one_label_bundle) -> np.ndarray:
 
 
 @both
-def test_texts_are_answered_as_by_the_bundle(make):
+def test_texts_are_predicted_as_by_the_bundle(make):
     bundle, texts = make(), tf.constant(ALL, tf.string)
     eager, signature = (
         ClassifierEndpoints(bundle).predict_text(texts),
@@ -63,7 +63,7 @@ def test_several_labels_without_thresholds():
 
 @both
 @both_ids
-def test_ids_are_answered_as_their_texts(make, name, ids_of_texts):
+def test_token_ids_give_the_predictions_of_their_texts(make, name, ids_of_texts):
     bundle = make()
     features = ids_of_texts(bundle, ALL)
     found = probabilities(name, *features.values(), make=make)
@@ -71,7 +71,7 @@ def test_ids_are_answered_as_their_texts(make, name, ids_of_texts):
 
 
 @both
-def test_examples_are_answered_as_their_texts(make):
+def test_examples_give_the_predictions_of_their_texts(make):
     bundle, texts = make(), [text if isinstance(text, bytes) else text.encode() for text in ALL]
     answers = signatures(make)["classify"](tf.constant([serialized_example(text) for text in texts]))
     assert set(answers) == {"classes", "scores"}
@@ -99,14 +99,14 @@ def test_texts_and_ids_are_embedded_as_by_the_bundle(make, ids_of_texts):
     np.testing.assert_allclose(of_ids(**filled)["vectors"], expected, atol=1e-5)
 
 
-def test_an_example_without_text_is_refused_by_name():
+def test_an_example_without_text_is_rejected_by_name():
     empty = tf.train.Example().SerializeToString()
     with pytest.raises(tf.errors.InvalidArgumentError, match="text"):
         signatures(one_label_bundle)["classify"](tf.constant([empty]))
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_the_explanation_shows_tokens_and_all_attention(layers):
+def test_the_explanation_has_tokens_and_all_attention(layers):
     bundle = make_bundle(num_layers=layers)
     answers = ClassifierEndpoints(bundle).explain(tf.constant(ALL, tf.string))
     np.testing.assert_allclose(answers["probabilities"], bundle.probabilities(ALL), atol=1e-5)
@@ -119,7 +119,7 @@ def test_the_explanation_shows_tokens_and_all_attention(layers):
 
 
 @pytest.mark.parametrize("name", ["predict_text", "classify", "explain"])
-def test_an_empty_batch_of_texts_is_answered(name):
+def test_an_empty_batch_of_texts_is_predicted(name):
     answers = signatures(one_label_bundle)[name](tf.constant([], tf.string))
     assert {values.shape[0] for values in answers.values()} == {0}
 
@@ -128,13 +128,13 @@ def test_an_empty_batch_of_texts_is_answered(name):
     ("name", "shape"),
     [("predict_ids", (0, 5)), ("predict_ids", (0, 0)), ("predict_ids", (2, 0)), ("predict_ids_xla", (0, 5))],
 )
-def test_an_empty_batch_of_ids_is_answered(name, shape):
+def test_an_empty_batch_of_ids_is_predicted(name, shape):
     found = probabilities(name, np.zeros(shape), np.zeros(shape))
     assert found.shape == (shape[0], 3) and np.isfinite(found).all()
 
 
 @both_ids
-def test_a_row_of_padding_alone_is_answered_and_changes_no_other(name, ids_of_texts):
+def test_a_row_of_padding_changes_no_other_row(name, ids_of_texts):
     bundle = one_label_bundle()
     ids, mask = ids_of_texts(bundle).values()
     ids[0] = mask[0] = 0
@@ -155,7 +155,7 @@ def test_a_row_of_padding_alone_is_answered_and_changes_no_other(name, ids_of_te
         ([[2, 3]], [[1, 1], [1, 1]], r"padding_mask must have the shape of token_ids\]"),
     ],
 )
-def test_ids_that_cannot_be_used_are_refused_by_name(name, ids, mask, message):
+def test_wrong_ids_are_rejected_by_name(name, ids, mask, message):
     size = len(one_label_bundle().preprocessor.vocabulary)
     ids = [[size if index == "size" else index for index in row] for row in ids]
     with pytest.raises(tf.errors.InvalidArgumentError, match=message.format(size=size)):
@@ -163,7 +163,7 @@ def test_ids_that_cannot_be_used_are_refused_by_name(name, ids, mask, message):
 
 
 @both_ids
-def test_the_last_id_and_the_longest_sequence_are_taken(name):
+def test_the_last_id_and_the_longest_sequence_are_accepted(name):
     last = len(one_label_bundle().preprocessor.vocabulary) - 1
     assert np.isfinite(probabilities(name, [[last] * 24], [[1] * 24])).all()
 
@@ -195,11 +195,11 @@ def as_a_server_joins(requests: list[list[np.ndarray]]) -> list[np.ndarray]:
 
 
 @given(st.lists(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=3), min_size=1, max_size=4))
-def test_a_server_that_joins_requests_changes_no_answer(requests):
+def test_batching_requests_changes_no_prediction(requests):
     check_joined("predict_ids", requests)
 
 
-def test_a_server_that_joins_requests_to_the_compiled_signature_changes_no_answer():
+def test_batching_requests_to_the_compiled_signature_changes_no_prediction():
     check_joined("predict_ids_xla", [TEXTS[2:3], TEXTS[:2]])
 
 
@@ -212,7 +212,7 @@ def check_joined(name: str, requests) -> None:
     np.testing.assert_allclose(found[: len(expected)], expected, atol=1e-5)
 
 
-def test_the_filling_of_a_server_would_change_answers_if_it_were_kept(ids_of_texts):
+def test_unmasked_server_padding_would_change_predictions(ids_of_texts):
     # Else the test above could not fail.
     bundle = one_label_bundle()
     ids, mask = ids_of_texts(bundle, TEXTS[2:3]).values()
@@ -220,7 +220,7 @@ def test_the_filling_of_a_server_would_change_answers_if_it_were_kept(ids_of_tex
     assert np.abs(bundle.probabilities_of_ids(*filled) - bundle.probabilities(TEXTS[2:3])).max() > 1e-3
 
 
-def test_it_holds_every_variable_once():
+def test_every_variable_is_held_once():
     bundle = one_label_bundle()
     endpoints = ClassifierEndpoints(bundle)
     assert {v.ref() for v in endpoints.variables} == {v.value.ref() for v in bundle.model.variables}

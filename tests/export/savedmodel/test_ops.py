@@ -52,14 +52,14 @@ def test_a_stock_server_has_every_op_of_other_models(tmp_path, tokenization, pos
     check(write_savedmodel(bundle, tmp_path / "served", xla=True))
 
 
-def test_only_the_compiled_signature_asks_for_xla(served):
+def test_only_the_compiled_signature_uses_xla(served):
     functions = graph_of(served["one label"]).library.function
     compiled = [function for function in functions if function.attr[COMPILED].b]
     assert len(compiled) == 1
     assert not ops_of(tf.compat.v1.GraphDef(node=compiled[0].node_def)) & TEXT_OPS
 
 
-def test_a_python_function_would_be_noticed(tmp_path):
+def test_the_check_finds_python_functions(tmp_path):
     @tf.function(input_signature=[tf.TensorSpec([None])])
     def answer(values):
         return tf.numpy_function(lambda v: v, [values], tf.float32)
