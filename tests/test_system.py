@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from export.savedmodel.predictor import load_savedmodel
 from export.savedmodel.__main__ import main as savedmodel
+from export.savedmodel.predictor import load_savedmodel
 from kmha.bundle.bundle import Bundle
 from tests.command_runs import EVERYWHERE, NO_DROPOUT, TINY, WORDS, call, write_csv
 from training.evaluate import main as evaluate

@@ -70,8 +70,9 @@ def fill(bundle, site: Path, quantize: Literal["none", "dynamic"] = "none") -> N
     Raises:
         InputError: A model cannot be exported or written.
     """
+    from export.graph.device_function import chosen_lengths
     from export.onnx.write import write_onnx
-    from export.tflite.write import chosen_lengths, write_tflite
+    from export.tflite.write import write_tflite
 
     site.mkdir(parents=True, exist_ok=True)
     for name in PAGE:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from export.benchmark.loaders import LoadedModel
-from export.tflite.write import chosen_lengths
+from export.graph.device_function import chosen_lengths
 from export.verification.layer_outputs import padded, sequences
 from kmha.bundle.bundle import Bundle
 
@@ -15,17 +15,9 @@ from kmha.bundle.bundle import Bundle
 def load(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
     """Loads a run folder.
 
-    Args:
-        path: The run folder.
-        threads: Unused; TensorFlow reads it from the environment.
-        sizes: Unused.
-
     Returns:
         The model; its `run` has "sample" (texts), "length" (a typical length in tokens), "encoder" (the values of its
         `EncoderConfig`), "window" (tokens of a window, 0: it reads whole texts) and "labels" (their number).
-
-    Raises:
-        InputError: There is no bundle.
     """
     bundle = Bundle.load(path)
 

@@ -11,16 +11,7 @@ from export.benchmark.loaders import LoadedModel, check_sizes
 
 
 def load(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
-    """Builds `TransformerEncoder` layers over token and position embeddings, a mean and a dense layer.
-
-    Args:
-        path: The kind, for messages.
-        threads: Unused; TensorFlow reads it from the environment.
-        sizes: The values of an `EncoderConfig`, "window" and "labels". keras_hub has no n-gram tables.
-
-    Raises:
-        InputError: keras_hub cannot build these sizes.
-    """
+    """Builds `TransformerEncoder` layers over token and position embeddings, a mean and a dense layer."""
     check_sizes(path, sizes)
     embedding = keras_hub.layers.TokenAndPositionEmbedding(
         sizes["vocabulary_size"], sizes["max_length"], sizes["hidden_dim"]

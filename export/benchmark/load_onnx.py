@@ -14,16 +14,7 @@ from kmha.features import PADDING_MASK, TOKEN_IDS
 
 
 def load(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
-    """Loads a file and the tokenizer.json next to it.
-
-    Args:
-        path: The .onnx file.
-        threads: Threads of the runtime.
-        sizes: Unused.
-
-    Raises:
-        InputError: The file is not a model that `export.onnx` wrote, or the tokenizer is missing.
-    """
+    """Loads a file and the tokenizer.json next to it."""
     session = open_session(Path(path), threads)
     tokenizer = read_text_tokenizer(Path(path))
 

@@ -14,16 +14,7 @@ from kmha.errors import InputError
 
 
 def load(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
-    """Loads a version's folder.
-
-    Args:
-        path: The version's folder.
-        threads: Unused; TensorFlow reads it from the environment.
-        sizes: Unused.
-
-    Raises:
-        InputError: There is no SavedModel that `export.savedmodel` wrote.
-    """
+    """Loads a version's folder."""
     loaded = open_savedmodel(path)
     signatures = loaded.signatures
     for name in (SERVING_DEFAULT, PREDICT_IDS):

@@ -15,16 +15,7 @@ from kmha.features import PADDING_MASK, TOKEN_IDS
 
 
 def load(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
-    """Loads a file and the tokenizer.json next to it.
-
-    Args:
-        path: The .tflite file.
-        threads: Threads of the runtime.
-        sizes: Unused.
-
-    Raises:
-        InputError: The file is not a model that `export.tflite` wrote, or the tokenizer is missing.
-    """
+    """Loads a file and the tokenizer.json next to it."""
     try:
         interpreter = Interpreter(model_path=path, num_threads=threads)
     except ValueError as error:

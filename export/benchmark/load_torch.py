@@ -13,16 +13,7 @@ _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new"}
 
 
 def load(path: str, threads: int, sizes: dict[str, Any]) -> LoadedModel:
-    """Builds `BertForSequenceClassification`.
-
-    Args:
-        path: The kind, for messages.
-        threads: Threads of PyTorch.
-        sizes: The values of an `EncoderConfig`, "window" and "labels". BERT has no n-gram tables.
-
-    Raises:
-        InputError: BERT does not support these sizes.
-    """
+    """Builds `BertForSequenceClassification`."""
     check_sizes(path, sizes)
     torch.set_num_threads(threads)
     named = {**sizes, "num_labels": sizes["labels"]}

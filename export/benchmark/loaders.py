@@ -55,7 +55,9 @@ def loader(kind: str, path: str) -> Callable[[str, int, dict[str, Any]], LoadedM
         path: The model's path, for messages.
 
     Returns:
-        A function from path, threads and the sizes of an encoder to the loaded model.
+        A function from path, threads and the sizes of an encoder to the loaded model. TensorFlow reads the number of
+        threads from the environment. Only the kinds of other libraries use the sizes: the values of an
+        `EncoderConfig`, "window" and "labels". It raises InputError if the model cannot be loaded or built.
 
     Raises:
         InputError: The runtime is not installed.

@@ -1,4 +1,4 @@
-"""The graph function of token ids in device files, and features of sample rows to test it."""
+"""The graph function of token ids in device files, its lengths, and features of sample rows to test it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +12,10 @@ from export.graph.tagger_function import window_features
 from export.names import VECTORS
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
-from kmha.features import SIDES
+from kmha.errors import InputError
+from kmha.features import MIN_WINDOW_LENGTH, SIDES
 
+SHORTEST, STEP = 3, 8
 # The sample of a run that has none.
 PLAIN_TEXTS = ("", "a", "one two three", "一二三")
 
@@ -88,3 +90,32 @@ def features_of(bundle: Bundle, rows: Sequence[Any], length: int | None = None) 
         sequences.append(part.add_special_tokens(tokens if length is None else tokens[:, : lengths[-1] - 2]))
     made = texts.pad(sequences, None if length is None else lengths)
     return {name: values.numpy() for name, values in made.items()}
+
+
+def longest_length(bundle: Bundle) -> int:
+    """The most tokens of a text, special ones included, over all tokenizers."""
+    return max(each.part.max_length for each in bundle.preprocessor.inputs)
+
+
+def chosen_lengths(bundle: Bundle, lengths: Sequence[int] = ()) -> list[int]:
+    """The lengths to export, ascending.
+
+    Args:
+        bundle: A trained bundle.
+        lengths: The requested lengths. Default: the 99th percentile of the training texts, rounded up; of a tagger the
+            longest, because the tags of a sentence depend on the length of its windows.
+
+    Raises:
+        InputError: A length is below 3, of a tagger below 8, or above the run's longest.
+    """
+    shortest = MIN_WINDOW_LENGTH if bundle.task == TAG else SHORTEST
+    longest = longest_length(bundle)
+    if not lengths and bundle.task == TAG:
+        return [longest]
+    if not lengths:
+        default = bundle.details.get("lengths", {}).get("p99", longest)
+        return [max(SHORTEST, min(longest, -(-default // STEP) * STEP))]
+    for length in lengths:
+        if not shortest <= length <= longest:
+            raise InputError(f"--length: expected {shortest} to the run's {longest}, got {length}")
+    return sorted(set(lengths))

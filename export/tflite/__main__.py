@@ -57,7 +57,8 @@ def _export(config: TfliteConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from export.tflite.write import chosen_lengths, string_model, write_tflite
+    from export.graph.device_function import chosen_lengths
+    from export.tflite.write import string_model, write_tflite
     from kmha.bundle.bundle import Bundle
 
     bundle = Bundle.load(config.run)

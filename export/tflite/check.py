@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 
 from export.checks.exportable import CheckError
-from export.graph.device_function import features_of, sample_rows
+from export.graph.device_function import features_of, longest_length, sample_rows
 from export.graph.embedding import embedding_names, vectors_function
 from export.graph.model_function import ids_function, ids_specs, input_names, output_name
 from export.names import VECTORS
 from export.tflite.convert import (
     embedding_row,
     embedding_signatures,
-    longest_length,
     one_row,
     signature_names,
 )

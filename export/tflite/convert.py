@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.lite.python.convert import ConverterError, mlir_quantize
 
 from export.checks.exportable import CheckError
-from export.graph.device_function import device_function, features_of, sample_rows
+from export.graph.device_function import device_function, features_of, longest_length, sample_rows
 from export.graph.embedding import embedded_texts, text_inputs, vectors_function
 from export.graph.model_function import ids_specs
 from export.graph.tagger_function import one_window
@@ -227,11 +227,6 @@ def _calibration(
             for other, (number, expected) in embedded.items():
                 if expected == length:
                     yield other, embedding_row(bundle, number, inputs)
-
-
-def longest_length(bundle: Bundle) -> int:
-    """The most tokens of a text, special ones included, over all tokenizers."""
-    return max(each.part.max_length for each in bundle.preprocessor.inputs)
 
 
 def one_row(bundle: Bundle, features: dict[str, Any], row: int, trim: bool) -> dict[str, Any]:

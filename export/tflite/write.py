@@ -11,41 +11,11 @@ from export.graph.embedding import check_embeds
 from export.graph.model_function import check_attention
 from export.tflite import metadata
 from export.tflite.check import check_ops, check_predictions
-from export.tflite.convert import Quantize, convert, longest_length
+from export.tflite.convert import Quantize, convert
 from kmha.bundle.bundle import Bundle
-from kmha.bundle.manifest import TAG
-from kmha.errors import InputError
-from kmha.features import MIN_WINDOW_LENGTH as SHORTEST_WINDOW
 from training.io.atomic_write import atomic_write
 
 logger = logging.getLogger("kmha")
-
-SHORTEST = 3
-STEP = 8
-
-
-def chosen_lengths(bundle: Bundle, lengths: Sequence[int] = ()) -> list[int]:
-    """The lengths to export, ascending.
-
-    Args:
-        bundle: A trained bundle.
-        lengths: The requested lengths. Default: the 99th percentile of the training texts, rounded up; of a tagger the
-            longest, because the tags of a sentence depend on the length of its windows.
-
-    Raises:
-        InputError: A length is below 3, of a tagger below 8, or above the run's longest.
-    """
-    shortest = SHORTEST_WINDOW if bundle.task == TAG else SHORTEST
-    longest = longest_length(bundle)
-    if not lengths and bundle.task == TAG:
-        return [longest]
-    if not lengths:
-        default = bundle.details.get("lengths", {}).get("p99", longest)
-        return [max(SHORTEST, min(longest, -(-default // STEP) * STEP))]
-    for length in lengths:
-        if not shortest <= length <= longest:
-            raise InputError(f"--length: expected {shortest} to the run's {longest}, got {length}")
-    return sorted(set(lengths))
 
 
 def write_tflite(

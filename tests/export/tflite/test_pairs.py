@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from export.graph.device_function import features_of
+from export.graph.device_function import chosen_lengths, features_of
 from export.graph.model_function import input_names, output_name
 from export.tflite.__main__ import main
 from export.tflite.check import check_ops, new_interpreter
@@ -14,7 +14,7 @@ from export.tflite.convert import convert
 from export.tflite.metadata import has_metadata
 from export.tflite.predictor import read
 from export.tflite.runner import load_tflite
-from export.tflite.write import chosen_lengths, write_tflite
+from export.tflite.write import write_tflite
 from kmha.errors import InputError
 from tests.bundles import PAIRS, make_pair_bundle
 from tests.command_runs import call, clean_environment

@@ -9,13 +9,14 @@ import pytest
 
 from export.checks.exportable import CheckError
 from export.device.sentences import SentenceTokenizer
+from export.graph.device_function import chosen_lengths
 from export.graph.tagger_function import window_features
 from export.predictors.sentence_batches import sentence_windows, window_inputs
 from export.tflite.__main__ import main
 from export.tflite.check import check_ops, new_interpreter
 from export.tflite.predictor import read
 from export.tflite.runner import load_tflite
-from export.tflite.write import chosen_lengths, write_tflite
+from export.tflite.write import write_tflite
 from export.verification.differences import tag_difference
 from kmha.errors import InputError
 from kmha.inference.tagger import PathDecoder
