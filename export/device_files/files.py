@@ -64,7 +64,7 @@ def _abstention(bundle: Bundle) -> dict[str, float]:
 
 
 def _sentence_values(bundle: Bundle) -> dict[str, Any]:
-    """The values of a tagger beside its tokenization.
+    """The values of a tagger in addition to its tokenization.
 
     Returns:
         "labels" (its tags), "scheme" (of span tags); "split" ("words" or "characters") with "character_classes",

@@ -31,12 +31,12 @@ def scores_function(bundle: Bundle) -> Any:
     """A graph function of `EncodedSentences` that returns the scores float32 [N, K] of all its words."""
     model, texts = bundle.model, bundle.preprocessor
 
-    def scores(cut: EncodedSentences):
-        lengths = tf.cast(cut.windows.sequences.row_lengths(), tf.int32)
-        counts, ends = cut.windows.counts, tf.cumsum(cut.windows.counts)
+    def scores(encoded: EncodedSentences):
+        lengths = tf.cast(encoded.windows.sequences.row_lengths(), tf.int32)
+        counts, ends = encoded.windows.counts, tf.cumsum(encoded.windows.counts)
 
         def chunk(chosen, longest):
-            features = texts.pad(texts.select_windows(cut, chosen))
+            features = texts.pad(texts.select_windows(encoded, chosen))
             found = tf.boolean_mask(model(features, training=False), features[WORD_MASK] > 0)
             end = tf.gather(ends, chosen)
             return tf.ragged.range(end - tf.gather(counts, chosen), end).flat_values, (found,)

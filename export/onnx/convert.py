@@ -184,7 +184,7 @@ def quantized(model: onnx.ModelProto) -> onnx.ModelProto:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with quiet_logging(), tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         folded, written = str(Path(scratch, "folded.onnx")), str(Path(scratch, "quantized.onnx"))
-        # Folds the reshaped kernels of attention, which the quantizer would not know for weights.
+        # Folds the reshaped attention kernels, which the quantizer would not recognize as weights.
         options.optimized_model_filepath = folded
         onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         prepared = onnx.load_model(folded)

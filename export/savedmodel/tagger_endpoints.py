@@ -160,8 +160,8 @@ class TaggerEndpoints(Endpoints):
         }
 
     def _explained(self, words, lengths, width) -> dict[str, Any]:
-        cut = self._parts.windows(words, lengths)
-        features = self.preprocessor.pad(cut)
+        encoded = self._parts.windows(words, lengths)
+        features = self.preprocessor.pad(encoded)
         outputs = self._predict(self._parts.explain, features)
         # Window by window, the words to tag are all words in their order.
         scores = tf.boolean_mask(outputs[names.SCORES], features[WORD_MASK] > 0)
@@ -171,7 +171,7 @@ class TaggerEndpoints(Endpoints):
         return {
             names.TOKENS: tf.gather(tokens, features[TOKEN_IDS]),
             names.ATTENTION: outputs[names.ATTENTION],
-            names.WINDOWS: tf.cast(cut.windows.sentences, tf.int32),
+            names.WINDOWS: tf.cast(encoded.windows.sentences, tf.int32),
             names.PROBABILITIES: probabilities,
         }
 

@@ -185,8 +185,8 @@ def _sentence_ids(
 ) -> dict[str, Any]:
     """Token ids of the first window of each sentence, and its other inputs; a length fixes T."""
     texts = bundle.preprocessor
-    cut = _windows(texts, sentences, length)
-    first = texts.select_windows(cut, _first_windows(cut.windows.sentences))
+    encoded = _windows(texts, sentences, length)
+    first = texts.select_windows(encoded, _first_windows(encoded.windows.sentences))
     features = texts.pad(first, (length, None))
     return {name: features[name].numpy() for name in input_names(bundle)}
 

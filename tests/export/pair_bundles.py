@@ -1,4 +1,4 @@
-"""Tiny matchers of every form, for tests of what is exported, and pairs to ask them about."""
+"""Tiny matchers of every form, and pairs for them."""
 
 import functools
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle
 from tests.command_runs import call
 
-# Each form; one way to cut texts and two; every target; symmetric or not.
+# Each form; one tokenizer and two; every target; symmetric or not.
 KINDS = {
     "cross": {},
     "two ways": {"granularities": ("wordpiece", "char"), "symmetric": True, "target": "graded"},
@@ -32,8 +32,8 @@ def bundle_of(kind: str):
 
 
 @functools.cache
-def answers_of(kind: str) -> np.ndarray:
-    """The bundle's own answers to ROWS, float32 [R, C]."""
+def predictions_of(kind: str) -> np.ndarray:
+    """The bundle's predictions for ROWS, float32 [R, C]."""
     return bundle_of(kind).probabilities(ROWS)
 
 

@@ -1,4 +1,4 @@
-"""Sentences to ask tiny taggers about, and their own answers."""
+"""Sentences for tiny taggers, and the bundles' predictions."""
 
 import functools
 
@@ -30,24 +30,24 @@ TEXTS = ["The old ferry, isn't it?", "渡轮七点离开旧港口。", "", "New 
 
 
 @functools.cache
-def answers_of(kind: str) -> np.ndarray:
-    """The bundle's own answers to ROWS, float32 [N, K + 2], as a predictor gives them."""
-    return answered(tagger_bundle(kind), ROWS)
+def predictions_of(kind: str) -> np.ndarray:
+    """The bundle's predictions for ROWS, float32 [N, K + 2], as a predictor returns them."""
+    return predictions_for(tagger_bundle(kind), ROWS)
 
 
-def answered(bundle: Bundle, rows) -> np.ndarray:
-    """A bundle's own answers to sentences, raw texts or lists of words, as a predictor gives them."""
+def predictions_for(bundle: Bundle, rows) -> np.ndarray:
+    """A bundle's predictions for sentences, raw texts or lists of words, as a predictor returns them."""
     assert bundle.tagger is not None
     return as_rows(bundle.tagger.tag(bundle.tagger.split(rows).words))
 
 
 def as_rows(tagged) -> np.ndarray:
-    """The columns of a predictor's answers."""
+    """The columns of a predictor's result."""
     return np.column_stack([tagged.probabilities, tagged.path_probabilities, tagged.tag_ids])
 
 
 def check_nearly(found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-4) -> None:
-    """Whether a predictor's answers are those expected: the same tags, and probabilities within the tolerance."""
+    """Checks a predictor's result: the same tags, and probabilities within the tolerance."""
     assert found.dtype == np.float32 and found.shape == expected.shape
     np.testing.assert_array_equal(found[:, -1], expected[:, -1])
     np.testing.assert_allclose(found, expected, atol=tolerance)

@@ -65,13 +65,13 @@ def test_wrong_input_of_the_process_is_an_input_error(tmp_path):
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        ("import sys; print('first\\nlast', file=sys.stderr); sys.exit(3)", "status 3, saying: last"),
-        ("import os; os.abort()", "status -6, saying: nothing"),
-        ("import sys; sys.exit(2)", "status 2, saying: nothing"),
+        ("import sys; print('first\\nlast', file=sys.stderr); sys.exit(3)", "status 3; last line: last"),
+        ("import os; os.abort()", "status -6; last line: nothing"),
+        ("import sys; sys.exit(2)", "status 2; last line: nothing"),
     ],
 )
 def test_a_crash_of_the_process_is_one_line(tmp_path, monkeypatch, program, message):
-    """As a runtime may that meets a file it cannot bear."""
+    """As a runtime that crashes on a file."""
     started = subprocess.run
 
     def other(command, **settings):

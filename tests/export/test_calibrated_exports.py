@@ -1,4 +1,4 @@
-"""A calibrated run: every copy gives its probabilities, and tells below which one to abstain."""
+"""A calibrated run: every export has its probabilities and its abstention threshold."""
 
 import json
 
@@ -103,7 +103,7 @@ def test_files_contain_the_abstention_threshold(bundle, tmp_path):
 
 
 def test_an_exported_tagger_decodes_the_calibrated_scores():
-    """Scores of words leave a copy to be decoded elsewhere: they must fit the neighbours' scores told beside them."""
+    """Scores of words are decoded outside the model: they must fit the exported transition scores."""
     bundle = make_tagger_bundle()
     words = [sentence.split() for sentence in SENTENCES[:2]]
     before = bundle.tagger.tag(words)

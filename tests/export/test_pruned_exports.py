@@ -1,4 +1,4 @@
-"""Runs whose blocks have different sizes, as pruning leaves them: every copy answers alike and shows its attention."""
+"""Pruned runs with blocks of different sizes: every export predicts the same and has attention weights."""
 
 import numpy as np
 import pytest

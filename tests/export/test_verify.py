@@ -1,4 +1,4 @@
-"""Honest copies pass, broken ones fail and the layer that is wrong is named."""
+"""Correct exports pass; broken ones fail, and the wrong layer is named."""
 
 import json
 import shutil
@@ -108,12 +108,12 @@ def test_a_broken_export_fails_and_its_layer_is_named(deep_run, tmp_path, kind, 
 
 
 def test_a_broken_export_of_each_format(deep, deep_run, tmp_path):
-    """What the slow test does one by one; an honest copy between them passes."""
-    honest, without = write(deep, "onnx", tmp_path), broken_copy("mask dropped", "tflite", tmp_path)
+    """As the slow test, in one command; a correct export between broken ones passes."""
+    correct, without = write(deep, "onnx", tmp_path), broken_copy("mask dropped", "tflite", tmp_path)
     other = broken_copy("vocabulary shuffled", "savedmodel", tmp_path)
-    broken = with_kernel(honest, (16, 24), lambda kernel: kernel * np.float32(1.1))
-    nan = with_kernel(honest, (16, 3), lambda kernel: kernel * np.float32("nan"))
-    paths = [broken, honest, without, nan, other]
+    broken = with_kernel(correct, (16, 24), lambda kernel: kernel * np.float32(1.1))
+    nan = with_kernel(correct, (16, 3), lambda kernel: kernel * np.float32("nan"))
+    paths = [broken, correct, without, nan, other]
     outcome = call(main, deep_run / "run", *paths, "--data", deep_run / "rows.csv")
     assert outcome.status == 1 and not outcome.json["passed"], outcome.err
     reports = outcome.json["artefacts"]
@@ -168,7 +168,7 @@ def test_correct_exports_pass(make, served, onnx_files, tmp_path):
         assert report[f"{metric}_change"] == 0
         assert report["bytes"] > 10_000 and sum(report["ops"].values()) > 20
         assert "first_divergent_layer" not in report
-    # The file of 16 tokens cuts texts that the run reads whole; they are compared with the run's cut ids.
+    # The file of 16 tokens truncates texts that the run reads whole; they are compared with the run's truncated ids.
     assert reports["tflite"]["lengths"] == [16] and reports["tflite"]["rows_longer"] > 5
     assert reports["onnx"]["rows_longer"] == 0 and reports["onnx"]["lengths"] is None
     assert reports["tflite"]["rows_with_other_ids"] == reports["onnx"]["rows_with_other_ids"] == 0
@@ -180,7 +180,7 @@ def test_correct_exports_pass(make, served, onnx_files, tmp_path):
 
 
 def test_a_tokenizer_file_of_another_run_fails(onnx_files, tmp_path):
-    """The model is whole; only what stands beside it is wrong."""
+    """The model is correct; only its tokenizer file is wrong."""
     bundle = one_label_bundle()
     bundle.save(tmp_path / "run")
     data = rows_file(bundle, tmp_path / "rows.csv")

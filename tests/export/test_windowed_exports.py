@@ -1,4 +1,4 @@
-"""Runs that read long texts in windows: every copy answers alike, and none has attention of a whole text to show."""
+"""Runs that read long texts in windows: every export predicts the same, and none has attention weights."""
 
 import functools
 
@@ -28,7 +28,7 @@ def bundle(window_pooling="mean"):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A run whose windows are joined by attention, its copies, and rows with their labels."""
+    """A run that pools windows by attention, its exports, and rows with their labels."""
     folder = tmp_path_factory.mktemp("windowed")
     made = bundle("attention")
     made.save(folder / "run")
@@ -67,7 +67,7 @@ def test_attention_of_windows_is_not_exported(exported, tmp_path):
         said = refused(tmp_path, command, str(exported / "run"), str(tmp_path / name), "--attention")
         assert (
             said
-            == "--attention: expected a run that reads texts whole, got one that reads windows of 10 tokens"
+            == "--attention: expected a run that reads whole texts, got one that reads windows of 10 tokens"
         )
     with pytest.raises(InputError, match="--attention"):
         check_attention(bundle())

@@ -11,7 +11,9 @@ from kmha.errors import InputError
 from tests.bundles import TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call, clean_environment
 
-WITHOUT_BEAM = "import sys; sys.modules['apache_beam'] = None; import export.batch.__main__; sys.exit(export.batch.__main__.main())"
+WITHOUT_BEAM = (
+    "import sys; sys.modules['apache_beam'] = None; from export.batch.__main__ import main; sys.exit(main())"
+)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def jsonl(records) -> bytes:
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
 
 
-def answered(folder, name="out") -> list[dict]:
+def predictions_for(folder, name="out") -> list[dict]:
     shards = sorted(folder.glob(f"{name}-*.jsonl"))
     return sorted(
         (json.loads(line) for shard in shards for line in shard.read_text("utf-8").splitlines()),
@@ -89,7 +89,7 @@ def test_every_row_is_predicted_as_by_training_predict(runs, tmp_path, kind):
     assert outcome.status == 0, outcome.err
     assert outcome.out.split() == [f"{tmp_path}/out-0000{number}-of-00003.jsonl" for number in range(3)]
     assert "3 input files" in outcome.err and "500 predictions" in outcome.err and "0 bad rows" in outcome.err
-    as_predict(kind, rows(500), answered(tmp_path))
+    as_predict(kind, rows(500), predictions_for(tmp_path))
     assert sorted(path.name[:4] for path in tmp_path.iterdir()) == ["in-1", "in-2", "in-3", *["out-"] * 3]
 
 
@@ -186,7 +186,7 @@ def test_a_pattern_without_a_folder(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.jsonl").write_bytes(jsonl(rows(2)))
     assert call(main, runs / "one", "--input=in*", "--output=out").status == 0
-    as_predict("one", rows(2), answered(tmp_path))
+    as_predict("one", rows(2), predictions_for(tmp_path))
     assert call(main, runs / "one", "--input=in*", "--output=out", "--overwrite").status == 0
 
 
@@ -253,5 +253,5 @@ def test_workers_run_in_other_processes(runs, tmp_path, mode):
         )
     assert result.returncode == 0, result.stderr
     assert "100 predictions" in result.stderr and "1 bad rows" in result.stderr
-    as_predict("one", rows(100), answered(tmp_path / "new"))
+    as_predict("one", rows(100), predictions_for(tmp_path / "new"))
     assert len(letters(tmp_path / "new")) == 1

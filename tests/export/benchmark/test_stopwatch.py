@@ -8,7 +8,7 @@ TEXTS = [b"a", b"b", b"c", b"d", b"e"]
 
 
 class Recorder:
-    """Answers nothing useful and remembers what it was asked."""
+    """A model that records its inputs."""
 
     def __init__(self):
         self.texts, self.ids = [], []

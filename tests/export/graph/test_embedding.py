@@ -104,7 +104,7 @@ def test_an_onnx_file_has_vectors_and_probabilities(quantize, tmp_path):
     assert set(vectors) == {"vectors"} and plain.vectors(BYTES) == {}
     np.testing.assert_allclose(vectors["vectors"], TextVectors(bundle)(ALL), atol=tolerance)
     np.testing.assert_allclose(found.probabilities(BYTES), bundle.probabilities(ALL), atol=tolerance)
-    # The encoder stands there once.
+    # The file contains the encoder once.
     products = [sum(n for op, n in each.facts()["ops"].items() if "MatMul" in op) for each in (plain, found)]
     assert products[0] == products[1]
 
@@ -154,7 +154,7 @@ def test_wrong_vectors_are_not_written(suffix, factor, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """A run, rows labelled by itself, and honest files with vectors."""
+    """A run, rows that it labeled, and correct files with vectors."""
     folder, bundle = tmp_path_factory.mktemp("verified"), one_label_bundle()
     bundle.save(folder / "run")
     rows = [*TEXTS, *(f"{text} {text}" for text in TEXTS)]

@@ -12,7 +12,7 @@ from export.onnx.predictor import read
 from export.onnx.write import write_onnx
 from kmha.errors import InputError
 from tests.bundles import PAIRS
-from tests.export.pair_bundles import KINDS, ROWS, answers_of, bundle_of, written_by
+from tests.export.pair_bundles import KINDS, ROWS, bundle_of, predictions_of, written_by
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -34,7 +34,7 @@ def session(path):
 def test_pairs_are_predicted_as_by_the_run(files, kind):
     found = read(files[kind]).probabilities(ROWS)
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, answers_of(kind), atol=1e-5)
+    np.testing.assert_allclose(found, predictions_of(kind), atol=1e-5)
 
 
 @every_kind
@@ -48,7 +48,7 @@ def test_padding_and_batch_composition_change_no_prediction(files, kind):
             features |= {name: features[name][:, :longest] for name in (ids, mask)}
     inputs = {name: features[name] for name in input_names(bundle)}
     (whole,) = loaded.run([loaded.get_outputs()[0].name], inputs)
-    np.testing.assert_allclose(whole, answers_of(kind)[: len(PAIRS)], atol=1e-5)
+    np.testing.assert_allclose(whole, predictions_of(kind)[: len(PAIRS)], atol=1e-5)
     alone = read(files[kind]).probabilities(PAIRS[:1])
     np.testing.assert_allclose(alone, whole[:1], atol=1e-5)
 
@@ -130,7 +130,7 @@ def test_quantized_weights_are_integers(tmp_path):
     assert 1e-6 < worst < 0.1
     predictor = read(tmp_path / "m.onnx")
     assert predictor.facts()["quantization"] == "dynamic"
-    assert np.abs(predictor.probabilities(ROWS) - answers_of("cross")).max() < 0.1
+    assert np.abs(predictor.probabilities(ROWS) - predictions_of("cross")).max() < 0.1
 
 
 def test_the_predictor_reports_its_ids_of_pairs(files):

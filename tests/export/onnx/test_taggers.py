@@ -20,11 +20,11 @@ from tests.export.tagger_bundles import (
     ROWS,
     TEXTS,
     WORDS,
-    answered,
-    answers_of,
     check_decoding,
     check_nearly,
     many_tags,
+    predictions_for,
+    predictions_of,
 )
 
 onnx = pytest.importorskip("onnx")
@@ -66,14 +66,14 @@ def outputs_of(loaded, inputs):
 @every_kind
 def test_sentences_are_predicted_as_by_the_run(files, kind):
     predictor = read(files[kind])
-    check_nearly(predictor.probabilities(ROWS), answers_of(kind))
+    check_nearly(predictor.probabilities(ROWS), predictions_of(kind))
     assert predictor.probabilities([]).shape == (0, len(tagger_bundle(kind).labels) + 2)
     assert predictor.sentences and predictor.num_texts == 1
 
 
 @every_kind
 def test_raw_texts_are_split_as_by_the_run(files, kind):
-    check_nearly(read(files[kind]).probabilities(TEXTS), answered(tagger_bundle(kind), TEXTS))
+    check_nearly(read(files[kind]).probabilities(TEXTS), predictions_for(tagger_bundle(kind), TEXTS))
 
 
 def test_the_interface(files):
@@ -139,7 +139,7 @@ def test_quantized_files_predict_nearly_the_same_and_decode_exactly(tmp_path):
     assert 1e-6 < write_onnx(bundle, path, quantize="dynamic") < 0.2
     predictor = read(path)
     assert predictor.facts()["quantization"] == "dynamic"
-    found, expected = predictor.probabilities(ROWS), answered(bundle, ROWS)
+    found, expected = predictor.probabilities(ROWS), predictions_for(bundle, ROWS)
     assert (found[:, -1] == expected[:, -1]).mean() > 0.9
     loaded = session(path)
     check_decoding(path, lambda inputs: outputs_of(loaded, inputs))
@@ -165,7 +165,7 @@ def test_a_file_without_tensorflow(files):
         text=True,
     )
     assert result.returncode == 0, result.stderr
-    expected = answered(tagger_bundle("spelt"), [["bread"] * 40, ["old", "ferry"]])
+    expected = predictions_for(tagger_bundle("spelt"), [["bread"] * 40, ["old", "ferry"]])
     check_nearly(np.array(json.loads(result.stdout), np.float32), expected)
 
 

@@ -1,4 +1,4 @@
-"""examples/c/serve.c: a SavedModel answered through the C library, as a server loads it, without Python."""
+"""examples/c/serve.c: runs a SavedModel through the C library, as a server does, without Python."""
 
 import os
 import shutil

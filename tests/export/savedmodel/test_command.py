@@ -20,7 +20,7 @@ from tests.export.conftest import BUNDLES
 
 every_bundle = pytest.mark.parametrize("kind", BUNDLES)
 ALL = [*EDGE_CASES, *(text.encode() for text in TEXTS)]
-# What a server does: it knows nothing of this project, only the tokenizer's ops.
+# As a server does: only the tokenizer's ops are loaded, nothing of this project.
 SERVER = """
 import json, sys
 sys.modules["kmha"] = sys.modules["training"] = sys.modules["export"] = None
@@ -34,7 +34,7 @@ print(json.dumps(lists, default=lambda text: text.decode()))
 
 
 def as_the_bundle(bundle, texts, answers: dict) -> None:
-    """Checks that answers, as lists by output name, are the bundle's."""
+    """Checks that predictions, as lists by output name, are the bundle's."""
     expected = bundle.probabilities(texts)
     found = np.array(answers["probabilities"], "float32")
     np.testing.assert_allclose(found, expected, atol=1e-5)

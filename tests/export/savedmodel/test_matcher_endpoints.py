@@ -12,7 +12,7 @@ from kmha.text.vocabulary import PADDING, START
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.export.savedmodel.test_endpoints import as_a_server_joins
 
-# The longest texts of NASTY are cut anyway and only cost time here.
+# The longest edge cases are truncated anyway and only cost time here.
 SHORT = [text for text in EDGE_CASES if len(text) < 1000]
 ALL = [
     *PAIRS,

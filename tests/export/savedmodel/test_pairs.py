@@ -24,7 +24,7 @@ ROWS = [
     *((text, TEXTS[0].encode()) for text in EDGE_CASES[:12]),
     (b"", b""),
 ]
-# What a server does: it knows nothing of this project, only the tokenizer's ops.
+# As a server does: only the tokenizer's ops are loaded, nothing of this project.
 SERVER = """
 import json, sys
 sys.modules["kmha"] = sys.modules["training"] = sys.modules["export"] = None
@@ -147,7 +147,7 @@ def test_a_server_without_batching_is_configured_for_rankings(served):
 def test_an_existing_compose_file_gets_a_hint_for_rankings(tmp_path, capsys):
     write_savedmodel(one_label_bundle(), tmp_path / "s")
     write_savedmodel(pair_bundle(), tmp_path / "s")
-    assert "add a server without batching, without it the signature rank fails" in capsys.readouterr().err
+    assert "add a server without batching, the signature rank needs it" in capsys.readouterr().err
 
 
 def test_a_stock_server_has_every_op(served, served_vectors):

@@ -1,4 +1,4 @@
-"""docs/how-to/serving.md and examples/serving_client.py: what they send is answered by the signatures they name."""
+"""docs/how-to/serving.md and examples/serving_client.py: their requests fit the signatures."""
 
 import base64
 import concurrent.futures

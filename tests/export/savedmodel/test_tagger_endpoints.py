@@ -76,7 +76,7 @@ def asked_ids(features: dict, name: str = "predict_ids", kind: str = "spelt") ->
 
 
 def check(bundle, answers: dict[str, np.ndarray], sentences) -> None:
-    """The tags of sentences are those of the bundle, and nothing stands past their ends."""
+    """The tags of sentences are those of the bundle, and empty past their ends."""
     tagged = bundle.tagger.tag([[word.decode("utf-8", "replace") for word in words] for words in sentences])
     assert [len(row) for row in answers["tags"]] == [answers["tags"].shape[1]] * len(sentences)
     for row, expected in enumerate(tagged.sentences()):
@@ -250,7 +250,7 @@ def test_wrong_ids_are_rejected_by_name(name, change, message):
     features, _ = ids_of(tagger_bundle(), [SENTENCES[0].encode().split(), [b"ferry"]])
     assert features["token_ids"].shape[1] == 19
     features[name] = change(features[name])
-    # Of any shape, as a server asks.
+    # Of any shape, as a server sends them.
     specs = {key: tf.TensorSpec([None] * values.ndim, tf.int32) for key, values in features.items()}
     texts = tagger_bundle().preprocessor
     checked = tf.function(lambda given: check_sentences(texts, given), input_signature=[specs])
@@ -266,7 +266,7 @@ def test_a_signature_rejects_wrong_ids_too():
 
 @pytest.mark.parametrize("kind", ["spelt", "no scheme"])
 def test_batching_requests_changes_no_prediction(kind):
-    """Columns repeat the first value of a request's tensor; see `tests.export.savedmodel.test_endpoints.as_a_server_joins`."""
+    """Padding repeats the first value of a tensor; see `tests.export.savedmodel.test_endpoints.as_a_server_joins`."""
     bundle = tagger_bundle(kind)
     requests = [ids_of(bundle, part)[0] for part in (WORDS[3:4], [WORDS[4], WORDS[3]], [[]], WORDS[:2])]
     joined = {}

@@ -29,7 +29,7 @@ ROWS = [
     b"",
     *EDGE_CASES[:12],
 ]
-# What a server does: it knows nothing of this project, only the tokenizer's ops.
+# As a server does: only the tokenizer's ops are loaded, nothing of this project.
 SERVER = """
 import json, sys
 sys.modules["kmha"] = sys.modules["training"] = sys.modules["export"] = None
@@ -144,7 +144,7 @@ def test_a_server_without_batching_is_configured_for_explanations(served, tmp_pa
     from export.savedmodel.write import _add_server_files
 
     _add_server_files(tmp_path, False, "explaining")
-    assert "add a server without batching, without it the signature explain fails" in capsys.readouterr().err
+    assert "add a server without batching, the signature explain needs it" in capsys.readouterr().err
 
 
 def test_a_signature_is_loaded_by_name(served):

@@ -17,7 +17,7 @@ Field = descriptor_pb2.FieldDescriptorProto
 
 
 def message(name: str, fields: list[tuple]) -> Any:
-    """A message class made of (name, number, type name or kind, repeated) where no package carries it."""
+    """A message class made of (name, number, type name or kind, repeated) where no package contains it."""
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{name}.proto", syntax="proto3", dependency=[wrappers_pb2.DESCRIPTOR.name]
     )
@@ -127,7 +127,7 @@ def test_settings_files_are_written_once(tmp_path, capsys):
     assert {path.name for path in folder.iterdir()} == {"1", "2", *FILES}
     assert (folder / "models.config").read_text() == "# mine"
     error = capsys.readouterr().err
-    assert "kept as they were: models.config, batching.config, docker-compose.yml\n" in error
+    assert "not changed: models.config, batching.config, docker-compose.yml\n" in error
     assert "add --xla_cpu_compilation_enabled=true" in error
 
 

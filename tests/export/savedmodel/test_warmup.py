@@ -26,7 +26,7 @@ def logs(folder) -> list:
 
 
 def inputs_of(log) -> tuple[str, dict[str, np.ndarray]]:
-    """The signature that a request asks for, and what it sends."""
+    """The signature of a request, and its inputs."""
     if log.WhichOneof("log_type") == "classify_log":
         request = log.classify_log.request
         examples = [example.SerializeToString() for example in request.input.example_list.examples]

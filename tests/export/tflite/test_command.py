@@ -64,7 +64,7 @@ def test_several_lengths_share_the_weights(tmp_path):
     interpreter = new_interpreter((tmp_path / "m.tflite").read_bytes())
     assert set(interpreter.get_signature_list()) == {"length_8", "length_24"}
     np.testing.assert_allclose(load_tflite(tmp_path / "m.tflite")(ALL), bundle.probabilities(ALL), atol=1e-5)
-    # The short one alone answers texts that fit into it, and cuts the others.
+    # The short signature runs texts that fit, and truncates the others.
     write_tflite(bundle, tmp_path / "short.tflite", [8])
     short = load_tflite(tmp_path / "short.tflite")(["bread", TEXTS[0]])
     np.testing.assert_allclose(short[0], bundle.probabilities(["bread"])[0], atol=1e-5)
@@ -223,8 +223,8 @@ def test_a_failed_check_leaves_nothing(run_folder, tmp_path, monkeypatch, fault)
     message = {
         "custom op": "expected built-in ops without variables, got Betainc",
         "variable": "without variables, got ASSIGN_VARIABLE",
-        "not a number": "expected numbers, got nan",
-        "other weights": "expected the run's answers within 0.0001",
+        "not a number": "expected finite numbers, got nan",
+        "other weights": "expected the run's predictions within 0.0001",
     }[fault]
     assert outcome.status == 1 and message in outcome.err
     assert not list(tmp_path.iterdir())

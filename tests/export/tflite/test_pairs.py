@@ -18,7 +18,7 @@ from export.tflite.write import write_tflite
 from kmha.errors import InputError
 from tests.bundles import PAIRS, make_pair_bundle
 from tests.command_runs import call, clean_environment
-from tests.export.pair_bundles import KINDS, ROWS, answers_of, bundle_of, written_by
+from tests.export.pair_bundles import KINDS, ROWS, bundle_of, predictions_of, written_by
 
 DEVICE = """
 import sys
@@ -43,7 +43,7 @@ def runner_of(path):
 def test_pairs_are_predicted_as_by_the_run(files, kind):
     found = load_tflite(files[kind])(ROWS)
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, answers_of(kind), atol=1e-5)
+    np.testing.assert_allclose(found, predictions_of(kind), atol=1e-5)
     assert load_tflite(files[kind])([]).shape == (0, len(bundle_of(kind).labels))
     check_ops(files[kind].read_bytes())
 
@@ -73,9 +73,9 @@ def test_other_outputs_are_those_of_the_model(files, kind):
 
 def test_any_length_and_several_lengths(tmp_path):
     write_tflite(bundle_of("joint"), tmp_path / "any.tflite", [None])
-    np.testing.assert_allclose(load_tflite(tmp_path / "any.tflite")(ROWS), answers_of("joint"), atol=1e-5)
+    np.testing.assert_allclose(load_tflite(tmp_path / "any.tflite")(ROWS), predictions_of("joint"), atol=1e-5)
     write_tflite(bundle_of("joint"), tmp_path / "m.tflite", [8, 24])
-    np.testing.assert_allclose(load_tflite(tmp_path / "m.tflite")(ROWS), answers_of("joint"), atol=1e-5)
+    np.testing.assert_allclose(load_tflite(tmp_path / "m.tflite")(ROWS), predictions_of("joint"), atol=1e-5)
     predictor = read(tmp_path / "m.tflite")
     assert predictor.facts()["lengths"] == [8, 24] and predictor.facts()["quantization"] == "none"
 
@@ -109,7 +109,7 @@ def test_quantized_models_predict_nearly_the_same(quantize, tolerance, tmp_path)
     path = tmp_path / "m.tflite"
     assert write_tflite(bundle_of("cross"), path, [24], quantize) < tolerance
     assert read(path).facts()["quantization"] == quantize
-    difference = np.abs(load_tflite(path)(ROWS) - answers_of("cross"))
+    difference = np.abs(load_tflite(path)(ROWS) - predictions_of("cross"))
     assert 0 < difference.max() < tolerance
 
 

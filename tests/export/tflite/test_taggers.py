@@ -27,12 +27,12 @@ from tests.export.tagger_bundles import (
     ROWS,
     TEXTS,
     WORDS,
-    answered,
-    answers_of,
     as_rows,
     check_decoding,
     check_nearly,
     many_tags,
+    predictions_for,
+    predictions_of,
 )
 
 DEVICE = """
@@ -63,14 +63,14 @@ def runner_of(path, name="serving_default"):
 @every_kind
 def test_sentences_are_predicted_as_by_the_run(files, kind):
     answer = load_tflite(files[kind])
-    check_nearly(answer(ROWS), answers_of(kind))
+    check_nearly(answer(ROWS), predictions_of(kind))
     assert answer([]).shape == answer([[]]).shape == (0, len(tagger_bundle(kind).labels) + 2)
     check_ops(files[kind].read_bytes())
 
 
 @every_kind
 def test_raw_texts_are_split_as_by_the_run(files, kind):
-    check_nearly(load_tflite(files[kind])(TEXTS), answered(tagger_bundle(kind), TEXTS))
+    check_nearly(load_tflite(files[kind])(TEXTS), predictions_for(tagger_bundle(kind), TEXTS))
 
 
 @every_kind
@@ -104,14 +104,14 @@ def test_scores_and_attention_are_those_of_the_model(files):
 @pytest.mark.parametrize("kind", ["spelt", "no scheme"])
 def test_any_length(kind, tmp_path):
     write_tflite(tagger_bundle(kind), tmp_path / "any.tflite", [None])
-    check_nearly(load_tflite(tmp_path / "any.tflite")(ROWS), answers_of(kind))
+    check_nearly(load_tflite(tmp_path / "any.tflite")(ROWS), predictions_of(kind))
     assert read(tmp_path / "any.tflite").facts()["lengths"] is None
 
 
 def test_several_lengths(tmp_path):
     write_tflite(tagger_bundle("spelt"), tmp_path / "m.tflite", [8, 24])
     predictor = read(tmp_path / "m.tflite")
-    check_nearly(predictor.probabilities(ROWS), answers_of("spelt"))
+    check_nearly(predictor.probabilities(ROWS), predictions_of("spelt"))
     facts = predictor.facts()
     assert (facts["lengths"], facts["quantization"]) == ([8, 24], "none")
     assert facts["labels"] == tagger_bundle("spelt").labels
@@ -154,7 +154,7 @@ def test_quantized_files_predict_nearly_the_same_and_decode_exactly(quantize, to
     path = tmp_path / "m.tflite"
     assert write_tflite(bundle, path, [24], quantize) < tolerance
     assert read(path).facts()["quantization"] == quantize
-    found, expected = load_tflite(path)(ROWS), answered(bundle, ROWS)
+    found, expected = load_tflite(path)(ROWS), predictions_for(bundle, ROWS)
     assert 0 < np.abs(found - expected)[:, :-2].max() < tolerance
     assert (found[:, -1] == expected[:, -1]).mean() > 0.9
     # In float16 the transitions are rounded, each by itself.
@@ -169,7 +169,7 @@ def test_a_file_without_tensorflow(files):
         text=True,
     )
     assert result.returncode == 0, result.stderr
-    expected = answered(tagger_bundle("spelt"), [["bread"] * 40, ["old", "ferry"]])
+    expected = predictions_for(tagger_bundle("spelt"), [["bread"] * 40, ["old", "ferry"]])
     check_nearly(np.array(json.loads(result.stdout), np.float32), expected)
 
 
@@ -233,7 +233,7 @@ def test_other_predictions_fail_the_check(changed, message):
     if changed is None:
         assert tag_difference(found, expected, mask, exact=True) == 0
         found["scores"] = np.full((1, 3, 2), np.nan, np.float32)
-        with pytest.raises(CheckError, match="expected numbers, got nan in scores"):
+        with pytest.raises(CheckError, match="expected finite numbers, got nan in scores"):
             tag_difference(found, expected, mask, exact=False)
         return
     found[changed][0, 2] += 0.1

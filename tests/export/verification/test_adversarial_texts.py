@@ -41,6 +41,6 @@ def test_pairs_have_every_edge_case_on_each_side_and_on_both():
     stands = {text for pair in rows.values() for text in pair}
     for part in bundle.preprocessor.parts:
         assert stands >= set(edge_case_texts(part).values())
-    # Texts that both ways to cut find nasty come once.
+    # Edge cases of both tokenizers occur once.
     assert len(rows) == len(set(rows.values())) and "word, NUL as A" not in rows
     assert "word, longest length as A" in rows

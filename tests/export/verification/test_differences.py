@@ -39,7 +39,7 @@ def test_several_labels_are_compared_one_by_one_and_as_sets():
 
 
 def test_the_metric_counts_with_several_labels():
-    """A copy that gives no label at all agrees on most of many labels."""
+    """A model that predicts no label agrees on most of many labels."""
     expected = np.zeros((50, 400), "float32")
     expected[:, 0] = 0.9
     found = differences(expected, np.zeros_like(expected), 50, [0.5] * 400)

@@ -1,4 +1,4 @@
-"""Honest copies of matchers pass, broken ones fail and the part that is wrong is named."""
+"""Correct exports of matchers pass; broken ones fail, and the wrong layer is named."""
 
 import dataclasses
 from pathlib import Path
@@ -101,7 +101,7 @@ def test_a_correct_export_passes(tmp_path):
 @pytest.mark.slow
 def test_graded_scores_are_compared_by_their_size(tmp_path):
     bundle = make_pair_bundle(("char", "word"), target="graded", symmetric=True)
-    # Scores of about a thousand, whose float32 differs by more than 1e-4 for no fault of the copy.
+    # Scores of about a thousand, whose float32 rounding error is above 1e-4.
     head = bundle.model.head.kernel
     head.assign(head * 1000)
     bundle.details["metric"] = "spearman"
@@ -177,13 +177,13 @@ def written(bundle, suffix: str, path: Path) -> Path:
     ],
 )
 def test_a_broken_export_fails_and_its_layer_is_named(tmp_path, suffix, how):
-    honest = deep()
-    honest.save(tmp_path / "run")
+    correct = deep()
+    correct.save(tmp_path / "run")
     path = written(deep(how), suffix, tmp_path / f"model{suffix}")
-    outcome = call(main, tmp_path / "run", path, "--data", rows_file(honest, tmp_path / "rows.csv"))
+    outcome = call(main, tmp_path / "run", path, "--data", rows_file(correct, tmp_path / "rows.csv"))
     assert outcome.status == 1, outcome.err
     (report,) = outcome.json["artefacts"]
-    # Beside files for devices the tokenizer can be asked itself; in a SavedModel the ids are found in the graph.
+    # Device files have a tokenizer of their own; in a SavedModel the ids are tensors of the graph.
     expected = ["tokenizer"] if suffix and how == "vocabulary" else BREAKS[how][1]
     assert not report["passed"] and report["failures"]
     assert report["first_divergent_layer"] in expected, report

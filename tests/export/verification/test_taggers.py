@@ -1,4 +1,4 @@
-"""Honest copies of taggers pass, broken ones fail and the part that is wrong is named."""
+"""Correct exports of taggers pass; broken ones fail, and the wrong layer is named."""
 
 import dataclasses
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_edge_case_sentences_match_their_descriptions(kind):
     assert max(map(len, words)) == MAX_WORDS
 
 
-def answered(expected: ExpectedSentences, change=lambda answers: None, **facts) -> Predictions:
+def predictions_for(expected: ExpectedSentences, change=lambda answers: None, **facts) -> Predictions:
     answers = expected.predictions.copy()
     change(answers)
     return Predictions(answers, None, {**FACTS, **facts})
@@ -103,7 +103,9 @@ def asked(monkeypatch, expected: ExpectedSentences, answers: Predictions, tmp_pa
 
 
 def test_predictions_of_the_run_itself_pass(monkeypatch, expected, tmp_path):
-    report = asked(monkeypatch, expected, answered(expected, labels=list(tagger_bundle().labels)), tmp_path)
+    report = asked(
+        monkeypatch, expected, predictions_for(expected, labels=list(tagger_bundle().labels)), tmp_path
+    )
     assert report["passed"] and report["max_difference"] == 0 and report["sentences_with_other_paths"] == 0
     assert report["span_f1_change"] == 0 and 0.5 < report["span_f1"] < 1
 
@@ -115,7 +117,7 @@ def other_tag(answers: np.ndarray) -> None:
 
 
 def test_another_path_fails_though_all_probabilities_are_the_same(monkeypatch, expected, tmp_path):
-    report = asked(monkeypatch, expected, answered(expected, other_tag), tmp_path)
+    report = asked(monkeypatch, expected, predictions_for(expected, other_tag), tmp_path)
     assert report["max_difference"] == 0 and report["sentences_with_other_paths"] == 1
     assert report["failures"] == ["1 sentences have other tags, which fit worse"]
     assert report["label_agreement"] < 1
@@ -146,7 +148,7 @@ def test_nan_is_counted_by_words(expected):
     found[7, 2] = np.nan
     result, metric, change = expected.compare(expected.predictions, found)
     assert metric is change is None and as_json(result)["max_difference"] is None
-    assert failures("none", result, change, None, True)[0] == "1 words answered with NaN or infinity"
+    assert failures("none", result, change, None, True)[0] == "1 words have NaN or infinite predictions"
     assert expected.row_of(result.worst_row) == 0
 
 
@@ -220,7 +222,7 @@ BREAKS = {
 
 
 def quick_savedmodel(bundle, folder: Path) -> Path:
-    """With the signatures that are asked only: the others take time to write."""
+    """With the needed signatures only: the others take time to write."""
     served = TaggerEndpoints(bundle)
     signatures = {
         name: signature
@@ -240,11 +242,11 @@ def test_a_correct_export_passes_and_other_transitions_fail(tmp_path, monkeypatc
     paths = [quick_savedmodel(each, tmp_path / name) for name, each in (("a", bundle), ("b", other))]
     outcome = call(main, tmp_path / "run", *paths, "--data", data)
     assert outcome.status == 1, outcome.err
-    honest, broken = outcome.json["artefacts"]
-    assert honest["passed"] and honest["max_difference"] < 1e-5 and honest["label_agreement"] == 1
-    assert honest["rows"] == len(SENTENCES) and honest["nasty_rows"] == 7
-    assert f"{len(SENTENCES)} rows of {data} and {honest['nasty_rows']} edge-case sentences" in outcome.err
-    assert outcome.json["span_f1"] == honest["span_f1"] < 1 and honest["span_f1_change"] == 0
+    correct, broken = outcome.json["artefacts"]
+    assert correct["passed"] and correct["max_difference"] < 1e-5 and correct["label_agreement"] == 1
+    assert correct["rows"] == len(SENTENCES) and correct["nasty_rows"] == 7
+    assert f"{len(SENTENCES)} rows of {data} and {correct['nasty_rows']} edge-case sentences" in outcome.err
+    assert outcome.json["span_f1"] == correct["span_f1"] < 1 and correct["span_f1_change"] == 0
     assert not broken["passed"] and broken["first_divergent_layer"] == "decoding"
     assert broken["sentences_with_other_paths"] > 0
     assert "differs first in decoding" in outcome.err
@@ -253,11 +255,11 @@ def test_a_correct_export_passes_and_other_transitions_fail(tmp_path, monkeypatc
 @pytest.mark.slow
 @pytest.mark.parametrize("how", list(BREAKS)[1:])
 def test_a_broken_export_fails_and_its_layer_is_named(tmp_path, how):
-    honest = tagger_bundle()
-    honest.save(tmp_path / "run")
+    correct = tagger_bundle()
+    correct.save(tmp_path / "run")
     change, layer = BREAKS[how]
     path = quick_savedmodel(change(make_tagger_bundle(**TAGGERS["spelt"])), tmp_path / "served")
-    data = rows_file(honest, tmp_path / "rows.conll")
+    data = rows_file(correct, tmp_path / "rows.conll")
     outcome = call(main, tmp_path / "run", path, "--data", data)
     assert outcome.status == 1, outcome.err
     (report,) = outcome.json["artefacts"]
