@@ -66,7 +66,7 @@ def test_wrong_flags_are_rejected(arguments, message):
     [
         ((1200, 0), 0, "1,200 predictions, 600 rows/s, 0 bad rows\n"),
         ((0, 0), 0, "0 predictions, 0 rows/s, 0 bad rows\n"),
-        ((3, 1), 0, "1 bad\nbad rows with their reasons: out.errors-*.jsonl"),
+        ((3, 1), 0, "1 bad rows\nbad rows with their reasons: out.errors-*.jsonl"),
         ((0, 7), 1, "7 bad"),
         (None, 0, "does not report the number of rows"),
     ],
