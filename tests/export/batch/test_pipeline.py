@@ -152,7 +152,7 @@ def test_a_damaged_file_fails_the_batch_and_nothing_is_left(runs, tmp_path, kind
     ("arguments", "message"),
     [
         (["--input={here}/absent-*", "--output={here}/out"], "no file matches"),
-        (["--input={here}", "--output={here}/out"], "given a folder"),
+        (["--input={here}", "--output={here}/out"], "got a folder"),
         (["--input={here}/*.bz2", "--output={here}/out"], "plain or gzipped files"),
         (["--input={here}/in*", "--output={here}/taken"], "use --overwrite"),
         (

@@ -127,7 +127,7 @@ def test_the_words_of_texts_and_of_lists():
 
 @pytest.mark.parametrize("reader", [Tokenizer, PairTokenizer])
 def test_other_tokenizers_reject_the_file_of_a_tagger(reader):
-    with pytest.raises(ValueError, match="given one to tag"):
+    with pytest.raises(ValueError, match="got one to tag"):
         reader(tokenizer_values(tagger_bundle("spelt")))
     with pytest.raises(ValueError, match="expected one of a model to tag, got one to classify"):
         SentenceTokenizer(tokenizer_values(one_label_bundle()))

@@ -146,7 +146,7 @@ def test_the_predictor_reports_its_ids_of_pairs(files):
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [(["one text"], "expected a pair of texts a row, got one text"), ([("a",)], "given 1 texts")],
+    [(["one text"], "expected a pair of texts a row, got one text"), ([("a",)], "got 1 texts")],
 )
 def test_rows_that_are_not_pairs_are_rejected(files, rows, message):
     with pytest.raises(InputError, match=message):

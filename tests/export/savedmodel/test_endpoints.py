@@ -151,7 +151,7 @@ def test_a_row_of_padding_changes_no_other_row(name, ids_of_texts):
         ([[2, -(2**31), 3]], [[1, 0, 0]], r"token_ids must be in \[0, {size}\), got\] \[-2147483648\]"),
         ([[2, "size", 3]], [[1, 1, 1]], r"token_ids must be in \[0, {size}\), got\] \[{size}\]"),
         ([[5] * 25], [[1] * 25], r"token_ids must be at most 24 long, got length\] \[25\]"),
-        ([[2, 3]], [[1, 1, 1]], r"padding_mask must have the shape of token_ids\] \[1 2\] \[given\] \[1 3\]"),
+        ([[2, 3]], [[1, 1, 1]], r"padding_mask must have the shape of token_ids\] \[1 2\] \[got\] \[1 3\]"),
         ([[2, 3]], [[1, 1], [1, 1]], r"padding_mask must have the shape of token_ids\]"),
     ],
 )

@@ -60,7 +60,7 @@ def test_compiled_lengths_of_a_pair_grow_together():
 def test_texts_with_different_numbers_of_rows_are_rejected_by_name():
     wanted, given = inputs(pair_bundle(), 4, 5)
     given[2:] = [each[:1] for each in given[2:]]
-    message = r"token_ids_b must have as many rows as token_ids_a,\] \[2\] \[given\] \[1\]"
+    message = r"token_ids_b must have as many rows as token_ids_a,\] \[2\] \[got\] \[1\]"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         tf.function(lambda: check_inputs(wanted, given))()
 

@@ -132,7 +132,7 @@ def test_wrong_ids_are_rejected_by_name(name, change, message):
 @pytest.mark.parametrize("name", ["predict_text", "explain"])
 def test_columns_of_different_lengths_are_rejected_by_name(name):
     given = columns(PAIRS) | {"text_b": strings(TEXTS[:1])}
-    message = r"text_b must have as many rows as text_a,\] \[7\] \[given\] \[1\]"
+    message = r"text_b must have as many rows as text_a,\] \[7\] \[got\] \[1\]"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         signatures("cross")[name](**given)
 

@@ -151,9 +151,9 @@ def test_the_number_of_words_is_limited():
 @pytest.mark.parametrize(
     ("num_words", "message"),
     [
-        ([1, 3], r"num_words must be from 0 to the width of words,\] \[2\] \[given\] \[3\]"),
-        ([-1, 2], r"num_words must be from 0 to the width of words,\] \[2\] \[given\] \[-1\]"),
-        ([1], r"num_words must have as many rows as words,\] \[2\] \[given\] \[1\]"),
+        ([1, 3], r"num_words must be from 0 to the width of words,\] \[2\] \[got\] \[3\]"),
+        ([-1, 2], r"num_words must be from 0 to the width of words,\] \[2\] \[got\] \[-1\]"),
+        ([1], r"num_words must have as many rows as words,\] \[2\] \[got\] \[1\]"),
     ],
 )
 def test_wrong_numbers_of_words_are_rejected(num_words, message):
@@ -233,12 +233,12 @@ def test_empty_ids_are_accepted(shape):
         (
             "word_starts",
             lambda starts: starts - 2,
-            r"(?s)word_starts must be from 0 to below.*19.*given.*-1",
+            r"(?s)word_starts must be from 0 to below.*19.*got.*-1",
         ),
         (
             "word_starts",
             lambda starts: starts + 22,
-            r"(?s)word_starts must be from 0 to below.*19.*given.*23",
+            r"(?s)word_starts must be from 0 to below.*19.*got.*23",
         ),
         ("word_starts", lambda starts: starts[1:], "word_starts must have as many rows as token_ids"),
         ("word_mask", lambda mask: mask[:, 1:], "word_mask must have the shape of word_starts"),

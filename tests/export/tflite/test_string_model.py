@@ -37,10 +37,10 @@ def test_the_command_writes_the_string_model_next_to_the_model(tmp_path):
     np.testing.assert_allclose(answers, one_label_bundle().probabilities(TEXTS), atol=0.1)
     before = sorted(path.name for path in tmp_path.iterdir())
     refused = call(main, run, tmp_path / "other.tflite", "--with-tokenizer", "--quantize", "int8")
-    assert refused.status == 2 and "given int8" in refused.err
+    assert refused.status == 2 and "got int8" in refused.err
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_character_runs_are_rejected():
-    with pytest.raises(InputError, match="given one of characters"):
+    with pytest.raises(InputError, match="got one of characters"):
         convert_text(make_bundle(tokenization="char"), 16, "none")

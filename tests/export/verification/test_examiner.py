@@ -68,7 +68,7 @@ def test_wrong_shapes_and_crashes_are_reported_as_failures(bundle, rows, artifac
     monkeypatch.setattr(examiner_module, "predict_isolated", lambda *_: short)
     cut = examiner.report(artifact)
     assert not crashed["passed"] and not cut["passed"]
-    assert "given [2, 3]" in cut["failures"][0]
+    assert "got [2, 3]" in cut["failures"][0]
     lines = table([crashed, cut], examiner.metric)
     assert sum(line.endswith("FAIL") for line in lines) == 2
     assert f"{artifact.path}: its process ended with status -11, saying: nothing" in lines
