@@ -1,1 +1,1 @@
-"""The command line: parser, TOML files, option bounds, exceptions and exit codes."""
+"""Command line: parser, TOML files, option bounds, exceptions and exit codes."""

@@ -1,4 +1,4 @@
-"""Ranges of settings, written beside each setting's type and checked before any work is done."""
+"""Allowed ranges of settings, as annotations of their types."""
 
 import dataclasses
 import math
@@ -10,13 +10,9 @@ from kmha.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The numbers a setting may have; always finite ones.
+    """Allowed range of a number: inclusive (`at_least`, `at_most`) and exclusive (`above`, `below`) limits.
 
-    Args:
-        at_least: Smallest number allowed.
-        above: Every number must be larger than this.
-        at_most: Largest number allowed.
-        below: Every number must be smaller than this.
+    None means no limit. Only finite numbers are allowed.
     """
 
     at_least: float | None = None
@@ -25,7 +21,7 @@ class Range:
     below: float | None = None
 
     def holds(self, number: float) -> bool:
-        """Whether a number is in the range; NaN never is."""
+        """Returns whether the number is in the range; False for NaN."""
         return (
             math.isfinite(number)
             and (self.at_least is None or number >= self.at_least)
@@ -35,7 +31,7 @@ class Range:
         )
 
     def __str__(self) -> str:
-        """The range in words: "at least 0 and below 1"."""
+        """Returns the range in words, such as "at least 0 and below 1"."""
         ends = {f.name.replace("_", " "): getattr(self, f.name) for f in dataclasses.fields(self)}
         words = [f"{name} {end}" for name, end in ends.items() if end is not None]
         return " and ".join(words) or "a finite number"
@@ -49,14 +45,14 @@ NotNegative = Annotated[float, Range(at_least=0)]
 
 
 def check_ranges(config: Any, prefix: str = "--") -> None:
-    """Checks every setting whose type is annotated with a `Range`; None always passes.
+    """Checks all settings whose type is annotated with a `Range`; None is always allowed.
 
     Args:
-        config: A dataclass, perhaps of dataclasses.
-        prefix: What its flags begin with.
+        config: A dataclass, which may contain dataclasses.
+        prefix: Prefix of the flags, for messages.
 
     Raises:
-        InputError: A number is out of its range; the flag is named.
+        InputError: A number is out of range; the message names the flag.
     """
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):

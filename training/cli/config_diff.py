@@ -1,16 +1,16 @@
-"""How settings differ from those that something was begun with, for a message."""
+"""Differences between two configurations, for messages."""
 
 from collections.abc import Sequence
 from typing import Any
 
 
 def differences(began: dict[str, Any], now: dict[str, Any], free: Sequence[str] = ()) -> str:
-    """All settings that are others than before: flag, then, given now; empty: none is.
+    """Lists the settings that differ: the flag, the old value and the new value; empty if all are equal.
 
     Args:
-        began: Nested plain values.
-        now: The same.
-        free: Names of settings that may differ, as `section.name`.
+        began: Old settings, nested dicts of plain values.
+        now: New settings.
+        free: Settings to ignore, as `section.name`.
     """
     before, after = _flat(began), _flat(now)
     return "; ".join(

@@ -1,21 +1,21 @@
-"""Ways a run can end without a model; apart from the loop, so that naming them does not import TensorFlow."""
+"""Exceptions that end a run without a model; this module does not import TensorFlow."""
 
 
 class Interrupted(Exception):
-    """The run was told to stop; a checkpoint has been written."""
+    """The run received a stop signal; a checkpoint was saved."""
 
 
 class TrainingDiverged(Exception):
-    """The loss is no longer a number."""
+    """The loss is NaN or infinite."""
 
 
 class CheckpointWriteError(Exception):
-    """A checkpoint could not be written; those before it stand."""
+    """A checkpoint could not be written; earlier checkpoints are unchanged."""
 
 
 class WorkerLost(Exception):
-    """Another worker of the job is gone, so that this one cannot go on."""
+    """Another worker of the job failed, so this worker cannot continue."""
 
 
 class NotChief(Exception):
-    """This worker has trained with the others; what is left to do the chief does."""
+    """Training is finished and this worker is not the chief, which does the remaining work."""

@@ -1,4 +1,4 @@
-"""The command line: TOML file and flags through one parser, errors in one line, one way to end."""
+"""Parses flags and TOML files, reports errors in one line, and maps exceptions to exit codes."""
 
 import contextlib
 import dataclasses
@@ -26,14 +26,14 @@ Config = TypeVar("Config")
 
 FAILED, WRONG_INPUT, INTERRUPTED, NO_READER = 1, 2, 130, 141
 
-# What an OSError says of a disk that takes no more.
+# Messages for OSErrors of a full disk.
 FULL = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
     errno.EFBIG: "a file is larger than it may be",
 }
 
-# tyro's messages in the form of ours: the flag, what was wanted, what was given.
+# Rewrites tyro's messages to `FLAG: expected X, got Y`.
 _REWORDED = (
     (
         r"Error parsing (--\S+): invalid literal for int\(\) with base 10: (.*)",
@@ -55,19 +55,19 @@ _REWORDED = (
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = "│╭╮╰╯ "
-# An argument that was not given: its name, its help.
+# A missing argument: its name and its help text.
 _MISSING = r"(--\S+ \S+|\b[A-Z]+) ([A-Z].*?)\.? \(required\)"
 
 
 class _StandardError(logging.Handler):
-    """Writes each message to stderr in one piece, so that threads do not break each other's lines.
+    """Writes each message to stderr in one call, so that lines of different threads are not mixed.
 
-    stdout is for data. The stream is looked up at each message, since programs replace it.
+    It uses the current `sys.stderr`, which programs may replace. stdout is for data.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes the message and a line end."""
-        if sys.stderr is not None:  # services are started without one
+        """Writes the message and a newline."""
+        if sys.stderr is not None:  # None in services
             sys.stderr.write(f"{record.getMessage()}\n")
             sys.stderr.flush()
 
@@ -80,16 +80,16 @@ if not logger.handlers:
 
 
 def run(command: Callable[[], int]) -> int:
-    """Runs a command; wrong input becomes one line on stderr and exit status 2.
+    """Runs a command and returns its exit status; logs errors in one line on stderr.
 
     Args:
         command: Returns the exit status.
 
     Returns:
-        The exit status: the command's, 0 after --help, 1 when the disk is full, 2 for wrong input, 130 when
-        interrupted (SIGINT, SIGTERM), 141 when nobody reads the output any more (`| head`).
+        The exit status of the command; 0 after --help, 1 for a full disk, 2 for wrong input, 130 after SIGINT or
+        SIGTERM, 141 for a closed output pipe (`| head`).
     """
-    # JSON is UTF-8 whatever the locale is.
+    # JSON is UTF-8 in every locale.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     try:
@@ -101,7 +101,7 @@ def run(command: Callable[[], int]) -> int:
         logger.error(f"error: {' '.join(str(error).splitlines())}")
         return WRONG_INPUT
     except BrokenPipeError:
-        # What is left in the buffer must not fail once more when Python closes it.
+        # Discards the buffer, so that closing stdout does not fail again.
         with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return NO_READER
@@ -115,12 +115,12 @@ def run(command: Callable[[], int]) -> int:
         logger.info("interrupted")
         return INTERRUPTED
     except SystemExit as stop:
-        # Only --help ends so.
+        # Raised by --help only.
         return int(stop.code or 0)
 
 
 def full_disk(error: OSError) -> str:
-    """What to say of a disk that takes no more; any other error is raised again."""
+    """Returns the message for a full disk; raises any other error again."""
     if error.errno not in FULL:
         raise error
     return FULL[error.errno] + (f", writing {error.filename}" if error.filename else "")
@@ -128,7 +128,7 @@ def full_disk(error: OSError) -> str:
 
 @contextlib.contextmanager
 def _terminating_as_interrupt() -> Iterator[None]:
-    """Lets SIGTERM end a command as Ctrl-C does, so that temporary files go."""
+    """Raises KeyboardInterrupt on SIGTERM, so that temporary files are removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -144,17 +144,16 @@ def _terminating_as_interrupt() -> Iterator[None]:
 
 
 def parse(config_type: type[Config], argv: Sequence[str] | None, program: str) -> Config:
-    """Settings from defaults, then the file named by --config, then flags.
+    """Parses settings; flags override the TOML file of --config, which overrides the defaults.
 
     Args:
-        config_type: A dataclass, perhaps of dataclasses; with a field `config` it may be given a TOML file.
-        argv: Arguments; None takes the process's.
-        program: How the command is called, for its help.
+        config_type: A dataclass, which may contain dataclasses; a field `config` enables the TOML file.
+        argv: Arguments; None: those of the process.
+        program: Name of the command, for its help.
 
     Raises:
-        InputError: An unknown flag or key (the nearest is suggested), a value of the wrong type or out of its
-            range, a bad file.
-        SystemExit: With status 0, after --help.
+        InputError: An unknown flag or key, a value of the wrong type or out of range, or an invalid file.
+        SystemExit: Status 0 after --help.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     flags = _flag_names(config_type)
@@ -188,9 +187,9 @@ def _parse(config_type: type[Config], arguments: Sequence[str], program: str) ->
 
 
 def _one_line(message: str) -> str:
-    """The point of tyro's message, without colours, frame, title, help text and advice."""
+    """Extracts the error from tyro's message, without colors, frame, title, help text and hints."""
     lines = [line.strip(_FRAME) for line in _COLOUR.sub("", message).splitlines()]
-    # Blocks stand between rules. The title is part of the upper rule, or without a frame a block of its own.
+    # Horizontal rules separate blocks. The title is in the top rule, or without a frame a separate block.
     blocks: list[list[str]] = [[]]
     for line in lines:
         if set(line) <= {"-", "─"} or "───" in line:

@@ -1,13 +1,13 @@
-"""Tables for the terminal."""
+"""Text tables for the terminal."""
 
 from collections.abc import Sequence
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of cells below one another, the first column to the left, the others to the right.
+    """Formats rows as lines of text; the first column is left-aligned, the others right-aligned.
 
     Args:
-        rows: At least one; each has as many cells.
+        rows: At least one row; all have the same number of cells.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [

@@ -1,4 +1,4 @@
-"""A TOML file of settings, checked against the fields it sets and spelt as flags."""
+"""Checks a TOML file of settings against a dataclass and converts it to flags."""
 
 import dataclasses
 import tomllib
@@ -12,14 +12,14 @@ from kmha.errors import InputError, did_you_mean
 
 
 def toml_flags(path: Path, config_type: type) -> list[str]:
-    """Spells a TOML file as flags.
+    """Reads a TOML file and converts it to flags.
 
     Args:
         path: The file.
-        config_type: A dataclass, perhaps of dataclasses, whose fields are the keys, all but `config`.
+        config_type: A dataclass, which may contain dataclasses. Its fields, except `config`, are the allowed keys.
 
     Raises:
-        InputError: The file is missing or no TOML, has a key that no field has, or a value of the wrong type.
+        InputError: The file is missing or invalid TOML, or has an unknown key or a value of the wrong type.
     """
     try:
         values = tomllib.loads(path.read_text("utf-8-sig"))
@@ -34,15 +34,15 @@ def toml_flags(path: Path, config_type: type) -> list[str]:
 
 
 def table_flags(values: Mapping[str, Any], config_type: type, origin: str) -> list[str]:
-    """Spells settings as flags.
+    """Converts settings to flags.
 
     Args:
-        values: Nested as in a file.
-        config_type: As of `toml_flags`.
-        origin: Where they come from, for messages.
+        values: Nested dicts, as in a TOML file.
+        config_type: See `toml_flags`.
+        origin: Source of the settings, for messages.
 
     Raises:
-        InputError: A key that no field has, or a value of the wrong type.
+        InputError: An unknown key or a value of the wrong type.
     """
     return _table_flags(values, config_type, origin, "", _all_keys(config_type))
 
@@ -69,7 +69,7 @@ def _table_flags(
         elif isinstance(value, list):
             flags += [flag, *map(str, value)]
         else:
-            # With "=", so that a value may begin with a dash.
+            # "=" allows values that begin with a dash.
             flags.append(f"{flag}={value}")
     return flags
 
@@ -83,7 +83,7 @@ def _all_keys(config_type: Any, prefix: str = "") -> list[str]:
 
 
 def _fits(value: Any, expected: Any) -> bool:
-    """Whether a TOML value has the type of a field."""
+    """Returns whether a TOML value has the type of a field."""
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in arguments if each is not type(None))
@@ -95,7 +95,7 @@ def _fits(value: Any, expected: Any) -> bool:
         return isinstance(value, str)
     if expected is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
-    # `type`, because a bool is an int.
+    # Not isinstance: a bool is an int.
     return not dataclasses.is_dataclass(expected) and type(value) is expected
 
 

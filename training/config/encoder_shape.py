@@ -1,4 +1,4 @@
-"""The encoder's shape: the one asked for, or that of the checkpoint it starts from."""
+"""Shape of the encoder: from the settings, or from a pretrained checkpoint."""
 
 import dataclasses
 from typing import Any
@@ -9,7 +9,7 @@ from kmha.pretrained.checkpoint import Checkpoint, shorten_config
 from kmha.pretrained.sources import find_checkpoint
 from training.config.config import EncoderSection, FitConfig, ResolvedConfig, TextSection
 
-# Of an encoder that starts from nothing.
+# For training from scratch.
 DEFAULT_SHAPE: dict[str, Any] = {
     "hidden_dim": 128,
     "num_layers": 2,
@@ -22,15 +22,15 @@ DEFAULT_SHAPE: dict[str, Any] = {
     "ngram_orders": (2, 3),
     "attention_globals": 1,
 }
-# Of a checkpoint all of these are taken over; it may lose blocks, and have n-grams of its own where it had none.
+# Taken from a checkpoint. Exceptions: blocks may be removed, and n-grams added if the checkpoint has none.
 _OF_CHECKPOINT = (*(name for name in DEFAULT_SHAPE if name != "attention_globals"), "head_dim", "positions")
-# What a checkpoint has too, but whose weights fit any other value.
+# Also in a checkpoint, but any value fits its weights.
 _FREE = ("attention_window", "attention_globals")
 _OF_NGRAMS = ("ngram_buckets", "ngram_dim", "ngram_orders")
 
 
 def _find_checkpoint(config: FitConfig) -> Checkpoint | None:
-    """The checkpoint that --encoder.pretrained names."""
+    """Loads the checkpoint of --encoder.pretrained; None without it."""
     if isinstance(config, ResolvedConfig):
         return config.checkpoint
     name = config.encoder.pretrained
@@ -43,7 +43,7 @@ def _find_checkpoint(config: FitConfig) -> Checkpoint | None:
 
 
 def has_new_ngrams(config: ResolvedConfig) -> bool:
-    """Whether the encoder starts from a checkpoint without n-grams and gets n-grams that are trained from scratch."""
+    """Whether n-gram features are added to a checkpoint without them and trained from scratch."""
     checkpoint = config.checkpoint
     return (
         checkpoint is not None and not checkpoint.config.ngram_buckets and bool(config.encoder.ngram_buckets)
@@ -51,10 +51,10 @@ def has_new_ngrams(config: ResolvedConfig) -> bool:
 
 
 def resolve_shape(config: FitConfig) -> ResolvedConfig:
-    """Fills in the shape of the encoder and, from a checkpoint, the tokenization.
+    """Fills in the shape of the encoder and, with a checkpoint, the tokenization.
 
     Raises:
-        InputError: The checkpoint cannot be used, or a setting contradicts it or the named size.
+        InputError: The checkpoint is invalid, or a setting contradicts it or the encoder size.
     """
     checkpoint = _find_checkpoint(config)
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(FitConfig)}
@@ -77,19 +77,19 @@ def resolve_shape(config: FitConfig) -> ResolvedConfig:
 
 
 def encoder_config(config: ResolvedConfig, vocabulary_size: int, unknown_id: int) -> EncoderConfig:
-    """The encoder that the settings describe.
+    """Creates the `EncoderConfig`.
 
     Args:
         config: The result of `resolve_config`.
-        vocabulary_size: Tokens of the vocabulary.
-        unknown_id: Id of its [UNK].
+        vocabulary_size: Number of tokens.
+        unknown_id: Id of [UNK].
 
     Raises:
-        InputError: A value is out of its range, or the heads do not divide the hidden size.
+        InputError: A value is out of range, or `hidden_dim` is not a multiple of `num_heads`.
     """
     section = dataclasses.asdict(config.encoder)
     del section["vectors"], section["pretrained"], section["size"]
-    # Not yet filled in when settings are checked before the rows are read.
+    # None if the settings are checked before the rows are read.
     section["token_dropout"] = section["token_dropout"] or 0.0
     section["dropout"] = section["dropout"] or 0.0
     if section["attention_globals"] is None:
@@ -118,7 +118,7 @@ def _check_shape(section: EncoderSection, shape: dict[str, Any]) -> None:
 
 
 def _text(config: FitConfig, checkpoint: Checkpoint) -> TextSection:
-    """How the checkpoint cuts texts."""
+    """Checks the text settings against the checkpoint and fills in its tokenization."""
     text = config.text
     for name in ("tokenization", "lower_case"):
         given, expected = getattr(text, name), getattr(checkpoint, name)
@@ -139,10 +139,10 @@ def _text(config: FitConfig, checkpoint: Checkpoint) -> TextSection:
 
 
 def resolve_size(encoder: EncoderSection) -> EncoderSection:
-    """The section with the numbers that its size stands for.
+    """Fills in the dimensions of --encoder.size.
 
     Raises:
-        InputError: A number was given that differs from the size's; the flag is named.
+        InputError: A given dimension differs from that of the size; the message names the flag.
 
     Source: Turc et al. 2019, arXiv:1908.08962.
     """

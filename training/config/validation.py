@@ -1,4 +1,4 @@
-"""What can be known to be wrong with settings before any row is read."""
+"""Checks of the settings before any row is read."""
 
 import dataclasses
 import re
@@ -29,7 +29,7 @@ from training.tasks.match.rows import LABEL, TEXT_A, TEXT_B
 from training.tasks.match.settings import BM25, NONE
 from training.tasks.protocol import Task
 
-# Of each task, a model in the words of what it must have in common with its student.
+# Describes a teacher by the manifest entry in which it must agree with the student.
 _KIND_WORDS = {
     "multi_label": lambda value: f"{'several labels' if value else 'one label'} a row",
     "target": lambda value: f"a {value} target",
@@ -39,10 +39,10 @@ _SHOWN_LABELS = 12
 
 
 def check_teacher(config: FitConfig) -> None:
-    """Refuses what is no run of the same task, settings that need a teacher where there is none, and the reverse.
+    """Checks that the teacher is a run of the same task, and the settings that depend on a teacher.
 
     Raises:
-        InputError: Names the flag.
+        InputError: A check fails; the message names the flag.
     """
     distill = config.distill
     if distill.teacher is None:
@@ -72,16 +72,16 @@ def check_teacher(config: FitConfig) -> None:
 
 
 def check_same_answers(config: FitConfig, task: Task, labels: list[str], origin: str) -> None:
-    """Refuses a teacher that answers with other labels than the rows have.
+    """Checks that the teacher predicts the labels of the training rows.
 
     Args:
         config: All settings.
-        task: Settled by the rows.
-        labels: Names of the outputs that will be learnt.
-        origin: Where they come from, for messages.
+        task: The task, after all rows have been read.
+        labels: Labels of the student.
+        origin: Source of the labels, for messages.
 
     Raises:
-        InputError: Names the flag and the labels of both.
+        InputError: The labels or their kind differ; the message names the flag and both.
     """
     run = config.distill.teacher
     if run is None:
@@ -103,7 +103,7 @@ def check_same_answers(config: FitConfig, task: Task, labels: list[str], origin:
 
 
 def _differences(expected: list[str], given: list[str]) -> str:
-    """Both lists; where they are long, what only one of them has."""
+    """Both lists; if they are long, only their differences."""
     if max(len(expected), len(given)) > _SHOWN_LABELS:
         lists = (_few(sorted(set(one) - set(other))) for one, other in ((expected, given), (given, expected)))
         return "got one that lacks {} and has {}".format(*lists)
@@ -117,10 +117,10 @@ def _few(names: list[str]) -> str:
 
 
 def teacher_origins(distill: DistillSection) -> dict[str, dict[str, Any]]:
-    """What a run notes of its teacher and of the texts without labels: {"name", "sha256"} of each."""
+    """Returns {"name", "sha256"} of the teacher and of the unlabeled texts, to save in the run."""
     files = {
         "texts": (distill.texts, distill.texts),
-        # It holds the hashes of all others.
+        # The manifest contains the hashes of all other files.
         "teacher": (distill.teacher, (distill.teacher or Path()) / MANIFEST),
     }
     return {
@@ -131,11 +131,10 @@ def teacher_origins(distill: DistillSection) -> dict[str, dict[str, Any]]:
 
 
 def check_settings(config: FitConfig) -> None:
-    """Checks the settings of a fit, each alone and against each other, and the files they name for the model.
+    """Checks the settings of training and the files of the model that they name.
 
     Raises:
-        InputError: A setting is out of its range or contradicts another, or a file is not what it must be;
-            the message names the flag.
+        InputError: A setting is out of range or contradicts another, or a file is invalid; the message names the flag.
     """
     config = resolve_config(config)
     if not config.data.label_separator:
@@ -154,7 +153,7 @@ def check_settings(config: FitConfig) -> None:
         raise InputError(
             "--text.prune: expected --text.vocabulary or --encoder.pretrained beside it, got none"
         )
-    # The largest vocabulary that may be learnt stands for the one that will be.
+    # A vocabulary that is not trained yet is assumed to have its maximum size.
     given, checkpoint = config.text.vocabulary, config.checkpoint
     known = checkpoint.vocabulary if checkpoint else None if given is None else Vocabulary.read(given)
     size = config.text.vocabulary_size if known is None else len(known)
@@ -177,7 +176,7 @@ def check_settings(config: FitConfig) -> None:
 
 
 def _check_beside_checkpoint(config: FitConfig, encoder: EncoderConfig, checkpoint: Checkpoint) -> None:
-    """Refuses what an encoder that starts from a checkpoint cannot do."""
+    """Checks the settings that a checkpoint does not support."""
     if len(tokenizations(config)) > 1:
         raise InputError("--match.granularities: expected one beside --encoder.pretrained, got several")
     longest, positions = task_section(config).encoder(encoder).max_length, checkpoint.config.max_length
@@ -189,7 +188,7 @@ def _check_beside_checkpoint(config: FitConfig, encoder: EncoderConfig, checkpoi
 
 
 def _check_task(config: FitConfig) -> None:
-    """Refuses data settings that the task has no use for, and those it lacks."""
+    """Checks the data settings against the task."""
     given, defaults = config.data.sample, "pos" if config.task == TAG else "reviews"
     if config.data.train is None and not config.data.tfds and given not in ("auto", defaults):
         raise InputError(f"--data.sample: expected {defaults} for --task {config.task}, got {given}")
@@ -222,7 +221,7 @@ def _check_task(config: FitConfig) -> None:
 
 
 def _check_miner(run: Path) -> None:
-    """Refuses what is no run of a matcher; of which form it is, only the model knows."""
+    """Checks that the run is a matcher; its form is checked when the model is loaded."""
     try:
         task = read_manifest(run)["task"]
         if task != MATCH:
@@ -232,12 +231,12 @@ def _check_miner(run: Path) -> None:
 
 
 def tokenizations(config: FitConfig) -> tuple[str, ...]:
-    """The ways in which the task of the settings cuts texts."""
+    """Returns the tokenizations that the task uses."""
     return task_section(config).tokenizations(config.text.tokenization or "wordpiece")
 
 
 def _check_columns(config: FitConfig) -> None:
-    """Refuses a column that is named for two purposes; but a first text may be the name of its query."""
+    """Checks that columns are distinct; the first text of a pair may also be its query."""
     defaults = {
         CLASSIFY: {"text_column": TEXT},
         MATCH: {"text_column": TEXT_A, "text_b_column": TEXT_B, "label_column": LABEL},
@@ -259,9 +258,9 @@ def _check_columns(config: FitConfig) -> None:
 
 
 def _with_flags(message: str) -> str:
-    """An EncoderConfig's message with the names of flags in place of its fields'."""
+    """Replaces the field names in a message of EncoderConfig by flags."""
     flags = {f.name: f"--encoder.{f.name.replace('_', '-')}" for f in dataclasses.fields(EncoderConfig)}
     flags |= {name: f"--text.{name.replace('_', '-')}" for name in ("vocabulary_size", "max_length")}
-    # Names that are also plain words stay as they are.
+    # Names that are also common words are unchanged.
     known = [name for name in flags if "_" in name or name == "dropout"]
     return re.sub(rf"\b({'|'.join(known)})\b", lambda found: flags[found[0]], message)
