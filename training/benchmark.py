@@ -1,8 +1,7 @@
 """python -m training.benchmark [--data FILE] [--pretrained minilm] [--torch-python PYTHON] [--out FILE.json]
 
-Measures training speed: kmha's training step compared with KerasHub's `fit` and Hugging Face's BERT in PyTorch, in
-turns on the same rows, in real tokens per second (without padding). A table on stderr, JSON on stdout. See
-docs/how-to/speed.md.
+Measures training speed in tokens per second (without padding): kmha, KerasHub's `fit`, and Hugging Face's BERT in
+PyTorch, in turns on the same rows. Prints a table on stderr and JSON on stdout. See docs/how-to/speed.md.
 """  # noqa: D415
 
 import contextlib
@@ -39,7 +38,7 @@ logger = logging.getLogger("kmha")
 
 @dataclass(frozen=True)
 class BenchmarkConfig:
-    """Measures the training speed of kmha, KerasHub and PyTorch."""
+    """Measures the training speed of kmha, KerasHub and PyTorch; prints JSON on stdout."""
 
     data: Path | None = None
     """Training rows: .csv, .tsv or .jsonl, also .gz; default: the sample reviews (extra: samples)."""
@@ -48,37 +47,37 @@ class BenchmarkConfig:
     label_column: str = "label"
     """Column of the label."""
     rows: Count = 20_000
-    """Most rows to draw."""
+    """Maximum number of rows; they are sampled at random."""
     peers: tuple[Peer, ...] = ("keras_hub", "torch")
-    """Libraries to compare with kmha (extra: pretrained for keras_hub); missing ones are left out."""
+    """Libraries to compare with kmha (extra: pretrained for keras_hub); missing libraries are skipped."""
     torch_python: Path | None = None
-    """Python of an environment with torch and transformers; default: this one."""
+    """Python of an environment with torch and transformers; default: the current Python."""
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
-    """Number formats; each is a separate model."""
+    """Number formats; a separate model is measured for each."""
     pretrained: str = ""
     """Fine-tune a pretrained BERT: minilm (extra: minilm) or a Hugging Face folder; empty: new weights."""
     hidden_dim: Count = 256
-    """Size of every token's vector."""
+    """Size of the token vectors."""
     num_layers: Count = 4
-    """Encoder blocks."""
+    """Number of encoder blocks."""
     num_heads: Count = 8
-    """Attention heads of a block."""
+    """Attention heads per block."""
     intermediate_dim: Count = 1024
     """Inner size of the feed-forward network."""
     max_length: Annotated[int, Range(at_least=3)] = 128
-    """Most tokens of a text."""
+    """Maximum tokens per text."""
     batch_rows: Count = 32
-    """Rows of a batch."""
+    """Rows per batch."""
     rounds: Count = 7
     """Number of rounds."""
     steps: Count = 20
-    """Training steps in each turn."""
+    """Training steps per turn."""
     profile: bool = False
-    """Also measure the time of kmha's training and inference by kind of operation."""
+    """Also measure the time of kmha's training and inference by operation type."""
     seed: Annotated[int, Range(at_least=0)] = 0
-    """Seed of the rows and their order."""
+    """Seed of the row sample and order."""
     out: Path | None = None
-    """Write the JSON object to this file too."""
+    """File to write the JSON object to, in addition to stdout."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -139,7 +138,7 @@ def _benchmark(config: BenchmarkConfig) -> int:
 
 
 def _trainers(config: BenchmarkConfig) -> list[Trainer]:
-    """The trainers; logs which peers are left out."""
+    """Creates the trainers; logs the skipped peers."""
     names = [KMHA]
     for peer in dict.fromkeys(config.peers):
         python = config.torch_python if peer == "torch" else None
@@ -170,7 +169,7 @@ def _run(config: BenchmarkConfig, trainers: Sequence[Trainer], workload: Path, s
 
 
 def _profiles(config: BenchmarkConfig, workload: Path) -> dict[str, dict]:
-    """Seconds of training and inference by kind of operation, for each number format."""
+    """Seconds of training and inference by operation type, for each number format."""
     profiles = {}
     for precision in dict.fromkeys(config.precisions) if config.profile else ():
         with start_profiler(workload, precision) as process:

@@ -1,8 +1,8 @@
 """python -m training.calibrate RUN --data FILE [--precision 0.95] [--out diagram.png] [--write]
 
-Fits the temperature of a run to labelled rows that it was not trained on, and with --precision finds the probability
-below which to abstain. Prints one JSON object. --out draws reliability diagrams before and after; --write saves the
-result in the run. See docs/how-to/calibration.md.
+Fits the temperature of a run on labeled rows that it was not trained on. --precision also finds the abstention
+threshold, --out draws reliability diagrams, --write saves the result in the run. Prints one JSON object on stdout.
+See docs/how-to/calibration.md.
 """  # noqa: D415
 
 import json
@@ -28,14 +28,14 @@ logger = logging.getLogger("kmha")
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateConfig(ColumnFlags):
-    """Fits the temperature and the abstention threshold of a run to labelled rows; JSON on stdout."""
+    """Fits the temperature and the abstention threshold of a run on labeled rows; prints JSON on stdout."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
     data: Path
     """Rows that the run was not trained on: .csv, .tsv, .jsonl, or CoNLL for sentences; also .gz."""
     refit: bool = True
-    """Fit the temperature to these rows; otherwise only evaluate the current temperature."""
+    """Fit the temperature on these rows; otherwise evaluate the current temperature."""
     precision: Annotated[float | None, Range(above=0, below=1)] = None
     """Target precision; finds the probability below which to abstain."""
     out: Path | None = None

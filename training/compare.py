@@ -1,8 +1,8 @@
 """python -m training.compare --data.train FILE --data.test FILE [--runs RUN …] [--out FOLDER]
 
-Trains attention with several heads, with one head and without positions, a CNN, a BiLSTM and a mean of vectors on the
-same rows, with the same budget and number of weights. Evaluates them, a linear model and existing runs on the same test
-rows, and measures their latency. A table on stderr, JSON on stdout; with --out also a figure.
+Trains attention with several heads, with one head and without positions, a CNN, a BiLSTM and mean pooling on the same
+rows, with the same budget and number of weights. Evaluates them, a linear model and existing runs on the same test rows
+and measures their latency. Prints a table on stderr and JSON on stdout; --out also writes a figure.
 See docs/how-to/compare.md.
 """  # noqa: D415
 
@@ -53,14 +53,14 @@ logger = logging.getLogger("kmha")
 
 @dataclass(frozen=True)
 class CompareConfig:
-    """Compares attention with other networks and a linear model on the same rows; JSON on stdout."""
+    """Compares attention with other networks and a linear model on the same rows; prints JSON on stdout."""
 
     candidates: tuple[Name, ...] = NAMES
     """Models to compare."""
     runs: tuple[Path, ...] = ()
-    """Existing runs to evaluate and time too."""
+    """Existing runs to include in the comparison."""
     rates: tuple[float, ...] = (0.001, 0.003)
-    """Learning rates; each network is trained with each, validation rows select one. More can be added later."""
+    """Learning rates to try for each network; validation rows select one. More can be added later."""
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
     """Text lengths in tokens at which the latency is measured."""
     rounds: Annotated[int, Range(at_least=1)] = 15
@@ -77,7 +77,7 @@ class CompareConfig:
     train: TrainSection = field(default_factory=TrainSection)
 
     def fit_config(self) -> ResolvedConfig:
-        """The settings of every training."""
+        """Returns the settings of each training run."""
         sections = {
             name: getattr(self, name)
             for name in ("data", "text", "encoder", "classify", "optimizer", "train")
@@ -119,7 +119,7 @@ def _compare(config: CompareConfig) -> int:
 
 
 def _fixed_settings(fit: ResolvedConfig, data: Data) -> dict:
-    """The settings that all results depend on; files by their hashes."""
+    """The settings that all results depend on; files are replaced by their hashes."""
     fixed = {name: value for name, value in settings(fit).items() if name not in ("out", *START_FLAGS)}
     files = {part: origin["sha256"] or origin["name"] for part, origin in data.origins.items()}
     return {**fixed, "data": fixed["data"] | files}

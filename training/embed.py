@@ -1,9 +1,9 @@
 """python -m training.embed RUN < texts.txt > vectors.npy
 
-Writes the vectors of texts, one a line on stdin: float32 [rows, D], each of length 1, in NumPy's format, or with
---format jsonl one JSON object a line. RUN is a run of any task (a matcher of the joint form has no such vectors), or a
-published checkpoint by name or folder. Of a matcher of the bi form `training.predict RUN --rank texts.txt --vectors
-vectors.npy` then ranks the texts without reading them again.
+Reads texts from stdin, one per line, and writes their vectors: float32 [rows, D] of length 1 as .npy, or with
+--format jsonl one JSON object per line. RUN is a run of any task (except matchers in joint form) or a pretrained
+checkpoint. With a bi-encoder, `training.predict RUN --rank texts.txt --vectors vectors.npy` ranks the texts by these
+vectors.
 """  # noqa: D415
 
 import json
@@ -29,22 +29,22 @@ logger = logging.getLogger("kmha")
 
 PROGRESS_SECONDS = 10.0
 SHORTEST = 3
-# What the models of sentence-transformers that share MiniLM's architecture read.
+# As in the sentence-transformers models with MiniLM's architecture.
 DEFAULT_LENGTH = 256
 
 
 @dataclass(frozen=True)
 class EmbedConfig:
-    """Writes the vectors of texts, one a line on stdin, on stdout."""
+    """Computes the vectors of texts, one per line on stdin; writes them to stdout."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Run folder that training.fit wrote, or a published checkpoint: minilm, or a Hugging Face folder."""
+    """Run folder that training.fit wrote, or a pretrained checkpoint: minilm or a Hugging Face folder."""
     format: Literal["npy", "jsonl"] = "npy"
-    """npy: one float32 array in NumPy's format; jsonl: {"text": …, "vector": […]} a line, written as it goes."""
+    """npy: one float32 array; jsonl: one {"text": …, "vector": […]} per line, written immediately."""
     side: Literal["a", "b"] = "b"
-    """Of a matcher, a for queries, b for documents; it matters where each has weights of its own."""
+    """For a matcher: a for queries, b for documents; no effect if both share their weights."""
     max_length: Annotated[int, Range(at_least=0)] = 0
-    """Of a checkpoint, tokens read of a text, special ones included; 0: 256, or its positions where they are fewer."""
+    """For a checkpoint: maximum tokens of a text, including special tokens; 0: 256, or its positions if fewer."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +69,7 @@ def _embed(config: EmbedConfig) -> int:
 
 
 def _found(config: EmbedConfig) -> Any:
-    """What loads the model, once its name and the flags are known to be right; no TensorFlow yet."""
+    """Checks the flags and returns a function that loads the model; does not import TensorFlow."""
     folder = Path(config.run)
     if not (folder / MANIFEST).is_file():
         return _found_checkpoint(config)
@@ -110,7 +110,7 @@ def _found_checkpoint(config: EmbedConfig) -> Any:
 
 
 def _told(chunks: Iterator[tuple[list[Any], Any]]) -> Iterator[tuple[list[Any], Any]]:
-    """The same chunks; says now and then, and at the end, how many texts have been read."""
+    """Yields the same chunks; logs the number of texts regularly and at the end."""
     done, started = 0, time.monotonic()
     said = started
     for texts, vectors in chunks:
@@ -124,7 +124,7 @@ def _told(chunks: Iterator[tuple[list[Any], Any]]) -> Iterator[tuple[list[Any], 
 
 
 def _write_jsonl(chunks: Iterator[tuple[list[Any], Any]]) -> None:
-    """Writes each number with as few digits as tell it from every other float32."""
+    """Writes one JSON object per text; numbers have the fewest digits that identify a float32."""
     for texts, vectors in chunks:
         for text, vector in zip(texts, vectors, strict=True):
             shown = json.dumps(text.decode("utf-8", "replace"), ensure_ascii=False)
@@ -132,7 +132,7 @@ def _write_jsonl(chunks: Iterator[tuple[list[Any], Any]]) -> None:
 
 
 def _write_npy(chunks: Iterator[tuple[list[Any], Any]], dim: int, out: BinaryIO) -> None:
-    """Writes the array; its header tells the number of rows, so they wait in a temporary file for the last one."""
+    """Writes a .npy file; buffers rows in a temporary file, because the header contains their number."""
     import numpy as np
 
     rows = 0

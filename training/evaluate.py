@@ -1,6 +1,6 @@
 """python -m training.evaluate RUN --data FILE [--label-column NAME]
 
-Scores a run on a file of labelled rows: one JSON object on stdout.
+Evaluates a run on a file of labeled rows. Prints one JSON object on stdout.
 """  # noqa: D415
 
 import json
@@ -20,12 +20,12 @@ from training.data.sources import file_source
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(ColumnFlags):
-    """Scores a run on a file of labelled rows; JSON on stdout."""
+    """Evaluates a run on a file of labeled rows; prints JSON on stdout."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
     data: Path
-    """Rows: .csv, .tsv, .jsonl, or CoNLL of sentences, also .gz."""
+    """Labeled rows: .csv, .tsv, .jsonl, or CoNLL for sentences; also .gz."""
     intervals: bool = True
     """Add 95 % bootstrap intervals."""
 

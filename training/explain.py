@@ -1,8 +1,8 @@
 """python -m training.explain RUN TEXT [TEXT_B] --out page.html
 
-Explains one prediction as an HTML page: attention of every head, attention rollout and gradient × input, and a
-deletion test that evaluates them: how far the prediction falls without the words that they rank first, and without as
-many random words. Prints one JSON object on stdout. With --data FILE in place of a text, the test runs on many rows.
+Explains one prediction as an HTML page: attention of all heads, attention rollout, and gradient × input. A deletion
+test evaluates them: how far the prediction drops without their top words, compared with random words. With --data FILE
+instead of a text, the test runs on many rows. Prints one JSON object on stdout.
 """  # noqa: D415
 
 import dataclasses
@@ -50,11 +50,11 @@ class ExplainConfig:
     rows: Annotated[int, Range(at_least=0)] = 200
     """Number of random rows of --data; 0: all."""
     text_column: str = ""
-    """Column of the text, of the words, or of the first of a pair; empty: as in training."""
+    """Column of the text, the words, or the first text of a pair; empty: as in training."""
     text_b_column: str = ""
     """Column of the second text of a pair; empty: as in training."""
     label_column: str = ""
-    """Column of the label or of the tags; empty: as in training."""
+    """Column of the label or the tags; empty: as in training."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """python -m training.fit [--config FILE.toml] [--data.train FILE] [--data.test FILE] [--out FOLDER] …
 
-Trains a model on a file of examples and writes the run folder: model, vocabulary, settings, scores. Without data
-flags it trains on the sample of Chinese reviews. `--help` lists every setting.
+Trains a model and writes the run folder: model, vocabulary, settings and metrics. Without data flags it trains on a
+sample of Chinese reviews. `--help` lists all settings.
 """  # noqa: D415
 
 import json

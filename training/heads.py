@@ -1,8 +1,8 @@
 """python -m training.heads RUN --data FILE [--prune 0.3 --out RUN]
 
-Measures the importance of each attention head of a run, by the gradient of a gate on it and by leaving it out, and
-the entropy and distance of its attention: tables on stderr, one JSON object on stdout. With --prune, writes a smaller
-run without the least important heads and feed-forward rows, fine-tuned for a few epochs. See docs/how-to/heads.md.
+Measures the importance of each attention head (gate gradient and ablation), and the entropy and distance of its
+attention. --prune removes the least important heads and feed-forward rows, fine-tunes, and writes a smaller run. Prints
+tables on stderr and one JSON object on stdout. See docs/how-to/heads.md.
 """  # noqa: D415
 
 import json
@@ -43,7 +43,7 @@ class HeadsConfig(ColumnFlags):
     picture: Path | None = None
     """Figure to write, .png, .svg or .pdf; an existing file is replaced (extra: report)."""
     prune: Annotated[float | None, Range(above=0, below=1)] = None
-    """Share of all heads, and of all feed-forward rows, to remove; each block keeps at least one of both."""
+    """Fraction of all heads, and of all feed-forward rows, to remove; each block retains at least one of both."""
     out: Path | None = None
     """Folder of the pruned run."""
     overwrite: bool = False
@@ -158,7 +158,7 @@ def _prune(config: HeadsConfig, share: float, out: Path) -> dict[str, Any]:
 
 
 def _rerun_command(config: HeadsConfig) -> str:
-    """The command with the same settings."""
+    """The command line with the same settings."""
     flags = [
         f"--{field.name.replace('_', '-')}={getattr(config, field.name)}"
         for field in fields(config)

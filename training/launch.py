@@ -1,7 +1,7 @@
 """python -m training.launch [--workers N] [--restarts N] -- FLAGS OF training.fit
 
-Trains with several processes of this machine: starts one training.fit for each worker, tells them of one another by
-TF_CONFIG, and ends all when one fails. stdout is the chief's; stderr is everybody's, with the worker's number.
+Trains with several processes on this machine: starts training.fit for each worker with its TF_CONFIG, and stops all
+workers when one fails. Shows stdout of the chief worker, and stderr of all workers with their numbers.
 """  # noqa: D415
 
 import dataclasses
@@ -24,12 +24,12 @@ _SEPARATOR = "--"
 
 @dataclasses.dataclass(frozen=True)
 class LaunchConfig:
-    """Trains with several processes of this machine; after -- come the flags of training.fit."""
+    """Trains with several processes on this machine; the flags of training.fit follow after --."""
 
     workers: Count = 2
-    """Processes that train together, each with its share of the processor's cores or of the GPUs."""
+    """Number of worker processes; the CPU cores or the GPUs are divided among them."""
     restarts: Annotated[int, Range(at_least=0)] = 0
-    """Times that all are started again from the last checkpoint after one of them failed."""
+    """How many times to restart all workers from the last checkpoint after a worker failed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,11 +43,11 @@ def _launch(own: list[str], flags: list[str] | None) -> int:
     config = parse(LaunchConfig, own, "python -m training.launch")
     if flags is None:
         raise InputError("expected the flags of training.fit after --, got no --")
-    # What is wrong with them is told once, and not by each worker.
+    # Reports wrong flags once, not in each worker.
     fit = parse(FitConfig, flags, "python -m training.fit")
     devices = device_environments(config.workers)
     for restart in range(config.restarts + 1):
-        # The run may have a checkpoint only because of an earlier start of ours.
+        # Resumes only from a checkpoint that this command wrote.
         resumes = restart > 0 and can_resume(fit) and not fit.resume
         processes = LocalWorkers(free_addresses(config.workers), [*flags, *["--resume"] * resumes], devices)
         status = processes.run()

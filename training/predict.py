@@ -1,9 +1,8 @@
 """python -m training.predict RUN < texts.txt > answers.jsonl
 
-Answers texts, one a line on stdin, with one JSON object a line on stdout. A matcher answers pairs, text_a and text_b
-with a tab between them; with --rank FILE it ranks the lines of the file for each text on stdin. A tagger splits texts
-into words; with --words they are split already, a space between two words. A masked language model fills in each
-[MASK].
+Reads texts from stdin, one per line, and prints one JSON object per line. A matcher reads pairs, text_a and text_b
+separated by a tab; with --rank FILE it ranks the lines of the file for each text on stdin. A tagger splits texts into
+words; with --words they are already split by spaces. A masked language model fills in each [MASK].
 """  # noqa: D415
 
 import json
@@ -25,18 +24,18 @@ from training.cli.parser import parse, run
 
 @dataclass(frozen=True)
 class PredictConfig:
-    """Answers texts, or pairs with a tab between them, one a line on stdin, with JSON lines on stdout."""
+    """Predicts texts, or tab-separated pairs, one per line on stdin; prints JSON lines on stdout."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
     top: Annotated[int, Range(at_least=0)] = 0
-    """Show only this many of the most probable labels, or of the best candidates; 0: all, of tokens for [MASK] five."""
+    """Number of labels, candidates or [MASK] tokens to show, best first; 0: all, but five tokens for [MASK]."""
     rank: Path | None = None
-    """Candidates, one a line, that a matcher ranks for each text on stdin."""
+    """File of candidates, one per line, that a matcher ranks for each text on stdin."""
     vectors: Path | None = None
-    """Vectors of the candidates that training.embed wrote, of a matcher of the bi form."""
+    """Vectors of the candidates, written by training.embed with the same bi-encoder."""
     words: bool = False
-    """Whether the texts of a tagger are split into words already, by spaces or tabs."""
+    """For a tagger: the texts are already split into words, by spaces or tabs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,13 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def lines(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of a stream without their ends; bytes, so that invalid UTF-8 is answered and not refused."""
+    """Yields lines without line ends, as bytes, so that invalid UTF-8 is accepted."""
     for line in stream:
         yield line.rstrip(b"\r\n")
 
 
 def pairs(stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
-    """The pairs of a stream, a tab between the two texts; raises InputError naming a line without one tab."""
+    """Yields tab-separated pairs; raises InputError for a line without exactly one tab."""
     for place, line in enumerate(lines(stream), start=1):
         texts = line.split(b"\t")
         if len(texts) != 2:
@@ -63,7 +62,7 @@ def pairs(stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
 
 
 def sentences(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """The words of each line of a stream, between spaces or tabs."""
+    """Yields the words of each line, split by spaces or tabs."""
     for line in lines(stream):
         yield [word for word in re.split(rb"[ \t]+", line) if word]
 
@@ -137,7 +136,7 @@ def _vectors(path: Path) -> Any:
 
 
 def _rankings(bundle: Any, candidates: list[bytes], vectors: Any, top: int) -> Iterator[dict[str, Any]]:
-    """For each text on stdin {"query": …, "ranking": [{"line", "text", "score"}, best first]}; lines from 1."""
+    """Yields {"query", "ranking": [{"line", "text", "score"}, best first]} for each text on stdin; lines from 1."""
     from kmha.inference.ranker import Ranker
 
     ranker = Ranker(bundle, candidates, vectors)

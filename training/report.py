@@ -1,8 +1,8 @@
 """python -m training.report RUN --data FILE [--out page.html]
 
-Writes the report of a run for labeled rows of a file: report.html and report.md in the run folder, or a page and a
-model card elsewhere. Each fit writes a report; use this command for other rows, and for runs without a report. Prints
-one JSON object on stdout. See docs/how-to/report.md.
+Writes the report of a run on labeled rows: report.html and the model card report.md, by default in the run folder.
+training.fit also writes a report; use this command for other rows. Prints one JSON object on stdout.
+See docs/how-to/report.md.
 """  # noqa: D415
 
 import json
@@ -29,7 +29,7 @@ logger = logging.getLogger("kmha")
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig(ColumnFlags):
-    """Writes the report of a run for labeled rows of a file."""
+    """Writes the report of a run on labeled rows."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""
@@ -74,7 +74,7 @@ def _report(config: ReportConfig) -> int:
 
 
 def _build_report(report_data: Any, run: Path) -> Any:
-    """Builds the report; metrics.json of a run from elsewhere may have any content."""
+    """Builds the report; raises InputError if metrics.json is invalid."""
     from training.reporting.build import build_report
 
     try:
