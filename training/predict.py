@@ -24,7 +24,7 @@ from training.cli.parser import parse, run
 
 @dataclass(frozen=True)
 class PredictConfig:
-    """Predicts texts, or tab-separated pairs, one per line on stdin; prints JSON lines on stdout."""
+    """Prints one prediction in JSON for each line of stdin, a text or a tab-separated pair."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder that training.fit wrote."""

@@ -9,7 +9,7 @@ where f is the term's count in d and n the number of the N documents that contai
 Source: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework: BM25 and Beyond", section 3.4. The "1 +" in
 the logarithm is from Lucene's `BM25Similarity`; it makes all weights positive.
 
-The library bm25s scores only documents of its index. A baseline must also score unseen documents and unseen terms.
+The library bm25s is not used because it scores only documents and terms of its index, not unseen ones.
 """
 
 import re
@@ -27,7 +27,7 @@ Analyzer = Callable[[str], list[str]]
 _K1 = 1.2
 _B = 0.75
 _WORD = re.compile(WORD_PATTERN)
-# Most scores in memory: 40 queries with 100,000 documents.
+# Maximum scores in memory: 40 queries with 100,000 documents.
 SCORES_AT_ONCE = 4_000_000
 
 

@@ -1,7 +1,7 @@
 """Overlap features of two texts, the input of the linear baseline of matching.
 
-Terms are words, or characters in scripts without spaces between words. Numbers and capitalized words are counted once
-more by themselves, since a difference in them changes the meaning most.
+Terms are words, or characters in scripts without spaces between words. Numbers and capitalized words also have separate
+features, because differences in them change the meaning most.
 """
 
 import re
@@ -37,7 +37,7 @@ FEATURE_NAMES = (
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _LETTERS = re.compile(r"[^\W\d_]\w*")
 _ROWS_AT_ONCE = 10_000
-# Character n-grams need most of the time and memory; so many texts are enough for their frequencies.
+# Enough for the frequencies of character n-grams, which need most of the time and memory.
 _TEXTS_FOR_CHARACTERS = 50_000
 # The key of an n-gram: three term ids of 21 bits in 63 bits. More than two million terms share ids.
 _TERM_BITS = 21

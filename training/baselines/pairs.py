@@ -1,13 +1,13 @@
 """The baselines of matching: TF-IDF cosine, BM25, and a linear model on overlap features.
 
-Choices, made on validation rows or by cross-validation of the training rows (mean average precision of WikiQA: five
-folds of the training queries, then dev rows):
+The settings were selected on validation rows or by cross-validation (WikiQA: mean average precision in five folds of
+the training queries, then on dev rows):
 
 - Punctuation marks are terms (BM25, WikiQA dev: .565, without .555).
-- The cosine is that of character n-grams (WikiQA .552 and .608, with words .553 and .560; MRPC accuracy in ten folds
+- The cosine uses character n-grams (WikiQA .552 and .608, with words .553 and .560; MRPC accuracy in ten folds
   .722, with words .715). Scripts without spaces use characters and pairs of characters (sts_zh dev accuracy .988, with
   trigrams .987).
-- The linear model takes C = 1 (MRPC accuracy .756, WikiQA .635 and .663; C = .1 .752, .635 and .666). Balanced labels
+- The linear model uses C = 1 (MRPC accuracy .756, WikiQA .635 and .663; C = .1 .752, .635 and .666). Balanced labels
   (MRPC .728) and a ranking loss (WikiQA .633 and .655) were not better.
 """
 
@@ -31,7 +31,7 @@ LINEAR = "linear model on overlap features"
 _PENALTY = 1.0
 _RIDGE_PENALTIES = np.logspace(-1, 4, 11)
 _STEPS = 5000
-# About thirty weights need no more rows; term frequencies are counted on all rows.
+# Enough for about thirty weights; term frequencies are counted on all rows.
 _ROWS_FOR_WEIGHTS = 50_000
 
 
@@ -101,7 +101,7 @@ def fit_pair_baseline(
         values: R labels: 0 or 1, label ids, or grades.
         target: Kind of `values`.
         seed: Random seed.
-        max_rows: Most rows to train on; more are sampled at random.
+        max_rows: Maximum number of training rows; more are sampled at random.
 
     Raises:
         InputError: All texts are blank.

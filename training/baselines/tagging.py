@@ -60,16 +60,16 @@ def fit_tag_baseline(
     scheme: Scheme | None = None,
     max_words: int = 250_000,
 ) -> TagBaseline:
-    """Trains the baselines and chooses the best on validation rows, by span F1 or without spans by token accuracy.
+    """Trains the baselines and selects the best on validation rows by span F1, or without spans by token accuracy.
 
     Args:
         train_words: Words of each training sentence.
         train_tags: A tag for each.
-        validation_words: Words of each validation sentence; without any, a linear model is chosen.
+        validation_words: Words of each validation sentence; without any, a linear model is selected.
         validation_tags: A tag for each.
         seed: Random seed.
         scheme: Tagging scheme; None: detected from the training tags.
-        max_words: Most training words of the linear models; more are sampled by sentence.
+        max_words: Maximum training words of the linear models; of more, whole sentences are sampled.
 
     Raises:
         ValueError: The lengths differ, or there is no training word.
@@ -93,7 +93,7 @@ def fit_tag_baseline(
 
 
 def _candidates(words: Sentences, tags: Sentences, seed: int, max_words: int) -> Iterator[tuple[str, Tagger]]:
-    """(description, tagger) of each baseline; the last one is chosen without validation rows."""
+    """(description, tagger) of each baseline; the last one is selected if there are no validation rows."""
     rows = f"{len(words):,} training rows"
     yield f"most frequent tag of each word, {rows}", _fit_frequent(words, tags)
     sampled = _sample([len(sentence) for sentence in words], seed, max_words)

@@ -153,7 +153,7 @@ def fit_greedy(words: Sentences, tags: Sentences, seed: int) -> GreedyTagger:
     else:
         machine = LinearSVC(C=_PENALTY, random_state=seed)
         with warnings.catch_warnings():
-            # Near the optimum is good enough for a baseline.
+            # An approximate optimum is sufficient.
             warnings.simplefilter("ignore", ConvergenceWarning)
             machine.fit(features, flat)
         weights, biases = machine.coef_, machine.intercept_

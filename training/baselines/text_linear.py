@@ -1,8 +1,8 @@
 """The linear baseline of classification: TF-IDF n-grams and linear support vector machines.
 
-Choices for a strong baseline: punctuation marks are words; scripts without spaces between words use characters; one
-label per row takes C = 1, the default; several labels per row take C = 0.1 and a threshold per label, since each label
-is rare (GoEmotions, test macro-F1: C = 1 .448, C = 0.1 .488; without thresholds .334).
+Punctuation marks are terms. Scripts without spaces between words use characters. One label per row uses C = 1. Several
+labels per row use C = 0.1 and a threshold per label, because each label is rare (GoEmotions, test macro-F1: C = 1 .448,
+C = 0.1 .488; without thresholds .334).
 """
 
 import re
@@ -27,7 +27,7 @@ _UNSPACED = re.compile(
     r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 _TEXTS_INSPECTED = 1000
-# With more rows a term must occur in two of them: a third of the memory, the same accuracy.
+# With more rows, min_df is 2: a third of the memory, the same accuracy.
 _ROWS_WITH_RARE_TERMS = 20_000
 _HELD_OUT_DIVISOR = 5
 MOST_ROWS = 100_000
@@ -86,13 +86,10 @@ def fit_baseline(
         targets: int [R] label ids, or with `multi_label` 0 or 1, [R, C].
         multi_label: Whether a row may have several labels.
         seed: Random seed.
-        validation: Texts and targets to choose the thresholds of several labels. None: a fifth of the training rows is
-            held out for that; the model is then trained on all rows. Unused with one label per row.
-        max_rows: Most rows to train on; more are sampled at random.
-        of_rows: Number of rows that the texts are a sample of; None: all rows.
-
-    Returns:
-        The fitted baseline.
+        validation: Texts and targets to select the thresholds of several labels. None: a fifth of the training rows is
+            held out, then the model is trained on all rows.
+        max_rows: Maximum number of training rows; more are sampled at random.
+        of_rows: Number of rows that the texts were sampled from; None: `len(texts)`.
 
     Raises:
         InputError: All texts are blank.
@@ -137,7 +134,7 @@ def fit_baseline(
 
 
 def sample_rows(rows: int, seed: int, most: int = MOST_ROWS) -> np.ndarray:
-    """The rows that `fit_baseline` would sample, int64 ascending, so that only their texts are read."""
+    """Samples rows as `fit_baseline` does, int64 ascending, so that only their texts are read."""
     if rows <= most:
         return np.arange(rows)
     return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
@@ -149,20 +146,19 @@ def compare(
     metric: str,
     name: str = "linear baseline",
 ) -> str:
-    """One sentence that says whether the model or the baseline is better.
+    """Compares the scores of a model and a baseline in one sentence.
 
-    The difference is noise if the score of one is inside the bootstrap interval of the other,
-    `scores["intervals"][metric]`.
+    A difference is noise if one score is inside the bootstrap interval of the other, `scores["intervals"][metric]`.
 
     Args:
-        model_scores: Scores of the model by name.
-        baseline_scores: Scores of the baseline by name, on the same rows.
-        metric: Name of the score to compare.
+        model_scores: Scores of the model by metric.
+        baseline_scores: Scores of the baseline on the same rows.
+        metric: Metric to compare.
         name: Name of the baseline.
 
     Returns:
         For example "macro_f1: the linear baseline wins, model 0.8540, linear baseline 0.9073
-        (95 % interval 0.8471 to 0.8609 of the model)".
+        (bootstrap interval of the model 0.8471 to 0.8609)".
     """
     model, baseline = model_scores.get(metric), baseline_scores.get(metric)
     if model is None or baseline is None:
@@ -235,7 +231,7 @@ def _fit_several_labels(features: Any, indicators: np.ndarray, seed: int) -> tup
 
 def _fit_svm(features: Any, target: np.ndarray, penalty: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     with warnings.catch_warnings():
-        # The last digits of a slow convergence are not worth a warning.
+        # An approximate optimum is sufficient.
         warnings.simplefilter("ignore", ConvergenceWarning)
         machine = LinearSVC(C=penalty, random_state=seed, dual="auto").fit(features, target)
     return machine.coef_.T, np.atleast_1d(machine.intercept_)

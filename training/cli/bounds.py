@@ -45,11 +45,7 @@ NotNegative = Annotated[float, Range(at_least=0)]
 
 
 def check_ranges(config: Any, prefix: str = "--") -> None:
-    """Checks all settings whose type is annotated with a `Range`; None is always allowed.
-
-    Args:
-        config: A dataclass, which may contain dataclasses.
-        prefix: Prefix of the flags, for messages.
+    """Checks all settings of a dataclass whose type is annotated with a `Range`; None is always allowed.
 
     Raises:
         InputError: A number is out of range; the message names the flag.

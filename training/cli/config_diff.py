@@ -5,12 +5,9 @@ from typing import Any
 
 
 def differences(began: dict[str, Any], now: dict[str, Any], free: Sequence[str] = ()) -> str:
-    """Lists the settings that differ: the flag, the old value and the new value; empty if all are equal.
+    """Lists the settings that differ between two nested dicts: the flag, the old value and the new value.
 
-    Args:
-        began: Old settings, nested dicts of plain values.
-        now: New settings.
-        free: Settings to ignore, as `section.name`.
+    Settings in `free`, as `section.name`, are ignored. The result is empty if all others are equal.
     """
     before, after = _flat(began), _flat(now)
     return "; ".join(

@@ -12,11 +12,7 @@ from kmha.errors import InputError, did_you_mean
 
 
 def toml_flags(path: Path, config_type: type) -> list[str]:
-    """Reads a TOML file and converts it to flags.
-
-    Args:
-        path: The file.
-        config_type: A dataclass, which may contain dataclasses. Its fields, except `config`, are the allowed keys.
+    """Reads a TOML file and converts it to flags; its keys are the fields of the dataclass, except `config`.
 
     Raises:
         InputError: The file is missing or invalid TOML, or has an unknown key or a value of the wrong type.
@@ -34,12 +30,7 @@ def toml_flags(path: Path, config_type: type) -> list[str]:
 
 
 def table_flags(values: Mapping[str, Any], config_type: type, origin: str) -> list[str]:
-    """Converts settings to flags.
-
-    Args:
-        values: Nested dicts, as in a TOML file.
-        config_type: See `toml_flags`.
-        origin: Source of the settings, for messages.
+    """Converts nested settings, as in a TOML file, to flags; `origin` is their source, for messages.
 
     Raises:
         InputError: An unknown key or a value of the wrong type.

@@ -72,13 +72,7 @@ def check_teacher(config: FitConfig) -> None:
 
 
 def check_same_answers(config: FitConfig, task: Task, labels: list[str], origin: str) -> None:
-    """Checks that the teacher predicts the labels of the training rows.
-
-    Args:
-        config: All settings.
-        task: The task, after all rows have been read.
-        labels: Labels of the student.
-        origin: Source of the labels, for messages.
+    """Checks that the teacher has the labels of the student; `origin` is their source, for messages.
 
     Raises:
         InputError: The labels or their kind differ; the message names the flag and both.

@@ -63,7 +63,7 @@ def squared_distance(teacher, student, temperature: float = 1.0):
 def chain_divergence(teacher: Potentials, student: Potentials, temperature: float):
     """Divergence of the tag sequences, exact over all paths, divided by the words.
 
-    It costs about as much as the loss of the labels: it needs sums over the teacher's paths only, without gradients.
+    The cost is similar to that of the label loss.
 
     Args:
         teacher: Potentials of B sentences.

@@ -1,4 +1,4 @@
-"""Bootstrap intervals of classification scores: how much a score would vary with other test rows.
+"""Bootstrap confidence intervals of classification scores.
 
 Rows are resampled with replacement. Accuracy and F1 depend on counts only, so equal rows are grouped and the group
 sizes are drawn from a multinomial distribution. This gives the distribution of drawn rows at a fraction of the cost of
@@ -55,7 +55,7 @@ def bootstrap_interval(
     lengths = {len(array) for array in arrays}
     if len(lengths) != 1 or 0 in lengths:
         raise ValueError(f"expected arrays of one length above 0, got lengths {sorted(lengths)}")
-    if lengths == {1}:  # which scipy does not accept
+    if lengths == {1}:  # scipy needs two rows
         return (value := statistic(*arrays)), value
     drawn = stats.bootstrap(
         [np.arange(*lengths)],

@@ -1,6 +1,6 @@
 """Counts of predictions, and precision, recall and F1.
 
-The last axis is the label (C). Leading axes are free, so that one call handles one test set or 1,000 resamples of it.
+The last axis is the label (C). Leading axes are allowed, such as one of 1,000 resamples.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Scores of masked tokens: of a model, and of the unigram baseline."""
+"""Masked-token scores of a model and of the unigram baseline."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -100,7 +100,7 @@ def masked_scores(predictions: MaskedPredictions, intervals: bool = False) -> di
     """Scores over all masked tokens.
 
     Args:
-        predictions: Of some rows.
+        predictions: Predictions of the rows.
         intervals: Whether to add 95 % bootstrap intervals; rows are resampled.
 
     Returns:
