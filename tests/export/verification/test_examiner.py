@@ -54,7 +54,7 @@ def test_other_label_names_fail(bundle, rows, artifact, monkeypatch):
     monkeypatch.setattr(examiner_module, "predict_isolated", ask)
     monkeypatch.setattr(examiner_module, "layer_errors_isolated", lambda *_: {})
     report = Examiner(bundle, rows).report(artifact)
-    assert not report["passed"] and report["failures"] == ["the names of its labels are not the bundle's"]
+    assert not report["passed"] and report["failures"] == ["its label names are not the bundle's"]
 
 
 def test_wrong_shapes_and_crashes_are_reported_as_failures(bundle, rows, artifact, monkeypatch):

@@ -119,7 +119,7 @@ def other_tag(answers: np.ndarray) -> None:
 def test_another_path_fails_though_all_probabilities_are_the_same(monkeypatch, expected, tmp_path):
     report = asked(monkeypatch, expected, predictions_for(expected, other_tag), tmp_path)
     assert report["max_difference"] == 0 and report["sentences_with_other_paths"] == 1
-    assert report["failures"] == ["1 sentences have other tags, which fit worse"]
+    assert report["failures"] == ["1 sentences have other tags with a lower score"]
     assert report["label_agreement"] < 1
 
 
