@@ -1,4 +1,4 @@
-"""Artefacts are written beside their place and renamed: nobody ever reads half of one."""
+"""Writes files and folders atomically: to a temporary path next to the target, then renamed."""
 
 import contextlib
 import errno
@@ -14,16 +14,15 @@ from kmha.errors import InputError
 
 @contextlib.contextmanager
 def atomic_write(final: Path, overwrite: bool = False, flag: str = "") -> Iterator[Path]:
-    """A path to write a file or folder to; it becomes `final` when the block ends well, else nothing stays.
+    """Yields a temporary path that is renamed to `final` if the block succeeds and removed if it fails.
 
     Args:
-        final: Where the artefact shall stand. Missing folders above are made, and removed again after an error.
-        overwrite: Whether an artefact that stands there is replaced.
-        flag: What named the place, for the message that nobody can write there.
+        final: Path of the result. Missing parent folders are created, and removed again after an error.
+        overwrite: Whether an existing `final` is replaced.
+        flag: The flag that set the path, for error messages.
 
     Raises:
-        InputError: Something stands there and must not be replaced, a folder where a file shall stand, or nobody
-            can write there.
+        InputError: `final` exists, is a folder while the result is a file, or is not writable.
     """
     final = Path(final)
     if final.exists() and not overwrite:
@@ -35,7 +34,7 @@ def atomic_write(final: Path, overwrite: bool = False, flag: str = "") -> Iterat
         remove(beside)
         yield beside
         if final.is_dir() and not beside.is_dir():
-            # A folder is more than the file that would take its place.
+            # A file never replaces a folder.
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if final.is_dir():
             remove(final)
@@ -52,7 +51,7 @@ def atomic_write(final: Path, overwrite: bool = False, flag: str = "") -> Iterat
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a folder, if there is one."""
+    """Removes a file or a folder if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -61,20 +60,20 @@ def remove(path: Path) -> None:
 
 
 def write_result(path: Path, result: dict[str, Any]) -> None:
-    """Writes JSON values to a file; raises InputError where nobody can write."""
+    """Writes JSON values to a file; raises InputError if the path is not writable."""
     with atomic_write(path, overwrite=True) as beside:
         beside.write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 @contextlib.contextmanager
 def unchanged(*files: Path | None) -> Iterator[None]:
-    """Refuses files that change in the block, also where what was read of them has been refused already.
+    """Checks that files do not change while the block runs, even if the block raises an InputError.
 
     Args:
-        *files: None is no file.
+        *files: Paths; None is ignored.
 
     Raises:
-        InputError: One of them has another size, time or place on the disk than before.
+        InputError: The size, modification time, inode or device of a file has changed.
     """
     before = {file: _state(file) for file in files if file is not None}
     try:
@@ -94,7 +93,7 @@ def _check(before: dict[Path, tuple[int, ...] | None], cause: InputError | None 
 
 
 def _state(file: Path) -> tuple[int, ...] | None:
-    """Size, time in ns, and place on the disk; None: there is no such file."""
+    """Returns size, modification time in ns, inode and device; None if the file does not exist."""
     try:
         status = os.stat(file)
     except OSError:

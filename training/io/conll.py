@@ -1,16 +1,12 @@
-"""CoNLL files: one word a line, its columns beside it, a blank line behind each sentence.
+"""Reads CoNLL files: one word per line with its columns, and a blank line after each sentence.
 
-How a line is read:
-
-- Columns are separated by tabs if the first word line has one, otherwise by spaces and tabs. Every word line has as
-  many columns as the first. The first word line is the first line that is not blank and begins neither with `#` nor
-  with `-DOCSTART-`; in a file without such a line, the first that begins with `#` and holds a tab.
-- A line that begins with `#` is a word if it has that number of columns (`#hashtag<tab>O`). Otherwise it is a comment,
-  which may stand before the first word of a sentence only; inside a sentence it is an error. In CoNLL-U files, whose
-  words begin with a number, it is always a comment.
+- Columns are separated by tabs if the first word line has a tab, otherwise by spaces and tabs. Every word line has as
+  many columns as the first. The first word line is the first line that is not blank and starts with neither `#` nor
+  `-DOCSTART-`. In a file without one, it is the first line that starts with `#` and contains a tab.
+- A line that starts with `#` is a word if it has that number of columns (`#hashtag<tab>O`). Otherwise it is a comment,
+  which is allowed only before the first word of a sentence. In CoNLL-U files it is always a comment.
 - A line whose first column is `-DOCSTART-` ends a sentence and is skipped.
-- CoNLL-U files also hold lines that are no words of the sentence: a range (`3-4`, what stood in the text) and empty
-  nodes (`3.1`). They are skipped.
+- CoNLL-U ranges (`3-4`) and empty nodes (`3.1`) are skipped.
 """
 
 import re
@@ -33,39 +29,35 @@ _NOT_A_WORD = re.compile(r"[0-9]+[-.][0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How the words of a file are written."""
+    """Column format of a file."""
 
     tabs: bool
     width: int
-    line: int  # that shows it
+    line: int  # the first word line
 
 
 def is_conllu(path: Path) -> bool:
-    """Whether the name of a file says that it is CoNLL-U."""
+    """Whether the file name ends in `.conllu` or `.conllu.gz`."""
     return path.name.lower().removesuffix(".gz").endswith(".conllu")
 
 
 def count_columns(path: Path) -> int:
-    """Counts the columns of a file, by its first word.
-
-    Raises:
-        InputError: The file cannot be read or has no word.
-    """
+    """Counts the columns of the first word line; raises InputError if the file is unreadable or has no word."""
     return _form(path).width
 
 
 def read_sentences(path: Path, columns: Sequence[int]) -> Iterator[tuple[int, list[list[str]]]]:
-    """Streams the sentences of a file; one at a time is held in memory.
+    """Streams the sentences of a file, one at a time.
 
     Args:
-        path: The file, plain or gzipped; UTF-8, with or without a byte order mark.
-        columns: Numbers of the columns to keep, from 0; each less than `count_columns`.
+        path: UTF-8 file, plain or gzipped, with or without a byte order mark.
+        columns: Indices of the columns to keep, each in [0, `count_columns`).
 
     Yields:
-        The line of the first word, from 1, and of each kept column the texts of all words.
+        The line number of the first word, from 1, and for each kept column the values of all words.
 
     Raises:
-        InputError: The file cannot be read, a line has another number of columns, or there is no sentence.
+        InputError: The file is unreadable, a line has another number of columns, or there is no sentence.
     """
     form, conllu = _form(path), is_conllu(path)
     first, words, found = 0, [], False
@@ -124,7 +116,7 @@ def _form_of(line: str, number: int) -> _Form:
 
 
 def _fields(line: str, tabs: bool) -> list[str]:
-    # Other white space, such as an ideographic space, may be a word.
+    # Other whitespace, such as an ideographic space, can be a word.
     return line.rstrip("\r\n").split("\t") if tabs else _GAP.split(line.strip(_BLANKS))
 
 

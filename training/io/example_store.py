@@ -1,7 +1,7 @@
-"""Checked examples on disk: texts and labels that are read by row while a model trains.
+"""Stores parsed examples on disk: texts and labels that are read by row during training.
 
-In memory an example costs about 36 bytes (where its texts stand, two digests, its label ids), whatever the
-length of its texts, so a data set may be larger than memory.
+An example takes about 36 bytes of memory (text offsets, two digests, label ids), whatever the length of its texts, so a
+data set can be larger than memory.
 """
 
 import functools
@@ -23,14 +23,14 @@ _BLOCK_ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One example as a task reads it from a row.
+    """One example, as a task parses it from a row.
 
     Attributes:
-        texts: One text, or two to compare.
-        labels: Names of the labels; one, or any number where an example may have several.
-        place: Where it comes from, for messages: `train.csv:12`.
-        query: Name of the query that a pair belongs to; None where there are none.
-        ordered: Whether the labels are a sequence, one for each word, rather than a set: repeated ones are kept.
+        texts: One text, or two for a pair.
+        labels: Label names; several for multi-label rows.
+        place: Origin for messages: `train.csv:12`.
+        query: Query id of a pair; None without queries.
+        ordered: Whether the labels are a sequence (one per word) and not a set; a sequence keeps repeated labels.
     """
 
     texts: tuple[str, ...]
@@ -41,18 +41,16 @@ class Example:
 
 
 class ExampleSet:
-    """Examples on disk, as `write_examples` or `write_labelled_texts` leaves them.
+    """Examples on disk, written by `write_examples` or `write_labelled_texts`.
 
     Attributes:
-        texts: A spool of UTF-8 bytes for each text of an example.
-        label_names: Names of all labels in this set, in the order they were first seen.
-        digests: One number for each example's texts without the white space around them, uint64 [rows].
-            Equal texts have equal digests; that two different ones do is as good as impossible.
-        empty_texts: Number of rows that have a text of nothing but white space.
-        queries: One number for each example's query, uint64 [rows]: of its name, or where it has none of its first
-            text.
-        named_queries: Whether every example has the name of a query.
-        ordered: Whether the labels of an example are a sequence, not a set.
+        texts: For each text of an example, a `RaggedStore` of UTF-8 bytes.
+        label_names: Names of all labels in this set, in order of first occurrence.
+        digests: 64-bit hash of each example's stripped texts, uint64 [rows]; equal texts have equal digests.
+        empty_texts: Number of rows with an empty or whitespace-only text.
+        queries: 64-bit hash of each example's query id, or of its first text if it has none, uint64 [rows].
+        named_queries: Whether every example has a query id.
+        ordered: Whether the labels of an example are a sequence and not a set.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class ExampleSet:
         named_queries: bool,
         ordered: bool,
     ) -> None:
-        """Holds what was written; place tells where a row comes from, local_ids are places in label_names."""
+        """Stores the arrays; `place` maps a row to its origin, `local_ids` index `label_names`."""
         self.texts = texts
         self.label_names = label_names
         self.digests = digests
@@ -81,16 +79,11 @@ class ExampleSet:
         self._label_ends = np.cumsum(label_counts, dtype=np.int64).astype(np.int32)
 
     def __len__(self) -> int:
-        """Counts the examples."""
+        """Number of examples."""
         return len(self.digests)
 
     def read_texts(self, rows: np.ndarray, field: int = 0) -> list[str]:
-        """Reads texts from disk, as they were given (white space included).
-
-        Args:
-            rows: Row numbers, integers [R], in any order.
-            field: Which text of each example.
-        """
+        """Reads text number `field` of some rows (integers [R], any order), including its surrounding whitespace."""
         flat, lengths = self.texts[field].gather(rows)
         data, texts, begin = flat.tobytes(), [], 0
         for length in lengths.tolist():
@@ -99,14 +92,10 @@ class ExampleSet:
         return texts
 
     def local_labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Gives the labels of some rows as places in `label_names`, those of a sequence in its order.
-
-        Args:
-            rows: Row numbers, integers [R], in any order.
+        """Returns the labels of some rows (integers [R], any order) as indices into `label_names`.
 
         Returns:
-            The ids of all rows one after another, int32 [sum(counts)], and the number of labels of each
-            row, int32 [R].
+            The concatenated ids of all rows, int32 [sum(counts)], and the number of labels of each row, int32 [R].
         """
         rows = np.asarray(rows, np.int64)
         ends = self._label_ends[rows]
@@ -116,17 +105,17 @@ class ExampleSet:
         return self._local_ids[np.repeat(shifts, counts) + np.arange(int(counts.sum()))], counts
 
     def place(self, row: int) -> str:
-        """Tells where a row comes from, for messages; may read a file from its start, so not for many rows."""
+        """Origin of a row, for messages. Slow: may read a file from its start."""
         return self._place(row)
 
     @property
     def origin(self) -> str:
-        """The file that the examples come from, by the first one's place."""
+        """The file that the examples come from, taken from the first example."""
         return self.place(0).rpartition(":")[0] if len(self) else "data"
 
     def label_digests(self) -> np.ndarray:
-        """Gives one number for the labels of each row, uint64 [rows]; their order counts in sequences only."""
-        # Sums that wrap around, of well mixed ids: equal for equal sets, and otherwise as good as never.
+        """Hashes the labels of each row, uint64 [rows]; only sequences depend on the order."""
+        # Wrapping sums of mixed ids: equal for equal sets, collisions are negligible.
         numbers = mixed(self._local_ids.astype(np.uint64))
         if self.ordered:
             starts = np.concatenate([[0], self._label_ends[:-1]])
@@ -138,16 +127,16 @@ class ExampleSet:
 
 
 def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1) -> ExampleSet:
-    """Writes a stream of examples to disk; a label given twice for one example counts once, unless they are ordered.
+    """Writes a stream of examples to disk; duplicate labels of an example count once unless ordered.
 
     Args:
-        examples: The examples; one at a time is held in memory, besides a block of some thousand.
-        folder: Where the files go; made if it does not exist, what an older call wrote there is replaced.
-        num_texts: Texts of each example.
+        examples: The examples, read one at a time.
+        folder: Output folder, created if missing; existing files are replaced.
+        num_texts: Texts per example.
 
     Raises:
-        InputError: An empty label (the place is named).
-        ValueError: An example with another number of texts, or ordered ones among others.
+        InputError: A label is empty.
+        ValueError: An example has another number of texts, or only some examples are ordered.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names: dict[str, int] = {}
@@ -198,19 +187,14 @@ def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1
 
 
 def label_ids(examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """Numbers the labels of rows that have one label each.
-
-    Args:
-        examples: The set.
-        rows: Row numbers, integers [R].
-        labels: The names that a model knows, in the order of its outputs.
+    """Returns the class ids of rows (integers [R]) that have one label each.
 
     Returns:
-        The place of each row's label in the list, int32 [R], and that list: `labels`, then the names in
-        this set (also in rows not asked for, so that batches agree) that `labels` lacks, sorted.
+        Class ids, int32 [R], and the names they index: `labels`, then the sorted names of the whole set that `labels`
+            lacks, so that all batches agree.
 
     Raises:
-        ValueError: A row that has no label or several.
+        ValueError: A row has no label or several.
     """
     extended = [*labels, *sorted(set(examples.label_names).difference(labels))]
     ids, counts = examples.local_labels(rows)
@@ -220,15 +204,10 @@ def label_ids(examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]) -> 
 
 
 def label_matrix(examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]) -> tuple[np.ndarray, int]:
-    """Marks the labels of rows that have any number of labels.
-
-    Args:
-        examples: The set.
-        rows: Row numbers, integers [R].
-        labels: The names that a model knows, C of them, in the order of its outputs.
+    """Returns the labels of rows (integers [R]) as a multi-hot matrix over the C names in `labels`.
 
     Returns:
-        1 where a row has a label, int8 [R, C], and how many labels of these rows are not in `labels`.
+        The matrix, int8 [R, C], and the number of labels of these rows that are not in `labels`.
     """
     ids, counts = examples.local_labels(rows)
     columns = _lookup(examples, labels)[ids]
@@ -239,7 +218,7 @@ def label_matrix(examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]) 
 
 
 def mixed(values: np.ndarray) -> np.ndarray:
-    """Spreads integers over all 64 bits, one to one (the finaliser of SplitMix64); uint64, any shape."""
+    """Hashes integers one to one with the finalizer of SplitMix64; uint64, any shape."""
     values = (values + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -247,15 +226,15 @@ def mixed(values: np.ndarray) -> np.ndarray:
 
 
 def _lookup(examples: ExampleSet, labels: Sequence[str]) -> np.ndarray:
-    """Maps places in the set's own names to places in `labels`, -1 where it has no such name; int32."""
+    """Maps indices of the set's label names to indices of `labels`, -1 if missing; int32."""
     places = {label: place for place, label in enumerate(labels)}
     return np.array([places.get(name, -1) for name in examples.label_names], np.int32)
 
 
 def text_digest(texts: tuple[str, ...]) -> tuple[int, bool]:
-    """Gives the digest of the texts of one example, and whether one of them is empty."""
+    """Returns the 64-bit digest of an example's stripped texts, and whether one of them is empty."""
     stripped = [text.strip().encode("utf-8") for text in texts]
-    # Each text's length before it keeps ("ab", "c") apart from ("a", "bc").
+    # The length prefix distinguishes ("ab", "c") from ("a", "bc").
     framed = b"".join([b"%d\0%b" % (len(text), text) for text in stripped])
     digest = hashlib.blake2b(framed, digest_size=8).digest()
     return int.from_bytes(digest, "little"), not all(stripped)

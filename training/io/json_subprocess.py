@@ -1,4 +1,4 @@
-"""A process that is asked things: started, asked, and made sure that it ends."""
+"""Runs a worker process and exchanges JSON lines with it."""
 
 import importlib.util
 import json
@@ -13,19 +13,19 @@ from kmha.errors import InputError
 
 
 class Crashed(Exception):
-    """A process ended without an answer; the message is one line."""
+    """The process ended without a valid response; the message is one line."""
 
 
 class WorkerProcess:
-    """A process that answers requests, one JSON object a line each; a context manager that leaves no process behind.
+    """A process that exchanges one JSON object per line; as a context manager, it kills the process on exit.
 
     Args:
-        command: What to run.
-        environment: Its variables, beside those of this process.
+        command: Command line.
+        environment: Environment variables in addition to those of this process.
     """
 
     def __init__(self, command: Sequence[str], environment: dict[str, str] | None = None):
-        # A file, since nobody reads while the worker writes.
+        # A file, not a pipe: a full pipe would block the worker.
         self._said = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             command,
@@ -34,7 +34,7 @@ class WorkerProcess:
             stderr=self._said,
             env={**os.environ, **(environment or {})},
             encoding="utf-8",
-            # Ctrl-C is for this process, which ends the workers.
+            # Ctrl-C reaches only this process, which ends the workers.
             start_new_session=True,
         )
 
@@ -45,12 +45,7 @@ class WorkerProcess:
         self.end()
 
     def listen(self) -> dict[str, Any]:
-        """Its next answer.
-
-        Raises:
-            InputError: It could not use what it was given.
-            Crashed: It ended, or said something else.
-        """
+        """Reads the next response; raises InputError if it reports an error, Crashed if there is no valid response."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         try:
@@ -62,7 +57,7 @@ class WorkerProcess:
         return answer
 
     def ask(self, **request: object) -> dict[str, Any]:
-        """Its answer to a request; raises as `listen`."""
+        """Sends a request and returns the response; raises the errors of `listen`."""
         assert self._process.stdin is not None
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
@@ -71,7 +66,7 @@ class WorkerProcess:
         return self.listen()
 
     def end(self) -> None:
-        """Ends the process, whatever it is at, and waits for it."""
+        """Kills the process and waits for it."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._said):
@@ -79,7 +74,7 @@ class WorkerProcess:
                 if stream is not None:
                     stream.close()
             except OSError:
-                # A request that it did not live to read.
+                # The process ended before it read a request.
                 continue
 
     def _last_words(self, line: str) -> str:
@@ -94,7 +89,7 @@ class WorkerProcess:
 
 
 def has_package(package: str, python: str) -> bool:
-    """Whether the environment of a Python, this one or another, has a package; nothing of it is run."""
+    """Whether the Python interpreter at `python` can find a package, without importing it."""
     if python == sys.executable:
         return importlib.util.find_spec(package) is not None
     program = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"

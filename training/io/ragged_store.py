@@ -1,10 +1,9 @@
-"""Arrays of different lengths on disk, read by row, so that memory does not grow with the data.
+"""Stores arrays of different lengths on disk and reads them by row.
 
-A spool is three files: `<path>` with the elements of all rows one after another, `<path>.lengths.npy`
-(int32 [rows]) and `<path>.offsets.npy` (int64 [rows], the first element of each row); the dtype is in
-`<path>.json`, which is written last: without it there is no spool. Only lengths and offsets are kept in
-memory, 12 bytes a row. The elements are read with `pread`, because pages of a memory map would count as
-memory of the process, and because it needs no lock between threads.
+A store consists of `<path>` (concatenated elements), `<path>.lengths.npy` (int32 [rows]), `<path>.offsets.npy` (int64
+[rows], first element of each row) and `<path>.json` (dtype), which is written last. Memory holds lengths and offsets,
+12 bytes per row. Elements are read with `pread`: it needs no lock, and memory-mapped pages would count as process
+memory.
 """
 
 import contextlib
@@ -26,10 +25,10 @@ _MAX_LENGTH = int(np.iinfo(np.int32).max)
 
 
 class RaggedStoreWriter:
-    """Writes a spool row by row; as a context manager it leaves nothing behind after an error.
+    """Writes a store row by row; as a context manager, it removes the data file after an error.
 
     Args:
-        path: The data file to make; its folder exists. Files of an older spool are replaced.
+        path: The data file, in an existing folder. Files of an older store are replaced.
         dtype: Type of the elements.
     """
 
@@ -43,22 +42,18 @@ class RaggedStoreWriter:
         self._file = open(path, "wb", buffering=_WRITE_BUFFER_BYTES)
 
     def append(self, row: np.ndarray) -> None:
-        """Adds one row.
-
-        Args:
-            row: 1-D array, cast to the dtype of the spool.
-        """
+        """Adds one row: a 1-D array, cast to the dtype of the store."""
         self.extend(row, np.array([len(row)]))
 
     def extend(self, flat: np.ndarray, lengths: np.ndarray) -> None:
         """Adds many rows at once.
 
         Args:
-            flat: The elements of all rows, 1-D [sum(lengths)], cast to the dtype of the spool.
+            flat: Concatenated elements of all rows, 1-D [sum(lengths)], cast to the dtype of the store.
             lengths: Elements of each row, integers [rows].
 
         Raises:
-            ValueError: The lengths do not add up to the elements, or one is negative or above 2**31 - 1.
+            ValueError: The lengths do not sum to the number of elements, or a length is outside [0, 2**31 - 1].
         """
         if flat.ndim != 1 or int(lengths.sum()) != flat.size:
             raise ValueError(f"lengths add up to {int(lengths.sum())}, elements given: shape {flat.shape}")
@@ -69,7 +64,7 @@ class RaggedStoreWriter:
         self._lengths.frombytes(np.ascontiguousarray(lengths, np.int32).tobytes())
 
     def close(self) -> "RaggedStore":
-        """Writes the index and opens the finished spool; may be called again."""
+        """Writes the index and opens the finished store; can be called again."""
         self._finish()
         return RaggedStore.open(self._path)
 
@@ -87,24 +82,24 @@ class RaggedStoreWriter:
         _beside(self._path, "json").write_text(json.dumps(index), encoding="utf-8")
 
     def __enter__(self) -> Self:
-        """Gives the writer itself."""
+        """Returns the writer."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Finishes the spool, or deletes it after an error."""
+        """Finishes the store, or deletes its data file after an error."""
         if kind is None:
             self._finish()
         else:
-            # On a full disk what is left in the buffer fails once more.
+            # On a full disk, flushing the buffer fails again.
             with contextlib.suppress(OSError):
                 self._file.close()
             self._path.unlink(missing_ok=True)
 
 
 class RaggedStore:
-    """A finished spool: rows of different lengths, read from disk in any order, from any thread.
+    """A finished store; rows can be read in any order and from any thread.
 
     Attributes:
         dtype: Type of the elements.
@@ -121,11 +116,11 @@ class RaggedStore:
 
     @classmethod
     def open(cls, path: Path) -> "RaggedStore":
-        """Opens the spool whose data file is `path`.
+        """Opens the store whose data file is `path`.
 
         Raises:
-            FileNotFoundError: There is none, or it was not finished.
-            ValueError: The data file does not have the size that was recorded.
+            FileNotFoundError: The store does not exist or is incomplete.
+            ValueError: The data file does not have the recorded size.
         """
         index = json.loads(_beside(path, "json").read_text(encoding="utf-8"))
         dtype = np.dtype(index["dtype"])
@@ -137,28 +132,24 @@ class RaggedStore:
         return cls(path, dtype, lengths, offsets)
 
     def __len__(self) -> int:
-        """Counts the rows."""
+        """Number of rows."""
         return len(self.lengths)
 
     def read(self, row: int) -> np.ndarray:
-        """Reads one row, 1-D [lengths[row]].
-
-        Raises:
-            IndexError: No such row (negative rows do not exist).
-        """
+        """Reads one row, 1-D [lengths[row]]; raises IndexError for an invalid or negative row."""
         return self.gather(np.array([row]))[0]
 
     def gather(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Reads many rows, in the order asked for; a row may be asked for twice.
+        """Reads many rows in the given order; rows may repeat.
 
         Args:
             rows: Row numbers, integers [R].
 
         Returns:
-            The elements of all rows one after another [sum(lengths)], and the lengths int32 [R].
+            The concatenated elements of all rows [sum(lengths)], and the lengths, int32 [R].
 
         Raises:
-            IndexError: No such row (negative rows do not exist).
+            IndexError: A row does not exist; negative indices are not supported.
         """
         rows = np.asarray(rows)
         lengths = self.lengths[rows] if rows.size else np.zeros(0, np.int32)
@@ -167,7 +158,7 @@ class RaggedStore:
             return flat, lengths
         if rows.min() < 0:
             raise IndexError(f"expected row numbers from 0, got {rows.min()}")
-        # Neighbouring rows lie side by side in the file: each run of them costs one call.
+        # Consecutive rows are adjacent in the file: one read call per run.
         starts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)
         run_bytes = np.add.reduceat(lengths, starts, dtype=np.int64) * self.dtype.itemsize
         positions = self._offsets[rows[starts]] * self.dtype.itemsize

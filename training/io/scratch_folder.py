@@ -1,4 +1,4 @@
-"""The temporary folder of a run, which goes with it, also after a kill: the next run of the same place removes it."""
+"""The temporary folder of a run. After a kill, the next run with the same output path removes it."""
 
 import contextlib
 import gzip
@@ -17,11 +17,7 @@ NOTE = "scratch.txt"
 
 @contextlib.contextmanager
 def scratch_folder(run: Path) -> Iterator[Path]:
-    """A temporary folder whose place is noted in the unfinished run while it is there.
-
-    Args:
-        run: The unfinished run, which no other process writes into.
-    """
+    """Creates a temporary folder and records its path in `run`, the folder of the unfinished run, while it exists."""
     note = run / NOTE
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as scratch:
         note.write_text(scratch, "utf-8")
@@ -33,7 +29,7 @@ def scratch_folder(run: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Has an error of writing that does not say where tell the path, and so which disk is full."""
+    """Adds the path to write errors that lack one, so that the message shows which disk is full."""
     try:
         yield
     except OSError as error:
@@ -43,10 +39,10 @@ def named(path: Path) -> Iterator[None]:
 
 
 def remove_left(run: Path) -> None:
-    """Removes the temporary folder that a killed process has left of an unfinished run, if there is one."""
+    """Removes the temporary folder of an unfinished run after a kill, if there is one."""
     with contextlib.suppress(OSError, ValueError):
         left = Path((run / NOTE).read_text("utf-8"))
-        # The note is a file that anybody may have written: only what such a process makes is removed.
+        # The note is untrusted: remove only folders that `scratch_folder` could have created.
         ours = left.parent == Path(tempfile.gettempdir()) and left.name.startswith(_PREFIX)
         if ours and not left.is_symlink() and left.stat().st_uid == os.getuid():
             shutil.rmtree(left, ignore_errors=True)
@@ -54,22 +50,19 @@ def remove_left(run: Path) -> None:
 
 
 _LOOKED_AT = 1 << 20
-# Token ids are four bytes; scripts of one character a token, the densest, take three bytes for it.
+# A token id takes 4 bytes. The densest scripts have one token per character of 3 bytes.
 TOKEN_BYTES_PER_TEXT_BYTE = 4 / 3
-# Where rows stand in their file, and their tokens' places: what comes to a row beside its text.
+# Row and token offsets, in addition to the text.
 ROW_BYTES = 32
 
 
 def check_room(folder: Path, needed: float, what: str) -> None:
-    """Refuses to begin what the disk cannot hold.
+    """Raises InputError if the disk has less free space than needed.
 
     Args:
-        folder: Where it would go; its parent exists.
-        needed: Bytes, about.
-        what: It is.
-
-    Raises:
-        InputError: Less is free.
+        folder: Target folder; its parent exists.
+        needed: Approximate bytes.
+        what: Name of the data, for the message.
     """
     free = shutil.disk_usage(folder.parent).free
     if needed > free:
@@ -80,7 +73,7 @@ def check_room(folder: Path, needed: float, what: str) -> None:
 
 
 def unpacked_bytes(paths: Iterable[Path]) -> float:
-    """How large files are without compression: of gzipped ones an estimate from their beginning."""
+    """Total uncompressed size of files in bytes; estimated from the first MiB for gzipped files."""
     return sum(path.stat().st_size * _growth(path) for path in paths if path.is_file())
 
 
@@ -91,5 +84,5 @@ def _growth(path: Path) -> float:
         with open(path, "rb") as packed:
             data = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(packed.read(_LOOKED_AT))
     except (OSError, zlib.error, gzip.BadGzipFile):
-        return 1.0  # What is wrong with it is told where it is read.
+        return 1.0  # The reader of the file reports the error.
     return max(1.0, len(data) / max(1, min(_LOOKED_AT, path.stat().st_size)))

@@ -1,7 +1,6 @@
-"""Rows of CSV, TSV and JSONL files in blocks, column by column: of millions, the handling of each is what costs.
+"""Reads CSV, TSV and JSONL files in column blocks, which costs less than one object per row.
 
-Whatever is wrong with a file is an `InputError` of one line that names the file and the physical line, counted by line
-feeds from 1 as editors and `sed` count.
+Errors are one-line `InputError`s with the file and the physical line, counted by line feeds from 1.
 """
 
 import csv
@@ -26,12 +25,11 @@ _JSON_KINDS = {dict: "an object", list: "a list", bool: "true or false", type(No
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some rows of a table that follow one another.
+    """Consecutive rows of a table.
 
     Attributes:
-        columns: Column name to the values of all rows: texts, in JSONL also lists of texts (see `training.io.tables`),
-            None where a row lacks the column.
-        lines: The physical line where each row starts.
+        columns: Column name to the values of all rows: texts, in JSONL also lists of texts; None where a row lacks it.
+        lines: Physical line at which each row starts.
     """
 
     columns: Mapping[str, Sequence[Any]]
@@ -39,13 +37,13 @@ class Block:
 
 
 def csv_header(path: Path, delimiter: str) -> list[str]:
-    """Gives the names of the columns; raises InputError where the file has none or cannot be read."""
+    """Reads the column names; raises InputError if there is no header or the file is unreadable."""
     with open_lines(path) as lines:
         return _header(path, csv.reader(lines, delimiter=delimiter, strict=True))
 
 
 def json_keys(path: Path) -> list[str]:
-    """Gives the keys of the first object of a JSONL file; raises InputError where there is none."""
+    """Reads the keys of the first object of a JSONL file; raises InputError if there is none."""
     with open_lines(path) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.isspace():
@@ -56,20 +54,20 @@ def json_keys(path: Path) -> list[str]:
 def csv_blocks(
     path: Path, delimiter: str, required: Sequence[str], optional: Sequence[str] = ()
 ) -> Iterator[Block]:
-    """Streams the rows of a CSV or TSV file; rows before a wrong one come before the error.
+    """Streams the rows of a CSV or TSV file; rows before an invalid row are yielded before the error.
 
     Args:
         path: The file.
-        delimiter: Between fields.
-        required: Columns that every row has.
-        optional: Columns that are kept where they exist.
+        delimiter: Field delimiter.
+        required: Columns that must exist.
+        optional: Columns that are kept if they exist.
 
     Raises:
-        InputError: The file cannot be used, or the row at which the iteration stands.
+        InputError: The file or a row is invalid.
     """
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD_CHARS))
     with open_lines(path) as lines:
-        # strict: a quote that is never closed is an error, not one field with the rest of the file.
+        # strict: an unclosed quote is an error, not one field with the rest of the file.
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         names = _header(path, reader)
         for name in required:
@@ -80,7 +78,7 @@ def csv_blocks(
         while going_on:
             rows: list[list[str]] = []
             try:
-                # What was read before an error stays in the list.
+                # Rows read before an error stay in the list.
                 rows.extend(itertools.islice(reader, most))
             except csv.Error as error:
                 problem = _csv_problem(path, _line_behind(rows, first_line), reader.line_num, error)
@@ -103,7 +101,7 @@ def csv_blocks(
 
 
 def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Block]:
-    """Streams the rows of a JSONL file; rows before a wrong one come before the error. For the arguments see above."""
+    """Streams the rows of a JSONL file; arguments and errors are those of `csv_blocks`."""
     names, found = (*required, *optional), False
     with open_lines(path) as lines:
         numbered = enumerate(lines, start=1)
@@ -138,7 +136,7 @@ def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = (
 
 
 def raise_missing(place: str, name: str, names: Sequence[str]) -> NoReturn:
-    """Raises the InputError for a column that there is not, with a guess at the one that was meant."""
+    """Raises the InputError for a missing column, with a suggestion."""
     hint = did_you_mean(name, names, "{!r}")
     raise InputError(f"{place}: expected column {name!r}, got columns {', '.join(names) or '(none)'}{hint}")
 
@@ -150,7 +148,7 @@ def _header(path: Path, reader: Any) -> list[str]:
         raise InputError(_csv_problem(path, 1, reader.line_num, error)) from None
     if names is None:
         raise InputError(f"{path}: expected a header line with the column names, got an empty file")
-    # Spreadsheets leave several nameless columns behind; nobody can ask for them, so they do no harm.
+    # Spreadsheets often export several unnamed columns, which are harmless.
     repeated = sorted({name for name in names if name and names.count(name) > 1})
     if repeated:
         raise InputError(f"{path}:{reader.line_num}: expected unique column names, got {repeated[0]!r} twice")
@@ -158,20 +156,20 @@ def _header(path: Path, reader: Any) -> list[str]:
 
 
 def _next_rows(rows: int, chars: int) -> int:
-    """Rows of the block after one of so many rows and characters."""
+    """Number of rows of the next block, given the rows and characters of the current one."""
     return min(MOST_ROWS, 2 * rows, max(1, BLOCK_CHARS * rows // max(1, chars)))
 
 
 def _line_behind(rows: Sequence[Sequence[str]], line: int) -> int:
-    """The line where the row behind these starts, the first of which starts at `line`."""
-    # Every line feed but those that end rows stands in a field.
+    """The line after these rows, the first of which starts at `line`."""
+    # Every other line feed is inside a field.
     return line + len(rows) + sum(field.count("\n") for fields in rows for field in fields)
 
 
 def _first_lines(rows: Sequence[Sequence[str]], line: int, last_line: int) -> Sequence[int]:
-    """The line where each row starts, of rows that reach from one line to another."""
+    """The line at which each row starts, for rows from `line` to `last_line`."""
     if last_line - line + 1 == len(rows):
-        # Nothing in them reaches over a line end.
+        # No field contains a line feed.
         return range(line, last_line + 1)
     counts = [1 + sum(field.count("\n") for field in fields) for fields in rows]
     return list(itertools.accumulate(counts[:-1], initial=line))
@@ -180,7 +178,7 @@ def _first_lines(rows: Sequence[Sequence[str]], line: int, last_line: int) -> Se
 def _whole_rows(
     rows: Sequence[list[str]], lines: Sequence[int], names: Sequence[str]
 ) -> tuple[list[list[str]], list[int], str]:
-    """The rows before the first wrong one, but blank lines, where they start, and line and fault of the wrong one."""
+    """The non-blank rows before the first invalid one, their lines, and the error of the invalid row."""
     kept, numbers, width = [], [], len(names)
     for fields, line in zip(rows, lines, strict=True):
         if len(fields) == width:
@@ -211,7 +209,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-# Numbers stay the text they were written as: no rounding, no limit on digits.
+# Numbers stay text: no rounding, no limit on digits.
 _decode = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant).decode
 
 
@@ -238,7 +236,7 @@ def _json_values(
     values = {
         name: _json_value(record[name], name, place) for name in (*required, *optional) if name in record
     }
-    # Only an escape can make half a surrogate pair, which no UTF-8 encoder takes.
+    # Only an escape can produce a lone surrogate, which UTF-8 cannot encode.
     if "\\ud" in line or "\\uD" in line:
         _check_encodable(values, place)
     return values

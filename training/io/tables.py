@@ -1,7 +1,6 @@
-"""Tables of examples (CSV, TSV, JSONL, CoNLL, plain text, each also gzipped) as a stream of checked rows.
+"""Streams the rows of CSV, TSV, JSONL, CoNLL and plain text files, each also gzipped.
 
-Some rows are held in memory at a time. Whatever is wrong with a file is an `InputError` of one line that
-names the file and the physical line, counted by line feeds from 1 as editors and `sed` count.
+Errors are one-line `InputError`s with the file and the physical line, counted by line feeds from 1.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,10 +32,10 @@ class Row:
     """One record of a table.
 
     Attributes:
-        values: Column name to text, or to a list of texts (JSONL lists, sequence features, the words of a
-            sentence). Of a list of spans each text is the JSON of one item, its numbers as strings:
-            `{"start": "0", "end": "5", "label": "PER"}` or `["0", "5", "PER"]`.
-        place: Where the record starts, for messages: `train.csv:12`.
+        values: Column name to text, or to a list of texts (JSONL lists, sequence features, words). In a list of spans,
+            each text is the JSON of one item with its numbers as strings: `{"start": "0", "end": "5", "label": "PER"}`
+            or `["0", "5", "PER"]`.
+        place: Origin for messages: `train.csv:12`.
     """
 
     values: dict[str, str | list[str]]
@@ -44,27 +43,22 @@ class Row:
 
 
 def read_rows(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Row]:
-    """Streams the rows of a CSV, TSV, JSONL, CoNLL or text file, plain or gzipped.
+    """Streams the rows of a file; its suffix selects the format, optionally followed by `.gz`.
 
-    The suffix names the format: `.csv`, `.tsv` (quoting as in CSV), `.jsonl` or `.json` (one object a
-    line), `.conll`, `.bio`, `.iob` or `.conllu` (see `training.io.conll`), each with `.gz` after it or not. Text
-    is UTF-8, with or without a byte order mark. Blank lines are skipped in tables and JSONL. In JSONL a number
-    becomes the text it was written as; a list is one of texts and numbers, or one of spans: objects with a
-    start and an end, or lists of three. A row of a CoNLL file is a sentence; its columns are called "1", "2"
-    and so on, and each value is the list of what stands there, word for word. A row of a `.txt` file is a line, also a
-    blank one; its only column is called "text".
+    - `.csv`, `.tsv`: quoted as in CSV. Blank lines are skipped.
+    - `.jsonl`, `.json`: one object per line. Blank lines are skipped. Numbers become text as written. A list contains
+      texts and numbers, or spans: objects with a start and an end, or lists of three items.
+    - `.conll`, `.bio`, `.iob`, `.conllu`: one row per sentence (see `training.io.conll`). Columns are named "1", "2",
+      …; each value is a list with one entry per word.
+    - `.txt`: one row per line, including blank lines, with the single column "text".
 
     Args:
-        path: The file; messages and places name it as given.
-        required: Columns that every row has.
-        optional: Columns that are kept where they exist; `Row.values` lacks them elsewhere.
-
-    Yields:
-        Rows in file order, with the named columns only.
+        path: UTF-8 file, with or without a byte order mark.
+        required: Columns that must exist.
+        optional: Columns that are kept if they exist.
 
     Raises:
-        InputError: At the first step of the iteration when the file cannot be used at all, at the row
-            concerned when a row cannot.
+        InputError: The file is unusable (raised at the first iteration step) or a row is invalid.
     """
     suffix = _format_suffix(path)
     if suffix in _CONLL_SUFFIXES:
@@ -75,12 +69,12 @@ def read_rows(path: Path, required: Sequence[str], optional: Sequence[str] = ())
 
 
 def has_blocks(path: Path) -> bool:
-    """Whether a file is a table, so that `read_blocks` reads it; raises InputError where its name says nothing."""
+    """Whether `read_blocks` supports the file; raises InputError for an unknown suffix."""
     return _format_suffix(path) not in (*_CONLL_SUFFIXES, *_TEXT_SUFFIXES)
 
 
 def read_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Block]:
-    """Streams the rows of a CSV, TSV or JSONL file as `read_rows` does, many at a time."""
+    """Streams the rows of a CSV, TSV or JSONL file in blocks; see `read_rows`."""
     delimiter = _DELIMITERS.get(_format_suffix(path))
     if delimiter is not None:
         return csv_blocks(path, delimiter, required, optional)
@@ -88,10 +82,9 @@ def read_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = (
 
 
 def column_names(path: Path) -> list[str]:
-    """Gives the header of a CSV or TSV file, the keys of the first object of a JSONL file, or the numbers from "1".
+    """Column names: the CSV header, the keys of the first JSONL object, CoNLL numbers from "1", or "text".
 
-    Raises:
-        InputError: The file is missing, empty or not in the format that its suffix names.
+    Raises InputError if the file is missing, empty or not in the format of its suffix.
     """
     suffix = _format_suffix(path)
     if suffix in _CONLL_SUFFIXES:
@@ -138,7 +131,7 @@ def _text_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
             raise_missing(str(path), name, (TEXT,))
     found, number = False, 0
     with open_lines(path) as lines:
-        # Not line by line: a file without a line end would be read into memory whole.
+        # The limit keeps a file without line ends from filling the memory.
         while line := lines.readline(MAX_FIELD_CHARS + 1):
             number += 1
             if len(line) > MAX_FIELD_CHARS:

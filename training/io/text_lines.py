@@ -1,4 +1,4 @@
-"""Text files, plain or gzipped, as lines of UTF-8 with errors that name file and line."""
+"""Opens UTF-8 text files, plain or gzipped, with errors that show file and line."""
 
 import gzip
 import io
@@ -14,22 +14,18 @@ _BOM = b"\xef\xbb\xbf"
 
 @contextmanager
 def open_lines(path: Path) -> Iterator[io.TextIOWrapper]:
-    """Opens a file, gzipped when its name ends in `.gz`, as lines of UTF-8 that end at line feeds only.
+    """Opens a UTF-8 file whose lines end at line feeds only; gzipped if its name ends in `.gz`.
 
-    Args:
-        path: The file; a byte order mark at its start is skipped.
-
-    Yields:
-        The open text stream; whatever fails while it is read leaves the context as an InputError.
+    A byte order mark is skipped. Read errors inside the context are also raised as InputError.
 
     Raises:
-        InputError: No such file, a folder, damaged gzip data, unreadable, or invalid UTF-8 (with the line).
+        InputError: The file is missing, a folder, unreadable, damaged gzip data, or invalid UTF-8 (with the line).
     """
     try:
         with _binary(path) as stream:
             if stream.peek(len(_BOM))[: len(_BOM)] == _BOM:
                 stream.read(len(_BOM))
-            # newline="\n": a carriage return or U+2028 inside a field must not shift the line numbers.
+            # newline="\n": a carriage return inside a field must not shift the line numbers.
             with io.TextIOWrapper(stream, encoding="utf-8", newline="\n") as lines:
                 yield lines
     except UnicodeDecodeError:
@@ -51,7 +47,7 @@ def _binary(path: Path) -> io.BufferedReader | gzip.GzipFile:
 
 
 def _invalid_utf8(path: Path) -> InputError:
-    # The text layer decodes blocks and knows no lines, so the file is read again to find the line.
+    # The decoder works on blocks, so the file is read again to find the line.
     number = 0
     try:
         with _binary(path) as stream:
@@ -62,5 +58,5 @@ def _invalid_utf8(path: Path) -> InputError:
         byte = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1} of the line"
         return InputError(f"{path}:{number}: expected UTF-8 text, got {byte}")
     except (EOFError, zlib.error, OSError):
-        pass  # Damaged gzip data can unpack to nonsense first and fail afterwards.
+        pass  # Damaged gzip data can decompress to invalid UTF-8 before it fails.
     return InputError(f"{path}:{number + 1}: expected UTF-8 text, got damaged data")

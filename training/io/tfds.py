@@ -1,4 +1,4 @@
-"""Rows of a data set of `tensorflow-datasets`, in the form that tables give them."""
+"""Rows of a `tensorflow-datasets` data set, in the format of `training.io.tables`."""
 
 import importlib.util
 import logging
@@ -13,23 +13,20 @@ _logger = logging.getLogger(__name__)
 
 
 def tfds_rows(name: str, split: str, columns: Sequence[str], data_dir: Path | None = None) -> Iterator[Row]:
-    """Streams one split of a data set, in its fixed order, one row for each example.
+    """Streams one split of a data set in its fixed order, one row per example.
 
-    A data set that is not prepared under `data_dir` yet is downloaded and prepared first. Bytes become
-    text, class numbers their names, other numbers text; a sequence of those becomes a list.
+    Downloads and prepares the data set if necessary. Bytes become text, class ids their names, other numbers text. A
+    sequence of these becomes a list. `Row.place` is name, split and number from 1: `ag_news_subset:train:17`.
 
     Args:
-        name: Name as for `tfds.load`, for example `ag_news_subset` or `glue/sst2`.
-        split: Split as for `tfds.load`, for example `train` or `train[:10%]`.
-        columns: The features wanted, under their names in the data set.
-        data_dir: Where data sets are kept; None is the default folder of tfds.
-
-    Yields:
-        Rows with the wanted columns; place is name, split and number from 1: `ag_news_subset:train:17`.
+        name: Name for `tfds.load`, for example `ag_news_subset` or `glue/sst2`.
+        split: Split for `tfds.load`, for example `train` or `train[:10%]`.
+        columns: Names of the features to keep.
+        data_dir: Folder of the data sets; None for the default of tfds.
 
     Raises:
-        InputError: `tensorflow-datasets` is not installed; unknown data set, split or feature; the data set
-            can not be downloaded; a feature is no text, class, number or sequence of those.
+        InputError: The package, data set, split or feature is missing, the download fails, or a feature has another
+            type.
     """
     if importlib.util.find_spec("tensorflow_datasets") is None:
         raise InputError(
@@ -67,7 +64,7 @@ def _prepared_builder(tfds: Any, name: str, data_dir: Path | None) -> Any:
         raise InputError(f"tfds data set {name!r} cannot be opened: {_first_line(error)}") from None
     try:
         builder.download_and_prepare()
-    except Exception as error:  # Each data set downloads in its own way and fails in its own way.
+    except Exception as error:  # The errors depend on the data set.
         raise InputError(f"tfds data set {name!r} cannot be prepared: {_first_line(error)}") from error
     return builder
 
@@ -77,7 +74,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _value(feature: Any, value: Any, place: str) -> str | list[str]:
-    """Turns one feature of one example into text, or into a list of texts for a sequence."""
+    """Converts one feature value to text, or to a list of texts for a sequence."""
     if getattr(value, "ndim", 0) == 1:
         element = getattr(feature, "feature", feature)
         return [_text(element, each, place) for each in value]

@@ -1,4 +1,4 @@
-"""Plain data that readers, tasks and the trainer share: column names, row subsets, training sets, token masking."""
+"""Data classes shared by readers, tasks and the trainer."""
 
 import dataclasses
 from typing import Any
@@ -10,12 +10,12 @@ from training.io.example_store import ExampleSet
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Names of the columns that a task reads; an empty name means that there is no such column.
+    """Names of the columns that a task reads; an empty name means no such column.
 
     Args:
         text: Column of the text, of the first text of a pair, or of the anchor of a triplet.
         label: Column of the label.
-        separator: Separates the labels of a row that has several.
+        separator: Separator between several labels of a row.
         text_b: Column of the second text of a pair, or of the positive text of a triplet.
         wrong: Column of the negative text of a triplet.
         query: Column of the query id of a pair.
@@ -35,18 +35,18 @@ class Columns:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The columns that every file must have."""
+        """Columns that every file must have."""
         return tuple(filter(None, (self.text, self.text_b, self.wrong, self.label)))
 
     @property
     def optional(self) -> tuple[str, ...]:
-        """The columns that a file may lack."""
+        """Columns that a file may lack."""
         return tuple(filter(None, (self.query,)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """How tokens are masked for masked-language-model training.
+    """Token masking for masked language modeling.
 
     Attributes:
         share: Fraction of the tokens that is masked, in (0, 1).
@@ -65,9 +65,9 @@ class TrainingSet:
 
     Attributes:
         rows: Row numbers, int64 [R]; for pairs the row number of each text, int64 [R, 2].
-        targets: Targets of the loss, [R, …].
+        targets: Loss targets, [R, …].
         weights: Sample weights, float32 [R].
-        lists: For a listwise loss: the list that each row belongs to, integers [R]; else None.
+        lists: List id of each row for a listwise loss, integers [R]; else None.
     """
 
     rows: np.ndarray
@@ -78,12 +78,12 @@ class TrainingSet:
 
 @dataclasses.dataclass(frozen=True)
 class Subset:
-    """Rows of an example set: the training, validation or test rows.
+    """The training, validation or test rows of an example set.
 
     Attributes:
         examples: The example set.
         rows: Row numbers, integers [R].
-        source: Batches of their tokens, for a baseline that counts tokens; else None.
+        source: Token batches, for a baseline that counts tokens; else None.
     """
 
     examples: ExampleSet
@@ -91,5 +91,5 @@ class Subset:
     source: Any = None
 
     def texts(self, field: int = 0) -> list[str]:
-        """The texts of all rows; of pairs the first (0) or the second (1)."""
+        """The texts of all rows; for pairs, the first (0) or the second (1)."""
         return self.examples.read_texts(self.rows, field)
