@@ -1,4 +1,4 @@
-"""What a model reads of the data: token ids of every row on disk, and batches of them."""
+"""Model inputs: token ids of all rows on disk, and batches of them."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -24,12 +24,7 @@ from training.tasks.protocol import Task
 
 
 class JoinedRaggedStore:
-    """Two spools read as one; for the attributes and methods see `RaggedStore`.
-
-    Args:
-        first: Has the rows from 0 on.
-        second: Has the rows after those; of the same dtype.
-    """
+    """Two stores of the same dtype, read as one; the rows of `second` follow those of `first`. See `RaggedStore`."""
 
     def __init__(self, first: RaggedStore, second: RaggedStore):
         self._parts = first, second
@@ -37,7 +32,7 @@ class JoinedRaggedStore:
         self.lengths = np.concatenate([first.lengths, second.lengths])
 
     def __len__(self) -> int:
-        """Counts the rows."""
+        """Number of rows."""
         return len(self.lengths)
 
     def read(self, row: int) -> np.ndarray:
@@ -45,7 +40,7 @@ class JoinedRaggedStore:
         return self.gather(np.array([row]))[0]
 
     def gather(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The elements of some rows one after another, in the order asked for, and their lengths int32 [R]."""
+        """Concatenated elements of some rows in the given order, and their lengths, int32 [R]."""
         rows = np.asarray(rows, np.int64)
         lengths = self.lengths[rows]
         flat = np.empty(int(lengths.sum(dtype=np.int64)), self.dtype)
@@ -58,19 +53,14 @@ class JoinedRaggedStore:
 
 
 def joined_tokens(first: Any, second: Any) -> Any:
-    """The tokens of a set and, after its rows, of another one; as `Inputs.tokens` holds them of each.
-
-    Args:
-        first: A spool for each input, or of sentences `SentenceTokens`.
-        second: The same of other rows, cut by the same preprocessor.
-    """
+    """Concatenates the tokens of two example sets from the same preprocessor, in the format of `Inputs.tokens`."""
     if not isinstance(first, SentenceTokens):
         return [JoinedRaggedStore(*ragged_stores) for ragged_stores in zip(first, second, strict=True)]
     spellings = None
     if first.spellings is not None:
         spellings = JoinedRaggedStore(first.spellings, second.spellings)
     return SentenceTokens(
-        JoinedRaggedStore(first.sequences, second.sequences),  # pyright: ignore  (reads as a spool does)
+        JoinedRaggedStore(first.sequences, second.sequences),  # pyright: ignore  (same methods as RaggedStore)
         JoinedRaggedStore(first.starts, second.starts),  # pyright: ignore
         spellings,  # pyright: ignore
         np.concatenate([first.counts, second.counts]),
@@ -79,7 +69,7 @@ def joined_tokens(first: Any, second: Any) -> Any:
 
 
 class Source(Protocol):
-    """Batches of rows: `BatchSource` of texts, `PairSource` of pairs, `SentenceSource`, `MaskedSource`."""
+    """Interface of `BatchSource`, `PairSource`, `SentenceSource` and `MaskedSource`."""
 
     targets: np.ndarray
     weights: np.ndarray
@@ -96,35 +86,35 @@ class Source(Protocol):
         ...
 
     def buckets(self, others: Any, most: int) -> list[Any]:
-        """The padded lengths to compute for these rows and those of other sources, ascending."""
+        """Padded lengths for the rows of this and other sources, ascending."""
         ...
 
     def plans(
         self, buckets: Any, batch_tokens: int, most_rows: int, rng: np.random.Generator | None
     ) -> list[Any]:
-        """Groups rows of similar lengths into batches; every row exactly once."""
+        """Groups rows of similar lengths into batches; every row appears exactly once."""
         ...
 
     def batch(self, plan: Any) -> dict:
-        """One batch as NumPy arrays: "features", "targets", "weights"."""
+        """Returns one batch as NumPy arrays: "features", "targets", "weights"."""
         ...
 
     def dataset(self, plans: Any) -> Any:
-        """The batches in the order of the plans, a few ahead."""
+        """Returns the batches in the order of the plans, prefetched."""
         ...
 
     def different_ids(self, granularity: int) -> Iterator[np.ndarray]:
-        """Token ids of the texts as a granularity cuts them, int32 [B, T], padded with 0."""
+        """Token ids of the texts at a granularity, int32 [B, T], padded with 0."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSets:
-    """What is trained on: by its number, counted over all epochs, and whether it is the last, a source of batches.
+    """The training batches.
 
     Attributes:
-        of: Gives the batches.
-        per_epoch: Sources that make up all rows.
+        of: Maps the number of a part, counted over all epochs, and whether it is the last one to its batches.
+        per_epoch: Number of parts that contain all rows.
     """
 
     of: Callable[..., Source]
@@ -136,13 +126,13 @@ class Inputs:
     """The tokenized parts of the data, by name.
 
     Args:
-        preprocessor: Made the token ids: a `Preprocessor`, or for pairs a `PairPreprocessor`.
-        parts: The parts.
-        tokens: For each input of the preprocessor, a `RaggedStore` of the token ids of all rows of each part; of
-            sentences `SentenceTokens`, of texts to hide tokens of `PieceTokens`. Parts of one set share them.
-        counts: What tokenizing met, once a set and input.
-        masking: How tokens are hidden, where the model must find them.
-        windows: How the model divides long texts, where it does.
+        preprocessor: A `Preprocessor`, `SentencePreprocessor` or, for pairs, a `PairPreprocessor`.
+        parts: Name to rows.
+        tokens: Name to token ids: a `RaggedStore` for each input of the preprocessor, `SentenceTokens` for sentences,
+            or `PieceTokens` for masked language modeling. Parts of one example set share them.
+        counts: Token statistics, one entry for each example set and input.
+        masking: Token masking, for masked language modeling.
+        windows: How the model splits long texts into windows, if it does.
     """
 
     preprocessor: Any
@@ -154,18 +144,18 @@ class Inputs:
 
     @property
     def per_epoch(self) -> int:
-        """Parts in which all training rows are trained on; of large data several."""
+        """Number of parts that contain all training rows; more than one for large data."""
         return 1
 
     def part(self, name: str) -> Subset:
-        """A part as a baseline reads it: with its tokens, where it counts tokens."""
+        """Returns a part; with its token batches for masked language modeling."""
         part = self.parts[name]
         if self.masking is None:
             return part
         return dataclasses.replace(part, source=self.evaluated(name, np.zeros(len(part.rows), np.int32)))
 
     def text_lengths(self, name: str) -> np.ndarray:
-        """Tokens of each text of a part as the first granularity cuts it, int32; of pairs all first texts first."""
+        """Tokens of each text of a part at the first granularity, int32; for pairs, all first texts come first."""
         if self.masking is not None:
             return self.part(name).source.text_lengths
         if isinstance(self.preprocessor, SentencePreprocessor):
@@ -177,13 +167,10 @@ class Inputs:
         return np.concatenate([ragged_store.lengths[self.parts[name].rows] for ragged_store in ragged_stores])
 
     def with_texts(self, rows: np.ndarray) -> tuple["Inputs", np.ndarray]:
-        """The same with the texts without labels in the set of the training rows, behind what it has.
+        """Appends the unlabeled texts, if any, to the tokens and row numbers of the training set.
 
         Args:
-            rows: Rows of that set, int64 [R], of pairs int64 [R, 2].
-
-        Returns:
-            The inputs, and the rows with those of the texts after them; both as they are where there are no texts.
+            rows: Training rows, int64 [R]; for pairs int64 [R, 2].
         """
         if "texts" not in self.parts:
             return self, rows
@@ -193,7 +180,7 @@ class Inputs:
         return dataclasses.replace(self, tokens=self.tokens | {"train": joined}), np.concatenate([rows, more])
 
     def evaluated(self, name: str, targets: np.ndarray) -> Source:
-        """Batches of a part to judge a model on; targets [R, …] aligned with its rows."""
+        """Batches of a part for evaluation; targets [R, …] are aligned with its rows."""
         rows = self.parts[name].rows
         rows = rows if self.preprocessor.num_texts == 1 else np.stack([rows, rows], axis=1)
         return self.source(name, TrainingSet(rows, targets, np.ones(len(rows), np.float32)))
@@ -201,29 +188,15 @@ class Inputs:
     def training_sets(
         self, task: Task, part: Subset, labels: Sequence[str], seed: int, **options
     ) -> TrainingSets:
-        """What to train on: all training rows in one source.
-
-        Args:
-            task: Says what of them.
-            part: The training rows.
-            labels: Names of the model's outputs.
-            seed: Of what is drawn by chance.
-            **options: As in `source`.
-        """
+        """Returns all rows of `part` as one source; `labels` name the model outputs, `options` as in `source`."""
         source = self.source("train", task.training_set(part, labels, seed), **options)
         return TrainingSets(lambda number, last=False: source)
 
     def close(self) -> None:
-        """Waits for what goes on beside; the folder of the tokens may go then."""
+        """Waits for background work; the folder of the tokens can be removed afterwards."""
 
     def source(self, name: str, training_set: TrainingSet, **options) -> Source:
-        """Batches of some rows of a part's set.
-
-        Args:
-            name: Which part.
-            training_set: The rows, targets and weights.
-            **options: More arguments of `BatchSource` or `PairSource`.
-        """
+        """Batches of the rows of `training_set` in part `name`; `options` are further arguments of the source class."""
         tokens, given = self.tokens[name], self.preprocessor.inputs
         if self.masking is not None:
             return MaskedSource(tokens, training_set.rows, self.masking, **options)
@@ -259,7 +232,7 @@ def make_inputs(
     task: Task,
     vocabulary: Vocabulary | None = None,
 ) -> Inputs:
-    """Makes the preprocessor, then tokenizes every part; for the arguments see `make_preprocessor` and `cut_parts`."""
+    """Builds the preprocessor and tokenizes every part; see `make_preprocessor` and `cut_parts`."""
     preprocessor = make_preprocessor(text, parts, task, vocabulary)
     return cut_parts(preprocessor, parts, folder, task.masking, task.windows)
 
@@ -271,15 +244,7 @@ def cut_parts(
     masking: Masking | None = None,
     windows: WindowShape | None = None,
 ) -> Inputs:
-    """Tokenizes every part with a preprocessor that is there already.
-
-    Args:
-        preprocessor: Of a task.
-        parts: The parts.
-        folder: Where the token ids go.
-        masking: How tokens are hidden, where the model must find them.
-        windows: How the model divides long texts, where it does.
-    """
+    """Tokenizes every part with an existing preprocessor and writes the token ids to `folder`; see `Inputs`."""
     num_texts = preprocessor.num_texts
     tokens: dict[str, Any] = {}
     counts: dict[str, Any] = {}

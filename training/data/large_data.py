@@ -1,4 +1,4 @@
-"""From how many rows on data are large, and what is done with some of the rows then."""
+"""Defines large data by the number of training rows, and samples rows of it."""
 
 import dataclasses
 
@@ -10,32 +10,32 @@ from training.io.types import Subset
 
 @dataclasses.dataclass(frozen=True)
 class Large:
-    """What more training rows than these mean; everything follows from their number.
+    """Limits for large data: more than `rows` training rows.
 
     Attributes:
-        rows: More training rows than this are large data.
-        seed: Decides which rows a sample has, and the order of all.
+        rows: The row limit.
+        seed: Seed of samples and of the row order.
     """
 
     rows: int
     seed: int
 
     def is_large(self, part: Subset) -> bool:
-        """Whether the training rows are."""
+        """Whether the number of training rows exceeds the limit."""
         return len(part.rows) > self.rows
 
     @property
     def stretch_rows(self) -> int:
-        """Most rows whose tokens are on disk at a time, while those of the next stretch are cut."""
+        """Maximum rows per stretch: the rows whose token ids are on disk while the next stretch is tokenized."""
         return max(1, self.rows // 2)
 
     @property
     def sample_rows(self) -> int:
-        """Rows from which a vocabulary is learnt, and most of those given to validate on."""
+        """Rows in the sample for vocabulary training, and the maximum of validation rows."""
         return max(1, self.rows // 10)
 
     def sampled(self, part: Subset) -> Subset:
-        """The rows to learn a vocabulary from: of large data a random sample in the order of the file, else all."""
+        """The rows for vocabulary training: a random sample in file order for large data, otherwise all."""
         if not self.is_large(part):
             return part
         rng = np.random.default_rng([self.seed, 11])
@@ -44,12 +44,7 @@ class Large:
 
 
 def with_fewer_validation_rows(parts: Split, large: Large) -> Split:
-    """Leaves out validation rows of large data beyond a tenth of the limit, by a seeded draw: they are judged often.
-
-    Args:
-        parts: Of which the validation rows were given, not held out.
-        large: From how many training rows on data are large.
-    """
+    """Limits a given validation set of large data to a random tenth of the row limit, for frequent evaluation."""
     rows = parts.validation_rows
     if len(parts.train_rows) <= large.rows or len(rows) <= large.sample_rows:
         return parts
@@ -61,11 +56,5 @@ def with_fewer_validation_rows(parts: Split, large: Large) -> Split:
 
 
 def held_out_fraction(fraction: float, rows: int, large_rows: int) -> float:
-    """The share of rows to hold out for validation: of large data as many rows as of `large_rows`.
-
-    Args:
-        fraction: The share wanted, in [0, 1).
-        rows: Given.
-        large_rows: More than these are large data.
-    """
+    """Validation fraction; for more than `large_rows` rows it is reduced, as if there were `large_rows` rows."""
     return fraction * min(1.0, large_rows / max(1, rows))

@@ -1,4 +1,4 @@
-"""Everything a fit needs of its data: checked, split, counted."""
+"""Reads, checks and splits the data of a training run."""
 
 import dataclasses
 from pathlib import Path
@@ -19,7 +19,7 @@ from training.tasks.protocol import Task
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """The parts of the data and what is known of them."""
+    """The parts of the data and their metadata."""
 
     task: Task
     columns: Columns
@@ -28,36 +28,33 @@ class Data:
     validation: Subset
     test: Subset | None
     summary: DataSummary
-    origins: dict[str, dict[str, Any]]  # part to {"name", "sha256" (None: no single file)}
-    texts: Subset | None = None  # without labels, for a teacher to answer
+    origins: dict[str, dict[str, Any]]  # part to {"name", "sha256" (None if not a single file)}
+    texts: Subset | None = None  # unlabeled texts for distillation
 
     @property
     def parts(self) -> dict[str, Subset]:
-        """The parts by name, without those that there are none of."""
+        """The existing parts by name."""
         parts = {"train": self.train, "validation": self.validation, "test": self.test, "texts": self.texts}
         return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def evaluated(self) -> Subset:
-        """The test rows, or where there are none the validation rows."""
+        """The test rows, or the validation rows if there is no test set."""
         return self.validation if self.test is None else self.test
 
     @property
     def evaluated_name(self) -> str:
-        """Which of the two `evaluated` is."""
+        """Name of the part in `evaluated`."""
         return "validation" if self.test is None else "test"
 
 
 def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
-    """Reads, checks and splits the rows.
+    """Reads, checks and splits the rows; raises InputError for an invalid file or row.
 
     Args:
-        config: Says where they are.
-        task: Reads an example from a row.
-        folder: Where the examples are kept while the job runs.
-
-    Raises:
-        InputError: Anything that is wrong with the files or the rows.
+        config: Training configuration with the data sources.
+        task: Parses rows into examples.
+        folder: Folder for the examples during the run.
     """
     sources = find_sources(config.data, sample_name(config))
     columns = Columns(
@@ -69,14 +66,14 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     )
     task, columns = task.resolve_columns(sources["train"].columns, columns)
     for source in sources.values():
-        # A column that the last file lacks is found before hours go into the first.
+        # Check the columns of all files before reading the first one.
         source.check(columns)
     check_room(
         folder,
         unpacked_bytes(s.file for s in sources.values() if s.file is not None),
         "the texts of all rows",
     )
-    # What is noted of a file must be of the rows that were read.
+    # The recorded SHA-256 must match the rows that were read.
     with unchanged(*(source.file for source in sources.values())):
         origins = {part: {"name": s.name, "sha256": s.fingerprint()} for part, s in sources.items()}
         sets = {part: read_examples(source, task, columns, folder / part) for part, source in sources.items()}
@@ -92,8 +89,8 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         multi_label=task.traits.is_multi_label,
         classes=task.traits.has_classes,
         whole_queries=task.traits.keeps_queries_together,
-        # Held out of right rows alone, validation rows could not tell a good model from a bad one.
-        # Texts whose tokens are hidden have no labels at all.
+        # Validation rows held out of positive rows alone cannot rank models.
+        # Texts for masked language modeling have no labels.
         one_label=task.masking is not None or (task.traits.makes_negatives and "validation" in sets),
     )
     if "validation" in sets:
@@ -124,7 +121,7 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
 
 
 def _check_validation(summary: DataSummary, origin: str) -> None:
-    """Refuses rows that cannot choose between weights."""
+    """Checks that there are validation rows with labels of the training rows."""
     if not summary.validation_rows:
         raise InputError(
             f"{origin}: expected rows to hold out for validation, none can be spared;"
@@ -137,7 +134,7 @@ def _check_validation(summary: DataSummary, origin: str) -> None:
 
 
 def describe(data: Data) -> list[str]:
-    """The counts worth a line each: sizes, what was dropped, what looks wrong."""
+    """Summary lines: sizes, dropped rows and possible problems."""
     s = data.summary
     lines = [f"{s.train_rows:,} training, {s.validation_rows:,} validation, {s.test_rows:,} test rows"]
     if len(data.labels) > 1:

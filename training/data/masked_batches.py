@@ -1,4 +1,4 @@
-"""Batches of texts some of whose tokens are hidden, made and masked ahead of time by tf.data."""
+"""Batches of texts with masked tokens, made ahead of time by tf.data."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -16,37 +16,33 @@ from training.io.example_store import mixed
 from training.io.types import Masking
 
 CHUNK_PIECES = 1024
-# Of rows that are judged, whatever the run's seed is: figures of two runs are of the same tokens.
+# Masking key for evaluation, independent of the seed: all runs are evaluated on the same tokens.
 EVALUATED = 0
 _SEEDS = "seeds"
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedPlan(BatchPlan):
-    """Which rows make up one batch, how long it is padded, and what of it is hidden.
-
-    Attributes:
-        key: The same key hides the same tokens of a row, whatever stands beside it.
-    """
+    """A `BatchPlan` with a masking key; the same key masks the same tokens of a row in any batch."""
 
     key: int = EVALUATED
 
     @property
     def seeds(self) -> np.ndarray:
-        """One for each row, int32 [B]."""
+        """Seed of each row, int32 [B]."""
         key = mixed(np.array([self.key], np.uint64))
         return (mixed(self.rows.astype(np.uint64) + key) >> np.uint64(32)).astype(np.uint32).view(np.int32)
 
 
 class MaskedSource:
-    """Batches of some texts with hidden tokens; each token of the texts stands in one row.
+    """Batches of texts with masked tokens; each token of the texts is in one row.
 
     Args:
-        tokens: The pieces of all texts of a set.
-        rows: int64 [R], the texts of this part.
-        masking: What to hide, and whether texts share rows. Then they do so in the order given.
-        full_shapes: As of `BatchSource`.
-        divisor: Replicas that will share a batch.
+        tokens: Pieces of all texts of an example set.
+        rows: The texts of this part, int64 [R].
+        masking: How tokens are masked, and whether texts share rows (in the given order).
+        full_shapes: As in `BatchSource`.
+        divisor: Number of replicas that share a batch.
 
     Raises:
         InputError: No text has a token.
@@ -90,22 +86,22 @@ class MaskedSource:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each row, int32 [N]; rows are numbered in their order, and not as the texts."""
+        """Tokens of each packed row, int32 [N]; row numbers differ from text numbers."""
         return self._lengths
 
     @property
     def text_lengths(self) -> np.ndarray:
-        """Tokens of each piece between its special tokens, int32 [P]."""
+        """Tokens of each piece with its two special tokens, int32 [P]."""
         return self.tokens.pieces.lengths[self.pieces] + 2
 
     def buckets(self, others: Sequence["MaskedSource"], most: int) -> list[int]:
-        """The padded lengths to compute for these rows and those of other sources, ascending."""
+        """Padded lengths for the rows of this and other sources, ascending."""
         return bucket_lengths(np.concatenate([each.lengths for each in (self, *others)]), most)
 
     def plans(
         self, buckets: Sequence[int], batch_tokens: int, most_rows: int, rng: np.random.Generator | None
     ) -> list[MaskedPlan]:
-        """As `plan_batches`; what is hidden hangs on the generator, without one it is always the same."""
+        """As `plan_batches`; `rng` also determines the masked tokens, which are fixed without it."""
         longest = int(self.lengths.max(initial=1))
         buckets = [*buckets] + [longest] * (longest > buckets[-1])
         plans = plan_batches(self.lengths, buckets, batch_tokens, most_rows, rng)
@@ -113,14 +109,14 @@ class MaskedSource:
         return [MaskedPlan(plan.rows, plan.length, plan.capacity, key=key) for plan in plans]
 
     def different_ids(self, granularity: int = 0) -> Iterator[np.ndarray]:
-        """Token ids of all pieces between [CLS] and [SEP], int32 [B, T], padded with 0."""
+        """Token ids of all pieces with [CLS] and [SEP], int32 [B, T], padded with 0."""
         for first in range(0, len(self.pieces), CHUNK_PIECES):
             flat, lengths = self.tokens.pieces.gather(self.pieces[first : first + CHUNK_PIECES])
             shape = len(lengths), int(lengths.max()) + 2
             yield laid_out(flat, lengths, np.ones(len(lengths), int), shape, (0, *self._ids[1:]))[0]
 
     def token_counts(self) -> np.ndarray:
-        """How often each token stands in the texts, int64 [V]; special ones that are put around them are left out."""
+        """Frequency of each token in the texts, without added special tokens, int64 [V]."""
         size = len(self.tokens.preprocessor.vocabulary)
         counts = np.zeros(size, np.int64)
         for first in range(0, len(self.pieces), CHUNK_PIECES):
@@ -129,18 +125,18 @@ class MaskedSource:
         return counts
 
     def batch(self, plan: MaskedPlan) -> dict:
-        """One batch as NumPy arrays: "features", "targets" int32 [B, M], "weights": masked tokens of each row."""
+        """Returns one batch as NumPy arrays: "features", "targets" int32 [B, M], "weights" (masked tokens per row)."""
         return tf.nest.map_structure(lambda value: value.numpy(), self._masked(self._whole(plan)))
 
     def dataset(self, plans: Sequence[MaskedPlan]) -> tf.data.Dataset:
-        """The batches in the order of the plans, a few ahead."""
+        """Returns the batches in the order of the plans, prefetched."""
         batches = one_pass((self._whole(plan) for plan in plans), self._signature)
         return batches.map(
             tf.autograph.experimental.do_not_convert(self._mask), num_parallel_calls=2, deterministic=True
         ).prefetch(4)
 
     def _whole(self, plan: MaskedPlan) -> dict[str, np.ndarray]:
-        """A batch before anything is hidden, its rows' seeds, and how many tokens a row can give up."""
+        """A batch before masking, with the seed of each row and the number of mask slots per row."""
         firsts, ends = self.first_pieces[plan.rows], self.first_pieces[plan.rows + 1]
         counts = ends - firsts
         places = np.arange(int(counts.sum())) + np.repeat(firsts - np.cumsum(counts) + counts, counts)

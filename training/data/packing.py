@@ -1,4 +1,4 @@
-"""Texts as token ids on disk, whole: those longer than a sequence in pieces, short ones laid end to end into rows."""
+"""Token ids of whole texts on disk: long texts are split into pieces, short ones packed into rows."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -13,23 +13,23 @@ from training.data.text_batches import one_pass
 from training.io.example_store import ExampleSet
 from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 
-# Texts that are tokenized at once: so many, or those of so many bytes.
+# Maximum number and bytes of texts that are tokenized at once.
 CHUNK_ROWS, CHUNK_BYTES = 1024, 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
 class PieceCounts:
-    """What cutting a set of texts met."""
+    """Token statistics of an example set."""
 
     rows: int
-    tokens: int  # without special tokens; none is lost
+    tokens: int  # without special tokens and without truncation
     pieces: int
     cut_rows: int  # longer than a sequence
     empty_rows: int  # no token at all
     unknown_tokens: int
 
     def describe(self, name: str) -> str:
-        """One line."""
+        """One summary line."""
         return (
             f"{name} rows: {self.tokens / max(1, self.rows):.1f} tokens each,"
             f" {self.unknown_tokens / max(1, self.tokens):.2%} unknown,"
@@ -39,12 +39,12 @@ class PieceCounts:
 
 @dataclasses.dataclass(frozen=True)
 class PieceTokens:
-    """The pieces of all texts of a set, on disk.
+    """Pieces of all texts of an example set, on disk.
 
     Attributes:
         pieces: Token ids of each piece, int32, without special tokens.
-        first_pieces: First piece of each text, and their number, int64 [R + 1].
-        preprocessor: Cut them.
+        first_pieces: First piece of each text, then the number of pieces, int64 [R + 1].
+        preprocessor: The preprocessor that tokenized the texts.
     """
 
     pieces: RaggedStore
@@ -52,7 +52,7 @@ class PieceTokens:
     preprocessor: Preprocessor
 
     def of_rows(self, rows: np.ndarray) -> np.ndarray:
-        """The pieces of some texts, one text after another, int64 [P]."""
+        """Pieces of some texts, in the order of the texts, int64 [P]."""
         firsts, ends = self.first_pieces[rows], self.first_pieces[rows + 1]
         counts = ends - firsts
         return np.arange(int(counts.sum())) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
@@ -61,12 +61,7 @@ class PieceTokens:
 def cut_pieces(
     examples: ExampleSet, preprocessor: Preprocessor, path: Path
 ) -> tuple[PieceTokens, PieceCounts]:
-    """Writes the token ids of every text of a set to disk, in pieces that fit between [CLS] and [SEP].
-
-    Args:
-        examples: Checked rows.
-        preprocessor: Says how texts are cut, and how long a sequence may be.
-        path: Where the token ids go.
+    """Writes the token ids of all texts to disk, in pieces that fit between [CLS] and [SEP].
 
     Raises:
         InputError: No text has a token.
@@ -112,7 +107,7 @@ def cut_pieces(
 
 
 def _chunks(sizes: np.ndarray) -> Iterator[np.ndarray]:
-    """Rows one after another, at most so many and so many bytes, but one at least."""
+    """Consecutive rows, at most CHUNK_ROWS rows and CHUNK_BYTES bytes, but at least one row."""
     first = 0
     while first < len(sizes):
         within = np.cumsum(sizes[first : first + CHUNK_ROWS], dtype=np.int64) <= CHUNK_BYTES
@@ -122,14 +117,14 @@ def _chunks(sizes: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def packed_rows(lengths: np.ndarray, most: int) -> np.ndarray:
-    """Lays whole pieces end to end into rows `[CLS] a [SEP] b [SEP] …`, in their order, each row as full as it gets.
+    """Packs whole pieces in order into rows `[CLS] a [SEP] b [SEP] …` of at most `most` tokens, as many as fit.
 
     Args:
         lengths: Tokens of each piece, integers [P], at most `most` - 2.
-        most: Tokens of a row at most.
+        most: Maximum tokens of a row.
 
     Returns:
-        First piece of each row, and their number, int64 [N + 1].
+        First piece of each row, then the number of pieces, int64 [N + 1].
     """
     ends = np.cumsum(np.asarray(lengths, np.int64) + 1)
     firsts, first, done = [0], 0, 0
@@ -147,23 +142,20 @@ def laid_out(
     shape: tuple[int, int],
     ids: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Puts pieces into rows between special tokens.
+    """Writes pieces into padded rows with special tokens; returns token ids and padding mask, int32 [shape].
 
     Args:
-        flat: Token ids of all pieces, one after another.
+        flat: Concatenated token ids of all pieces.
         lengths: Tokens of each piece, integers [P].
         counts: Pieces of each row, integers [N].
-        shape: Rows and their length; rows past the last one given are empty.
-        ids: Of [PAD], [CLS] and [SEP].
-
-    Returns:
-        Token ids and padding mask, int32 of the shape.
+        shape: Number and length of rows; rows after the first N are empty.
+        ids: Ids of [PAD], [CLS] and [SEP].
     """
     padding, start, end = ids
     rows = np.repeat(np.arange(len(counts)), counts)
     spaces = lengths.astype(np.int64) + 1
     before = np.cumsum(spaces) - spaces
-    # Where each piece begins in its row, after [CLS] and the pieces before it.
+    # Offset of each piece in its row, after [CLS] and the pieces before it.
     row_first = np.cumsum(counts) - counts
     begins = before - before[row_first][rows] + 1
     token_ids = np.full(shape, padding, np.int32)

@@ -1,4 +1,4 @@
-"""Pairs of texts to padded batches, grouped by both lengths; lists of candidates stay together where asked."""
+"""Padded batches of text pairs, grouped by both lengths; lists of candidates can be kept together."""
 
 import dataclasses
 import math
@@ -18,11 +18,11 @@ CELLS_A_BUCKET = 4
 
 @dataclasses.dataclass(frozen=True)
 class PairPlan:
-    """Which rows make up one batch, and how long each input is padded."""
+    """The rows of one batch and the padded length of each input."""
 
     rows: np.ndarray  # int64 [B]
     lengths: tuple[int, ...]
-    capacity: int  # rows that a full batch of these lengths has
+    capacity: int  # rows of a full batch of these lengths
 
     @property
     def row_tokens(self) -> int:
@@ -31,18 +31,18 @@ class PairPlan:
 
 
 class PairSource:
-    """Batches of one part of the pairs, made ahead of time by tf.data; the twin of `pipeline.BatchSource`.
+    """Batches of one part of the pairs, made ahead of time by tf.data; like `text_batches.BatchSource`.
 
     Args:
-        inputs: What a model reads of each text.
-        tokens: Token ids of all rows of a set, for each input.
-        rows: int64 [R, 2], which row of the set the first and the second text of each pair are from.
-        targets: float32 [R, 2 or more]: value, number of the query, and what else the loss compares with.
-        weights: float32 [R].
-        lists: Integers [R]; rows with the same number stay in one batch. None: each row on its own.
-        full_shapes: Whether every batch has its bucket's full shape: XLA compiles once a shape. Else batches are
-            padded to their own longest rows, and rows are only filled up to a multiple of `divisor`.
-        divisor: Replicas that will share a batch, each with whole lists.
+        inputs: The model inputs of each text.
+        tokens: For each input, the token ids of all rows of an example set.
+        rows: Row numbers of the first and second text of each pair, int64 [R, 2].
+        targets: Value, query number and further loss targets, float32 [R, 2 or more].
+        weights: Sample weights, float32 [R].
+        lists: List id of each row, integers [R]; rows of a list stay in one batch. None: rows are independent.
+        full_shapes: Whether every batch has the full shape of its bucket, so that XLA compiles each shape once.
+            Otherwise batches are padded to their longest rows, and the number of rows to a multiple of `divisor`.
+        divisor: Number of replicas that share a batch; each gets whole lists.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class PairSource:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each row, of all inputs together, int64 [R]."""
+        """Tokens of each row in all inputs together, int64 [R]."""
         return self.input_lengths.sum(axis=1)
 
     @property
     def text_lengths(self) -> np.ndarray:
-        """Tokens of each text as the first granularity cuts it, int64 [2 R]."""
+        """Tokens of each text at the first granularity, int64 [2 R]."""
         return self.input_lengths[:, :2].ravel()
 
     def buckets(self, others: Sequence["PairSource"], most: int) -> list[tuple[int, ...]]:
-        """The padded lengths to compute for these rows and those of other sources, in ascending order."""
-        # Without XLA a combination costs nothing: no shape is compiled.
+        """Padded lengths for the rows of this and other sources, in ascending order."""
+        # Without XLA, no shape is compiled, so more combinations are free.
         most = most if self.full_shapes else CELLS_A_BUCKET * most
         return length_cells(np.concatenate([each.input_lengths for each in (self, *others)]), most)
 
@@ -88,16 +88,13 @@ class PairSource:
         most_rows: int,
         rng: np.random.Generator | None,
     ) -> list[PairPlan]:
-        """Groups pairs of similar lengths into batches of about the same number of tokens.
+        """Groups pairs of similar lengths into batches; every row appears exactly once.
 
         Args:
-            buckets: Padded lengths in ascending order, such as `buckets` gives; longer rows get lengths of their own.
-            batch_tokens: Padded tokens of a full batch at most (but one list at least).
-            most_rows: Rows of a batch at most (likewise).
-            rng: Shuffles rows and batches; None keeps the order of rows within a bucket.
-
-        Returns:
-            Every row exactly once.
+            buckets: Ascending padded lengths, as from `buckets`; longer rows get an additional bucket.
+            batch_tokens: Maximum padded tokens of a batch; a batch has at least one list.
+            most_rows: Maximum rows of a batch (likewise).
+            rng: Shuffles rows and batches; None keeps the row order within a bucket.
         """
         units = _units(self.lists, len(self.rows), rng)
         sizes = [len(unit) for unit in units]
@@ -112,7 +109,7 @@ class PairSource:
         for index, cell in enumerate(cells):
             capacity = max(1, min(most_rows, batch_tokens // int(cell.sum())))
             batches, rest = _packed(waiting[index], sizes, capacity)
-            # What does not fill a batch moves up to where there is room for it.
+            # Rows that do not fill a batch move to the next bucket that fits them.
             larger = np.flatnonzero(np.all(cells[index + 1 :] >= cell, axis=1))
             if rest and len(larger):
                 waiting[index + 1 + larger[0]][:0] = rest
@@ -130,7 +127,7 @@ class PairSource:
         return PairPlan(rows, tuple(lengths.tolist()), max(capacity, len(rows)))
 
     def batch(self, plan: PairPlan) -> dict:
-        """One batch as NumPy arrays: "features", "targets", "weights"."""
+        """Returns one batch as NumPy arrays: "features", "targets", "weights"."""
         places, count = self._places(plan)
         features = {}
         for given, ragged_store, length in zip(self.inputs, self.tokens, plan.lengths, strict=True):
@@ -149,12 +146,12 @@ class PairSource:
         }
 
     def _places(self, plan: PairPlan) -> tuple[np.ndarray, int]:
-        """Where each row of a plan stands in its batch, and how many rows the batch has."""
+        """Position of each row of a plan in its batch, and the number of rows of the batch."""
         rows = len(plan.rows)
         if self.lists is None or self.divisor == 1:
             count = plan.capacity if self.full_shapes else rows
             return np.arange(rows), filled_up(count, self.divisor)
-        # A list must not lie astride two replicas.
+        # A list must not be split between replicas.
         homes = list_homes(self.lists[plan.rows], self.divisor)
         share = max(1, int(np.bincount(homes, minlength=1).max()))
         if self.full_shapes:
@@ -166,7 +163,7 @@ class PairSource:
         return places, share * self.divisor
 
     def dataset(self, plans: Sequence[PairPlan]) -> tf.data.Dataset:
-        """The batches in the order of the plans, a few ahead."""
+        """Returns the batches in the order of the plans, prefetched."""
         feature = tf.TensorSpec([None, None], tf.int32)
         signature = {
             "features": {name: feature for given in self.inputs for name in (given.ids, given.mask)},
@@ -176,7 +173,7 @@ class PairSource:
         return one_pass((self.batch(plan) for plan in plans), signature).prefetch(4)
 
     def different_ids(self, granularity: int) -> Iterator[np.ndarray]:
-        """Token ids of the texts of a granularity, each text once: int32 [B, T], padded with 0."""
+        """Token ids of the distinct texts at a granularity, int32 [B, T], padded with 0."""
         seen: set[bytes] = set()
         for given, ragged_store in list(zip(self.inputs, self.tokens, strict=True))[2 * granularity :][:2]:
             rows = np.unique(self.rows[:, given.text])
@@ -190,14 +187,9 @@ class PairSource:
 
 
 def list_homes(lists: np.ndarray, count: int) -> np.ndarray:
-    """Shares out whole lists: the largest go first, each to where the fewest rows are.
+    """Assigns whole lists to `count` replicas or workers: largest first, each to the one with the fewest rows.
 
-    Args:
-        lists: Integers [B], the list of each row.
-        count: To how many.
-
-    Returns:
-        Which of them has each row, integers [B].
+    Maps the list id of each row, integers [B], to the index of its replica or worker, integers [B].
     """
     _, numbers, sizes = np.unique(lists, return_inverse=True, return_counts=True)
     loads, homes = np.zeros(count, int), np.zeros(len(sizes), int)
@@ -208,14 +200,12 @@ def list_homes(lists: np.ndarray, count: int) -> np.ndarray:
 
 
 def length_cells(lengths: np.ndarray, most: int) -> list[tuple[int, ...]]:
-    """Padded lengths that waste few tokens: buckets of the first text, in each of them buckets of the second.
+    """Ascending padded lengths with little padding: buckets of the first text, each with buckets of the second.
 
     Args:
-        lengths: Integers [R, inputs], of the first granularity's two texts first.
-        most: How many combinations at most.
-
-    Returns:
-        Ascending combinations; other inputs get the longest of the rows in each.
+        lengths: Integers [R, inputs]; the two texts of the first granularity come first. Each further input gets the
+            length of its longest row.
+        most: Maximum number of combinations.
     """
     firsts = bucket_lengths(lengths[:, 0], max(1, math.isqrt(most)))
     homes = np.searchsorted(firsts, lengths[:, 0])
@@ -234,7 +224,7 @@ def length_cells(lengths: np.ndarray, most: int) -> list[tuple[int, ...]]:
 
 
 def _units(lists: np.ndarray | None, rows: int, rng: np.random.Generator | None) -> list[np.ndarray]:
-    """Row numbers that stay together, in random order or in that of their first rows."""
+    """Row numbers that stay together, in random order or in the order of their first rows."""
     if lists is None:
         order = np.arange(rows) if rng is None else rng.permutation(rows)
         return list(order[:, None])
@@ -246,13 +236,13 @@ def _units(lists: np.ndarray | None, rows: int, rng: np.random.Generator | None)
 
 
 def _homes(lengths: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """The first cell that holds each unit, or where none does how many cells there are; integers [units]."""
+    """Index of the first cell that fits each unit, or the number of cells if none fits; integers [units]."""
     fits = np.all(lengths[:, None] <= cells[None], axis=2)
     return np.where(np.any(fits, axis=1), fits.argmax(axis=1), len(cells))
 
 
 def _packed(units: list[int], sizes: list[int], capacity: int) -> tuple[list[list[int]], list[int]]:
-    """Batches of about `capacity` rows, of one unit at least, and the units that do not fill another one."""
+    """Batches of about `capacity` rows, with at least one unit each, and the remaining units."""
     batches: list[list[int]] = []
     batch: list[int] = []
     count = 0
@@ -269,7 +259,7 @@ def _packed(units: list[int], sizes: list[int], capacity: int) -> tuple[list[lis
 
 
 def _spread(values: np.ndarray, places: np.ndarray, count: int, filler: int) -> np.ndarray:
-    """The rows of an array at their places among `count`, the others filled."""
+    """Places the rows of an array at `places` among `count` rows and fills the others."""
     if len(values) == count and np.array_equal(places, np.arange(count)):
         return values
     result = np.full((count, *values.shape[1:]), filler, values.dtype)

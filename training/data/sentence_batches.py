@@ -1,4 +1,4 @@
-"""Sentences to padded batches: cut into windows once by the preprocessor, then read in any order from disk."""
+"""Padded batches of sentences, tokenized once into windows and read from disk in any order."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -20,23 +20,22 @@ from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 from training.tasks.tag.rows import read_sentences
 
 CHUNK_ROWS = 512
-# The scores of this many words are added up in one sentence's loss and divided by them, so that a batch's loss is per
-# word; a target of no word.
+# Target of positions without a word. The loss is averaged per word.
 NO_TAG = -1
 
 
 @dataclasses.dataclass(frozen=True)
 class SentenceCounts:
-    """What cutting a set of sentences met."""
+    """Token statistics of an example set."""
 
     rows: int
     words: int
-    tokens: int  # special tokens included, some in two windows
+    tokens: int  # with special tokens; tokens in two windows count twice
     windowed_rows: int  # longer than one window
     unknown_tokens: int
 
     def describe(self, name: str) -> str:
-        """One line."""
+        """One summary line."""
         return (
             f"{name} sentences: {self.words / max(1, self.rows):.1f} words each,"
             f" {self.tokens / max(1, self.words):.2f} tokens a word, {self.unknown_tokens / max(1, self.tokens):.2%}"
@@ -46,14 +45,14 @@ class SentenceCounts:
 
 @dataclasses.dataclass(frozen=True)
 class SentenceTokens:
-    """The windows of all sentences of a set, on disk.
+    """Windows of all sentences of an example set, on disk.
 
     Attributes:
-        sequences: Token ids of each window, int32, special tokens included.
-        starts: Where each of its words starts, int32; those to tag come first.
-        spellings: 20 character ids of each of these words, int16; None where they are not read.
-        counts: Words to tag of each window, int64 [V].
-        first_windows: First window of each sentence, and their number, int64 [R + 1].
+        sequences: Token ids of each window, int32, with special tokens.
+        starts: Token index of each word in the window, int32; words to tag come first.
+        spellings: 20 character ids of each of these words, int16; None without character features.
+        counts: Words to tag in each window, int64 [V].
+        first_windows: First window of each sentence, then the number of windows, int64 [R + 1].
     """
 
     sequences: RaggedStore
@@ -66,15 +65,10 @@ class SentenceTokens:
 def cut_sentences(
     examples: ExampleSet, preprocessor: SentencePreprocessor, path: Path
 ) -> tuple[SentenceTokens, SentenceCounts]:
-    """Writes the windows of every sentence of a set to disk.
-
-    Args:
-        examples: Checked sentences.
-        preprocessor: Cuts them.
-        path: Where the windows go; three spools by this name.
+    """Writes the windows of all sentences to disk, in three stores with the name prefix `path`.
 
     Raises:
-        InputError: A sentence has more words than one may have (the place is named).
+        InputError: A sentence has too many words; the message shows its place.
     """
 
     @tf.function(
@@ -135,13 +129,13 @@ class SentenceSource:
     """Batches of windows of some sentences, made ahead of time by tf.data.
 
     Args:
-        tokens: The windows of all sentences of a set.
-        rows: int64 [R], the sentences of this part.
-        targets: [N, …], of each word of these sentences, one sentence after another: int32 [N], its tag id, or more.
-        weights: float32 [R], aligned with `rows`; a window counts that much a word.
-        padding_id: Fills up short windows.
-        full_shapes: As of `BatchSource`.
-        divisor: Replicas that will share a batch.
+        tokens: Windows of all sentences of an example set.
+        rows: The sentences of this part, int64 [R].
+        targets: Targets of all words, concatenated over the sentences, [N, …]; for example tag ids, int32 [N].
+        weights: Weight of each sentence, float32 [R]; a window weighs that much per word.
+        padding_id: Id that pads short windows.
+        full_shapes: As in `BatchSource`.
+        divisor: Number of replicas that share a batch.
     """
 
     def __init__(
@@ -162,7 +156,7 @@ class SentenceSource:
         self.windows = np.arange(int(counts.sum())) + shifts
         self.window_rows = np.repeat(np.arange(len(rows)), counts)
         self.counts = tokens.counts[self.windows]
-        # Where the words of each window begin among the targets.
+        # Offset of each window's words in the targets.
         self.begins = np.cumsum(self.counts) - self.counts
         weights = weights[self.window_rows] * self.counts.astype(np.float32)
         numbers = np.arange(len(self.windows))
@@ -186,7 +180,7 @@ class SentenceSource:
         return self.lengths
 
     def buckets(self, others: Sequence["SentenceSource"], most: int) -> list[int]:
-        """The padded lengths to compute for these windows and those of other sources, ascending."""
+        """Padded lengths for the windows of this and other sources, ascending."""
         return self._tokens.buckets([each._tokens for each in others], most)
 
     def plans(
@@ -200,11 +194,11 @@ class SentenceSource:
         return self._tokens.different_ids(granularity)
 
     def batch(self, plan: BatchPlan) -> dict:
-        """One batch as NumPy arrays: "features", "targets" [B, W, …], "weights"."""
+        """Returns one batch as NumPy arrays: "features", "targets" [B, W, …], "weights"."""
         batch = self._tokens.batch(plan)
         rows, windows = len(batch["weights"]), self.windows[plan.rows]
         flat, lengths = self.tokens.starts.gather(windows)
-        # XLA compiles once a shape: then there is room for as many words as there can be.
+        # XLA compiles each shape: full shapes have the maximum number of words.
         width = plan.length - 2 if self.full_shapes else max(1, int(lengths.max(initial=1)))
         there = _prefixes(lengths, rows, width)
         starts = np.zeros((rows, width), np.int32)
@@ -224,7 +218,7 @@ class SentenceSource:
         return batch | {"targets": targets}
 
     def dataset(self, plans: Sequence[BatchPlan]) -> tf.data.Dataset:
-        """The batches in the order of the plans, a few ahead."""
+        """Returns the batches in the order of the plans, prefetched."""
         table = tf.TensorSpec([None, None], tf.int32)
         features: dict[str, Any] = dict.fromkeys((*self._tokens.feature_names, WORD_STARTS, WORD_MASK), table)
         if self.tokens.spellings is not None:
@@ -235,7 +229,7 @@ class SentenceSource:
 
 
 def _prefixes(lengths: np.ndarray, rows: int, width: int) -> np.ndarray:
-    """Bool [rows, width], as many times True from the left as the lengths say; rows without one have none."""
+    """Bool [rows, width] with the first `lengths[i]` columns of row i True; further rows are False."""
     full = np.zeros(rows, np.int64)
     full[: len(lengths)] = lengths
     return np.arange(width) < full[:, None]

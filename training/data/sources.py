@@ -1,4 +1,4 @@
-"""Where the rows of each part come from: files, TensorFlow data sets, or the sample."""
+"""Sources of the rows of each part: files, TensorFlow data sets, or sample data."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -27,26 +27,26 @@ _SAMPLES: dict[str, tuple[tuple[str, str], Callable[[Any], Iterator[Row]]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Rows that can be read, perhaps more than once."""
+    """A source of rows."""
 
     name: str
-    columns: Sequence[str] | None  # None: not known before reading
+    columns: Sequence[str] | None  # None if unknown before reading
     rows: Callable[[Sequence[str]], Iterator[Row]]
     file: Path | None = None
-    blocks: Callable[[Sequence[str]], Iterator[Block]] | None = None  # the same rows, many at a time
+    blocks: Callable[[Sequence[str]], Iterator[Block]] | None = None  # the same rows in blocks
 
     def fingerprint(self) -> str | None:
-        """SHA-256 of the file; None where there is no single file."""
+        """SHA-256 of the file; None if the source is not a single file."""
         return None if self.file is None else sha256(self.file)
 
     def check(self, columns: Columns) -> None:
-        """Reads the first row of a file; raises InputError if it cannot be read or lacks a column."""
+        """Reads the first row of a file; raises InputError if it is unreadable or lacks a column."""
         if self.file is not None:
             next(self.rows(columns.required), None)
 
 
 def file_source(path: Path) -> Source:
-    """The rows of a CSV, TSV, JSONL or CoNLL file; raises InputError if it cannot be one."""
+    """Source of the rows of a data file; raises InputError if the file is unusable."""
     return Source(
         str(path),
         column_names(path),
@@ -57,14 +57,9 @@ def file_source(path: Path) -> Source:
 
 
 def find_sources(data: DataSection, sample: str = "reviews") -> dict[str, Source]:
-    """The sources of "train" and, where there are any, "validation" and "test".
+    """Returns the sources of "train" and, if given, "validation" and "test".
 
-    Args:
-        data: Says where the rows are.
-        sample: Used where it names none.
-
-    Raises:
-        InputError: Files that do not exist or contradict each other.
+    Uses the sample data set `sample` if `data` has no source. Raises InputError for missing or contradictory flags.
     """
     if data.train is not None and data.tfds:
         raise InputError("--data.train and --data.tfds: expected one source of rows, got both")
@@ -98,15 +93,11 @@ def _tfds_sources(data: DataSection) -> dict[str, Source]:
 
 
 def read_examples(source: Source, task: Task, columns: Columns, folder: Path) -> ExampleSet:
-    """Checks every row of a source and writes it to disk.
-
-    Raises:
-        InputError: A row that cannot be used, by file and line, no rows at all, or a file that changes meanwhile.
-    """
+    """Writes checked rows to disk; raises InputError if a row is invalid, there are none, or the file changes."""
     if source.blocks is not None and task.traits.is_text_and_label:
         blocks = source.blocks(columns.required)
         return write_labelled_texts(blocks, source.name, task, columns, folder)
-    # Where the names are not known before reading, a column that was named must be there.
+    # If the columns are unknown before reading, optional columns are required.
     optional = (name for name in columns.optional if source.columns is None or name in source.columns)
     rows = source.rows((*columns.required, *optional))
     skipped = 0
@@ -115,7 +106,7 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
         nonlocal skipped
         for row in rows:
             found = task.parse_row(row, columns)
-            # Only a row without a text has no example.
+            # Only rows without a text give no example.
             skipped += not found
             yield from found
 

@@ -1,8 +1,8 @@
-"""Divides examples into training, validation and test rows that share no text.
+"""Splits examples into training, validation and test rows without common texts.
 
-The test set is never touched: a text that stands in it is dropped from training and validation, a text
-that stands in a given validation set is dropped from training. Without a given validation set, a share of
-the training rows becomes one. All of it is sorting of digests; no text is read.
+All test rows are kept. Texts of the test set are dropped from training and validation, and texts of a given validation
+set from training. Without a given validation set, a fraction of the training rows is held out. The split compares
+digests and reads no text.
 """
 
 from dataclasses import dataclass
@@ -18,23 +18,22 @@ _NO_ROWS = np.zeros(0, np.int32)
 
 @dataclass(frozen=True, slots=True)
 class DataSummary:
-    """What the rows of a run are and what became of the others; `dataclasses.asdict` makes it JSON.
+    """Row counts of a run; `dataclasses.asdict` converts it to JSON.
 
     Attributes:
-        train_rows: Rows that are trained on.
-        validation_rows: Rows that choose the best weights and thresholds.
-        test_rows: Rows of the test set.
-        dropped_in_test: Training and validation rows dropped because their text stands in the test set.
-        dropped_in_validation: Other training rows dropped because their text stands in the given
-            validation set.
-        repeated_train_rows: Rows whose text and labels stood before among the training rows, counted after
-            dropping and before a validation set is split off. They are kept.
-        conflicting_train_rows: Rows, counted likewise, whose text stands there with other labels too. Kept.
-        empty_texts: Rows of all sets with a text of nothing but white space. Kept.
-        labels_only_in_validation: Label to validation rows, for labels that no training row has.
-        labels_only_in_test: Label to test rows, for labels that no training row has.
-        class_counts: Label to rows that are trained on.
-        left_out_of_validation: Rows of the given validation set that are not judged, of large data.
+        train_rows: Training rows.
+        validation_rows: Validation rows.
+        test_rows: Test rows.
+        dropped_in_test: Training and validation rows dropped because their text is in the test set.
+        dropped_in_validation: Other training rows dropped because their text is in the given validation set.
+        repeated_train_rows: Training rows that repeat the text and labels of another one. Counted after dropping and
+            before holding out a validation set. Kept.
+        conflicting_train_rows: Training rows whose text also has other labels, counted likewise. Kept.
+        empty_texts: Rows of all sets with a whitespace-only text. Kept.
+        labels_only_in_validation: Label to validation rows, for labels without training rows.
+        labels_only_in_test: Label to test rows, for labels without training rows.
+        class_counts: Label to training rows.
+        left_out_of_validation: Rows of the given validation set that are not used, for large data.
     """
 
     train_rows: int
@@ -53,12 +52,12 @@ class DataSummary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Which rows are for what; each array is int32, in ascending order.
+    """The rows of each part; int32 arrays in ascending order.
 
     Attributes:
-        labels: Names of the labels of the training rows, sorted: the classes of the model.
+        labels: Sorted label names of the training rows: the classes of the model.
         train_rows: Rows of the training set.
-        validation_rows: Rows of the given validation set, or of the training set where none was given.
+        validation_rows: Rows of the given validation set, otherwise of the training set.
         test_rows: All rows of the test set.
         summary: Counts for the report.
     """
@@ -82,28 +81,23 @@ def split(
     whole_queries: bool = False,
     one_label: bool = False,
 ) -> Split:
-    """Chooses the training, validation and test rows.
+    """Selects the training, validation and test rows.
 
     Args:
-        train: The examples to learn from.
-        validation: The user's own validation set, or None to split one off.
+        train: The training set.
+        validation: The given validation set; None to hold one out.
         test: The test set, if any.
-        validation_fraction: Share of the training rows to split off, in [0, 1). Stratified by label (by a
-            row's rarest label where rows may have several); rows of one text stay on one side, and each
-            label stays in training.
-        seed: Decides which rows are split off.
-        multi_label: Rows may have any number of labels.
-        classes: Labels are names to choose from; else they are numbers, of which none need be seen twice.
-        whole_queries: All rows of a query stay on one side, rather than all rows of a text.
-        one_label: All training rows may have the same label.
-
-    Returns:
-        The rows and the labels.
+        validation_fraction: Fraction of the training rows to hold out, in [0, 1). Stratified by label (by the rarest
+            label of a multi-label row). Rows of one text stay together, and each label keeps training rows.
+        seed: Random seed of the held-out rows.
+        multi_label: Whether rows can have any number of labels.
+        classes: Whether labels are class names; otherwise they are numbers.
+        whole_queries: Whether all rows of a query stay together, in place of all rows of a text.
+        one_label: Whether all training rows can have the same label.
 
     Raises:
-        InputError: The fraction is out of range; nothing is left after dropping; all training rows have the
-            same label; and, unless multi_label, a row without exactly one label or a label with only one
-            training row.
+        InputError: The fraction is out of range; no rows are left; all training rows have the same label; or, unless
+            multi_label, a row does not have exactly one label or a label has only one training row.
     """
     if not 0 <= validation_fraction < 1:
         raise InputError(f"validation fraction: expected a number in [0, 1), got {validation_fraction}")
@@ -166,14 +160,14 @@ def split(
 
 
 def _standing_in(examples: ExampleSet, others: ExampleSet | None) -> np.ndarray:
-    """Marks the rows whose texts stand in another set, bool [rows]."""
+    """Marks the rows whose texts are also in another set, bool [rows]."""
     if others is None:
         return np.zeros(len(examples), np.bool_)
     return np.isin(examples.digests, others.digests)
 
 
 def _starts(*keys: np.ndarray) -> np.ndarray:
-    """Gives the places where a run of equal entries begins in arrays sorted together, int64."""
+    """Start of each run of equal entries in arrays sorted together, int64."""
     new = np.zeros(len(keys[0]), np.bool_)
     new[:1] = True
     for key in keys:
@@ -194,7 +188,7 @@ def _check_one_label(examples: ExampleSet | None) -> None:
 def _check_rows(
     train: ExampleSet, rows: np.ndarray, lonely_labels: bool, one_label: bool, dropped: int
 ) -> None:
-    """Refuses training rows that nothing can be learnt from."""
+    """Checks that the training rows allow training."""
     if not len(rows):
         reason = f"got only texts of the test or validation set ({dropped})" if dropped else "got none"
         raise InputError(f"{train.origin}: expected training rows, {reason}")
@@ -217,7 +211,7 @@ def _check_rows(
 
 
 def _class_counts(examples: ExampleSet, rows: np.ndarray) -> dict[str, int]:
-    """Counts the rows of each label that these rows have, in sorted order of names."""
+    """Counts the rows of each label in these rows, sorted by label name."""
     counts = np.bincount(examples.local_labels(rows)[0], minlength=len(examples.label_names)).tolist()
     return {name: count for name, count in sorted(zip(examples.label_names, counts, strict=True)) if count}
 

@@ -1,4 +1,4 @@
-"""Which training rows to hold out for validation, so that each label has its share on both sides."""
+"""Stratified selection of training rows for validation."""
 
 import numpy as np
 
@@ -11,22 +11,21 @@ def held_out(
     fraction: float,
     seed: int,
 ) -> np.ndarray:
-    """Chooses rows to hold out: stratified by label, all rows of a text together.
+    """Selects rows to hold out: stratified by label, with all rows of a text together.
 
-    Each label gives its share of rows, rounded down or up so that the whole is right, and as near as the
-    sizes of its texts allow. Each label keeps a row, and if the fraction is not 0 one row is held out at
-    least, where that is possible.
+    Each label gives its share of rows, rounded so that the total is right and as close as its texts allow. Each label
+    keeps a training row. If the fraction is not 0, at least one row is held out where possible.
 
     Args:
-        ids: Labels of all rows, row after row, int32 [sum(counts)], from 0.
-        counts: Labels of each row, int32 [rows]. A row of several counts for its rarest one.
-        order: The rows sorted so that rows of one text stand together, int64 [rows].
-        text_starts: Where in `order` each text begins, int64 [texts].
-        fraction: Share of rows to hold out, in [0, 1).
-        seed: Decides which.
+        ids: Concatenated label ids of all rows, int32 [sum(counts)], from 0.
+        counts: Labels of each row, int32 [rows]. A multi-label row counts for its rarest label.
+        order: Rows sorted so that rows of one text are adjacent, int64 [rows].
+        text_starts: Start of each text in `order`, int64 [texts].
+        fraction: Fraction of rows to hold out, in [0, 1).
+        seed: Random seed.
 
     Returns:
-        True where a row is held out, bool [rows].
+        True for held-out rows, bool [rows].
     """
     num_rows = len(counts)
     if fraction == 0:
@@ -37,7 +36,7 @@ def held_out(
     stratum_rows = np.bincount(strata, weights=sizes).astype(np.int64)
     targets = _shares(stratum_rows, fraction, random)
 
-    # A text that often repeats goes last, so that it can not use up its label's share alone.
+    # Frequent texts come last, so that one text does not use up the share of its label.
     bulky = np.where(sizes > np.maximum(1, targets[strata] // 10), sizes, 0)
     by_stratum = np.lexsort((random.permutation(len(sizes)), bulky, strata))
     sizes, strata = sizes[by_stratum], strata[by_stratum]
@@ -47,7 +46,7 @@ def held_out(
     is_last = np.append(is_first[1:], True)
     taken = (2 * before + sizes <= 2 * targets[strata]) & ~is_last
     if not taken.any():
-        # Every text is larger than its label's share: better more rows than none, but not half of them.
+        # Every text exceeds its label's share: hold out one anyway, but at most a third of all rows.
         spared = np.where(is_last | (3 * sizes > num_rows), num_rows + 1, sizes)
         taken[spared.argmin()] = spared.min() <= num_rows
 
@@ -59,14 +58,11 @@ def held_out(
 
 
 def rarest_label(ids: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Gives the label of each row that the fewest rows have; equally rare: the lower id; none: -1.
+    """Returns the rarest label of each row, int64 [rows]; the lower id in a tie, -1 without labels.
 
     Args:
-        ids: Labels of all rows, row after row, int32 [sum(counts)], from 0.
+        ids: Concatenated label ids of all rows, int32 [sum(counts)], from 0.
         counts: Labels of each row, int32 [rows].
-
-    Returns:
-        A label for each row, int64 [rows].
     """
     by_rarity = np.argsort(np.bincount(ids), kind="stable")
     rank = np.empty(len(by_rarity), np.int64)
@@ -80,7 +76,7 @@ def rarest_label(ids: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def _shares(stratum_rows: np.ndarray, fraction: float, random: np.random.Generator) -> np.ndarray:
-    """Shares out the held-out rows by largest remainder, at most all but one of a stratum, int64 [strata]."""
+    """Rows to hold out per stratum by largest remainder, at most all but one, int64 [strata]."""
     quotas = stratum_rows * fraction
     most = stratum_rows - 1
     shares = np.minimum(np.floor(quotas).astype(np.int64), most)
@@ -94,10 +90,7 @@ def _shares(stratum_rows: np.ndarray, fraction: float, random: np.random.Generat
 def _give_back_lost_labels(
     chosen: np.ndarray, ids: np.ndarray, counts: np.ndarray, order: np.ndarray, text_starts: np.ndarray
 ) -> np.ndarray:
-    """Returns a text to training for each label that has rows among the chosen only, bool [rows].
-
-    It happens where one text stands with several labels, or a row has several.
-    """
+    """Returns texts to training whose labels would have no training row left, bool [rows]."""
     row_of = np.repeat(np.arange(len(counts)), counts)
     trained = np.bincount(ids, weights=~chosen[row_of])
     lost = (trained == 0) & (np.bincount(ids) > 0)

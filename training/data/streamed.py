@@ -1,4 +1,4 @@
-"""What a model reads of large data: stretches of the training rows, and the tokens of the rows that judge it."""
+"""Inputs for large data: training rows are tokenized in stretches during training."""
 
 import dataclasses
 import logging
@@ -25,18 +25,16 @@ Cut = tuple[np.ndarray, RaggedStore, TokenCounts]
 
 
 class Stretches:
-    """The training rows in a random order of their own each epoch, cut into stretches of equal size.
-
-    Which rows a stretch has is a function of the seed and its number alone.
+    """The training rows, shuffled in each epoch and split into stretches of equal size.
 
     Args:
         part: The training rows.
-        preprocessor: Cuts their texts.
-        large: How many rows a stretch has at most, and the seed.
-        folder: Where the tokens go; their files are removed at once, and the space is free when nobody reads them.
+        preprocessor: Tokenizer of their texts.
+        large: Maximum rows of a stretch, and the seed. A stretch depends only on the seed and its number.
+        folder: Folder for the token ids. Files are deleted once open, and their space is freed after the last use.
 
     Attributes:
-        per_epoch: Stretches that make up all rows.
+        per_epoch: Number of stretches that contain all rows.
     """
 
     def __init__(self, part: Subset, preprocessor: Preprocessor, large: Large, folder: Path):
@@ -46,27 +44,25 @@ class Stretches:
         self._cut: dict[int, Future[Cut]] = {}
 
     def rows(self, number: int) -> np.ndarray:
-        """The rows of a stretch, counted from 0 over all epochs: numbers of the set, integers [R], ascending."""
+        """Rows of a stretch (counted from 0 over all epochs) in the example set, integers [R], ascending."""
         epoch, place = divmod(number, self.per_epoch)
         total = len(self._part.rows)
         order = np.random.default_rng([self._large.seed, 13, epoch]).permutation(total)
         first, end = (total * each // self.per_epoch for each in (place, place + 1))
-        # In the order of the file, which reads them faster; batches are shuffled anyway.
+        # File order reads faster; batches are shuffled anyway.
         return self._part.rows[np.sort(order[first:end])]
 
     def take(self, number: int, then: int | None = None) -> Cut:
-        """The rows of a stretch, their token ids, a row of the spool each, and what cutting them met.
+        """Returns the rows of stretch `number`, their token ids (one store row each) and the token statistics.
 
-        Args:
-            number: Of the stretch.
-            then: The stretch that is wanted next and cut meanwhile; all others are forgotten.
+        Stretch `then` is tokenized in the background; all others are discarded.
         """
         expected = [number] if then is None else [number, then]
         self._cut = {each: self._cut.get(each) or self._cutter.submit(self._made, each) for each in expected}
         return self._cut[number].result()
 
     def close(self) -> None:
-        """Waits until nothing is cut any more; then the folder may go."""
+        """Waits for tokenization to stop; the folder can be removed afterwards."""
         self._cutter.shutdown(wait=True, cancel_futures=True)
 
     def _made(self, number: int) -> Cut:
@@ -80,25 +76,24 @@ class Stretches:
 
 @dataclasses.dataclass(frozen=True)
 class LargeInputs(Inputs):
-    """Inputs of which the training rows are cut while a model trains.
+    """Inputs whose training rows are tokenized during training.
 
-    Of the other parts only the rows that are judged are cut: row after row of `tokens`, whatever their numbers in
-    the set are.
+    In the other parts, only the rows for evaluation are tokenized; `tokens` has them in order, without gaps.
     """
 
     stretches: Stretches = dataclasses.field(kw_only=True)
 
     @property
     def per_epoch(self) -> int:
-        """Parts in which all training rows are trained on, and after each of which the model is judged."""
+        """Number of stretches that contain all training rows; the model is evaluated after each."""
         return self.stretches.per_epoch
 
     def text_lengths(self, name: str) -> np.ndarray:
-        """Tokens of each text of a part, of the training rows those of the first stretch; int32."""
+        """Tokens of each text of a part, int32; for the training rows, those of the first stretch."""
         return self.tokens[name][0].lengths
 
     def source(self, name: str, training_set: TrainingSet, **options) -> BatchSource:
-        """Batches of all rows of a part that is no training part."""
+        """Batches of all rows of a validation or test part."""
         rows = np.arange(len(training_set.rows))
         options |= {"padding_id": self.preprocessor.padding_id, "windows": self.windows}
         return BatchSource(self.tokens[name][0], rows, training_set.targets, training_set.weights, **options)
@@ -106,7 +101,7 @@ class LargeInputs(Inputs):
     def training_sets(
         self, task: Task, part: Subset, labels: Sequence[str], seed: int, **options
     ) -> TrainingSets:
-        """What to train on, a stretch after the other."""
+        """Returns the training batches, one stretch after another."""
         options |= {"padding_id": self.preprocessor.padding_id, "windows": self.windows}
 
         def of(number: int, last: bool = False) -> BatchSource:
@@ -118,7 +113,7 @@ class LargeInputs(Inputs):
         return TrainingSets(of, self.per_epoch)
 
     def close(self) -> None:
-        """Waits for what is being cut."""
+        """Waits for tokenization to stop."""
         self.stretches.close()
 
 
@@ -130,17 +125,17 @@ def cut_for_training(
     large: Large | None = None,
     windows: WindowShape | None = None,
 ) -> Inputs:
-    """Cuts every part into tokens; of large data the training rows only when they are trained on.
+    """Tokenizes every part; the training rows of large data are tokenized during training.
 
     Args:
-        preprocessor: Of a task.
-        parts: "train" and others.
-        folder: Where the token ids go.
-        masking: How tokens are hidden, where the model must find them.
-        large: From how many rows on data are large; None: never.
-        windows: How the model divides longer texts.
+        preprocessor: The preprocessor of a task.
+        parts: "train" and further parts by name.
+        folder: Output folder for the token ids.
+        masking: Token masking, for masked language modeling.
+        large: Limits for large data; None to tokenize all rows first.
+        windows: How the model splits long texts into windows, if it does.
     """
-    # Pairs and sentences are several spools a row, and read together with others of their set.
+    # Pairs and sentences need several stores and other rows of their set.
     alone = masking is None and isinstance(preprocessor, Preprocessor)
     if large is None or not alone or not large.is_large(parts["train"]):
         check_room(folder, _token_bytes(parts), "token ids")
@@ -164,7 +159,7 @@ def cut_for_training(
 
 
 def _token_bytes(parts: dict[str, Subset], stretch_rows: int | None = None) -> float:
-    """Of the token ids of every part, of the training rows those of three stretches: bytes at most, or as good as."""
+    """Approximate maximum bytes of all token ids; for large data, of three stretches of training rows."""
     total = 0.0
     for examples in {id(part.examples): part.examples for part in parts.values()}.values():
         size = sum(float(ragged_store.lengths.sum(dtype=np.int64)) for ragged_store in examples.texts)

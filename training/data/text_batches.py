@@ -1,4 +1,4 @@
-"""Examples to padded batches: tokenized once by the Preprocessor, then read in any order from disk."""
+"""Padded batches of texts, tokenized once by the Preprocessor and read from disk in any order."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -20,16 +20,16 @@ CHUNK_ROWS = 1024
 
 @dataclasses.dataclass(frozen=True)
 class TokenCounts:
-    """What tokenizing a set of texts met."""
+    """Token statistics of an example set."""
 
     rows: int
-    tokens: int  # special tokens included, after truncation
-    truncated_rows: int  # lost tokens at max_length, or bytes before tokenizing
+    tokens: int  # with special tokens, after truncation
+    truncated_rows: int  # at max_length tokens, or at max_bytes before tokenization
     empty_rows: int  # no token at all; kept
     unknown_tokens: int
 
     def describe(self, name: str) -> str:
-        """One line."""
+        """One summary line."""
         return (
             f"{name} rows: {self.tokens / max(1, self.rows):.1f} tokens each,"
             f" {self.unknown_tokens / max(1, self.tokens):.2%} unknown,"
@@ -40,13 +40,9 @@ class TokenCounts:
 def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> tf.data.Dataset:
     """Tokenizes chunks of texts in parallel.
 
-    Args:
-        texts: Chunks of texts.
-        preprocessor: Cuts them.
-
     Returns:
-        Of each chunk: flat int32 token ids with the special tokens, int64 lengths [R], and how many tokens
-        each row had before truncation, int64 [R] (-1: bytes were cut first).
+        For each chunk: concatenated token ids with special tokens, int32; lengths, int64 [R]; and tokens of each row
+            before truncation, int64 [R] (-1 if its bytes were truncated first).
     """
 
     def cut(chunk):
@@ -71,14 +67,10 @@ def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> 
 
 
 def one_pass(items: Iterator[Any], signature: Any) -> tf.data.Dataset:
-    """A dataset of what an iterator gives; it can be gone through once, a second time is an error.
+    """Makes a dataset from an iterator of NumPy arrays; a second iteration raises an error.
 
-    TensorFlow keeps the function of a dataset as long as the process lives, with all that it holds. An iterator that
-    has come to its end holds nothing: no source's files and tables stay open for each epoch.
-
-    Args:
-        items: Of NumPy arrays; does not hold what it has been through.
-        signature: Their `tf.TensorSpec`.
+    TensorFlow keeps the generator function of a dataset for the lifetime of the process. An exhausted iterator releases
+    its objects, so files and arrays do not stay open. The iterator must not keep references to earlier items.
     """
     left = [items]
 
@@ -97,17 +89,14 @@ def tokenize_examples(
     field: int = 0,
     rows: np.ndarray | None = None,
 ) -> tuple[RaggedStore, TokenCounts]:
-    """Writes the token ids of rows of a set to disk.
+    """Writes the token ids of rows of an example set to disk, int32 with special tokens.
 
     Args:
-        examples: Checked rows.
-        preprocessor: Cuts the texts.
-        path: Where the token ids go.
-        field: Which of the example's texts.
-        rows: Which rows, integers [R]; None: all.
-
-    Returns:
-        Of each row the token ids int32, special tokens included, and the counts.
+        examples: The examples.
+        preprocessor: Tokenizer.
+        path: Output path of the token ids.
+        field: Index of the text in each example.
+        rows: Row numbers, integers [R]; None for all rows.
     """
 
     def chunks():
@@ -132,7 +121,7 @@ def tokenize_examples(
 def pad(
     flat: np.ndarray, lengths: np.ndarray, rows: int, length: int, padding_id: int
 ) -> dict[str, np.ndarray]:
-    """Features int32 [rows, length] of sequences laid end to end; rows past the last sequence are empty."""
+    """Features int32 [rows, length] of concatenated sequences; rows after the last sequence are empty."""
     token_ids, mask = padded_ids(flat, lengths, rows, length, padding_id)
     return {TOKEN_IDS: token_ids, SEGMENT_IDS: np.zeros_like(token_ids), PADDING_MASK: mask}
 
@@ -140,7 +129,7 @@ def pad(
 def padded_ids(
     flat: np.ndarray, lengths: np.ndarray, rows: int, length: int, padding_id: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids and mask int32 [rows, length] of sequences laid end to end; rows past the last one are empty."""
+    """Token ids and mask, int32 [rows, length], of concatenated sequences; further rows are empty."""
     mask = np.zeros((rows, length), np.int32)
     mask[: len(lengths)] = np.arange(length) < lengths[:, None]
     token_ids = np.full((rows, length), padding_id, np.int32)
@@ -152,15 +141,15 @@ class BatchSource:
     """Batches of one part of the texts, made ahead of time by tf.data.
 
     Args:
-        tokens: Token ids of all rows of a set.
-        rows: int64 [R], the rows of this part.
+        tokens: Token ids of all rows of an example set.
+        rows: The rows of this part, int64 [R].
         targets: [R, …], aligned with `rows`.
         weights: float32 [R], aligned with `rows`.
-        padding_id: Fills up short rows.
-        full_shapes: Whether every batch gets its bucket's full number of rows, filled up with rows of weight
-            0: XLA compiles once a shape. Else rows are only filled up to a multiple of `divisor`.
-        divisor: Replicas that will share a batch.
-        windows: How the model divides long rows, so that batches are as large as what is computed of them.
+        padding_id: Id that pads short rows.
+        full_shapes: Whether every batch has the full number of rows of its bucket, filled with rows of weight 0, so
+            that XLA compiles each shape once. Otherwise rows are filled to a multiple of `divisor`.
+        divisor: Number of replicas that share a batch.
+        windows: How the model splits long rows; batch sizes then follow the computed tokens.
     """
 
     def __init__(
@@ -189,20 +178,20 @@ class BatchSource:
         return self.lengths
 
     def buckets(self, others: Sequence["BatchSource"], most: int) -> list[int]:
-        """The padded lengths to compute for these rows and those of other sources, ascending."""
+        """Padded lengths for the rows of this and other sources, ascending."""
         lengths = np.concatenate([each.lengths for each in (self, *others)])
         return bucket_lengths(lengths, most, self.windows)
 
     def plans(
         self, buckets: Sequence[int], batch_tokens: int, most_rows: int, rng: np.random.Generator | None
     ) -> list[BatchPlan]:
-        """As `plan_batches`; rows longer than the last bucket get a length of their own."""
+        """As `plan_batches`; rows longer than the last bucket get an additional bucket."""
         longest = int(self.lengths.max(initial=1))
         buckets = [*buckets] + [longest] * (longest > buckets[-1])
         return plan_batches(self.lengths, buckets, batch_tokens, most_rows, rng, self.windows)
 
     def different_ids(self, granularity: int = 0) -> Iterator[np.ndarray]:
-        """Token ids of all rows, int32 [B, T], padded with 0; rows of similar length together."""
+        """Token ids of all rows, sorted by length, int32 [B, T], padded with 0."""
         rows = self.rows[np.argsort(self.lengths, kind="stable")]
         for first in range(0, len(rows), CHUNK_ROWS):
             flat, lengths = self.tokens.gather(rows[first : first + CHUNK_ROWS])
@@ -211,7 +200,7 @@ class BatchSource:
     feature_names = (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK)
 
     def batch(self, plan: BatchPlan) -> dict:
-        """One batch as NumPy arrays: "features", "targets", "weights"."""
+        """Returns one batch as NumPy arrays: "features", "targets", "weights"."""
         flat, lengths = self.tokens.gather(self.rows[plan.rows])
         count = filled_up(plan.capacity if self.full_shapes else len(plan.rows), self.divisor)
         filler = count - len(plan.rows)
@@ -222,7 +211,7 @@ class BatchSource:
         }
 
     def dataset(self, plans: Sequence[BatchPlan]) -> tf.data.Dataset:
-        """The batches in the order of the plans, a few ahead; see `one_pass`."""
+        """Returns the batches in the order of the plans, prefetched; see `one_pass`."""
         feature = tf.TensorSpec([None, None], tf.int32)
         targets = tf.TensorSpec([None, *self.targets.shape[1:]], self.targets.dtype)
         signature = {

@@ -1,4 +1,4 @@
-"""How the texts of a job become tokens: vocabularies read, or learnt from the training rows."""
+"""Builds the preprocessors: vocabularies are read from files or trained on the training rows."""
 
 import itertools
 import logging
@@ -28,19 +28,15 @@ def make_preprocessor(
     large: Large | None = None,
     coordinator: Coordinator = SINGLE_WORKER,
 ) -> Any:
-    """Reads or learns the vocabularies.
+    """Reads or trains the vocabularies and returns the preprocessor; raises InputError for an unusable file.
 
     Args:
-        text: How strings become tokens.
-        parts: "train" and others by name; the vocabularies are learnt from "train", and where there are texts without
-            labels from "texts", alone.
-        task: Says how texts are cut.
-        vocabulary: Used where it is given, in place of a learnt one.
-        large: From how many rows on a sample of them is learnt from; None: never.
-        coordinator: The workers that train together, of which one learns the vocabularies.
-
-    Raises:
-        InputError: The vocabulary file cannot be used.
+        text: Tokenization settings.
+        parts: Name to rows. Vocabularies are trained on "train" and, if present, "texts" (unlabeled).
+        task: Determines the tokenizations.
+        vocabulary: A given vocabulary, in place of a trained one.
+        large: Limits for large data, which train the vocabulary on a sample; None for no limit.
+        coordinator: The workers of distributed training; one of them trains the vocabularies.
     """
     num_texts = len(parts["train"].examples.texts)
     if vocabulary is None and text.vocabulary is not None:
@@ -74,7 +70,7 @@ def _preprocessor(
 
 
 class _Texts:
-    """The texts of some parts, read from disk each time they are iterated over."""
+    """The texts of some parts, read from disk at each iteration."""
 
     def __init__(self, parts: Sequence[Subset], num_texts: int):
         self.parts, self.num_texts = parts, num_texts

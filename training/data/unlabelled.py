@@ -1,4 +1,4 @@
-"""Texts without labels, from which a model learns what its teacher says of them."""
+"""Unlabeled texts for distillation."""
 
 import re
 from collections.abc import Iterator
@@ -15,17 +15,13 @@ from training.io.types import Columns, Subset
 
 
 def read_unlabelled(path: Path, task: str, columns: Columns, folder: Path) -> ExampleSet:
-    """Reads texts and writes them to disk.
+    """Reads unlabeled texts for a task ("classify", "match" or "tag") and writes them to disk.
 
-    Args:
-        path: A `.txt` file, a text a line (of pairs a tab between both, of sentences white space between words; blank
-            lines are skipped), or a table with the columns of the training rows, but labels, each also gzipped.
-        task: "classify", "match" or "tag".
-        columns: Of the training rows.
-        folder: Where the texts go.
+    A `.txt` file has one text per line: pairs are separated by a tab, words of sentences by whitespace, and blank lines
+    are skipped. A table has the columns of the training rows except the labels. Both can be gzipped.
 
     Raises:
-        InputError: The file or a row of it cannot be used (the place is named), or it holds no text.
+        InputError: The file or a row is invalid, or there is no text.
     """
     is_plain = path.name.lower().removesuffix(".gz").endswith(".txt")
     texts = _lines(path, task) if is_plain else _rows(path, task, columns)
@@ -37,7 +33,7 @@ def read_unlabelled(path: Path, task: str, columns: Columns, folder: Path) -> Ex
 
 
 def unseen(examples: ExampleSet, others: list[Subset]) -> np.ndarray:
-    """The rows, int64, whose texts stand in none of the other parts."""
+    """Rows whose texts are in none of the other parts, int64."""
     known = np.concatenate([part.examples.digests[part.rows] for part in others])
     return np.flatnonzero(~np.isin(examples.digests, known))
 
@@ -68,7 +64,7 @@ def _rows(path: Path, task: str, columns: Columns) -> Iterator[tuple[str, tuple[
         for name, value in zip(names, values, strict=True):
             if not isinstance(value, str):
                 raise InputError(f"{row.place}: {name} must be one text, got a list")
-        yield row.place, tuple(values)  # pyright: ignore  (texts by now)
+        yield row.place, tuple(values)  # pyright: ignore  (all are str)
 
 
 def _sentence(words: str | list[str], place: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Which rows of a batch are a worker's own: every row is one worker's, and lists of candidates stay whole."""
+"""Assigns the rows of each batch to workers: every row to one worker, lists of candidates whole."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,15 +10,10 @@ from training.data.pair_batches import list_homes
 
 
 def shares(source: Any, plans: Sequence[Any], index: int, count: int) -> list[Any]:
-    """The plans of a worker, which then reads only its own rows from disk.
+    """Returns the plans of worker `index` of `count`, which then reads only its own rows from disk.
 
-    Workers need not have equally many rows of a batch: what they add up is weighted by row.
-
-    Args:
-        source: Whose plans they are; may have `lists`.
-        plans: Of batches of all workers together.
-        index: Of the worker.
-        count: Of workers.
+    Workers can have different numbers of rows of a batch, because sums are weighted by row. The lists of `source`, if
+    any, stay whole.
     """
     return [_share(getattr(source, "lists", None), plan, index, count) for plan in plans]
 
