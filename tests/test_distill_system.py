@@ -169,7 +169,10 @@ def test_invalid_teachers_are_refused(folder, monkeypatch):
     write_csv(folder / "bodies.csv", [("a",), ("b",)], ("body",))
     cases = [
         (["--data.train=two.csv", *teacher], "--distill.teacher teacher: expected a model of the labels of two.csv"),
-        (["--data.train=train.csv", "--distill.teacher", "none"], "--distill.teacher none: none: expected a run folder"),
+        (
+            ["--data.train=train.csv", "--distill.teacher", "none"],
+            "--distill.teacher none: none: expected a run folder",
+        ),
         (["--data.train=train.csv", *teacher, "--distill.texts", "bodies.csv"], "bodies.csv: column 'text' expected"),
         (["--data.train=train.csv", *teacher, "--distill.texts", "none.txt"], "none.txt: a file expected"),
         (["--data.train=train.csv", "--distill.weight", "1.5"], "--distill.weight: expected at least 0 and at most 1"),

@@ -1,7 +1,7 @@
 """A run and its exports, written before the modules moved into packages, load and predict the same.
 
-The folder holds what version 0.1.0 wrote at commit 4ffea79 for 90 synthetic rows: the run folder, its SavedModel, TFLite
-and ONNX files, and the predictions of each for texts.txt.
+The folder holds what version 0.1.0 wrote at commit 4ffea79 for 90 synthetic rows: the run folder, its SavedModel,
+TFLite and ONNX files, and the predictions of each for texts.txt.
 """
 
 import json

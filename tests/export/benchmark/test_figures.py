@@ -107,8 +107,12 @@ def test_reports_and_tables_have_each_model_and_its_ratios():
 
 def test_a_model_that_failed_to_load_is_reported_without_figures():
     dead = MeasuredModel(
-        "dead", "onnx", None, {}, 1, failed="its process was killed by signal 9, saying nothing"
-    )  # pyright: ignore
+        *("dead", "onnx"),
+        None,  # pyright: ignore
+        {},
+        1,
+        failed="its process was killed by signal 9, saying nothing",
+    )
     alive = model("alive", {SINGLE_WORKER: {0: Round([0.1], 0.1)}})
     reports = [report(each, {"the run": alive}) for each in (alive, dead)]
     assert reports[1] == {

@@ -4,7 +4,7 @@ import socket
 import pytest
 
 from tests.command_runs import refused
-from training.config.config import FitConfig
+from training.config.config import FitConfig, ResolvedConfig
 from training.distributed.coordinator import SINGLE_WORKER
 from training.distributed.tf_config import TF_CONFIG
 from training.fit import main
@@ -20,7 +20,7 @@ def test_a_single_worker_trains_alone(monkeypatch):
         monkeypatch.setenv(TF_CONFIG, text)
         with join_cluster(FitConfig()) as coordinator:
             assert coordinator is SINGLE_WORKER and coordinator.is_chief
-            assert worker_config(FitConfig(resume=True), coordinator).resume
+            assert worker_config(ResolvedConfig(resume=True), coordinator).resume
             assert coordinator.broadcast("what", lambda: 3) == 3 and coordinator.all_gather("what", 4) == [4]
             assert coordinator.any_signaled([15]) == [15] and coordinator.any_signaled([]) == []
 
