@@ -24,9 +24,9 @@ PROGRAM = """
 import json, sys
 from kmha.quiet import import_tensorflow
 import_tensorflow()
-from kmha.text.vocabulary import learn_vocabulary
+from kmha.text.vocabulary_training import train_vocabulary
 texts = json.loads(sys.argv[1])
-print(json.dumps([learn_vocabulary(texts, *given).tokens for given in json.loads(sys.argv[2])]))
+print(json.dumps([train_vocabulary(texts, *given).tokens for given in json.loads(sys.argv[2])]))
 """
 
 
