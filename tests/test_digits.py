@@ -1,6 +1,7 @@
 """The image example trains and prints both accuracies."""
 
 import numpy as np
+import pytest
 
 from examples.digits import main, split_into_patches
 from tests.command_runs import call
@@ -14,6 +15,7 @@ def test_patches_are_squares_row_by_row():
     assert found[0, 5].tolist() == [18, 19, 26, 27]
 
 
+@pytest.mark.second
 def test_both_models_are_better_than_chance():
     result = call(main, "3").json
     assert result["training_rows"] == 1347 and result["test_rows"] == 450

@@ -109,6 +109,7 @@ def learnt_from(folder: Path, teacher: Bundle, *flags: object) -> Bundle:
     return Bundle.load(folder / "run")
 
 
+@pytest.mark.second
 def test_student_overfits_teacher_predictions_without_labels(tmp_path, monkeypatch):
     from training.engine import loop
 
@@ -143,6 +144,7 @@ def test_matcher_is_distilled(tmp_path):
     assert set(json.loads((tmp_path / "run" / "metrics.json").read_text())["teacher"]) >= {"map", "accuracy"}
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("inside", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_tagger_is_distilled(tmp_path, inside):
     bundle = make_tagger_bundle(("O", "I-PER", "B-PER", "B-LOC"), characters=True)

@@ -90,6 +90,7 @@ def test_vectors_include_the_end_of_the_text(run):
     assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
 
 
+@pytest.mark.second
 def test_heads_can_be_pruned(run, tmp_path):
     flags = ["--prune", "0.3", "--out", tmp_path / "pruned", "--learning-rate", "0.01"]
     outcome = call(heads, run.folder, "--data", run.test, *flags)

@@ -49,7 +49,9 @@ def weights_of(folder):
     return {path: variable.numpy() for path, variable in encoder_variables(encoder).items()}
 
 
-@pytest.mark.parametrize("task", ["classify", "match", "tag"])
+@pytest.mark.parametrize(
+    "task", ["classify", *(pytest.param(task, marks=pytest.mark.second) for task in ("match", "tag"))]
+)
 def test_a_model_starts_from_the_checkpoint(checkpoint, tmp_path, task):
     data, outcome = fitted(checkpoint, tmp_path, task, "--optimizer.learning-rate=1e-12")
     assert f"starts from {checkpoint}" in outcome.err
@@ -70,6 +72,7 @@ def test_frozen_blocks_are_those_of_the_checkpoint_and_others_have_moved(checkpo
     assert moved and all(path.startswith("block_1/") for path in moved)
 
 
+@pytest.mark.second
 def test_an_encoder_of_fewer_blocks_starts_from_the_last_one(checkpoint, tmp_path):
     flags = ("--encoder.num-layers=1", "--optimizer.learning-rate=1e-12")
     fitted(checkpoint, tmp_path, "classify", *flags)
@@ -79,6 +82,7 @@ def test_an_encoder_of_fewer_blocks_starts_from_the_last_one(checkpoint, tmp_pat
     assert f"block_1/{kernel}" not in after
 
 
+@pytest.mark.second
 def test_the_written_settings_rerun_the_job(checkpoint, tmp_path):
     fitted(checkpoint, tmp_path, "classify")
     assert f"--encoder.pretrained={checkpoint}" in toml_flags(tmp_path / "run" / "config.toml", FitConfig)
@@ -88,6 +92,7 @@ def test_the_written_settings_rerun_the_job(checkpoint, tmp_path):
     assert all(np.array_equal(first[path], again[path]) for path in first)
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("task", ["classify", "match", pytest.param("tag", marks=pytest.mark.slow)])
 def test_what_bfloat16_taught_is_kept_and_judged_in_float32(checkpoint, tmp_path, task):
     (tmp_path / "test").mkdir()

@@ -27,6 +27,7 @@ def rows(tmp_path_factory):
     return write_csv(tmp_path_factory.mktemp("rows") / "train.csv", news_rows(30, seed=1))
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("window", [[], ["--encoder.attention-window=3", "--encoder.attention-globals=2"]])
 def test_a_run_of_long_texts_answers_alike_in_blocks_and_over_all_pairs(rows, tmp_path, window):
     done = call(fit, f"--data.train={rows}", *FLAGS, *window, "--out", tmp_path / "run")
@@ -56,6 +57,7 @@ def test_a_batch_that_cannot_fit_is_one_line_and_leaves_nothing(rows, tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.second
 def test_every_copy_of_a_run_with_a_window_passes_verify(tmp_path):
     bundle = make_bundle(**WINDOW, num_layers=2)
     bundle.save(tmp_path / "run")

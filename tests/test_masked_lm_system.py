@@ -102,6 +102,7 @@ def test_predict_fills_masks(run):
     assert len(third["masks"]) == 2
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("flags", "vocabulary"),
     [
@@ -120,6 +121,7 @@ def test_masking_options(tmp_path, flags, vocabulary):
     assert 0 <= call(evaluate, tmp_path / "run", "--data", train).json["masked_accuracy"] <= 1
 
 
+@pytest.mark.second
 def test_interrupted_run_resumes_to_the_same_scores(tmp_path, monkeypatch):
     train = write_lines(tmp_path / "a.txt", sentences(60, 3))
     flags = [*FLAGS, f"--data.train={train}", "--encoder.dropout=0", "--train.batch-rows=4", "--no-baseline"]

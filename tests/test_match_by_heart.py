@@ -48,6 +48,7 @@ def sixteen_rows(kind: str) -> list[tuple[str, ...]]:
     return [(texts[2 * i], texts[2 * i + 1], rng.choice(labels), str(i // 4)) for i in range(16)]
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("kind", "flags", "metric"),
     [

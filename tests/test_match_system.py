@@ -109,6 +109,7 @@ def test_symmetric_matcher_ignores_the_order(cross_run):
     assert np.std(there) > 1e-3
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("name", RUNS)
 def test_ranking_has_the_scores_of_the_pairs(name, request, tmp_path):
     run = request.getfixturevalue(name)
@@ -133,6 +134,7 @@ def test_ranking_has_the_scores_of_the_pairs(name, request, tmp_path):
     assert short["ranking"] == json.loads(outcome.out.splitlines()[0])["ranking"][:3]
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     "model",
     [

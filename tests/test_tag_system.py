@@ -126,6 +126,7 @@ def test_invalid_input_gives_one_line(tmp_path, name, content, flags, words):
     assert len(outcome.err.strip().splitlines()) == 1 and not (tmp_path / "run").exists()
 
 
+@pytest.mark.second
 def test_sixteen_sentences_are_memorized(tmp_path):
     rng = np.random.default_rng(0)
     sentences = [

@@ -33,6 +33,7 @@ def bundle():
     return made
 
 
+@pytest.mark.second
 def test_every_export_passes_verify(bundle, tmp_path):
     bundle.save(tmp_path / "run")
     labels = [answer["label"] for answer in bundle.predict(TEXTS)]
@@ -44,6 +45,7 @@ def test_every_export_passes_verify(bundle, tmp_path):
     assert outcome.status == 0, outcome.err
 
 
+@pytest.mark.second
 def test_calibration_costs_no_accuracy_in_8_bits(tmp_path):
     """A temperature scales the last weights and their range alike: their 8 bits stay the same."""
     from export.tflite.predictor import read

@@ -15,6 +15,7 @@ from tests.command_runs import call, refused, write_csv
 from tests.pruned_models import SIZES, TWO_BLOCKS, features_of, uneven_bundle, uneven_pair_bundle
 
 
+@pytest.mark.second
 def test_every_export_passes_verify(tmp_path):
     bundle = uneven_bundle()
     bundle.save(tmp_path / "run")

@@ -142,7 +142,9 @@ def with_kernel(path: Path, shape: tuple[int, int], change) -> Path:
     return changed
 
 
-@pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
+@pytest.mark.parametrize(
+    "make", [one_label_bundle, pytest.param(several_label_bundle, marks=pytest.mark.second)]
+)
 def test_correct_exports_pass(make, served, onnx_files, tmp_path):
     bundle = make()
     kind = "several labels" if bundle.multi_label else "one label"

@@ -40,6 +40,7 @@ def exported(tmp_path_factory):
     return folder
 
 
+@pytest.mark.second
 def test_every_export_passes_verify(exported):
     copies = [exported / name for name in ("served/1", "any.tflite", "a.onnx")]
     outcome = call(verify, exported / "run", *copies, "--data", exported / "rows.csv")
@@ -47,6 +48,7 @@ def test_every_export_passes_verify(exported):
     assert all(each["max_difference"] < 1e-4 for each in outcome.json["artefacts"]), outcome.json
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(("window_pooling", "quantize"), [("max", "none"), ("mean", "int8")])
 def test_other_poolings_of_windows_have_built_in_ops_too(tmp_path, window_pooling, quantize):
     difference = write_tflite(bundle(window_pooling), tmp_path / "a.tflite", [24], quantize)

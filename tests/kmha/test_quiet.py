@@ -47,11 +47,13 @@ def test_an_earlier_import_is_not_repeated():
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.second
 def test_a_closed_stderr_is_supported():
     result = python("import os, sys; os.close(2); sys.stderr = None\n" + IMPORT + "print('done')")
     assert (result.returncode, result.stdout) == (0, "done\n")
 
 
+@pytest.mark.second
 def test_messages_are_kept_on_request():
     result = python(IMPORT, TF_CPP_MIN_LOG_LEVEL="0")
     assert result.returncode == 0 and result.stderr != ""

@@ -23,6 +23,7 @@ def benchmark(rows, *arguments):
     return call(main, "--data", rows, *TINY, *SHORT, *arguments)
 
 
+@pytest.mark.second
 def test_kmha_is_measured_and_profiled_alone(rows, tmp_path):
     outcome = benchmark(
         rows,

@@ -107,6 +107,7 @@ def test_unreachable_precision_is_reported(made, run):
     assert Bundle.load(run).abstain_below is None
 
 
+@pytest.mark.second
 def test_calibration_does_not_change_matches(tmp_path):
     bundle = make_pair_bundle()
     bundle.thresholds = [0.4]

@@ -142,6 +142,7 @@ def test_one_window_is_explained_as_without_windows():
     np.testing.assert_allclose(windowed.gradients["tokens"], whole.gradients["tokens"], atol=1e-5)
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("kind", PAIR_KINDS)
 def test_a_matcher_is_explained(runs, tmp_path, kind):
     folder, bundles = runs

@@ -79,6 +79,7 @@ def test_a_pruned_run_is_smaller_and_has_its_measurements(news_run, pruned):
     assert again in (folder / "report.md").read_text() and (folder / "report.html").is_file()
 
 
+@pytest.mark.second
 def test_a_pruned_run_works_like_any_run(news_run, pruned, tmp_path):
     folder, _ = pruned
     answers = call(predict.main, folder, stdin=b"soup and bread\n").out
@@ -121,6 +122,7 @@ def test_a_killed_pruning_starts_again(news_run, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "whole"]
 
 
+@pytest.mark.second
 def test_both_sides_of_a_matcher_are_measured(tmp_path):
     make_pair_bundle(share_weights=False).save(tmp_path / "pairs")
     rows = [(*pair, str(i % 2)) for i, pair in enumerate(PAIRS)]

@@ -65,6 +65,7 @@ def test_several_labels_are_those_past_their_threshold(topics_run):
     assert set(answer["labels"]) == {name for name, p in answer["probabilities"].items() if p >= cuts[name]}
 
 
+@pytest.mark.second
 def test_a_reader_that_leaves_ends_the_command_quietly(news_run):
     command = f"yes soup | head -5000 | {sys.executable} -m training.predict {news_run.folder} | head -1"
     done = subprocess.run(

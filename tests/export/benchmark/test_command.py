@@ -39,6 +39,7 @@ def outcome(runs, served, files, tmp_path_factory):
     return result, out
 
 
+@pytest.mark.second
 def test_every_model_is_measured_in_the_order_given(outcome, files):
     result = outcome[0].json
     assert outcome[0].status == 0, outcome[0].err
@@ -48,6 +49,7 @@ def test_every_model_is_measured_in_the_order_given(outcome, files):
     assert result["rounds"] >= 3 and result["batch_rounds"] >= 3 and result["skipped"] == {}
 
 
+@pytest.mark.second
 def test_each_model_has_figures_from_texts_and_from_ids(outcome):
     for model in outcome[0].json["models"]:
         batched = model["kind"] != "tflite"
@@ -68,12 +70,14 @@ def test_each_model_has_figures_from_texts_and_from_ids(outcome):
         assert memory["above_imports_mb"] == pytest.approx(memory["peak_mb"] - memory["imports_mb"])
 
 
+@pytest.mark.second
 def test_ratios_to_the_model_itself_are_one(outcome):
     run, first = outcome[0].json["models"][:2]
     for name in ("texts", "ids"):
         assert run[name]["ratios"]["the run"] == first[name]["ratios"]["the first"] == 1
 
 
+@pytest.mark.second
 def test_the_fastest_is_named(outcome):
     result = outcome[0].json
     for name in ("texts", "ids"):
@@ -81,6 +85,7 @@ def test_the_fastest_is_named(outcome):
         assert result["fastest"][name] == min(taken, key=lambda each: taken[each])
 
 
+@pytest.mark.second
 def test_tables_are_logged_and_the_result_is_written(outcome, files):
     result, out = outcome
     assert json.loads(out.read_text("utf-8")) == result.json
@@ -89,11 +94,13 @@ def test_tables_are_logged_and_the_result_is_written(outcome, files):
     assert result.err.count(str(files[0])) == 4
 
 
+@pytest.mark.second
 def test_runtimes_of_devices_do_not_load_tensorflow(outcome):
     by_kind = {model["kind"]: model["memory"]["imports_mb"] for model in outcome[0].json["models"]}
     assert by_kind["tflite"] < by_kind["bundle"] and by_kind["onnx"] < by_kind["bundle"]
 
 
+@pytest.mark.second
 def test_no_process_is_left(outcome):
     assert children() == []
 
@@ -174,6 +181,7 @@ def test_another_savedmodel_is_rejected_by_its_signatures(tmp_path):
         loader("savedmodel", str(tmp_path))(str(tmp_path), 1, {})
 
 
+@pytest.mark.second
 def test_an_interrupt_ends_the_workers(runs):
     """Ctrl-C, as a terminal sends it."""
     process = subprocess.Popen(

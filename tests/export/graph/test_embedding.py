@@ -64,6 +64,7 @@ def test_a_tflite_file_has_vectors_on_request(lengths, tmp_path):
     assert read_tflite.read(tmp_path / "plain.tflite").vectors(BYTES) == {}
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("quantize", ["float16", "dynamic", "int8"])
 def test_vectors_of_quantized_weights_have_the_same_direction(quantize, tmp_path):
     bundle = make_bundle(hidden_dim=64, intermediate_dim=256, ngram_buckets=0)
@@ -74,6 +75,7 @@ def test_vectors_of_quantized_weights_have_the_same_direction(quantize, tmp_path
     assert np.abs(found - expected).max() > 0
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("share", [True, False])
 def test_bi_encoders_embed_each_side_separately(share, tmp_path):
     bundle = make_pair_bundle(("wordpiece", "char"), form="bi", share_weights=share)
@@ -109,6 +111,7 @@ def test_an_onnx_file_has_vectors_and_probabilities(quantize, tmp_path):
     assert products[0] == products[1]
 
 
+@pytest.mark.second
 def test_onnx_files_of_bi_encoders_always_have_both_vectors(tmp_path):
     bundle = make_pair_bundle(form="bi", share_weights=False)
     write_onnx(bundle, tmp_path / "m.onnx", embed=True)
@@ -132,6 +135,7 @@ def test_a_model_whose_texts_have_no_vectors_is_rejected(make, given, tmp_path):
         assert refused(tmp_path, main, str(tmp_path / "run"), str(tmp_path / name), "--embed") == message
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("factor", [1.01, np.nan])
 @pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 def test_wrong_vectors_are_not_written(suffix, factor, tmp_path, monkeypatch):

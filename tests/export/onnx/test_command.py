@@ -91,6 +91,7 @@ def test_only_operators_of_the_standard_are_used(onnx_files):
     assert [entry.version for entry in model.opset_import if not entry.domain] == [17]
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("opset", "encoder"),
     [
@@ -177,6 +178,7 @@ def test_a_folder_that_cannot_be_written_to_is_rejected(tmp_path):
         write_onnx(one_label_bundle(), tmp_path / "file" / "model.onnx")
 
 
+@pytest.mark.second
 def test_the_converter_logs_nothing(runs, tmp_path):
     """A process of its own: what the libraries log there goes past Python's own streams."""
     arguments = [sys.executable, "-m", "export.onnx", runs["one label"], tmp_path / "model.onnx"]

@@ -124,6 +124,7 @@ def test_the_metadata_describes_the_outputs(files):
     assert (classes["target"], classes["labels"]) == ("classes", ["no", "perhaps", "yes"])
 
 
+@pytest.mark.second
 def test_quantized_weights_are_integers(tmp_path):
     bundle = bundle_of("cross")
     worst = write_onnx(bundle, tmp_path / "m.onnx", quantize="dynamic")

@@ -133,6 +133,7 @@ def test_the_metadata_describes_the_outputs(files):
     }
 
 
+@pytest.mark.second
 def test_quantized_files_predict_nearly_the_same_and_decode_exactly(tmp_path):
     bundle = make_tagger_bundle(many_tags(), characters=True)
     path = tmp_path / "m.onnx"

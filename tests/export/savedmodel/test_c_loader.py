@@ -76,6 +76,7 @@ def ids_of(bundle, texts) -> list[list[int]]:
     return bundle.preprocessor.add_special_tokens(bundle.preprocessor.tokenize(tf.constant(texts))).to_list()
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("kind", "signature"), [("one label", "serving_default"), ("several labels", "predict_text")]
 )
@@ -84,6 +85,7 @@ def test_texts_are_predicted_as_by_the_bundle(program, served, text_file, kind, 
     np.testing.assert_allclose(found, BUNDLES[kind]().probabilities(LINES), atol=1e-5)
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("signature", ["predict_ids", "predict_ids_xla"])
 def test_ids_are_predicted_and_wrong_ids_rejected(program, served, tmp_path, signature):
     bundle = BUNDLES["one label"]()
@@ -96,6 +98,7 @@ def test_ids_are_predicted_and_wrong_ids_rejected(program, served, tmp_path, sig
     np.testing.assert_allclose(numbers(result), bundle.probabilities(TEXTS), atol=1e-5)
 
 
+@pytest.mark.second
 def test_signatures_are_timed_in_turns(program, served, text_file, tmp_path):
     path = write_ids(tmp_path / "ids.txt", ids_of(BUNDLES["one label"](), TEXTS))
     words = ["predict_text", text_file, "predict_ids", path]

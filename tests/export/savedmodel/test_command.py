@@ -61,6 +61,7 @@ def ask(folder: Path, texts: list[bytes]) -> dict:
     return json.loads(json.dumps(lists, default=lambda text: text.decode()))
 
 
+@pytest.mark.second
 @every_bundle
 def test_a_new_process_gives_the_predictions_of_the_bundle(served, kind):
     name = "serving_default" if kind == "one label" else "predict_text"

@@ -50,6 +50,7 @@ def served_vectors(tmp_path_factory):
     return write_savedmodel(bundle, tmp_path_factory.mktemp("vectors") / "served")
 
 
+@pytest.mark.second
 def test_a_new_process_gives_the_predictions_of_the_bundle(served):
     columns = [[text.hex() for text in column] for column in zip(*ROWS, strict=True)]
     asked = [
@@ -74,6 +75,7 @@ def test_a_new_process_gives_the_predictions_of_the_bundle(served):
     assert sorted(ranked["order"]) == list(range(len(ROWS)))
 
 
+@pytest.mark.second
 def test_the_command_reads_pairs_with_a_tab_between_them(served, tmp_path):
     expected = pair_bundle().probabilities(PAIRS)
     lines = [f"{a}\t{b}".encode() for a, b in PAIRS]
@@ -96,6 +98,7 @@ def test_pairs_of_any_bytes_are_exchanged(tmp_path):
     assert read_texts(tmp_path / "texts.jsonl") == ROWS
 
 
+@pytest.mark.second
 def test_every_warm_up_request_runs_in_its_signature(served, served_vectors):
     for folder in (served, served_vectors):
         loaded = tf.saved_model.load(str(folder))

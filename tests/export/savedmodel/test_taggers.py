@@ -53,6 +53,7 @@ def expected(rows) -> np.ndarray:
     return as_array(tagger.tag(tagger.split(rows).words))
 
 
+@pytest.mark.second
 def test_a_new_process_gives_the_predictions_of_the_bundle(served):
     words = SENTENCES[0].split()
     asked = [
@@ -94,6 +95,7 @@ def test_the_predictor_gives_the_predictions_of_the_bundle(served):
     assert predictor.probabilities([]).shape == (0, len(tagger_bundle().labels) + 2)
 
 
+@pytest.mark.second
 def test_the_command_reads_sentences_with_spaces_between_words(served, tmp_path):
     program = [sys.executable, "-m", "export.answer", str(served)]
     result = subprocess.run(program, input="\n".join(SENTENCES).encode(), capture_output=True)
@@ -108,6 +110,7 @@ def test_sentences_and_texts_of_any_bytes_are_exchanged(tmp_path):
     assert read_texts(tmp_path / "texts.jsonl", as_sentences=True) == ROWS
 
 
+@pytest.mark.second
 def test_every_warm_up_request_runs_in_its_signature(served, loaded):
     found = [inputs_of(log) for log in logs(served)]
     assert {name for name, _ in found} == set(loaded.signatures)

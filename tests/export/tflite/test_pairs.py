@@ -71,6 +71,7 @@ def test_other_outputs_are_those_of_the_model(files, kind):
         np.testing.assert_allclose(found[name], values, atol=1e-5)
 
 
+@pytest.mark.second
 def test_any_length_and_several_lengths(tmp_path):
     write_tflite(bundle_of("joint"), tmp_path / "any.tflite", [None])
     np.testing.assert_allclose(load_tflite(tmp_path / "any.tflite")(ROWS), predictions_of("joint"), atol=1e-5)
@@ -104,6 +105,7 @@ def test_a_tokenizer_with_a_smaller_length_has_a_shorter_input():
     assert shapes["wordpiece_token_ids_a"] == 12 and shapes["char_padding_mask_b"] == 20
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(("quantize", "tolerance"), [("dynamic", 0.01), ("int8", 0.05)])
 def test_quantized_models_predict_nearly_the_same(quantize, tolerance, tmp_path):
     path = tmp_path / "m.tflite"

@@ -28,6 +28,7 @@ def test_long_texts_are_truncated_between_the_special_tokens():
     np.testing.assert_allclose(answer([text]), bundle.probabilities_of_ids(cut), atol=1e-5)
 
 
+@pytest.mark.second
 def test_the_command_writes_the_string_model_next_to_the_model(tmp_path):
     run, out = tmp_path / "run", tmp_path / "news.tflite"
     one_label_bundle().save(run)

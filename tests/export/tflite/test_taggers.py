@@ -101,6 +101,7 @@ def test_scores_and_attention_are_those_of_the_model(files):
     np.testing.assert_allclose(found["attention"], np.stack(weights, axis=1), atol=1e-5)
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("kind", ["spelt", "no scheme"])
 def test_any_length(kind, tmp_path):
     write_tflite(tagger_bundle(kind), tmp_path / "any.tflite", [None])
@@ -108,6 +109,7 @@ def test_any_length(kind, tmp_path):
     assert read(tmp_path / "any.tflite").facts()["lengths"] is None
 
 
+@pytest.mark.second
 def test_several_lengths(tmp_path):
     write_tflite(tagger_bundle("spelt"), tmp_path / "m.tflite", [8, 24])
     predictor = read(tmp_path / "m.tflite")
@@ -146,6 +148,7 @@ def test_the_predictor_reports_its_ids_of_sentences(files, kind):
     assert len(values) > 100
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("quantize", "tolerance", "labels"), [("float16", 0.01, BIO), ("dynamic", 0.15, many_tags())]
 )

@@ -73,6 +73,7 @@ def test_the_predictor_gives_the_predictions_of_the_bundle(tmp_path, options):
     assert predictor.probabilities([]).shape == (0, len(bundle.labels))
 
 
+@pytest.mark.second
 def test_a_correct_export_passes(tmp_path):
     bundle = binary()
     bundle.save(tmp_path / "run")
@@ -167,6 +168,7 @@ def written(bundle, suffix: str, path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suffix", "how"),
     [

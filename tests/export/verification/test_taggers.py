@@ -233,6 +233,7 @@ def quick_savedmodel(bundle, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.second
 def test_a_correct_export_passes_and_other_transitions_fail(tmp_path, monkeypatch):
     monkeypatch.setattr(verify_rows, "edge_case_rows", some_edge_case_sentences)
     bundle = tagger_bundle()

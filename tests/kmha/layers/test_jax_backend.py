@@ -11,6 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
+@pytest.mark.second
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="this is the inner run")
 def test_layers_hold_on_jax():
     # Nearly all of the time is compilation of code that runs once: these options disable optimizations.

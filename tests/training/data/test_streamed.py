@@ -62,6 +62,7 @@ def test_large_data_are_trained_in_parts_each_of_which_is_judged(unbroken):
     assert "90 training rows" in metrics["baseline"]["description"]
 
 
+@pytest.mark.second
 def test_a_stopped_run_goes_on_within_a_part(flags, unbroken, tmp_path, monkeypatch):
     step, seen = TrainingStep.__call__, []
 

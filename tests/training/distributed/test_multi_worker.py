@@ -55,6 +55,7 @@ def alone(folder: Path, *flags: object) -> Path:
     return folder / "one"
 
 
+@pytest.mark.second
 def test_two_workers_give_the_weights_of_one_process(flags, tmp_path):
     """AdamW, clipping, batches of odd numbers of rows; only the chief writes and answers."""
     one, two = alone(tmp_path, *flags), tmp_path / "two"

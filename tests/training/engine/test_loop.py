@@ -368,6 +368,7 @@ def saved(folder: Path) -> list[np.ndarray]:
         return [file[name] for name in file.files]
 
 
+@pytest.mark.second
 def test_the_same_seed_gives_the_same_weights_in_another_process(tmp_path):
     run_worker(tmp_path, transformer=True)
     (tmp_path / "here").mkdir()

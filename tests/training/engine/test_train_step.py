@@ -33,6 +33,7 @@ def run_worker(name: str = "replica_worker", **case) -> dict:
         pytest.param(
             {"clip_norm": 0.05, "jit": True, "accumulation_steps": 3, "class_weights": UNEVEN},
             id="xla-accumulation",
+            marks=pytest.mark.second,
         ),
         # Each alone takes half a minute, and is part of the case above.
         pytest.param(
@@ -55,6 +56,7 @@ def test_one_and_two_replicas_reach_the_same_weights(case):
         assert result["moved_by_clipping"] > 1e-3
 
 
+@pytest.mark.second
 def test_float16_trains_on_two_replicas():
     result = run_worker(precision="float16", clip_norm=1.0)
     for run in (result["one"], result["two"]):
@@ -63,6 +65,7 @@ def test_float16_trains_on_two_replicas():
         assert run["steps"] > 10 and run["least_move"] > 1e-6
 
 
+@pytest.mark.slow
 def test_lists_of_candidates_reach_the_same_weights_on_one_and_two_replicas():
     result = run_worker("task_replica_worker", task="match")
     assert result["apart"] < 1e-5 < 1e-2 < result["one"]["moved"]
@@ -72,6 +75,7 @@ def test_lists_of_candidates_reach_the_same_weights_on_one_and_two_replicas():
     assert result["one"]["fillers"] == 0 < result["two"]["fillers"]
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_taggers_reach_the_same_weights_on_one_and_two_replicas(xla):
     """Some sentences are read in several windows."""
@@ -81,6 +85,7 @@ def test_taggers_reach_the_same_weights_on_one_and_two_replicas(xla):
     assert result["one"]["sums"] == pytest.approx(result["two"]["sums"], rel=1e-5)
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_masked_language_models_reach_the_same_weights_on_one_and_two_replicas(xla):
     """The token table is input and output; replicas have different numbers of masked tokens."""
@@ -91,6 +96,7 @@ def test_masked_language_models_reach_the_same_weights_on_one_and_two_replicas(x
     assert xla or result["one"]["fillers"] == 0 < result["two"]["fillers"]
 
 
+@pytest.mark.slow
 def test_students_reach_the_same_weights_on_one_and_two_replicas():
     """Some sentences have no tags; the student is also to be like its teacher inside."""
     result = run_worker("task_replica_worker", task="taught")

@@ -267,6 +267,7 @@ def test_calibrated_fit_has_the_same_predictions(tmp_path):
     assert "temperature" in found[0]["said"] and "calibration error" in found[0]["said"]
 
 
+@pytest.mark.second
 def test_several_labels_keep_their_labels(tmp_path):
     header = ("text", "labels")
     files = {}

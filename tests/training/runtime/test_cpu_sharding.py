@@ -124,6 +124,7 @@ def test_fit_with_shards_has_the_history_of_whole_batches(tmp_path, monkeypatch)
             assert after[name] == pytest.approx(before[name], abs=1e-4)
 
 
+@pytest.mark.second
 def test_tensorflow_starts_with_the_threads_of_a_shard():
     program = """if True:
         import os

@@ -24,6 +24,7 @@ from training.runtime.memory_estimate import (
 )
 
 
+@pytest.mark.second
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc/self/status")
 def test_estimate_is_within_a_factor_of_two_of_the_measured_memory():
     command = [sys.executable, "-m", "tests.training.memory_worker"]

@@ -52,6 +52,7 @@ def scores_of(model, source, part) -> dict:
     return TASK.scores(part, [], TASK.postprocessor(model)(source, outputs), {})
 
 
+@pytest.mark.second
 def test_sixteen_texts_are_memorized(inputs):
     part = inputs.part("train")
     source = inputs.source("train", TASK.training_set(part, [], 0))
