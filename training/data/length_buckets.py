@@ -15,14 +15,14 @@ GRANULE = 4
 def bucket_lengths(
     lengths: np.ndarray, most_buckets: int = 8, windows: WindowShape | None = None
 ) -> list[int]:
-    """Finds the padded lengths with the fewest padding tokens by dynamic programming (exact).
+    """Finds ascending padded lengths with the fewest padding tokens by dynamic programming (exact).
 
-    Returns ascending lengths, multiples of 4 except perhaps the last, which fits the longest row.
+    Lengths are multiples of 4 except perhaps the last, which fits the longest row.
 
     Args:
         lengths: Length of each row, integers [R].
-        most_buckets: Maximum number of lengths; XLA compiles one shape for each.
-        windows: How longer rows are split; lengths above one window then fill their windows.
+        most_buckets: Maximum number of padded lengths; XLA compiles one shape for each.
+        windows: How longer rows are split; padded lengths above one window then fill their windows.
     """
     longest = int(lengths.max(initial=1))
     ends = _possible_lengths(longest, windows)

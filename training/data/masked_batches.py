@@ -35,7 +35,7 @@ class MaskedPlan(BatchPlan):
 
 
 class MaskedSource:
-    """Batches of texts with masked tokens; each token of the texts is in one row.
+    """Batches of texts with masked tokens; each token of the texts is in one row. Raises InputError without tokens.
 
     Args:
         tokens: Pieces of all texts of an example set.
@@ -43,9 +43,6 @@ class MaskedSource:
         masking: How tokens are masked, and whether texts share rows (in the given order).
         full_shapes: As in `BatchSource`.
         divisor: Number of replicas that share a batch.
-
-    Raises:
-        InputError: No text has a token.
     """
 
     def __init__(

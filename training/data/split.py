@@ -1,8 +1,7 @@
 """Splits examples into training, validation and test rows without common texts.
 
-All test rows are kept. Texts of the test set are dropped from training and validation, and texts of a given validation
-set from training. Without a given validation set, a fraction of the training rows is held out. The split compares
-digests and reads no text.
+Texts of the test set are dropped from training and validation, and texts of a given validation set from training.
+Without a given validation set, a fraction of the training rows is held out. Only digests are compared.
 """
 
 from dataclasses import dataclass
@@ -26,10 +25,10 @@ class DataSummary:
         test_rows: Test rows.
         dropped_in_test: Training and validation rows dropped because their text is in the test set.
         dropped_in_validation: Other training rows dropped because their text is in the given validation set.
-        repeated_train_rows: Training rows that repeat the text and labels of another one. Counted after dropping and
-            before holding out a validation set. Kept.
+        repeated_train_rows: Training rows that repeat text and labels; counted after dropping, before holding out.
+            Kept.
         conflicting_train_rows: Training rows whose text also has other labels, counted likewise. Kept.
-        empty_texts: Rows of all sets with a whitespace-only text. Kept.
+        empty_texts: Rows of all sets with an empty or whitespace-only text. Kept.
         labels_only_in_validation: Label to validation rows, for labels without training rows.
         labels_only_in_test: Label to test rows, for labels without training rows.
         class_counts: Label to training rows.
@@ -87,8 +86,8 @@ def split(
         train: The training set.
         validation: The given validation set; None to hold one out.
         test: The test set, if any.
-        validation_fraction: Fraction of the training rows to hold out, in [0, 1). Stratified by label (by the rarest
-            label of a multi-label row). Rows of one text stay together, and each label keeps training rows.
+        validation_fraction: Fraction of the training rows to hold out, in [0, 1), stratified by (rarest) label. Rows of
+            one text stay together, and each label keeps training rows.
         seed: Random seed of the held-out rows.
         multi_label: Whether rows can have any number of labels.
         classes: Whether labels are class names; otherwise they are numbers.

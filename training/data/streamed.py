@@ -76,10 +76,7 @@ class Stretches:
 
 @dataclasses.dataclass(frozen=True)
 class LargeInputs(Inputs):
-    """Inputs whose training rows are tokenized during training.
-
-    In the other parts, only the rows for evaluation are tokenized; `tokens` has them in order, without gaps.
-    """
+    """Inputs whose training rows are tokenized during training; other parts have tokens of their own rows only."""
 
     stretches: Stretches = dataclasses.field(kw_only=True)
 

@@ -69,11 +69,7 @@ def write_result(path: Path, result: dict[str, Any]) -> None:
 def unchanged(*files: Path | None) -> Iterator[None]:
     """Checks that files do not change while the block runs, even if the block raises an InputError.
 
-    Args:
-        *files: Paths; None is ignored.
-
-    Raises:
-        InputError: The size, modification time, inode or device of a file has changed.
+    Raises InputError if size, modification time, inode or device of a file has changed. None is ignored.
     """
     before = {file: _state(file) for file in files if file is not None}
     try:

@@ -56,14 +56,8 @@ def csv_blocks(
 ) -> Iterator[Block]:
     """Streams the rows of a CSV or TSV file; rows before an invalid row are yielded before the error.
 
-    Args:
-        path: The file.
-        delimiter: Field delimiter.
-        required: Columns that must exist.
-        optional: Columns that are kept if they exist.
-
-    Raises:
-        InputError: The file or a row is invalid.
+    Columns in `optional` are kept if they exist. Raises InputError if the file or a row is invalid, or a column in
+    `required` is missing.
     """
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD_CHARS))
     with open_lines(path) as lines:
