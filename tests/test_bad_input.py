@@ -107,7 +107,7 @@ def test_settings_that_cannot_be_meant(folder, arguments, message):
         ("[trian]\nepochs = 3", "a.toml: unknown key trian; did you mean train?"),
         ("[train]\nepochs = -1", "a.toml: --train.epochs: expected at least 0, got -1"),
         ("[encoder]\nnum_heads = 5", "--encoder.num-heads must divide --encoder.hidden-dim, got"),
-        ("[train\nepochs = 3", "a.toml: valid TOML expected: Expected ']' at the end of a table declaration"),
+        ("[train\nepochs = 3", "a.toml: expected valid TOML, got an error: Expected ']' at the end of a table declaration"),
     ],
 )
 def test_a_file_of_settings_that_cannot_be_meant(folder, text, message):

@@ -54,7 +54,7 @@ def weights_of(folder):
 )
 def test_a_model_starts_from_the_checkpoint(checkpoint, tmp_path, task):
     data, outcome = fitted(checkpoint, tmp_path, task, "--optimizer.learning-rate=1e-12")
-    assert f"starts from {checkpoint}" in outcome.err
+    assert f"loaded {checkpoint}" in outcome.err
     before, after = weights_of(checkpoint), weights_of(tmp_path / "run")
     assert before.keys() == after.keys()
     for path, weight in after.items():

@@ -121,7 +121,7 @@ def wrong(folder, runs, case):
         ),
         "no run": ([folder, "--texts", data], f"{folder}: expected a run folder with bundle.json"),
         "no column": ([run, "--texts", data], f"{data}: expected column 'text', got columns body, label"),
-        "no texts": ([run, "--texts", absent], f"{absent}: a name that ends in .csv"),
+        "no texts": ([run, "--texts", absent], f"{absent}: expected a name that ends in .csv"),
         "no time": ([run, "--seconds=0"], "--seconds: expected above 0, got 0.0"),
         "no threads": ([run, "--threads=0"], "--threads: expected at least 1, got 0"),
         "no batch": ([run, "--batch-sizes", "8", "0"], "--batch-sizes: expected"),

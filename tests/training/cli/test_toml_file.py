@@ -80,8 +80,8 @@ def test_a_file_is_spelt_as_flags(tmp_path, text, expected):
         ),
         ("section.maybe = 'yes'", "{path}: section.maybe must be true or false, got 'yes'"),
         ("section.file = 3", "{path}: section.file must be a path, got 3"),
-        ("name = ", "{path}: valid TOML expected: Invalid value (at end of document)"),
-        ("name = 'a'\n[name]", "{path}: valid TOML expected: Cannot overwrite a value (at line 2, column 6)"),
+        ("name = ", "{path}: expected valid TOML, got an error: Invalid value (at end of document)"),
+        ("name = 'a'\n[name]", "{path}: expected valid TOML, got an error: Cannot overwrite a value (at line 2, column 6)"),
     ],
 )
 def test_what_is_wrong_is_named_with_file_and_key(tmp_path, text, message):
@@ -94,5 +94,5 @@ def test_a_missing_file_and_one_in_another_encoding(tmp_path):
     with pytest.raises(InputError, match="--config none.toml: expected a TOML file, No such file"):
         toml_flags(Path("none.toml"), Config)
     (tmp_path / "a.toml").write_bytes(b"# fine\nname = '\xff'\n")
-    with pytest.raises(InputError, match=r"a\.toml:2: UTF-8 text expected"):
+    with pytest.raises(InputError, match=r"a\.toml:2: expected UTF-8 text"):
         toml_flags(tmp_path / "a.toml", Config)
