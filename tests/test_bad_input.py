@@ -61,7 +61,7 @@ def test_rows_that_cannot_be_learnt_from(folder, case):
         (["--data.train", "good.csv", "--data.test", "none.csv"], "none.csv: expected a file"),
         (["--data.train", "good.xls"], "good.xls: expected a name that ends in .csv, .tsv, .jsonl"),
         (["--data.train", "."], ".: expected a name that ends in .csv"),
-        (["--data.test", "good.csv"], "--data.train: expected training rows beside --data.test, got none"),
+        (["--data.test", "good.csv"], "--data.train: expected training rows with --data.test, got none"),
         (["--data.train", "good.csv", "--data.text-column", "body"], "good.csv: expected column 'body'"),
         (["--data.validation-fraction", "0"], "--data.validation-fraction: expected above 0 and below 1"),
         (["--data.validation-fraction", "1"], "--data.validation-fraction: expected above 0 and below 1"),
@@ -107,7 +107,10 @@ def test_settings_that_cannot_be_meant(folder, arguments, message):
         ("[trian]\nepochs = 3", "a.toml: unknown key trian; did you mean train?"),
         ("[train]\nepochs = -1", "a.toml: --train.epochs: expected at least 0, got -1"),
         ("[encoder]\nnum_heads = 5", "--encoder.num-heads must divide --encoder.hidden-dim, got"),
-        ("[train\nepochs = 3", "a.toml: expected valid TOML, got an error: Expected ']' at the end of a table declaration"),
+        (
+            "[train\nepochs = 3",
+            "a.toml: expected valid TOML, got an error: Expected ']' at the end of a table declaration",
+        ),
     ],
 )
 def test_a_file_of_settings_that_cannot_be_meant(folder, text, message):

@@ -52,7 +52,7 @@ def test_distilled_run_reports_its_teacher_and_can_be_repeated(folder, tmp_path)
     first = call(fit, *flags, "--out", tmp_path / "one")
     assert first.status == 0, first.err
     assert "20 texts without labels\n" in first.err
-    assert "1 texts without labels dropped: they stand in the validation or test rows" in first.err
+    assert "1 texts without labels dropped: they are also in the validation or test rows" in first.err
     train_rows = int(first.err.split(" training, ")[0].split()[-1])
     assert f"teacher: {train_rows + 20} rows predicted in " in first.err
     metrics = json.loads((tmp_path / "one" / "metrics.json").read_text())

@@ -171,7 +171,7 @@ def test_invalid_files_are_refused_in_one_line(tmp_path, monkeypatch, name):
         (["--data.label-column=label"], "--data.label-column: expected none for --task masked-lm, got label"),
         (
             ["--data.text-b-column=b"],
-            "--data.text-b-column: expected --task match beside it, got --task masked-lm",
+            "--data.text-b-column: expected --task match with it, got --task masked-lm",
         ),
         (["--data.text-column=b"], "good.txt: expected column 'b', got columns text"),
         (["--masked-lm.share=1"], "--masked-lm.share: expected above 0 and below 1, got 1.0"),

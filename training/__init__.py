@@ -1,1 +1,1 @@
-"""How a model is learnt and judged."""
+"""Training and evaluation of models: command modules and packages, one concept each."""

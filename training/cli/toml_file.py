@@ -25,7 +25,9 @@ def toml_flags(path: Path, config_type: type) -> list[str]:
         line = error.object[: error.start].count(b"\n") + 1
         raise InputError(f"{path}:{line}: expected UTF-8 text, got other bytes") from error
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: expected valid TOML, got an error: {' '.join(str(error).split())}") from error
+        raise InputError(
+            f"{path}: expected valid TOML, got an error: {' '.join(str(error).split())}"
+        ) from error
     return table_flags(values, config_type, str(path))
 
 

@@ -66,7 +66,7 @@ def resolve_shape(config: FitConfig) -> ResolvedConfig:
         ("encoder.vectors", config.encoder.vectors),
     ):
         if given is not None:
-            raise InputError(f"--{flag}: expected none beside --encoder.pretrained, got {given}")
+            raise InputError(f"--{flag}: expected none with --encoder.pretrained, got {given}")
     shape = {name: getattr(checkpoint.config, name) for name in _OF_CHECKPOINT}
     if not checkpoint.config.ngram_buckets and config.encoder.ngram_buckets:
         shape |= {name: getattr(config.encoder, name) or DEFAULT_SHAPE[name] for name in _OF_NGRAMS}

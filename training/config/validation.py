@@ -53,7 +53,7 @@ def check_teacher(config: FitConfig) -> None:
             ("cache", distill.cache),
         ):
             if given:
-                raise InputError(f"--distill.{flag}: expected --distill.teacher beside it, got none")
+                raise InputError(f"--distill.{flag}: expected --distill.teacher with it, got none")
         return
     try:
         task = read_manifest(distill.teacher)["task"]
@@ -65,7 +65,7 @@ def check_teacher(config: FitConfig) -> None:
         raise InputError(f"--distill.teacher {distill.teacher}: {error}") from error
     if config.task == MATCH and config.match.loss == "contrastive":
         raise InputError(
-            "--match.loss: expected one that scores each pair by itself beside --distill.teacher, got contrastive"
+            "--match.loss: expected one that scores each pair by itself with --distill.teacher, got contrastive"
         )
     if distill.cache is not None and distill.cache.exists() and not distill.cache.is_dir():
         raise InputError(f"--distill.cache {distill.cache}: expected a folder, got a file")
@@ -140,13 +140,11 @@ def check_settings(config: FitConfig) -> None:
     check_teacher(config)
     if config.text.vocabulary is not None and len(tokenizations(config)) > 1:
         raise InputError(
-            "--text.vocabulary: expected none beside several --match.granularities, each of which learns its own, got"
+            "--text.vocabulary: expected none with several --match.granularities, each of which learns its own, got"
             f" {config.text.vocabulary}"
         )
     if config.text.prune and config.text.vocabulary is None and not config.encoder.pretrained:
-        raise InputError(
-            "--text.prune: expected --text.vocabulary or --encoder.pretrained beside it, got none"
-        )
+        raise InputError("--text.prune: expected --text.vocabulary or --encoder.pretrained with it, got none")
     # A vocabulary that is not trained yet is assumed to have its maximum size.
     given, checkpoint = config.text.vocabulary, config.checkpoint
     known = checkpoint.vocabulary if checkpoint else None if given is None else Vocabulary.read(given)
@@ -172,7 +170,7 @@ def check_settings(config: FitConfig) -> None:
 def _check_beside_checkpoint(config: FitConfig, encoder: EncoderConfig, checkpoint: Checkpoint) -> None:
     """Checks the settings that a checkpoint does not support."""
     if len(tokenizations(config)) > 1:
-        raise InputError("--match.granularities: expected one beside --encoder.pretrained, got several")
+        raise InputError("--match.granularities: expected one with --encoder.pretrained, got several")
     longest, positions = task_section(config).encoder(encoder).max_length, checkpoint.config.max_length
     if checkpoint.config.positions == "learned" and longest > positions:
         raise InputError(
@@ -211,7 +209,7 @@ def _check_task(config: FitConfig) -> None:
         ("query-column", config.data.query_column),
     ):
         if name:
-            raise InputError(f"--data.{flag}: expected --task match beside it, got --task {config.task}")
+            raise InputError(f"--data.{flag}: expected --task match with it, got --task {config.task}")
 
 
 def _check_miner(run: Path) -> None:

@@ -140,9 +140,9 @@ def describe(data: Data) -> list[str]:
     if len(data.labels) > 1:
         lines[0] += f"; {len(data.labels)} labels"
     notes = [
-        (s.dropped_in_test, "rows dropped: their text stands in the test file"),
-        (s.dropped_in_validation, "training rows dropped: their text stands in the validation file"),
-        (s.left_out_of_validation, "validation rows left out: of large data a sample is judged"),
+        (s.dropped_in_test, "rows dropped: their text is also in the test file"),
+        (s.dropped_in_validation, "training rows dropped: their text is also in the validation file"),
+        (s.left_out_of_validation, "validation rows left out: of large data a sample is evaluated"),
         (s.repeated_train_rows, "training rows repeat an earlier text"),
         (s.conflicting_train_rows, "training rows have a text that also has another label"),
         (s.empty_texts, f"rows have an empty text ({'skipped' if data.task.masking else 'kept'})"),
@@ -152,7 +152,7 @@ def describe(data: Data) -> list[str]:
         notes.append(
             (
                 len(data.texts.examples) - len(data.texts.rows),
-                "texts without labels dropped: they stand in the validation or test rows",
+                "texts without labels dropped: they are also in the validation or test rows",
             )
         )
     lines += [f"{count:,} {what}" for count, what in notes if count]

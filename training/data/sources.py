@@ -70,9 +70,7 @@ def find_sources(data: DataSection, sample: str = "reviews") -> dict[str, Source
     if data.tfds:
         return {**_tfds_sources(data), **sources}
     if sources:
-        raise InputError(
-            f"--data.train: expected training rows beside --data.{next(iter(sources))}, got none"
-        )
+        raise InputError(f"--data.train: expected training rows with --data.{next(iter(sources))}, got none")
     columns, rows = _SAMPLES[sample]
     return {
         "train": Source(f"sample {sample} (train)", columns, lambda _: rows("train")),

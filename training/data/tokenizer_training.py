@@ -64,8 +64,8 @@ def _preprocessor(
         logger.info(f"{len(vocabulary):,} of {whole:,} tokens of the vocabulary kept")
     if vocabulary is None:
         settings = (tokenization, text.vocabulary_size, text.min_frequency, lower_case)
-        learnt = coordinator.broadcast("vocabulary", lambda: train_vocabulary(texts, *settings).tokens)
-        vocabulary = Vocabulary(learnt)
+        tokens = coordinator.broadcast("vocabulary", lambda: train_vocabulary(texts, *settings).tokens)
+        vocabulary = Vocabulary(tokens)
     return Preprocessor(vocabulary, tokenization, lower_case, text.max_length)
 
 

@@ -28,23 +28,23 @@ def atomic_write(final: Path, overwrite: bool = False, flag: str = "") -> Iterat
     if final.exists() and not overwrite:
         raise InputError(f"{final}: expected a new place, got one that is taken; use --overwrite")
     missing = [folder for folder in final.parents if not folder.exists()]
-    beside = final.with_name(f"{final.name}.partial")
+    partial = final.with_name(f"{final.name}.partial")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        remove(beside)
-        yield beside
-        if final.is_dir() and not beside.is_dir():
+        remove(partial)
+        yield partial
+        if final.is_dir() and not partial.is_dir():
             # A file never replaces a folder.
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if final.is_dir():
             remove(final)
-        beside.replace(final)
+        partial.replace(final)
     except OSError as error:
         raise InputError(
             f"{f'{flag} {final}'.strip()}: cannot write there, {error.strerror or error}"
         ) from error
     finally:
-        remove(beside)
+        remove(partial)
         with contextlib.suppress(OSError):
             for folder in missing:
                 folder.rmdir()
@@ -61,8 +61,8 @@ def remove(path: Path) -> None:
 
 def write_result(path: Path, result: dict[str, Any]) -> None:
     """Writes JSON values to a file; raises InputError if the path is not writable."""
-    with atomic_write(path, overwrite=True) as beside:
-        beside.write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    with atomic_write(path, overwrite=True) as partial:
+        partial.write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 @contextlib.contextmanager

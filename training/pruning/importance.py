@@ -20,9 +20,9 @@ class Importance:
     """Importance of the parts of a block, as means over rows.
 
     Attributes:
-        heads: Absolute gradient of the loss with respect to a gate on each head, in nats, float64 [N].
+        heads: Absolute gradient of the loss with respect to a gate on each head (natural logarithm), float64 [N].
         rows: The same for each feed-forward row, float64 [F].
-        entropy: Entropy of the attention of each head, in nats, float64 [N].
+        entropy: Entropy of the attention of each head (natural logarithm), float64 [N].
         distance: Distance to the attended tokens, in tokens, float64 [N]; NaN for cross-attention.
     """
 

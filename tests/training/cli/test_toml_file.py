@@ -81,7 +81,10 @@ def test_a_file_is_spelt_as_flags(tmp_path, text, expected):
         ("section.maybe = 'yes'", "{path}: section.maybe must be true or false, got 'yes'"),
         ("section.file = 3", "{path}: section.file must be a path, got 3"),
         ("name = ", "{path}: expected valid TOML, got an error: Invalid value (at end of document)"),
-        ("name = 'a'\n[name]", "{path}: expected valid TOML, got an error: Cannot overwrite a value (at line 2, column 6)"),
+        (
+            "name = 'a'\n[name]",
+            "{path}: expected valid TOML, got an error: Cannot overwrite a value (at line 2, column 6)",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_file_and_key(tmp_path, text, message):

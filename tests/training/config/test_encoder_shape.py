@@ -101,7 +101,7 @@ def test_ngrams_of_the_checkpoint_stay_as_they_are(tmp_path):
             {"positions": "rotary"},
             "--encoder.positions: expected the learned of --encoder.pretrained, got rotary",
         ),
-        ({"vectors": "v.txt"}, "--encoder.vectors: expected none beside --encoder.pretrained, got v.txt"),
+        ({"vectors": "v.txt"}, "--encoder.vectors: expected none with --encoder.pretrained, got v.txt"),
     ],
 )
 def test_a_shape_that_contradicts_the_checkpoint_is_refused(run, section, message):
@@ -123,7 +123,7 @@ def test_a_shape_that_contradicts_the_checkpoint_is_refused(run, section, messag
             "--text.max-length: expected at most the 24 positions of --encoder.pretrained, got 25; --classify.window"
             " reads longer texts in windows",
         ),
-        ({"vocabulary": "v.txt"}, "--text.vocabulary: expected none beside --encoder.pretrained, got v.txt"),
+        ({"vocabulary": "v.txt"}, "--text.vocabulary: expected none with --encoder.pretrained, got v.txt"),
     ],
 )
 def test_texts_cut_in_another_way_are_refused(run, text, message):
@@ -146,7 +146,7 @@ def test_several_granularities_are_refused(run):
     task = MatchTask(granularities=("wordpiece", "char"))
     config = dataclasses.replace(starting_from(run), task="match", match=task)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, train="pairs.csv"))
-    with pytest.raises(InputError, match="--match.granularities: expected one beside --encoder.pretrained"):
+    with pytest.raises(InputError, match="--match.granularities: expected one with --encoder.pretrained"):
         check_settings(config)
 
 

@@ -34,7 +34,7 @@ def test_settings_for_a_teacher_want_one(name, value):
     with pytest.raises(InputError) as caught:
         check_teacher(config_of(**{name: value}))
     flag = name.replace("_", "-")
-    assert str(caught.value) == f"--distill.{flag}: expected --distill.teacher beside it, got none"
+    assert str(caught.value) == f"--distill.{flag}: expected --distill.teacher with it, got none"
     check_teacher(config_of(temperature=9.0))
 
 

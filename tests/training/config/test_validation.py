@@ -73,11 +73,11 @@ def with_match(**values) -> FitConfig:
         (FitConfig(task="match"), "--data.train: expected pairs of texts for --task match"),
         (
             FitConfig(data=DataSection(text_b_column="b")),
-            "--data.text-b-column: expected --task match beside it, got --task classify",
+            "--data.text-b-column: expected --task match with it, got --task classify",
         ),
         (
             FitConfig(data=DataSection(query_column="q")),
-            "--data.query-column: expected --task match beside it, got --task classify",
+            "--data.query-column: expected --task match with it, got --task classify",
         ),
         (
             with_match(hard_negatives="nowhere"),
@@ -90,7 +90,7 @@ def with_match(**values) -> FitConfig:
             replace(
                 with_match(granularities=("char", "word")), text=TextSection(vocabulary=Path("vocab.txt"))
             ),
-            "--text.vocabulary: expected none beside several --match.granularities, each of which learns its own",
+            "--text.vocabulary: expected none with several --match.granularities, each of which learns its own",
         ),
         (
             replace(with_match(form="joint"), encoder=EncoderSection(positions="rotary")),

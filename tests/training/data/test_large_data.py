@@ -47,5 +47,5 @@ def test_of_a_large_validation_file_a_sample_is_judged(tmp_path):
         data = load_data(config, ClassifyTask(), tmp_path / str(large_rows))
         assert len(set(data.validation.rows.tolist())) == data.summary.validation_rows == evaluated
         assert len(data.train.rows) == 50
-        left_out = "26 validation rows left out: of large data a sample is judged"
+        left_out = "26 validation rows left out: of large data a sample is evaluated"
         assert (left_out in describe(data)) == (evaluated == 4)

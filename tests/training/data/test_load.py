@@ -92,7 +92,7 @@ def test_what_was_met_is_told(tmp_path):
     told = describe(load(tmp_path, train=train, test=test, validation=validation))
     assert told == [
         "35 training, 2 validation, 3 test rows; 3 labels",
-        "1 rows dropped: their text stands in the test file",
+        "1 rows dropped: their text is also in the test file",
         "1 training rows repeat an earlier text",
         "2 training rows have a text that also has another label",
         "1 rows have an empty text (kept)",
