@@ -215,9 +215,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             seconds: dict[str, list[float]] = {name: [] for name in workers}
             matmul_speeds = []
             for _ in range(options.rounds):
-                matmul_speeds.append(workers["kmha"].ask(shape=None, steps=1)["flops_per_second"])
+                matmul_speeds.append(workers["kmha"].request(shape=None, steps=1)["flops_per_second"])
                 for name, worker in workers.items():
-                    seconds[name].append(worker.ask(shape=number, steps=options.steps)["seconds"])
+                    seconds[name].append(worker.request(shape=number, steps=options.steps)["seconds"])
             flops = step_flops(SIZES, [(rows, length)])
             found += [
                 {

@@ -52,7 +52,7 @@ def test_a_batch_that_cannot_fit_is_one_line_and_leaves_nothing(rows, tmp_path, 
     assert done.status == 2
     said = done.err.splitlines()[-1]
     assert said.startswith(
-        "error: --train.batch-tokens: expected batches that fit into the 1,000 bytes of memory"
+        "error: --train.batch-tokens: expected batches that fit into 1,000 bytes of free memory, got"
     )
     assert not (tmp_path / "run").exists()
 

@@ -1,4 +1,4 @@
-"""python -m training.predict RUN < texts.txt > answers.jsonl
+"""python -m training.predict RUN < texts.txt > predictions.jsonl
 
 Reads texts from stdin, one per line, and prints one JSON object per line. A matcher reads pairs, text_a and text_b
 separated by a tab; with --rank FILE it ranks the lines of the file for each text on stdin. A tagger splits texts into
@@ -86,25 +86,25 @@ def _predict(config: PredictConfig) -> int:
     from kmha.inference.mask_filler import SHOWN_TOKENS
 
     bundle = Bundle.load(config.run)
-    answers: Iterator[dict[str, Any]]
+    predictions: Iterator[dict[str, Any]]
     if candidates is not None:
-        answers = _rankings(bundle, candidates, vectors, config.top)
+        predictions = _rankings(bundle, candidates, vectors, config.top)
     elif task == MASKED_LM:
-        answers = bundle.filler.predict_stream(lines(sys.stdin.buffer), config.top or SHOWN_TOKENS)
+        predictions = bundle.filler.predict_stream(lines(sys.stdin.buffer), config.top or SHOWN_TOKENS)
     else:
         read = pairs if task == MATCH else sentences if config.words else lines
         rows: Iterator[Any] = read(sys.stdin.buffer)
-        answers = (_shortened(answer, config.top) for answer in bundle.predict_stream(rows))
-    for answer in answers:
-        print(json.dumps(answer, ensure_ascii=False))
+        predictions = (_shortened(prediction, config.top) for prediction in bundle.predict_stream(rows))
+    for prediction in predictions:
+        print(json.dumps(prediction, ensure_ascii=False))
     return 0
 
 
-def _shortened(answer: dict[str, Any], top: int) -> dict[str, Any]:
-    if top and "probabilities" in answer:
-        ranked = sorted(answer["probabilities"].items(), key=lambda item: -item[1])
-        answer["probabilities"] = dict(ranked[:top])
-    return answer
+def _shortened(prediction: dict[str, Any], top: int) -> dict[str, Any]:
+    if top and "probabilities" in prediction:
+        ranked = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])
+        prediction["probabilities"] = dict(ranked[:top])
+    return prediction
 
 
 def _candidates(path: Path) -> list[bytes]:

@@ -190,9 +190,9 @@ def common_length(lengths: Sequence[list[int] | None], default: int) -> int | No
 def _set_rows(models: Sequence[MeasuredModel], texts: Sequence[str], length: int | None) -> None:
     """Sends the same rows to all models; the run tokenizes them."""
     none = {"token_ids": None, "padding_mask": None}
-    encoded = none if length is None else models[0].ask(do="encode", texts=texts, length=length)
+    encoded = none if length is None else models[0].request(do="encode", texts=texts, length=length)
     for model in models:
-        model.ask(do="set_rows", texts=texts, **(encoded or none))
+        model.request(do="set_rows", texts=texts, **(encoded or none))
 
 
 def _measure(
@@ -202,7 +202,7 @@ def _measure(
     batched = jobs([size for size in sorted(set(settings.batch_sizes)) if size > 1])
     first = _phase("one text at a time", models, single, settings.seconds, rows, has_ids)
     for model in models:
-        model.peak_bytes = (model.ask(do="memory") or {}).get("peak_bytes")
+        model.peak_bytes = (model.request(do="memory") or {}).get("peak_bytes")
     if not batched:
         return first, 0
     share = settings.seconds * len(single) / len(batched)

@@ -29,7 +29,7 @@ class Round(NamedTuple):
 class Worker(Protocol):
     """A process that runs a model."""
 
-    def ask(self, **request: Any) -> dict[str, Any]:
+    def request(self, **request: Any) -> dict[str, Any]:
         """Its reply to a request; raises `training.io.json_subprocess.Crashed`."""
         ...
 
@@ -67,12 +67,12 @@ class MeasuredModel:
         takes = has_ids if job.column == IDS else self.facts["takes_texts"]
         return takes and (job.batch == 1 or self.facts["batched"])
 
-    def ask(self, **request: Any) -> dict[str, Any] | None:
+    def request(self, **request: Any) -> dict[str, Any] | None:
         """The worker's reply; None if its process has ended."""
         if self.failed is not None:
             return None
         try:
-            return self.worker.ask(**request)
+            return self.worker.request(**request)
         except Crashed as error:
             self.failed = str(error)
             return None
@@ -88,7 +88,7 @@ def warm_up(models: Sequence[MeasuredModel], jobs: Sequence[Job], seconds: float
     for model in models:
         for job in jobs:
             if model.supports(job, has_ids):
-                found = model.ask(do="warm_up", column=job.column, batch=job.batch, seconds=seconds)
+                found = model.request(do="warm_up", column=job.column, batch=job.batch, seconds=seconds)
                 model.warm |= {} if found is None else {job: found}
 
 
@@ -123,7 +123,7 @@ def run_rounds(
             first = number * calls[job] * job.batch % rows
             for model in (*models[shift:], *models[:shift]):
                 if model.supports(job, has_ids):
-                    found = model.ask(
+                    found = model.request(
                         do="round", column=job.column, batch=job.batch, first=first, calls=calls[job]
                     )
                     if found is not None:

@@ -67,16 +67,16 @@ class Teacher:
         inputs = cut_parts(self.bundle.preprocessor, {"rows": part}, folder, windows=windows)
         source = inputs.evaluated("rows", task.targets(part, labels))
         evaluator = Evaluator.for_bundle(self.bundle, task, source, labels)
-        answers, thresholds = evaluator.predict(source), self.bundle.thresholds
-        if isinstance(answers, TaggedSentences):
+        predictions, thresholds = evaluator.predict(source), self.bundle.thresholds
+        if isinstance(predictions, TaggedSentences):
             places = np.argsort(self.order).astype(np.int32)
-            answers = answers._replace(
-                tag_ids=places[answers.tag_ids], probabilities=answers.probabilities[:, self.order]
+            predictions = predictions._replace(
+                tag_ids=places[predictions.tag_ids], probabilities=predictions.probabilities[:, self.order]
             )
         else:
-            answers = answers[:, self.order]
+            predictions = predictions[:, self.order]
         decision = {} if thresholds is None else {"thresholds": [thresholds[place] for place in self.order]}
-        return task.scores(part, labels, answers, decision, intervals=True)
+        return task.scores(part, labels, predictions, decision, intervals=True)
 
 
 BUCKETS = 16

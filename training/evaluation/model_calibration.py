@@ -68,18 +68,18 @@ def calibrate_on_validation(
     task, labels = data.task, data.labels
     if not can_calibrate(evaluator.model):
         return None
-    raw, answers = evaluator.raw_and_predictions(validation)
+    raw, predictions = evaluator.raw_and_predictions(validation)
     found = fit_calibration(evaluator.model, task, data.validation, labels, raw)
     if found is None:
         logger.info(
             "calibration skipped: too few validation rows, or no temperature improves the validation loss"
         )
         return None
-    decision = task.tune_thresholds(data.validation, labels, answers)
-    scores = {"validation": task.scores(data.validation, labels, answers, decision)}
+    decision = task.tune_thresholds(data.validation, labels, predictions)
+    scores = {"validation": task.scores(data.validation, labels, predictions, decision)}
     if data.test is not None:
-        answers = evaluator.predict(inputs.evaluated("test", task.targets(data.test, labels)))
-        scores["test"] = task.scores(data.test, labels, answers, decision)
+        predictions = evaluator.predict(inputs.evaluated("test", task.targets(data.test, labels)))
+        scores["test"] = task.scores(data.test, labels, predictions, decision)
     calibrate(evaluator.model, found)
     if "thresholds" in decision:
         decision = {**decision, "thresholds": found.thresholds(decision["thresholds"])}

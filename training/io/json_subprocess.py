@@ -49,14 +49,14 @@ class WorkerProcess:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         try:
-            answer = json.loads(line)
+            reply = json.loads(line)
         except ValueError:
             raise Crashed(self._last_words(line)) from None
-        if "error" in answer:
-            raise InputError(answer["error"])
-        return answer
+        if "error" in reply:
+            raise InputError(reply["error"])
+        return reply
 
-    def ask(self, **request: object) -> dict[str, Any]:
+    def request(self, **request: object) -> dict[str, Any]:
         """Sends a request and returns the response; raises the errors of `listen`."""
         assert self._process.stdin is not None
         try:
@@ -79,7 +79,7 @@ class WorkerProcess:
 
     def _last_words(self, line: str) -> str:
         if line:
-            return f"its process gave no answer but {line.strip()[:80]!r}"
+            return f"its process gave no reply but {line.strip()[:80]!r}"
         status = self._process.wait()
         self._said.seek(0)
         lines = self._said.read().decode("utf-8", "replace").strip().splitlines()

@@ -149,8 +149,8 @@ def _sentence_counts(gold: Tags, predicted: Tags, scheme: Scheme) -> np.ndarray:
 
 def _tag_counts(expected: list[str], given: list[str], types: list[str]) -> tuple[LabelCounts, np.ndarray]:
     numbers = {name: place for place, name in enumerate(types)}
-    true_ids, answers = (np.array([numbers[tag] for tag in tags], np.int64) for tags in (expected, given))
-    matrix = confusion_matrix(true_ids, answers, len(types))
+    true_ids, predictions = (np.array([numbers[tag] for tag in tags], np.int64) for tags in (expected, given))
+    matrix = confusion_matrix(true_ids, predictions, len(types))
     return matrix_counts(matrix), matrix
 
 

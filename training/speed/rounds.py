@@ -25,7 +25,7 @@ class Trainer(NamedTuple):
 class Worker(Protocol):
     """The process of a trainer."""
 
-    def ask(self, **request: Any) -> dict[str, Any]:
+    def request(self, **request: Any) -> dict[str, Any]:
         """Sends a request and returns the reply; raises `training.io.json_subprocess.Crashed`."""
         ...
 
@@ -95,7 +95,7 @@ def run_rounds(
     def turn(trainer: Trainer) -> dict[str, Any] | None:
         if measurements[trainer].failed is None:
             try:
-                return trainers[trainer].ask(steps=steps)
+                return trainers[trainer].request(steps=steps)
             except Crashed as error:
                 measurements[trainer].failed = str(error)
         return None
@@ -104,7 +104,7 @@ def run_rounds(
         turn(trainer)  # warm-up, with tracing
     for number in range(rounds):
         for precision, process in matmuls.items():
-            speeds[precision].append(process.ask()["flops_per_second"])
+            speeds[precision].append(process.request()["flops_per_second"])
         for trainer in round_order(list(trainers), number):
             done = turn(trainer)
             if done is not None:

@@ -21,7 +21,7 @@ class Fake:
     def __init__(self, name, log, seconds=0.001, replies=None):
         self.name, self.log, self.seconds, self.left = name, log, seconds, replies
 
-    def ask(self, do, column, batch, calls=1, first=None, **_):
+    def request(self, do, column, batch, calls=1, first=None, **_):
         if self.left == 0:
             raise Crashed(f"{self.name} crashed")
         self.left = None if self.left is None else self.left - 1
@@ -105,7 +105,7 @@ def test_other_models_continue_when_one_crashes(replies):
     assert crashing.failed == "crashing crashed"
     assert other.failed is None
     assert all(set(rounds) == set(range(LEAST_ROUNDS)) for rounds in other.rounds.values())
-    assert crashing.ask(do="memory", column="", batch=0) is None
+    assert crashing.request(do="memory", column="", batch=0) is None
 
 
 def test_a_model_that_failed_to_load_supports_no_job():

@@ -53,9 +53,9 @@ def fake_workers(monkeypatch):
     crashes, requests = {"sample": ["a text"]}, []
 
     class Recorder(WorkerProcess):
-        def ask(self, **request):
+        def request(self, **request):
             requests.append(request)
-            return super().ask(**request)
+            return super().request(**request)
 
     def start(kind, *_):
         command = [

@@ -55,7 +55,7 @@ def meta_graph(folder: Path):
     return saved.meta_graphs[0]
 
 
-def ask(folder: Path, texts: list[bytes]) -> dict:
+def request(folder: Path, texts: list[bytes]) -> dict:
     answers = load_savedmodel(folder)(texts)
     lists = {name: values.numpy().tolist() for name, values in answers.items()}
     return json.loads(json.dumps(lists, default=lambda text: text.decode()))
@@ -79,7 +79,7 @@ def test_a_new_process_gives_the_predictions_of_the_bundle(served, kind):
 
 @every_bundle
 def test_other_texts_in_the_batch_change_no_prediction(served, kind):
-    together, answer = ask(served[kind], ALL), load_savedmodel(served[kind])
+    together, answer = request(served[kind], ALL), load_savedmodel(served[kind])
     for index in (0, len(EDGE_CASES), len(ALL) - 1):
         alone = answer([ALL[index]])["probabilities"].numpy()[0]
         np.testing.assert_allclose(alone, together["probabilities"][index], atol=1e-5)
@@ -195,7 +195,7 @@ def test_versions_count_up(runs, tmp_path, capsys):
         assert main([str(runs["one label"]), str(out)]) == 0
         assert capsys.readouterr().out == f"{out / version}\n"
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["1", "2"]
-    as_the_bundle(one_label_bundle(), ALL[-3:], ask(out / "2", ALL[-3:]))
+    as_the_bundle(one_label_bundle(), ALL[-3:], request(out / "2", ALL[-3:]))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_the_next_version_of_a_missing_folder(tmp_path):
 
 def test_a_moved_model_still_predicts(served, tmp_path):
     moved = shutil.copytree(served["one label"], tmp_path / "elsewhere" / "9")
-    as_the_bundle(one_label_bundle(), ALL, ask(moved, ALL))
+    as_the_bundle(one_label_bundle(), ALL, request(moved, ALL))
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), RuntimeError("stop"), KeyboardInterrupt()])

@@ -167,8 +167,8 @@ def test_no_texts_and_texts_without_words_are_predicted():
     assert asked_words([])["tags"].shape == (0, 0)
     assert asked_words([[], []])["probabilities"].shape == (2, 0, 5)
     for name in ("explain", "explain_words"):
-        ask = asked_words if name == "explain_words" else asked_text
-        assert len(ask([], name)["tokens"]) == 0
+        request = asked_words if name == "explain_words" else asked_text
+        assert len(request([], name)["tokens"]) == 0
 
 
 def test_the_best_path_is_valid_in_its_scheme():

@@ -39,19 +39,19 @@ def test_rows_are_spread_over_the_file_and_named(rows, tmp_path):
 
 
 def test_predictions_of_the_run_itself_pass(bundle, rows, artifact, monkeypatch):
-    def ask(artifact, texts):
+    def request(artifact, texts):
         return Predictions(bundle.probabilities(texts), None, {**FACTS, "labels": list(ONE)})
 
-    monkeypatch.setattr(examiner_module, "predict_isolated", ask)
+    monkeypatch.setattr(examiner_module, "predict_isolated", request)
     report = Examiner(bundle, rows).report(artifact)
     assert report["passed"] and report["max_difference"] == 0 and report["rows_with_other_ids"] is None
 
 
 def test_other_label_names_fail(bundle, rows, artifact, monkeypatch):
-    def ask(artifact, texts):
+    def request(artifact, texts):
         return Predictions(bundle.probabilities(texts), None, {**FACTS, "labels": list(reversed(ONE))})
 
-    monkeypatch.setattr(examiner_module, "predict_isolated", ask)
+    monkeypatch.setattr(examiner_module, "predict_isolated", request)
     monkeypatch.setattr(examiner_module, "layer_errors_isolated", lambda *_: {})
     report = Examiner(bundle, rows).report(artifact)
     assert not report["passed"] and report["failures"] == ["its label names are not the bundle's"]

@@ -111,10 +111,10 @@ def test_returning_weights_changes_no_bit_of_the_output(norm, cls, inputs):
     starts = [to_numpy(state) for state in states]
     assert len(states) == 2
 
-    def output(ask):
+    def output(request):
         for state, start in zip(states, starts, strict=True):
             state.assign(start)
-        return block(*inputs, attention_mask=MASK, return_attention_weights=ask, training=True)
+        return block(*inputs, attention_mask=MASK, return_attention_weights=request, training=True)
 
     np.testing.assert_array_equal(to_numpy(output(True)[0]), to_numpy(output(False)))
 

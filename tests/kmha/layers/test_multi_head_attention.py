@@ -135,9 +135,9 @@ def test_returning_weights_changes_no_bit_of_the_output(training):
     seed_state = layer.weight_dropout.seed_generator.state
     start = to_numpy(seed_state)
 
-    def outputs(ask):
+    def outputs(request):
         seed_state.assign(start)
-        return layer(QUERY, attention_mask=mask, return_attention_weights=ask, training=training)
+        return layer(QUERY, attention_mask=mask, return_attention_weights=request, training=training)
 
     plain = to_numpy(outputs(False))
     output, weights = outputs(True)

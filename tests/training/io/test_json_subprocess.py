@@ -13,7 +13,7 @@ DIES = {
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
         "its process was killed by signal 9, saying nothing",
     ),
-    "chatting": ("print('hello')", "its process gave no answer but 'hello'"),
+    "chatting": ("print('hello')", "its process gave no reply but 'hello'"),
 }
 
 
@@ -31,7 +31,7 @@ def is_gone(worker):
 def test_questions_are_answered_in_order_and_the_process_ends():
     with python(ECHO) as worker:
         assert worker.listen() == {"ready": True}
-        assert [worker.ask(number=number) for number in range(3)] == [{"number": n} for n in range(3)]
+        assert [worker.request(number=number) for number in range(3)] == [{"number": n} for n in range(3)]
     assert is_gone(worker)
 
 
@@ -49,7 +49,7 @@ def test_one_that_died_while_it_was_idle_is_told_too():
         worker.listen()
         worker._process.wait()
         with pytest.raises(Crashed, match="ended with status 0"):
-            worker.ask(do="x" * 100_000)
+            worker.request(do="x" * 100_000)
     assert is_gone(worker)
 
 

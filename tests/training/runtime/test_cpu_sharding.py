@@ -94,14 +94,14 @@ def test_outputs_of_shards_equal_those_of_whole_batches(count, rows, monkeypatch
     monkeypatch.setattr(shares, "num_shards", lambda: count)
     parts = []
 
-    def ask(part):
+    def request(part):
         tf.debugging.assert_positive(tf.shape(part["ids"])[0])
         parts.append(part)
         return {"sums": tf.reduce_sum(part["ids"], axis=1), "same": part["other"]}
 
     ids = np.arange(rows * 3).reshape(rows, 3)
     features = {"ids": tf.constant(ids), "other": tf.constant(ids[:, :1])}
-    found = tf.function(lambda: shares.run_sharded(ask, features), autograph=False)()
+    found = tf.function(lambda: shares.run_sharded(request, features), autograph=False)()
     np.testing.assert_array_equal(found["sums"], ids.sum(axis=1))
     np.testing.assert_array_equal(found["same"], ids[:, :1])
     assert len(parts) == count

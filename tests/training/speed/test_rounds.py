@@ -14,7 +14,7 @@ class FakeWorker:
     def __init__(self, name, asked, seconds=1.0, crashes_at=None):
         self.name, self.asked, self.seconds, self.crashes_at, self.turns = name, asked, seconds, crashes_at, 0
 
-    def ask(self, **request):
+    def request(self, **request):
         self.turns += 1
         self.asked.append(self.name)
         if self.turns == self.crashes_at:
@@ -30,7 +30,7 @@ class FakeWorker:
 
 
 class Matmuls:
-    def ask(self, **request):
+    def request(self, **request):
         return {"flops_per_second": 1e6}
 
 

@@ -205,20 +205,20 @@ class _Search:
             _pairs(right, len(queries), len(candidates)),
             _pairs(known, len(queries), len(candidates)),
         )
-        answered = {queries[int(query)] for query in right[:, 0]}
+        with_positives = {queries[int(query)] for query in right[:, 0]}
         first_query, first_candidate = _first_indices(queries), _first_indices(candidates)
         self.query_indices = np.array(
-            [index for text, index in first_query.items() if text in answered], np.int64
+            [index for text, index in first_query.items() if text in with_positives], np.int64
         )
         # Ties go to the first candidate: shuffled, so that it is not always from the first rows of the file.
         firsts = np.array(list(first_candidate.values()), np.int64)
         self.candidate_indices = np.random.default_rng(seed).permutation(firsts)
         columns = {candidates[int(index)]: column for column, index in enumerate(self.candidate_indices)}
         self._excluded: dict[str, set[int]] = {
-            text: {columns[text]} if text in columns else set() for text in answered
+            text: {columns[text]} if text in columns else set() for text in with_positives
         }
         for query, candidate in np.concatenate([right, known]):
-            if queries[int(query)] in answered:
+            if queries[int(query)] in with_positives:
                 self._excluded[queries[int(query)]].add(columns[candidates[int(candidate)]])
         self._texts = [queries[int(index)] for index in self.query_indices]
 
