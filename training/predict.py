@@ -76,7 +76,7 @@ def _predict(config: PredictConfig) -> int:
     if config.top and task == TAG:
         raise InputError("--top: expected a run that classifies or matches texts, got a tagger")
     if config.vectors is not None and config.rank is None:
-        raise InputError("--vectors: expected --rank with their texts with it, got none")
+        raise InputError("--vectors: expected --rank with the texts of the vectors, got none")
     candidates = None if config.rank is None else _candidates(config.rank)
     vectors = None if config.vectors is None else _vectors(config.vectors)
     from kmha.quiet import import_tensorflow

@@ -167,5 +167,5 @@ def test_what_cannot_be_embedded_or_ranked(run, tmp_path, news_run, monkeypatch)
         message = refused(tmp_path, predict, str(run), *rank, name)
         assert message.startswith(f"--vectors {name}: expected a file that training.embed wrote, ")
     message = refused(tmp_path, predict, str(run), *rank, "few.npy")
-    assert "expected finite float32 of shape [9, 16], one of each candidate, got float32 of shape" in message
+    assert "expected finite float32 of shape [9, 16], one for each candidate, got float32 of shape" in message
     assert "bi form" in refused(tmp_path, predict, "cross", *rank, "few.npy")
