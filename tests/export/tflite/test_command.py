@@ -9,6 +9,7 @@ import pytest
 from export.device.tokenizer import Tokenizer
 from export.graph.device_function import chosen_lengths
 from export.tflite import convert as tflite_convert
+from export.tflite import write
 from export.tflite.__main__ import main
 from export.tflite.check import new_interpreter, op_counts
 from export.tflite.convert import convert, run_converter
@@ -218,7 +219,7 @@ def test_a_failed_check_leaves_nothing(run_folder, tmp_path, monkeypatch, fault)
     def convert_wrongly(bundle, *arguments):
         return {"custom op": _with_flex_op, "variable": _with_variables}.get(fault, _of(wrong))()
 
-    monkeypatch.setattr(tflite_convert, "convert", convert_wrongly)
+    monkeypatch.setattr(write, "convert", convert_wrongly)
     outcome = call(main, run_folder, tmp_path / "m.tflite")
     message = {
         "custom op": "expected built-in ops without variables, got Betainc",
