@@ -18,7 +18,7 @@ from tests.command_runs import call
 from training.evaluate import main as evaluate
 from training.predict import main as predict
 
-EARLIER = Path(__file__).parent / "golden" / "earlier_run"
+EARLIER = Path(__file__).parent / "earlier_run"
 TEXTS = (EARLIER / "texts.txt").read_bytes()
 # Another processor may add in another order.
 TOLERANCE = 1e-6
