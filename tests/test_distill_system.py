@@ -128,6 +128,7 @@ def test_student_overfits_teacher_predictions_without_labels(tmp_path, monkeypat
     np.testing.assert_allclose(given, expected, atol=0.1)
 
 
+@pytest.mark.second
 def test_matcher_is_distilled(tmp_path):
     save(make_pair_bundle(), tmp_path / "teacher")
     header = ("text_a", "text_b", "label", "query_id")

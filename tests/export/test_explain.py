@@ -31,6 +31,7 @@ def served(tmp_path_factory):
     return folder, bundles
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("kind", TEXTS)
 def test_the_explanation_equals_the_runs(served, tmp_path, kind):
     folder, bundles = served

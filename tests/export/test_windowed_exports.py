@@ -55,6 +55,7 @@ def test_other_poolings_of_windows_have_built_in_ops_too(tmp_path, window_poolin
     assert difference < (1e-4 if quantize == "none" else 0.1)
 
 
+@pytest.mark.second
 def test_the_compiled_signature_gives_the_same(exported):
     made = bundle("attention")
     features = padded(made, sequences(made, [text.encode() for text in TEXTS]), 24)

@@ -89,6 +89,7 @@ def served(tmp_path_factory):
     return folder
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("kind", ["run", "savedmodel", "versions"])
 def test_every_kind_of_model_is_found(served, tmp_path, kind):
     if kind == "run":

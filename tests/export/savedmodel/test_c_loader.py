@@ -109,6 +109,7 @@ def test_signatures_are_timed_in_turns(program, served, text_file, tmp_path):
     assert all(0 < float(median) <= float(slow) for _, median, slow in rows)
 
 
+@pytest.mark.second
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
@@ -125,6 +126,7 @@ def test_wrong_usage_is_reported(program, served, words, status, message):
     assert message in result.stderr
 
 
+@pytest.mark.second
 def test_other_folders_are_rejected(program, tmp_path, text_file):
     result = run(program, tmp_path, "predict_text", text_file)
     assert result.returncode == 1 and str(tmp_path) in result.stderr

@@ -11,6 +11,7 @@ from tests.command_runs import call
 SHORT = [text for text in EDGE_CASES if len(text) < 100]
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("tokenization", ["wordpiece", "word"])
 def test_strings_are_predicted_as_by_the_run(tokenization: Tokenization):
     bundle = make_bundle(tokenization=tokenization)

@@ -89,6 +89,7 @@ KINDS = {
 }
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_layers_are_those_that_the_matcher_computes(kind):
     options, names = KINDS[kind]

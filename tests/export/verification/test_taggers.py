@@ -159,6 +159,7 @@ def test_the_sentence_of_a_word_skips_empty_sentences(expected):
         assert (ends[row - 1] if row else 0) <= word < ends[row]
 
 
+@pytest.mark.second
 def test_shorter_windows_are_compared_with_shorter_windows_of_the_run(monkeypatch, expected, tmp_path):
     truncated, longer = expected.truncated_predictions(16)
     assert longer.any() and not longer.all() and expected.truncated_predictions(24)[0] is expected.predictions

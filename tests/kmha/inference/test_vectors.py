@@ -113,6 +113,7 @@ def test_vectors_have_length_one_and_distinguish_texts(name):
     assert np.ptp(found[: len(TEXTS)], axis=0).max() > 0.05
 
 
+@pytest.mark.second
 @every_bundle
 @settings(max_examples=8)
 @given(

@@ -65,6 +65,7 @@ def test_compiled_forms_give_the_same(mask):
         np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.second
 @pytest.mark.skipif(BACKEND == "jax", reason="lengths are always known there")
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_lengths_that_are_not_known_beforehand(jit_compile):

@@ -161,6 +161,7 @@ def test_gradients_equal_finite_differences(num_tags, forbidding, way):
             assert gradient[place] == pytest.approx(difference, abs=2e-4), (name, place)
 
 
+@pytest.mark.second
 def test_compiled_without_known_sizes_gives_the_same(way):
     potentials, tag_ids = random_potentials(3, width=6, forbidding=True)
 

@@ -127,5 +127,7 @@ def test_an_unknown_norm_is_rejected():
 @every_norm
 def test_a_context_of_another_size_is_rejected_with_both(norm):
     for context in (CONTEXT[..., :4], np.pad(CONTEXT, ((0, 0), (0, 0), (0, 2)))):
-        with pytest.raises(ValueError, match=f"as large as the inputs', {D}, got {context.shape[-1]}"):
+        with pytest.raises(
+            ValueError, match=f"must have the size of the inputs', {D}, got {context.shape[-1]}"
+        ):
             CrossAttentionBlock(2, 8, norm=norm)(INPUTS, context)

@@ -16,6 +16,7 @@ COMPILED = {
 every_way = pytest.mark.parametrize("way", COMPILED)
 
 
+@pytest.mark.second
 @every_way
 def test_minilm_has_the_hidden_states_of_the_reference(minilm_encoder, minilm_golden, way):
     run = COMPILED[way](lambda **given: tf.stack(hidden_states(minilm_encoder, **given)))

@@ -30,6 +30,7 @@ print(json.dumps([train_vocabulary(texts, *given).tokens for given in json.loads
 """
 
 
+@pytest.mark.second
 def test_separate_processes_train_the_same_vocabulary():
     given: list[tuple[Tokenization, int, int]] = [
         ("wordpiece", 400, 1),

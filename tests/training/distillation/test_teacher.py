@@ -24,6 +24,7 @@ def tokenized(folder, bundle, rows):
     return inputs.source("train", training_set)
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("kind", ["one", "several", "pairs", "classes"])
 def test_predictions_are_those_of_the_bundle(tmp_path, kind):
     bundle = {
