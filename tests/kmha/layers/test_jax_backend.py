@@ -21,7 +21,8 @@ def test_layers_hold_on_jax():
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
     }
-    options = ["-q", "-x", "-rs", "--tb=short", "-p", "no:cacheprovider"]
+    stages = "not slow and not gpu and not soak"  # both stages
+    options = ["-q", "-x", "-rs", "--tb=short", "-p", "no:cacheprovider", "-m", stages]
     command = [sys.executable, "-m", "pytest", *options, str(HERE)]
     done = subprocess.run(
         command,
