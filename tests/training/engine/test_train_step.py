@@ -128,6 +128,23 @@ def test_accumulated_batches_equal_one_large_batch():
     assert distance(one, weights_after(large[:1])) > 1e-3
 
 
+def test_gradients_equal_those_of_a_plain_tape():
+    model, batch = tiny_model(), make_batch(np.random.default_rng(0), 5, 6, 9)
+    step = make_step(model)
+    found, total, weight = step._gradients_of(batch, tf.constant(1.0))
+    with tf.GradientTape() as tape:
+        losses = keras.ops.sparse_categorical_crossentropy(
+            batch["targets"], model(batch["features"], training=True), from_logits=True
+        )
+        expected_total = tf.reduce_sum(losses * batch["weights"])
+    expected = tape.gradient(expected_total, trainable(model))
+    assert float(weight) == batch["weights"].sum()
+    np.testing.assert_allclose(total, expected_total, rtol=1e-6)
+    for one, other in zip(found, expected, strict=True):
+        assert float(tf.reduce_max(tf.abs(tf.convert_to_tensor(other)))) > 0
+        np.testing.assert_allclose(tf.convert_to_tensor(one), tf.convert_to_tensor(other), 1e-4, 1e-4)
+
+
 def test_rows_of_weight_zero_change_nothing():
     rng = np.random.default_rng(0)
     filled = make_batch(rng, 5, 8, 8)
