@@ -140,8 +140,9 @@ def test_gradients_equal_those_of_a_plain_tape():
     expected = tape.gradient(expected_total, trainable(model))
     assert float(weight) == batch["weights"].sum()
     np.testing.assert_allclose(total, expected_total, rtol=1e-6)
+    # Those behind a table that starts at zero are zero at first.
+    assert sum(float(tf.reduce_max(tf.abs(tf.convert_to_tensor(each)))) > 0 for each in expected) > 10
     for one, other in zip(found, expected, strict=True):
-        assert float(tf.reduce_max(tf.abs(tf.convert_to_tensor(other)))) > 0
         np.testing.assert_allclose(tf.convert_to_tensor(one), tf.convert_to_tensor(other), 1e-4, 1e-4)
 
 
