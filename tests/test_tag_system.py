@@ -145,7 +145,7 @@ def test_sixteen_sentences_are_memorized(tmp_path):
         "--text.max-length=32", "--out", tmp_path / "run",
     )  # fmt: skip
     # What stands in the validation file is dropped from training.
-    assert outcome.status == 2 and "stand in the test or validation set too" in outcome.err
+    assert outcome.status == 2 and "got only texts of the test or validation set" in outcome.err
     upper = write_conll(
         tmp_path / "upper.conll", [([word.upper() for word in words], tags) for words, tags in sentences]
     )
