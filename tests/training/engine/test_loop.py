@@ -18,7 +18,7 @@ from training.data.length_buckets import bucket_lengths
 from training.engine import loop as loop_module
 from training.engine.loop import Loop, TrainingProgress, epoch_plans
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def with_settings(**changes):

@@ -14,7 +14,7 @@ from training.config.config import TrainSection
 from training.data.length_buckets import BatchPlan
 from training.engine.train_step import check_enough_rows, make_strategy
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 UNEVEN = [0.5, 1.0, 2.5]
 
 

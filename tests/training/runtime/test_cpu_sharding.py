@@ -21,7 +21,7 @@ from training.tasks.classify.task import ClassifyTask
 from training.tasks.match.task import MatchTask
 from training.tasks.protocol import Task
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LARGE = 10_000
 
 
