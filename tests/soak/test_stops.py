@@ -22,7 +22,7 @@ BEFORE = {
 }
 AFTER = {
     "training": None,
-    "judging": "\nepoch 8: ",
+    "judging": "\nepoch 8/",
     "the baseline": "\ntest: accuracy ",
     "the report": "\naccuracy: ",
 }
