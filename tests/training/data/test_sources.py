@@ -32,7 +32,7 @@ def test_files_are_the_parts_they_are_named_for(tmp_path):
     ("data", "message"),
     [
         (DataSection(train=Path("a.csv"), tfds="b"), "--data.train and --data.tfds: expected one source"),
-        (DataSection(test=Path("{tmp}/a.csv")), "--data.train: expected training rows beside --data.test"),
+        (DataSection(test=Path("{tmp}/a.csv")), "--data.train: expected training rows with --data.test"),
         (DataSection(train=Path("{tmp}/none.csv")), "expected a file, got no such file"),
         (DataSection(train=Path("{tmp}/a.xls")), ".csv, .tsv, .jsonl, .json, .conll"),
     ],
