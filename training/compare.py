@@ -45,8 +45,8 @@ from training.config.defaults import resolve_config
 from training.config.validation import check_settings
 from training.data.load import Data, describe, load_data
 from training.runs.run_folder import START_FLAGS
-from training.tasks.classify.settings import ClassifySettings
 from training.tasks.create import make_task
+from training.tasks.settings import ClassifySettings
 
 logger = logging.getLogger("kmha")
 

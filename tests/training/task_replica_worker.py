@@ -35,7 +35,7 @@ from training.engine.optimizer import AdamW  # noqa: E402
 from training.engine.train_step import TrainingStep, make_strategy  # noqa: E402
 from training.io.example_store import Example, write_examples  # noqa: E402
 from training.io.types import Columns, Subset
-from training.tasks.masked_lm.task import MaskedLmTask  # noqa: E402
+from training.tasks.masked_lm import MaskedLmTask  # noqa: E402
 from training.tasks.match.task import MatchTask  # noqa: E402
 from training.tasks.tag.task import TagTask  # noqa: E402
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kmha.config import EncoderConfig
 from training.runtime.resource_usage import count_trainable_weights
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify import ClassifyTask
 
 if TYPE_CHECKING:
     import keras

@@ -9,11 +9,13 @@ from kmha.config import Activation, Norm, Positions
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.text.vocabulary import Tokenization
 from training.cli.bounds import Count, NotNegative, OpenShare, Positive, Probability, Range
-from training.tasks.classify.settings import ClassifySettings
-from training.tasks.masked_lm.settings import MaskedLmSettings
-from training.tasks.match.settings import MatchSettings
-from training.tasks.settings import TaskSettings
-from training.tasks.tag.settings import TagSettings
+from training.tasks.settings import (
+    ClassifySettings,
+    MaskedLmSettings,
+    MatchSettings,
+    TagSettings,
+    TaskSettings,
+)
 
 BATCH_ROWS = 64
 

@@ -7,8 +7,8 @@ import numpy as np
 from training.cli.bounds import check_ranges
 from training.config.config import BATCH_ROWS, FitConfig, ResolvedConfig
 from training.config.encoder_shape import resolve_shape
-from training.tasks.match.settings import MatchSettings
 from training.tasks.protocol import Defaults, Task
+from training.tasks.settings import MatchSettings
 
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 # Short texts need each token; long texts are redundant, so more tokens can be dropped.

@@ -24,10 +24,9 @@ from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from training.config.config import DistillSection, FitConfig, task_section
 from training.config.defaults import resolve_config
 from training.config.encoder_shape import encoder_config
-from training.tasks.classify.settings import TEXT
 from training.tasks.match.rows import LABEL, TEXT_A, TEXT_B
-from training.tasks.match.settings import BM25, NONE
 from training.tasks.protocol import Task
+from training.tasks.settings import BM25, NONE, TEXT
 
 # Describes a teacher by the manifest entry in which it must agree with the student.
 _KIND_WORDS = {

@@ -71,11 +71,7 @@ class DistillationTargets:
         """Splits a batch [B, …, L + 1 + C] into targets of the task, 0 or 1 [B, …], and teacher outputs [B, …, C]."""
         width = self._width
         labels = targets[..., 0] if self._is_flat else targets[..., :width]
-        return (
-            ops.cast(labels, self._labels.dtype.name),
-            targets[..., width],
-            targets[..., width + 1 :],
-        )
+        return (ops.cast(labels, self._labels.dtype.name), targets[..., width], targets[..., width + 1 :])
 
 
 NO_QUERY = -1
@@ -217,11 +213,7 @@ def add_teacher_predictions(
     more = len(rows) - len(own.rows)
     plain = _without_targets(inputs, rows)
     shape = count_predictions(inputs.source("train", plain)), len(data.labels)
-    key = {
-        "teacher": teacher.sha256,
-        "labels": teacher.bundle.labels,
-        "rows": _rows_hash(data, rows),
-    }
+    key = {"teacher": teacher.sha256, "labels": teacher.bundle.labels, "rows": _rows_hash(data, rows)}
 
     def write(path: Path) -> None:
         parts = {name: part for name, part in data.parts.items() if name in ("train", "texts")}

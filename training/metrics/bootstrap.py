@@ -69,9 +69,7 @@ def bootstrap_interval(
 
 
 def single_label_intervals(
-    true_ids: np.ndarray,
-    predicted_ids: np.ndarray,
-    resampling: Resampling = DEFAULT,
+    true_ids: np.ndarray, predicted_ids: np.ndarray, resampling: Resampling = DEFAULT
 ) -> dict[str, list[float]]:
     """Intervals for one label per row.
 
@@ -100,9 +98,7 @@ def single_label_intervals(
 
 
 def multi_label_intervals(
-    true: np.ndarray,
-    predicted: np.ndarray,
-    resampling: Resampling = DEFAULT,
+    true: np.ndarray, predicted: np.ndarray, resampling: Resampling = DEFAULT
 ) -> dict[str, list[float]]:
     """Intervals for several labels per row.
 

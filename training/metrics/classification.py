@@ -32,10 +32,7 @@ _SMALLEST_PROBABILITY = 1e-7  # keeps the loss finite if a probability underflow
 
 
 def single_label_scores(
-    true_ids: np.ndarray,
-    probabilities: np.ndarray,
-    labels: Sequence[str],
-    positive: str | None = None,
+    true_ids: np.ndarray, probabilities: np.ndarray, labels: Sequence[str], positive: str | None = None
 ) -> dict[str, Any]:
     """Scores probabilities of one label per row; the most probable label is predicted.
 
@@ -122,10 +119,7 @@ def single_label_prediction_scores(
 
 
 def multi_label_scores(
-    true: np.ndarray,
-    probabilities: np.ndarray,
-    labels: Sequence[str],
-    thresholds: np.ndarray,
+    true: np.ndarray, probabilities: np.ndarray, labels: Sequence[str], thresholds: np.ndarray
 ) -> dict[str, Any]:
     """Scores probabilities of several labels per row; labels that reach their threshold are predicted.
 

@@ -17,10 +17,7 @@ RANKING_NAMES: tuple[str, ...] = ("map", "mrr", "ndcg_at_10")
 
 
 def binary_pair_intervals(
-    true: np.ndarray,
-    probabilities: np.ndarray,
-    threshold: float,
-    resampling: Resampling = DEFAULT,
+    true: np.ndarray, probabilities: np.ndarray, threshold: float, resampling: Resampling = DEFAULT
 ) -> dict[str, list[float]]:
     """Intervals for binary pairs.
 
@@ -65,9 +62,7 @@ def binary_pair_intervals(
 
 
 def graded_intervals(
-    true: np.ndarray,
-    scores: np.ndarray,
-    resampling: Resampling = DEFAULT,
+    true: np.ndarray, scores: np.ndarray, resampling: Resampling = DEFAULT
 ) -> dict[str, list[float]]:
     """Intervals for graded pairs.
 
@@ -102,10 +97,7 @@ def graded_intervals(
 
 
 def ranking_intervals(
-    relevance: np.ndarray,
-    scores: np.ndarray,
-    queries: np.ndarray,
-    resampling: Resampling = DEFAULT,
+    relevance: np.ndarray, scores: np.ndarray, queries: np.ndarray, resampling: Resampling = DEFAULT
 ) -> dict[str, list[float]]:
     """Intervals for rankings; resamples the scored queries.
 
@@ -133,9 +125,7 @@ def ranking_intervals(
 
 
 def _intervals(
-    statistics: Callable[[np.ndarray], dict[str, np.ndarray]],
-    sizes: np.ndarray,
-    resampling: Resampling,
+    statistics: Callable[[np.ndarray], dict[str, np.ndarray]], sizes: np.ndarray, resampling: Resampling
 ) -> dict[str, list[float]]:
     """Runs `statistics`, float64 [S, U] -> {name: float64 [S]}, over all resamples; leaves out NaN."""
     if not len(sizes):

@@ -84,10 +84,7 @@ def tag_scores(gold: Tags, predicted: Tags, scheme: Scheme) -> dict[str, Any]:
 
 
 def tag_intervals(
-    gold: Tags,
-    predicted: Tags,
-    scheme: Scheme,
-    resampling: Resampling = DEFAULT,
+    gold: Tags, predicted: Tags, scheme: Scheme, resampling: Resampling = DEFAULT
 ) -> dict[str, list[float]]:
     """Bootstrap intervals. Sentences are resampled, since the words of a sentence are not independent.
 

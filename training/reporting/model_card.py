@@ -22,11 +22,7 @@ _HUB_METRICS = {
     "token_accuracy": "accuracy",
     "masked_accuracy": "accuracy",
 }
-_TO_FILL_IN = (
-    "# Not known to the trainer; please fill in:",
-    "# license: mit",
-    "# language: en",
-)
+_TO_FILL_IN = ("# Not known to the trainer; please fill in:", "# license: mit", "# language: en")
 # Characters with a meaning in Markdown.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~$!])")
 

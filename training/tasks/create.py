@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from training.tasks.classify.task import ClassifyTask
-from training.tasks.masked_lm.task import MaskedLmTask
+from training.tasks.classify import ClassifyTask
+from training.tasks.masked_lm import MaskedLmTask
 from training.tasks.match.task import MatchTask
 from training.tasks.protocol import Task
 from training.tasks.settings import TaskSettings

@@ -14,54 +14,35 @@ from training.cli.column_flags import ColumnOverrides
 from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
 from training.io.types import Columns, Masking, Subset, TrainingSet
-from training.tasks.outputs import random_probabilities, row_outputs, row_probabilities
 from training.tasks.settings import TaskSettings
 
 
 @dataclasses.dataclass(frozen=True)
 class Defaults:
-    """Defaults of settings that depend on the task.
-
-    Attributes:
-        dropout: Dropout probability.
-        token_dropout: Probability of replacing a token in training; None: depends on the length of the texts.
-        embedding_rate: Learning rate of the embedding tables relative to the other weights.
-        batches: Training batches in total, in 3 to 20 epochs. Beyond 1,200, validation scores fell on every labeled
-            data set of docs/results.md.
-        batches_on: The same for a pretrained encoder, in 2 to 6 epochs.
-    """
+    """Defaults of settings that depend on the task."""
 
     dropout: float = 0.3
-    token_dropout: float | None = None
-    embedding_rate: float = 1.0
+    token_dropout: float | None = None  # None: depends on the length of the texts
+    embedding_rate: float = 1.0  # of the embedding tables, relative to the other weights
+    # In total, in 3 to 20 epochs. Beyond 1,200, scores fell on every labeled data set of docs/results.md.
     batches: int = 1200
-    batches_on: int = 800
+    batches_on: int = 800  # for a pretrained encoder, in 2 to 6 epochs
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskTraits:
-    """Properties of a task that data loading and training depend on.
+    """Properties of a task that data loading and training depend on."""
 
-    Attributes:
-        baseline_name: Name of the baseline in messages and reports.
-        num_texts: Texts per row.
-        is_multi_label: Whether a row may have any number of labels.
-        has_classes: Whether labels are names. The training rows then have every label, and the split is stratified.
-        is_text_and_label: Whether a row is one text and one label column, so that tables are read in blocks.
-        keeps_queries_together: Whether all rows of a query are held out together.
-        needs_whole_batches: Whether the loss compares each row with all rows of the batch, so that replicas cannot
-            share a batch.
-        makes_negatives: Whether training adds negative rows, so that positive rows alone are enough.
-    """
-
-    baseline_name: str = "baseline"
-    num_texts: int = 1
+    baseline_name: str = "baseline"  # in messages and reports
+    num_texts: int = 1  # per row
     is_multi_label: bool = False
-    has_classes: bool = True
-    is_text_and_label: bool = False
-    keeps_queries_together: bool = False
-    needs_whole_batches: bool = False
-    makes_negatives: bool = False
+    has_classes: bool = (
+        True  # labels are names: the training rows have every one, and the split is stratified
+    )
+    is_text_and_label: bool = False  # one text and one label column, so that tables are read in blocks
+    keeps_queries_together: bool = False  # all rows of a query are held out together
+    needs_whole_batches: bool = False  # the loss compares all rows of a batch, so replicas cannot share it
+    makes_negatives: bool = False  # training adds negative rows, so positive rows alone are enough
 
 
 class Task(TaskSettings, abc.ABC):
@@ -107,14 +88,9 @@ class Task(TaskSettings, abc.ABC):
 
     @abc.abstractmethod
     def resolve_columns(self, available: Sequence[str] | None, columns: Columns) -> tuple[Self, Columns]:
-        """The task and its columns for a file.
+        """The task and its columns for a file, with default names for empty ones.
 
-        Args:
-            available: Names in the file; None: unknown.
-            columns: Names from the settings; empty ones are filled in.
-
-        Raises:
-            InputError: A column is missing; names the flag.
+        `available` is None if the columns of the file are unknown. Raises InputError for a missing column.
         """
 
     @abc.abstractmethod
@@ -123,13 +99,7 @@ class Task(TaskSettings, abc.ABC):
     ) -> Columns:
         """The columns of a file of rows to score: those requested, else those of training, else the defaults.
 
-        Args:
-            trained: Columns of the training rows; empty names are unknown.
-            requested: Names from flags; empty ones are open.
-            available: Names in the file.
-
-        Raises:
-            InputError: A requested column is missing.
+        Empty names are open. Raises InputError for a requested column that is missing.
         """
 
     @abc.abstractmethod
@@ -137,13 +107,9 @@ class Task(TaskSettings, abc.ABC):
         """The examples in a row; raises InputError with the row's place."""
 
     def resolve_from_data(self, sets: Mapping[str, ExampleSet]) -> Self:
-        """The task with all settings that depend on the rows.
+        """The task with all settings that depend on the rows; raises InputError for rows that do not fit.
 
-        Args:
-            sets: All rows, by "train" and other names.
-
-        Raises:
-            InputError: The rows do not fit the settings.
+        The sets have all rows, by "train" and other names.
         """
         return self
 
@@ -158,20 +124,10 @@ class Task(TaskSettings, abc.ABC):
 
     @abc.abstractmethod
     def build_model(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]) -> Any:
-        """A built Keras model.
-
-        Args:
-            encoders: The shape of the encoder for each tokenization.
-            labels: Names of the outputs.
-        """
+        """A built Keras model with an encoder for each tokenization; the labels are the names of its outputs."""
 
     def initialize(self, model: Any, source: Any) -> None:
-        """Sets the weights of a built model that follow from the training rows.
-
-        Args:
-            model: A built model.
-            source: Batches of the training rows with their targets and weights.
-        """
+        """Sets the weights of a built model that follow from the training rows, their targets and weights."""
 
     @abc.abstractmethod
     def targets(self, part: Subset, labels: Sequence[str]) -> np.ndarray:
@@ -192,21 +148,14 @@ class Task(TaskSettings, abc.ABC):
     def gather_outputs(self, num_outputs: int, source: Any, outputs: Iterable[tuple[Any, Any]]) -> np.ndarray:
         """The model's outputs for all rows: logits float32 [R, C], of a tagger scores of all words float32 [N, K].
 
-        Args:
-            num_outputs: C or K.
-            source: The rows.
-            outputs: (plan, outputs) for each batch.
+        They are gathered from (plan, outputs) of each batch of the source; `num_outputs` is C or K.
         """
-        return row_outputs(num_outputs, source, outputs)
+        return _row_outputs(num_outputs, source, outputs)
 
     def postprocessor(self, model: Any) -> Callable[[Any, Any], Any]:
-        """Turns a model's outputs into predictions: probabilities float32 [R, C], unless a task has others.
+        """A function from a source, and (plan, outputs) of each batch of its rows, to predictions.
 
-        Args:
-            model: A built model.
-
-        Returns:
-            A function of a source and of (plan, outputs) for each batch of its rows.
+        These are probabilities float32 [R, C], unless a task has others.
         """
         return functools.partial(row_probabilities, model)
 
@@ -228,14 +177,9 @@ class Task(TaskSettings, abc.ABC):
         /,
         intervals: bool = False,
     ) -> dict[str, Any]:
-        """Scores of predictions.
+        """Scores of predictions of `postprocessor`, with the result of `tune_thresholds`.
 
-        Args:
-            part: The rows.
-            labels: Names of the model's outputs.
-            predictions: Made by `postprocessor`.
-            thresholds: Made by `tune_thresholds`.
-            intervals: Whether to add bootstrap intervals.
+        `intervals` adds bootstrap intervals.
         """
 
     @abc.abstractmethod
@@ -243,3 +187,22 @@ class Task(TaskSettings, abc.ABC):
         self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
     ) -> tuple[str, dict[str, Any]]:
         """Description of the baseline in one line, and its scores on the evaluated rows with intervals."""
+
+
+def row_probabilities(model: Any, source: Any, outputs: Iterable[tuple[Any, Any]]) -> np.ndarray:
+    """Probabilities float32 [R, C] of the source's rows, from (plan, logits [B, C]) of each batch."""
+    batches = ((plan, model.probabilities(logits)) for plan, logits in outputs)
+    return _row_outputs(model.num_labels, source, batches)
+
+
+def _row_outputs(width: int, source: Any, outputs: Iterable[tuple[Any, Any]]) -> np.ndarray:
+    result = np.zeros((len(source.rows), width), np.float32)
+    for plan, found in outputs:
+        result[plan.rows] = np.asarray(found)[: len(plan.rows)]
+    return result
+
+
+def random_probabilities(model: Any, rows: int) -> np.ndarray:
+    """Probabilities float32 [R, C] of random logits."""
+    logits = np.random.default_rng(0).normal(size=(rows, model.num_labels))
+    return np.asarray(model.probabilities(logits.astype(np.float32)))

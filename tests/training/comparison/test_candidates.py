@@ -5,7 +5,7 @@ import pytest
 from kmha.config import EncoderConfig
 from training.comparison.candidates import LINEAR, NAMES, CandidateTask, Shape, build, describe, match_weights
 from training.runtime.resource_usage import count_trainable_weights
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify import ClassifyTask
 
 CONFIG = EncoderConfig(900, 32, 2, 4, intermediate_dim=64, max_length=40)
 NETWORKS = [name for name in NAMES if name != LINEAR]

@@ -16,7 +16,7 @@ from training.config.config import (
     settings,
 )
 from training.config.validation import check_settings
-from training.tasks.classify.settings import ClassifySettings
+from training.tasks.settings import ClassifySettings
 
 # What only some runs set: of a task, of a student, or of an encoder that knows something.
 TASKS = ("classify", "match", "tag", "masked_lm", "distill", "finetune")

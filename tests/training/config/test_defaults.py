@@ -10,7 +10,7 @@ from training.config.defaults import (
     resolve_config,
     resolve_data_defaults,
 )
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify import ClassifyTask
 from training.tasks.match.task import MatchTask
 from training.tasks.tag.task import TagTask
 

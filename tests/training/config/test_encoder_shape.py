@@ -13,8 +13,8 @@ from training.config.encoder_shape import (
     resolve_shape,
 )
 from training.config.validation import check_settings
-from training.tasks.match.settings import MatchSettings
 from training.tasks.match.task import MatchTask
+from training.tasks.settings import MatchSettings
 
 
 @pytest.fixture(scope="module")

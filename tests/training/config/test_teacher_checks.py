@@ -6,7 +6,7 @@ import pytest
 from kmha.errors import InputError
 from training.config.config import DataSection, DistillSection, FitConfig
 from training.config.validation import check_same_answers, check_teacher, teacher_origins
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify import ClassifyTask
 from training.tasks.match.task import MatchTask
 from training.tasks.tag.task import TagTask
 

@@ -9,7 +9,7 @@ from training.config.config import DataSection, EncoderSection, FitConfig, TextS
 from training.config.defaults import resolve_config
 from training.config.encoder_shape import encoder_config
 from training.config.validation import check_settings
-from training.tasks.match.settings import MatchSettings
+from training.tasks.settings import MatchSettings
 
 PAIRS = Path("pairs.csv")
 

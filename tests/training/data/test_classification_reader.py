@@ -11,7 +11,7 @@ from training.data.classification_reader import write_labelled_texts
 from training.io.example_store import ExampleSet, write_examples
 from training.io.tables import read_blocks, read_rows
 from training.io.types import Columns
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify import ClassifyTask
 
 COLUMNS = Columns("text", "label")
 ODD = [("", "a"), (" \u3000x\u00a0 ", " a "), ("x", "b"), ("two\nlines", "a|b|a"), ("é港", "c")]

@@ -11,7 +11,7 @@ from training.config.config import TextSection
 from training.data.inputs import make_inputs
 from training.io.example_store import Example, write_examples
 from training.io.types import Subset, TrainingSet
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify import ClassifyTask
 from training.tasks.match.task import MatchTask
 
 WORDS = MatchTask(granularities=("word",))

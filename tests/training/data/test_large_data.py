@@ -8,7 +8,7 @@ from training.config.config import DataSection, FitConfig
 from training.data.large_data import Large, held_out_fraction
 from training.data.load import describe, load_data
 from training.io.types import Subset
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify import ClassifyTask
 
 
 def part(rows: int) -> Subset:

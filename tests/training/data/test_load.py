@@ -9,7 +9,7 @@ from kmha.errors import InputError
 from tests.command_runs import news_rows, topic_rows, write_csv
 from training.config.config import DataSection, FitConfig
 from training.data.load import Data, describe, load_data
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify import ClassifyTask
 from training.tasks.match.task import MatchTask
 
 

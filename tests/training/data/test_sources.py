@@ -11,7 +11,7 @@ from tests.command_runs import write_csv
 from training.config.config import DataSection
 from training.data.sources import file_source, find_sources, read_examples
 from training.io.types import Columns
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify import ClassifyTask
 
 COLUMNS = Columns("text", "label", "|")
 

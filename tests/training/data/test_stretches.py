@@ -9,7 +9,7 @@ from training.data.text_batches import tokenize_examples
 from training.data.tokenizer_training import make_preprocessor
 from training.io.example_store import Example, write_examples
 from training.io.types import Subset
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify import ClassifyTask
 
 ROWS = 50
 

@@ -5,7 +5,7 @@ import pytest
 
 from kmha.errors import InputError
 from training.engine import trainer
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify import ClassifyTask
 from training.tasks.match.task import MatchTask
 
 CONTRASTIVE, LISTWISE = MatchTask(form="bi", loss="contrastive"), MatchTask(loss="listwise")

@@ -14,7 +14,7 @@ from training.evaluation import evaluator as evaluator
 from training.evaluation.bundle_evaluation import resolve_task
 from training.evaluation.evaluator import Evaluator
 from training.io.types import Columns
-from training.tasks.outputs import random_probabilities, row_probabilities
+from training.tasks.protocol import random_probabilities, row_probabilities
 
 NAMES = [f"label {number}" for number in range(LABELS)]
 

@@ -17,7 +17,7 @@ from training.config.config import FitConfig, TrainSection
 from training.engine import trainer
 from training.fit import main
 from training.runtime import cpu_sharding as shares
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify import ClassifyTask
 from training.tasks.match.task import MatchTask
 from training.tasks.protocol import Task
 

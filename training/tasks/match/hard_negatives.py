@@ -1,7 +1,8 @@
 """Hard negatives: pairs of a query and the wrong candidates that are most similar to it."""
 
+import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,21 +12,16 @@ from kmha.bundle.manifest import MATCH, MODEL_NAMES
 from kmha.errors import InputError
 from training.baselines.bm25 import SCORES_AT_ONCE, Bm25, best_rows, choose_analyzer
 from training.io.types import Subset
-from training.tasks.match.settings import BM25
+from training.tasks.settings import BM25
 
 logger = logging.getLogger("kmha")
 
 
 class ComparableRows(NamedTuple):
-    """Rows that a loss can compare.
+    """Rows that a loss can compare."""
 
-    Attributes:
-        rows: bool [R]; false for all rows of skipped queries.
-        skipped_queries: Number of queries without the candidates that the loss needs.
-    """
-
-    rows: np.ndarray
-    skipped_queries: int
+    rows: np.ndarray  # bool [R]; false for all rows of skipped queries
+    skipped_queries: int  # queries without the candidates that the loss needs
 
 
 def comparable_rows(values: np.ndarray, queries: np.ndarray, loss: str) -> ComparableRows:
@@ -66,18 +62,18 @@ def comparable_rows(values: np.ndarray, queries: np.ndarray, loss: str) -> Compa
 def add_hard_negatives(
     part: Subset, rows: np.ndarray, targets: np.ndarray, how: str, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Adds pairs of value 0.
+    """Adds pairs of value 0 to the training rows: `count` for each query that has a right candidate.
 
     Args:
         part: The training rows.
         rows: Row of the set of each text, int64 [R, 2].
         targets: Value and number of the query, float32 [R, 2].
         how: "bm25", or a run folder of a matcher in the bi form.
-        count: Hard negatives of each query that has a right candidate.
-        seed: Random seed to break ties.
+        count: Hard negatives of a query.
+        seed: Breaks ties.
 
     Returns:
-        Both arrays with the hard negatives at their ends.
+        `rows` and `targets` with the hard negatives at their ends.
 
     Raises:
         InputError: The run folder cannot be used.
@@ -107,9 +103,8 @@ def _load_vectors(run: Path, queries: list[str], candidates: list[str]) -> tuple
             raise InputError(
                 f"expected a matcher of the bi form, which has text vectors, got {MODEL_NAMES[bundle.task]}{form}"
             )
-        return _vectors_of(TextVectors(bundle, "a"), queries), _vectors_of(
-            TextVectors(bundle, "b"), candidates
-        )
+        of_a, of_b = TextVectors(bundle, "a"), TextVectors(bundle, "b")
+        return _vectors_of(of_a, queries), _vectors_of(of_b, candidates)
     except InputError as error:
         raise InputError(f"--match.hard-negatives {run}: {error}") from error
 
@@ -124,12 +119,7 @@ Pairs = Iterable[tuple[int, int]] | np.ndarray
 
 
 def bm25_negatives(
-    queries: Sequence[str],
-    candidates: Sequence[str],
-    right: Pairs,
-    count: int,
-    seed: int,
-    known: Pairs = (),
+    queries: Sequence[str], candidates: Sequence[str], right: Pairs, count: int, seed: int, known: Pairs = ()
 ) -> np.ndarray:
     """Finds the wrong candidates that BM25 scores highest.
 
@@ -166,21 +156,7 @@ def vector_negatives(
 ) -> np.ndarray:
     """Finds the wrong candidates whose vectors have the highest cosine with that of the query.
 
-    Args:
-        query_vectors: float [Q, D]; of any length, zeros included.
-        candidate_vectors: float [C, D].
-        queries: As for `bm25_negatives`, as are the other arguments.
-        candidates: See there.
-        right: See there.
-        count: See there.
-        seed: See there.
-        known: See there.
-
-    Returns:
-        int64 [M, 2], as `bm25_negatives`.
-
-    Raises:
-        ValueError: An index is outside the texts, or the number of vectors differs from that of the texts.
+    The vectors are float [Q, D] and [C, D] of any length, zeros included; for the rest see `bm25_negatives`.
     """
     if len(query_vectors) != len(queries) or len(candidate_vectors) != len(candidates):
         raise ValueError(
@@ -201,10 +177,7 @@ class _Search:
     def __init__(
         self, queries: Sequence[str], candidates: Sequence[str], right: Pairs, known: Pairs, seed: int
     ):
-        right, known = (
-            _pairs(right, len(queries), len(candidates)),
-            _pairs(known, len(queries), len(candidates)),
-        )
+        right, known = (_pairs(each, len(queries), len(candidates)) for each in (right, known))
         with_positives = {queries[int(query)] for query in right[:, 0]}
         first_query, first_candidate = _first_indices(queries), _first_indices(candidates)
         self.query_indices = np.array(
@@ -225,18 +198,14 @@ class _Search:
     def best(self, score_chunks: Iterable[np.ndarray], count: int) -> np.ndarray:
         """The best allowed candidates, from scores [few, candidates] in query order; overwrites the scores."""
         best = [np.zeros((0, 2), np.int64)]
-        for index, text, scores in zip(self.query_indices, self._texts, _rows(score_chunks), strict=True):
+        rows = itertools.chain.from_iterable(score_chunks)
+        for index, text, scores in zip(self.query_indices, self._texts, rows, strict=True):
             scores[list(self._excluded[text])] = -np.inf
             allowed = min(count, len(scores) - len(self._excluded[text]))
             if allowed > 0:
                 found = self.candidate_indices[best_rows(scores, allowed)]
                 best.append(np.stack([np.full(allowed, index), found], axis=1))
         return np.concatenate(best)
-
-
-def _rows(chunks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    for chunk in chunks:
-        yield from chunk
 
 
 def _first_indices(texts: Sequence[str]) -> dict[str, int]:

@@ -16,12 +16,9 @@ TOLERANCE = 1e-6
 
 
 def initialize_from_overlap(model: Any, source: Any, target: str) -> None:
-    """Fits a linear model to the overlap features of all training pairs and copies it to the head.
+    """Fits a linear model to the overlap features of all training pairs and copies it to the head of a `TextMatcher`.
 
-    Args:
-        model: A built `TextMatcher` with overlap and token rarities.
-        source: The training pairs.
-        target: "binary", "classes" or "graded".
+    The model needs token rarities; the target is "binary", "classes" or "graded".
     """
     shares, values = training_shares(model, source)
     mean, spread = shares.mean(axis=0), shares.std(axis=0)
@@ -33,15 +30,7 @@ def initialize_from_overlap(model: Any, source: Any, target: str) -> None:
 def set_linear_head(
     model: Any, mean: np.ndarray, scale: np.ndarray, kernel: np.ndarray, bias: np.ndarray
 ) -> None:
-    """Sets the head of a matcher to ((shares - mean) * scale) @ kernel + bias.
-
-    Args:
-        model: A built `TextMatcher` with overlap.
-        mean: float [S].
-        scale: float [S].
-        kernel: float [S, C].
-        bias: float [C].
-    """
+    """Sets the head of a `TextMatcher` to ((shares - mean [S]) * scale [S]) @ kernel [S, C] + bias [C]."""
     model.share_scale.assign(mean, scale)
     head = np.zeros(model.head.kernel.shape, np.float32)
     # The overlap features are the last inputs of the head.

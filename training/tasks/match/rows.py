@@ -17,11 +17,7 @@ DEFAULT_TRIPLETS = Columns(ANCHOR, text_b=POSITIVE, wrong=NEGATIVE)
 
 
 def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
-    """The columns of pairs or triplets, with default names for empty ones.
-
-    Args:
-        available: Names in the file; None: unknown.
-        columns: Names from the settings.
+    """The columns of pairs or triplets, with default names for empty ones; None: the file's columns are unknown.
 
     Raises:
         InputError: The file has neither pairs nor triplets.
@@ -32,13 +28,8 @@ def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
     if not requested and set(DEFAULT_TRIPLETS.required) <= set(available or ()):
         found = dataclasses.replace(DEFAULT_TRIPLETS, separator=columns.separator, query=query)
     else:
-        found = Columns(
-            columns.text or TEXT_A,
-            columns.label or LABEL,
-            columns.separator,
-            text_b=columns.text_b or TEXT_B,
-            query=query,
-        )
+        text, label, text_b = columns.text or TEXT_A, columns.label or LABEL, columns.text_b or TEXT_B
+        found = Columns(text, label, columns.separator, text_b=text_b, query=query)
         named = {found.text: "text-column", found.text_b: "text-b-column", found.label: "label-column"}
         flags = named | {name: flag for name, flag in flags.items() if name not in named}
     if available is None:
@@ -54,12 +45,7 @@ def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
 
 
 def pair_examples(row: Row, columns: Columns, target: str) -> tuple[Example, ...]:
-    """The pair of a row; of a triplet the right and the wrong pair.
-
-    Args:
-        row: A row of a file.
-        columns: Its columns.
-        target: Kind of labels: "binary", "graded", "classes", or "auto" if unknown.
+    """The pair of a row; of a triplet the right and the wrong pair. The target is "auto" if it is unknown.
 
     Raises:
         InputError: A text or label is missing or invalid; names the row's place.

@@ -19,14 +19,7 @@ _OF_PROBABILITIES = ("ece", "loss", "mse", "mae", "threshold")
 def class_scores(
     true: np.ndarray, probabilities: np.ndarray, names: Sequence[str], intervals: bool
 ) -> dict[str, Any]:
-    """Scores of pairs that have a class.
-
-    Args:
-        true: Class ids, integers [R].
-        probabilities: float32 [R, C].
-        names: Names of the classes; those that the model lacks are at the end.
-        intervals: Whether to add bootstrap intervals.
-    """
+    """Scores of pairs with class ids, integers [R]; the names end with those of classes that the model lacks."""
     result = scores.single_label_scores(true, probabilities, names)
     if intervals:
         result["intervals"] = single_label_intervals(true, probabilities.argmax(axis=1))
@@ -36,11 +29,11 @@ def class_scores(
 def pair_scores(
     targets: np.ndarray, found: np.ndarray, threshold: float | None, rankings: bool, intervals: bool
 ) -> dict[str, Any]:
-    """Scores of one number a row.
+    """Scores of one number a row, float [R].
 
     Args:
         targets: float [R, 2]: the value and the number of the query.
-        found: float [R].
+        found: The numbers.
         threshold: From which number a pair matches; None: the values are graded.
         rankings: Whether the queries are real ones, whose rankings count.
         intervals: Whether to add bootstrap intervals.
@@ -64,33 +57,20 @@ def pair_scores(
 
 
 class Pairs(NamedTuple):
-    """Labeled pairs of texts.
-
-    Attributes:
-        texts_a: The first texts, R.
-        texts_b: The second texts.
-        targets: float [R, 2]: the value and the number of the query.
-        has_queries: Whether the queries have names, so that rankings are scored.
-    """
+    """R labeled pairs of texts."""
 
     texts_a: list[str]
     texts_b: list[str]
-    targets: np.ndarray
-    has_queries: bool
+    targets: np.ndarray  # float [R, 2]: the value and the number of the query
+    has_queries: bool  # the queries have names, so that rankings are scored
 
 
 def class_baseline_scores(
     train: Pairs, evaluated: Pairs, true: np.ndarray, names: Sequence[str], num_classes: int, seed: int
 ) -> tuple[str, dict[str, Any]]:
-    """The description and the scores of the linear baseline for pairs that have a class.
+    """The description and the scores of the linear baseline for evaluated pairs with class ids, integers [R].
 
-    Args:
-        train: Pairs to fit it to.
-        evaluated: Pairs to score.
-        true: Class ids of the latter, integers [R].
-        names: Names of the classes; those that the training pairs lack are at the end.
-        num_classes: Classes of the training pairs.
-        seed: Random seed.
+    The names end with those of classes that the training pairs, of `num_classes` classes, lack.
     """
     fitted = fit_pair_baseline(train.texts_a, train.texts_b, train.targets[:, 0], target="classes", seed=seed)
     predicted = fitted.scores(evaluated.texts_a, evaluated.texts_b)[LINEAR]
@@ -106,16 +86,7 @@ def baseline_scores(
     metric: str,
     seed: int,
 ) -> tuple[str, dict[str, Any]]:
-    """The description and the scores of the baseline that is best on the validation pairs.
-
-    Args:
-        train: Pairs to fit the baselines to.
-        validation: Pairs to choose one by.
-        evaluated: Pairs to score.
-        target: Kind of labels.
-        metric: Score to choose by; higher is better.
-        seed: Random seed.
-    """
+    """The description and the scores of the baseline whose metric is highest on the validation pairs."""
     fitted = fit_pair_baseline(train.texts_a, train.texts_b, train.targets[:, 0], target=target, seed=seed)
     found = fitted.scores(evaluated.texts_a, evaluated.texts_b)
     before = fitted.scores(validation.texts_a, validation.texts_b)
@@ -131,13 +102,9 @@ def baseline_scores(
         # Only the linear model gives probabilities, for which the middle is a sensible threshold.
         find = steady_threshold if name == LINEAR else best_threshold
         threshold = find(validation.targets[:, 0] > 0, before[name]) if target == "binary" else None
-        value = pair_scores(
-            validation.targets, before[name], threshold, validation.has_queries, intervals=False
-        )[metric]
-        on_validation[name] = -np.inf if value is None else value
-        results[name] = pair_scores(
-            evaluated.targets, found[name], threshold, evaluated.has_queries, intervals=True
-        )
+        scored = pair_scores(validation.targets, before[name], threshold, validation.has_queries, False)
+        on_validation[name] = -np.inf if scored[metric] is None else scored[metric]
+        results[name] = pair_scores(evaluated.targets, found[name], threshold, evaluated.has_queries, True)
     best = max(on_validation, key=lambda name: on_validation[name])
     description = fitted.description if best == LINEAR else best
     others = {name: {metric: result[metric]} for name, result in results.items()}

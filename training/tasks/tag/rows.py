@@ -24,25 +24,17 @@ Split = Callable[[str], Sequence[tuple[int, int]]]
 
 
 class _Given(NamedTuple):
-    """A span of characters."""
-
     first: int
     end: int
     label: str
 
 
 def tag_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
-    """The columns of sentences, with default names for empty ones.
+    """The columns of sentences, with default names for empty ones; None: the file's columns are unknown.
 
     Defaults are `words` and `tags`, or `text` and `spans`. With numbered columns, as in CoNLL files, words are in the
     first and tags in the last column; with ten columns, as in CoNLL-U files, in the second and the fourth.
-
-    Args:
-        available: Names in the file; None: unknown.
-        columns: Names from the settings.
-
-    Raises:
-        InputError: A column is missing, or is used for both.
+    Raises InputError if a column is missing, or is used for both.
     """
     text, label = columns.text, columns.label
     if available is not None and _numbered(available):
@@ -66,16 +58,11 @@ def tag_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
 
 
 def sentence_example(row: Row, columns: Columns, split: Split) -> Example:
-    """The sentence of a row.
+    """The sentence of a row: its words, joined by line feeds, and their tags in order, for spans in the scheme BIO.
 
-    Args:
-        row: A row of a file. If its text is a list, it has the words, and the labels are their tags. If it is one text,
-            the labels are spans (see `training.io.tables`) with ends in characters (code points).
-        columns: Its columns.
-        split: Finds the words of a text. Words are split where a span begins or ends inside.
-
-    Returns:
-        The text is the words, joined by line feeds; the labels are the tags in order, for spans in the scheme BIO.
+    If the row's text is a list, it has the words, and the labels are their tags. If it is one text, the labels are
+    spans (see `training.io.tables`) with ends in characters (code points). `split` finds the words of a text; words are
+    split where a span begins or ends inside.
 
     Raises:
         InputError: There is no word; a word is blank or contains a line feed; the numbers of tags and words differ; a

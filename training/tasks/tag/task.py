@@ -18,8 +18,8 @@ from training.io.example_store import Example, ExampleSet
 from training.io.tables import Row
 from training.io.types import Columns, Subset
 from training.tasks.protocol import Defaults, Task, TaskTraits
+from training.tasks.settings import TagSettings
 from training.tasks.tag.rows import read_sentences, sentence_example, tag_columns
-from training.tasks.tag.settings import TagSettings
 
 logger = logging.getLogger("kmha")
 
@@ -27,6 +27,9 @@ CHUNK_ROWS = 4096
 SHOWN_BROKEN = 3
 # From this fraction of one-character words on, raw texts are split into characters.
 SINGLE_CHARACTERS = 0.99
+LEAST_PROBABILITY = 1e-7
+# Added to every count, so that unseen tags and transitions stay possible.
+ADDED_COUNT = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,9 +157,7 @@ class TagTask(TagSettings, Task):
 
     def initialize(self, model: Any, source: Any) -> None:
         """Sets the weights of head and CRF from the counts of tags and of neighboring tags."""
-        from training.tasks.tag.initialization import initialize_from_counts
-
-        initialize_from_counts(model, source.targets, source.word_counts)
+        _initialize_from_counts(model, source.targets, source.word_counts)
 
     def targets(self, part: Subset, labels: Sequence[str]) -> np.ndarray:
         """Tag ids of all words in the model's scheme, int32 [N], one sentence after another."""
@@ -236,8 +237,8 @@ class TagTask(TagSettings, Task):
         intervals: bool = False,
     ) -> dict[str, Any]:
         """Scores of the spans and of the tags; with intervals, also the most frequent errors."""
+        from training.metrics.classification import calibration_error
         from training.metrics.spans import most_frequent_errors
-        from training.tasks.tag.scoring import sentence_scores, word_scores
 
         gold, scheme = self.row_tags(part), self.given_scheme
         assert scheme != "auto"
@@ -245,8 +246,12 @@ class TagTask(TagSettings, Task):
             self.to_row_scheme([str(labels[index]) for index in sentence.tag_ids])
             for sentence in tagged.sentences()
         ]
-        scores = sentence_scores(gold, predicted, scheme, intervals)
-        scores |= word_scores(self.targets(part, labels), tagged)
+        scores = _sentence_scores(gold, predicted, scheme, intervals)
+        targets, places = self.targets(part, labels), np.arange(len(tagged.tag_ids))
+        probabilities = np.maximum(tagged.probabilities[places, targets], LEAST_PROBABILITY)
+        confidences = tagged.probabilities[places, tagged.tag_ids]
+        scores["loss"] = float(-np.log(probabilities).mean()) if len(targets) else None
+        scores["ece"] = calibration_error(confidences, tagged.tag_ids == targets)
         if intervals:
             words = read_sentences(part.examples, part.rows)
             scores["errors"] = most_frequent_errors(words, gold, predicted, scheme)
@@ -257,15 +262,13 @@ class TagTask(TagSettings, Task):
     ) -> tuple[str, dict[str, Any]]:
         """The most frequent tag of each word, or a linear model on context, affixes and shapes."""
         from training.baselines.tagging import fit_tag_baseline
-        from training.tasks.tag.scoring import sentence_scores
 
         assert self.given_scheme != "auto"
         sentences, held_out = (read_sentences(part.examples, part.rows) for part in (train, validation))
         fitted = fit_tag_baseline(sentences, self.row_tags(train), held_out, self.row_tags(validation), seed)
         predicted = fitted.predict(read_sentences(evaluated.examples, evaluated.rows))
-        return fitted.description, sentence_scores(
-            self.row_tags(evaluated), predicted, self.given_scheme, True
-        )
+        gold = self.row_tags(evaluated)
+        return fitted.description, _sentence_scores(gold, predicted, self.given_scheme, True)
 
 
 def tag_sequences(examples: ExampleSet, rows: np.ndarray) -> list[list[str]]:
@@ -273,6 +276,16 @@ def tag_sequences(examples: ExampleSet, rows: np.ndarray) -> list[list[str]]:
     names = np.array(examples.label_names, object)
     ids, counts = examples.local_labels(rows)
     return [part.tolist() for part in np.split(names[ids], np.cumsum(counts)[:-1])]
+
+
+def _sentence_scores(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme, intervals: bool
+) -> dict[str, Any]:
+    """Scores of the tags of sentences in one scheme."""
+    from training.metrics.spans import tag_intervals, tag_scores
+
+    scores = tag_scores(gold, predicted, scheme)
+    return {**scores, "intervals": tag_intervals(gold, predicted, scheme)} if intervals else scores
 
 
 def _log_broken(examples: ExampleSet, scheme: Scheme) -> None:
@@ -301,3 +314,28 @@ def _single_characters(examples: ExampleSet) -> bool:
             total += len(words)
             single += sum(len(word) == 1 for word in words)
     return single >= SINGLE_CHARACTERS * total
+
+
+def _initialize_from_counts(model: Any, tag_ids: np.ndarray, lengths: np.ndarray) -> None:
+    """Sets the bias of the head to the log frequencies of tags, and the CRF weights to relative transition frequencies.
+
+    Adam moves a weight by about the learning rate per step. From zero, the weights of unseen transitions would need
+    more steps than a training has. `tag_ids` are int32 [N] of all words, `lengths` the words of each sentence, above 0.
+    """
+    count = model.num_labels
+    words = np.bincount(tag_ids, minlength=count) + ADDED_COUNT
+    shares = words / words.sum()
+    model.head.bias.assign(np.log(shares).astype(np.float32))
+    if not model.crf.trainable:
+        return
+    ends = np.cumsum(lengths)
+    inside = np.ones(len(tag_ids), bool)
+    inside[ends - 1] = False
+    pairs = np.bincount(tag_ids[:-1][inside[:-1]] * count + tag_ids[1:][inside[:-1]], minlength=count**2)
+    pairs = pairs.reshape(count, count) + ADDED_COUNT
+    firsts = np.bincount(tag_ids[ends - lengths], minlength=count) + ADDED_COUNT
+    lasts = np.bincount(tag_ids[ends - 1], minlength=count) + ADDED_COUNT
+    # Relative to the frequencies, which the head already has.
+    model.crf.transitions.assign(np.log(pairs / pairs.sum(axis=1, keepdims=True) / shares).astype(np.float32))
+    model.crf.start.assign(np.log(firsts / firsts.sum() / shares).astype(np.float32))
+    model.crf.end.assign(np.log(lasts / lasts.sum() / shares).astype(np.float32))

@@ -8,7 +8,7 @@ from tests.bundles import make_bundle
 from training.config.config import EncoderSection, FitConfig, TextSection
 from training.config.defaults import resolve_config
 from training.config.validation import check_settings
-from training.tasks.classify.settings import ClassifySettings
+from training.tasks.settings import ClassifySettings
 
 
 def settings(max_length=64, **windows) -> FitConfig:

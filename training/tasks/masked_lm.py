@@ -17,8 +17,8 @@ from training.cli.column_flags import ColumnOverrides
 from training.io.example_store import Example
 from training.io.tables import Row
 from training.io.types import Columns, Masking, Subset
-from training.tasks.masked_lm.settings import MaskedLmSettings
 from training.tasks.protocol import Defaults, Task, TaskTraits
+from training.tasks.settings import MaskedLmSettings
 
 TEXT = "text"
 METRIC = "masked_accuracy"

@@ -16,13 +16,8 @@ from training.cli.column_flags import ColumnOverrides
 from training.io.example_store import Example, label_ids, label_matrix
 from training.io.tables import Row
 from training.io.types import Columns, Subset, TrainingSet
-from training.tasks.classify.settings import LABEL, LABELS, TEXT, ClassifySettings
-from training.tasks.outputs import (
-    pad_labels,
-    unknown_label_counts,
-    with_unknown_labels,
-)
 from training.tasks.protocol import Defaults, Task, TaskTraits
+from training.tasks.settings import LABEL, LABELS, TEXT, ClassifySettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,15 +185,15 @@ class ClassifyTask(ClassifySettings, Task):
 
         if self.multi_label:
             thresholds = np.asarray(decision["thresholds"], np.float32)
-            names = with_unknown_labels(part, labels)
+            names = _with_unknown_labels(part, labels)
             true, _ = label_matrix(part.examples, part.rows, names)
-            predicted = pad_labels(probabilities >= thresholds, len(names))
+            predicted = _pad_labels(probabilities >= thresholds, len(names))
             result = metrics.multi_label_scores(true, probabilities, names, thresholds)
         else:
             true, names = label_ids(part.examples, part.rows, labels)
             predicted = probabilities.argmax(axis=1)
             result = metrics.single_label_scores(true, probabilities, names)
-        if unknown := unknown_label_counts(part, labels):
+        if unknown := _unknown_label_counts(part, labels):
             result["unknown_labels"] = unknown
         return {**result, "intervals": self._intervals(true, predicted)} if intervals else result
 
@@ -229,11 +224,29 @@ class ClassifyTask(ClassifySettings, Task):
         )
         predicted = fitted.predict(evaluated.texts())
         if self.multi_label:
-            names = with_unknown_labels(evaluated, labels)
+            names = _with_unknown_labels(evaluated, labels)
             true, _ = label_matrix(evaluated.examples, evaluated.rows, names)
-            predicted = pad_labels(predicted, len(names))
+            predicted = _pad_labels(predicted, len(names))
             result = metrics.multi_label_prediction_scores(true, predicted, names)
         else:
             true, names = label_ids(evaluated.examples, evaluated.rows, labels)
             result = metrics.single_label_prediction_scores(true, predicted, names, num_classes=len(labels))
         return fitted.description, {**result, "intervals": self._intervals(true, predicted)}
+
+
+def _unknown_label_counts(part: Subset, labels: Sequence[str]) -> dict[str, int]:
+    """The number of rows of each label of a part that is not in `labels`, by name."""
+    ids, _ = part.examples.local_labels(part.rows)
+    counts = np.bincount(ids, minlength=len(part.examples.label_names)).tolist()
+    seen = sorted(zip(part.examples.label_names, counts, strict=True))
+    return {name: count for name, count in seen if count and name not in set(labels)}
+
+
+def _with_unknown_labels(part: Subset, labels: Sequence[str]) -> list[str]:
+    """The labels of the model, then those that only rows of this part have."""
+    return [*labels, *_unknown_label_counts(part, labels)]
+
+
+def _pad_labels(predicted: np.ndarray, width: int) -> np.ndarray:
+    """Predictions [R, C] padded with zeros to int8 [R, width]: unknown labels are never predicted."""
+    return np.pad(predicted.astype(np.int8), ((0, 0), (0, width - predicted.shape[1])))

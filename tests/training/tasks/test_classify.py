@@ -13,7 +13,7 @@ from training.io.example_store import Example, write_examples
 from training.io.tables import Row
 from training.io.types import Columns, Subset
 from training.metrics.thresholds import best_thresholds
-from training.tasks.classify.task import ClassifyTask
+from training.tasks.classify import ClassifyTask
 
 COLUMNS = Columns("text", "label", "|")
 ONE, SEVERAL = ClassifyTask(multi_label=False), ClassifyTask(multi_label=True)

@@ -16,7 +16,7 @@ from training.io.example_store import Example, write_examples
 from training.io.tables import Row
 from training.io.types import Columns, Masking, Subset
 from training.metrics.masked_lm import unigram_probabilities
-from training.tasks.masked_lm.task import MaskedLmTask
+from training.tasks.masked_lm import MaskedLmTask
 
 WORDS = "red new old big cat dog cow hen house yard field roof".split()
 STEPS = 800
