@@ -49,23 +49,14 @@ def choose_analyzer(texts: Sequence[str]) -> Analyzer:
 
 @dataclass(frozen=True)
 class Bm25:
-    """A collection of N documents with V terms, made by `Bm25.fit`.
+    """A collection of N documents with V terms, made by `Bm25.fit`."""
 
-    Attributes:
-        analyzer: Splits a text into terms.
-        vocabulary: Column of each term.
-        idf: Inverse document frequency of each term, float64 [V].
-        unseen_idf: That of a term outside the collection.
-        mean_length: Mean number of terms of a document.
-        weights: Contribution of each query term to each document's score, float32 [V, N].
-    """
-
-    analyzer: Analyzer
-    vocabulary: dict[str, int]
-    idf: np.ndarray
-    unseen_idf: float
-    mean_length: float
-    weights: sparse.csr_array
+    analyzer: Analyzer  # splits a text into terms
+    vocabulary: dict[str, int]  # column of each term
+    idf: np.ndarray  # inverse document frequency of each term, float64 [V]
+    unseen_idf: float  # that of a term outside the collection
+    mean_length: float  # terms of a document
+    weights: sparse.csr_array  # contribution of each query term to each document's score, float32 [V, N]
 
     @classmethod
     def fit(cls, documents: Sequence[str], analyzer: Analyzer) -> "Bm25":
@@ -81,14 +72,7 @@ class Bm25:
         return cls(analyzer, vocabulary, idf, unseen_idf, mean_length, weights.T.tocsr().astype(np.float32))
 
     def scores(self, queries: Sequence[str], documents: Sequence[str]) -> np.ndarray:
-        """Scores pairs of a query and a document.
-
-        Args:
-            queries: R texts.
-            documents: R texts, inside or outside the collection.
-
-        Returns:
-            float64 [R], at least 0.
+        """Scores R pairs of a query and a document, inside or outside the collection: float64 [R], at least 0.
 
         Raises:
             ValueError: The lengths differ.
@@ -101,11 +85,9 @@ class Bm25:
             known = self.vocabulary.get(term)
             if known is not None:
                 idf[column] = self.idf[known]
-        in_queries, in_documents = (
-            counts[: len(queries)],
-            _saturated(counts[len(queries) :], self.mean_length),
-        )
-        return in_queries.multiply(in_documents) @ idf if len(vocabulary) else np.zeros(len(queries))
+        in_documents = _saturated(counts[len(queries) :], self.mean_length)
+        found = counts[: len(queries)].multiply(in_documents)
+        return found @ idf if len(vocabulary) else np.zeros(len(queries))
 
     def score_chunks(self, queries: Sequence[str]) -> Iterator[np.ndarray]:
         """Yields the scores of all N documents for a few queries at a time: float32 [few, N], in order."""

@@ -45,24 +45,15 @@ _TERM_BITS = 21
 
 @dataclass(frozen=True)
 class PairFeatures:
-    """Term statistics of the training texts, made by `PairFeatures.fit`.
+    """Term statistics of the training texts, made by `PairFeatures.fit`."""
 
-    Attributes:
-        characters: Whether terms are characters.
-        num_texts: Number of different training texts.
-        term_ids: Id of each term.
-        frequencies: For each order of weighted n-grams the sorted keys int64 [K] and their document frequencies.
-        words: TF-IDF of words, or of characters and pairs of characters.
-        pieces: TF-IDF of 3 to 5 characters of words, or of one to three characters.
-        bm25: Of the training texts.
-    """
-
-    characters: bool
-    num_texts: int
+    characters: bool  # whether terms are characters
+    num_texts: int  # different training texts
     term_ids: dict[str, int]
+    # For each order of weighted n-grams the sorted keys int64 [K] and their document frequencies.
     frequencies: tuple[tuple[np.ndarray, np.ndarray], ...]
-    words: TfidfVectorizer
-    pieces: TfidfVectorizer
+    words: TfidfVectorizer  # words, or characters and pairs of characters
+    pieces: TfidfVectorizer  # 3 to 5 characters of words, or one to three characters
     bm25: Bm25
 
     @classmethod

@@ -37,37 +37,21 @@ _ROWS_FOR_WEIGHTS = 50_000
 
 @dataclass(frozen=True)
 class PairBaseline:
-    """Fitted baselines, made by `fit_pair_baseline`.
+    """Fitted baselines, made by `fit_pair_baseline`."""
 
-    Attributes:
-        features: Computes the F overlap features of a pair.
-        weights: float64 [F, C], for features without scaling; C is 1 unless the target is classes.
-        biases: float64 [C].
-        class_ids: Label id of each column, int64 [C]; None unless the target is classes.
-        target: Kind of labels.
-        description: The linear model and its training rows in one line.
-    """
-
-    features: PairFeatures
-    weights: np.ndarray
-    biases: np.ndarray
-    class_ids: np.ndarray | None
+    features: PairFeatures  # the F overlap features of a pair
+    weights: np.ndarray  # float64 [F, C], for features without scaling; C is 1 unless the target is classes
+    biases: np.ndarray  # float64 [C]
+    class_ids: np.ndarray | None  # label id of each column, int64 [C]; None unless the target is classes
     target: PairTarget
-    description: str
+    description: str  # the linear model and its training rows in one line
 
     def scores(self, a: Sequence[str], b: Sequence[str]) -> dict[str, np.ndarray]:
-        """Scores R pairs.
-
-        Args:
-            a: R first texts; for rankings, the queries.
-            b: R second texts.
+        """Scores R pairs; in rankings, the queries are the first texts. Raises ValueError if the lengths differ.
 
         Returns:
             float64 [R] each: `COSINE` (0 to 1), `BM25` (at least 0) and `LINEAR`: the probability of label 1, the
             grade, or label ids int64 [R] for classes.
-
-        Raises:
-            ValueError: The lengths differ.
         """
         matrix = self.features.matrix(a, b)
         cosine = "words" if self.features.characters else "characters"
@@ -93,15 +77,7 @@ def fit_pair_baseline(
     seed: int,
     max_rows: int = 100_000,
 ) -> PairBaseline:
-    """Trains the baselines on R pairs.
-
-    Args:
-        train_a: R first texts; for rankings, the queries.
-        train_b: R second texts.
-        values: R labels: 0 or 1, label ids, or grades.
-        target: Kind of `values`.
-        seed: Random seed.
-        max_rows: Maximum number of training rows; more are sampled at random.
+    """Trains the baselines on at most `max_rows` random ones of R pairs with values: 0 or 1, label ids, or grades.
 
     Raises:
         InputError: All texts are blank.

@@ -36,23 +36,14 @@ _LOWER_IS_BETTER = frozenset({"ece", "loss"})
 
 @dataclass
 class LinearBaseline:
-    """A fitted linear model, made by `fit_baseline`.
+    """A fitted linear model, made by `fit_baseline`."""
 
-    Attributes:
-        vectorizer: Fitted TF-IDF vectorizer with F features.
-        weights: float64 [F, C].
-        biases: float64 [C].
-        class_ids: Label id of each column, int64 [C]; None with several labels per row.
-        thresholds: Of the decision scores, float32 [C]; None with one label per row.
-        description: The model and its training rows in one line.
-    """
-
-    vectorizer: TfidfVectorizer
-    weights: np.ndarray
-    biases: np.ndarray
-    class_ids: np.ndarray | None
-    thresholds: np.ndarray | None
-    description: str
+    vectorizer: TfidfVectorizer  # with F features
+    weights: np.ndarray  # float64 [F, C]
+    biases: np.ndarray  # float64 [C]
+    class_ids: np.ndarray | None  # label id of each column, int64 [C]; None with several labels per row
+    thresholds: np.ndarray | None  # of the decision scores, float32 [C]; None with one label per row
+    description: str  # the model and its training rows in one line
 
     def decision_scores(self, texts: Sequence[str]) -> np.ndarray:
         """Signed distances float32 [R, C]; higher is more confident."""
@@ -97,9 +88,8 @@ def fit_baseline(
     """
     targets = np.asarray(targets)
     if len(texts) != len(targets):
-        raise ValueError(
-            f"expected one target for each text, got {len(texts)} texts and {len(targets)} targets"
-        )
+        counts = f"{len(texts)} texts and {len(targets)} targets"
+        raise ValueError(f"expected one target for each text, got {counts}")
     generator = np.random.default_rng(seed)
     num_rows = of_rows or len(texts)
     if len(texts) > max_rows:
@@ -148,17 +138,9 @@ def compare(
 ) -> str:
     """Compares the scores of a model and a baseline in one sentence.
 
-    A difference is noise if one score is inside the bootstrap interval of the other, `scores["intervals"][metric]`.
-
-    Args:
-        model_scores: Scores of the model by metric.
-        baseline_scores: Scores of the baseline on the same rows.
-        metric: Metric to compare.
-        name: Name of the baseline.
-
-    Returns:
-        For example "macro_f1: the linear baseline wins, model 0.8540, linear baseline 0.9073
-        (bootstrap interval of the model 0.8471 to 0.8609)".
+    A difference is noise if one score is inside the bootstrap interval of the other, `scores["intervals"][metric]`. For
+    example "macro_f1: the linear baseline wins, model 0.8540, linear baseline 0.9073 (bootstrap interval of the model
+    0.8471 to 0.8609)".
     """
     model, baseline = model_scores.get(metric), baseline_scores.get(metric)
     if model is None or baseline is None:

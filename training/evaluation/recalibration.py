@@ -17,8 +17,8 @@ from training.evaluation.abstention import Abstention, choose_threshold, top_pre
 from training.evaluation.bundle_evaluation import read_labelled_rows
 from training.evaluation.evaluator import Evaluator
 from training.evaluation.model_calibration import fit_calibration
-from training.evaluation.reliability import ReliabilityBins, reliability_bins
 from training.io.types import Subset
+from training.metrics.classification import ReliabilityBins, reliability_bins
 from training.tasks.protocol import Task
 
 SHOWN = ("accuracy", "span_f1", "token_accuracy", "macro_f1", "ece", "loss")

@@ -8,17 +8,9 @@ from kmha.layers.crf_likelihood import log_likelihood
 
 
 def softmax_cross_entropy(label_ids, logits, smoothing: float = 0.0):
-    """Cross-entropy of one label per row.
+    """Cross-entropy of one label per row, float32 [B], from ids int32 [B] and logits float32 [B, C].
 
-    Args:
-        label_ids: int32 [B].
-        logits: float32 [B, C].
-        smoothing: Label smoothing in [0, 1).
-
-    Returns:
-        float32 [B].
-
-    Source: label smoothing: Szegedy et al. 2016, section 7, arXiv:1512.00567.
+    Source: label smoothing, in [0, 1): Szegedy et al. 2016, section 7, arXiv:1512.00567.
     """
     log_probabilities = ops.log_softmax(logits, axis=-1)
     targets = ops.one_hot(label_ids, logits.shape[-1], dtype=log_probabilities.dtype)
@@ -27,17 +19,10 @@ def softmax_cross_entropy(label_ids, logits, smoothing: float = 0.0):
 
 
 def sigmoid_cross_entropy(targets, logits, smoothing: float = 0.0):
-    """Binary cross-entropy summed over the labels.
+    """Binary cross-entropy summed over the labels, float32 [B], from 0 or 1, [B, C], and logits float32 [B, C].
 
-    The sum keeps the gradient of the encoder independent of the number of labels.
-
-    Args:
-        targets: int32 [B, C], 0 or 1.
-        logits: float32 [B, C].
-        smoothing: Label smoothing in [0, 1), toward 0.5.
-
-    Returns:
-        float32 [B].
+    The sum keeps the gradient of the encoder independent of the number of labels. The smoothing, in [0, 1), moves
+    targets toward 0.5.
     """
     smoothed = ops.cast(targets, logits.dtype) * (1 - smoothing) + smoothing / 2
     # softplus(x) - x * y is the cross-entropy without the log of a rounded probability.
@@ -45,14 +30,9 @@ def sigmoid_cross_entropy(targets, logits, smoothing: float = 0.0):
 
 
 def masked_token_loss(targets, logits):
-    """Mean cross-entropy of the masked tokens.
+    """Mean cross-entropy of the masked tokens, float32 [B]; 0 for a row without any.
 
-    Args:
-        targets: Token ids int32 [B, M]; -1 in unused places.
-        logits: float32 [B, M, V].
-
-    Returns:
-        float32 [B]; 0 for a row without masked tokens.
+    The targets are token ids int32 [B, M], -1 in unused places; the logits are float32 [B, M, V].
     """
     is_masked = ops.cast(targets >= 0, "float32")
     losses = ops.sparse_categorical_crossentropy(ops.maximum(targets, 0), logits, from_logits=True)
@@ -60,17 +40,10 @@ def masked_token_loss(targets, logits):
 
 
 def tag_sequence_loss(targets, potentials: Potentials):
-    """Negative log-likelihood of the tags of a sentence, divided by its words.
+    """Negative log-likelihood of the tags of a sentence, divided by its words, float32 [B]; 0 without words.
 
-    A window may begin or end inside a span, with a tag that no sentence starts or ends with. The start or end
-    potential of such a tag is 0.
-
-    Args:
-        targets: Tag ids int32 [B, W]; -1 after the last word.
-        potentials: Of the same sentences.
-
-    Returns:
-        float32 [B]; 0 for a sentence without words.
+    The targets are tag ids int32 [B, W], -1 after the last word. A window may begin or end inside a span, with a tag
+    that no sentence starts or ends with. The start or end potential of such a tag is 0.
     """
     words = ops.cast(targets >= 0, "int32")
     tag_ids = ops.maximum(targets, 0)

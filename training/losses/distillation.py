@@ -1,4 +1,4 @@
-"""Losses between the predictions of student and teacher, one value per row; 0 if they are equal.
+"""Losses between the predictions of student and teacher, one value per row, float32 [B]; 0 if they are equal.
 
 All but `squared_distance` are Kullback-Leibler divergences of the softened predictions, times the temperature squared,
 so that their gradients are as large as those of the labels.
@@ -14,32 +14,14 @@ from kmha.layers.crf_likelihood import expected_counts, log_partition
 
 
 def softmax_divergence(teacher, student, temperature: float):
-    """Divergence for one label per row.
-
-    Args:
-        teacher: Logits float32 [B, C].
-        student: Logits float32 [B, C].
-        temperature: Divides both, above 0.
-
-    Returns:
-        float32 [B].
-    """
+    """Divergence for one label per row, from logits float32 [B, C]."""
     teacher = ops.log_softmax(teacher / temperature, axis=-1)
     student = ops.log_softmax(student / temperature, axis=-1)
     return temperature**2 * ops.sum(ops.exp(teacher) * (teacher - student), axis=-1)
 
 
 def sigmoid_divergence(teacher, student, temperature: float):
-    """Divergence for several labels per row, summed over the labels.
-
-    Args:
-        teacher: Logits float32 [B, C].
-        student: Logits float32 [B, C].
-        temperature: Divides both, above 0.
-
-    Returns:
-        float32 [B].
-    """
+    """Divergence for several labels per row, summed over the labels, from logits float32 [B, C]."""
     teacher, student = teacher / temperature, student / temperature
     softplus = keras.activations.softplus
     each = softplus(student) - softplus(teacher) + ops.sigmoid(teacher) * (teacher - student)
@@ -47,31 +29,14 @@ def sigmoid_divergence(teacher, student, temperature: float):
 
 
 def squared_distance(teacher, student, temperature: float = 1.0):
-    """Squared distance of scores that are not logits; the temperature has no effect.
-
-    Args:
-        teacher: Scores float32 [B, 1].
-        student: Scores float32 [B, 1].
-        temperature: Ignored.
-
-    Returns:
-        float32 [B].
-    """
+    """Squared distance of scores float32 [B, 1] that are not logits; the temperature has no effect."""
     return ops.sum(ops.square(student - teacher), axis=-1)
 
 
 def chain_divergence(teacher: Potentials, student: Potentials, temperature: float):
-    """Divergence of the tag sequences, exact over all paths, divided by the words.
+    """Divergence of the tag sequences, exact over all paths, divided by the words; 0 for a sentence without words.
 
-    The cost is similar to that of the label loss.
-
-    Args:
-        teacher: Potentials of B sentences.
-        student: Potentials of the same sentences with the same forbidden tags.
-        temperature: Divides both, above 0.
-
-    Returns:
-        float32 [B]; 0 for a sentence without words.
+    Both have the same forbidden tags. The cost is similar to that of the label loss.
     """
     teacher, student = (softened(each, temperature) for each in (teacher, student))
     total, tags, pairs = map(ops.stop_gradient, expected_counts(teacher))

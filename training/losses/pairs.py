@@ -1,4 +1,4 @@
-"""Losses of pairs of texts, one value per row.
+"""Losses of pairs of texts, one value per row, float32 [B]. `outputs` is float32 [B, 1] unless another shape is named.
 
 `targets` is float32 [B, 2]. Column 0 is the value: 0 or 1, a class id, or a relevance; a row is right if it is above 0.
 Column 1 is the number of the row's query. Padding rows of a batch have query -1 and value 0, and never change the loss
@@ -18,56 +18,24 @@ _FAR_BELOW = -1e30  # 0 after any softmax, and finite after a subtraction
 
 
 def binary_cross_entropy(targets, outputs, smoothing: float = 0.0):
-    """Binary cross-entropy.
-
-    Args:
-        targets: float32 [B, 2]; the values are in [0, 1].
-        outputs: Logits, float32 [B, 1].
-        smoothing: Label smoothing in [0, 1), toward 0.5.
-
-    Returns:
-        float32 [B].
-    """
+    """Binary cross-entropy of values in [0, 1] and logits; the smoothing, in [0, 1), is toward 0.5."""
     return sigmoid_cross_entropy(targets[:, :1], outputs, smoothing)
 
 
 def cross_entropy(targets, outputs, smoothing: float = 0.0):
-    """Cross-entropy of the class.
-
-    Args:
-        targets: float32 [B, 2]; the values are ids in [0, C).
-        outputs: Logits, float32 [B, C].
-        smoothing: Label smoothing in [0, 1).
-
-    Returns:
-        float32 [B].
-    """
+    """Cross-entropy of class ids and logits float32 [B, C]; the smoothing is in [0, 1)."""
     return softmax_cross_entropy(ops.cast(targets[:, 0], "int32"), outputs, smoothing)
 
 
 def mean_squared_error(targets, outputs):
-    """Squared difference between score and value.
-
-    Args:
-        targets: float32 [B, 2].
-        outputs: Scores, float32 [B, 1].
-
-    Returns:
-        float32 [B].
-    """
+    """Squared difference between score and value."""
     return ops.square(outputs[:, 0] - targets[:, 0])
 
 
 def triplet(targets, outputs, margin: float):
-    """Mean hinge loss of each right row against the wrong rows of its query.
+    """Mean hinge loss of each right row against the wrong rows of its query: max(0, margin - its score + wrong score).
 
-    Args:
-        targets: float32 [B, 2].
-        outputs: Scores, float32 [B, 1].
-        margin: Required difference between the score of a right and a wrong row, above 0.
-
-    Returns:
-        float32 [B]: for a right row the mean of max(0, margin - its score + wrong score); 0 for other rows.
+    Other rows have loss 0.
 
     Source: Schroff et al. 2015, section 3.1, arXiv:1503.03832, with scores instead of distances, and all wrong rows
     of the query in the batch.
@@ -84,12 +52,7 @@ def triplet(targets, outputs, margin: float):
 def listwise_softmax(targets, outputs):
     """Cross-entropy between the normalized values of a query's candidates and the softmax of their scores.
 
-    Args:
-        targets: float32 [B, 2]; the values are at least 0.
-        outputs: Scores, float32 [B, 1].
-
-    Returns:
-        float32 [B]: each row's part of the loss of its query. 0 for queries with one candidate or without a right one.
+    The result is each row's part of the loss of its query; 0 for queries with one candidate or without a right one.
 
     Source: ListNet's top-one loss, Cao et al. 2007, doi:10.1145/1273496.1273513, with values divided by their sum
     instead of their softmax, so that candidates of value 0 have target 0.
@@ -105,14 +68,8 @@ def listwise_softmax(targets, outputs):
 def in_batch_contrastive(targets, outputs):
     """Cross-entropy of each first text's own second text among all second texts of the batch.
 
-    Other right candidates of the same query and padding rows are not counted as negatives.
-
-    Args:
-        targets: float32 [B, 2].
-        outputs: Scores of every first text (row) with every second text (column), float32 [B, B].
-
-    Returns:
-        float32 [B]; 0 for rows that are not right.
+    The outputs are the scores of every first text (row) with every second text (column), float32 [B, B]. Other right
+    candidates of the same query and padding rows are not counted as negatives. Rows that are not right have loss 0.
 
     Source: Henderson et al. 2017, section 4.4, arXiv:1705.00652.
     """

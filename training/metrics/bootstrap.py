@@ -18,17 +18,11 @@ _WEIGHTS_AT_ONCE = 2_000_000
 
 
 class Resampling(NamedTuple):
-    """Settings of a bootstrap.
-
-    Attributes:
-        seed: Random seed.
-        resamples: Number of resamples.
-        level: Confidence level in (0, 1).
-    """
+    """Settings of a bootstrap."""
 
     seed: int = 0
     resamples: int = 1000
-    level: float = 0.95
+    level: float = 0.95  # confidence level in (0, 1)
 
 
 DEFAULT = Resampling()
@@ -37,15 +31,7 @@ DEFAULT = Resampling()
 def bootstrap_interval(
     statistic: Callable[..., float], *arrays: np.ndarray, resampling: Resampling = DEFAULT
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of any statistic of the rows.
-
-    Args:
-        statistic: Function of the resampled arrays; returns one number.
-        *arrays: Arrays with R rows each; the same rows are drawn from all.
-        resampling: Seed, number of resamples and confidence level.
-
-    Returns:
-        Lower and upper end.
+    """Ends of the percentile bootstrap interval of a statistic of arrays with R rows each, drawn together.
 
     Raises:
         ValueError: There is no row, or the lengths differ.
@@ -71,16 +57,9 @@ def bootstrap_interval(
 def single_label_intervals(
     true_ids: np.ndarray, predicted_ids: np.ndarray, resampling: Resampling = DEFAULT
 ) -> dict[str, list[float]]:
-    """Intervals for one label per row.
+    """Intervals of `accuracy` and `macro_f1`, each [lower, upper], for label ids int [R]; empty without rows.
 
-    Args:
-        true_ids: int [R].
-        predicted_ids: int [R].
-        resampling: Seed, number of resamples and confidence level.
-
-    Returns:
-        `accuracy` and `macro_f1`, each [lower, upper]; empty without rows. The macro average of a resample runs over
-        the labels that are true or predicted in it.
+    The macro average of a resample runs over the labels that are true or predicted in it.
     """
     pairs = np.stack([np.asarray(true_ids, np.int64), np.asarray(predicted_ids, np.int64)], axis=1)
     if not len(pairs):
@@ -100,16 +79,9 @@ def single_label_intervals(
 def multi_label_intervals(
     true: np.ndarray, predicted: np.ndarray, resampling: Resampling = DEFAULT
 ) -> dict[str, list[float]]:
-    """Intervals for several labels per row.
+    """Intervals for several labels per row, 0 or 1, [R, C]; empty without rows.
 
-    Args:
-        true: 0 or 1, [R, C].
-        predicted: 0 or 1, [R, C].
-        resampling: Seed, number of resamples and confidence level.
-
-    Returns:
-        `accuracy` (all labels of a row right), `micro_f1` and `macro_f1` (over all C labels), each [lower, upper];
-        empty without rows.
+    They are `accuracy` (all labels of a row right), `micro_f1` and `macro_f1` (over all C labels), each [lower, upper].
     """
     both = np.concatenate([np.asarray(true), np.asarray(predicted)], axis=1).astype(np.int8)
     if not len(both):
@@ -127,15 +99,7 @@ def multi_label_intervals(
 
 
 def resample_weights(sizes: np.ndarray, resampling: Resampling) -> Iterator[np.ndarray]:
-    """Draws resamples of grouped rows.
-
-    Args:
-        sizes: int [U], number of rows in each group; not empty.
-        resampling: Seed and number of resamples in total.
-
-    Yields:
-        float64 [S, U]: number of rows of each group in each of the next S resamples.
-    """
+    """Yields float64 [S, U]: the rows of each group in each of the next S resamples; `sizes` are int [U], U > 0."""
     generator = np.random.default_rng(resampling.seed)
     shares = sizes / sizes.sum()
     at_once = max(1, min(_RESAMPLES_AT_ONCE, _WEIGHTS_AT_ONCE // len(sizes)))

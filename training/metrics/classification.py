@@ -7,6 +7,7 @@ macro averages run over the labels that are true or predicted at least once; wit
 accuracy and have F1 0, but have no probabilities, so roc_auc, average_precision and loss leave them out.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,12 +80,8 @@ def single_label_prediction_scores(
 ) -> dict[str, Any]:
     """Scores predictions without probabilities, such as those of the baseline.
 
-    Args:
-        true_ids: int [R], positions in `labels`.
-        predicted_ids: int [R], positions in `labels`.
-        labels: Names of all labels.
-        positive: See `single_label_scores`.
-        num_classes: C; None: all labels.
+    The ids int [R] are positions in `labels`; `num_classes` is C, or None for all labels. For `positive` see
+    `single_label_scores`.
 
     Returns:
         rows, accuracy, macro_f1, micro_f1, weighted_f1; precision and recall (macro), or precision, recall and f1 of
@@ -155,12 +152,7 @@ def multi_label_scores(
 def multi_label_prediction_scores(
     true: np.ndarray, predicted: np.ndarray, labels: Sequence[str]
 ) -> dict[str, Any]:
-    """Scores predictions of several labels per row, without probabilities.
-
-    Args:
-        true: 0 or 1, [R, L].
-        predicted: 0 or 1, [R, L].
-        labels: L names.
+    """Scores predictions of several labels per row, 0 or 1, [R, L], without probabilities.
 
     Returns:
         rows, accuracy (all labels of a row right), macro_f1, micro_f1, weighted_f1, precision and recall
@@ -178,14 +170,9 @@ def multi_label_prediction_scores(
 
 
 def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float | None:
-    """Expected calibration error: the mean difference between confidence and accuracy.
+    """Expected calibration error from confidences float [N] in [0, 1], of which bool [N] are right; None without rows.
 
-    Args:
-        confidences: float [N], in [0, 1].
-        right: bool [N], whether the prediction is right.
-
-    Returns:
-        The difference in each of `calibration_bins`, weighted by the rows of the bin; None without rows.
+    It is the mean difference between confidence and accuracy in `calibration_bins`, weighted by the rows of the bin.
     """
     if not len(confidences):
         return None
@@ -201,17 +188,13 @@ def calibration_bins(confidences: np.ndarray) -> np.ndarray:
 
 def _checked(probabilities: np.ndarray, num_rows: int, num_labels: int) -> np.ndarray:
     probabilities = np.asarray(probabilities, np.float64)
-    if (
-        probabilities.ndim != 2
-        or len(probabilities) != num_rows
-        or not 0 < probabilities.shape[1] <= num_labels
-    ):
+    shape = probabilities.shape
+    if len(shape) != 2 or shape[0] != num_rows or not 0 < shape[1] <= num_labels:
         expected = f"[{num_rows}, C] with C from 1 to {num_labels}"
-        raise ValueError(f"expected probabilities {expected}, got {probabilities.shape}")
+        raise ValueError(f"expected probabilities {expected}, got {shape}")
     if not np.isfinite(probabilities).all():
-        raise ValueError(
-            f"probabilities of row {int(np.argwhere(~np.isfinite(probabilities))[0, 0])} are not finite"
-        )
+        row = int(np.argwhere(~np.isfinite(probabilities))[0, 0])
+        raise ValueError(f"probabilities of row {row} are not finite")
     return probabilities
 
 
@@ -248,3 +231,25 @@ def _ranking_scores(true: np.ndarray, scores: np.ndarray, columns: Sequence[int]
 
 def _mean(values: np.ndarray | list[float]) -> float | None:
     return float(np.mean(values)) if np.size(values) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class ReliabilityBins:
+    """Confidence and accuracy of a model in `calibration_bins`."""
+
+    title: str  # the model
+    error: float | None  # the expected calibration error; None without rows
+    rows: np.ndarray  # predictions in each bin, int64 [15]
+    confidence: np.ndarray  # their mean probability, NaN for empty bins, float64 [15]
+    accuracy: np.ndarray  # the share of correct ones, NaN for empty bins, float64 [15]
+
+
+def reliability_bins(
+    title: str, confidence: np.ndarray, correct: np.ndarray, error: float | None
+) -> ReliabilityBins:
+    """The bins of probabilities float [N], of which bool [N] are correct, with their calibration error."""
+    bins = calibration_bins(np.asarray(confidence, np.float64))
+    rows = np.bincount(bins, minlength=CALIBRATION_BINS)
+    with np.errstate(invalid="ignore"):
+        means = (np.bincount(bins, weights, CALIBRATION_BINS) / rows for weights in (confidence, correct))
+        return ReliabilityBins(title, error, rows, *means)

@@ -9,30 +9,15 @@ import numpy as np
 
 
 class LabelCounts(NamedTuple):
-    """Numbers of rows per label, float64 [..., C] each.
+    """Numbers of rows per label, float64 [..., C] each."""
 
-    Attributes:
-        hits: The label is true and predicted.
-        predicted: The label is predicted.
-        actual: The label is true.
-    """
-
-    hits: np.ndarray
+    hits: np.ndarray  # the label is true and predicted
     predicted: np.ndarray
     actual: np.ndarray
 
 
 def confusion_matrix(true_ids: np.ndarray, predicted_ids: np.ndarray, num_labels: int) -> np.ndarray:
-    """Counts rows by (true label, predicted label).
-
-    Args:
-        true_ids: int [R], in [0, num_labels).
-        predicted_ids: int [R], in [0, num_labels).
-        num_labels: C.
-
-    Returns:
-        int64 [C, C]; rows are true labels, columns predicted labels.
-    """
+    """Counts rows, ids int [R], by true label (rows) and predicted label (columns): int64 [C, C]."""
     cells = np.asarray(true_ids, np.int64) * num_labels + np.asarray(predicted_ids, np.int64)
     return np.bincount(cells, minlength=num_labels**2).reshape(num_labels, num_labels)
 
@@ -46,15 +31,9 @@ def matrix_counts(matrix: np.ndarray) -> LabelCounts:
 def indicator_counts(
     true: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None = None
 ) -> LabelCounts:
-    """Counts labels over rows with several labels.
+    """Counts labels over rows with several labels, 0 or 1, [R, C].
 
-    Args:
-        true: 0 or 1, [R, C].
-        predicted: 0 or 1, [R, C].
-        weights: float [S, R], number of each row in each of S resamples; None: one each.
-
-    Returns:
-        Label counts of shape [C], or [S, C] with weights.
+    `weights` are the number of each row in each of S resamples, float [S, R], for counts [S, C]; None: counts [C].
     """
     true = np.asarray(true, np.float64)
     predicted = np.asarray(predicted, np.float64)

@@ -14,29 +14,17 @@ BATCH_TOKENS, MOST_ROWS = 1 << 16, 4096
 
 
 class MaskedPredictions(NamedTuple):
-    """Results for the masked tokens of each row.
+    """Results for the masked tokens of each row."""
 
-    Attributes:
-        counts: Number of masked tokens, int32 [N].
-        losses: Sum of the cross-entropies of the true tokens, float64 [N].
-        hits: Number of tokens whose prediction is right, int32 [N].
-    """
-
-    counts: np.ndarray
-    losses: np.ndarray
-    hits: np.ndarray
+    counts: np.ndarray  # masked tokens, int32 [N]
+    losses: np.ndarray  # sum of the cross-entropies of the true tokens, float64 [N]
+    hits: np.ndarray  # tokens whose prediction is right, int32 [N]
 
 
 def masked_predictions(
     vocabulary_size: int, source: Any, outputs: Iterable[tuple[Any, Any]]
 ) -> MaskedPredictions:
-    """Compares a model's logits with the true tokens.
-
-    Args:
-        vocabulary_size: V.
-        source: The rows, a `MaskedSource`.
-        outputs: (plan, logits float32 [B, M, V]) for each batch.
-    """
+    """Compares a model's outputs, (plan, logits float32 [B, M, V]) of each batch, with a `MaskedSource`."""
     predictions = _empty(len(source.lengths))
     for plan, logits in outputs:
         targets = source.batch(plan)["targets"]
@@ -56,12 +44,7 @@ def unigram_probabilities(counts: np.ndarray) -> np.ndarray:
 
 
 def unigram_predictions(counts: np.ndarray, source: Any) -> MaskedPredictions:
-    """Predicts every masked token by the token frequencies.
-
-    Args:
-        counts: Token counts of the training texts, integers [V].
-        source: The rows, a `MaskedSource`.
-    """
+    """Predicts the masked tokens of a `MaskedSource` by the token counts of the training texts, integers [V]."""
     vocabulary = source.tokens.preprocessor.vocabulary
     counts = counts.copy()
     # Special tokens are never masked.
@@ -71,13 +54,8 @@ def unigram_predictions(counts: np.ndarray, source: Any) -> MaskedPredictions:
     for plan in source.plans(source.buckets([], 8), BATCH_TOKENS, MOST_ROWS, rng=None):
         targets = source.batch(plan)["targets"]
         is_masked = targets >= 0
-        _put(
-            predictions,
-            plan.rows,
-            is_masked,
-            losses[np.where(is_masked, targets, 0)] * is_masked,
-            targets == best,
-        )
+        of_tokens = losses[np.where(is_masked, targets, 0)] * is_masked
+        _put(predictions, plan.rows, is_masked, of_tokens, targets == best)
     return predictions
 
 
@@ -97,15 +75,11 @@ def _put(
 
 
 def masked_scores(predictions: MaskedPredictions, intervals: bool = False) -> dict[str, Any]:
-    """Scores over all masked tokens.
-
-    Args:
-        predictions: Predictions of the rows.
-        intervals: Whether to add 95 % bootstrap intervals; rows are resampled.
+    """Scores over all masked tokens, None without any.
 
     Returns:
         "masked_tokens", "loss" (mean), "perplexity" (its exponential), "masked_accuracy", and "intervals" of the last
-        two. Scores are None without masked tokens.
+        two (95 %, rows are resampled).
     """
     tokens = int(predictions.counts.sum())
     if not tokens:

@@ -30,12 +30,7 @@ Tags = Sequence[Sequence[str]]
 
 
 def tag_scores(gold: Tags, predicted: Tags, scheme: Scheme) -> dict[str, Any]:
-    """Scores the predicted tags of sentences.
-
-    Args:
-        gold: The labeled tags.
-        predicted: The predicted tags, as many for each sentence.
-        scheme: Tagging scheme of both; "none" if there are no spans.
+    """Scores the predicted tags of sentences; the scheme of both is "none" if there are no spans.
 
     Returns:
         rows (sentences), words and token_accuracy; for spans precision, recall and span_f1 (all types pooled), macro_f1
@@ -50,13 +45,9 @@ def tag_scores(gold: Tags, predicted: Tags, scheme: Scheme) -> dict[str, Any]:
     """
     _check(gold, predicted)
     words = sum(map(len, gold))
-    scores: dict[str, Any] = {
-        "rows": len(gold),
-        "words": words,
-        "token_accuracy": float(_sentence_counts(gold, predicted, "none")[:, 0].sum() / words)
-        if words
-        else None,
-    }
+    right = _sentence_counts(gold, predicted, "none")[:, 0].sum()
+    scores: dict[str, Any] = {"rows": len(gold), "words": words}
+    scores["token_accuracy"] = float(right / words) if words else None
     if scheme == "none":
         expected, given = ([tag for tags in part for tag in tags] for part in (gold, predicted))
         types = sorted({*expected, *given})
@@ -87,12 +78,6 @@ def tag_intervals(
     gold: Tags, predicted: Tags, scheme: Scheme, resampling: Resampling = DEFAULT
 ) -> dict[str, list[float]]:
     """Bootstrap intervals. Sentences are resampled, since the words of a sentence are not independent.
-
-    Args:
-        gold: The labeled tags.
-        predicted: The predicted tags.
-        scheme: Tagging scheme of both.
-        resampling: Seed, number of resamples and confidence level.
 
     Returns:
         token_accuracy, and span_f1 if the scheme has spans, each [lower, upper]; empty without words.
@@ -195,15 +180,9 @@ def most_frequent_errors(
 ) -> list[dict[str, Any]]:
     """Groups errors by labeled and predicted type, the most frequent first.
 
-    A missed span is paired with the wrong span that shares most words with it; other wrong spans are spurious.
-
-    Args:
-        words: Words of each sentence.
-        gold: The labeled tags.
-        predicted: The predicted tags.
-        scheme: Tagging scheme of both; with "none", errors are those of words.
-        most: Number of kinds of errors to return.
-        places: File and line of each sentence, such as `test.conll:12`; None: unknown.
+    A missed span is paired with the wrong span that shares most words with it; other wrong spans are spurious. With the
+    scheme "none", errors are those of words. At most `most` kinds are returned. `places` has file and line of each
+    sentence, such as `test.conll:12`.
 
     Returns:
         JSON values for each kind: `wanted` and `given`, the labeled and predicted type, None without a span;
@@ -252,10 +231,6 @@ def _shown(words: Sequence[str], error: _Error) -> dict[str, str | None]:
     # Words of one character are from a script without spaces.
     gap = "" if all(len(word) == 1 for word in words) else " "
     text = gap.join(words[first:end])
-    return {
-        "text": f"{'… ' if first else ''}{text}{' …' if end < len(words) else ''}",
-        "wanted": None
-        if error.expected is None
-        else gap.join(words[error.expected.first : error.expected.end]),
-        "given": None if error.given is None else gap.join(words[error.given.first : error.given.end]),
-    }
+    sides = (None if span is None else gap.join(words[span.first : span.end]) for span in error)
+    shown = f"{'… ' if first else ''}{text}{' …' if end < len(words) else ''}"
+    return {"text": shown, **dict(zip(("wanted", "given"), sides, strict=True))}

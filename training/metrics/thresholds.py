@@ -33,39 +33,25 @@ def best_thresholds(true: np.ndarray, probabilities: np.ndarray, *, default: flo
     Raises:
         ValueError: The shapes differ or are not [R, C], or a probability is not finite.
     """
-    true = np.asarray(true)
-    scores = np.asarray(probabilities, np.float32)
-    if true.ndim != 2 or true.shape != scores.shape:
-        raise ValueError(
-            f"true and probabilities must share one shape [R, C], got {true.shape} and {scores.shape}"
-        )
-    if not np.isfinite(scores).all():
-        raise ValueError("probabilities must be finite")
-    positives = (true != 0).sum(axis=0)
+    true, scores = _checked(true, probabilities, "[R, C]")
+    positives = true.sum(axis=0)
     if not positives.sum():
         return np.full(true.shape[1], default, np.float32)
-    own = _best_f1_thresholds(true != 0, scores)
+    own = _best_f1_thresholds(true, scores)
     if (positives >= ENOUGH_POSITIVES).all():
         return own
-    shared = _best_f1_thresholds((true != 0).reshape(-1, 1), scores.reshape(-1, 1))[0]
+    shared = _best_f1_thresholds(true.reshape(-1, 1), scores.reshape(-1, 1))[0]
     trust = np.minimum(positives / ENOUGH_POSITIVES, 1.0)
     return np.where(trust < 1.0, trust * own + (1.0 - trust) * shared, own).astype(np.float32)
 
 
 def best_threshold(true: np.ndarray, probabilities: np.ndarray, *, default: float = 0.5) -> float:
-    """Finds the threshold of a binary label with the highest accuracy on the given rows.
+    """Finds the threshold of a binary label, [R], with the highest accuracy on the given rows; `default` without rows.
 
     A row is positive if its probability, in float32, reaches the threshold. The search is exact: a threshold is midway
     between two neighboring distinct values, or below or above all of them. Among equally accurate thresholds, the
-    lowest is chosen: it has the best F1.
-
-    Args:
-        true: 0 or 1, [R].
-        probabilities: float [R].
-        default: Threshold without rows.
-
-    Returns:
-        A float32 number. It is above 1 only if no positive prediction is best although some probability is 1.
+    lowest is chosen: it has the best F1. It is a float32 number, above 1 only if no positive prediction is best
+    although some probability is 1.
 
     Raises:
         ValueError: The shapes differ or are not [R], or a probability is not finite.
@@ -84,16 +70,8 @@ def steady_threshold(true: np.ndarray, probabilities: np.ndarray, *, middle: flo
     of MRPC, thresholds from 408 random rows gave the other rows accuracy .7540 and F1 .8275, the best thresholds .7492
     and .8225 (300 samples); of sts_zh accuracies of .9907 and .9908.
 
-    Args:
-        true: 0 or 1, [R].
-        probabilities: float [R].
-        middle: Threshold of a calibrated probability; also the result without rows.
-
-    Returns:
-        A float32 number; `middle` itself if it is good enough.
-
-    Raises:
-        ValueError: As `best_threshold`.
+    The result is a float32 number, or `middle` itself, the threshold of a calibrated probability, if it is good enough
+    or there are no rows. Arguments and errors are those of `best_threshold`.
 
     Source: the one-standard-error rule, Breiman et al. 1984, Classification and Regression Trees, section 3.4.3.
     """
@@ -118,14 +96,7 @@ def _accuracies(true: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray
 
     It is -1 between rows with equal probability, which no threshold separates.
     """
-    true = np.asarray(true) != 0
-    scores = np.asarray(probabilities, np.float32)
-    if true.ndim != 1 or true.shape != scores.shape:
-        raise ValueError(
-            f"true and probabilities must share one shape [R], got {true.shape} and {scores.shape}"
-        )
-    if not np.isfinite(scores).all():
-        raise ValueError("probabilities must be finite")
+    true, scores = _checked(true, probabilities, "[R]")
     if not len(true):
         return np.zeros(1, np.int64), np.zeros(2)
     ordered, hits = _hits(true[:, None], scores[:, None])
@@ -134,6 +105,18 @@ def _accuracies(true: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray
     right = hits + (len(true) - hits[-1]) - (predicted - hits)
     right[1:-1][ordered[:-1] == ordered[1:]] = -1
     return right, np.concatenate([[_above_all(ordered[0])], ordered, [_below_all(ordered[-1])]])
+
+
+def _checked(true: np.ndarray, probabilities: np.ndarray, shape: str) -> tuple[np.ndarray, np.ndarray]:
+    """The labels as bool and the probabilities as float32."""
+    true, scores = np.asarray(true) != 0, np.asarray(probabilities, np.float32)
+    if true.ndim != len(shape.split(",")) or true.shape != scores.shape:
+        raise ValueError(
+            f"true and probabilities must share one shape {shape}, got {true.shape} and {scores.shape}"
+        )
+    if not np.isfinite(scores).all():
+        raise ValueError("probabilities must be finite")
+    return true, scores
 
 
 def _best_f1_thresholds(true: np.ndarray, scores: np.ndarray) -> np.ndarray:

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from training.evaluation.reliability import ReliabilityBins
-from training.metrics.classification import CALIBRATION_BINS
+from training.metrics.classification import CALIBRATION_BINS, ReliabilityBins
 from training.reporting.blocks import Picture, format_score
 from training.reporting.matplotlib_style import (
     ACCENT,

@@ -7,8 +7,7 @@ from scipy.special import log_softmax, logit, softmax
 
 from kmha.calibration import Calibration
 from training.baselines.text_linear import compare
-from training.evaluation.reliability import ReliabilityBins, reliability_bins
-from training.metrics.classification import calibration_error
+from training.metrics.classification import ReliabilityBins, calibration_error, reliability_bins
 from training.reporting import figures
 from training.reporting.blocks import (
     Block,

@@ -5,11 +5,12 @@ from hypothesis import strategies as st
 
 from kmha.tags import spans_of
 from training.baselines import tagging as tag_baseline
-from training.baselines.tagging import FrequentTags, fit_tag_baseline
-from training.baselines.tagging_linear import (
+from training.baselines.tagging import (
+    FrequentTags,
     GreedyTagger,
     fit_chains,
     fit_greedy,
+    fit_tag_baseline,
     has_chains,
     word_features,
     word_shape,

@@ -12,6 +12,7 @@ from training.metrics.classification import (
     calibration_error,
     multi_label_prediction_scores,
     multi_label_scores,
+    reliability_bins,
     single_label_prediction_scores,
     single_label_scores,
 )
@@ -227,3 +228,28 @@ def test_every_result_is_json(rows, classes, new, seed):
 def test_mismatched_arrays_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_bins_are_counted_as_by_hand():
+    confidence = np.array([0.05, 0.06, 1 / 15, 0.5, 0.99, 1.0])
+    correct = np.array([True, False, False, True, True, False])
+    found = reliability_bins("a", confidence, correct, None)
+    # Open below, closed above: 1 / 15 belongs to the first.
+    assert found.rows.tolist() == [3, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 2]
+    np.testing.assert_allclose(found.accuracy[[0, 7, 14]], [1 / 3, 1.0, 0.5])
+    np.testing.assert_allclose(found.confidence[[0, 7, 14]], [(0.11 + 1 / 15) / 3, 0.5, 0.995])
+    assert np.isnan(found.accuracy[1]) and np.isnan(found.confidence[1])
+
+
+def test_the_calibration_error_is_that_of_the_bins():
+    rng = np.random.default_rng(0)
+    confidence, correct = rng.random(500), rng.random(500) < 0.7
+    found = reliability_bins("a", confidence, correct, None)
+    filled = found.rows > 0
+    gaps = np.abs(found.confidence - found.accuracy)[filled] * found.rows[filled] / 500
+    # By hand, row by row.
+    total = 0.0
+    for low in range(15):
+        inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
+        total += abs(confidence[inside].sum() - correct[inside].sum()) / 500
+    assert gaps.sum() == pytest.approx(total) == pytest.approx(calibration_error(confidence, correct))

@@ -1,12 +1,14 @@
 """Pictures are valid SVG for any labels, in two color schemes, with descriptions."""
 
 import re
+import sys
 import xml.etree.ElementTree as xml
 
 import numpy as np
 import pytest
 
-from training.evaluation.reliability import reliability_bins
+from kmha.errors import InputError
+from training.metrics.classification import reliability_bins
 from training.reporting import figures, matplotlib_style
 
 pytest.importorskip("matplotlib")
@@ -86,3 +88,28 @@ def test_pictures_are_reproducible():
 
 def test_wide_letters_are_wider():
     assert matplotlib_style.name_width("体育新闻") > 1.5 * matplotlib_style.name_width("abcd")
+
+
+def test_figure_replaces_an_existing_file(tmp_path):
+    rng = np.random.default_rng(0)
+    confidence = rng.random(50)
+    models = [
+        reliability_bins("a", confidence, confidence > 0.5, 0.25),
+        reliability_bins("b", confidence[:0], confidence[:0] > 0, None),
+    ]
+    for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
+        path = tmp_path / f"diagram{suffix}"
+        path.write_bytes(b"old")
+        figures.write_reliability_diagram(path, models)
+        assert path.read_bytes().startswith(start)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_figure_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"--out .*a\.gif: expected a file ending in \.png, \.svg, \.pdf"):
+        matplotlib_style.check_figure_path(tmp_path / "a.gif")
+    with pytest.raises(InputError, match="expected a folder that exists"):
+        matplotlib_style.check_figure_path(tmp_path / "none" / "a.png")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match=r"expected matplotlib .*kmha\[report\]"):
+        matplotlib_style.check_figure_path(tmp_path / "a.png")

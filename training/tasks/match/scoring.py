@@ -7,10 +7,15 @@ import numpy as np
 
 from training.baselines.pairs import LINEAR, fit_pair_baseline
 from training.metrics import classification as scores
-from training.metrics import pair_intervals
 from training.metrics.bootstrap import single_label_intervals
-from training.metrics.pairs import binary_pair_scores, graded_scores
-from training.metrics.ranking import ranking_scores
+from training.metrics.pairs import (
+    binary_pair_intervals,
+    binary_pair_scores,
+    graded_intervals,
+    graded_scores,
+    ranking_intervals,
+    ranking_scores,
+)
 from training.metrics.thresholds import best_threshold, steady_threshold
 
 _OF_PROBABILITIES = ("ece", "loss", "mse", "mae", "threshold")
@@ -39,21 +44,20 @@ def pair_scores(
         intervals: Whether to add bootstrap intervals.
     """
     values, queries = targets[:, 0], targets[:, 1].astype(np.int64)
+    ends: dict[str, list[float]] = {}
     if threshold is None:
         result = graded_scores(values, found)
+        if intervals:
+            ends |= graded_intervals(values, found)
     else:
         result = binary_pair_scores(values.astype(np.int64), found, threshold)
+        if intervals:
+            ends |= binary_pair_intervals(values.astype(np.int64), found, threshold)
     if rankings:
         result |= ranking_scores(values, found, queries)
-    if not intervals:
-        return result
-    if threshold is None:
-        ends = pair_intervals.graded_intervals(values, found)
-    else:
-        ends = pair_intervals.binary_pair_intervals(values.astype(np.int64), found, threshold)
-    if rankings:
-        ends |= pair_intervals.ranking_intervals(values, found, queries)
-    return {**result, "intervals": ends}
+        if intervals:
+            ends |= ranking_intervals(values, found, queries)
+    return {**result, "intervals": ends} if intervals else result
 
 
 class Pairs(NamedTuple):
