@@ -44,7 +44,7 @@ def main() -> int:
 
     from kmha.config import EncoderConfig
     from kmha.models.classifier import TextClassifier
-    from training.config.encoder_shape import DEFAULT_SHAPE
+    from training.config.defaults import DEFAULT_SHAPE
     from training.engine.optimizer import AdamW
     from training.engine.train_step import TrainingStep
     from training.losses.classification import softmax_cross_entropy

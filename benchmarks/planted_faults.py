@@ -74,10 +74,10 @@ FAULTS = (
     ),
     Fault(
         "an average that forgets its past",
-        "training/engine/ema.py",
+        "training/engine/optimizer.py",
         "(1.0 - d) * (a - v)",
         "a - v",
-        "tests/training/engine/test_ema.py",
+        "tests/training/engine/test_optimizer.py",
     ),
     Fault(
         "padding read by a pooling",
@@ -116,10 +116,10 @@ FAULTS = (
     ),
     Fault(
         "an overwritten run folder",
-        "training/io/atomic_write.py",
+        "training/io/disk.py",
         "if final.exists() and not overwrite:",
         "if False:",
-        "tests/training/io/test_atomic_write.py",
+        "tests/training/io/test_disk.py",
     ),
 )
 

@@ -45,7 +45,7 @@ def _export(config: HuggingFaceConfig) -> int:
     from kmha.bundle.bundle import Bundle
     from kmha.bundle.files import parts_of
     from kmha.pretrained.write_huggingface import write_huggingface
-    from training.io.atomic_write import atomic_write
+    from training.io.disk import atomic_write
 
     bundle = Bundle.load(config.run)
     parts = list(parts_of(bundle.preprocessor).values())

@@ -20,10 +20,10 @@ from export.predictors.artifacts import find_artifact
 from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError
 from training.cli.bounds import Range
-from training.cli.column_flags import ColumnFlags
 from training.cli.parser import FAILED, parse, run
 from training.data.sources import file_source
-from training.io.atomic_write import write_result
+from training.io.disk import write_result
+from training.io.examples import ColumnFlags
 
 logger = logging.getLogger("kmha")
 

@@ -11,7 +11,7 @@ from tests.bundles import make_bundle
 from tests.command_runs import call
 from tests.pair_rows import paraphrase_rows
 from tests.tagged_sentences import tagged_sentences, write_conll
-from training.cli.toml_file import toml_flags
+from training.cli.parser import toml_flags
 from training.config.config import FitConfig
 from training.evaluate import main as evaluate
 from training.fit import main as fit

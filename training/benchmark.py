@@ -17,9 +17,8 @@ from typing import Annotated
 
 from kmha.errors import InputError
 from training.cli.bounds import Count, Range
-from training.cli.parser import FAILED, parse, run
-from training.cli.text_table import format_table
-from training.io.atomic_write import write_result
+from training.cli.parser import FAILED, format_table, parse, run
+from training.io.disk import write_result
 from training.io.json_subprocess import Crashed
 from training.speed.prepare import Peer, Precision, make_workload, missing_package, read_rows
 from training.speed.rounds import (

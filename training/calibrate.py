@@ -19,9 +19,9 @@ import tyro
 from kmha.bundle.manifest import CLASSIFY, MASKED_LM, MATCH, MODEL_NAMES, TAG, read_manifest
 from kmha.errors import InputError
 from training.cli.bounds import Range
-from training.cli.column_flags import ColumnFlags
 from training.cli.parser import parse, run
 from training.data.sources import file_source
+from training.io.examples import ColumnFlags
 
 logger = logging.getLogger("kmha")
 

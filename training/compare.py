@@ -20,8 +20,7 @@ from kmha.bundle.manifest import CLASSIFY, MODEL_NAMES, read_manifest
 from kmha.errors import InputError
 from training.cli.bounds import Range
 from training.cli.exceptions import Interrupted, TrainingDiverged
-from training.cli.parser import FAILED, INTERRUPTED, parse, run
-from training.cli.text_table import format_table
+from training.cli.parser import FAILED, INTERRUPTED, format_table, parse, run
 from training.comparison.candidates import ATTENTION, HEADS, NAMES, Name
 from training.comparison.folder import (
     FIGURES,
@@ -153,7 +152,7 @@ def _show(comparison: dict, out: Path | None) -> None:
     if out is None:
         return
     from training.comparison.figure import write_comparison_figure
-    from training.io.atomic_write import atomic_write
+    from training.io.disk import atomic_write
 
     listed = "".join(f"- {line}\n" for line in notes(comparison))
     written = {FIGURES: json.dumps(comparison, ensure_ascii=False, indent=2) + "\n"}

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import tyro
 
-from training.cli.column_flags import ColumnFlags
 from training.cli.parser import parse, run
 from training.data.sources import file_source
+from training.io.examples import ColumnFlags
 
 
 @dataclass(frozen=True, kw_only=True)

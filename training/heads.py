@@ -20,10 +20,10 @@ import tyro
 from kmha.bundle.manifest import MASKED_LM, MODEL_NAMES, read_manifest
 from kmha.errors import InputError
 from training.cli.bounds import Count, Positive, Range
-from training.cli.column_flags import ColumnFlags
 from training.cli.exceptions import Interrupted, TrainingDiverged
 from training.cli.parser import FAILED, INTERRUPTED, parse, run
 from training.data.sources import file_source
+from training.io.examples import ColumnFlags
 
 logger = logging.getLogger("kmha")
 

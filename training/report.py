@@ -18,10 +18,10 @@ import tyro
 
 from kmha.bundle.manifest import read_manifest
 from kmha.errors import InputError
-from training.cli.column_flags import ColumnFlags
 from training.cli.parser import parse, run
 from training.data.sources import file_source
 from training.html.page import check_page_path
+from training.io.examples import ColumnFlags
 from training.runs.run_folder import METRICS, REPORT, identify_rows
 
 logger = logging.getLogger("kmha")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kmha.errors import InputError
-from training.io.atomic_write import remove
+from training.io.disk import remove
 
 SUFFIX, ERRORS = ".jsonl", ".errors"
 _NUMBER = r"-\d{5,}-of-\d{5,}"

@@ -19,7 +19,7 @@ from export.predictors.artifacts import find_artifact
 from kmha.errors import InputError
 from training.cli.bounds import Count, Positive, Range
 from training.cli.parser import FAILED, parse, run
-from training.io.atomic_write import write_result
+from training.io.disk import write_result
 
 logger = logging.getLogger("kmha")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from export.benchmark.rounds import Job, MeasuredModel, Round
 from export.benchmark.stopwatch import IDS, TEXTS
-from training.cli.text_table import format_table
+from training.cli.parser import format_table
 
 PERCENTILES = (50, 95, 99)
 

@@ -19,7 +19,7 @@ from kmha.features import MAX_WORDS, NUM_CHARACTERS, SPELLING_LENGTH
 from kmha.text import words
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import CONTINUATION, END, LONGEST_WORD_BYTES, MASK, PADDING, START, UNKNOWN
-from training.io.atomic_write import atomic_write
+from training.io.disk import atomic_write
 
 TOKENIZER, LABELS, VOCABULARY = ".tokenizer.json", ".labels.txt", ".vocab.txt"
 

@@ -4,7 +4,7 @@ import contextlib
 import re
 from pathlib import Path
 
-from training.io.atomic_write import atomic_write
+from training.io.disk import atomic_write
 
 MODELS, BATCHING, MONITORING, COMPOSE = (
     "models.config",

@@ -25,7 +25,7 @@ from export.savedmodel.warmup import write_warmup
 from kmha.bundle import manifest
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
-from training.io.atomic_write import atomic_write
+from training.io.disk import atomic_write
 
 logger = logging.getLogger("kmha")
 

@@ -13,7 +13,7 @@ from export.tflite import metadata
 from export.tflite.check import check_ops, check_predictions
 from export.tflite.convert import Quantize, convert
 from kmha.bundle.bundle import Bundle
-from training.io.atomic_write import atomic_write
+from training.io.disk import atomic_write
 
 logger = logging.getLogger("kmha")
 

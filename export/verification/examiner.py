@@ -23,7 +23,7 @@ from export.verification.layer_outputs import TOKENIZER
 from export.verification.rows import Rows
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import TAG
-from training.cli.text_table import format_table
+from training.cli.parser import format_table
 from training.io.json_subprocess import Crashed
 
 

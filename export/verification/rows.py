@@ -10,9 +10,8 @@ import numpy as np
 from export.predictors.protocol import Row
 from export.verification.adversarial_texts import edge_case_rows
 from kmha.bundle.bundle import Bundle
-from training.cli.column_flags import ColumnOverrides
 from training.evaluation import bundle_evaluation
-from training.io.types import Subset
+from training.io.examples import ColumnOverrides, Subset
 from training.tasks.protocol import Task
 
 

@@ -33,8 +33,7 @@ from training.data.load import Data  # noqa: E402
 from training.distillation.task import add_teacher_predictions, trainable_part  # noqa: E402
 from training.engine.optimizer import AdamW  # noqa: E402
 from training.engine.train_step import TrainingStep, make_strategy  # noqa: E402
-from training.io.example_store import Example, write_examples  # noqa: E402
-from training.io.types import Columns, Subset
+from training.io.examples import Columns, Example, Subset, write_examples  # noqa: E402
 from training.tasks.masked_lm import MaskedLmTask  # noqa: E402
 from training.tasks.match.task import MatchTask  # noqa: E402
 from training.tasks.tag.task import TagTask  # noqa: E402

@@ -10,7 +10,7 @@ from tests.command_runs import write_csv
 from tests.pair_rows import paraphrase_rows, ranking_rows
 from training.config.config import DataSection, FitConfig
 from training.data.load import Data, describe, load_data
-from training.io.types import Columns
+from training.io.examples import Columns
 from training.tasks.match.task import MatchTask
 
 PAIRS, RANKED = ("text_a", "text_b", "label"), ("text_a", "text_b", "label", "query_id")

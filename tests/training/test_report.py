@@ -17,8 +17,8 @@ from tests.bundles import TEXTS, masked_bundle, one_label_bundle, several_label_
 from tests.command_runs import call, refused, write_csv
 from tests.export.pair_bundles import bundle_of
 from tests.pair_rows import ranking_rows
-from training.cli.column_flags import ColumnOverrides
 from training.evaluation.bundle_evaluation import evaluate_file
+from training.io.examples import ColumnOverrides
 from training.report import _build_report, main
 from training.reporting import build
 from training.reporting.model_card import escape_markdown

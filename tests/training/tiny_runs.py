@@ -14,9 +14,8 @@ from kmha.models.classifier import TextClassifier
 from training.config.config import TrainSection
 from training.data.length_buckets import bucket_lengths
 from training.data.text_batches import BatchSource
-from training.engine.ema import WeightAverage
 from training.engine.loop import Loop, epoch_plans
-from training.engine.optimizer import AdamW, warmup_then_decay
+from training.engine.optimizer import AdamW, WeightAverage, warmup_then_decay
 from training.engine.train_step import TrainingStep, make_strategy
 from training.io.ragged_store import RaggedStoreWriter
 from training.losses.classification import softmax_cross_entropy

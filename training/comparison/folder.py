@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
-from training.cli.config_diff import differences
-from training.io.atomic_write import atomic_write
+from training.config.config import differences
+from training.io.disk import atomic_write
 from training.runs.run_folder import CHANGEABLE_ON_RESUME, has_checkpoint, lock_folder
 
 SETTINGS, TRAININGS = "settings.json", "trainings"

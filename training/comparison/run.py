@@ -17,7 +17,7 @@ from training.comparison.folder import ComparisonFolder
 from training.comparison.latency import Caller, latencies, linear_caller, model_caller
 from training.comparison.scoring import reference_of, score_predictions
 from training.config.config import ResolvedConfig
-from training.config.encoder_shape import encoder_config
+from training.config.defaults import encoder_config
 from training.data.inputs import Inputs, make_inputs
 from training.data.load import Data
 from training.runtime.resource_usage import count_trainable_weights

@@ -7,7 +7,7 @@ import numpy as np
 
 from training.comparison.candidates import HEADS
 from training.data.load import Data
-from training.io.example_store import label_ids
+from training.io.examples import label_ids
 from training.metrics.bootstrap import (
     Resampling,
     percentile_interval,

@@ -16,7 +16,7 @@ from training.config.config import ResolvedConfig
 from training.data.inputs import Inputs
 from training.data.load import Data
 from training.engine.trainer import train
-from training.runs.context import RunContext
+from training.runs.run_folder import RunContext
 from training.runtime.resource_usage import count_trainable_weights
 
 

@@ -1,6 +1,7 @@
 """Training configuration. The string under each field is its help text on the command line."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -293,3 +294,27 @@ def settings(config: FitConfig) -> dict[str, Any]:
         return list(value) if isinstance(value, tuple) else value
 
     return plain(config)
+
+
+def differences(began: dict[str, Any], now: dict[str, Any], free: Sequence[str] = ()) -> str:
+    """Lists the settings that differ between two nested dicts: the flag, the old value and the new value.
+
+    Settings in `free`, as `section.name`, are ignored. The result is empty if all others are equal.
+    """
+    before, after = _flat(began), _flat(now)
+    return "; ".join(
+        f"--{name.replace('_', '-')} {_word(before.get(name))}, got {_word(after.get(name))}"
+        for name in before | after
+        if name not in free and before.get(name) != after.get(name)
+    )
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _word(value: Any) -> str:
+    return "unset" if value is None else str(value)

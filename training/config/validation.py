@@ -22,8 +22,7 @@ from kmha.features import MIN_WINDOW_LENGTH
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from training.config.config import DistillSection, FitConfig, task_section
-from training.config.defaults import resolve_config
-from training.config.encoder_shape import encoder_config
+from training.config.defaults import encoder_config, resolve_config
 from training.tasks.match.rows import LABEL, TEXT_A, TEXT_B
 from training.tasks.protocol import Task
 from training.tasks.settings import BM25, NONE, TEXT

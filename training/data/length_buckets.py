@@ -1,4 +1,4 @@
-"""Length buckets: the padded lengths, and the rows of each batch."""
+"""Length buckets: the padded lengths, and the rows of each batch, in all and on each worker."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -128,3 +128,33 @@ def filled_up(rows: int, divisor: int) -> int:
 def computed_share(plans: Sequence[Any], lengths: np.ndarray) -> float:
     """Ratio of padded to real tokens in these batches."""
     return sum(len(plan.rows) * plan.row_tokens for plan in plans) / max(1, int(lengths.sum()))
+
+
+def shares(source: Any, plans: Sequence[Any], index: int, count: int) -> list[Any]:
+    """Returns the plans of worker `index` of `count`, which then reads only its own rows from disk.
+
+    Workers can have different numbers of rows of a batch, because sums are weighted by row. The lists of `source`, if
+    any, stay whole.
+    """
+    return [_share(getattr(source, "lists", None), plan, index, count) for plan in plans]
+
+
+def _share(lists: np.ndarray | None, plan: Any, index: int, count: int) -> Any:
+    if lists is None:
+        rows = plan.rows[index::count]
+    else:
+        rows = plan.rows[list_homes(lists[plan.rows], count) == index]
+    return dataclasses.replace(plan, rows=rows, capacity=max(-(-plan.capacity // count), len(rows)))
+
+
+def list_homes(lists: np.ndarray, count: int) -> np.ndarray:
+    """Assigns whole lists to `count` replicas or workers: largest first, each to the one with the fewest rows.
+
+    Maps the list id of each row, integers [B], to the index of its replica or worker, integers [B].
+    """
+    _, numbers, sizes = np.unique(lists, return_inverse=True, return_counts=True)
+    loads, homes = np.zeros(count, int), np.zeros(len(sizes), int)
+    for number in np.argsort(-sizes, kind="stable"):
+        homes[number] = loads.argmin()
+        loads[homes[number]] += sizes[number]
+    return homes[numbers]

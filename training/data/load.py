@@ -7,13 +7,10 @@ from typing import Any
 from kmha.errors import InputError
 from training.config.config import FitConfig, sample_name
 from training.config.validation import teacher_origins
-from training.data.large_data import Large, held_out_fraction, with_fewer_validation_rows
-from training.data.sources import find_sources, read_examples
-from training.data.split import DataSummary, split
-from training.data.unlabelled import read_unlabelled, unseen
-from training.io.atomic_write import unchanged
-from training.io.scratch_folder import check_room, unpacked_bytes
-from training.io.types import Columns, Subset
+from training.data.sources import find_sources, read_examples, read_unlabelled, unseen
+from training.data.split import DataSummary, Large, held_out_fraction, split, with_fewer_validation_rows
+from training.io.disk import check_room, unchanged, unpacked_bytes
+from training.io.examples import Columns, Subset
 from training.tasks.protocol import Task
 
 

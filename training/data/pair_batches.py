@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.features import TextInputs
-from training.data.length_buckets import bucket_lengths, filled_up
+from training.data.length_buckets import bucket_lengths, filled_up, list_homes
 from training.data.text_batches import one_pass, padded_ids
 from training.io.ragged_store import RaggedStore
 
@@ -184,19 +184,6 @@ class PairSource:
                 if fresh:
                     sizes = np.array([len(text) for text in fresh])
                     yield padded_ids(np.concatenate(fresh), sizes, len(fresh), int(sizes.max()), 0)[0]
-
-
-def list_homes(lists: np.ndarray, count: int) -> np.ndarray:
-    """Assigns whole lists to `count` replicas or workers: largest first, each to the one with the fewest rows.
-
-    Maps the list id of each row, integers [B], to the index of its replica or worker, integers [B].
-    """
-    _, numbers, sizes = np.unique(lists, return_inverse=True, return_counts=True)
-    loads, homes = np.zeros(count, int), np.zeros(len(sizes), int)
-    for number in np.argsort(-sizes, kind="stable"):
-        homes[number] = loads.argmin()
-        loads[homes[number]] += sizes[number]
-    return homes[numbers]
 
 
 def length_cells(lengths: np.ndarray, most: int) -> list[tuple[int, ...]]:

@@ -15,7 +15,7 @@ from kmha.text.ragged import Ragged
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from training.data.length_buckets import BatchPlan
 from training.data.text_batches import BatchSource, one_pass
-from training.io.example_store import ExampleSet
+from training.io.examples import ExampleSet
 from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 from training.tasks.tag.rows import read_sentences
 

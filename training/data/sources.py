@@ -1,21 +1,26 @@
-"""Sources of the rows of each part: files, TensorFlow data sets, or sample data."""
+"""Sources of the rows of each part (files, TensorFlow data sets, sample data), and their checked examples."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import hashlib
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from kmha.bundle.manifest import sha256
+import numpy as np
+
+from kmha.bundle.manifest import MATCH, TAG, sha256
 from kmha.errors import InputError
 from training.config.config import DataSection
-from training.data.classification_reader import write_labelled_texts
-from training.io.atomic_write import unchanged
-from training.io.example_store import ExampleSet, write_examples
-from training.io.samples import pos_rows, review_rows
-from training.io.table_blocks import Block
-from training.io.tables import Row, column_names, has_blocks, read_blocks, read_rows
-from training.io.tfds import tfds_rows
-from training.io.types import Columns
+from training.io.datasets import pos_rows, review_rows, tfds_rows
+from training.io.disk import unchanged
+from training.io.examples import Columns, Example, ExampleSet, Subset, write_examples
+from training.io.ragged_store import RaggedStore, RaggedStoreWriter
+from training.io.tables import Block, Row, column_names, has_blocks, read_blocks, read_rows
+from training.io.text_lines import open_lines
 from training.tasks.protocol import Task
 
 # Columns and rows of each sample.
@@ -114,3 +119,169 @@ def read_examples(source: Source, task: Task, columns: Columns, folder: Path) ->
     if not len(examples):
         raise InputError(f"{source.name}: expected rows, got none")
     return examples
+
+
+def read_unlabelled(path: Path, task: str, columns: Columns, folder: Path) -> ExampleSet:
+    """Reads unlabeled texts for a task ("classify", "match" or "tag") and writes them to disk.
+
+    A `.txt` file has one text per line: pairs are separated by a tab, words of sentences by whitespace, and blank lines
+    are skipped. A table has the columns of the training rows except the labels. Both can be gzipped.
+
+    Raises:
+        InputError: The file or a row is invalid, or there is no text.
+    """
+    is_plain = path.name.lower().removesuffix(".gz").endswith(".txt")
+    texts = _lines(path, task) if is_plain else _rows(path, task, columns)
+    examples = (Example(each, (), place, ordered=task == TAG) for place, each in texts)
+    found = write_examples(examples, folder, 2 if task == MATCH else 1)
+    if not len(found):
+        raise InputError(f"{path}: expected texts, got none")
+    return found
+
+
+def unseen(examples: ExampleSet, others: list[Subset]) -> np.ndarray:
+    """Rows whose texts are in none of the other parts, int64."""
+    known = np.concatenate([part.examples.digests[part.rows] for part in others])
+    return np.flatnonzero(~np.isin(examples.digests, known))
+
+
+def _lines(path: Path, task: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    with open_lines(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            place, line = f"{path}:{number}", line.rstrip("\r\n")
+            if not line.strip():
+                continue
+            if task == TAG:
+                yield place, ("\n".join(re.findall(r"[^ \t]+", line)),)
+                continue
+            texts = tuple(line.split("\t")) if task == MATCH else (line,)
+            if task == MATCH and len(texts) != 2:
+                given = f"{len(texts) - 1} tabs" if len(texts) > 1 else "none"
+                raise InputError(f"{place}: expected two texts with one tab between them, got {given}")
+            yield place, texts
+
+
+def _rows(path: Path, task: str, columns: Columns) -> Iterator[tuple[str, tuple[str, ...]]]:
+    names = (columns.text, columns.text_b) if task == MATCH else (columns.text,)
+    for row in read_rows(path, names):
+        values = [row.values[name] for name in names]
+        if task == TAG:
+            yield row.place, (_sentence(values[0], row.place, columns.text),)
+            continue
+        for name, value in zip(names, values, strict=True):
+            if not isinstance(value, str):
+                raise InputError(f"{row.place}: {name} must be one text, got a list")
+        yield row.place, tuple(values)  # pyright: ignore  (all are str)
+
+
+def _sentence(words: str | list[str], place: str, name: str) -> str:
+    if isinstance(words, str):
+        raise InputError(f"{place}: {name} must be a list of words (CoNLL or JSONL), got one text")
+    if not words:
+        raise InputError(f"{place}: {name} must hold a word, got none")
+    for number, word in enumerate(words, start=1):
+        if not word.strip() or "\n" in word:
+            expected = "must hold a visible character and no line feed"
+            raise InputError(f"{place}: word {number} in {name} {expected}, got {word!r}")
+    return "\n".join(words)
+
+
+# Size of the cache of label values; multi-label rows can have any number of distinct values.
+_MOST_KNOWN = 100_000
+
+
+def write_labelled_texts(
+    blocks: Iterable[Block], name: str, task: Task, columns: Columns, folder: Path
+) -> ExampleSet:
+    """Checks the rows of a table and writes them to disk; raises InputError with file and line for an invalid row.
+
+    Args:
+        blocks: The rows, with the text and label columns.
+        name: Name of the table, for messages.
+        task: A task with one text per example, whose labels depend on the label column only.
+        columns: Names of the columns.
+        folder: Output folder, created if missing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    labels = _Labels(name, task, columns)
+    digests, label_ids, label_counts = bytearray(), array("i"), array("i")
+    empty_texts = 0
+    with open(folder / "lines", "wb") as lines, RaggedStoreWriter(folder / "texts0", np.uint8) as writer:
+        for block in blocks:
+            found = labels.of(block)
+            label_ids.extend(chain.from_iterable(found))
+            label_counts.extend(map(len, found))
+            data = [text.encode("utf-8") for text in block.columns[columns.text]]
+            each, empty = _digests(block.columns[columns.text], data)
+            digests += each
+            empty_texts += empty
+            lengths = np.fromiter(map(len, data), np.int32, len(data))
+            writer.extend(np.frombuffer(b"".join(data), np.uint8), lengths)
+            lines.write(np.array(block.lines, "<i8").tobytes())
+    numbers = np.frombuffer(digests, "<u8")
+    return ExampleSet(
+        functools.partial(_place, name, folder / "lines"),
+        (RaggedStore.open(folder / "texts0"),),
+        list(labels.names),
+        np.frombuffer(label_counts, np.int32),
+        np.frombuffer(label_ids, np.int32),
+        numbers,
+        empty_texts,
+        # With one text per example, the query is the text.
+        numbers,
+        False,
+        False,
+    )
+
+
+class _Labels:
+    """Maps the labels of rows to ids, in order of first occurrence."""
+
+    def __init__(self, name: str, task: Task, columns: Columns):
+        self.names: dict[str, int] = {}
+        self._name, self._task, self._columns = name, task, columns
+        self._known: dict[Any, tuple[int, ...]] = {}
+
+    def of(self, block: Block) -> list[tuple[int, ...]]:
+        """Label ids of each row."""
+        texts, given = block.columns[self._columns.text], block.columns[self._columns.label]
+        if set(map(type, texts)) == {str}:
+            try:
+                return [self._known[each] for each in given]
+            except (KeyError, TypeError):
+                pass  # A new value, or a list.
+        return [self._of_row(*row) for row in zip(texts, given, block.lines, strict=True)]
+
+    def _of_row(self, text: Any, given: Any, line: int) -> tuple[int, ...]:
+        key = given if isinstance(given, str) else tuple(given)
+        found = self._known.get(key)
+        if found is None or not isinstance(text, str):
+            row = Row({self._columns.text: text, self._columns.label: given}, f"{self._name}:{line}")
+            (example,) = self._task.parse_row(row, self._columns)
+            # Duplicate labels count once.
+            found = tuple(
+                self.names.setdefault(label, len(self.names)) for label in dict.fromkeys(example.labels)
+            )
+            if len(self._known) == _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+
+def _digests(texts: Iterable[str], data: Iterable[bytes]) -> tuple[bytes, int]:
+    """Digests of the texts as in `text_digest`, 8 bytes each, and the number of empty texts."""
+    blake2b, found, empty = hashlib.blake2b, [], 0
+    for text, each in zip(texts, data, strict=True):
+        stripped = text.strip()
+        if len(stripped) != len(text):
+            each = stripped.encode("utf-8")
+        empty += not each
+        found.append(blake2b(b"%d\0%b" % (len(each), each), digest_size=8).digest())
+    return b"".join(found), empty
+
+
+def _place(name: str, path: Path, row: int) -> str:
+    with open(path, "rb") as file:
+        file.seek(8 * row)
+        line = int.from_bytes(file.read(8), "little")
+    return f"{name}:{line}".replace("\n", " ")

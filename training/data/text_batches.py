@@ -12,7 +12,7 @@ from kmha.document_windows import WindowShape
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.text.preprocessor import Preprocessor
 from training.data.length_buckets import BatchPlan, bucket_lengths, filled_up, plan_batches
-from training.io.example_store import ExampleSet
+from training.io.examples import ExampleSet
 from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 
 CHUNK_ROWS = 1024

@@ -21,7 +21,7 @@ from training.data.load import Data
 from training.data.sentence_batches import SentenceTokens
 from training.distillation.hidden_states import StudentWithProjections, check_same_features, check_same_passes
 from training.distillation.teacher import Teacher, cached_predictions, count_predictions, write_predictions
-from training.io.types import Subset, TrainingSet
+from training.io.examples import Subset, TrainingSet
 from training.losses import distillation as distill_losses
 from training.tasks.protocol import Task
 

@@ -24,7 +24,7 @@ from kmha.layers.crf import Potentials
 from training.data.inputs import Source, cut_parts
 from training.data.sentence_batches import SentenceSource
 from training.evaluation.evaluator import Evaluator
-from training.io.types import Subset
+from training.io.examples import Subset
 from training.runtime.cpu_sharding import sharded_predict_function
 
 logger = logging.getLogger("kmha")

@@ -10,8 +10,7 @@ import numpy as np
 
 from kmha.bundle.manifest import MANIFEST, sha256
 from kmha.errors import InputError
-from training.cli.config_diff import differences
-from training.config.config import FitConfig, settings
+from training.config.config import FitConfig, differences, settings
 from training.data.load import Data
 from training.distributed.coordinator import Coordinator
 

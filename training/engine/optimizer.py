@@ -1,4 +1,4 @@
-"""AdamW with the same result on any number of replicas, and learning rate schedules.
+"""AdamW with the same result on any number of replicas, learning rate schedules, and the average of the weights.
 
 Dense variables use TensorFlow's fused kernel. Of embedding tables only the rows that a step used are updated;
 duplicate rows are summed before squaring (`docs/decisions/002-row-wise-embedding-update.md`).
@@ -6,9 +6,12 @@ duplicate rows are summed before squaring (`docs/decisions/002-row-wise-embeddin
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import tensorflow as tf
+
+from kmha.errors import InputError
+from training.config.config import FinetuneSection
 
 Decay = Literal["linear", "cosine", "constant"]
 Gradient = tf.Tensor | tf.IndexedSlices
@@ -207,3 +210,135 @@ def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     # l2_loss is half the sum of squares, in one pass.
     return tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(tf.cast(v, tf.float32)) for v in values]))
+
+
+def freeze(model: Any, layers: int, new_ngrams: bool = False) -> None:
+    """Freezes the lowest blocks of every encoder and the embedding below them.
+
+    Args:
+        model: A built model.
+        layers: Number of blocks; 0 freezes nothing.
+        new_ngrams: Whether the n-gram embeddings are trained from scratch; they are not frozen then.
+
+    Raises:
+        InputError: The encoder has fewer blocks.
+    """
+    if not layers:
+        return
+    for encoder in _encoders(model):
+        if layers > len(encoder.blocks):
+            raise InputError(
+                f"--finetune.frozen-layers: expected at most {len(encoder.blocks)}, the layers of the encoder,"
+                f" got {layers}"
+            )
+        ngrams = encoder.embedding.ngrams.trainable_variables if new_ngrams else ()
+        still_trained = {id(variable) for variable in ngrams}
+        for part in (*_embedding_parts(encoder), *encoder.blocks[:layers]):
+            for variable in part.trainable_variables:
+                variable.trainable = id(variable) in still_trained
+
+
+def learning_rate_schedules(
+    model: Any,
+    section: FinetuneSection,
+    steps: int,
+    variables: Sequence[Any] | None = None,
+    new_ngrams: bool = False,
+) -> list[LearningRateSchedule]:
+    """The learning rate schedule of each trainable variable, in their order.
+
+    Args:
+        model: A built model.
+        section: The settings.
+        steps: Optimizer steps of the run.
+        variables: The trained variables, if they are more than those of the model.
+        new_ngrams: Whether the n-gram embeddings are trained from scratch; they get the learning rate of the head.
+
+    Source: layer-wise decay and gradual unfreezing: Howard and Ruder 2018, arXiv:1801.06146.
+    """
+    decay = section.layer_decay or 1.0
+    head_steps, all_steps = round(section.head_fraction * steps), round(section.unfreeze_fraction * steps)
+    head = LearningRateSchedule(section.head_factor or 1.0)
+    schedules: dict[int, LearningRateSchedule] = {}
+    for encoder in _encoders(model):
+        # From the highest block down to the embedding.
+        levels = [[block] for block in reversed(encoder.blocks)] + [_embedding_parts(encoder)]
+        for depth, parts in enumerate(levels):
+            first_step = head_steps + all_steps * depth // max(1, len(levels) - 1)
+            schedule = LearningRateSchedule(decay**depth, first_step)
+            schedules |= {id(variable): schedule for part in parts for variable in part.trainable_variables}
+        if new_ngrams:
+            schedules |= {id(variable): head for variable in encoder.embedding.ngrams.trainable_variables}
+    trained = model.trainable_variables if variables is None else variables
+    return [schedules.get(id(variable), head) for variable in trained]
+
+
+def _encoders(model: Any) -> list[Any]:
+    return [encoder for index in range(len(model.encoder_configs)) for encoder in model.encoders_of(index)]
+
+
+def _embedding_parts(encoder: Any) -> list[Any]:
+    """The embedding and, in the post-norm form, its layer normalization."""
+    is_post_norm = encoder.config.norm == "post" and encoder.norm is not None
+    return [encoder.embedding, *([encoder.norm] if is_post_norm else [])]
+
+
+class WeightAverage(tf.Module):
+    """Exponential moving average of variables.
+
+    Args:
+        variables: What to average; create the average in the scope of their strategy.
+        strategy: The strategy of the variables.
+        decay: Share of the average that each optimizer step keeps. The first steps keep less.
+        every: Largest number of optimizer steps between two updates. One update then decays by that power of
+            `decay`. With large embedding tables an update costs as much as a training step.
+
+    Source: Polyak and Juditsky 1992; the warm-up of the decay as in tf.train.ExponentialMovingAverage.
+    """
+
+    def __init__(
+        self, variables: Sequence, strategy: tf.distribute.Strategy, decay: float = 0.999, every: int = 8
+    ):
+        super().__init__(name="weight_average")
+        self.live = list(variables)
+        self.strategy = strategy
+        self.decay = decay
+        self.every = every
+        self.averages = [tf.Variable(v, trainable=False, name="average") for v in self.live]
+
+    def after_step(self, step: int) -> None:
+        """Updates the average if an update is due after this optimizer step; the first step is 1."""
+        interval = self.update_interval(step)
+        if step % interval == 0:
+            decay = min(self.decay, (1 + step) / (10 + step)) ** interval
+            self._update(tf.constant(decay, tf.float32))
+
+    def update_interval(self, step: int) -> int:
+        """Steps between two updates: 1 at first, doubled each time that `every` updates were done at the old interval.
+
+        With a fixed interval the average of a short run would stay near the initial weights.
+        """
+        interval = 1
+        while 2 * interval <= self.every and 2 * interval * self.every <= step:
+            interval *= 2
+        return interval
+
+    @tf.function(autograph=False)
+    def _update(self, decay):
+        for average, live in zip(self.averages, self.live, strict=True):
+            self.strategy.extended.update(
+                average, lambda a, v, d: a.assign_sub((1.0 - d) * (a - v)), args=(live, decay), group=False
+            )
+
+    @tf.function(autograph=False)
+    def swap(self) -> None:
+        """Exchanges the weights and their average."""
+
+        def exchange(average, live):
+            copy = tf.identity(live)
+            with tf.control_dependencies([copy]):
+                live.assign(average)
+            average.assign(copy)
+
+        for average, live in zip(self.averages, self.live, strict=True):
+            self.strategy.extended.update(average, exchange, args=(live,), group=False)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import beta
 
-from training.io.example_store import label_ids
-from training.io.types import Subset
+from training.io.examples import Subset, label_ids
 
 # Confidence that other rows of the same kind reach the precision.
 CONFIDENCE = 0.9

@@ -10,14 +10,12 @@ import numpy as np
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MODEL_NAMES
 from kmha.errors import InputError
-from training.cli.column_flags import ColumnOverrides
-from training.data.masked_batches import MaskedSource
-from training.data.packing import cut_pieces
+from training.data.masked_batches import MaskedSource, cut_pieces
 from training.data.sentence_batches import read_sentences
 from training.data.sources import file_source, read_examples
 from training.evaluation.abstention import evaluate_threshold, top_predictions
 from training.evaluation.evaluator import Evaluator
-from training.io.types import Columns, Subset
+from training.io.examples import ColumnOverrides, Columns, Subset
 from training.tasks.create import task_from_bundle
 from training.tasks.protocol import Task
 

@@ -10,7 +10,7 @@ import numpy as np
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from training.data.inputs import Source
-from training.io.types import Subset
+from training.io.examples import Subset
 from training.runtime.cpu_sharding import sharded_predict_function
 from training.tasks.protocol import Task
 

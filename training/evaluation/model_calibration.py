@@ -18,8 +18,7 @@ from kmha.layers.crf_decoding import marginals
 from training.data.inputs import Inputs, Source
 from training.data.load import Data
 from training.evaluation.evaluator import Evaluator
-from training.io.example_store import label_ids
-from training.io.types import Subset
+from training.io.examples import Subset, label_ids
 from training.losses.distillation import softened
 
 logger = logging.getLogger("kmha")

@@ -11,13 +11,12 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import TAG
 from kmha.calibration import Calibration, calibrate
 from kmha.inference.tagger import PathDecoder
-from training.cli.column_flags import ColumnOverrides
 from training.data.inputs import cut_parts
 from training.evaluation.abstention import Abstention, choose_threshold, top_predictions
 from training.evaluation.bundle_evaluation import read_labelled_rows
 from training.evaluation.evaluator import Evaluator
 from training.evaluation.model_calibration import fit_calibration
-from training.io.types import Subset
+from training.io.examples import ColumnOverrides, Subset
 from training.metrics.classification import ReliabilityBins, reliability_bins
 from training.tasks.protocol import Task
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
-from training.io.atomic_write import atomic_write
+from training.io.disk import atomic_write
 
 SUFFIXES = (".html", ".htm")
 

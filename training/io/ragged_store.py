@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from training.io.scratch_folder import named
+from training.io.disk import named
 
 _WRITE_BUFFER_BYTES = 1 << 20
 _MAX_LENGTH = int(np.iinfo(np.int32).max)

@@ -3,22 +3,268 @@
 Errors are one-line `InputError`s with the file and the physical line, counted by line feeds from 1.
 """
 
-from collections.abc import Iterator, Sequence
+import csv
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
-from kmha.errors import InputError
+from kmha.errors import InputError, did_you_mean
 from training.io.conll import count_columns, read_sentences
-from training.io.table_blocks import (
-    MAX_FIELD_CHARS,
-    Block,
-    csv_blocks,
-    csv_header,
-    json_blocks,
-    json_keys,
-    raise_missing,
-)
 from training.io.text_lines import open_lines
+
+MAX_FIELD_CHARS = 1 << 24
+"""Longest CSV field, characters. A quote left open would otherwise read the whole file into one field."""
+
+FEWEST_ROWS, MOST_ROWS, BLOCK_CHARS = 16, 1024, 1 << 22
+"""Rows of the first block and of any block, and how many characters a block should have at most."""
+
+_JSON_KINDS = {dict: "an object", list: "a list", bool: "true or false", type(None): "null", str: "a string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive rows of a table.
+
+    Attributes:
+        columns: Column name to the values of all rows: texts, in JSONL also lists of texts; None where a row lacks it.
+        lines: Physical line at which each row starts.
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+    lines: Sequence[int]
+
+
+def csv_header(path: Path, delimiter: str) -> list[str]:
+    """Reads the column names; raises InputError if there is no header or the file is unreadable."""
+    with open_lines(path) as lines:
+        return _header(path, csv.reader(lines, delimiter=delimiter, strict=True))
+
+
+def json_keys(path: Path) -> list[str]:
+    """Reads the keys of the first object of a JSONL file; raises InputError if there is none."""
+    with open_lines(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.isspace():
+                return list(_json_object(line, f"{path}:{number}"))
+    raise InputError(f"{path}: expected one JSON object per line, got an empty file")
+
+
+def csv_blocks(
+    path: Path, delimiter: str, required: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[Block]:
+    """Streams the rows of a CSV or TSV file; rows before an invalid row are yielded before the error.
+
+    Columns in `optional` are kept if they exist. Raises InputError if the file or a row is invalid, or a column in
+    `required` is missing.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD_CHARS))
+    with open_lines(path) as lines:
+        # strict: an unclosed quote is an error, not one field with the rest of the file.
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        names = _header(path, reader)
+        for name in required:
+            if name not in names:
+                raise_missing(str(path), name, names)
+        places = {name: names.index(name) for name in (*required, *optional) if name in names}
+        first_line, most, found, problem, going_on = reader.line_num + 1, FEWEST_ROWS, False, "", True
+        while going_on:
+            rows: list[list[str]] = []
+            try:
+                # Rows read before an error stay in the list.
+                rows.extend(itertools.islice(reader, most))
+            except csv.Error as error:
+                problem = _csv_problem(path, _line_behind(rows, first_line), reader.line_num, error)
+            going_on = len(rows) == most and not problem
+            numbers = _first_lines(rows, first_line, reader.line_num)
+            first_line = reader.line_num + 1
+            if rows and set(map(len, rows)) != {len(names)}:
+                rows, numbers, wrong = _whole_rows(rows, numbers, names)
+                if wrong:
+                    problem, going_on = f"{path}:{wrong}", False
+            if rows:
+                found = True
+                columns = list(zip(*rows, strict=True))
+                yield Block({name: columns[place] for name, place in places.items()}, numbers)
+                most = _next_rows(most, sum(sum(map(len, columns[place])) for place in places.values()))
+        if problem:
+            raise InputError(problem)
+        if not found:
+            raise InputError(f"{path}: expected rows, got nothing after the header")
+
+
+def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Block]:
+    """Streams the rows of a JSONL file; arguments and errors are those of `csv_blocks`."""
+    names, found = (*required, *optional), False
+    with open_lines(path) as lines:
+        numbered = enumerate(lines, start=1)
+        problem, going_on, most = None, True, FEWEST_ROWS
+        while going_on:
+            columns: dict[str, list[Any]] = {name: [] for name in names}
+            numbers: list[int] = []
+            chars, going_on = 0, False
+            for number, line in numbered:
+                if line.isspace():
+                    continue
+                try:
+                    values = _json_values(line, required, optional, f"{path}:{number}")
+                except InputError as error:
+                    problem = error
+                    break
+                for name, column in columns.items():
+                    column.append(values.get(name))
+                numbers.append(number)
+                chars += len(line)
+                if len(numbers) == most or chars >= BLOCK_CHARS:
+                    going_on = True
+                    break
+            most = _next_rows(most, chars)
+            if numbers:
+                found = True
+                yield Block(columns, numbers)
+        if problem is not None:
+            raise problem
+    if not found:
+        raise InputError(f"{path}: expected one JSON object per line, got an empty file")
+
+
+def raise_missing(place: str, name: str, names: Sequence[str]) -> NoReturn:
+    """Raises the InputError for a missing column, with a suggestion."""
+    hint = did_you_mean(name, names, "{!r}")
+    raise InputError(f"{place}: expected column {name!r}, got columns {', '.join(names) or '(none)'}{hint}")
+
+
+def _header(path: Path, reader: Any) -> list[str]:
+    try:
+        names = next(filter(None, reader), None)
+    except csv.Error as error:
+        raise InputError(_csv_problem(path, 1, reader.line_num, error)) from None
+    if names is None:
+        raise InputError(f"{path}: expected a header line with the column names, got an empty file")
+    # Spreadsheets often export several unnamed columns, which are harmless.
+    repeated = sorted({name for name in names if name and names.count(name) > 1})
+    if repeated:
+        raise InputError(f"{path}:{reader.line_num}: expected unique column names, got {repeated[0]!r} twice")
+    return names
+
+
+def _next_rows(rows: int, chars: int) -> int:
+    """Number of rows of the next block, given the rows and characters of the current one."""
+    return min(MOST_ROWS, 2 * rows, max(1, BLOCK_CHARS * rows // max(1, chars)))
+
+
+def _line_behind(rows: Sequence[Sequence[str]], line: int) -> int:
+    """The line after these rows, the first of which starts at `line`."""
+    # Every other line feed is inside a field.
+    return line + len(rows) + sum(field.count("\n") for fields in rows for field in fields)
+
+
+def _first_lines(rows: Sequence[Sequence[str]], line: int, last_line: int) -> Sequence[int]:
+    """The line at which each row starts, for rows from `line` to `last_line`."""
+    if last_line - line + 1 == len(rows):
+        # No field contains a line feed.
+        return range(line, last_line + 1)
+    counts = [1 + sum(field.count("\n") for field in fields) for fields in rows]
+    return list(itertools.accumulate(counts[:-1], initial=line))
+
+
+def _whole_rows(
+    rows: Sequence[list[str]], lines: Sequence[int], names: Sequence[str]
+) -> tuple[list[list[str]], list[int], str]:
+    """The non-blank rows before the first invalid one, their lines, and the error of the invalid row."""
+    kept, numbers, width = [], [], len(names)
+    for fields, line in zip(rows, lines, strict=True):
+        if len(fields) == width:
+            kept.append(fields)
+            numbers.append(line)
+        elif len(fields) > 1 or (fields and fields[0].strip()):
+            count = f"expected {width} field{'s' if width > 1 else ''} ({', '.join(names)})"
+            return kept, numbers, f"{line}: {count}, got {len(fields)}"
+    return kept, numbers, ""
+
+
+def _csv_problem(path: Path, first_line: int, last_line: int, error: csv.Error) -> str:
+    text = str(error)
+    if "unexpected end" in text:
+        problem = "expected a closing quote, got the end of the file in the quoted field that starts here"
+    elif "field limit" in text:
+        problem = (
+            f"expected a field of at most {csv.field_size_limit()} characters, got more (an open quote?)"
+        )
+    elif "new-line" in text:
+        problem = r"expected lines that end in \n or \r\n, got a lone \r outside quotes"
+    else:
+        problem = f'expected quotes in a quoted field written as "", got a single quote at line {last_line}'
+    return f"{path}:{first_line}: {problem}"
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+# Numbers stay text: no rounding, no limit on digits.
+_decode = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant).decode
+
+
+def _json_object(line: str, place: str) -> dict[str, Any]:
+    try:
+        record = _decode(line)
+    except (ValueError, RecursionError) as error:
+        problem = (
+            f"{error.msg} at position {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
+        )
+        raise InputError(f"{place}: expected one JSON object per line, got other text ({problem})") from None
+    if not isinstance(record, dict):
+        raise InputError(f"{place}: expected one JSON object per line, got {_JSON_KINDS[type(record)]}")
+    return record
+
+
+def _json_values(
+    line: str, required: Sequence[str], optional: Sequence[str], place: str
+) -> dict[str, str | list[str]]:
+    record = _json_object(line, place)
+    for name in required:
+        if name not in record:
+            raise_missing(place, name, list(record))
+    values = {
+        name: _json_value(record[name], name, place) for name in (*required, *optional) if name in record
+    }
+    # Only an escape can produce a lone surrogate, which UTF-8 cannot encode.
+    if "\\ud" in line or "\\uD" in line:
+        _check_encodable(values, place)
+    return values
+
+
+def _json_value(value: Any, name: str, place: str) -> str | list[str]:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return value
+    if isinstance(value, list) and all(map(_is_span, value)):
+        return [json.dumps(each, ensure_ascii=False) for each in value]
+    given = "a list with other things" if isinstance(value, list) else _JSON_KINDS[type(value)]
+    raise InputError(f"{place}: expected a string, a number or a list of strings for {name!r}, got {given}")
+
+
+def _is_span(item: Any) -> bool:
+    return (
+        item.keys() >= {"start", "end"}
+        if isinstance(item, dict)
+        else isinstance(item, list) and len(item) == 3
+    )
+
+
+def _check_encodable(values: dict[str, str | list[str]], place: str) -> None:
+    for name, value in values.items():
+        try:
+            "".join(value).encode("utf-8")
+        except UnicodeEncodeError:
+            raise InputError(
+                f"{place}: expected whole characters for {name!r}, got half a surrogate pair"
+            ) from None
+
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON_SUFFIXES = (".jsonl", ".json")

@@ -4,24 +4,31 @@ Everything that can be checked without TensorFlow is checked before TensorFlow i
 """
 
 import contextlib
+import dataclasses
 import json
 import logging
+import os
+import signal
+import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from kmha.errors import InputError
 from kmha.quiet import import_tensorflow
 from training.cli.exceptions import NotChief
 from training.config.config import FitConfig, ResolvedConfig, task_section
 from training.config.defaults import resolve_config
 from training.config.validation import check_same_answers, check_settings
 from training.data.load import Data, describe, load_data
-from training.distributed.coordinator import Coordinator
+from training.distributed.coordinator import SINGLE_WORKER, Coordinator
+from training.distributed.tf_config import TF_CONFIG, check_port_is_free, parse_tf_config, wait_for_workers
 from training.engine.consistency import check_same_rows, check_same_settings
-from training.io.scratch_folder import named, scratch_folder
-from training.job.join_cluster import join_cluster, worker_config, worker_folder
-from training.runs.context import RunContext
-from training.runs.run_folder import METRICS, check_same_data
-from training.runtime.malloc_tuning import tune_malloc
+from training.io.disk import named, scratch_folder
+from training.runs.run_folder import METRICS, RunContext, check_same_data, run_folder
+from training.runtime.resource_usage import tune_malloc
 from training.tasks.create import make_task
 
 logger = logging.getLogger("kmha")
@@ -66,7 +73,7 @@ def _run(config: ResolvedConfig, coordinator: Coordinator) -> dict[str, Any]:
         (folder / METRICS).write_text(json.dumps(metrics, ensure_ascii=False, indent=2) + "\n", "utf-8")
         result.bundle.save(folder)
         if config.report:
-            from training.job.fit_report import report_fit
+            from training.job.train_and_evaluate import report_fit
             from training.reporting.reproducibility import rerun_command
 
             report_fit(context, data, result, metrics, rerun_command(config))
@@ -101,3 +108,87 @@ def _start_tensorflow(context: RunContext, data: Data) -> None:
         configure_shards(shards)
 
     import_tensorflow(configure)
+
+
+@contextlib.contextmanager
+def join_cluster(config: FitConfig) -> Iterator[Coordinator]:
+    """Connects the workers. Inside the block only the chief worker writes to stderr.
+
+    Raises:
+        InputError: TF_CONFIG or --strategy cannot be used, or an input of another worker.
+        WorkerLost: Another worker was lost or did not start.
+        Interrupted: Another worker was interrupted.
+    """
+    cluster = parse_tf_config(os.environ.get(TF_CONFIG))
+    if cluster is None or cluster.count == 1:
+        yield SINGLE_WORKER
+        return
+    if config.strategy != "auto":
+        raise InputError(
+            f"--strategy: expected auto for the {cluster.count} workers of {TF_CONFIG}, got {config.strategy}"
+        )
+    check_port_is_free(cluster)
+    logger.info(f"worker {cluster.index} of {cluster.count} waits for the others")
+    wait_for_workers(cluster)
+    coordinators = []
+
+    def connect() -> None:
+        from training.distributed.collectives import MultiWorkerCoordinator
+
+        coordinators.append(MultiWorkerCoordinator(cluster))
+
+    with _default_signal_handlers():
+        import_tensorflow(connect)
+    from training.distributed.collectives import propagate_failures
+
+    with propagate_failures(coordinators[0]), _silence_other_workers(coordinators[0]):
+        yield coordinators[0]
+
+
+def worker_config(config: ResolvedConfig, coordinator: Coordinator) -> ResolvedConfig:
+    """The settings of this worker: the chief worker decides whether to resume, and alone writes shared files."""
+    if coordinator.count == 1:
+        return config
+    config = dataclasses.replace(config, resume=coordinator.broadcast("resume", lambda: config.resume))
+    if coordinator.is_chief:
+        return config
+    return dataclasses.replace(
+        config, tensorboard=False, distill=dataclasses.replace(config.distill, cache=None)
+    )
+
+
+@contextlib.contextmanager
+def worker_folder(config: FitConfig, coordinator: Coordinator) -> Iterator[Path]:
+    """The folder to write into: on the chief worker the run folder, on the others a temporary folder."""
+    if coordinator.is_chief:
+        with run_folder(config) as folder:
+            yield folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="kmha-worker-") as folder:
+            yield Path(folder)
+
+
+@contextlib.contextmanager
+def _silence_other_workers(coordinator: Coordinator) -> Iterator[None]:
+    if coordinator.is_chief:
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as devnull, contextlib.redirect_stderr(devnull):
+        yield
+
+
+@contextlib.contextmanager
+def _default_signal_handlers() -> Iterator[None]:
+    """Inside, signals end the process at once; Python's handlers would run only after TensorFlow has connected.
+
+    Afterwards Python's handlers are restored, since TensorFlow replaces that of SIGTERM.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

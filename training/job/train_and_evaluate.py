@@ -1,4 +1,4 @@
-"""The steps of a run that need TensorFlow: tokenize, train, calibrate, evaluate, fit the baseline, make the bundle."""
+"""The steps of a run that need TensorFlow: tokenize, train, calibrate, evaluate, fit the baseline, report."""
 
 import contextlib
 import dataclasses
@@ -10,26 +10,25 @@ import keras
 import numpy as np
 
 from kmha.bundle.bundle import Bundle
+from kmha.bundle.manifest import read_manifest
 from training.baselines.text_linear import compare
 from training.cli.exceptions import NotChief
-from training.data.inputs import Inputs, Source
-from training.data.large_data import Large
+from training.data.inputs import Inputs, Source, cut_for_training, make_preprocessor
 from training.data.load import Data
-from training.data.streamed import cut_for_training
-from training.data.tokenizer_training import make_preprocessor
+from training.data.split import Large
 from training.distillation.task import DistillationTask, add_teacher_predictions
 from training.engine.loop import TrainingProgress
-from training.engine.model_init import StartingModel
-from training.engine.trainer import train
+from training.engine.trainer import StartingModel, train
 from training.evaluation.evaluator import Evaluator
 from training.evaluation.model_calibration import (
     BeforeCalibration,
     calibrate_on_validation,
     describe_calibration,
 )
-from training.io.types import Subset
-from training.reporting.report_data import ScoredSplit
-from training.runs.context import RunContext
+from training.io.examples import Subset
+from training.reporting.build import build_report, write_report
+from training.reporting.report_data import ReportData, ScoredSplit
+from training.runs.run_folder import CARD, REPORT, RunContext
 from training.runtime.mixed_precision import POLICIES, to_float32
 from training.runtime.resource_usage import count_trainable_weights
 
@@ -210,3 +209,37 @@ def sample_texts(part: Subset, seed: int) -> list[Any]:
         [text[:SAMPLE_CHARACTERS] for text in part.examples.read_texts(rows, field)] for field in fields
     ]
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+
+def report_fit(
+    context: RunContext, data: Data, result: FitResult, metrics: dict[str, Any], command: str
+) -> None:
+    """Writes report.html and report.md into a run folder that has all other files."""
+    try:
+        report = build_report(_report_data(context, data, result, metrics, command))
+        write_report(report, context.folder / REPORT, context.folder / CARD)
+    # A failed figure or table must not discard hours of training.
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), "")
+        logger.info(
+            f"no report was written, {type(error).__name__}: {reason}; python -m training.report tries again"
+        )
+
+
+def _report_data(
+    context: RunContext, data: Data, result: FitResult, metrics: dict[str, Any], command: str
+) -> ReportData:
+    return ReportData.of_bundle(
+        result.bundle,
+        read_manifest(context.folder),
+        context.folder,
+        name=context.config.out_folder().resolve().name,
+        task=data.task,
+        metric=data.task.metric,
+        splits=result.scored_splits,
+        scores=metrics[metrics["judged_on"]],
+        metrics=metrics,
+        lengths=result.lengths,
+        train=data.train,
+        command=command,
+    )

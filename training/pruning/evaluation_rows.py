@@ -10,12 +10,10 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError
 from kmha.features import WORD_MASK
-from training.cli.column_flags import ColumnOverrides
 from training.data.inputs import Inputs, Source, cut_parts
 from training.evaluation.bundle_evaluation import read_labelled_rows
 from training.evaluation.evaluator import Evaluator
-from training.io.example_store import label_ids
-from training.io.types import Subset
+from training.io.examples import ColumnOverrides, Subset, label_ids
 from training.tasks.protocol import Task
 
 _NAME = "measured"

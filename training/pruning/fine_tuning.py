@@ -10,7 +10,7 @@ from kmha.errors import InputError
 from training.cli.parser import parse
 from training.config.config import DataSection, FinetuneSection, FitConfig, task_section
 from training.data.sources import file_source
-from training.engine.model_init import StartingModel
+from training.engine.trainer import StartingModel
 from training.runs.run_folder import CONFIG, RUN_LOG
 
 logger = logging.getLogger("kmha")
@@ -85,7 +85,7 @@ def fine_tune(config: FitConfig, start: StartingModel, folder: Path, scratch: Pa
     from training.config.defaults import resolve_config
     from training.data.load import describe, load_data
     from training.job.train_and_evaluate import train_and_evaluate
-    from training.runs.context import RunContext
+    from training.runs.run_folder import RunContext
     from training.tasks.create import make_task
 
     config = resolve_config(config)

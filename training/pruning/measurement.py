@@ -7,7 +7,7 @@ from typing import Any
 
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
-from training.cli.column_flags import ColumnOverrides
+from training.io.examples import ColumnOverrides
 from training.pruning.evaluation_rows import EvaluationRows
 from training.pruning.importance import Importance, leave_one_head_out, measure_importance
 from training.pruning.presentation import head_table, head_values, row_table, row_values

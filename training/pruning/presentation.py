@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from training.cli.text_table import format_table
+from training.cli.parser import format_table
 from training.pruning.importance import Importance
 from training.pruning.prunable_blocks import Block
 from training.reporting.matplotlib_style import write_figure

@@ -15,13 +15,12 @@ from kmha.bundle.manifest import MODEL
 from kmha.calibration import Calibration, calibrate
 from training.config.config import FitConfig
 from training.config.defaults import resolve_config
-from training.engine.model_init import StartingModel
-from training.job.fit_report import report_fit
+from training.engine.trainer import StartingModel
+from training.job.train_and_evaluate import report_fit
 from training.pruning.apply import PrunedModel, count_weights
 from training.pruning.evaluation_rows import EvaluationRows
 from training.pruning.fine_tuning import fine_tune
-from training.runs.context import RunContext
-from training.runs.run_folder import CONFIG, METRICS
+from training.runs.run_folder import CONFIG, METRICS, RunContext
 from training.runtime.round_robin import time_in_turns
 
 logger = logging.getLogger("kmha")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from training.io.types import Subset
+from training.io.examples import Subset
 from training.reporting import figures
 from training.reporting.blocks import Block, Note, Table, format_percent
 from training.reporting.matplotlib_style import can_draw

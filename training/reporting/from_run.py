@@ -8,11 +8,11 @@ from typing import Any
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import read_manifest
 from kmha.errors import InputError
-from training.cli.column_flags import ColumnOverrides
 from training.cli.parser import parse
 from training.config.config import FitConfig
 from training.data.inputs import cut_parts
 from training.evaluation.bundle_evaluation import predict_file
+from training.io.examples import ColumnOverrides
 from training.reporting.report_data import ReportData, ScoredSplit
 from training.reporting.reproducibility import rerun_command
 from training.runs.run_folder import CONFIG, METRICS, identify_rows

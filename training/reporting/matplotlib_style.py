@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
-from training.io.atomic_write import atomic_write
+from training.io.disk import atomic_write
 from training.reporting.blocks import Picture
 
 # Colors of light pages; `_DARK` has those of dark pages.

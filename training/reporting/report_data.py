@@ -10,7 +10,7 @@ import numpy as np
 from kmha.bundle.files import parts_of
 from kmha.bundle.manifest import MATCH
 from kmha.calibration import Calibration
-from training.io.types import Subset
+from training.io.examples import Subset
 from training.tasks.protocol import Task
 
 

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from training.cli.toml_file import table_flags
+from training.cli.parser import table_flags
 from training.config.config import FitConfig, settings
 from training.config.defaults import resolve_config
 from training.reporting.blocks import Block, Code, Note, Table

@@ -9,8 +9,7 @@ import numpy as np
 from kmha.bundle.manifest import TAG
 from training.data.sentence_batches import read_sentences
 from training.evaluation.model_calibration import tag_ids
-from training.io.example_store import label_ids, label_matrix
-from training.io.types import Subset
+from training.io.examples import Subset, label_ids, label_matrix
 from training.reporting.blocks import format_score
 from training.reporting.report_data import ReportData, ScoredSplit
 

@@ -16,10 +16,31 @@ import tomli_w
 
 from kmha.bundle.manifest import MANIFEST, sha256
 from kmha.errors import InputError
-from training.cli.config_diff import differences
-from training.config.config import FitConfig, settings
-from training.io.scratch_folder import remove_left
+from training.config.config import FitConfig, ResolvedConfig, differences, settings
+from training.distributed.coordinator import SINGLE_WORKER, Coordinator
+from training.io.disk import remove_left
 from training.runs.checkpoint_folder import find_damage, list_checkpoints, newest_valid_checkpoint
+from training.runtime.resource_usage import Cost
+
+
+@dataclasses.dataclass
+class RunContext:
+    """Shared state of the steps of a run.
+
+    Attributes:
+        config: All settings.
+        folder: The unfinished run folder, for the checkpoint and logs.
+        scratch: Temporary folder for rows and token ids.
+        coordinator: The workers that train together.
+        cost: Measures the time of the steps.
+    """
+
+    config: ResolvedConfig
+    folder: Path
+    scratch: Path
+    coordinator: Coordinator = SINGLE_WORKER
+    cost: Cost = dataclasses.field(default_factory=Cost)
+
 
 CHECKPOINT, RUN_LOG, METRICS, CONFIG = "checkpoint", "epochs.csv", "metrics.json", "config.toml"
 REPORT, CARD = "report.html", "report.md"

@@ -1,6 +1,7 @@
-"""Time, peak memory and number of weights of a run."""
+"""Time, memory, cores and number of weights of a run."""
 
 import contextlib
+import ctypes
 import math
 import os
 import resource
@@ -63,3 +64,20 @@ def _device_memory() -> dict[str, int]:
 def available_cores() -> int:
     """Number of cores that this process may use; all cores where the system has no affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# Parameters of mallopt, from glibc's malloc.h.
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+_LARGEST_THRESHOLD = 2**31 - 1  # bytes; the largest value that mallopt takes
+
+
+def tune_malloc() -> None:
+    """Stops glibc from returning freed memory to the system; does nothing without glibc.
+
+    A training step allocates the same gigabytes again and again, and the system fills returned pages with zeros first.
+    This makes training 1.04 times as fast (docs/how-to/speed.md).
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_MAX, 0)
+        mallopt(_TRIM_THRESHOLD, _LARGEST_THRESHOLD)

@@ -18,14 +18,13 @@ from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import Vocabulary
 from training.config.config import TrainSection
 from training.data.text_batches import BatchSource, token_chunks
-from training.engine.ema import WeightAverage
-from training.engine.optimizer import AdamW
+from training.engine.optimizer import AdamW, WeightAverage
 from training.engine.train_step import TrainingStep
 from training.io.ragged_store import RaggedStoreWriter
 from training.losses.classification import softmax_cross_entropy
 from training.runtime.cpu_sharding import configure_shards, intra_op_cores, max_shards, num_shards
-from training.runtime.malloc_tuning import tune_malloc
 from training.runtime.mixed_precision import POLICIES
+from training.runtime.resource_usage import tune_malloc
 from training.speed.workload import Workload, serve
 
 _CHUNK_ROWS = 1024

@@ -12,10 +12,16 @@ import numpy as np
 from kmha.config import EncoderConfig
 from kmha.document_windows import window_shape_of
 from kmha.errors import InputError, did_you_mean
-from training.cli.column_flags import ColumnOverrides
-from training.io.example_store import Example, label_ids, label_matrix
+from training.io.examples import (
+    ColumnOverrides,
+    Columns,
+    Example,
+    Subset,
+    TrainingSet,
+    label_ids,
+    label_matrix,
+)
 from training.io.tables import Row
-from training.io.types import Columns, Subset, TrainingSet
 from training.tasks.protocol import Defaults, Task, TaskTraits
 from training.tasks.settings import LABEL, LABELS, TEXT, ClassifySettings
 

@@ -13,10 +13,8 @@ import numpy as np
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from training.cli.bounds import check_ranges
-from training.cli.column_flags import ColumnOverrides
-from training.io.example_store import Example
+from training.io.examples import ColumnOverrides, Columns, Example, Masking, Subset
 from training.io.tables import Row
-from training.io.types import Columns, Masking, Subset
 from training.tasks.protocol import Defaults, Task, TaskTraits
 from training.tasks.settings import MaskedLmSettings
 

@@ -10,10 +10,8 @@ import numpy as np
 
 from kmha.config import EncoderConfig
 from kmha.document_windows import WindowShape
-from training.cli.column_flags import ColumnOverrides
-from training.io.example_store import Example, ExampleSet
+from training.io.examples import ColumnOverrides, Columns, Example, ExampleSet, Masking, Subset, TrainingSet
 from training.io.tables import Row
-from training.io.types import Columns, Masking, Subset, TrainingSet
 from training.tasks.settings import TaskSettings
 
 

@@ -8,7 +8,7 @@ from export.verification.examiner import Examiner, table
 from export.verification.rows import read_rows
 from tests.bundles import ONE, TEXTS, make_bundle
 from tests.command_runs import write_csv
-from training.cli.column_flags import ColumnOverrides
+from training.io.examples import ColumnOverrides
 from training.io.json_subprocess import Crashed
 
 FACTS = {"quantization": "none", "ops": {"MatMul": 3}, "lengths": None, "labels": None}

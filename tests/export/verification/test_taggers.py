@@ -25,7 +25,7 @@ from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary
 from tests.bundles import SENTENCES, TAGGERS, make_tagger_bundle, tagger_bundle
 from tests.command_runs import call
-from training.cli.column_flags import ColumnOverrides
+from training.io.examples import ColumnOverrides
 
 FACTS = {"quantization": "none", "ops": {"MatMul": 3}, "lengths": None, "labels": None}
 

@@ -4,7 +4,7 @@ import pytest
 
 from kmha.errors import InputError
 from tests.training.comparison.figures import COMPARISON
-from training.cli.text_table import format_table
+from training.cli.parser import format_table
 from training.comparison.figure import comparison_cells, markdown_table, notes, write_comparison_figure
 from training.reporting.matplotlib_style import check_matplotlib
 

@@ -13,6 +13,7 @@ from training.config.config import (
     FitConfig,
     OptimizerSection,
     TrainSection,
+    differences,
     settings,
 )
 from training.config.validation import check_settings
@@ -92,3 +93,19 @@ def test_what_is_written_is_what_is_read(
 def test_the_run_is_named_after_its_data(data, folder):
     assert FitConfig(data=data).out_folder() == Path(folder)
     assert FitConfig(data=data, out=Path("here")).out_folder() == Path("here")
+
+
+def test_equal_settings():
+    assert differences({"a": 1, "b": {"c": [1]}}, {"b": {"c": [1]}, "a": 1}) == ""
+
+
+def test_all_that_differ_are_named_as_flags():
+    began = {"text": {"max_length": 8, "same": 1}, "seed": 0, "gone": True}
+    now = {"text": {"max_length": 9, "same": 1}, "seed": 0, "new": "x"}
+    assert differences(began, now) == (
+        "--text.max-length 8, got 9; --gone True, got unset; --new unset, got x"
+    )
+
+
+def test_some_may_differ():
+    assert differences({"a": {"b": 1}, "c": 1}, {"a": {"b": 2}, "c": 2}, ["a.b"]) == "--c 1, got 2"

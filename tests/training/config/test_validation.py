@@ -6,8 +6,7 @@ import pytest
 from kmha.errors import InputError
 from kmha.text.vocabulary import SPECIAL_TOKENS
 from training.config.config import DataSection, EncoderSection, FitConfig, TextSection, TrainSection
-from training.config.defaults import resolve_config
-from training.config.encoder_shape import encoder_config
+from training.config.defaults import encoder_config, resolve_config
 from training.config.validation import check_settings
 from training.tasks.settings import MatchSettings
 

@@ -13,9 +13,8 @@ from training.config.config import TextSection
 from training.data.inputs import Inputs, make_inputs
 from training.data.length_buckets import computed_share
 from training.data.pair_batches import FILLER_QUERY, PairPlan, PairSource, length_cells
-from training.io.example_store import Example, write_examples
+from training.io.examples import Example, Subset, TrainingSet, write_examples
 from training.io.ragged_store import RaggedStoreWriter
-from training.io.types import Subset, TrainingSet
 from training.tasks.match.task import MatchTask
 
 TOKENS, ROWS = 96, 8

@@ -9,7 +9,7 @@ from kmha.text.sentence_preprocessor import SentencePreprocessor
 from tests.bundles import preprocessor
 from tests.tagged_sentences import tagged_sentences
 from training.data.sentence_batches import NO_TAG, SentenceSource, cut_sentences
-from training.io.example_store import Example, write_examples
+from training.io.examples import Example, write_examples
 from training.tasks.tag.rows import read_sentences
 
 SENTENCES = tagged_sentences(20, seed=0)

@@ -1,4 +1,5 @@
 import json
+import types
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -9,8 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kmha.errors import InputError
-from training.data.split import Split, split
-from training.io.example_store import Example, ExampleSet, write_examples
+from tests.command_runs import news_rows, write_csv
+from training.config.config import DataSection, FitConfig
+from training.data.load import describe, load_data
+from training.data.split import Large, Split, held_out, held_out_fraction, rarest_label, split
+from training.io.examples import Example, ExampleSet, Subset, write_examples
+from training.tasks.classify import ClassifyTask
 
 Table = list[tuple[str, tuple[str, ...]]]
 
@@ -316,3 +321,101 @@ def test_a_pair_is_in_the_test_set_only_as_a_whole(tmp_path):
     parts = split(train, None, test, validation_fraction=0, seed=0, multi_label=False)
     assert parts.summary.dropped_in_test == 1
     assert parts.train_rows.tolist() == [1, 2, 3, 4, 5]
+
+
+def single_labels(labels: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array(labels, np.int32), np.ones(len(labels), np.int32)
+
+
+def distinct(count: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.arange(count), np.arange(count)
+
+
+def test_the_rarest_label_of_a_row():
+    ids = np.array([0, 1, 0, 2, 0, 1], np.int32)
+    counts = np.array([2, 0, 2, 1, 1], np.int32)
+    assert rarest_label(ids, counts).tolist() == [1, -1, 2, 0, 1]
+
+
+def test_rows_without_any_label():
+    nothing = np.zeros(0, np.int32), np.zeros(10, np.int32)
+    assert rarest_label(*nothing).tolist() == [-1] * 10
+    assert held_out(*nothing, *distinct(10), 0.3, 0).sum() == 3
+
+
+def test_a_small_share_of_many_small_labels_is_not_lost_to_rounding():
+    labels = np.repeat(np.arange(50), 4).tolist()
+    assert held_out(*single_labels(labels), *distinct(200), 0.1, 0).sum() == 20
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1e-9, 0.5, 0.999999])
+def test_each_label_keeps_a_row_and_one_row_is_held_out(fraction):
+    labels = [0] * 3 + [1] * 30
+    chosen = held_out(*single_labels(labels), *distinct(33), fraction, 5)
+    assert set(np.array(labels)[~chosen].tolist()) == {0, 1}
+    assert chosen.any() == (fraction > 0)
+
+
+def test_a_text_that_stands_very_often_does_not_use_up_the_share():
+    sizes = np.array([500, *[1] * 500])
+    starts = np.cumsum(sizes) - sizes
+    for seed in range(10):
+        chosen = held_out(*single_labels([0] * 1000), np.arange(1000), starts, 0.1, seed)
+        assert chosen.sum() == 100 and not chosen[:500].any()
+
+
+def test_every_seed_reaches_every_row_now_and_then():
+    labels = [0, 1] * 10
+    times = sum(held_out(*single_labels(labels), *distinct(20), 0.3, seed).astype(int) for seed in range(200))
+    assert (np.asarray(times) > 30).all() and (np.asarray(times) < 90).all()
+
+
+def test_a_label_that_would_be_held_out_whole_comes_back():
+    # Label 2 stands with other labels only, on texts that count for label 0 or 1.
+    ids = np.array([0, 2, 0, 2] + [0, 1] * 20, np.int32)
+    counts = np.array([2, 2] + [1] * 40, np.int32)
+    ids, counts = np.concatenate([ids, [0] * 3]).astype(np.int32), np.concatenate([counts, [1] * 3])
+    for seed in range(50):
+        chosen = held_out(ids, counts, *distinct(len(counts)), 0.5, seed)
+        row_of = np.repeat(np.arange(len(counts)), counts)
+        assert set(ids[~chosen[row_of]].tolist()) == {0, 1, 2}
+
+
+def part(rows: int) -> Subset:
+    return Subset(types.SimpleNamespace(), np.arange(rows) * 3)  # pyright: ignore  (no row is read)
+
+
+def test_a_sample_is_drawn_of_large_data_only():
+    large = Large(rows=100, seed=1)
+    assert large.sampled(part(100)).rows.tolist() == (np.arange(100) * 3).tolist()
+    drawn = large.sampled(part(101)).rows
+    assert len(set(drawn.tolist())) == large.sample_rows == 10
+    assert set(drawn.tolist()) < set((np.arange(101) * 3).tolist()) and (np.diff(drawn) > 0).all()
+    assert drawn.tolist() == large.sampled(part(101)).rows.tolist()
+    assert drawn.tolist() != Large(rows=100, seed=2).sampled(part(101)).rows.tolist()
+
+
+@pytest.mark.parametrize(("rows", "held_out"), [(50, 5), (100, 10), (101, 10), (10_000, 10), (0, 0)])
+def test_validation_rows_do_not_grow_past_the_limit(rows, held_out):
+    assert rows * held_out_fraction(0.1, rows, 100) == pytest.approx(held_out, abs=1e-9)
+
+
+def test_of_a_large_validation_file_a_sample_is_judged(tmp_path):
+    files = {
+        name: write_csv(
+            tmp_path / f"{name}.csv", [(f"{text} {place}", label) for place, (text, label) in rows]
+        )
+        for name, rows in (
+            ("train", enumerate(news_rows(50, 0))),
+            ("validation", enumerate(news_rows(30, 1), start=100)),
+        )
+    }
+    for large_rows, evaluated in ((50, 30), (40, 4)):
+        config = FitConfig(
+            data=DataSection(train=files["train"], validation=files["validation"], large_rows=large_rows)
+        )
+        data = load_data(config, ClassifyTask(), tmp_path / str(large_rows))
+        assert len(set(data.validation.rows.tolist())) == data.summary.validation_rows == evaluated
+        assert len(data.train.rows) == 50
+        left_out = "26 validation rows left out: of large data a sample is evaluated"
+        assert (left_out in describe(data)) == (evaluated == 4)

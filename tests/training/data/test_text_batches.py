@@ -10,7 +10,7 @@ from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary_training import train_vocabulary
 from training.data.length_buckets import BatchPlan, plan_batches
 from training.data.text_batches import BatchSource, pad, token_chunks, tokenize_examples
-from training.io.example_store import Example, write_examples
+from training.io.examples import Example, write_examples
 from training.io.ragged_store import RaggedStoreWriter
 
 TEXTS = ["red green blue", "", "red red", "green blue red green blue red", "mauve blue"]

@@ -4,8 +4,7 @@ import pytest
 from tests.bundles import SENTENCES, SEVERAL, TEXTS, make_bundle, make_pair_bundle, make_tagger_bundle
 from training.data.inputs import cut_parts
 from training.distillation.teacher import cached_predictions, count_predictions, write_predictions
-from training.io.example_store import Example, write_examples
-from training.io.types import Subset, TrainingSet
+from training.io.examples import Example, Subset, TrainingSet, write_examples
 
 FACTS = {"teacher": "a", "rows": "b"}
 

@@ -9,11 +9,10 @@ import pytest
 from kmha.errors import InputError
 from tests.bundles import one_label_bundle, pair_bundle
 from tests.training.tiny_runs import CONFIG, LABELS, make_source, tiny_model
-from training.cli.column_flags import ColumnOverrides
 from training.evaluation import evaluator as evaluator
 from training.evaluation.bundle_evaluation import resolve_task
 from training.evaluation.evaluator import Evaluator
-from training.io.types import Columns
+from training.io.examples import ColumnOverrides, Columns
 from training.tasks.protocol import random_probabilities, row_probabilities
 
 NAMES = [f"label {number}" for number in range(LABELS)]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kmha.errors import InputError
-from training.io import table_blocks as blocks
-from training.io.table_blocks import csv_blocks, json_blocks
+from training.io import tables as blocks
+from training.io.tables import csv_blocks, json_blocks
 
 FIELD = st.text(st.sampled_from('ab ,"\n\r\té港'), max_size=6)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kmha.errors import InputError
-from training.io import table_blocks as blocks
+from training.io import tables as blocks
 from training.io.tables import column_names, read_rows
 
 

@@ -1,10 +1,20 @@
-import numpy as np
+import json
+import shlex
 
-from tests.command_runs import news_rows
-from training.io.example_store import Example, write_examples
-from training.io.types import Subset
+import numpy as np
+import pytest
+
+from clients import chromium
+from kmha.bundle.bundle import Bundle
+from tests.browsers import needs_chromium
+from tests.command_runs import TINY, call, news_rows, write_csv
+from training.cli.parser import parse
+from training.config.config import FitConfig
+from training.fit import main
+from training.io.examples import Example, Subset, write_examples
 from training.job import train_and_evaluate as kept
-from training.job.train_and_evaluate import length_percentiles, sample_texts
+from training.job.train_and_evaluate import length_percentiles, report_fit, sample_texts
+from training.runs.run_folder import RunContext
 
 
 def part(tmp_path, rows, count=None):
@@ -39,3 +49,102 @@ def test_sample_of_pairs(tmp_path):
     examples = write_examples((Example(pair, ("1",), "") for pair in rows), tmp_path, num_texts=2)
     found = sample_texts(Subset(examples, np.arange(10)), 0)
     assert found == [*rows[:9], ("x" * kept.SAMPLE_CHARACTERS, "")]
+
+
+LABEL = "<i>sport</i> | $x$"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit")
+    rows = [(text, LABEL if label == "sport" else label) for text, label in news_rows(150, seed=1)]
+    rows += [("twice here", "food")] * 3 + [("not agreed", "food"), ("not agreed", "money")]
+    train = write_csv(folder / "train.csv", rows)
+    test = write_csv(
+        folder / "test.csv",
+        [(text, LABEL if label == "sport" else label) for text, label in news_rows(90, seed=2)],
+    )
+    flags = [flag for flag in TINY if flag != "--no-report"]
+    outcome = call(main, *flags, f"--data.train={train}", f"--data.test={test}", f"--out={folder / 'run'}")
+    assert outcome.status == 0, outcome.err
+    return folder / "run", (folder / "run" / "report.md").read_text("utf-8")
+
+
+def test_run_has_a_report(run):
+    folder, _ = run
+    names = {path.name for path in folder.iterdir()}
+    assert {"report.html", "report.md", "model.keras"} <= names
+    assert (
+        not names
+        & {"report.html", "report.md"}
+        & json.loads((folder / "bundle.json").read_text())["files"].keys()
+    )
+    for name in ("report.html", "report.md"):
+        assert (folder / name).stat().st_size < 1_000_000
+    assert Bundle.load(folder).predict(["soup"])
+
+
+def test_numbers_are_those_of_the_metrics(run):
+    folder, markdown = run
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert f"accuracy: **{metrics['test']['accuracy']:.4f}**" in markdown
+    assert f"accuracy, linear baseline: **{metrics['baseline']['accuracy']:.4f}**" in markdown
+    for epoch in metrics["history"]:
+        assert f"| {epoch['loss']:.4f} | {epoch['val_loss']:.4f} |" in markdown
+    seconds = metrics["cost"]["seconds"]
+    assert list(seconds) == ["data", "tokens", "training", "judging", "baseline"]
+    assert sum(seconds.values()) <= metrics["seconds"] + 0.5
+    assert metrics["cost"]["weights"] > 1000 and f"{metrics['cost']['weights']:,}" in markdown
+
+
+def test_duplicates_and_conflicts_are_listed(run):
+    _, markdown = run
+    duplicates = markdown.split("## Duplicates")[1].split("## Reproducibility")[0]
+    assert "1 of them have different labels" in duplicates
+    assert "| not agreed | 2 | food ×1, money ×1 | train.csv:" in duplicates
+    assert "| twice here | 3 | food | train.csv:" in duplicates
+
+
+def test_label_errors_are_searched_in_evaluated_rows(run):
+    folder, markdown = run
+    data = json.loads((folder / "metrics.json").read_text())["data"]
+    rows = data["validation_rows"] + data["test_rows"]
+    assert f"searched {rows} validation and test rows" in markdown
+
+
+def test_the_command_has_the_settings_of_the_run(run):
+    folder, markdown = run
+    command = next(line for line in markdown.splitlines() if line.startswith("python -m training.fit"))
+    shown = parse(FitConfig, shlex.split(command)[3:], "fit")
+    kept = parse(FitConfig, ["--config", str(folder / "config.toml")], "fit")
+    for name in ("data", "text", "encoder", "classify", "optimizer", "task", "baseline", "report"):
+        one, other = getattr(shown, name), getattr(kept, name)
+        # What the fit fills in from the task is left to it.
+        if name in ("text", "encoder"):
+            assert all(value is None or value == getattr(other, field) for field, value in vars(one).items())
+        else:
+            assert one == other
+
+
+@needs_chromium
+def test_the_page_in_a_browser(run):
+    folder, _ = run
+    with chromium.open_browser() as tab:
+        tab.open((folder / "report.html").as_uri())
+        tab.wait_for("document.images.length && [...document.images].every(image => image.complete)")
+        # Learning curves, confusion matrix, reliability diagram, lengths.
+        assert tab.evaluate("document.images.length") == 4
+        assert tab.evaluate("[...document.images].every(image => image.naturalWidth > 100 && image.alt)")
+        table = "[...document.querySelectorAll('table')].find(t => t.caption?.textContent.startsWith('Each label'))"
+        names = tab.evaluate(f"[...{table}.tBodies[0].rows].map(row => row.cells[0].textContent)")
+        assert names == sorted([LABEL, "food", "money"])
+        links = tab.evaluate(
+            "[...document.querySelectorAll('nav a')].every(a => document.querySelector(a.hash))"
+        )
+        assert links and tab.problems == []
+
+
+def test_failed_report_does_not_fail_the_run(tmp_path, capsys):
+    report_fit(RunContext(FitConfig(), tmp_path, tmp_path), None, None, {}, "")  # pyright: ignore
+    assert "no report was written, AttributeError" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

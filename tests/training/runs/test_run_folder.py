@@ -9,7 +9,7 @@ import pytest
 from kmha.bundle.manifest import MANIFEST
 from kmha.errors import InputError
 from training.config.config import FitConfig, TrainSection
-from training.io.scratch_folder import scratch_folder
+from training.io.disk import scratch_folder
 from training.runs import run_folder as module
 from training.runs.checkpoint_folder import PROGRESS, write_progress
 from training.runs.run_folder import (

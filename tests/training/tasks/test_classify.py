@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from training.io.example_store import Example, write_examples
+from training.io.examples import Columns, Example, Subset, write_examples
 from training.io.tables import Row
-from training.io.types import Columns, Subset
 from training.metrics.thresholds import best_thresholds
 from training.tasks.classify import ClassifyTask
 

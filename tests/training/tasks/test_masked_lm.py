@@ -12,9 +12,8 @@ from training.config.config import TextSection
 from training.data.inputs import make_inputs
 from training.engine.optimizer import AdamW, warmup_then_decay
 from training.engine.train_step import TrainingStep
-from training.io.example_store import Example, write_examples
+from training.io.examples import Columns, Example, Masking, Subset, write_examples
 from training.io.tables import Row
-from training.io.types import Columns, Masking, Subset
 from training.metrics.masked_lm import unigram_probabilities
 from training.tasks.masked_lm import MaskedLmTask
 

@@ -54,7 +54,7 @@ def test_default_overlap_is_a_quarter_of_the_window(window, overlap):
 
 
 def test_encoder_has_positions_for_one_window():
-    from training.config.encoder_shape import encoder_config
+    from training.config.defaults import encoder_config
 
     config = resolve_config(settings(window=16))
     assert config.classify.encoder(encoder_config(config, 100, 1)).max_length == 16

@@ -11,7 +11,7 @@ import numpy as np
 from kmha.bundle.manifest import MATCH, MODEL_NAMES
 from kmha.errors import InputError
 from training.baselines.bm25 import SCORES_AT_ONCE, Bm25, best_rows, choose_analyzer
-from training.io.types import Subset
+from training.io.examples import Subset
 from training.tasks.settings import BM25
 
 logger = logging.getLogger("kmha")

@@ -5,9 +5,8 @@ import math
 from collections.abc import Sequence
 
 from kmha.errors import InputError, did_you_mean
-from training.io.example_store import Example
+from training.io.examples import Columns, Example
 from training.io.tables import Row
-from training.io.types import Columns
 
 TEXT_A, TEXT_B, LABEL, QUERY = "text_a", "text_b", "label", "query_id"
 ANCHOR, POSITIVE, NEGATIVE = "anchor", "positive", "negative"

@@ -12,10 +12,8 @@ import numpy as np
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from training.cli.column_flags import ColumnOverrides
-from training.io.example_store import Example, ExampleSet, label_ids
+from training.io.examples import ColumnOverrides, Columns, Example, ExampleSet, Subset, TrainingSet, label_ids
 from training.io.tables import Row
-from training.io.types import Columns, Subset, TrainingSet
 from training.tasks.match.rows import (
     DEFAULT_PAIRS,
     DEFAULT_TRIPLETS,

@@ -9,9 +9,8 @@ import numpy as np
 
 from kmha.errors import InputError, did_you_mean
 from kmha.tags import Span, tags_of
-from training.io.example_store import Example, ExampleSet
+from training.io.examples import Columns, Example, ExampleSet
 from training.io.tables import Row
-from training.io.types import Columns
 
 WORDS, TAGS = "words", "tags"
 TEXT, SPANS = "text", "spans"

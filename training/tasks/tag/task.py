@@ -13,10 +13,8 @@ import numpy as np
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.tags import Scheme, allowed_transitions, broken_words, detect_scheme, repair_tags, spans_of, tags_of
-from training.cli.column_flags import ColumnOverrides
-from training.io.example_store import Example, ExampleSet
+from training.io.examples import ColumnOverrides, Columns, Example, ExampleSet, Subset
 from training.io.tables import Row
-from training.io.types import Columns, Subset
 from training.tasks.protocol import Defaults, Task, TaskTraits
 from training.tasks.settings import TagSettings
 from training.tasks.tag.rows import read_sentences, sentence_example, tag_columns

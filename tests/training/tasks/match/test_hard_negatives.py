@@ -12,8 +12,7 @@ from kmha.inference.vectors import TextVectors
 from tests.bundles import TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.pair_rows import ranking_rows
 from training.baselines.bm25 import Bm25, word_terms
-from training.io.example_store import Example, write_examples
-from training.io.types import Subset
+from training.io.examples import Example, Subset, write_examples
 from training.losses.pairs import in_batch_contrastive, listwise_softmax, triplet
 from training.tasks.match.hard_negatives import (
     add_hard_negatives,

@@ -15,8 +15,7 @@ from tests.pair_rows import paraphrase_rows
 from training.config.config import TextSection
 from training.data.inputs import Inputs, make_inputs
 from training.data.pair_batches import PairSource
-from training.io.example_store import Example, write_examples
-from training.io.types import Subset, TrainingSet
+from training.io.examples import Example, Subset, TrainingSet, write_examples
 from training.tasks.match.initialization import initialize_from_overlap, training_shares
 from training.tasks.match.task import MatchTask
 

@@ -1,9 +1,8 @@
 import pytest
 
 from kmha.errors import InputError
-from training.io.example_store import Example
+from training.io.examples import Columns, Example
 from training.io.tables import Row
-from training.io.types import Columns
 from training.tasks.match.rows import fits, number, pair_columns, pair_examples
 
 PAIRS = Columns("text_a", "label", text_b="text_b", query="query_id")

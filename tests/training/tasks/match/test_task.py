@@ -8,8 +8,7 @@ import pytest
 import training.cli.parser  # noqa: F401  (installs the log handler)
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from training.io.example_store import Example, write_examples
-from training.io.types import Columns, Subset
+from training.io.examples import Columns, Example, Subset, write_examples
 from training.tasks.match.task import MatchTask
 
 NOTHING: Any = None

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from kmha.errors import InputError
 from kmha.tags import spans_of
-from training.io.example_store import Example
+from training.io.examples import Columns, Example
 from training.io.tables import Row, read_rows
-from training.io.types import Columns
 from training.tasks.tag.rows import sentence_example, tag_columns
 
 LISTS = Columns("words", "tags")

@@ -8,8 +8,7 @@ import pytest
 import training.cli.parser  # noqa: F401  (installs the log handler)
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from training.io.example_store import Example, write_examples
-from training.io.types import Subset
+from training.io.examples import Example, Subset, write_examples
 from training.tasks.tag.task import TagTask
 
 BIO = [["O", "B-PER", "I-PER"], ["B-LOC", "B-LOC"]]

@@ -1,9 +1,10 @@
-"""Stores parsed examples on disk: texts and labels that are read by row during training.
+"""Examples on disk, which are read by row during training, and the columns and subsets that name them.
 
 An example takes about 36 bytes of memory (text offsets, two digests, label ids), whatever the length of its texts, so a
 data set can be larger than memory.
 """
 
+import dataclasses
 import functools
 import hashlib
 from array import array
@@ -12,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -259,3 +261,118 @@ def _flush(writers: list[RaggedStoreWriter], blocks: list[list[bytes]]) -> None:
         lengths = np.array([len(data) for data in block], np.int32)
         writer.extend(np.frombuffer(b"".join(block), np.uint8), lengths)
         block.clear()
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Names of the columns that a task reads; an empty name means no such column.
+
+    Args:
+        text: Column of the text, of the first text of a pair, or of the anchor of a triplet.
+        label: Column of the label.
+        separator: Separator between several labels of a row.
+        text_b: Column of the second text of a pair, or of the positive text of a triplet.
+        wrong: Column of the negative text of a triplet.
+        query: Column of the query id of a pair.
+    """
+
+    text: str
+    label: str = ""
+    separator: str = "|"
+    text_b: str = ""
+    wrong: str = ""
+    query: str = ""
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The columns that are set, as JSON values."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value}
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Columns that every file must have."""
+        return tuple(filter(None, (self.text, self.text_b, self.wrong, self.label)))
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Columns that a file may lack."""
+        return tuple(filter(None, (self.query,)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking:
+    """Token masking for masked language modeling.
+
+    Attributes:
+        share: Fraction of the tokens that is masked, in (0, 1).
+        whole_word: Whether all tokens of a word are masked together.
+        packed: Whether several short texts share a row.
+    """
+
+    share: float = 0.15
+    whole_word: bool = False
+    packed: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSet:
+    """Rows to train on, with their targets and weights.
+
+    Attributes:
+        rows: Row numbers, int64 [R]; for pairs the row number of each text, int64 [R, 2].
+        targets: Loss targets, [R, …].
+        weights: Sample weights, float32 [R].
+        lists: List id of each row for a listwise loss, integers [R]; else None.
+    """
+
+    rows: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+    lists: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Subset:
+    """The training, validation or test rows of an example set.
+
+    Attributes:
+        examples: The example set.
+        rows: Row numbers, integers [R].
+        source: Token batches, for a baseline that counts tokens; else None.
+    """
+
+    examples: ExampleSet
+    rows: np.ndarray
+    source: Any = None
+
+    def texts(self, field: int = 0) -> list[str]:
+        """The texts of all rows; for pairs, the first (0) or the second (1)."""
+        return self.examples.read_texts(self.rows, field)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnFlags:
+    """Column settings of the commands that read labeled rows."""
+
+    text_column: str = ""
+    """Column of the text, the words, or the first text of a pair; empty: as in training."""
+    text_b_column: str = ""
+    """Column of the second text of a pair; empty: as in training."""
+    label_column: str = ""
+    """Column of the label or the tags; empty: as in training."""
+    query_column: str = ""
+    """Column of the query of a pair; empty: as in training."""
+
+    def given(self) -> "ColumnOverrides":
+        """Returns the columns for evaluation."""
+        return ColumnOverrides(self.text_column, self.label_column, self.text_b_column, self.query_column)
+
+
+@dataclass(frozen=True)
+class ColumnOverrides:
+    """Column names in a file of rows to evaluate; empty: as in training."""
+
+    text: str = ""
+    label: str = ""
+    text_b: str = ""
+    query: str = ""

@@ -8,7 +8,7 @@ from training.config.config import FitConfig, ResolvedConfig
 from training.distributed.coordinator import SINGLE_WORKER
 from training.distributed.tf_config import TF_CONFIG
 from training.fit import main
-from training.job.join_cluster import join_cluster, worker_config, worker_folder
+from training.job.run import join_cluster, worker_config, worker_folder
 
 
 def config(addresses: list[str], index: int = 0) -> str:

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kmha.errors import InputError
-from training.io import example_store as examples_module
-from training.io.example_store import Example, ExampleSet, label_ids, label_matrix, mixed, write_examples
+from training.io import examples as examples_module
+from training.io.examples import Example, ExampleSet, label_ids, label_matrix, mixed, write_examples
 
 
 def example(text: str, *labels: str, place: str = "a.csv:2") -> Example:

@@ -1,0 +1,219 @@
+import errno
+import gzip
+import os
+import shutil
+import tempfile
+import types
+from pathlib import Path
+
+import pytest
+
+from kmha.errors import InputError
+from training.io.disk import (
+    NOTE,
+    atomic_write,
+    check_room,
+    named,
+    remove_left,
+    scratch_folder,
+    unchanged,
+    unpacked_bytes,
+)
+
+
+def write(path: Path, kind: str, word: str) -> None:
+    if kind == "folder":
+        path.mkdir()
+        path = path / "part"
+    path.write_text(word)
+
+
+def read(path: Path, kind: str) -> str:
+    return (path / "part" if kind == "folder" else path).read_text()
+
+
+both = pytest.mark.parametrize("kind", ["file", "folder"])
+
+
+@both
+def test_the_artefact_appears_whole_and_leaves_nothing_beside_it(tmp_path, kind):
+    final = tmp_path / "new" / "deep" / "model"
+    with atomic_write(final) as path:
+        write(path, kind, "one")
+        assert not final.exists()
+    assert read(final, kind) == "one"
+    assert list(final.parent.iterdir()) == [final]
+
+
+@both
+@pytest.mark.parametrize("error", [ValueError("wrong"), KeyboardInterrupt(), OSError(28, "disk full")])
+def test_nothing_stays_of_one_that_failed(tmp_path, kind, error):
+    final = tmp_path / "new" / "model"
+    expected = InputError if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected), atomic_write(final) as path:
+        write(path, kind, "half")
+        raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+@both
+def test_what_stands_there_is_kept_unless_told_otherwise(tmp_path, kind):
+    final = tmp_path / "model"
+    write(final, kind, "old")
+    with pytest.raises(InputError, match="--overwrite"), atomic_write(final):
+        raise AssertionError
+    with pytest.raises(ValueError), atomic_write(final, overwrite=True) as path:
+        write(path, kind, "half")
+        raise ValueError
+    assert read(final, kind) == "old"
+    with atomic_write(final, overwrite=True) as path:
+        write(path, kind, "new")
+    assert read(final, kind) == "new" and list(tmp_path.iterdir()) == [final]
+
+
+def test_what_a_killed_export_left_is_cleared(tmp_path):
+    write(tmp_path / "model.partial", "folder", "left")
+    with atomic_write(tmp_path / "model") as path:
+        write(path, "file", "whole")
+    assert list(tmp_path.iterdir()) == [tmp_path / "model"]
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot write there"), atomic_write(tmp_path / "file" / "model"):
+        raise AssertionError
+
+
+def test_a_file_never_takes_the_place_of_a_folder(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "one").touch()
+    with pytest.raises(InputError, match="--out .*photos: cannot write there, Is a directory"):
+        with atomic_write(tmp_path / "photos", overwrite=True, flag="--out") as beside:
+            beside.write_text("page")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["one", "photos"]
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path_factory, monkeypatch) -> Path:
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_it_is_noted_while_it_is_there(tmp_path, temporary):
+    with pytest.raises(ZeroDivisionError), scratch_folder(tmp_path) as scratch:
+        assert scratch.is_dir() and (tmp_path / NOTE).read_text() == str(scratch)
+        raise ZeroDivisionError
+    assert not (tmp_path / NOTE).exists() and not list(temporary.iterdir())
+
+
+def test_what_a_kill_left_is_removed(tmp_path, temporary):
+    (temporary / "kmha-x" / "deep").mkdir(parents=True)
+    (tmp_path / NOTE).write_text(str(temporary / "kmha-x"))
+    remove_left(tmp_path)
+    assert not list(temporary.iterdir()) and not (tmp_path / NOTE).exists()
+    remove_left(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["another name", "another place", "a way out", "a link"])
+def test_nothing_else_is(tmp_path, temporary, kind):
+    kept = tmp_path / "kmha-thesis"
+    noted = {
+        "another name": temporary / "thesis",
+        "another place": kept,
+        "a way out": temporary / "kmha-x" / ".." / ".." / "kmha-thesis",
+        "a link": temporary / "kmha-link",
+    }[kind]
+    kept.mkdir()
+    (temporary / "thesis").mkdir()
+    (temporary / "kmha-x").mkdir()
+    os.symlink(kept, temporary / "kmha-link")
+    (tmp_path / NOTE).write_text(str(noted))
+    remove_left(tmp_path)
+    assert kept.is_dir() and len(list(temporary.iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "filename"),
+    [(OSError(errno.ENOSPC, "full"), "a"), (OSError(errno.ENOSPC, "full", "b"), "b"), (OSError("odd"), None)],
+)
+def test_what_does_not_say_where_it_was_written_is_told(error, filename):
+    with pytest.raises(OSError) as caught, named(Path("a")):
+        raise error
+    assert (caught.value.filename, caught.value.errno) == (filename, error.errno)
+
+
+def test_too_little_disk_is_one_line_that_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=2_500_000_000))
+    check_room(tmp_path / "scratch", 2.5e9, "token ids")
+    with pytest.raises(InputError) as caught:
+        check_room(tmp_path / "scratch", 4e9, "token ids")
+    assert str(caught.value) == (
+        f"{tmp_path}: expected 4,000.0 MB of free disk for token ids, got 2,500.0 MB; the environment variable TMPDIR"
+        " names another folder"
+    )
+
+
+def test_gzipped_files_are_guessed_from_their_beginning(tmp_path):
+    text = b"".join(b"%d of the same words\n" % number for number in range(300_000))
+    plain, packed = tmp_path / "a.csv", tmp_path / "a.csv.gz"
+    plain.write_bytes(text)
+    packed.write_bytes(gzip.compress(text, 1))
+    assert unpacked_bytes([plain]) == len(text)
+    assert unpacked_bytes([packed]) == pytest.approx(len(text), rel=0.2)
+    assert unpacked_bytes([plain, packed, tmp_path / "missing"]) > 1.8 * len(text)
+    noise = tmp_path / "noise.gz"
+    noise.write_bytes(os.urandom(100))
+    assert unpacked_bytes([noise]) == 100
+
+
+CHANGED = "expected a file that stays as it is while it is read, got one that has changed meanwhile"
+
+
+def longer(path):
+    with open(path, "a") as file:
+        file.write("more")
+
+
+def as_long(path):
+    path.write_text("other")
+    os.utime(path, ns=(0, 1))
+
+
+def replaced(path):
+    time = path.stat().st_mtime_ns
+    new = path.with_name("new")
+    new.write_text("other")
+    os.utime(new, ns=(time, time))
+    new.replace(path)
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "a.csv").write_text("text\n")
+    return tmp_path / "a.csv"
+
+
+@pytest.mark.parametrize("change", [longer, as_long, replaced, os.remove])
+def test_a_file_that_changes_is_named(path, change):
+    with pytest.raises(InputError, match=f"a.csv: {CHANGED}"), unchanged(None, path):
+        change(path)
+
+
+def test_a_change_explains_what_was_refused(path):
+    with pytest.raises(InputError, match=CHANGED), unchanged(path):
+        longer(path)
+        raise InputError("a.csv:7: expected two fields")
+    with pytest.raises(InputError, match="expected two fields"), unchanged(path):
+        raise InputError("a.csv:7: expected two fields")
+
+
+def test_other_errors_stay_as_they_are(path):
+    with pytest.raises(ZeroDivisionError), unchanged(path):
+        longer(path)
+        raise ZeroDivisionError
+
+
+def test_a_file_that_stays_is_fine(path):
+    with unchanged(path, path.with_name("none")):
+        path.read_text()
