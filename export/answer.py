@@ -13,8 +13,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from export.predictors.artifacts import find_artifact
-from export.predictors.protocol import load
+from export.predictors.artifacts import find_artifact, load
 from training.cli.parser import parse, run
 from training.predict import lines, pairs, sentences
 

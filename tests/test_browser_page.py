@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from clients.programs import load_program
-from export.device_files.files import tokenizer_values
+from export.device.files import tokenizer_values
 from tests.bundles import TEXTS, make_bundle, one_label_bundle
 from tests.command_runs import ROOT
 

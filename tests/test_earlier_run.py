@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.predictors.artifacts import find_artifact
-from export.predictors.protocol import load
+from export.predictors.artifacts import find_artifact, load
 from kmha.bundle import Bundle
 from tests.command_runs import call
 from training.evaluate import main as evaluate

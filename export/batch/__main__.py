@@ -65,9 +65,8 @@ def _batch(config: BatchConfig, flags: Sequence[str]) -> int:
         raise InputError(MISSING)
     # Before Beam configures logging, which would report every stage.
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s: %(message)s")
-    from export.batch.pipeline import Batch, matched_files
+    from export.batch.pipeline import Batch, PipelineFailed, matched_files, run_batch, runner_options
     from export.batch.predictions import text_model
-    from export.batch.runner import PipelineFailed, run_batch, runner_options
 
     options = runner_options(flags)
     files = matched_files(config.input)
@@ -111,15 +110,9 @@ def _check_separate(files: Sequence[str], output: str) -> None:
 
 
 def report(config: BatchConfig, counts: tuple[int, int] | None, seconds: float) -> int:
-    """Prints the output files, and logs the counts.
+    """Prints the output files, and logs the numbers of predictions and bad rows (None: the runner does not count).
 
-    Args:
-        config: The command's configuration.
-        counts: Numbers of predictions and of bad rows; None where the runner does not count.
-        seconds: Time of the pipeline.
-
-    Returns:
-        The exit status: 1 if there were rows and all were bad, else 0.
+    Returns the exit status: 1 if there were rows and all were bad, else 0.
     """
     if is_local(config.output):
         for path in shards_of(Path(config.output)):

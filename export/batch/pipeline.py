@@ -1,14 +1,21 @@
 """The Beam pipeline of batch prediction: reads lines, checks them, runs the model, and writes shards.
 
-Apache Beam has its own environment; see docs/decisions/005-beam-in-its-own-environment.md.
+It runs on this machine, or on the cluster that Beam's own flags name. Apache Beam has its own environment; see
+docs/decisions/005-beam-in-its-own-environment.md.
 """
 
 # Beam is not installed where types are checked; its | adds a step.
 # pyright: reportMissingImports=false, reportUnusedExpression=false
+# Beam is not installed where types are checked.
+# pyright: reportMissingImports=false
+import concurrent.futures
+import contextlib
 import gzip
+import io
 import os
+import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -17,42 +24,38 @@ from apache_beam.io.filebasedsource import FileBasedSource
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics import Metrics
+from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.ml.inference.base import ModelHandler, RunInference
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.runner import PipelineState
 
 from export.batch.rows import dead_letter, is_blank, output_line, parse_row, without_mark
 from export.batch.shards import ERRORS, SUFFIX, is_local, with_folder
-from kmha.errors import InputError
+from kmha.errors import InputError, did_you_mean
 
 Line = tuple[str, int, bytes]
 """File, the position of the line's first byte, the line with its line feed."""
 Row = tuple[str, str]
 """Text, and the fields to copy to the output as JSON."""
-
 GOOD, BAD = "answered", "bad"
 NAMESPACE = "kmha.batch"
 _READ = (CompressionTypes.UNCOMPRESSED, CompressionTypes.GZIP)
+_HERE = ("DirectRunner", "FnApiRunner")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The settings of a pipeline.
+    """The settings of a pipeline."""
 
-    Attributes:
-        input: A file pattern.
-        output: Prefix of the output files.
-        model: Folder of a SavedModel.
-        text_column: Name of the text in a row.
-        keep_text: Whether to copy the text to the output.
-        batch_rows: Most rows in a batch.
-        shards: Number of output files; 0: the runner decides.
-    """
-
+    # A file pattern, the prefix of the output files, and the folder of a SavedModel.
     input: str
     output: str
     model: str
     text_column: str
     keep_text: bool
     batch_rows: int
+    # Number of output files; 0: the runner decides.
     shards: int
 
 
@@ -68,11 +71,7 @@ class Lines(FileBasedSource):
         return gzip.open(compressed) if is_gzip(file_name) else compressed
 
     def read_records(self, file_name: str, offset_range_tracker: Any) -> Iterator[Line]:
-        """The lines that start inside a range of bytes.
-
-        Raises:
-            InputError: The file cannot be read to its end.
-        """
+        """The lines that start inside a range of bytes; raises InputError if the file cannot be read to its end."""
         try:
             yield from self._lines(file_name, offset_range_tracker)
         except (OSError, EOFError, zlib.error) as error:
@@ -152,11 +151,7 @@ def is_gzip(file_name: str) -> bool:
 
 
 def matched_files(pattern: str) -> list[str]:
-    """The files that match a pattern, on this machine or in a store that Beam reads.
-
-    Raises:
-        InputError: There are none, or the store cannot be read.
-    """
+    """The files that match a pattern, on this machine or in a store that Beam reads; raises InputError for none."""
     try:
         found = [entry.path for entry in FileSystems.match([with_folder(pattern)])[0].metadata_list]
     except Exception as error:  # Each store raises its own classes.
@@ -190,3 +185,102 @@ def build(pipeline: beam.Pipeline, batch: Batch) -> None:
     checked[BAD] | "Write bad rows" >> beam.io.WriteToText(
         f"{batch.output}{ERRORS}", SUFFIX, skip_if_empty=True
     )
+
+
+class PipelineFailed(Exception):
+    """A pipeline did not finish; the message is one line."""
+
+
+def runner_options(flags: Sequence[str]) -> PipelineOptions:
+    """Beam's flags as options; raises InputError for an unknown flag or a wrong value.
+
+    Runners of clusters may have more flags; for them unknown flags are passed on.
+    """
+    unknown: list[str] = []
+    known: list[str] = []
+
+    def collect(parser: Any) -> None:
+        unknown.extend(parser.parse_known_args(list(flags))[1])
+        known.extend(name for action in parser._actions for name in action.option_strings)
+
+    messages = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(messages):
+            options = PipelineOptions(list(flags))
+            options.get_all_options(
+                add_extra_args_fn=collect, current_only=False, retain_unknown_options=True
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        reason = messages.getvalue().strip().splitlines()[-1].split("error: ", 1)[-1]
+        raise InputError(f"runner flags: {reason}") from None
+    if unknown and is_local_runner(options):
+        name = unknown[0].split("=")[0]
+        raise InputError(f"runner flags: unknown flag {name}{did_you_mean(name, known)}")
+    return options
+
+
+def is_local_runner(options: PipelineOptions) -> bool:
+    """Whether a pipeline runs on this machine."""
+    return options.view_as(StandardOptions).runner in (None, *_HERE)
+
+
+def run_batch(batch: Batch, options: PipelineOptions) -> tuple[int, int] | None:
+    """Runs a batch until it finishes; returns the numbers of predictions and bad rows, None if not reported.
+
+    Raises InputError if the runner is unknown, or (from the local runner only) a file is damaged, PipelineFailed if
+    the pipeline did not finish.
+    """
+    # Beam's DirectRunner would first try to download another runner, Prism.
+    runner = FnApiRunner() if is_local_runner(options) else None
+    try:
+        pipeline = beam.Pipeline(runner=runner, options=options)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise InputError(f"runner flags: {_last_line(error)}") from error
+    build(pipeline, batch)
+    try:
+        result = _in_a_thread(lambda: _finished(pipeline))
+    except InputError:
+        raise
+    except Exception as error:  # Any error of a step or a runner, with the tracebacks of all workers.
+        raise PipelineFailed(_last_line(error)) from error
+    if result.state not in (None, PipelineState.DONE):
+        raise PipelineFailed(f"it ended in the state {result.state}")
+    return _counts(result)
+
+
+def _finished(pipeline: beam.Pipeline) -> Any:
+    result: Any = pipeline.run()
+    result.wait_until_finish()
+    return result
+
+
+def _in_a_thread(work: Callable[[], Any]) -> Any:
+    """Runs in a thread, which gets no Ctrl-C: Beam would treat it as the error of a step, or lose it."""
+    outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    # A daemon thread, so that the process can end after Ctrl-C.
+    threading.Thread(target=run, daemon=True, name="pipeline").start()
+    return outcome.result()
+
+
+def _counts(result: Any) -> tuple[int, int] | None:
+    try:
+        found = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]
+    except (NotImplementedError, AttributeError):
+        return None
+    counts = {counter.key.metric.name: counter.result for counter in found}
+    return counts.get(GOOD, 0), counts.get(BAD, 0)
+
+
+def _last_line(error: BaseException) -> str:
+    """The last line of an error's message, which may contain tracebacks."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__

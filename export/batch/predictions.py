@@ -27,12 +27,9 @@ Signature = Callable[[Sequence[bytes]], Mapping[str, Any]]
 
 
 def predict(texts: Sequence[str], signature: Signature) -> list[dict[str, Any]]:
-    """The predictions for texts, in their order.
+    """What `kmha.bundle.bundle.Bundle.predict` returns for each text, in their order.
 
     Batches have texts of similar length, since every text is padded to the longest of its batch.
-
-    Returns:
-        For each text what `kmha.bundle.bundle.Bundle.predict` returns.
     """
     encoded = [text.encode("utf-8") for text in texts]
     found: dict[int, dict[str, Any]] = {}
@@ -43,13 +40,9 @@ def predict(texts: Sequence[str], signature: Signature) -> list[dict[str, Any]]:
 
 
 def batches_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Row numbers, each once, in groups of similar length.
+    """Row numbers, each once, in groups of similar length in bytes, the shortest rows first.
 
-    Args:
-        lengths: Lengths of the texts in bytes.
-
-    Yields:
-        Groups, the shortest rows first. Rows times the longest row are at most `BATCH_BYTES`.
+    Rows times the longest row are at most `BATCH_BYTES`.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     group: list[int] = []
@@ -63,11 +56,7 @@ def batches_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def check_signature(signature: Signature, place: str) -> None:
-    """Predicts for one text.
-
-    Raises:
-        InputError: The model takes no texts, or its outputs are not those of an exported classifier.
-    """
+    """Predicts for one text; raises InputError if the outputs are not those of an exported classifier."""
     try:
         outputs = signature([b""])
         is_tagger = TAGS in outputs
@@ -113,12 +102,8 @@ def _named(labels: list[str], probabilities: np.ndarray) -> dict[str, float]:
 def text_model(place: str) -> Iterator[str]:
     """The folder of a checked SavedModel of texts; the export of a run is removed when the block ends.
 
-    Args:
-        place: A run folder, a SavedModel, a folder of its versions (the newest is used), or a SavedModel in a store
-            that TensorFlow reads (gs://).
-
-    Raises:
-        InputError: It is none of these.
+    The place is a run folder, a SavedModel, a folder of its versions (the newest is used), or a SavedModel in a store
+    that TensorFlow reads (gs://). Raises InputError for another one.
     """
     from kmha.quiet import import_tensorflow
 

@@ -18,19 +18,9 @@ _KINDS = {dict: "an object", list: "a list", bool: "true or false", type(None): 
 
 
 def parse_row(line: bytes, text_column: str, keep_text: bool = True) -> tuple[str, str]:
-    """The text of a line and the fields to copy to the output.
+    """The text of a line, one JSON object in UTF-8, and the fields to copy to the output as one JSON object.
 
-    Args:
-        line: One JSON object in UTF-8, with or without its line feed.
-        text_column: The name of the text in the object.
-        keep_text: Whether to copy the text too.
-
-    Returns:
-        The text, and the other fields as one JSON object. Fields with the name of an output field get the prefix
-        "input_".
-
-    Raises:
-        InputError: The line is a bad row; the message is the reason.
+    Fields with the name of an output field get the prefix "input_". Raises InputError for a bad row, with the reason.
     """
     record = _object(_decoded(line))
     if text_column not in record:
@@ -59,17 +49,10 @@ def output_line(fields: str, prediction: dict[str, Any]) -> str:
 
 
 def dead_letter(file: str, byte: int, reason: str, line: bytes) -> str:
-    """A line of the file of bad rows, without its line feed.
+    """A line of the file of bad rows, without its line feed: a JSON object with file, byte, reason and raw.
 
-    Args:
-        file: The row's file.
-        byte: Position of its line, from 0; in a compressed file the position after decompression.
-        reason: Why it is a bad row.
-        line: The line.
-
-    Returns:
-        A JSON object: file, byte, reason, and raw (the line without its line feed) or, if the line is not UTF-8,
-        raw_base64.
+    `byte` is the position of the row's line, from 0; in a compressed file the position after decompression. A line
+    that is not UTF-8 is in raw_base64.
     """
     line = line.removesuffix(b"\n")
     try:

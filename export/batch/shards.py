@@ -41,12 +41,8 @@ def shards_of(output: Path) -> list[Path]:
 def atomic_shards(output: Path, overwrite: bool = False) -> Iterator[Path]:
     """A temporary prefix for output files; they move to `output` when the block ends without an error.
 
-    Args:
-        output: Prefix of the files. Missing parent folders are created, and removed again after an error.
-        overwrite: Whether to replace all files of an earlier batch.
-
-    Raises:
-        InputError: Such files exist and must not be replaced, or the folder cannot be written to.
+    Missing parent folders are created, and removed again after an error. Raises InputError if such files exist and
+    must not be replaced, or the folder cannot be written to.
     """
     if not output.name:
         raise InputError(f"{output}: expected a prefix of file names, got no name")

@@ -66,7 +66,7 @@ def _benchmark(config: BenchmarkConfig) -> int:
     texts = None if config.texts is None else read_texts(config.texts, config.run, config.text_column)
     from export.benchmark.figures import busyness, fastest, report, tables
     from export.benchmark.measure import Settings, measure_models, models_to_measure
-    from export.benchmark.stopwatch import IDS, TEXTS
+    from export.benchmark.worker import IDS, TEXTS
     from training.io.json_subprocess import Crashed
 
     settings = Settings(config.rows, config.seconds, config.threads, config.batch_sizes, config.peers)
@@ -112,15 +112,9 @@ def _benchmark(config: BenchmarkConfig) -> int:
 
 
 def read_texts(path: Path, run: Path, column: str = "") -> list[str]:
-    """The texts of a table.
+    """The texts of a table, in the column of training by default.
 
-    Args:
-        path: The file.
-        run: The run folder, which stores the column's name of training.
-        column: The column's name; empty: as in training.
-
-    Raises:
-        InputError: The file or a row of it cannot be used, or there are no rows.
+    Raises InputError if the file or a row of it cannot be used, or there are no rows.
     """
     from kmha.bundle.manifest import read_manifest
     from training.data.sources import file_source

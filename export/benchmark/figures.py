@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from export.benchmark.rounds import Job, MeasuredModel, Round
-from export.benchmark.stopwatch import IDS, TEXTS
+from export.benchmark.measure import Job, MeasuredModel, Round
+from export.benchmark.worker import IDS, TEXTS
 from training.cli.parser import format_table
 
 PERCENTILES = (50, 95, 99)
@@ -40,18 +40,10 @@ def ratio(
     reference: Mapping[int, Round],
     seconds: Callable[[Round], float] = median_seconds,
 ) -> float | None:
-    """The median ratio of times to those of a reference.
+    """The median ratio of times to those of a reference; None if they have no common round.
 
-    Each round is compared with the reference's same round, which ran the same rows shortly before or after: the effect
-    of other load on the machine mostly cancels out.
-
-    Args:
-        rounds: Rounds by number.
-        reference: The reference's rounds by number.
-        seconds: The time of a round.
-
-    Returns:
-        The ratio; None if there is no common round.
+    Each round is compared with the reference's same round, which ran the same rows shortly before or after: the
+    effect of other load on the machine mostly cancels out.
     """
     both = [number for number in rounds if number in reference and seconds(reference[number]) > 0]
     if not both:
@@ -76,15 +68,10 @@ def busyness(models: Sequence[MeasuredModel]) -> float | None:
 
 
 def report(model: MeasuredModel, references: Mapping[str, MeasuredModel]) -> dict[str, Any]:
-    """The results of one model, as JSON values.
+    """The results of one model, as JSON values; `references` are models by the names of their ratios.
 
-    Args:
-        model: The model.
-        references: Reference models by the names of their ratios.
-
-    Returns:
-        "name", "kind", "bytes", "import_seconds", "load_ms", "memory" and for "texts" and "ids" what `column`
-        returns (None: not measured); "failed" with the reason, and then only the values that are known.
+    These are "name", "kind", "bytes", "import_seconds", "load_ms", "memory" and for "texts" and "ids" what `column`
+    returns (None: not measured); "failed" with the reason, and then only the values that are known.
     """
     failed = {} if model.failed is None else {"failed": model.failed}
     about = {"name": model.name, "kind": model.kind, "bytes": model.bytes, **failed}
@@ -105,12 +92,11 @@ def report(model: MeasuredModel, references: Mapping[str, MeasuredModel]) -> dic
 
 
 def column(model: MeasuredModel, name: str, references: Mapping[str, MeasuredModel]) -> dict[str, Any] | None:
-    """The figures of one kind of input.
+    """The figures of one kind of input; None: not measured.
 
-    Returns:
-        "latency_ms" of a single row, its "cpu_ms", "calls", "first_answer_ms" (of the first call, in no other figure),
-        "ratios" and "cpu_ratios" of its time, and "throughput": the best "texts_per_second", its "batch_size", and the
-        values of all sizes.
+    These are "latency_ms" of a single row, its "cpu_ms", "calls", "first_answer_ms" (of the first call, in no other
+    figure), "ratios" and "cpu_ratios" of its time, and "throughput": the best "texts_per_second", its "batch_size",
+    and the values of all sizes.
     """
     single = Job(name, 1)
     rounds = model.rounds.get(single)
@@ -145,12 +131,7 @@ def fastest(reports: Sequence[dict[str, Any]], name: str) -> str | None:
 
 
 def tables(reports: Sequence[dict[str, Any]], ids_length: int | None) -> list[str]:
-    """The lines of the tables of reports.
-
-    Args:
-        reports: Results of `report`, the run's first.
-        ids_length: Tokens of every row of ids; None: not measured.
-    """
+    """The lines of the tables of reports, the run's first, from ids of so many tokens a row (None: not measured)."""
     titles = {TEXTS: "from texts, tokenizing included", IDS: f"from ids, {ids_length} tokens a text"}
     lines = []
     for name, title in titles.items():

@@ -5,25 +5,137 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from export.benchmark.loaders import BUNDLE, PEERS
-from export.benchmark.rounds import Job, MeasuredModel, jobs, run_rounds, warm_up
+from export.benchmark.worker import IDS, TEXTS
 from export.predictors.artifacts import Artifact
 from kmha.bundle.manifest import MANIFEST, MODEL, VOCABULARY
 from kmha.errors import InputError
 from training.io.json_subprocess import Crashed, WorkerProcess
 
+LEAST_ROUNDS, TARGET_ROUNDS = 3, 10
+MOST_CALLS = 16
 logger = logging.getLogger("kmha")
-
 RUN_NAME = "the run itself"
 WARM_SECONDS = 2.0
 _ROOT = Path(__file__).resolve().parents[2]
+
+
+class Job(NamedTuple):
+    """What is measured: calls of `batch` rows from texts or from ids."""
+
+    column: str
+    batch: int
+
+
+class Round(NamedTuple):
+    """Times of one model in one round: seconds of each call, and processor seconds of all calls."""
+
+    seconds: list[float]
+    cpu_seconds: float
+
+
+class Worker(Protocol):
+    """A process that runs a model."""
+
+    def request(self, **request: Any) -> dict[str, Any]:
+        """Its reply to a request; raises `training.io.json_subprocess.Crashed`."""
+        ...
+
+
+@dataclass
+class MeasuredModel:
+    """A model and its measurements."""
+
+    name: str
+    kind: str
+    worker: Worker
+    # What the process reported after loading the model.
+    facts: dict[str, Any]
+    # Size on disk; None for a model that was built in memory.
+    bytes: int | None = None
+    rounds: dict[Job, dict[int, Round]] = field(default_factory=dict)
+    # Results of `Stopwatch.warm_up`.
+    warm: dict[Job, dict[str, float]] = field(default_factory=dict)
+    # Resident memory with one row at a time.
+    peak_bytes: int | None = None
+    # Why the measurement ended early.
+    failed: str | None = None
+
+    def supports(self, job: Job, has_ids: bool) -> bool:
+        """Whether it can run a job; has_ids: the models have a common length of ids."""
+        if self.failed is not None:
+            return False
+        takes = has_ids if job.column == IDS else self.facts["takes_texts"]
+        return takes and (job.batch == 1 or self.facts["batched"])
+
+    def request(self, **request: Any) -> dict[str, Any] | None:
+        """The worker's reply; None if its process has ended."""
+        if self.failed is not None:
+            return None
+        try:
+            return self.worker.request(**request)
+        except Crashed as error:
+            self.failed = str(error)
+            return None
+
+
+def jobs(batches: Sequence[int]) -> list[Job]:
+    """Jobs of each batch size, from texts and from ids."""
+    return [Job(column, batch) for batch in batches for column in (TEXTS, IDS)]
+
+
+def warm_up(models: Sequence[MeasuredModel], jobs: Sequence[Job], seconds: float, has_ids: bool) -> None:
+    """Runs every job of every model before the measurement, for at most about these seconds each."""
+    for model in models:
+        for job in jobs:
+            if model.supports(job, has_ids):
+                found = model.request(do="warm_up", column=job.column, batch=job.batch, seconds=seconds)
+                model.warm |= {} if found is None else {job: found}
+
+
+def run_rounds(
+    models: Sequence[MeasuredModel],
+    jobs: Sequence[Job],
+    seconds: float,
+    rows: int,
+    has_ids: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Measures the models in turns after `warm_up`; in a round of a job all make the same calls on the same rows.
+
+    The mean time for each model and job is `seconds`; there are at least three rounds. Returns their number.
+    """
+    calls = {job: _calls(models, job, seconds) for job in jobs}
+    turns = sum(model.supports(job, has_ids) for model in models for job in jobs)
+    end, number = clock() + seconds * turns, 0
+    while number < LEAST_ROUNDS or clock() < end:
+        # The order changes, so that no model always follows the same one.
+        shift = number % len(models)
+        for job in jobs:
+            first = number * calls[job] * job.batch % rows
+            for model in (*models[shift:], *models[:shift]):
+                if model.supports(job, has_ids):
+                    found = model.request(
+                        do="round", column=job.column, batch=job.batch, first=first, calls=calls[job]
+                    )
+                    if found is not None:
+                        model.rounds.setdefault(job, {})[number] = Round(**found)
+        number += 1
+    return number
+
+
+def _calls(models: Sequence[MeasuredModel], job: Job, seconds: float) -> int:
+    """Calls a round, so that the slowest model still has several rounds."""
+    slowest = max((model.warm[job]["least_seconds"] for model in models if job in model.warm), default=0)
+    return max(1, min(MOST_CALLS, int(seconds / TARGET_ROUNDS / max(slowest, 1e-9))))
 
 
 @dataclass(frozen=True)
@@ -38,17 +150,11 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure.
+    """How to measure."""
 
-    Attributes:
-        most_rows: Most texts to use, spread evenly; 0: all.
-        seconds: For each model and each kind of input, one row at a time, and the same in batches.
-        threads: Threads of each model.
-        batch_sizes: Rows a call in batches.
-        peers: Whether to measure encoders of the same sizes from other libraries.
-    """
-
+    # Most texts to use, spread evenly; 0: all.
     most_rows: int = 256
+    # For each model and each kind of input, one row at a time, and the same in batches.
     seconds: float = 3.0
     threads: int = 1
     batch_sizes: tuple[int, ...] = (8, 32)
@@ -57,20 +163,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class Measured:
-    """The result of a benchmark.
+    """The result of a benchmark."""
 
-    Attributes:
-        models: The loaded models: the run, the artifacts, the peers.
-        skipped: Reasons why peers were not loaded, by kind.
-        rows: Number of texts.
-        ids_length: Tokens of every row of ids; None where the models have no common length.
-        rounds: Number of rounds of one row at a time and of batches.
-    """
-
+    # The loaded models: the run, the artifacts, the peers.
     models: list[MeasuredModel]
+    # Reasons why peers were not loaded, by kind.
     skipped: dict[str, str]
     rows: int
+    # Tokens of every row of ids; None where the models have no common length.
     ids_length: int | None
+    # Of one row at a time, and of batches.
     rounds: tuple[int, int]
 
 
@@ -83,16 +185,9 @@ def models_to_measure(run: Path, artifacts: Sequence[Artifact]) -> list[ModelFil
 
 
 def measure_models(files: Sequence[ModelFile], texts: Sequence[str] | None, settings: Settings) -> Measured:
-    """Loads all models and measures them.
+    """Loads all models, the run first, and measures them on the texts; None: the run's sample.
 
-    Args:
-        files: The models, the run first.
-        texts: The texts; None: the run's sample.
-        settings: How to measure.
-
-    Raises:
-        InputError: A model cannot be used, or there are no texts.
-        Crashed: The run's own process ended.
+    Raises InputError if a model cannot be used or there are no texts, Crashed if the run's own process ended.
     """
     with contextlib.ExitStack() as stack:
         models, skipped = [], {}
@@ -136,14 +231,7 @@ def _load(
 
 
 def start_worker(kind: str, path: str, threads: int, sizes: dict[str, Any] | None = None) -> WorkerProcess:
-    """Starts the process of a model.
-
-    Args:
-        kind: As in `export.benchmark.loaders`.
-        path: The model's path.
-        threads: Threads of the model.
-        sizes: Sizes of an encoder, for kinds that build one.
-    """
+    """Starts the process of a model; `sizes` are for kinds that build an encoder. See `export.benchmark.loaders`."""
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     # TensorFlow and OpenMP read their threads from here, the other runtimes from an argument.
     names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
@@ -177,12 +265,7 @@ def spread(texts: Sequence[str], most: int) -> list[str]:
 
 
 def common_length(lengths: Sequence[list[int] | None], default: int) -> int | None:
-    """The longest length that all models take, or None.
-
-    Args:
-        lengths: The lengths of each model; None: any.
-        default: The result if all models take any length.
-    """
+    """The longest length that all models take, or None; `default` if all take any length (None)."""
     fixed = [set(each) for each in lengths if each is not None]
     return max(set.intersection(*fixed), default=None) if fixed else default
 

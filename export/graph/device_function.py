@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from export.graph.embedding import vectors_function
-from export.graph.model_function import ids_function, input_names
-from export.graph.tagger_function import window_features
+from export.graph.model_function import ids_function, input_names, vectors_function, window_features
 from export.names import VECTORS
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
@@ -21,19 +19,10 @@ PLAIN_TEXTS = ("", "a", "one two three", "一二三")
 
 
 def device_function(bundle: Bundle, with_attention: bool = False, with_vectors: bool = False) -> Any:
-    """As `ids_function`; a bi-encoder also returns the vectors that it compares.
+    """As `ids_function`, a plain function; a bi-encoder also returns the vectors that it compares.
 
-    With stored document vectors, a score is one product: scale * (vector_a · vector_b) + bias.
-
-    Args:
-        bundle: A trained bundle.
-        with_attention: Whether to return the attention weights.
-        with_vectors: Whether a classifier also returns the vectors of its texts.
-
-    Returns:
-        A plain function of the `input_names` in their order, int32 [B, T] each, that returns what `ids_function` does;
-        of a bi-encoder also "vectors_a" and "vectors_b", of a classifier with vectors "vectors": float32 [B, D] of
-        length 1.
+    They are "vectors_a" and "vectors_b", float32 [B, D] of length 1; with stored document vectors, a score is one
+    product: scale * (vector_a · vector_b) + bias. A classifier returns "vectors" if `with_vectors` is set.
     """
     predict = ids_function(bundle, with_attention).python_function
     names = input_names(bundle)
@@ -69,14 +58,8 @@ def sample_rows(bundle: Bundle, most: int | None = None) -> list[Any]:
 def features_of(bundle: Bundle, rows: Sequence[Any], length: int | None = None) -> dict[str, np.ndarray]:
     """Features of texts or pairs, truncated to a length with both special tokens retained; of a tagger of windows.
 
-    Args:
-        bundle: A trained bundle.
-        rows: Texts, pairs, or lists of words.
-        length: Length of every sequence, or its tokenizer's longest if that is less; None truncates nothing and pads to
-            the longest row.
-
-    Returns:
-        int32 [B, T] by name; of a tagger what `window_features` gives.
+    The length, or a tokenizer's longest if that is less, is that of every sequence; None truncates nothing and pads
+    to the longest row. Returns int32 [B, T] by name; of a tagger what `window_features` gives.
     """
     if bundle.task == TAG:
         return window_features(bundle, rows, length)
@@ -98,15 +81,10 @@ def longest_length(bundle: Bundle) -> int:
 
 
 def chosen_lengths(bundle: Bundle, lengths: Sequence[int] = ()) -> list[int]:
-    """The lengths to export, ascending.
+    """The lengths to export, ascending; by default the 99th percentile of the training texts, rounded up.
 
-    Args:
-        bundle: A trained bundle.
-        lengths: The requested lengths. Default: the 99th percentile of the training texts, rounded up; of a tagger the
-            longest, because the tags of a sentence depend on the length of its windows.
-
-    Raises:
-        InputError: A length is below 3, of a tagger below 8, or above the run's longest.
+    A tagger's default is the longest, because the tags of a sentence depend on the length of its windows. Raises
+    InputError for a length below 3, of a tagger below 8, or above the run's longest.
     """
     shortest = MIN_WINDOW_LENGTH if bundle.task == TAG else SHORTEST
     longest = longest_length(bundle)

@@ -1,26 +1,46 @@
 """Writes a bundle as an ONNX file with the files that a device needs, after checking the file's predictions."""
 
+import contextlib
+import importlib.metadata
+import json
+import logging
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import keras
 import numpy as np
 import onnx
 import onnxruntime
+import tensorflow as tf
+import tf2onnx
 
 from export.checks.exportable import CheckError
-from export.device_files.files import atomic_device_files
-from export.graph.device_function import features_of, sample_rows
-from export.graph.embedding import check_embeds
-from export.graph.model_function import check_attention, ids_function, input_names, output_name
-from export.names import VECTORS
-from export.onnx.convert import convert, quantized
+from export.device.files import atomic_device_files
+from export.graph.device_function import device_function, features_of, sample_rows
+from export.graph.model_function import (
+    OUTPUTS,
+    check_attention,
+    check_embeds,
+    ids_function,
+    ids_specs,
+    input_names,
+    output_name,
+)
+from export.names import ATTENTION, VECTORS
 from export.verification.differences import tag_difference
 from kmha.bundle.bundle import Bundle
-from kmha.bundle.manifest import TAG
-from kmha.features import WORD_MASK
+from kmha.bundle.files import parts_of
+from kmha.bundle.manifest import CLASSIFY, TAG
+from kmha.errors import InputError
+from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.inference.vectors import TextVectors
+from kmha.layers.attention_options import blocks_from
 
 FLOAT_TOLERANCE = 1e-4
 SAMPLE_ROWS = 64
+TABLE_VALUES = 1 << 18
 
 
 def write_onnx(
@@ -34,14 +54,8 @@ def write_onnx(
 ) -> float:
     """Writes the file and the files that a device needs, if its predictions are the bundle's.
 
-    Args:
-        bundle: A trained bundle.
-        out: The .onnx file.
-        quantize: "none" or "dynamic".
-        opset: 13 to 18.
-        attention: Whether to return the attention weights.
-        overwrite: Whether to replace existing files.
-        embed: Whether to return the vectors of texts; a bi-encoder always does.
+    `quantize` is "none" or "dynamic", `opset` 13 to 18. `embed` adds the vectors of texts; a bi-encoder always has
+    them.
 
     Returns:
         The largest difference of a probability, in float32 also of a vector's numbers, on the bundle's sample.
@@ -84,3 +98,185 @@ def _check_predictions(bundle: Bundle, path: Path, tolerance: float | None) -> f
     if tolerance is not None and difference > tolerance:
         raise CheckError(f"the file's predictions differ by {difference:.1e}; nothing was written")
     return difference
+
+
+def convert(bundle: Bundle, opset: int, attention: bool = False, vectors: bool = False) -> onnx.ModelProto:
+    """Converts `device_function`, and adds labels and versions as metadata.
+
+    Returns:
+        A checked model: token_ids and padding_mask int32 [batch, length] to probabilities float32 [batch, C], and
+        optionally attention float32 [batch, L, N, length, length] and vectors float32 [batch, D]. Of pairs
+        token_ids_a, padding_mask_a, token_ids_b and padding_mask_b to scores float32 [batch, 1], with names and sizes
+        as in `export.graph.model_function`, which has those of taggers too.
+
+    Raises:
+        InputError: ONNX has no counterpart of an op of the model; names the op.
+    """
+    tables = _large_variables(bundle)
+    with quiet_logging(), blocks_from(None):
+        model, _ = tf2onnx.convert.from_function(
+            tf.function(_with_tables(bundle, tables, attention, vectors), autograph=False),
+            input_signature=[*ids_specs(bundle), *map(_table_spec, tables, range(len(tables)))],
+            opset=opset,
+            custom_op_handlers={"Erfc": (_erfc, [])},
+        )
+    _store_tables(model, tables)
+    _order_and_name(model, bundle)
+    _add_metadata(model, bundle)
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise InputError(f"the model cannot be written as ONNX: {str(error).splitlines()[0]}") from error
+    return model
+
+
+@contextlib.contextmanager
+def quiet_logging() -> Iterator[None]:
+    """Silences Python's logging: tf2onnx and the quantizer log what the checks afterwards test."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _large_variables(bundle: Bundle) -> list[Any]:
+    return [variable for variable in bundle.model.variables if np.prod(variable.shape) >= TABLE_VALUES]
+
+
+def _table_spec(variable, index: int) -> tf.TensorSpec:
+    return tf.TensorSpec(variable.shape, variable.dtype, f"table_{index}")
+
+
+def _with_tables(bundle: Bundle, tables: list[Any], attention: bool, vectors: bool):
+    """The graph function with large variables as arguments.
+
+    tf2onnx copies every constant in each of its passes: with the tables as constants it takes fifteen times as long.
+    """
+    predict = device_function(bundle, attention, vectors)
+
+    def with_tables(*inputs):
+        features, values = inputs[: len(inputs) - len(tables)], inputs[len(inputs) - len(tables) :]
+        with keras.StatelessScope(state_mapping=list(zip(tables, values, strict=True))):
+            return predict(*features)
+
+    return with_tables
+
+
+def _store_tables(model: onnx.ModelProto, tables: list[Any]) -> None:
+    names = [f"table_{index}" for index in range(len(tables))]
+    for name, variable in zip(names, tables, strict=True):
+        model.graph.initializer.append(
+            onnx.numpy_helper.from_array(keras.ops.convert_to_numpy(variable), name)
+        )
+    retained = [value for value in model.graph.input if value.name not in names]
+    del model.graph.input[:]
+    model.graph.input.extend(retained)
+
+
+def _order_and_name(model: onnx.ModelProto, bundle: Bundle) -> None:
+    """Names the dynamic sizes, and puts the predictions before the other outputs."""
+    order = {output_name(bundle): -1}
+    if bundle.task == TAG:
+        order = {name: index - len(OUTPUTS) for index, name in enumerate(OUTPUTS)}
+    outputs = sorted(model.graph.output, key=lambda value: order.get(value.name, 0))
+    del model.graph.output[:]
+    model.graph.output.extend(outputs)
+    names = {}
+    for each in bundle.preprocessor.inputs:
+        names |= dict.fromkeys((each.ids, each.mask), ("batch", each.ids.replace(TOKEN_IDS, "length")))
+    if bundle.task == TAG:
+        names |= dict.fromkeys((WORD_STARTS, WORD_MASK, CHARACTER_IDS, *OUTPUTS), ("batch", "words"))
+    for value in (*model.graph.input, *model.graph.output):
+        sizes = names.get(value.name, ("batch", *_attention_sizes(value.name)))
+        for dimension, name in zip(value.type.tensor_type.shape.dim, sizes, strict=False):
+            if name is not None:
+                dimension.dim_param = name
+
+
+def _attention_sizes(name: str) -> tuple[str | None, ...]:
+    """Of "char_attention_a_to_b": layers, heads, char_length_a, char_length_b; of other outputs nothing."""
+    granularity, found, sides = name.partition(ATTENTION)
+    if not found:
+        return ()
+    queries, _, keys = sides.partition("_to")
+    return None, None, f"{granularity}length{queries}", f"{granularity}length{keys or queries}"
+
+
+def _add_metadata(model: onnx.ModelProto, bundle: Bundle) -> None:
+    """Adds what a caller needs to read the predictions, as JSON values by name."""
+    packages = ("tensorflow", "keras", "tf2onnx", "onnx")
+    sizes = {
+        name: {"max_length": part.max_length, "vocabulary_size": len(part.vocabulary)}
+        for name, part in parts_of(bundle.preprocessor).items()
+    }
+    values = {"labels": bundle.labels}
+    if bundle.task == CLASSIFY:
+        values |= {"multi_label": bundle.multi_label, "thresholds": bundle.thresholds, **sizes[""]}
+    elif bundle.task == TAG:
+        values |= {"task": bundle.task, "scheme": bundle.model.scheme, **sizes[""]}
+    else:
+        threshold = bundle.thresholds[0] if bundle.thresholds else None
+        values |= {"task": bundle.task, "target": bundle.model.target, "threshold": threshold}
+        values |= {"granularities": sizes}
+    if bundle.abstain_below is not None:
+        values |= {"abstain_below": bundle.abstain_below}
+    values |= {"versions": {name: importlib.metadata.version(name) for name in packages}}
+    properties = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    onnx.helper.set_model_props(model, properties)
+
+
+def _erfc(context, node, name, arguments) -> None:
+    """Writes Erfc, a part of the exact GELU, as 1 - Erf: ONNX has no op for it."""
+    (value,), outputs = node.input, node.output
+    shapes, dtypes = node.output_shapes, node.output_dtypes
+    context.remove_node(node.name)
+    one = context.make_const(f"{name}/one", np.array(1, np.float32)).output[0]
+    erf = context.make_node("Erf", [value]).output[0]
+    context.make_node("Sub", [one, erf], name=name, outputs=outputs, shapes=shapes, dtypes=dtypes)
+
+
+def quantized(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model that `convert` retransposed with 8-bit integer weights and activations quantized at run time.
+
+    The weights are unsigned: signed weights saturate on processors without VNNI, so predictions depend on the machine.
+    """
+    import onnxruntime
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    with quiet_logging(), tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
+        folded, written = str(Path(scratch, "folded.onnx")), str(Path(scratch, "quantized.onnx"))
+        # Folds the reshaped attention kernels, which the quantizer would not recognize as weights.
+        options.optimized_model_filepath = folded
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        prepared = onnx.load_model(folded)
+        _products_from_gemm(prepared)
+        quantize_dynamic(prepared, written, per_channel=True, weight_type=QuantType.QUInt8)
+        result = onnx.load_model(written)
+    del result.metadata_props[:]
+    result.metadata_props.extend(model.metadata_props)
+    return result
+
+
+def _products_from_gemm(model: onnx.ModelProto) -> None:
+    """Replaces a Gemm that is a plain product by a MatMul, the only product that can be quantized this way."""
+    constants = {constant.name: constant for constant in model.graph.initializer}
+    for node in model.graph.node:
+        settings = {setting.name: onnx.helper.get_attribute_value(setting) for setting in node.attribute}
+        is_product = len(node.input) == 2 and not settings.get("transA") and settings.get("alpha", 1) == 1
+        if node.op_type != "Gemm" or not is_product or node.input[1] not in constants:
+            continue
+        if settings.get("transB"):
+            kernel = onnx.numpy_helper.to_array(constants[node.input[1]])
+            transposed = f"{node.input[1]}_transposed"
+            if transposed not in constants:
+                constants[transposed] = onnx.numpy_helper.from_array(
+                    np.ascontiguousarray(kernel.T), transposed
+                )
+                model.graph.initializer.append(constants[transposed])
+            node.input[1] = transposed
+        node.op_type = "MatMul"
+        del node.attribute[:]

@@ -1,15 +1,17 @@
-"""Padded batches of token ids of texts or pairs, for runtimes that take ids; NumPy and the standard library only."""
+"""What predictors of runtimes share that take token ids: inputs, batches, tags of sentences. Needs NumPy only."""
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from export.device.sentences import SentenceTokenizer
+from export.device.sentences import SentenceTokenizer, Window
+from export.device.tags import TagDecoder
 from export.device.tokenizer import PairTokenizer, Tokenizer
+from export.names import PATH_PROBABILITIES, PROBABILITIES, SCORES, TAG_IDS
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, TOKEN_IDS
 
@@ -17,20 +19,14 @@ TOKENIZER = ".tokenizer.json"
 BATCH_TOKENS = 8192
 MOST_ROWS = 64
 
-Text = str | bytes
-# An input row: a text, or a pair of texts.
-TextRow = Text | Sequence[Text]
 TextTokenizer = Tokenizer | PairTokenizer
 AnyTokenizer = TextTokenizer | SentenceTokenizer
 _TOKENIZERS = {"match": PairTokenizer, "tag": SentenceTokenizer}
+Outputs = Mapping[str, np.ndarray]
 
 
 def read_tokenizer(model: Path) -> AnyTokenizer:
-    """The tokenizer next to a model file: news.tokenizer.json of news.onnx.
-
-    Raises:
-        InputError: There is none, or it cannot be read.
-    """
+    """The tokenizer next to a model file: news.tokenizer.json of news.onnx. Raises InputError if it cannot be read."""
     path = model.with_suffix(TOKENIZER)
     try:
         values = json.loads(path.read_text("utf-8"))
@@ -40,9 +36,8 @@ def read_tokenizer(model: Path) -> AnyTokenizer:
             f"{path}: expected the tokenizer of {model.name}, {error.strerror or error}"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = (
-            f"not {error}" if isinstance(error, json.JSONDecodeError) else f"{type(error).__name__} {error}"
-        )
+        is_json = not isinstance(error, json.JSONDecodeError)
+        reason = f"{type(error).__name__} {error}" if is_json else f"not {error}"
         raise InputError(
             f"{path}: expected a tokenizer.json of an export, got another file ({reason})"
         ) from error
@@ -65,24 +60,13 @@ def input_names(tokenizer: AnyTokenizer) -> list[tuple[str, ...]]:
     return [(ids_name, mask_name) for ids_name, mask_name, _, _ in tokenizer.sides]
 
 
-def num_texts(tokenizer: AnyTokenizer) -> int:
-    """Texts in a row: 1, or 2 for pairs."""
-    return 2 if isinstance(tokenizer, PairTokenizer) else 1
+def encode_row(tokenizer: TextTokenizer, row: Any, length: int | None = None) -> list[list[int]]:
+    """Token ids of a text, or of a pair: a list for each of `input_names`, by default of the model's longest length.
 
-
-def encode_row(tokenizer: TextTokenizer, row: TextRow, length: int | None = None) -> list[list[int]]:
-    """Token ids of a text, or of a pair: a list for each of `input_names`.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        row: A text, or a pair of texts.
-        length: Most tokens of each list; None: the model's longest.
-
-    Raises:
-        InputError: The row is a text and the model takes pairs, or the reverse.
+    Raises InputError for a text where the model takes pairs, or the reverse.
     """
     is_text = isinstance(row, str | bytes)
-    if isinstance(tokenizer, Tokenizer) and isinstance(row, str | bytes):
+    if isinstance(tokenizer, Tokenizer) and is_text:
         return [tokenizer.encode(row, length)]
     if isinstance(tokenizer, PairTokenizer) and not is_text and len(row) == 2:
         return tokenizer.encode(row[0], row[1], length)
@@ -99,33 +83,19 @@ def ids_by_row(rows: Sequence[list[list[int]]]) -> list[Any]:
 def model_inputs(
     tokenizer: TextTokenizer, rows: Sequence[list[list[int]]], lengths: Sequence[int] | None = None
 ) -> dict[str, np.ndarray]:
-    """A model's inputs.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        rows: What `encode_row` returns of each row.
-        lengths: T of each of `input_names`; None pads each to its longest row.
-
-    Returns:
-        Token ids and masks int32 [b, T] by name.
-    """
+    """Token ids and masks int32 [b, T] by name of rows of `encode_row`; by default T is that of the longest row."""
     inputs = {}
     for index, (ids_name, mask_name, *_) in enumerate(input_names(tokenizer)):
         part = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.sides[index][3]
-        length = None if lengths is None else lengths[index]
-        inputs[ids_name], inputs[mask_name] = pad_ids(part, [row[index] for row in rows], length)
+        ids = [row[index] for row in rows]
+        length = max(map(len, ids)) if lengths is None else lengths[index]
+        padded = zip(*(part.pad(list(each), length) for each in ids), strict=True)
+        inputs[ids_name], inputs[mask_name] = (np.array(values, np.int32) for values in padded)
     return inputs
 
 
 def length_batches(rows: Sequence[list[list[int]]]) -> Iterator[np.ndarray]:
-    """Batches of rows of similar length; single texts shortest first.
-
-    Args:
-        rows: What `encode_row` returns of each row.
-
-    Yields:
-        Row numbers, integers [b].
-    """
+    """Batches of rows of `encode_row` of similar length, as row numbers [b]; single texts shortest first."""
     if not rows:
         return
     lengths = np.array([[len(ids) for ids in row] for row in rows], np.int64)
@@ -152,11 +122,109 @@ def _by_budget(order: np.ndarray, lengths: np.ndarray) -> Iterator[np.ndarray]:
         first = last
 
 
-def pad_ids(
-    tokenizer: Tokenizer, ids: Sequence[Sequence[int]], length: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids and padding mask, int32 [b, T] each; T is `length`, else that of the longest row."""
-    longest = max(map(len, ids)) if length is None else length
-    pairs = [tokenizer.pad(list(row), longest) for row in ids]
-    token_ids, masks = zip(*pairs, strict=True)
-    return np.array(token_ids, np.int32), np.array(masks, np.int32)
+class SentenceWindow(NamedTuple):
+    """A window and the words of its sentence."""
+
+    window: Window
+    words: list[str]
+
+
+def sentence_windows(
+    tokenizer: SentenceTokenizer, row: Any, length: int | None = None, number: int = 1
+) -> list[SentenceWindow]:
+    """Splits a raw text or a list of words into windows of at most `length` tokens, by default the model's longest.
+
+    Raises InputError, with the row's number, for another row or one of too many words.
+    """
+    if not isinstance(row, str | bytes):
+        is_words = isinstance(row, list | tuple) and all(isinstance(word, str | bytes) for word in row)
+        if not is_words:
+            raise InputError(
+                f"sentence {number}: expected a text or a list of words, got {type(row).__name__}"
+            )
+    try:
+        words = tokenizer.words(row)
+    except ValueError as error:
+        raise InputError(f"sentence {number}: {error}") from error
+    return [SentenceWindow(window, words) for window in tokenizer.windows(words, length)]
+
+
+def window_inputs(
+    tokenizer: SentenceTokenizer,
+    parts: Sequence[SentenceWindow],
+    length: int | None = None,
+    num_words: int | None = None,
+) -> dict[str, np.ndarray]:
+    """A tagger's inputs for windows, int32 [b, T], [b, W] and [b, W, 20] by name; padded to the longest by default."""
+    tokens = length or max(len(window.ids) for window, _ in parts)
+    words = num_words or max(1, *(len(window.starts) for window, _ in parts))
+    padded = [tokenizer.pad(window, sentence, tokens, words) for window, sentence in parts]
+    return {name: np.array([each[name] for each in padded], np.int32) for name in tokenizer.input_names}
+
+
+class TokenIdsPredictor:
+    """The common part of `export.predictors.artifacts.Predictor` where a tokenizer.json is next to the model file.
+
+    `longest` limits the tokens of a text or window; None: the model's longest.
+    """
+
+    longest: int | None = None
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.tokenizer: Any = read_tokenizer(path)
+        self.num_texts = 2 if isinstance(self.tokenizer, PairTokenizer) else 1
+        self.sentences = isinstance(self.tokenizer, SentenceTokenizer)
+
+    def token_ids(self, texts: Sequence[Any]) -> list[Any]:
+        """See the protocol."""
+        if self.sentences:
+            return [[window.ids for window, _ in parts] for parts in self.windows(texts)]
+        return ids_by_row(self.encoded(texts))
+
+    def encoded(self, texts: Sequence[Any]) -> list[list[list[int]]]:
+        """Token ids of texts or pairs; see `encode_row`."""
+        return [encode_row(self.tokenizer, text, self.longest) for text in texts]
+
+    def windows(self, texts: Sequence[Any]) -> list[list[SentenceWindow]]:
+        """The windows of each sentence."""
+        numbered = enumerate(texts, 1)
+        return [sentence_windows(self.tokenizer, row, self.longest, number) for number, row in numbered]
+
+    def tag(
+        self,
+        texts: Sequence[Any],
+        batches: Callable[[Sequence[Any]], Any],
+        run: Callable[[list[SentenceWindow]], Outputs],
+    ) -> np.ndarray:
+        """Tags of sentences; the model decodes those of one window, of longer ones all windows are decoded together.
+
+        Args:
+            texts: Raw texts or lists of words.
+            batches: Splits windows, given as lists of the token ids of each, into batches of window numbers.
+            run: Returns the model's outputs [b, W, …] by name for some windows.
+
+        Returns:
+            float32 [N, K + 2] of the N words of all sentences in order: the probability of each tag, that of the best
+            path's tag given the one before, and that tag's number.
+        """
+        sentences, tokenizer = self.windows(texts), self.tokenizer
+        parts = [part for sentence in sentences for part in sentence]
+        found: list[Any] = [None] * len(parts)
+        for numbers in batches([[part.window.ids] for part in parts]):
+            outputs = run([parts[number] for number in numbers])
+            for place, number in enumerate(numbers):
+                count = parts[number].window.count
+                found[number] = {name: np.array(values[place, :count]) for name, values in outputs.items()}
+        decode = TagDecoder(tokenizer.transitions, tokenizer.start, tokenizer.end)
+        tagged, begin = [np.zeros((0, len(tokenizer.labels) + 2), np.float32)], 0
+        for sentence in sentences:
+            windows = found[begin : begin + len(sentence)]
+            begin += len(sentence)
+            if len(windows) == 1:
+                columns = (windows[0][name] for name in (PROBABILITIES, PATH_PROBABILITIES, TAG_IDS))
+            else:
+                probabilities, tag_ids, path = decode(np.concatenate([each[SCORES] for each in windows]))
+                columns = (probabilities, path, tag_ids)
+            tagged.append(np.column_stack([*columns]).astype(np.float32))
+        return np.concatenate(tagged)

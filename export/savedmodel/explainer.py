@@ -20,11 +20,7 @@ FIRST = "The rollout begins at the word's first token: the SavedModel's pooling 
 
 
 def explainable_model(path: Path) -> "ExplainableTextModel | ExplainableTagger":
-    """The SavedModel in a version's folder as a `TextModel` or a `TagModel`.
-
-    Raises:
-        InputError: There is no SavedModel with an `explain` signature.
-    """
+    """The SavedModel of a version as a `TextModel` or a `TagModel`; raises InputError if it has no `explain`."""
     loaded = open_savedmodel(path)
     if EXPLAIN not in loaded.signatures:
         raise InputError(f"{path}: expected a SavedModel with the signature {EXPLAIN}, got one without")
@@ -33,12 +29,7 @@ def explainable_model(path: Path) -> "ExplainableTextModel | ExplainableTagger":
 
 
 class ExplainableTextModel:
-    """See `training.explanation.explainer.TextModel`.
-
-    Args:
-        path: The version's folder.
-        loaded: What `open_savedmodel` returned.
-    """
+    """A model that `open_savedmodel` returned; see `training.explanation.explainer.TextModel`."""
 
     pooling = "mean"
 
@@ -92,12 +83,7 @@ class ExplainableTextModel:
 
 
 class ExplainableTagger:
-    """See `training.explanation.explainer.TagModel`.
-
-    Args:
-        path: The version's folder.
-        loaded: What `open_savedmodel` returned.
-    """
+    """A tagger that `open_savedmodel` returned; see `training.explanation.explainer.TagModel`."""
 
     num_texts = 1
 

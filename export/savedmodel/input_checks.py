@@ -22,16 +22,8 @@ from kmha.text.vocabulary import START
 def check_inputs(texts: Sequence[TextInputs], values: Sequence) -> list:
     """Checks the inputs of a classifier or matcher, and masks the columns that a batching server added.
 
-    Args:
-        texts: The texts that the model reads, as `preprocessor.inputs` lists them.
-        values: Token ids and padding mask of each, int32 [B, T] in turn.
-
-    Returns:
-        The values as `check_token_ids` and `mask_server_padding` return them.
-
-    Raises:
-        tf.errors.InvalidArgumentError: When the graph runs; as `check_token_ids`, or the texts have different numbers
-            of rows.
+    Token ids and padding mask of each text, int32 [B, T] in turn, come and return. When the graph runs, wrong ones
+    raise tf.errors.InvalidArgumentError; so do texts with different numbers of rows.
     """
     checked, rows = [], tf.shape(values[0])[0]
     for text, token_ids, mask in zip(texts, values[::2], values[1::2], strict=True):
@@ -52,23 +44,11 @@ def check_token_ids(
     max_length: int,
     names: tuple[str, str] = (TOKEN_IDS, PADDING_MASK),
 ):
-    """Checks token ids and their mask; an error names the input.
+    """Checks token ids int32 [B, T] and their mask; an error names the input.
 
     Without this check an embedding lookup accepts some negative ids, and fails for the rest deep inside the model.
-
-    Args:
-        token_ids: int32 [B, T].
-        padding_mask: int32 [B, T].
-        vocabulary_size: Ids must be in [0, vocabulary_size).
-        max_length: The largest T.
-        names: Names of both inputs, for messages.
-
-    Returns:
-        token_ids, and padding_mask as int32 of 0 and 1 (above 0 is a real token).
-
-    Raises:
-        tf.errors.InvalidArgumentError: When the graph runs; an id out of range, too long a sequence, a mask of
-            another shape.
+    Returns the ids, and the mask as int32 of 0 and 1 (above 0 is a real token). When the graph runs, an id out of
+    range, too long a sequence and a mask of another shape raise tf.errors.InvalidArgumentError.
     """
     ids_name, mask_name = names
     shape = tf.shape(token_ids)
@@ -87,19 +67,11 @@ def check_token_ids(
 
 
 def mask_server_padding(token_ids, padding_mask, start_id: int):
-    """Masks the columns that a batching server added.
+    """The padding mask, int32 [B, T] of 0 and 1, without the columns that a batching server added.
 
     TensorFlow Serving pads the sequences of several requests to one length by repeating the first value of each
     tensor (`PadTensor` in tensorflow_serving/batching/batching_util.cc): the id of [CLS], with a mask of 1. So a
     [CLS] is a token only at the start; texts never have one elsewhere.
-
-    Args:
-        token_ids: int32 [B, T].
-        padding_mask: int32 [B, T] of 0 and 1.
-        start_id: The id of [CLS].
-
-    Returns:
-        The mask, int32 [B, T].
     """
     later = tf.range(tf.shape(token_ids)[1]) > 0
     return padding_mask * tf.cast(~(later & tf.equal(token_ids, start_id)), tf.int32)
@@ -122,12 +94,7 @@ def compiled_shapes(texts: Sequence[TextInputs]) -> list[list[int]]:
 
 
 def pad_to_compiled_length(texts: Sequence[TextInputs], values: Sequence) -> list:
-    """Pads inputs to the smallest of `compiled_shapes` that holds them all.
-
-    Args:
-        texts: The texts that the model reads.
-        values: Token ids and padding mask of each, int32 [B, T] in turn.
-    """
+    """Pads token ids and padding mask of each text, int32 [B, T] in turn, to the smallest fitting `compiled_shapes`."""
     shapes = tf.constant(compiled_shapes(texts))
     lengths = tf.stack([tf.shape(token_ids)[1] for token_ids in values[::2]])
     holds = tf.reduce_all(shapes >= lengths, axis=1)
@@ -147,17 +114,10 @@ def check_sentences(texts: SentencePreprocessor, values: Mapping[str, Any]) -> d
     first word. Two words of a window never start at the same token, so a repeated start is no word. (This finds all
     padding if a request begins with the first window of a sentence, where a word starts at 1.)
 
-    Args:
-        texts: The tagger's preprocessor.
-        values: token_ids, padding_mask int32 [B, T]; word_starts, word_mask int32 [B, W]; where spelling is read
-            character_ids int32 [B, W, 20].
-
-    Returns:
-        The same by name, masks of 0 and 1; word_mask ends at its first 0.
-
-    Raises:
-        tf.errors.InvalidArgumentError: When the graph runs; an id or a start out of range, too long a sequence, shapes
-            that do not fit together.
+    Inputs by name are token_ids, padding_mask int32 [B, T]; word_starts, word_mask int32 [B, W]; where spelling is
+    read character_ids int32 [B, W, 20]. Returns the same, masks of 0 and 1; word_mask ends at its first 0. When the
+    graph runs, an id or a start out of range, too long a sequence, and shapes that do not fit together raise
+    tf.errors.InvalidArgumentError.
     """
     part = texts.part
     token_ids, mask = check_token_ids(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from export import names
-from export.predictors.protocol import Row
+from export.predictors.artifacts import Row
 from kmha.errors import InputError
 from kmha.quiet import import_tensorflow
 
@@ -16,11 +16,7 @@ BATCH_ROWS = 32
 
 
 def open_savedmodel(path: Path | str) -> Any:
-    """What `tf.saved_model.load` returns, with tensorflow-text's ops registered.
-
-    Raises:
-        InputError: There is no SavedModel, or it cannot be loaded.
-    """
+    """What `tf.saved_model.load` returns, with tensorflow-text's ops; raises InputError if it cannot be loaded."""
     import_tensorflow()
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the tokenizer's ops)
@@ -35,11 +31,7 @@ def open_savedmodel(path: Path | str) -> Any:
 def load_savedmodel(
     folder: Path | str, signature: str = names.SERVING_DEFAULT
 ) -> Callable[..., dict[str, Any]]:
-    """A signature of an exported version as a function.
-
-    Args:
-        folder: The version's folder.
-        signature: Its name; see `export.savedmodel.endpoints`.
+    """A signature of an exported version as a function; see `export.savedmodel.endpoints` for their names.
 
     Returns:
         A function of the signature's only input, or of its inputs by name, that returns tensors by name: for
@@ -72,11 +64,7 @@ def load_savedmodel(
 
 
 def read(path: Path) -> "SavedModelPredictor | SavedModelTagger":
-    """Loads a version's folder.
-
-    Raises:
-        InputError: There is no SavedModel with a text signature.
-    """
+    """Loads a version's folder; raises InputError if there is no SavedModel with a text signature."""
     loaded = open_savedmodel(path)
     return (SavedModelTagger if names.PREDICT_WORDS in loaded.signatures else SavedModelPredictor)(
         path, loaded
@@ -84,12 +72,7 @@ def read(path: Path) -> "SavedModelPredictor | SavedModelTagger":
 
 
 class SavedModelPredictor:
-    """A classifier or matcher; see `export.predictors.protocol.Predictor`.
-
-    Args:
-        path: The version's folder.
-        loaded: What `open_savedmodel` returned.
-    """
+    """A classifier or matcher that `open_savedmodel` returned; see `export.predictors.artifacts.Predictor`."""
 
     def __init__(self, path: Path, loaded: Any):
         # `_loaded` must outlive the signature, which does not hold the variables itself.
@@ -145,12 +128,7 @@ class SavedModelPredictor:
 
 
 class SavedModelTagger:
-    """A tagger; see `export.predictors.protocol.Predictor`. A row is a list of words or a raw text.
-
-    Args:
-        path: The version's folder.
-        loaded: What `open_savedmodel` returned.
-    """
+    """A tagger that `open_savedmodel` returned; see `export.predictors.artifacts.Predictor`."""
 
     num_texts = 1
     sentences = True

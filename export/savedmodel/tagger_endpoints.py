@@ -1,16 +1,19 @@
 """Graph functions of a served tagger: raw texts, words or token ids in, a tag for each word out."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from export import names
-from export.graph.sentences import decode_function, scores_function, split_function, windows_function
 from export.savedmodel.endpoints import Endpoints, concrete_function
 from export.savedmodel.input_checks import check_sentences, pad_sentences_to_compiled_length
 from kmha.bundle.bundle import Bundle
 from kmha.features import MAX_WORDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
-from kmha.layers.crf_decoding import Decoded
+from kmha.inference.tagger import BATCH_TOKENS, BATCH_WORDS
+from kmha.layers.crf_decoding import Decoded, decode
+from kmha.text.ragged import Ragged
+from kmha.text.sentence_preprocessor import EncodedSentences
 
 
 class TaggerEndpoints(Endpoints):
@@ -27,17 +30,11 @@ class TaggerEndpoints(Endpoints):
         self._parts.decode = decode_function(bundle)
 
     def predict_text(self, text):
-        """Splits texts into words and tags them.
+        """Splits texts, string [B], into words and tags them.
 
-        Args:
-            text: string [B]; any bytes.
-
-        Returns:
-            "words" string [B, W], "starts" and "ends" int32 [B, W] (first character and the one after the last, of
-            the text), "num_words" int32 [B], and what `predict_words` returns; W is at least 1.
-
-        Raises:
-            tf.errors.InvalidArgumentError: When the graph runs; more than 2,048 words.
+        Returns "words" string [B, W], "starts" and "ends" int32 [B, W] (first character and the one after the last,
+        of the text), "num_words" int32 [B], and what `predict_words` returns; W is at least 1. More than 2,048 words
+        are an error.
         """
         found = self._parts.split(text)
         lengths = _checked_lengths(found.words.row_lengths())
@@ -52,20 +49,12 @@ class TaggerEndpoints(Endpoints):
         }
 
     def predict_words(self, words, num_words):
-        """Tags sentences that are split into words.
+        """Tags sentences of words, string [B, W], with num_words int32 [B]; values past a sentence's end are ignored.
 
-        Args:
-            words: string [B, W]; any bytes. Values past a sentence's end are ignored.
-            num_words: int32 [B], of each sentence, at most W.
-
-        Returns:
-            "tags" string [B, W] ("" past the end), "tag_ids" int32 [B, W] of the best path of the whole sentence,
-            "probabilities" float32 [B, W, K] over all paths, "path_probabilities" float32 [B, W] of each tag given the
-            one before it, and "labels" string [B, K], the tags in the order of the probabilities.
-
-        Raises:
-            tf.errors.InvalidArgumentError: When the graph runs; more than 2,048 words, a number of words below 0 or
-                above W, or numbers of words for other than B rows.
+        Returns "tags" string [B, W] ("" past the end), "tag_ids" int32 [B, W] of the best path of the whole sentence,
+        "probabilities" float32 [B, W, K] over all paths, "path_probabilities" float32 [B, W] of each tag given the
+        one before it, and "labels" string [B, K], the tags in the order of the probabilities. More than 2,048 words,
+        a number of words below 0 or above W, or numbers of words for other than B rows are errors.
         """
         flat, lengths = _flat_words(words, num_words)
         return self._tagged(flat, lengths, tf.shape(words)[1])
@@ -73,14 +62,12 @@ class TaggerEndpoints(Endpoints):
     def predict_ids(self, **inputs):
         """Tags windows of token ids, each decoded by itself.
 
-        Args:
-            **inputs: token_ids, padding_mask int32 [B, T], as of a classifier; word_starts int32 [B, W] in [0, T), the
-                position of each word's first token (0 = no word), all different; word_mask int32 [B, W], above 0 = to
-                be tagged, those first; where the tagger reads spelling character_ids int32 [B, W, 20].
+        Inputs are token_ids, padding_mask int32 [B, T], as of a classifier; word_starts int32 [B, W] in [0, T), the
+        position of each word's first token (0 = no word), all different; word_mask int32 [B, W], above 0 = to be
+        tagged, those first; where the tagger reads spelling character_ids int32 [B, W, 20].
 
-        Returns:
-            "probabilities" float32 [B, W, K], "tag_ids" int32 [B, W], "path_probabilities" float32 [B, W], and "scores"
-            float32 [B, W, K], from which the best path of a sentence of several windows can be decoded.
+        Returns "probabilities" float32 [B, W, K], "tag_ids" int32 [B, W], "path_probabilities" float32 [B, W], and
+        "scores" float32 [B, W, K], from which the best path of a sentence of several windows can be decoded.
         """
         return self._predict(self._parts.predict, check_sentences(self.preprocessor, inputs))
 
@@ -90,15 +77,11 @@ class TaggerEndpoints(Endpoints):
         return self._predict(self._parts.compiled, checked, compiled=True)
 
     def explain(self, text):
-        """Tags texts and returns the attention weights.
+        """Tags texts, string [B], and returns the attention weights.
 
-        Args:
-            text: string [B]; any bytes.
-
-        Returns:
-            Of the V windows of all texts, one or more a text, "tokens" string [V, T], "attention" float32 [V, L, N, T,
-            T] (from a position, the last axis but one, to every other) and "windows" int32 [V], the number of each
-            window's text; and "probabilities" float32 [B, W, K], as `predict_text` returns them.
+        Returns of the V windows of all texts, one or more a text, "tokens" string [V, T], "attention" float32 [V, L,
+        N, T, T] (from a position, the last axis but one, to every other) and "windows" int32 [V], the number of each
+        window's text; and "probabilities" float32 [B, W, K], as `predict_text` returns them.
         """
         words = self._parts.split(text).words
         lengths = _checked_lengths(words.row_lengths())
@@ -220,3 +203,98 @@ def _padded(found: Decoded, mask) -> Any:
         tf.scatter_nd(places, values, tf.concat([tf.shape(mask, tf.int64), values.shape[1:]], axis=0))
         for values in found
     ]
+
+
+def split_function(bundle: Bundle) -> Any:
+    """A graph function of texts, string [B], that returns their `kmha.text.words.Words`."""
+    return tf.function(bundle.preprocessor.words, autograph=False)
+
+
+def windows_function(bundle: Bundle) -> Any:
+    """A graph function of words, string [N], and sentence lengths, int64 [B]; returns `EncodedSentences`."""
+
+    def windows(words, lengths):
+        return bundle.preprocessor.encode(Ragged.from_row_lengths(words, lengths))
+
+    return tf.function(windows, autograph=False)
+
+
+def scores_function(bundle: Bundle) -> Any:
+    """A graph function of `EncodedSentences` that returns the scores float32 [N, K] of all its words."""
+    model, texts = bundle.model, bundle.preprocessor
+
+    def scores(encoded: EncodedSentences):
+        lengths = tf.cast(encoded.windows.sequences.row_lengths(), tf.int32)
+        counts, ends = encoded.windows.counts, tf.cumsum(encoded.windows.counts)
+
+        def chunk(chosen, longest):
+            features = texts.pad(texts.select_windows(encoded, chosen))
+            found = tf.boolean_mask(model(features, training=False), features[WORD_MASK] > 0)
+            end = tf.gather(ends, chosen)
+            return tf.ragged.range(end - tf.gather(counts, chosen), end).flat_values, (found,)
+
+        (found,) = _by_length(lengths, BATCH_TOKENS, chunk, [tf.TensorSpec([None, model.num_labels])])
+        return found
+
+    return tf.function(scores, autograph=False)
+
+
+def decode_function(bundle: Bundle) -> Any:
+    """A graph function of scores float32 [N, K] and lengths int64 [B] that returns the `Decoded` of whole sentences.
+
+    The result has the words of all sentences in order: tag_ids [N], marginals [N, K], path_probabilities [N].
+    """
+    model = bundle.model
+
+    def decoded(scores, lengths):
+        lengths = tf.cast(lengths, tf.int32)
+        begins, count = tf.cumsum(lengths, exclusive=True), tf.shape(scores)[0]
+        # Padding reads this row of zeros.
+        scores = tf.pad(scores, [[0, 1], [0, 0]])
+
+        def chunk(chosen, longest):
+            mask = tf.sequence_mask(tf.gather(lengths, chosen), longest)
+            places = tf.gather(begins, chosen)[:, None] + tf.range(longest)
+            emissions = tf.gather(scores, tf.where(mask, places, count))
+            found = decode(model.potentials(emissions, tf.cast(mask, tf.int32)))
+            numbers = tf.cast(tf.boolean_mask(places, mask), tf.int64)
+            return numbers, tuple(tf.boolean_mask(values, mask) for values in found)
+
+        specs = [
+            tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([None, model.num_labels]),
+            tf.TensorSpec([None]),
+        ]
+        return Decoded(*_by_length(lengths, BATCH_WORDS, chunk, specs))
+
+    return tf.function(decoded, autograph=False)
+
+
+def _by_length(lengths, most: int, chunk: Callable, specs: list[tf.TensorSpec]) -> list[Any]:
+    """Computes values of the words of rows in chunks of rows of similar length, which limits memory.
+
+    Lengths are int32 [R]; `most` is the largest padded length of a chunk, but a chunk has at least one row. `chunk`
+    gets the numbers of some rows, int32 [r], and their greatest length, at least 1. It returns the numbers of their
+    words among all words, int64 [n], and the words' values, [n, …] each. Returns the values of all words in their
+    order.
+    """
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+
+    def step(first, numbers, *values):
+        longest = tf.maximum(lengths[order[first]], 1)
+        last = first + tf.maximum(most // longest, 1)
+        more, found = chunk(order[first:last], longest)
+        values = (tf.concat(pair, axis=0) for pair in zip(values, found, strict=True))
+        return (last, tf.concat([numbers, more], axis=0), *values)
+
+    empty = [tf.zeros([0, *spec.shape[1:]], spec.dtype) for spec in specs]
+    _, numbers, *values = tf.while_loop(
+        lambda first, *_: first < tf.size(order),
+        step,
+        [tf.constant(0), tf.zeros([0], tf.int64), *empty],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), *(spec.shape for spec in specs)],
+        # Parallel chunks would need the memory of all of them.
+        parallel_iterations=1,
+    )
+    places = tf.argsort(numbers)
+    return [tf.gather(value, places) for value in values]

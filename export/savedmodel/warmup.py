@@ -27,16 +27,10 @@ Row = tuple[bytes, ...]
 def write_warmup(
     bundle: Bundle, signatures: Mapping[str, Any], folder: Path, compiled_sizes: Sequence[int]
 ) -> int:
-    """Writes requests made of the bundle's sample texts into a SavedModel's folder.
+    """Writes requests made of the bundle's sample texts into a SavedModel's folder; returns their number.
 
-    Args:
-        bundle: A bundle.
-        signatures: The SavedModel's concrete functions by name.
-        folder: The SavedModel's folder.
-        compiled_sizes: Batch sizes of the requests to a compiled signature, each at every compiled length.
-
-    Returns:
-        The number of requests; 0 where the bundle has no texts, and then no file is written.
+    Requests to a compiled signature have the compiled sizes, each at every compiled length. Without sample texts no
+    file is written.
     """
     if not bundle.sample:
         return 0
@@ -111,19 +105,10 @@ def _specs(function: Any) -> dict[str, Any]:
 def sentence_requests(
     bundle: Bundle, signatures: Iterable[str], sizes: Sequence[int], compiled_sizes: Sequence[int]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The requests to a tagger's signatures.
+    """The requests to a tagger's signatures: the name of a signature, and its inputs by name.
 
     Sentences are truncated to one window: a batching server refuses an explanation with more windows than texts, and
-    would fail to start.
-
-    Args:
-        bundle: A tagger's, with a sample.
-        signatures: Names of signatures.
-        sizes: Batch sizes.
-        compiled_sizes: Batch sizes of the requests to a compiled signature, each at every compiled length.
-
-    Yields:
-        The name of a signature, and its inputs by name.
+    would fail to start. Requests to a compiled signature have the compiled sizes, each at every compiled length.
     """
     sample = _one_window(bundle.preprocessor, [text.split("\n")[:MAX_WORDS] for text in bundle.sample])
     texts = _texts_of_one_window(bundle.preprocessor, [" ".join(words) for words in sample])

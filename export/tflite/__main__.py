@@ -4,6 +4,7 @@ Exports a run as a TFLite model for phones, browsers and small devices: token id
 tokenizer, the labels and the vocabulary in files next to it.
 """  # noqa: D415
 
+import contextlib
 import logging
 import sys
 from collections.abc import Sequence
@@ -58,14 +59,17 @@ def _export(config: TfliteConfig) -> int:
 
     import_tensorflow()
     from export.graph.device_function import chosen_lengths
-    from export.tflite.write import string_model, write_tflite
+    from export.tflite.string_model import string_model
+    from export.tflite.write import write_tflite
     from kmha.bundle.bundle import Bundle
 
     bundle = Bundle.load(config.run)
     lengths = [None] if config.dynamic_length else chosen_lengths(bundle, config.length)
     quantize, overwrite = config.quantize, config.overwrite
     try:
-        with string_model(bundle, config.out, lengths[-1], quantize, overwrite, config.with_tokenizer):
+        with contextlib.ExitStack() as stack:
+            if config.with_tokenizer:
+                stack.enter_context(string_model(bundle, config.out, lengths[-1], quantize, overwrite))
             difference = write_tflite(
                 bundle, config.out, lengths, quantize, config.attention, overwrite, config.embed
             )

@@ -13,9 +13,7 @@ from tensorflow.lite.python.convert import ConverterError, mlir_quantize
 
 from export.checks.exportable import CheckError
 from export.graph.device_function import device_function, features_of, longest_length, sample_rows
-from export.graph.embedding import embedded_texts, text_inputs, vectors_function
-from export.graph.model_function import ids_specs
-from export.graph.tagger_function import one_window
+from export.graph.model_function import embedded_texts, ids_specs, one_window, text_inputs, vectors_function
 from export.names import SERVING_DEFAULT, VECTORS
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, TAG
@@ -73,15 +71,14 @@ def convert(
         quantize: "none" is float32; "float16" halves the weights; "dynamic" stores weights as 8-bit integers and
             computes with them where that is faster; "int8" fixes the scales of activations too, except FLOAT_OPS.
         with_attention: Whether to return the attention weights.
-        with_vectors: Whether to add the signatures of `embedding_signatures`, which share the weights: token ids, mask
-            and of a classifier segment_ids of one text, int32 [1, T], to "vectors" float32 [1, D].
+        with_vectors: Whether to add the signatures of `embedding_signatures`, which share the weights: token ids,
+            mask and of a classifier segment_ids of one text, int32 [1, T], to "vectors" float32 [1, D].
 
     Returns:
         A flatbuffer whose signatures take token_ids, padding_mask and segment_ids, int32 [1, T], and return
         "probabilities" float32 [1, C] and optionally "attention" float32 [1, L, N, T, T]. segment_ids are ignored;
-        BERT's clients send them. Of pairs the inputs are those of `export.graph.model_function`, each of the length or
-        of its tokenizer's longest, and the output is "scores" float32 [1, 1]. Inputs and outputs of taggers are in
-        `export.graph.tagger_function`.
+        BERT's clients send them. Of pairs the inputs are those of `export.graph.model_function`, each of the length
+        or of its tokenizer's longest, and the output is "scores" float32 [1, 1]. Those of taggers are there too.
 
     Raises:
         InputError: int8 without a sample, or for a tagger.
@@ -104,22 +101,28 @@ def convert(
             stack.enter_context(masked_score(MASKED_SCORE_INT8))
         signatures = {name: _signature(bundle, length, with_attention) for name, length in names.items()}
         signatures |= {name: _embedding(bundle, *each) for name, each in embedded.items()}
-        module: Any = tf.Module()
-        module.weights = [variable.value for variable in bundle.model.variables]
-        tf.saved_model.save(module, folder, signatures=signatures)
-        # The converter's other inputs leave the weights out, or use ops that are not built in.
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(signatures))
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        if quantize != "none":
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        if quantize == "float16":
-            converter.target_spec.supported_types = [tf.float16]
+        converter = new_converter(bundle, folder, signatures, quantize)
         if quantize == "int8":
             converter.representative_dataset = lambda: _calibration(bundle, names, embedded)
             # Only the separate second step accepts ops and layers to leave in float32.
             converter._experimental_calibrate_only = True
             return _quantized(bundle, run_converter(converter))
         return run_converter(converter)
+
+
+def new_converter(bundle: Bundle, folder: str, signatures: dict[str, Any], quantize: Quantize) -> Any:
+    """A TFLite converter to built-in ops of signatures of a bundle, which are saved in a temporary folder."""
+    module: Any = tf.Module()
+    module.weights = [variable.value for variable in bundle.model.variables]
+    tf.saved_model.save(module, folder, signatures=signatures)
+    # The converter's other inputs leave the weights out, or use ops that are not built in.
+    converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(signatures))
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    if quantize != "none":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if quantize == "float16":
+        converter.target_spec.supported_types = [tf.float16]
+    return converter
 
 
 def _quantized(bundle: Bundle, content: bytes) -> bytes:

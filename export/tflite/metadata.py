@@ -38,12 +38,9 @@ def has_metadata(bundle: Bundle, signatures: int, with_attention: bool) -> bool:
 
 
 def with_metadata(content: bytes, bundle: Bundle, files: dict[str, bytes]) -> bytes:
-    """Adds metadata about the first subgraph to a TFLite model, and appends its files.
+    """Adds metadata about the first subgraph to a TFLite model, and appends its labels.txt and vocab.txt.
 
-    Args:
-        content: The flatbuffer, with inputs named as BERT_NAMES in its signatures.
-        bundle: The bundle from which it was converted.
-        files: Content of labels.txt and vocab.txt.
+    The inputs of its signatures must be named as BERT_NAMES.
     """
     from ai_edge_litert import schema_py_generated as schema
 

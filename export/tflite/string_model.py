@@ -1,8 +1,10 @@
 """A TFLite model of strings, with tensorflow-text's tokenizer as custom ops, for runtimes that link them."""
 
+import contextlib
+import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,37 @@ import tensorflow_text as tf_text
 from export.checks.exportable import CheckError
 from export.graph.model_function import ids_function
 from export.names import PROBABILITIES, SERVING_DEFAULT, TEXT
-from export.tflite.check import SAMPLE_TEXTS, TOLERANCE, op_counts
-from export.tflite.convert import Quantize, run_converter
+from export.tflite.convert import Quantize, new_converter, run_converter
+from export.tflite.write import SAMPLE_TEXTS, TOLERANCE, op_counts
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, TAG
 from kmha.errors import InputError
 from kmha.text.tokenizers import tokenizer
 from kmha.text.vocabulary import END, PADDING, START
+from training.io.disk import atomic_write
+
+logger = logging.getLogger("kmha")
 
 CUSTOM_OPS = {"CUSTOM FastBertNormalize", "CUSTOM FastWordpieceTokenizeWithOffsets"}
 EDGE_CASES = (b"", b"\0", b"\xff\xfe", "🚢 é".encode())
 
 
-def check_convertible(bundle: Bundle, quantize: str) -> None:
-    """Raises InputError for a bundle or quantization without a model of strings."""
+@contextlib.contextmanager
+def string_model(
+    bundle: Bundle, out: Path, length: int | None, quantize: Quantize, overwrite: bool
+) -> Iterator[None]:
+    """Writes the model of strings, OUT.text.tflite; it appears when the block ends without an error."""
+    _check_convertible(bundle, quantize)
+    final, most = out.with_suffix(".text.tflite"), length or bundle.preprocessor.max_length
+    with atomic_write(final, overwrite) as path:
+        content = convert_text(bundle, most, quantize)
+        difference = _check_predictions(content, bundle, most, exact=quantize == "none")
+        path.write_bytes(content)
+        logger.info(f"{final}: largest difference from the run: {difference:.2g}")
+        yield
+
+
+def _check_convertible(bundle: Bundle, quantize: str) -> None:
     if bundle.task != CLASSIFY:
         got = "sentences" if bundle.task == TAG else "pairs"
         raise InputError(f"--with-tokenizer: expected a run of single texts, got one of {got}")
@@ -37,38 +56,20 @@ def check_convertible(bundle: Bundle, quantize: str) -> None:
 
 
 def convert_text(bundle: Bundle, length: int, quantize: Quantize) -> bytes:
-    """Converts a bundle to a TFLite model of strings.
+    """Converts a bundle to a TFLite model of strings of at most `length` tokens, special ones included.
 
-    Unlike the bundle it tokenizes the whole text before it truncates the tokens to the length.
-
-    Args:
-        bundle: A trained bundle of wordpiece or word tokens.
-        length: Most tokens of a text, special ones included.
-        quantize: As in `export.tflite.convert.convert`, except "int8".
-
-    Returns:
-        A flatbuffer whose signature serving_default takes text, string [1], and returns probabilities float32 [1, C].
-
-    Raises:
-        InputError: The run's tokens are characters.
-        CheckError: It needs other custom ops than tensorflow-text's two.
+    Unlike the bundle it tokenizes the whole text before it truncates the tokens. The signature serving_default takes
+    text, string [1], and returns probabilities float32 [1, C]. Raises InputError for a run of characters, CheckError
+    if the model needs other custom ops than tensorflow-text's two.
     """
-    check_convertible(bundle, quantize)
-    module: Any = tf.Module()
-    module.weights = [variable.value for variable in bundle.model.variables]
+    _check_convertible(bundle, quantize)
     with tempfile.TemporaryDirectory() as folder:
-        tf.saved_model.save(module, folder, signatures={SERVING_DEFAULT: _signature(bundle, length)})
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
+        signatures = {SERVING_DEFAULT: _signature(bundle, length)}
+        converter = new_converter(bundle, folder, signatures, quantize)
         converter.allow_custom_ops = True
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        if quantize != "none":
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        if quantize == "float16":
-            converter.target_spec.supported_types = [tf.float16]
         content = run_converter(converter)
-    if others := [
-        name for name in op_counts(content) if name.startswith("CUSTOM") and name not in CUSTOM_OPS
-    ]:
+    custom_ops = {name for name in op_counts(content) if name.startswith("CUSTOM")}
+    if others := sorted(custom_ops - CUSTOM_OPS):
         raise CheckError(f"expected no custom ops but tensorflow-text's tokenizer, got {others[0]}")
     return content
 
@@ -111,30 +112,17 @@ def load_text_tflite(content: bytes) -> Callable[[Sequence[str | bytes]], np.nda
     return predict
 
 
-def write_text_tflite(bundle: Bundle, path: Path, length: int, quantize: Quantize) -> float:
-    """Writes a model of strings if its predictions are the bundle's.
+def _check_predictions(content: bytes, bundle: Bundle, length: int, exact: bool) -> float:
+    """The largest difference of a probability from the bundle's, on sample texts of at most that length.
 
-    Args:
-        bundle: A trained bundle of wordpiece or word tokens.
-        path: The file.
-        length: Most tokens of a text.
-        quantize: As in `convert_text`.
-
-    Returns:
-        The largest difference of a probability from the bundle's, on sample texts of at most that length.
-
-    Raises:
-        InputError: As `convert_text`.
-        CheckError: As `convert_text`; or it returns NaN, or in float32 other predictions than the bundle.
+    Raises CheckError if a prediction is NaN, or an exact model's differ.
     """
-    content = convert_text(bundle, length, quantize)
     texts = [*(text.encode() for text in bundle.sample[:SAMPLE_TEXTS]), *EDGE_CASES]
     counts = bundle.preprocessor.tokenize(tf.constant(texts)).row_lengths().numpy()
     short = [text for text, count in zip(texts, counts, strict=True) if count <= length - 2]
     difference = float(np.abs(load_text_tflite(content)(short) - bundle.probabilities(short)).max())
-    if not np.isfinite(difference) or (quantize == "none" and difference > TOLERANCE):
+    if not np.isfinite(difference) or (exact and difference > TOLERANCE):
         raise CheckError(
             f"with its tokenizer: expected the run's predictions, got a difference of {difference:.2g}"
         )
-    path.write_bytes(content)
     return difference

@@ -16,31 +16,25 @@ LEAST_COSINE = 0.99
 TOLERANCE = 1e-4
 # Lower limit of probabilities before the logarithm.
 LEAST = 1e-30
-# Names of vectors of the first text of a pair; see `export.predictors.protocol.Predictor.vectors`.
+# Names of vectors of the first text of a pair; see `export.predictors.artifacts.Predictor.vectors`.
 _OF_FIRST = ("vectors_a", "embed_query")
 
 
 @dataclass(frozen=True)
 class Differences:
-    """The differences of predictions.
+    """The differences of predictions."""
 
-    Attributes:
-        max_difference: The largest of any probability; of graded scores, which have no bound, relative to
-            max(1, |score|). NaN where one is not finite.
-        worst_row: The row of the largest difference.
-        label_agreement: Share of the real rows with the same label, of binary pairs with the same decision, of words
-            with the same tag; with several labels the share of equal decisions, one for each label and row. None for
-            graded scores.
-        set_agreement: With several labels, share of the real rows with the same set of labels; else None.
-        not_finite: Rows, or words, with a NaN or infinite probability.
-        other_paths: Sentences whose path of tags is not the bundle's and scores less; None unless words are tagged.
-    """
-
+    # Of any probability; of graded scores, which have no bound, relative to max(1, |score|). NaN if not all are finite.
     max_difference: float
     worst_row: int
+    # Share of the real rows with the same label, of binary pairs with the same decision, of words with the same tag;
+    # with several labels the share of equal decisions, one for each label and row. None for graded scores.
     label_agreement: float | None
+    # With several labels, share of the real rows with the same set of labels.
     set_agreement: float | None
+    # Rows, or words, with a NaN or infinite probability.
     not_finite: int
+    # Sentences whose path of tags is not the bundle's and scores less; None unless words are tagged.
     other_paths: int | None = None
 
 
@@ -51,14 +45,10 @@ def differences(
     thresholds: list[float] | None,
     graded: bool = False,
 ) -> Differences:
-    """Compares probabilities, or scores.
+    """Compares probabilities, or graded scores, float32 [R, C].
 
-    Args:
-        expected: The bundle's, float32 [R, C].
-        found: The exported model's, of the same shape.
-        real: Number of real rows, which come first; only they count for the agreement of labels.
-        thresholds: With several labels or binary pairs, the decision threshold of each; None: the best label.
-        graded: Whether they are graded scores.
+    The real rows come first; only they count for the agreement of labels. With several labels or binary pairs there
+    is a decision threshold for each; None: the best label.
     """
     scale = np.maximum(1.0, np.abs(expected)) if graded else 1.0
     by_row = (np.abs(found.astype(np.float64) - expected) / scale).max(axis=1)
@@ -87,12 +77,8 @@ def failures(
 ) -> list[str]:
     """The reasons why an exported model fails, a line each; empty if it passes.
 
-    Args:
-        quantization: "none", "float16", "dynamic" or "int8".
-        found: The differences.
-        change: Change of the metric from the bundle's; None where it is not defined.
-        other_tokens: Rows with other token ids than the bundle's; None: ids are not available.
-        labels: Whether its label names are the bundle's.
+    `change` is that of the metric from the bundle's, None where it is not defined; `other_tokens` counts rows with
+    other token ids than the bundle's, None where ids are not available; `labels`: its label names are the bundle's.
     """
     reasons = []
     if found.not_finite:
@@ -137,20 +123,15 @@ def as_json(found: Differences) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class VectorDifferences:
-    """The differences of text vectors.
+    """The differences of text vectors."""
 
-    Attributes:
-        max_difference: The largest of any number; None where one is not finite.
-        mean_cosine: Mean cosine of the real rows' vectors with the bundle's.
-        least_cosine: The least of all rows.
-        worst_row: The row of the least cosine.
-        not_finite: Rows with a NaN or infinite number.
-    """
-
+    # None where a number is not finite.
     max_difference: float | None
+    # Of the real rows' vectors with the bundle's; the least one is of all rows.
     mean_cosine: float
     least_cosine: float
     worst_row: int
+    # Rows with a NaN or infinite number.
     not_finite: int
 
 
@@ -160,13 +141,7 @@ def text_number(name: str, num_texts: int) -> int:
 
 
 def vector_differences(expected: np.ndarray, found: np.ndarray, real: int) -> VectorDifferences:
-    """Compares vectors.
-
-    Args:
-        expected: The bundle's, float32 [R, D], of length 1.
-        found: The exported model's, of the same shape.
-        real: Number of real rows, which come first; only they count for the mean.
-    """
+    """Compares vectors float32 [R, D]; the expected ones have length 1. The real rows come first."""
     finite = np.all(np.isfinite(found), axis=1)
     vectors = np.where(finite[:, None], found, 0.0).astype(np.float64)
     cosines = (vectors * expected).sum(axis=1) / np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)
@@ -201,20 +176,11 @@ def tag_difference(
     exact: bool,
     place: str = "",
 ) -> float:
-    """Compares predictions for windows, by the names of `export.graph.tagger_function`.
+    """The largest difference of a tag's probability in windows, by the names of `export.graph.model_function`.
 
-    Args:
-        found: The exported model's, [V, W, …].
-        expected: The run's.
-        word_mask: int32 [V, W]; 1 = to be tagged.
-        exact: Whether they must be equal within 1e-4 (float32).
-        place: Prefix of messages.
-
-    Returns:
-        The largest difference of a tag's probability.
-
-    Raises:
-        CheckError: An output is NaN or infinite, or they differ; different tags count only if they are less probable.
+    Outputs are [V, W, …], word masks int32 [V, W]; 1 = to be tagged. `exact` ones must be equal within 1e-4
+    (float32); `place` is a prefix of messages. Raises CheckError if an output is NaN or infinite, or they differ;
+    different tags count only if they are less probable.
     """
     for name, values in found.items():
         if not np.isfinite(values).all():

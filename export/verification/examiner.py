@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from export.graph.embedding import embedded_texts
+from export.graph.model_function import embedded_texts
 from export.predictors.artifacts import Artifact
-from export.predictors.isolated import Predictions, layer_errors_isolated, predict_isolated
-from export.predictors.nearest_tensor import first_divergent
+from export.predictors.isolated import Predictions, first_divergent, layer_errors_isolated, predict_isolated
 from export.verification.differences import (
     as_json,
     failures,
@@ -17,8 +16,7 @@ from export.verification.differences import (
     vector_differences,
     vector_failures,
 )
-from export.verification.expected_rows import ExpectedRows
-from export.verification.expected_sentences import ExpectedSentences
+from export.verification.expected import ExpectedRows, ExpectedSentences
 from export.verification.layer_outputs import TOKENIZER
 from export.verification.rows import Rows
 from kmha.bundle.bundle import Bundle
@@ -28,12 +26,7 @@ from training.io.json_subprocess import Crashed
 
 
 class Examiner:
-    """Compares artifacts with one bundle on the same rows.
-
-    Args:
-        bundle: The trained bundle.
-        rows: The rows for all models.
-    """
+    """Compares artifacts with one bundle on the same rows."""
 
     def __init__(self, bundle: Bundle, rows: Rows):
         self._bundle, self._rows = bundle, rows
@@ -43,8 +36,7 @@ class Examiner:
     def report(self, artifact: Artifact) -> dict[str, Any]:
         """The results of one artifact, as JSON values.
 
-        Raises:
-            InputError: The artifact cannot be read or its runtime is not installed.
+        Raises InputError if the artifact cannot be read or its runtime is not installed.
         """
         about = {"artefact": str(artifact.path), "format": artifact.format, "bytes": artifact.bytes}
         try:
@@ -135,12 +127,7 @@ def _wrong_shape(found: np.ndarray, expected: np.ndarray) -> str | None:
 
 
 def table(reports: Sequence[dict[str, Any]], metric: float | None) -> list[str]:
-    """The lines of a table of the reports.
-
-    Args:
-        reports: From `Examiner.report`.
-        metric: The bundle's metric; None where it is not defined.
-    """
+    """The lines of a table of reports; the bundle's metric is None where it is not defined."""
     header = ("artifact", "weights", "MB", "largest diff.", "same labels", "metric", "change", "")
     run_metric = "" if metric is None else f"{metric:.4f}"
     body = [("the run itself", "", "", "", "", run_metric, "", "")]

@@ -16,16 +16,9 @@ OTHER = {"a": "b", "b": "a"}
 
 
 def encoder_layers(encoder, x, mask, prefix: str = "") -> tuple[dict[str, Any], Any]:
-    """The outputs of an encoder's blocks.
+    """The outputs of an encoder's blocks for an input float [B, T, D] with a mask int32 [B, T], and the last one.
 
-    Args:
-        encoder: A `TransformerEncoder`.
-        x: float [B, T, D], the input of the first block.
-        mask: int32 [B, T].
-        prefix: Prefix of each name.
-
-    Returns:
-        For each block "block_i attention weights" [B, N, T, T] and "block_i" [B, T, D]; and the last block's output.
+    For each block these are "block_i attention weights" [B, N, T, T] and "block_i" [B, T, D], after the prefix.
     """
     found = {}
     for index, block in enumerate(encoder.blocks):
@@ -35,18 +28,13 @@ def encoder_layers(encoder, x, mask, prefix: str = "") -> tuple[dict[str, Any], 
 
 
 def pair_layers(model, features: dict[str, Any]) -> dict[str, Any]:
-    """The outputs of a matcher's layers in the order of computation.
+    """The outputs of a matcher's layers in the order of computation, from its inputs int32 [B, T] by name.
 
-    Args:
-        model: A `TextMatcher`.
-        features: Its inputs int32 [B, T] by name.
-
-    Returns:
-        For each text, such as "a embedding" or with several granularities "char a embedding": the embedding [B, T, D],
-        the blocks as in `encoder_layers`, "overlap marks" [B, T, D], for each round "a round_i attention weights"
-        [B, N, T, S] and "a round_i" [B, T, D], and the "pooling" [B, D]; then "logits" [B, C]. In the joint form only
-        embeddings and marks are separate for both texts. A symmetric joint matcher reads a pair in both orders; the
-        outputs are those of the first order.
+    For each text, such as "a embedding" or with several granularities "char a embedding": the embedding [B, T, D],
+    the blocks as in `encoder_layers`, "overlap marks" [B, T, D], for each round "a round_i attention weights" [B, N,
+    T, S] and "a round_i" [B, T, D], and the "pooling" [B, D]; then "logits" [B, C]. In the joint form only embeddings
+    and marks are separate for both texts. A symmetric joint matcher reads a pair in both orders; the outputs are
+    those of the first order.
     """
     found = {}
     for name, pair in zip(model.granularities, model.pairs, strict=True):
@@ -122,10 +110,7 @@ RowIds = list[list[int]]
 def sequences(bundle: Bundle, rows: Sequence[TextRow], length: int | None = None) -> list[RowIds]:
     """Token ids of texts or pairs in the order of `preprocessor.inputs`, special ones included.
 
-    Args:
-        bundle: A trained bundle.
-        rows: Texts, or pairs of texts.
-        length: Number of tokens to truncate to, as a shorter model does; None truncates nothing.
+    They are truncated to a length in tokens, as a shorter model does; None truncates nothing.
     """
     texts, found = bundle.preprocessor, []
     for first in range(0, len(rows), CHUNK_ROWS):
@@ -143,12 +128,9 @@ def _truncated(ids: list[int], length: int) -> list[int]:
 
 
 def padded(bundle: Bundle, rows: Sequence[RowIds], length: int | None = None) -> dict[str, np.ndarray]:
-    """The model's inputs int32 [b, T] by name.
+    """The model's inputs int32 [b, T] by name, of rows of `sequences`.
 
-    Args:
-        bundle: A trained bundle.
-        rows: What `sequences` returns for some rows.
-        length: T, or the longest of a text's tokenizer if that is less; None: the length of the longest row.
+    T is the length, or the longest of a text's tokenizer if that is less; None: the length of the longest row.
     """
     features = {}
     for each, ids in zip(bundle.preprocessor.inputs, zip(*rows, strict=True), strict=True):
@@ -163,17 +145,12 @@ def padded(bundle: Bundle, rows: Sequence[RowIds], length: int | None = None) ->
 
 
 def layer_outputs(bundle: Bundle, features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs of all layers in the order of computation.
+    """The outputs of all layers in the order of computation, from the inputs of `padded`.
 
-    Args:
-        bundle: A trained bundle.
-        features: The model's inputs int32 [B, T], from `padded`.
-
-    Returns:
-        The ids int32 [B, T], "tokenizer" and of several texts "tokenizer a" and so on; "embedding" [B, T, D]; for each
-        block "block_i attention weights" [B, N, T, T] and "block_i" [B, T, D]; "pooling" [B, D]; "logits" and
-        "probabilities" [B, C]; float32. A model of windows has these for each window, with "windows" int32 [B · W, L]
-        before and "window pooling" [B, D] after them. Of pairs what `pair_layers` returns.
+    These are the ids int32 [B, T], "tokenizer" and of several texts "tokenizer a" and so on; "embedding" [B, T, D];
+    for each block "block_i attention weights" [B, N, T, T] and "block_i" [B, T, D]; "pooling" [B, D]; "logits" and
+    "probabilities" [B, C]; float32. A model of windows has these for each window, with "windows" int32 [B · W, L]
+    before and "window pooling" [B, D] after them. Of pairs what `pair_layers` returns.
     """
     tensors = {name: tf.constant(value) for name, value in features.items()}
     model, found = bundle.model, {}
@@ -209,15 +186,10 @@ def _classifier_layers(model, features: dict[str, Any]) -> dict[str, Any]:
 
 
 def tagger_layers(model, features: dict[str, Any]) -> dict[str, Any]:
-    """The outputs of a tagger's layers up to the scores, in the order of computation.
+    """The outputs of a `SequenceTagger`'s layers up to the scores, in the order of computation.
 
-    Args:
-        model: A `SequenceTagger`.
-        features: Its inputs by name.
-
-    Returns:
-        "embedding" float [V, T, D]; where spelling is read "spelling" [V, W, C]; with context convolutions "context"
-        [V, T, D]; the blocks as in `encoder_layers`; "scores" [V, W, K].
+    These are "embedding" float [V, T, D]; where spelling is read "spelling" [V, W, C]; with context convolutions
+    "context" [V, T, D]; the blocks as in `encoder_layers`; "scores" [V, W, K].
     """
     ids, encoder = features[TOKEN_IDS], model.encoder
     found = {"embedding": encoder.embedding(ids, None, training=False)}

@@ -6,8 +6,7 @@ import numpy as np
 
 from export.device.sentences import SentenceTokenizer
 from export.device.tags import TagDecoder
-from export.predictors.sentence_batches import sentence_windows, window_inputs
-from export.predictors.token_batches import read_tokenizer
+from export.predictors.token_batches import read_tokenizer, sentence_windows, window_inputs
 from kmha.bundle.bundle import Bundle
 from tests.bundles import SENTENCES, TAGGERS, tagger_bundle
 

@@ -7,11 +7,10 @@ import pytest
 import tensorflow as tf
 
 from export.batch.predictions import predict
-from export.device_files.files import tokenizer_values
-from export.graph.tagger_function import tagger_function, tagger_input_names, window_features
+from export.device.files import tokenizer_values
+from export.graph.model_function import tagger_function, tagger_input_names, window_features
 from export.onnx.write import write_onnx
-from export.savedmodel.endpoints import ClassifierEndpoints
-from export.savedmodel.matcher_endpoints import MatcherEndpoints
+from export.savedmodel.endpoints import ClassifierEndpoints, MatcherEndpoints
 from export.tflite.write import write_tflite
 from export.verify import main
 from kmha.calibration import Calibration, calibrate

@@ -14,7 +14,7 @@ from export.benchmark.figures import (
     tables,
     texts_per_second,
 )
-from export.benchmark.rounds import Job, MeasuredModel, Round
+from export.benchmark.measure import Job, MeasuredModel, Round
 
 SECONDS = st.floats(1e-6, 10)
 ROUNDS = st.dictionaries(

@@ -1,6 +1,6 @@
 import pytest
 
-from export.benchmark.rounds import (
+from export.benchmark.measure import (
     LEAST_ROUNDS,
     MOST_CALLS,
     Job,

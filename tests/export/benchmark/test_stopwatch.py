@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from export.benchmark.loaders import LoadedModel
-from export.benchmark.stopwatch import CALLS_TO_WAKE, Stopwatch
+from export.benchmark.worker import CALLS_TO_WAKE, Stopwatch
 
 TEXTS = [b"a", b"b", b"c", b"d", b"e"]
 

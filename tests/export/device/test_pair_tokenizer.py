@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import export.device.tokenizer
+from export.device.files import device_files, tokenizer_values, write_tokenizer
 from export.device.tokenizer import PairTokenizer, Tokenizer
-from export.device_files.files import device_files, tokenizer_values, write_tokenizer
 from export.graph.device_function import features_of
 from tests.bundles import make_pair_bundle, one_label_bundle, pair_bundle
 from tests.export.device.test_tokenizer import NODE

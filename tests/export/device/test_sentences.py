@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import export.device.sentences
 import export.device.tokenizer
+from export.device.files import tokenizer_values, write_tokenizer
 from export.device.sentences import SentenceTokenizer
 from export.device.tokenizer import PairTokenizer, Tokenizer
-from export.device_files.files import tokenizer_values, write_tokenizer
 from kmha.text.ragged import Ragged
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.words import SPACE, character_classes, word_bounds

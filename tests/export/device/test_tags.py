@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from export.device.files import tokenizer_values
 from export.device.tags import TagDecoder
-from export.device_files.files import tokenizer_values
 from kmha.inference.tagger import PathDecoder
 from tests.bundles import tagger_bundle
 from tests.export.tagger_bundles import KINDS

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import export.device.tokenizer
+from export.device.files import tokenizer_values, write_tokenizer
 from export.device.tokenizer import Tokenizer
-from export.device_files.files import tokenizer_values, write_tokenizer
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import TOKENIZATIONS, Vocabulary
 from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle, preprocessor, several_label_bundle

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.onnx.convert import quiet_logging
+from export.onnx.write import quiet_logging
 from kmha.layers.crf import CRF
 from kmha.layers.crf_decoding import decode
 
@@ -55,7 +55,7 @@ def _compare(found, inputs, word_mask):
 def test_tflite_gives_the_same(sizes, tmp_path):
     from ai_edge_litert.interpreter import Interpreter
 
-    from export.tflite.check import check_ops
+    from export.tflite.write import check_ops
 
     tagger = Tagger()
     signature = tf.function(tagger.__call__, input_signature=_specs(*sizes), autograph=False)

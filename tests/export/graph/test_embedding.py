@@ -9,16 +9,15 @@ import tensorflow as tf
 
 from export.checks.exportable import CheckError
 from export.graph import device_function as device_graph
-from export.graph.embedding import embedded_texts, vectors_function
+from export.graph.model_function import embedded_texts, vectors_function
 from export.onnx import predictor as read_onnx
 from export.onnx.__main__ import main as onnx_main
 from export.onnx.write import write_onnx
 from export.tflite import convert as tflite_convert
 from export.tflite import predictor as read_tflite
 from export.tflite.__main__ import main as tflite_main
-from export.tflite.check import new_interpreter
-from export.tflite.runner import load_tflite
-from export.tflite.write import write_tflite
+from export.tflite.predictor import load_tflite
+from export.tflite.write import new_interpreter, write_tflite
 from export.verify import main as verify
 from kmha.inference.vectors import TextVectors
 from tests.bundles import (

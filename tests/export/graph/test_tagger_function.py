@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.graph.model_function import ids_function, ids_specs, input_names, output_name
-from export.graph.tagger_function import OUTPUTS
+from export.graph.model_function import OUTPUTS, ids_function, ids_specs, input_names, output_name
 from kmha.text.ragged import Ragged
 from tests.bundles import TAGGERS, tagger_bundle
 from tests.export.tagger_bundles import EDGE_CASE_WORDS, WORDS

@@ -7,8 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from export.graph.model_function import input_names
-from export.graph.tagger_function import OUTPUTS, window_features
+from export.graph.model_function import OUTPUTS, input_names, window_features
 from export.onnx.__main__ import main
 from export.onnx.predictor import read
 from export.onnx.write import write_onnx

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from export.predictors.nearest_tensor import TOLERANCES, first_divergent, nearest_errors
+from export.predictors.isolated import TOLERANCES, first_divergent, nearest_errors
 
 rng = np.random.default_rng(3)
 LAYERS = {

@@ -3,8 +3,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from export.device.files import tokenizer_values, write_tokenizer
 from export.device.tokenizer import PairTokenizer, Tokenizer
-from export.device_files.files import tokenizer_values, write_tokenizer
 from export.predictors.token_batches import (
     encode_row,
     ids_by_row,

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.graph.ranking import chunk_rows
-from export.savedmodel.matcher_endpoints import MatcherEndpoints
+from export.savedmodel.endpoints import MatcherEndpoints, chunk_rows
 from export.savedmodel.warmup import serialized_example
 from export.savedmodel.write import endpoints
 from kmha.text.vocabulary import PADDING, START

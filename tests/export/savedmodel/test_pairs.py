@@ -11,8 +11,7 @@ import yaml
 from export.answer import main as answer
 from export.predictors.isolated import read_texts, write_texts
 from export.savedmodel.predictor import load_savedmodel
-from export.savedmodel.tf_serving_files import COMPOSE, server_files
-from export.savedmodel.write import write_savedmodel
+from export.savedmodel.write import COMPOSE, server_files, write_savedmodel
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.command_runs import ROOT, call, clean_environment
 from tests.export.savedmodel.test_command import meta_graph

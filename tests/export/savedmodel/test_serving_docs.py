@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from export.savedmodel.__main__ import SavedModelConfig
-from export.savedmodel.tf_serving_files import BATCHING, COMPOSE, MODELS, MONITORING, XLA_FLAG
 from export.savedmodel.warmup import WARMUP_REQUESTS, serialized_example
+from export.savedmodel.write import BATCHING, COMPOSE, MODELS, MONITORING, XLA_FLAG
 from tests.bundles import TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call
 from training.cli.parser import parse

@@ -128,8 +128,8 @@ def test_batch_composition_and_padding_change_no_prediction():
 
 
 def test_chunks_of_windows_and_sentences_change_no_prediction(monkeypatch):
-    monkeypatch.setattr("export.graph.sentences.BATCH_TOKENS", 50)
-    monkeypatch.setattr("export.graph.sentences.BATCH_WORDS", 50)
+    monkeypatch.setattr("export.savedmodel.tagger_endpoints.BATCH_TOKENS", 50)
+    monkeypatch.setattr("export.savedmodel.tagger_endpoints.BATCH_WORDS", 50)
     served = TaggerEndpoints(tagger_bundle())
     check(
         tagger_bundle(),

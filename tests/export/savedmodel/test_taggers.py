@@ -11,10 +11,9 @@ from export.batch import predictions as batch_model
 from export.benchmark import __main__ as benchmark
 from export.predictors.isolated import read_texts, write_texts
 from export.savedmodel.predictor import SavedModelTagger, load_savedmodel, read
-from export.savedmodel.tf_serving_files import COMPOSE, add_missing, server_files
 from export.savedmodel.warmup import BATCH_SIZES
-from export.savedmodel.write import write_savedmodel
-from export.verification.expected_sentences import as_array
+from export.savedmodel.write import COMPOSE, add_missing, server_files, write_savedmodel
+from export.verification.expected import as_array
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, SENTENCES, tagger_bundle
 from tests.command_runs import call, clean_environment

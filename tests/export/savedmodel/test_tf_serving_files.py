@@ -7,8 +7,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from tensorflow_serving.config import model_server_config_pb2
 
 from export.savedmodel.__main__ import main
-from export.savedmodel.tf_serving_files import ALLOWED_BATCH_SIZES, add_missing, model_name, server_files
-from export.savedmodel.write import write_savedmodel
+from export.savedmodel.write import (
+    ALLOWED_BATCH_SIZES,
+    add_missing,
+    model_name,
+    server_files,
+    write_savedmodel,
+)
 from kmha.errors import InputError
 from tests.bundles import one_label_bundle
 

@@ -11,10 +11,9 @@ from export.graph.device_function import chosen_lengths
 from export.tflite import convert as tflite_convert
 from export.tflite import write
 from export.tflite.__main__ import main
-from export.tflite.check import new_interpreter, op_counts
 from export.tflite.convert import convert, run_converter
-from export.tflite.runner import load_tflite
-from export.tflite.write import write_tflite
+from export.tflite.predictor import load_tflite
+from export.tflite.write import new_interpreter, op_counts, write_tflite
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle, several_label_bundle
 from tests.command_runs import call, clean_environment
@@ -24,7 +23,7 @@ FILES = ["m.labels.txt", "m.tflite", "m.tokenizer.json", "m.vocab.txt"]
 DEVICE = """
 import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
-from export.tflite.runner import load_tflite
+from export.tflite.predictor import load_tflite
 print(load_tflite(sys.argv[1])(["old bread"])[0].tolist())
 """
 

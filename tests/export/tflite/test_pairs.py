@@ -9,12 +9,10 @@ import pytest
 from export.graph.device_function import chosen_lengths, features_of
 from export.graph.model_function import input_names, output_name
 from export.tflite.__main__ import main
-from export.tflite.check import check_ops, new_interpreter
 from export.tflite.convert import convert
 from export.tflite.metadata import has_metadata
-from export.tflite.predictor import read
-from export.tflite.runner import load_tflite
-from export.tflite.write import write_tflite
+from export.tflite.predictor import load_tflite, read
+from export.tflite.write import check_ops, new_interpreter, write_tflite
 from kmha.errors import InputError
 from tests.bundles import PAIRS, make_pair_bundle
 from tests.command_runs import call, clean_environment
@@ -23,7 +21,7 @@ from tests.export.pair_bundles import KINDS, ROWS, bundle_of, predictions_of, wr
 DEVICE = """
 import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
-from export.tflite.runner import load_tflite
+from export.tflite.predictor import load_tflite
 print(load_tflite(sys.argv[1])([("old bread", "new bread")])[0, 0])
 """
 every_kind = pytest.mark.parametrize("kind", KINDS)

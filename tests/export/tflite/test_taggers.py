@@ -10,13 +10,11 @@ import pytest
 from export.checks.exportable import CheckError
 from export.device.sentences import SentenceTokenizer
 from export.graph.device_function import chosen_lengths
-from export.graph.tagger_function import window_features
-from export.predictors.sentence_batches import sentence_windows, window_inputs
+from export.graph.model_function import window_features
+from export.predictors.token_batches import sentence_windows, window_inputs
 from export.tflite.__main__ import main
-from export.tflite.check import check_ops, new_interpreter
-from export.tflite.predictor import read
-from export.tflite.runner import load_tflite
-from export.tflite.write import write_tflite
+from export.tflite.predictor import load_tflite, read
+from export.tflite.write import check_ops, new_interpreter, write_tflite
 from export.verification.differences import tag_difference
 from kmha.errors import InputError
 from kmha.inference.tagger import PathDecoder
@@ -38,7 +36,7 @@ from tests.export.tagger_bundles import (
 DEVICE = """
 import json, sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
-from export.tflite.runner import load_tflite
+from export.tflite.predictor import load_tflite
 print(json.dumps(load_tflite(sys.argv[1])([["bread"] * 40, "old ferry"]).tolist()))
 """
 every_kind = pytest.mark.parametrize("kind", KINDS)

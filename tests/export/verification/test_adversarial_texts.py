@@ -1,7 +1,7 @@
 import pytest
 
-from export.verification.adversarial_texts import LONG_BYTES, edge_case_rows, edge_case_texts
 from export.verification.layer_outputs import sequences
+from export.verification.rows import LONG_BYTES, edge_case_rows, edge_case_texts
 from tests.bundles import make_bundle, make_pair_bundle
 
 

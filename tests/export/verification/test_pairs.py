@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 
 from export.onnx.write import write_onnx
-from export.savedmodel.endpoints import concrete_function
-from export.savedmodel.matcher_endpoints import MatcherEndpoints
+from export.savedmodel.endpoints import MatcherEndpoints, concrete_function
 from export.savedmodel.predictor import read
 from export.savedmodel.write import write_savedmodel
 from export.tflite.write import write_tflite

@@ -13,11 +13,10 @@ from export.savedmodel.tagger_endpoints import TaggerEndpoints
 from export.savedmodel.write import write_savedmodel
 from export.verification import examiner as examiner_module
 from export.verification import rows as verify_rows
-from export.verification.adversarial_texts import edge_case_sentences
 from export.verification.differences import as_json, failures
 from export.verification.examiner import Examiner, table
-from export.verification.expected_sentences import ExpectedSentences
-from export.verification.rows import read_rows
+from export.verification.expected import ExpectedSentences
+from export.verification.rows import edge_case_sentences, read_rows
 from export.verify import main
 from kmha.features import MAX_WORDS
 from kmha.text.preprocessor import Preprocessor

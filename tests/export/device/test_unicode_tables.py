@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.device_files.unicode_tables import (
+from export.device.files import (
     CODE_POINTS,
     changes,
     character_classes,

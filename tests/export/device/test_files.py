@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from export.device_files.files import tokenizer_values, write_tokenizer
+from export.device.files import tokenizer_values, write_tokenizer
 from kmha.errors import InputError
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary

@@ -1,1 +1,0 @@
-"""Files that a device needs next to a model: tokenizer, vocabulary, labels."""
