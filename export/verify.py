@@ -75,12 +75,7 @@ def _verify(config: VerifyConfig) -> int:
     for line in table(reports, examiner.metric):
         logger.info(line)
     passed = all(report["passed"] for report in reports)
-    result = {
-        "passed": passed,
-        "rows": rows.real,
-        rows.task.metric: examiner.metric,
-        "artefacts": reports,
-    }
+    result = {"passed": passed, "rows": rows.real, rows.task.metric: examiner.metric, "artefacts": reports}
     print(json.dumps(result, ensure_ascii=False))
     return 0 if passed else FAILED
 

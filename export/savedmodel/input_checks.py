@@ -55,8 +55,7 @@ def check_token_ids(
     wrong = tf.boolean_mask(token_ids, (token_ids < 0) | (token_ids >= vocabulary_size))
     checks = [
         tf.debugging.Assert(
-            tf.equal(tf.size(wrong), 0),
-            [f"{ids_name} must be in [0, {vocabulary_size}), got", wrong[:1]],
+            tf.equal(tf.size(wrong), 0), [f"{ids_name} must be in [0, {vocabulary_size}), got", wrong[:1]]
         ),
         _at_most(ids_name, shape[1], max_length),
         _same(f"{mask_name} must have the shape of {ids_name}", shape, tf.shape(padding_mask)),

@@ -39,11 +39,7 @@ class Differences:
 
 
 def differences(
-    expected: np.ndarray,
-    found: np.ndarray,
-    real: int,
-    thresholds: list[float] | None,
-    graded: bool = False,
+    expected: np.ndarray, found: np.ndarray, real: int, thresholds: list[float] | None, graded: bool = False
 ) -> Differences:
     """Compares probabilities, or graded scores, float32 [R, C].
 
