@@ -14,8 +14,8 @@ from kmha.bundle.manifest import TAG
 from kmha.features import MAX_WORDS
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import CONTINUATION
-from training.io.examples import ColumnOverrides, Subset
 from training.evaluation import bundle_evaluation
+from training.io.examples import ColumnOverrides, Subset
 from training.tasks.protocol import Task
 
 LONG_BYTES = 100_000
