@@ -31,7 +31,6 @@ class Range:
         )
 
     def __str__(self) -> str:
-        """Returns the range in words, such as "at least 0 and below 1"."""
         ends = {f.name.replace("_", " "): getattr(self, f.name) for f in dataclasses.fields(self)}
         words = [f"{name} {end}" for name, end in ends.items() if end is not None]
         return " and ".join(words) or "a finite number"
@@ -45,11 +44,7 @@ NotNegative = Annotated[float, Range(at_least=0)]
 
 
 def check_ranges(config: Any, prefix: str = "--") -> None:
-    """Checks all settings of a dataclass whose type is annotated with a `Range`; None is always allowed.
-
-    Raises:
-        InputError: A number is out of range; the message names the flag.
-    """
+    """Raises InputError for a setting of a dataclass outside of the `Range` of its type; None is always allowed."""
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
         value, flag = getattr(config, field.name), f"{prefix}{field.name}".replace("_", "-")

@@ -61,10 +61,7 @@ _MISSING = r"(--\S+ \S+|\b[A-Z]+) ([A-Z].*?)\.? \(required\)"
 
 
 class _StandardError(logging.Handler):
-    """Writes each message to stderr in one call, so that lines of different threads are not mixed.
-
-    It uses the current `sys.stderr`, which programs may replace. stdout is for data.
-    """
+    """Writes each message to the current `sys.stderr` in one call, so that lines of different threads are not mixed."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes the message and a newline."""
@@ -83,12 +80,8 @@ if not logger.handlers:
 def run(command: Callable[[], int]) -> int:
     """Runs a command and returns its exit status; logs errors in one line on stderr.
 
-    Args:
-        command: Returns the exit status.
-
-    Returns:
-        The exit status of the command; 0 after --help, 1 for a full disk, 2 for wrong input, 130 after SIGINT or
-        SIGTERM, 141 for a closed output pipe (`| head`).
+    The exit status is that of the command; 0 after --help, 1 for a full disk, 2 for wrong input, 130 after SIGINT or
+    SIGTERM, 141 for a closed output pipe (`| head`).
     """
     # JSON is UTF-8 in every locale.
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -145,12 +138,7 @@ def _terminating_as_interrupt() -> Iterator[None]:
 
 
 def parse(config_type: type[Config], argv: Sequence[str] | None, program: str) -> Config:
-    """Parses settings; flags override the TOML file of --config, which overrides the defaults.
-
-    Args:
-        config_type: A dataclass, which may contain dataclasses; a field `config` enables the TOML file.
-        argv: Arguments; None: those of the process.
-        program: Name of the command, for its help.
+    """Parses settings; flags override the TOML file of --config, if there is that field, which overrides the defaults.
 
     Raises:
         InputError: An unknown flag or key, a value of the wrong type or out of range, or an invalid file.
@@ -235,11 +223,7 @@ def _flag_names(config_type: type, prefix: str = "") -> list[str]:
 
 
 def toml_flags(path: Path, config_type: type) -> list[str]:
-    """Reads a TOML file and converts it to flags; its keys are the fields of the dataclass, except `config`.
-
-    Raises:
-        InputError: The file is missing or invalid TOML, or has an unknown key or a value of the wrong type.
-    """
+    """Reads a TOML file, whose keys are fields of the dataclass, and converts it to flags; raises InputError."""
     try:
         values = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
@@ -255,11 +239,7 @@ def toml_flags(path: Path, config_type: type) -> list[str]:
 
 
 def table_flags(values: Mapping[str, Any], config_type: type, origin: str) -> list[str]:
-    """Converts nested settings, as in a TOML file, to flags; `origin` is their source, for messages.
-
-    Raises:
-        InputError: An unknown key or a value of the wrong type.
-    """
+    """Converts nested settings, as in a TOML file, to flags; raises InputError, which names their origin."""
     return _table_flags(values, config_type, origin, "", _all_keys(config_type))
 
 
@@ -330,11 +310,7 @@ def _in_words(expected: Any) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Formats rows as lines of text; the first column is left-aligned, the others right-aligned.
-
-    Args:
-        rows: At least one row; all have the same number of cells.
-    """
+    """Formats one or more rows as lines of text; the first column is left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -30,11 +30,8 @@ LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 def resolve_config(config: FitConfig) -> ResolvedConfig:
     """Fills in the defaults that do not depend on the data: of the task, the encoder size and the checkpoint.
 
-    A job calls this once, at its start. A resolved config is unchanged.
-
-    Raises:
-        InputError: A setting is out of range or contradicts the size or the checkpoint, or the checkpoint is
-            invalid; the message names the flag.
+    A job calls this once, at its start. A resolved config is unchanged. Raises InputError, which names the flag, if a
+    setting is out of range or contradicts the size or the checkpoint.
     """
     check_ranges(config)
     config = resolve_shape(config)
@@ -67,12 +64,8 @@ def resolve_data_defaults(
 ) -> ResolvedConfig:
     """Fills in the defaults that depend on the data: epochs, dropout, token dropout and learning rates.
 
-    Args:
-        config: The result of `resolve_config`.
-        task: The task, after all rows have been read.
-        lengths: Number of tokens of each training text, int [R].
-        batches: Batches per epoch.
-        pairs: Number of training rows if they are pairs, else 0.
+    The rows have been read. `lengths` are the tokens of each training text, int [R]; `batches` are those of an epoch,
+    and `pairs` the training rows if they are pairs.
     """
     if config.encoder.pretrained:
         config = _resolve_checkpoint_defaults(config, task.defaults, batches)
@@ -115,12 +108,7 @@ def _resolve_checkpoint_defaults(config: ResolvedConfig, defaults: Defaults, bat
 
 
 def default_epochs(batches: int, expected: int = Defaults.batches) -> int:
-    """Returns the default number of epochs; more for small training sets.
-
-    Args:
-        batches: Batches per epoch.
-        expected: Target number of batches in total.
-    """
+    """The default number of epochs for about `expected` batches in all; more for small training sets."""
     return min(MOST_EPOCHS, max(FEWEST_EPOCHS, -(-expected // batches)))
 
 
@@ -171,11 +159,7 @@ def has_new_ngrams(config: ResolvedConfig) -> bool:
 
 
 def resolve_shape(config: FitConfig) -> ResolvedConfig:
-    """Fills in the shape of the encoder and, with a checkpoint, the tokenization.
-
-    Raises:
-        InputError: The checkpoint is invalid, or a setting contradicts it or the encoder size.
-    """
+    """Fills in the shape of the encoder and, with a checkpoint, the tokenization; raises InputError."""
     checkpoint = _find_checkpoint(config)
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(FitConfig)}
     config = ResolvedConfig(**{**values, "encoder": resolve_size(config.encoder)}, checkpoint=checkpoint)
@@ -197,16 +181,7 @@ def resolve_shape(config: FitConfig) -> ResolvedConfig:
 
 
 def encoder_config(config: ResolvedConfig, vocabulary_size: int, unknown_id: int) -> EncoderConfig:
-    """Creates the `EncoderConfig`.
-
-    Args:
-        config: The result of `resolve_config`.
-        vocabulary_size: Number of tokens.
-        unknown_id: Id of [UNK].
-
-    Raises:
-        InputError: A value is out of range, or `hidden_dim` is not a multiple of `num_heads`.
-    """
+    """Creates the `EncoderConfig` of a resolved config; raises InputError if a value is out of range."""
     section = dataclasses.asdict(config.encoder)
     del section["vectors"], section["pretrained"], section["size"]
     # None if the settings are checked before the rows are read.
@@ -259,10 +234,7 @@ def _text(config: FitConfig, checkpoint: Checkpoint) -> TextSection:
 
 
 def resolve_size(encoder: EncoderSection) -> EncoderSection:
-    """Fills in the dimensions of --encoder.size.
-
-    Raises:
-        InputError: A given dimension differs from that of the size; the message names the flag.
+    """Fills in the dimensions of --encoder.size; raises InputError, which names the flag, if a given one differs.
 
     Source: Turc et al. 2019, arXiv:1908.08962.
     """

@@ -37,11 +37,7 @@ _SHOWN_LABELS = 12
 
 
 def check_teacher(config: FitConfig) -> None:
-    """Checks that the teacher is a run of the same task, and the settings that depend on a teacher.
-
-    Raises:
-        InputError: A check fails; the message names the flag.
-    """
+    """Checks the settings that depend on a teacher, and that it is a run of the same task; raises InputError."""
     distill = config.distill
     if distill.teacher is None:
         for flag, given in (
@@ -70,11 +66,7 @@ def check_teacher(config: FitConfig) -> None:
 
 
 def check_same_answers(config: FitConfig, task: Task, labels: list[str], origin: str) -> None:
-    """Checks that the teacher has the labels of the student; `origin` is their source, for messages.
-
-    Raises:
-        InputError: The labels or their kind differ; the message names the flag and both.
-    """
+    """Checks that the teacher has the labels of the student, read from `origin`; the InputError names both."""
     run = config.distill.teacher
     if run is None:
         return
@@ -123,11 +115,7 @@ def teacher_origins(distill: DistillSection) -> dict[str, dict[str, Any]]:
 
 
 def check_settings(config: FitConfig) -> None:
-    """Checks the settings of training and the files of the model that they name.
-
-    Raises:
-        InputError: A setting is out of range or contradicts another, or a file is invalid; the message names the flag.
-    """
+    """Checks the settings of training and the files of the model; raises InputError, which names the flag."""
     config = resolve_config(config)
     if not config.data.label_separator:
         raise InputError("--data.label-separator: expected a character or more, got none")

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,11 +25,11 @@ from training.data.masked_batches import MaskedSource, cut_pieces
 from training.data.pair_batches import PairSource
 from training.data.sentence_batches import SentenceSource, SentenceTokens, cut_sentences
 from training.data.split import Large
-from training.data.text_batches import BatchSource, TokenCounts, tokenize_examples
+from training.data.text_batches import BatchSource, Source, TokenCounts, tokenize_examples
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.io.disk import ROW_BYTES, TOKEN_BYTES_PER_TEXT_BYTE, check_room
 from training.io.examples import Masking, Subset, TrainingSet
-from training.io.ragged_store import RaggedStore
+from training.io.ragged_store import RaggedStore, concatenate_ranges
 from training.tasks.protocol import Task
 
 
@@ -42,7 +42,6 @@ class JoinedRaggedStore:
         self.lengths = np.concatenate([first.lengths, second.lengths])
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.lengths)
 
     def read(self, row: int) -> np.ndarray:
@@ -78,53 +77,11 @@ def joined_tokens(first: Any, second: Any) -> Any:
     )
 
 
-class Source(Protocol):
-    """Interface of `BatchSource`, `PairSource`, `SentenceSource` and `MaskedSource`."""
-
-    targets: np.ndarray
-    weights: np.ndarray
-    rows: np.ndarray
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each row, integers [R]."""
-        ...
-
-    @property
-    def text_lengths(self) -> np.ndarray:
-        """Tokens of each text, integers."""
-        ...
-
-    def buckets(self, others: Any, most: int) -> list[Any]:
-        """Padded lengths for the rows of this and other sources, ascending."""
-        ...
-
-    def plans(
-        self, buckets: Any, batch_tokens: int, most_rows: int, rng: np.random.Generator | None
-    ) -> list[Any]:
-        """Groups rows of similar lengths into batches; every row appears exactly once."""
-        ...
-
-    def batch(self, plan: Any) -> dict:
-        """Returns one batch as NumPy arrays: "features", "targets", "weights"."""
-        ...
-
-    def dataset(self, plans: Any) -> Any:
-        """Returns the batches in the order of the plans, prefetched."""
-        ...
-
-    def different_ids(self, granularity: int) -> Iterator[np.ndarray]:
-        """Token ids of the texts at a granularity, int32 [B, T], padded with 0."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
 class TrainingSets:
-    """The training batches.
+    """The training batches, in so many parts per epoch.
 
-    Attributes:
-        of: Maps the number of a part, counted over all epochs, and whether it is the last one to its batches.
-        per_epoch: Number of parts that contain all rows.
+    `of` maps the number of a part, counted over all epochs, and whether it is the last one to its batches.
     """
 
     of: Callable[..., Source]
@@ -135,14 +92,9 @@ class TrainingSets:
 class Inputs:
     """The tokenized parts of the data, by name.
 
-    Args:
-        preprocessor: A `Preprocessor`, `SentencePreprocessor` or, for pairs, a `PairPreprocessor`.
-        parts: Name to rows.
-        tokens: Name to token ids: a `RaggedStore` for each input of the preprocessor, `SentenceTokens` for sentences,
-            or `PieceTokens` for masked language modeling. Parts of one example set share them.
-        counts: Token statistics, one entry for each example set and input.
-        masking: Token masking, for masked language modeling.
-        windows: How the model splits long texts into windows, if it does.
+    The tokens of a part are a `RaggedStore` for each input of the preprocessor, `SentenceTokens` for sentences, or
+    `PieceTokens` for masked language modeling. Parts of one example set share them. Each example set and input has
+    its token statistics in `counts`.
     """
 
     preprocessor: Any
@@ -171,17 +123,12 @@ class Inputs:
         if isinstance(self.preprocessor, SentencePreprocessor):
             tokens = self.tokens[name]
             firsts, ends = (tokens.first_windows[self.parts[name].rows + end] for end in (0, 1))
-            windows = [np.arange(first, end) for first, end in zip(firsts, ends, strict=True)]
-            return tokens.sequences.lengths[np.concatenate(windows)]
+            return tokens.sequences.lengths[concatenate_ranges(firsts, ends - firsts)]
         ragged_stores = self.tokens[name][: self.preprocessor.num_texts]
         return np.concatenate([ragged_store.lengths[self.parts[name].rows] for ragged_store in ragged_stores])
 
     def with_texts(self, rows: np.ndarray) -> tuple["Inputs", np.ndarray]:
-        """Appends the unlabeled texts, if any, to the tokens and row numbers of the training set.
-
-        Args:
-            rows: Training rows, int64 [R]; for pairs int64 [R, 2].
-        """
+        """Appends the unlabeled texts, if any, to the tokens and the row numbers, int64 [R] or [R, 2], of training."""
         if "texts" not in self.parts:
             return self, rows
         more = self.parts["texts"].rows + len(self.parts["train"].examples)
@@ -294,13 +241,8 @@ def make_preprocessor(
 ) -> Any:
     """Reads or trains the vocabularies and returns the preprocessor; raises InputError for an unusable file.
 
-    Args:
-        text: Tokenization settings.
-        parts: Name to rows. Vocabularies are trained on "train" and, if present, "texts" (unlabeled).
-        task: Determines the tokenizations.
-        vocabulary: A given vocabulary, in place of a trained one.
-        large: Limits for large data, which train the vocabulary on a sample; None for no limit.
-        coordinator: The workers of distributed training; one of them trains the vocabularies.
+    Without a given vocabulary, the chief worker trains them on "train" and "texts" (unlabeled), of large data on a
+    sample.
     """
     num_texts = len(parts["train"].examples.texts)
     if vocabulary is None and text.vocabulary is not None:
@@ -349,16 +291,10 @@ Cut = tuple[np.ndarray, RaggedStore, TokenCounts]
 
 
 class Stretches:
-    """The training rows, shuffled in each epoch and split into stretches of equal size.
+    """The training rows, shuffled in each epoch and split into `per_epoch` stretches of equal size.
 
-    Args:
-        part: The training rows.
-        preprocessor: Tokenizer of their texts.
-        large: Maximum rows of a stretch, and the seed. A stretch depends only on the seed and its number.
-        folder: Folder for the token ids. Files are deleted once open, and their space is freed after the last use.
-
-    Attributes:
-        per_epoch: Number of stretches that contain all rows.
+    A stretch depends only on the seed and its number. Its files are deleted once open, and their space is freed after
+    the last use.
     """
 
     def __init__(self, part: Subset, preprocessor: Preprocessor, large: Large, folder: Path):
@@ -446,16 +382,7 @@ def cut_for_training(
     large: Large | None = None,
     windows: WindowShape | None = None,
 ) -> Inputs:
-    """Tokenizes every part; the training rows of large data are tokenized during training.
-
-    Args:
-        preprocessor: The preprocessor of a task.
-        parts: "train" and further parts by name.
-        folder: Output folder for the token ids.
-        masking: Token masking, for masked language modeling.
-        large: Limits for large data; None to tokenize all rows first.
-        windows: How the model splits long texts into windows, if it does.
-    """
+    """Tokenizes every part; the training rows of large data are tokenized during training, unless `large` is None."""
     # Pairs and sentences need several stores and other rows of their set.
     alone = masking is None and isinstance(preprocessor, Preprocessor)
     if large is None or not alone or not large.is_large(parts["train"]):

@@ -12,17 +12,11 @@ from kmha.document_windows import WindowShape
 GRANULE = 4
 
 
-def bucket_lengths(
-    lengths: np.ndarray, most_buckets: int = 8, windows: WindowShape | None = None
-) -> list[int]:
+def bucket_lengths(lengths: np.ndarray, most_buckets: int, windows: WindowShape | None = None) -> list[int]:
     """Finds ascending padded lengths with the fewest padding tokens by dynamic programming (exact).
 
-    Lengths are multiples of 4 except perhaps the last, which fits the longest row.
-
-    Args:
-        lengths: Length of each row, integers [R].
-        most_buckets: Maximum number of padded lengths; XLA compiles one shape for each.
-        windows: How longer rows are split; padded lengths above one window then fill their windows.
+    They are multiples of 4 except perhaps the last, which fits the longest row, and above one window they fill their
+    windows. XLA compiles one shape for each.
     """
     longest = int(lengths.max(initial=1))
     ends = _possible_lengths(longest, windows)
@@ -87,18 +81,10 @@ def plan_batches(
     """Groups rows of similar length into batches of about the same number of tokens; every row appears exactly once.
 
     Rows that do not fill a batch move to the next longer bucket, so only one batch is smaller. The number of batches
-    depends on the lengths only and is the same in every epoch.
+    depends on the lengths only and is the same in every epoch. A batch has at least one row. Without `rng`, rows keep
+    their order within a bucket. With windows, the tokens of all windows count.
 
-    Args:
-        lengths: Integers [R].
-        buckets: Ascending padded lengths.
-        batch_tokens: Maximum padded tokens of a batch; a batch has at least one row.
-        most_rows: Maximum rows of a batch.
-        rng: Shuffles rows and batches; None keeps the row order within a bucket.
-        windows: How longer rows are split; `batch_tokens` then counts the tokens of all windows.
-
-    Raises:
-        ValueError: A row is longer than the last bucket.
+    Raises ValueError if a row is longer than the last bucket.
     """
     if len(lengths) and lengths.max() > buckets[-1]:
         raise ValueError(f"expected rows of at most {buckets[-1]} tokens, got {lengths.max()}")
@@ -148,10 +134,7 @@ def _share(lists: np.ndarray | None, plan: Any, index: int, count: int) -> Any:
 
 
 def list_homes(lists: np.ndarray, count: int) -> np.ndarray:
-    """Assigns whole lists to `count` replicas or workers: largest first, each to the one with the fewest rows.
-
-    Maps the list id of each row, integers [B], to the index of its replica or worker, integers [B].
-    """
+    """Maps the list id of each row [B] to a worker: the largest list first, each to the worker with the fewest rows."""
     _, numbers, sizes = np.unique(lists, return_inverse=True, return_counts=True)
     loads, homes = np.zeros(count, int), np.zeros(len(sizes), int)
     for number in np.argsort(-sizes, kind="stable"):

@@ -46,13 +46,7 @@ class Data:
 
 
 def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
-    """Reads, checks and splits the rows; raises InputError for an invalid file or row.
-
-    Args:
-        config: Training configuration with the data sources.
-        task: Parses rows into examples.
-        folder: Folder for the examples during the run.
-    """
+    """Reads, checks and splits the rows, and writes the examples to a folder; raises InputError for invalid data."""
     sources = find_sources(config.data, sample_name(config))
     columns = Columns(
         config.data.text_column,

@@ -11,10 +11,10 @@ from kmha.errors import InputError
 from kmha.features import MASK_POSITIONS, PADDING_MASK, TOKEN_IDS
 from kmha.text.masking import Masker
 from kmha.text.preprocessor import Preprocessor, long_text_preprocessor, split_lengths
-from training.data.length_buckets import BatchPlan, bucket_lengths, filled_up, plan_batches
-from training.data.text_batches import one_pass
+from training.data.length_buckets import BatchPlan, filled_up
+from training.data.text_batches import Source, one_pass
 from training.io.examples import ExampleSet, Masking, mixed
-from training.io.ragged_store import RaggedStore, RaggedStoreWriter
+from training.io.ragged_store import RaggedStore, RaggedStoreWriter, concatenate_ranges
 
 # Maximum number and bytes of texts that are tokenized at once.
 CHUNK_ROWS, CHUNK_BYTES = 1024, 1 << 22
@@ -42,33 +42,22 @@ class PieceCounts:
 
 @dataclasses.dataclass(frozen=True)
 class PieceTokens:
-    """Pieces of all texts of an example set, on disk.
+    """Pieces of all texts of an example set, on disk."""
 
-    Attributes:
-        pieces: Token ids of each piece, int32, without special tokens.
-        first_pieces: First piece of each text, then the number of pieces, int64 [R + 1].
-        preprocessor: The preprocessor that tokenized the texts.
-    """
-
-    pieces: RaggedStore
-    first_pieces: np.ndarray
+    pieces: RaggedStore  # int32, without special tokens
+    first_pieces: np.ndarray  # of each text, then the number of pieces, int64 [R + 1]
     preprocessor: Preprocessor
 
     def of_rows(self, rows: np.ndarray) -> np.ndarray:
         """Pieces of some texts, in the order of the texts, int64 [P]."""
         firsts, ends = self.first_pieces[rows], self.first_pieces[rows + 1]
-        counts = ends - firsts
-        return np.arange(int(counts.sum())) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
+        return concatenate_ranges(firsts, ends - firsts)
 
 
 def cut_pieces(
     examples: ExampleSet, preprocessor: Preprocessor, path: Path
 ) -> tuple[PieceTokens, PieceCounts]:
-    """Writes the token ids of all texts to disk, in pieces that fit between [CLS] and [SEP].
-
-    Raises:
-        InputError: No text has a token.
-    """
+    """Writes the token ids of all texts to disk, in pieces that fit between [CLS] and [SEP]; InputError if none."""
     reader = long_text_preprocessor(preprocessor)
     room = preprocessor.max_length - 2
 
@@ -122,12 +111,7 @@ def _chunks(sizes: np.ndarray) -> Iterator[np.ndarray]:
 def packed_rows(lengths: np.ndarray, most: int) -> np.ndarray:
     """Packs whole pieces in order into rows `[CLS] a [SEP] b [SEP] …` of at most `most` tokens, as many as fit.
 
-    Args:
-        lengths: Tokens of each piece, integers [P], at most `most` - 2.
-        most: Maximum tokens of a row.
-
-    Returns:
-        First piece of each row, then the number of pieces, int64 [N + 1].
+    Returns the first piece of each row, then the number of pieces, int64 [N + 1]; `lengths` are integers [P].
     """
     ends = np.cumsum(np.asarray(lengths, np.int64) + 1)
     firsts, first, done = [0], 0, 0
@@ -147,12 +131,8 @@ def laid_out(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Writes pieces into padded rows with special tokens; returns token ids and padding mask, int32 [shape].
 
-    Args:
-        flat: Concatenated token ids of all pieces.
-        lengths: Tokens of each piece, integers [P].
-        counts: Pieces of each row, integers [N].
-        shape: Number and length of rows; rows after the first N are empty.
-        ids: Ids of [PAD], [CLS] and [SEP].
+    `flat` are the token ids of all pieces, `lengths` [P] their tokens, `counts` [N] the pieces of each row; further
+    rows are empty. `ids` are those of [PAD], [CLS] and [SEP].
     """
     padding, start, end = ids
     rows = np.repeat(np.arange(len(counts)), counts)
@@ -191,16 +171,8 @@ class MaskedPlan(BatchPlan):
         return (mixed(self.rows.astype(np.uint64) + key) >> np.uint64(32)).astype(np.uint32).view(np.int32)
 
 
-class MaskedSource:
-    """Batches of texts with masked tokens; each token of the texts is in one row. Raises InputError without tokens.
-
-    Args:
-        tokens: Pieces of all texts of an example set.
-        rows: The texts of this part, int64 [R].
-        masking: How tokens are masked, and whether texts share rows (in the given order).
-        full_shapes: As in `BatchSource`.
-        divisor: Number of replicas that share a batch.
-    """
+class MaskedSource(Source):
+    """Batches of texts with masked tokens; each token of the texts is in one row. Raises InputError without tokens."""
 
     def __init__(
         self,
@@ -230,13 +202,13 @@ class MaskedSource:
         )
         self._ids = preprocessor.padding_id, preprocessor.start_id, preprocessor.end_id
         table = tf.TensorSpec([None, None], tf.int32)
-        self._signature = {
+        self._unmasked = {
             TOKEN_IDS: table,
             PADDING_MASK: table,
             _SEEDS: tf.TensorSpec([None], tf.int32),
             MASK_POSITIONS: tf.TensorSpec([], tf.int32),
         }
-        self._masked = tf.function(self._mask, input_signature=[self._signature], autograph=False)
+        self._masked = tf.function(self._mask, input_signature=[self._unmasked], autograph=False)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -248,17 +220,11 @@ class MaskedSource:
         """Tokens of each piece with its two special tokens, int32 [P]."""
         return self.tokens.pieces.lengths[self.pieces] + 2
 
-    def buckets(self, others: Sequence["MaskedSource"], most: int) -> list[int]:
-        """Padded lengths for the rows of this and other sources, ascending."""
-        return bucket_lengths(np.concatenate([each.lengths for each in (self, *others)]), most)
-
     def plans(
         self, buckets: Sequence[int], batch_tokens: int, most_rows: int, rng: np.random.Generator | None
     ) -> list[MaskedPlan]:
-        """As `plan_batches`; `rng` also determines the masked tokens, which are fixed without it."""
-        longest = int(self.lengths.max(initial=1))
-        buckets = [*buckets] + [longest] * (longest > buckets[-1])
-        plans = plan_batches(self.lengths, buckets, batch_tokens, most_rows, rng)
+        """See `Source`; `rng` also determines the masked tokens, which are fixed without it."""
+        plans = super().plans(buckets, batch_tokens, most_rows, rng)
         key = EVALUATED if rng is None else int(rng.integers(1, 2**63))
         return [MaskedPlan(plan.rows, plan.length, plan.capacity, key=key) for plan in plans]
 
@@ -283,8 +249,8 @@ class MaskedSource:
         return tf.nest.map_structure(lambda value: value.numpy(), self._masked(self._whole(plan)))
 
     def dataset(self, plans: Sequence[MaskedPlan]) -> tf.data.Dataset:
-        """Returns the batches in the order of the plans, prefetched."""
-        batches = one_pass((self._whole(plan) for plan in plans), self._signature)
+        """See `Source`; tokens are masked in the graph."""
+        batches = one_pass((self._whole(plan) for plan in plans), self._unmasked)
         return batches.map(
             tf.autograph.experimental.do_not_convert(self._mask), num_parallel_calls=2, deterministic=True
         ).prefetch(4)
@@ -293,8 +259,7 @@ class MaskedSource:
         """A batch before masking, with the seed of each row and the number of mask slots per row."""
         firsts, ends = self.first_pieces[plan.rows], self.first_pieces[plan.rows + 1]
         counts = ends - firsts
-        places = np.arange(int(counts.sum())) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
-        flat, lengths = self.tokens.pieces.gather(self.pieces[places])
+        flat, lengths = self.tokens.pieces.gather(self.pieces[concatenate_ranges(firsts, counts)])
         rows = filled_up(plan.capacity if self.full_shapes else len(plan.rows), self.divisor)
         token_ids, mask = laid_out(flat, lengths, counts, (rows, plan.length), self._ids)
         seeds = np.zeros(rows, np.int32)

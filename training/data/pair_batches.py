@@ -5,11 +5,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from kmha.features import TextInputs
+from training.config.config import TrainSection
 from training.data.length_buckets import bucket_lengths, filled_up, list_homes
-from training.data.text_batches import one_pass, padded_ids
+from training.data.text_batches import Source, padded_ids
 from training.io.ragged_store import RaggedStore
 
 FILLER_QUERY = -1
@@ -30,37 +30,25 @@ class PairPlan:
         return sum(self.lengths)
 
 
-class PairSource:
-    """Batches of one part of the pairs, made ahead of time by tf.data; like `text_batches.BatchSource`.
+@dataclasses.dataclass(eq=False)
+class PairSource(Source):
+    """Batches of one part of the pairs."""
 
-    Args:
-        inputs: The model inputs of each text.
-        tokens: For each input, the token ids of all rows of an example set.
-        rows: Row numbers of the first and second text of each pair, int64 [R, 2].
-        targets: Value, query number and further loss targets, float32 [R, 2 or more].
-        weights: Sample weights, float32 [R].
-        lists: List id of each row, integers [R]; rows of a list stay in one batch. None: rows are independent.
-        full_shapes: Whether every batch has the full shape of its bucket, so that XLA compiles each shape once.
-            Otherwise batches are padded to their longest rows, and the number of rows to a multiple of `divisor`.
-        divisor: Number of replicas that share a batch; each gets whole lists.
-    """
+    inputs: Sequence[TextInputs]
+    tokens: Sequence[RaggedStore]  # for each input, the token ids of all rows of an example set
+    rows: np.ndarray  # row numbers of the first and second text of each pair, int64 [R, 2]
+    targets: np.ndarray  # value, query number and further loss targets, float32 [R, 2 or more]
+    weights: np.ndarray  # float32 [R]
+    lists: np.ndarray | None = (
+        None  # list id of each row [R]; rows of a list stay in one batch and one replica
+    )
+    full_shapes: bool = False  # as in `BatchSource`; otherwise batches are padded to their longest rows
+    divisor: int = 1  # number of replicas that share a batch
 
-    def __init__(
-        self,
-        inputs: Sequence[TextInputs],
-        tokens: Sequence[RaggedStore],
-        rows: np.ndarray,
-        targets: np.ndarray,
-        weights: np.ndarray,
-        lists: np.ndarray | None = None,
-        full_shapes: bool = False,
-        divisor: int = 1,
-    ):
-        self.inputs, self.tokens, self.rows = list(inputs), list(tokens), rows
-        self.targets, self.weights, self.lists = targets, weights, lists
-        self.full_shapes, self.divisor = full_shapes, divisor
+    def __post_init__(self):
+        self.feature_names = [name for given in self.inputs for name in (given.ids, given.mask)]
         columns = [
-            ragged_store.lengths[rows[:, given.text]]
+            ragged_store.lengths[self.rows[:, given.text]]
             for given, ragged_store in zip(self.inputs, self.tokens, strict=True)
         ]
         self.input_lengths = np.stack(columns, axis=1).astype(np.int64)  # [R, inputs]
@@ -75,7 +63,9 @@ class PairSource:
         """Tokens of each text at the first granularity, int64 [2 R]."""
         return self.input_lengths[:, :2].ravel()
 
-    def buckets(self, others: Sequence["PairSource"], most: int) -> list[tuple[int, ...]]:
+    def buckets(
+        self, others: Sequence["PairSource"], most: int = TrainSection.buckets
+    ) -> list[tuple[int, ...]]:
         """Padded lengths for the rows of this and other sources, in ascending order."""
         # Without XLA, no shape is compiled, so more combinations are free.
         most = most if self.full_shapes else CELLS_A_BUCKET * most
@@ -88,14 +78,7 @@ class PairSource:
         most_rows: int,
         rng: np.random.Generator | None,
     ) -> list[PairPlan]:
-        """Groups pairs of similar lengths into batches; every row appears exactly once.
-
-        Args:
-            buckets: Ascending padded lengths, as from `buckets`; longer rows get an additional bucket.
-            batch_tokens: Maximum padded tokens of a batch; a batch has at least one list.
-            most_rows: Maximum rows of a batch (likewise).
-            rng: Shuffles rows and batches; None keeps the row order within a bucket.
-        """
+        """See `Source`; a list stays in one batch, even if it exceeds the limits."""
         units = _units(self.lists, len(self.rows), rng)
         sizes = [len(unit) for unit in units]
         starts = np.cumsum([0, *sizes[:-1]])
@@ -162,16 +145,6 @@ class PairSource:
             places[own] = replica * share + np.arange(len(own))
         return places, share * self.divisor
 
-    def dataset(self, plans: Sequence[PairPlan]) -> tf.data.Dataset:
-        """Returns the batches in the order of the plans, prefetched."""
-        feature = tf.TensorSpec([None, None], tf.int32)
-        signature = {
-            "features": {name: feature for given in self.inputs for name in (given.ids, given.mask)},
-            "targets": tf.TensorSpec([None, *self.targets.shape[1:]], tf.float32),
-            "weights": tf.TensorSpec([None], tf.float32),
-        }
-        return one_pass((self.batch(plan) for plan in plans), signature).prefetch(4)
-
     def different_ids(self, granularity: int) -> Iterator[np.ndarray]:
         """Token ids of the distinct texts at a granularity, int32 [B, T], padded with 0."""
         seen: set[bytes] = set()
@@ -187,12 +160,10 @@ class PairSource:
 
 
 def length_cells(lengths: np.ndarray, most: int) -> list[tuple[int, ...]]:
-    """Ascending padded lengths with little padding: buckets of the first text, each with buckets of the second.
+    """At most so many ascending padded lengths: buckets of the first text, each with buckets of the second.
 
-    Args:
-        lengths: Integers [R, inputs]; the two texts of the first granularity come first. Each further input gets the
-            length of its longest row.
-        most: Maximum number of combinations.
+    The two texts of the first granularity come first in `lengths`, integers [R, inputs]. Each further input gets the
+    length of its longest row.
     """
     firsts = bucket_lengths(lengths[:, 0], max(1, math.isqrt(most)))
     homes = np.searchsorted(firsts, lengths[:, 0])

@@ -1,7 +1,7 @@
 """Padded batches of sentences, tokenized once into windows and read from disk in any order."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from kmha.features import CHARACTER_IDS, MAX_WORDS, SPELLING_LENGTH, WORD_MASK, 
 from kmha.text.ragged import Ragged
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from training.data.length_buckets import BatchPlan
-from training.data.text_batches import BatchSource, one_pass
+from training.data.text_batches import BatchSource, Source
 from training.io.examples import ExampleSet
-from training.io.ragged_store import RaggedStore, RaggedStoreWriter
+from training.io.ragged_store import RaggedStore, RaggedStoreWriter, concatenate_ranges
 from training.tasks.tag.rows import read_sentences
 
 CHUNK_ROWS = 512
@@ -45,21 +45,13 @@ class SentenceCounts:
 
 @dataclasses.dataclass(frozen=True)
 class SentenceTokens:
-    """Windows of all sentences of an example set, on disk.
+    """Windows of all sentences of an example set, on disk."""
 
-    Attributes:
-        sequences: Token ids of each window, int32, with special tokens.
-        starts: Token index of each word in the window, int32; words to tag come first.
-        spellings: 20 character ids of each of these words, int16; None without character features.
-        counts: Words to tag in each window, int64 [V].
-        first_windows: First window of each sentence, then the number of windows, int64 [R + 1].
-    """
-
-    sequences: RaggedStore
-    starts: RaggedStore
-    spellings: RaggedStore | None
-    counts: np.ndarray
-    first_windows: np.ndarray
+    sequences: RaggedStore  # token ids of each window, int32, with special tokens
+    starts: RaggedStore  # token index of each word in the window, int32; words to tag come first
+    spellings: RaggedStore | None  # 20 character ids of each of these words, int16
+    counts: np.ndarray  # words to tag in each window, int64 [V]
+    first_windows: np.ndarray  # of each sentence, then the number of windows, int64 [R + 1]
 
 
 def cut_sentences(
@@ -67,8 +59,7 @@ def cut_sentences(
 ) -> tuple[SentenceTokens, SentenceCounts]:
     """Writes the windows of all sentences to disk, in three stores with the name prefix `path`.
 
-    Raises:
-        InputError: A sentence has too many words; the message shows its place.
+    Raises InputError with its place if a sentence has too many words.
     """
 
     @tf.function(
@@ -125,43 +116,34 @@ def cut_sentences(
     return made, SentenceCounts(len(examples), words, tokens, windowed, unknown)
 
 
-class SentenceSource:
-    """Batches of windows of some sentences, made ahead of time by tf.data.
+@dataclasses.dataclass(eq=False)
+class SentenceSource(Source):
+    """Batches of windows of some sentences; the rows of a plan are windows."""
 
-    Args:
-        tokens: Windows of all sentences of an example set.
-        rows: The sentences of this part, int64 [R].
-        targets: Targets of all words, concatenated over the sentences, [N, …]; for example tag ids, int32 [N].
-        weights: Weight of each sentence, float32 [R]; a window weighs that much per word.
-        padding_id: Id that pads short windows.
-        full_shapes: As in `BatchSource`.
-        divisor: Number of replicas that share a batch.
-    """
+    tokens: SentenceTokens  # of all sentences of an example set
+    rows: np.ndarray  # the sentences of this part, int64 [R]
+    targets: (
+        np.ndarray
+    )  # of all words, concatenated over the sentences, [N, …]; for example tag ids, int32 [N]
+    weights: np.ndarray  # of each sentence, float32 [R]; a window weighs that much per word
+    padding_id: int
+    full_shapes: bool = False  # as in `BatchSource`
+    divisor: int = 1
 
-    def __init__(
-        self,
-        tokens: SentenceTokens,
-        rows: np.ndarray,
-        targets: np.ndarray,
-        weights: np.ndarray,
-        padding_id: int,
-        full_shapes: bool = False,
-        divisor: int = 1,
-    ):
-        self.tokens, self.rows, self.targets, self.weights = tokens, rows, targets, weights
-        self.full_shapes = full_shapes
+    feature_names = (*Source.feature_names, WORD_STARTS, WORD_MASK)
+
+    def __post_init__(self):
+        tokens, rows = self.tokens, self.rows
         firsts, ends = tokens.first_windows[rows], tokens.first_windows[rows + 1]
-        counts = ends - firsts
-        shifts = np.repeat(firsts - np.cumsum(counts) + counts, counts)
-        self.windows = np.arange(int(counts.sum())) + shifts
-        self.window_rows = np.repeat(np.arange(len(rows)), counts)
-        self.counts = tokens.counts[self.windows]
+        self._windows = concatenate_ranges(firsts, ends - firsts)
+        self.window_rows = np.repeat(np.arange(len(rows)), ends - firsts)
+        self.counts = tokens.counts[self._windows]
         # Offset of each window's words in the targets.
         self.begins = np.cumsum(self.counts) - self.counts
-        weights = weights[self.window_rows] * self.counts.astype(np.float32)
-        numbers = np.arange(len(self.windows))
+        weights = self.weights[self.window_rows] * self.counts.astype(np.float32)
+        numbers = np.arange(len(self._windows))
         self._tokens = BatchSource(
-            tokens.sequences, self.windows, numbers, weights, padding_id, full_shapes, divisor
+            tokens.sequences, self._windows, numbers, weights, self.padding_id, self.full_shapes, self.divisor
         )
 
     @property
@@ -174,21 +156,6 @@ class SentenceSource:
         """Tokens of each window, int32 [V]."""
         return self._tokens.lengths
 
-    @property
-    def text_lengths(self) -> np.ndarray:
-        """Tokens of each window, int32 [V]."""
-        return self.lengths
-
-    def buckets(self, others: Sequence["SentenceSource"], most: int) -> list[int]:
-        """Padded lengths for the windows of this and other sources, ascending."""
-        return self._tokens.buckets([each._tokens for each in others], most)
-
-    def plans(
-        self, buckets: Sequence[int], batch_tokens: int, most_rows: int, rng: np.random.Generator | None
-    ) -> list[BatchPlan]:
-        """Groups windows of similar lengths into batches; the rows of a plan are windows."""
-        return self._tokens.plans(buckets, batch_tokens, most_rows, rng)
-
     def different_ids(self, granularity: int = 0) -> Iterator[np.ndarray]:
         """Token ids of all windows, int32 [B, T], padded with 0."""
         return self._tokens.different_ids(granularity)
@@ -196,7 +163,7 @@ class SentenceSource:
     def batch(self, plan: BatchPlan) -> dict:
         """Returns one batch as NumPy arrays: "features", "targets" [B, W, …], "weights"."""
         batch = self._tokens.batch(plan)
-        rows, windows = len(batch["weights"]), self.windows[plan.rows]
+        rows, windows = len(batch["weights"]), self._windows[plan.rows]
         flat, lengths = self.tokens.starts.gather(windows)
         # XLA compiles each shape: full shapes have the maximum number of words.
         width = plan.length - 2 if self.full_shapes else max(1, int(lengths.max(initial=1)))
@@ -217,15 +184,12 @@ class SentenceSource:
             batch["features"][CHARACTER_IDS] = characters
         return batch | {"targets": targets}
 
-    def dataset(self, plans: Sequence[BatchPlan]) -> tf.data.Dataset:
-        """Returns the batches in the order of the plans, prefetched."""
-        table = tf.TensorSpec([None, None], tf.int32)
-        features: dict[str, Any] = dict.fromkeys((*self._tokens.feature_names, WORD_STARTS, WORD_MASK), table)
+    def _signature(self) -> dict[str, Any]:
+        signature = super()._signature()
         if self.tokens.spellings is not None:
-            features[CHARACTER_IDS] = tf.TensorSpec([None, None, SPELLING_LENGTH], tf.int32)
+            signature["features"][CHARACTER_IDS] = tf.TensorSpec([None, None, SPELLING_LENGTH], tf.int32)
         targets = tf.TensorSpec([None, None, *self.targets.shape[1:]], self.targets.dtype)
-        signature = {"features": features, "targets": targets, "weights": tf.TensorSpec([None], tf.float32)}
-        return one_pass((self.batch(plan) for plan in plans), signature).prefetch(4)
+        return signature | {"targets": targets}
 
 
 def _prefixes(lengths: np.ndarray, rows: int, width: int) -> np.ndarray:

@@ -18,53 +18,29 @@ _NO_ROWS = np.zeros(0, np.int32)
 
 @dataclass(frozen=True, slots=True)
 class DataSummary:
-    """Row counts of a run; `dataclasses.asdict` converts it to JSON.
-
-    Attributes:
-        train_rows: Training rows.
-        validation_rows: Validation rows.
-        test_rows: Test rows.
-        dropped_in_test: Training and validation rows dropped because their text is in the test set.
-        dropped_in_validation: Other training rows dropped because their text is in the given validation set.
-        repeated_train_rows: Training rows that repeat text and labels; counted after dropping, before holding out.
-            Kept.
-        conflicting_train_rows: Training rows whose text also has other labels, counted likewise. Kept.
-        empty_texts: Rows of all sets with an empty or whitespace-only text. Kept.
-        labels_only_in_validation: Label to validation rows, for labels without training rows.
-        labels_only_in_test: Label to test rows, for labels without training rows.
-        class_counts: Label to training rows.
-        left_out_of_validation: Rows of the given validation set that are not used, for large data.
-    """
+    """Row counts of a run; `dataclasses.asdict` converts it to JSON."""
 
     train_rows: int
     validation_rows: int
     test_rows: int
-    dropped_in_test: int
-    dropped_in_validation: int
-    repeated_train_rows: int
-    conflicting_train_rows: int
-    empty_texts: int
-    labels_only_in_validation: dict[str, int]
+    dropped_in_test: int  # training and validation rows whose text is in the test set
+    dropped_in_validation: int  # other training rows whose text is in the given validation set
+    repeated_train_rows: int  # kept rows that repeat text and labels, before holding out
+    conflicting_train_rows: int  # kept rows whose text also has other labels, before holding out
+    empty_texts: int  # kept rows of all sets with an empty or whitespace-only text
+    labels_only_in_validation: dict[str, int]  # validation rows of each label without training rows
     labels_only_in_test: dict[str, int]
-    class_counts: dict[str, int]
-    left_out_of_validation: int = 0
+    class_counts: dict[str, int]  # training rows of each label
+    left_out_of_validation: int = 0  # rows of the given validation set that are not used, for large data
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """The rows of each part; int32 arrays in ascending order.
+    """The rows of each part; int32 arrays in ascending order."""
 
-    Attributes:
-        labels: Sorted label names of the training rows: the classes of the model.
-        train_rows: Rows of the training set.
-        validation_rows: Rows of the given validation set, otherwise of the training set.
-        test_rows: All rows of the test set.
-        summary: Counts for the report.
-    """
-
-    labels: list[str]
+    labels: list[str]  # of the training rows, sorted: the classes of the model
     train_rows: np.ndarray
-    validation_rows: np.ndarray
+    validation_rows: np.ndarray  # of the given validation set, otherwise of the training set
     test_rows: np.ndarray
     summary: DataSummary
 
@@ -87,17 +63,16 @@ def split(
         train: The training set.
         validation: The given validation set; None to hold one out.
         test: The test set, if any.
-        validation_fraction: Fraction of the training rows to hold out, in [0, 1), stratified by (rarest) label. Rows of
-            one text stay together, and each label keeps training rows.
+        validation_fraction: Fraction of the training rows to hold out, in [0, 1), stratified by (rarest) label. Rows
+            of one text stay together, and each label keeps training rows.
         seed: Random seed of the held-out rows.
-        multi_label: Whether rows can have any number of labels.
-        classes: Whether labels are class names; otherwise they are numbers.
+        multi_label: Whether rows can have any number of labels; otherwise each has one.
+        classes: Whether labels are class names, each of two training rows or more; otherwise they are numbers.
         whole_queries: Whether all rows of a query stay together, in place of all rows of a text.
         one_label: Whether all training rows can have the same label.
 
     Raises:
-        InputError: The fraction is out of range; no rows are left; all training rows have the same label; or, unless
-            multi_label, a row does not have exactly one label or a label has only one training row.
+        InputError: The fraction or the labels of a row are invalid, or no rows are left.
     """
     if not 0 <= validation_fraction < 1:
         raise InputError(f"validation fraction: expected a number in [0, 1), got {validation_fraction}")
@@ -228,7 +203,7 @@ def held_out(
     fraction: float,
     seed: int,
 ) -> np.ndarray:
-    """Selects rows to hold out: stratified by label, with all rows of a text together.
+    """Selects rows to hold out: stratified by label, with all rows of a text together; bool [rows].
 
     Each label gives its share of rows, rounded so that the total is right and as close as its texts allow. Each label
     keeps a training row. If the fraction is not 0, at least one row is held out where possible.
@@ -240,9 +215,6 @@ def held_out(
         text_starts: Start of each text in `order`, int64 [texts].
         fraction: Fraction of rows to hold out, in [0, 1).
         seed: Random seed.
-
-    Returns:
-        True for held-out rows, bool [rows].
     """
     num_rows = len(counts)
     if fraction == 0:
@@ -275,12 +247,7 @@ def held_out(
 
 
 def rarest_label(ids: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns the rarest label of each row, int64 [rows]; the lower id in a tie, -1 without labels.
-
-    Args:
-        ids: Concatenated label ids of all rows, int32 [sum(counts)], from 0.
-        counts: Labels of each row, int32 [rows].
-    """
+    """The rarest label of each row, int64 [rows]; the lower id in a tie, -1 without labels; see `held_out`."""
     by_rarity = np.argsort(np.bincount(ids), kind="stable")
     rank = np.empty(len(by_rarity), np.int64)
     rank[by_rarity] = np.arange(len(by_rarity))
@@ -322,12 +289,7 @@ def _give_back_lost_labels(
 
 @dataclasses.dataclass(frozen=True)
 class Large:
-    """Limits for large data: more than `rows` training rows.
-
-    Attributes:
-        rows: The row limit.
-        seed: Seed of samples and of the row order.
-    """
+    """Limits for large data: more than `rows` training rows. The seed is that of samples and of the row order."""
 
     rows: int
     seed: int

@@ -1,5 +1,6 @@
 """Padded batches of texts, tokenized once by the Preprocessor and read from disk in any order."""
 
+import abc
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import tensorflow as tf
 from kmha.document_windows import WindowShape
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
 from kmha.text.preprocessor import Preprocessor
+from training.config.config import TrainSection
 from training.data.length_buckets import BatchPlan, bucket_lengths, filled_up, plan_batches
 from training.io.examples import ExampleSet
 from training.io.ragged_store import RaggedStore, RaggedStoreWriter
@@ -40,9 +42,8 @@ class TokenCounts:
 def token_chunks(texts: Iterator[Sequence[str]], preprocessor: Preprocessor) -> tf.data.Dataset:
     """Tokenizes chunks of texts in parallel.
 
-    Returns:
-        For each chunk: concatenated token ids with special tokens, int32; lengths, int64 [R]; and tokens of each row
-            before truncation, int64 [R] (-1 if its bytes were truncated first).
+    A chunk gives its token ids with special tokens, int32 concatenated; lengths, int64 [R]; and tokens of each row
+    before truncation, int64 [R] (-1 if its bytes were truncated first).
     """
 
     def cut(chunk):
@@ -89,15 +90,7 @@ def tokenize_examples(
     field: int = 0,
     rows: np.ndarray | None = None,
 ) -> tuple[RaggedStore, TokenCounts]:
-    """Writes the token ids of rows of an example set to disk, int32 with special tokens.
-
-    Args:
-        examples: The examples.
-        preprocessor: Tokenizer.
-        path: Output path of the token ids.
-        field: Index of the text in each example.
-        rows: Row numbers, integers [R]; None for all rows.
-    """
+    """Writes the token ids of rows (None: all) of an example set to disk, int32 with special tokens."""
 
     def chunks():
         for first in range(0, total, CHUNK_ROWS):
@@ -137,58 +130,76 @@ def padded_ids(
     return token_ids, mask
 
 
-class BatchSource:
-    """Batches of one part of the texts, made ahead of time by tf.data.
+class Source(abc.ABC):
+    """Batches of one part of the data, made ahead of time by tf.data."""
 
-    Args:
-        tokens: Token ids of all rows of an example set.
-        rows: The rows of this part, int64 [R].
-        targets: [R, …], aligned with `rows`.
-        weights: float32 [R], aligned with `rows`.
-        padding_id: Id that pads short rows.
-        full_shapes: Whether every batch has the full number of rows of its bucket, filled with rows of weight 0, so
-            that XLA compiles each shape once. Otherwise rows are filled to a multiple of `divisor`.
-        divisor: Number of replicas that share a batch.
-        windows: How the model splits long rows; batch sizes then follow the computed tokens.
-    """
+    rows: np.ndarray  # the rows of this part
+    targets: np.ndarray
+    weights: np.ndarray
+    windows: WindowShape | None = None  # how the model splits long rows
+    feature_names: Sequence[str] = (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK)
 
-    def __init__(
-        self,
-        tokens: RaggedStore,
-        rows: np.ndarray,
-        targets: np.ndarray,
-        weights: np.ndarray,
-        padding_id: int,
-        full_shapes: bool = False,
-        divisor: int = 1,
-        windows: WindowShape | None = None,
-    ):
-        self.tokens, self.rows, self.targets, self.weights = tokens, rows, targets, weights
-        self.padding_id, self.full_shapes, self.divisor = padding_id, full_shapes, divisor
-        self.windows = windows
+    @property
+    @abc.abstractmethod
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row, integers [R]."""
+
+    @property
+    def text_lengths(self) -> np.ndarray:
+        """Tokens of each text, integers."""
+        return self.lengths
+
+    def buckets(self, others: Sequence[Any], most: int = TrainSection.buckets) -> list[Any]:
+        """At most so many padded lengths for the rows of this and other sources, ascending."""
+        return bucket_lengths(np.concatenate([each.lengths for each in (self, *others)]), most, self.windows)
+
+    def plans(
+        self, buckets: Sequence[Any], batch_tokens: int, most_rows: int, rng: np.random.Generator | None
+    ) -> list[Any]:
+        """As `plan_batches`; rows longer than the last bucket get an additional bucket."""
+        longest = int(self.lengths.max(initial=1))
+        padded_lengths = [*buckets] + [longest] * (longest > buckets[-1])
+        return plan_batches(self.lengths, padded_lengths, batch_tokens, most_rows, rng, self.windows)
+
+    @abc.abstractmethod
+    def different_ids(self, granularity: int = 0) -> Iterator[np.ndarray]:
+        """Token ids of the texts at a granularity, int32 [B, T], padded with 0."""
+
+    @abc.abstractmethod
+    def batch(self, plan: Any) -> dict:
+        """Returns one batch as NumPy arrays: "features", "targets", "weights"."""
+
+    def _signature(self) -> dict[str, Any]:
+        return {
+            "features": dict.fromkeys(self.feature_names, tf.TensorSpec([None, None], tf.int32)),
+            "targets": tf.TensorSpec([None, *self.targets.shape[1:]], self.targets.dtype),
+            "weights": tf.TensorSpec([None], tf.float32),
+        }
+
+    def dataset(self, plans: Sequence[Any]) -> tf.data.Dataset:
+        """Returns the batches in the order of the plans, prefetched; see `one_pass`."""
+        return one_pass((self.batch(plan) for plan in plans), self._signature()).prefetch(4)
+
+
+@dataclasses.dataclass(eq=False)
+class BatchSource(Source):
+    """Batches of one part of the texts."""
+
+    tokens: RaggedStore  # token ids of all rows of an example set
+    rows: np.ndarray  # int64 [R]
+    targets: np.ndarray  # [R, …]
+    weights: np.ndarray  # float32 [R]
+    padding_id: int
+    # Whether every batch has the full number of rows of its bucket, filled with rows of weight 0, so that XLA compiles
+    # each shape once. Otherwise rows are filled to a multiple of `divisor`.
+    full_shapes: bool = False
+    divisor: int = 1  # number of replicas that share a batch
+    windows: WindowShape | None = None  # batch sizes follow the computed tokens
 
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each row, int32 [R]."""
         return self.tokens.lengths[self.rows]
-
-    @property
-    def text_lengths(self) -> np.ndarray:
-        """Tokens of each text, int32 [R]."""
-        return self.lengths
-
-    def buckets(self, others: Sequence["BatchSource"], most: int) -> list[int]:
-        """Padded lengths for the rows of this and other sources, ascending."""
-        lengths = np.concatenate([each.lengths for each in (self, *others)])
-        return bucket_lengths(lengths, most, self.windows)
-
-    def plans(
-        self, buckets: Sequence[int], batch_tokens: int, most_rows: int, rng: np.random.Generator | None
-    ) -> list[BatchPlan]:
-        """As `plan_batches`; rows longer than the last bucket get an additional bucket."""
-        longest = int(self.lengths.max(initial=1))
-        buckets = [*buckets] + [longest] * (longest > buckets[-1])
-        return plan_batches(self.lengths, buckets, batch_tokens, most_rows, rng, self.windows)
 
     def different_ids(self, granularity: int = 0) -> Iterator[np.ndarray]:
         """Token ids of all rows, sorted by length, int32 [B, T], padded with 0."""
@@ -196,8 +207,6 @@ class BatchSource:
         for first in range(0, len(rows), CHUNK_ROWS):
             flat, lengths = self.tokens.gather(rows[first : first + CHUNK_ROWS])
             yield padded_ids(flat, lengths, len(lengths), int(lengths.max()), 0)[0]
-
-    feature_names = (TOKEN_IDS, SEGMENT_IDS, PADDING_MASK)
 
     def batch(self, plan: BatchPlan) -> dict:
         """Returns one batch as NumPy arrays: "features", "targets", "weights"."""
@@ -209,17 +218,6 @@ class BatchSource:
             "targets": _fill(self.targets[plan.rows], filler),
             "weights": _fill(self.weights[plan.rows], filler),
         }
-
-    def dataset(self, plans: Sequence[BatchPlan]) -> tf.data.Dataset:
-        """Returns the batches in the order of the plans, prefetched; see `one_pass`."""
-        feature = tf.TensorSpec([None, None], tf.int32)
-        targets = tf.TensorSpec([None, *self.targets.shape[1:]], self.targets.dtype)
-        signature = {
-            "features": dict.fromkeys(self.feature_names, feature),
-            "targets": targets,
-            "weights": tf.TensorSpec([None], tf.float32),
-        }
-        return one_pass((self.batch(plan) for plan in plans), signature).prefetch(4)
 
 
 def _fill(values: np.ndarray, filler: int) -> np.ndarray:

@@ -24,6 +24,7 @@ from tensorflow.python.eager import context  # pyright: ignore
 
 from kmha.errors import InputError
 from training.cli.exceptions import Interrupted, TrainingDiverged, WorkerLost
+from training.distributed.coordinator import Coordinator
 from training.distributed.tf_config import Cluster
 
 # A worker is lost after so long without a heartbeat; TensorFlow's default is 10.
@@ -45,15 +46,8 @@ _REPORT = re.compile(r"\[kmha (\w+)\] (.*?) \[end\]", re.DOTALL)
 _TASK = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)")
 
 
-class MultiWorkerCoordinator:
-    """Connects this worker to the others; see `training.distributed.coordinator.Coordinator`.
-
-    Args:
-        cluster: All workers; the address of this worker must be free.
-
-    Raises:
-        WorkerLost: The chief worker did not connect in time.
-    """
+class MultiWorkerCoordinator(Coordinator):
+    """Connects this worker to the others; its address must be free. Raises WorkerLost without the chief worker."""
 
     def __init__(self, cluster: Cluster):
         self.cluster, self.index, self.count = cluster, cluster.index, cluster.count
@@ -69,7 +63,7 @@ class MultiWorkerCoordinator:
             coordinated_jobs=jobs,
         )
         try:
-            self.strategy: Any = tf.distribute.MultiWorkerMirroredStrategy()
+            self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
         except tf.errors.OpError as error:
             reason = str(error.message).splitlines()[0]
             raise WorkerLost(
@@ -83,11 +77,6 @@ class MultiWorkerCoordinator:
         self._sums = tf.function(
             self._summed, input_signature=[tf.TensorSpec([None], tf.int32)], autograph=False
         )
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this is the chief worker."""
-        return self.index == 0
 
     def broadcast(self, what: str, make: Callable[[], Any]) -> Any:
         """See `Coordinator`."""
@@ -198,13 +187,7 @@ class MultiWorkerCoordinator:
 
 @contextlib.contextmanager
 def propagate_failures(coordinator: MultiWorkerCoordinator) -> Iterator[None]:
-    """An exception inside the block ends all workers.
-
-    Raises:
-        WorkerLost: Another worker was lost.
-        InputError: Of this worker or of another one.
-        Interrupted: Another worker was interrupted.
-    """
+    """An exception inside the block ends all workers; on the others it is a WorkerLost, InputError or Interrupted."""
     try:
         yield
     except (Interrupted, TrainingDiverged, WorkerLost):

@@ -38,11 +38,7 @@ def free_addresses(count: int) -> list[str]:
 
 
 def device_environments(workers: int) -> list[dict[str, str]]:
-    """Environment variables of each worker that give it a share of the GPUs or of the cores.
-
-    Raises:
-        InputError: There are fewer GPUs than workers.
-    """
+    """Environment variables that give each worker a share of the GPUs or cores; InputError with too few GPUs."""
     threads = str(max(1, available_cores() // workers))
     names = ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")
     cores = {name: threads for name in names if name not in os.environ}
@@ -64,16 +60,7 @@ def _gpus() -> list[str]:
 
 
 class LocalWorkers:
-    """The worker processes of one start.
-
-    Args:
-        addresses: "host:port" of each worker.
-        flags: Flags of training.fit for all workers.
-        environments: Additional environment variables of each worker.
-
-    Attributes:
-        stopped: Whether a signal stopped this process.
-    """
+    """The worker processes of one start, each with its "host:port", the flags of training.fit, and its environment."""
 
     def __init__(
         self, addresses: Sequence[str], flags: Sequence[str], environments: Sequence[dict[str, str]]
@@ -85,9 +72,8 @@ class LocalWorkers:
     def run(self) -> int:
         """Starts the workers and waits for them.
 
-        Returns:
-            The exit status of the job: 0 if the chief worker wrote the run, 130 after a signal, 2 if a worker
-            reported wrong input, else 1.
+        Returns the exit status of the job: 0 if the chief worker wrote the run, 130 after a signal, 2 if a worker
+        reported wrong input, else 1.
         """
         with self._forwarded_signals():
             try:

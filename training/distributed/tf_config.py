@@ -23,17 +23,11 @@ _GO, _DIFFERS = b"go\n", b"differs\n"
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The workers of a job and the index of this process.
+    """The workers of a job and the index of this process."""
 
-    Attributes:
-        addresses: "host:port" of each worker, the chief worker first.
-        index: Index of this process; 0 is the chief worker.
-        has_chief_job: Whether the task type of the first worker is "chief" and not "worker".
-    """
-
-    addresses: tuple[str, ...]
-    index: int
-    has_chief_job: bool = False
+    addresses: tuple[str, ...]  # "host:port" of each worker, the chief worker first
+    index: int  # 0 is the chief worker
+    has_chief_job: bool = False  # whether the task type of the first worker is "chief" and not "worker"
 
     @property
     def count(self) -> int:
@@ -53,14 +47,7 @@ class Cluster:
 
 
 def parse_tf_config(text: str | None) -> Cluster | None:
-    """Parses TF_CONFIG.
-
-    Returns:
-        The cluster; None if this process trains alone.
-
-    Raises:
-        InputError: TF_CONFIG is malformed, or this process is none of its workers.
-    """
+    """Parses TF_CONFIG; None if this process trains alone. InputError if it is malformed or lacks this process."""
     if not (text or "").strip():
         return None
     try:
@@ -131,9 +118,7 @@ def check_port_is_free(cluster: Cluster) -> None:
 def wait_for_workers(cluster: Cluster, seconds: float = GATHER_SECONDS) -> None:
     """Waits until all workers have connected to the chief worker.
 
-    Raises:
-        WorkerLost: A worker did not connect in time.
-        InputError: The TF_CONFIG of a worker has other addresses.
+    Raises WorkerLost if one did not connect in time, InputError if its TF_CONFIG has other addresses.
     """
     end = time.monotonic() + seconds
     if cluster.index:

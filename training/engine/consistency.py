@@ -64,11 +64,7 @@ def row_digests(data: Data) -> dict[str, dict[str, Any]]:
 
 
 def check_same_settings(coordinator: Coordinator, config: FitConfig, devices: int) -> None:
-    """Compares versions, settings and number of devices with those of the chief worker.
-
-    Raises:
-        InputError: A worker differs; raised on all workers.
-    """
+    """Compares versions, settings and devices with those of the chief worker; raises InputError on all workers."""
     values = {"versions": versions(), "settings": shared_settings(config), "devices": devices}
     chief, *others = coordinator.all_gather("settings", values)
     for index, other in enumerate(others, 1):

@@ -56,41 +56,26 @@ def expose_optimizer(model: keras.Model, optimizer: AdamW) -> Iterator[None]:
 
 
 class EpochLog(keras.callbacks.CSVLogger):
-    """Writes one line per epoch. A resumed run first removes the epochs after its checkpoint.
-
-    Args:
-        path: The CSV file.
-        append: Whether the run is resumed and may have written lines already.
-    """
-
-    def __init__(self, path: Path, append: bool):
-        super().__init__(str(path), append=append)
+    """Writes one line per epoch into a CSV file. A resumed run first removes the epochs after its checkpoint."""
 
     def on_train_begin(self, logs=None):
         """Opens the file."""
         path = Path(self.filename)
         if self.append and path.exists():
-            _truncate_epochs(path, (self.params or {}).get("done_epochs", 0))
+            # A killed run may have written more epochs, or an incomplete line.
+            with open(path, newline="", encoding="utf-8") as file:
+                head, *lines = list(csv.reader(file)) or [[]]
+            with open(path, "w", newline="", encoding="utf-8") as file:
+                if head:
+                    done = (self.params or {}).get("done_epochs", 0)
+                    csv.writer(file).writerows([head, *lines[:done]])
         super().on_train_begin(logs)
-
-
-def _truncate_epochs(path: Path, count: int) -> None:
-    """Keeps the first epochs: a killed run may have written more, or an incomplete line."""
-    with open(path, newline="", encoding="utf-8") as file:
-        head, *lines = list(csv.reader(file)) or [[]]
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        if head:
-            csv.writer(file).writerows([head, *lines[:count]])
 
 
 class ProgressBar(keras.callbacks.Callback):
     """A bar on stderr with speed and remaining time of the run, and one line per epoch.
 
-    Args:
-        total_batches: Batches of all epochs.
-        metric: Name of the validation score to show.
-        epochs: Number of epochs.
-        parts: Parts of an epoch, each of which is an epoch to the loop; 1: an epoch has one part.
+    Each of the parts of an epoch is an epoch to the loop.
     """
 
     def __init__(self, total_batches: int, metric: str, epochs: int, parts: int = 1):
@@ -214,37 +199,21 @@ def epoch_plans(source: Source, lengths: Sequence[Any], settings: TrainSection, 
 
 @dataclasses.dataclass
 class Loop:
-    """Trains until the last epoch, early stopping, a callback or a signal ends the run.
-
-    Args:
-        model: A built model.
-        step: Its training step.
-        source: The training batches.
-        lengths: The padded lengths to compute.
-        validate: Returns {"loss", metric, …} of the model with its current weights.
-        metric: The score that selects the best weights; higher is better.
-        settings: Number of epochs, size of batches, checkpoints.
-        average: The moving average to evaluate in place of the last weights, or None.
-        checkpoint: Folder of the checkpoints.
-        callbacks: Keras callbacks.
-        evaluate_first: Whether the initial weights take part in the selection of the best weights, as epoch -1.
-        coordinator: The workers that train together.
-        source_of: Returns the batches of an epoch, if they differ between epochs. Of large data each part counts as
-            an epoch here.
-    """
+    """Trains until the last epoch, early stopping, a callback or a signal ends the run."""
 
     model: keras.Model
     step: TrainingStep
     source: Source
-    lengths: Sequence[Any]
-    validate: Callable[[], dict[str, float]]
-    metric: str
+    lengths: Sequence[Any]  # the padded lengths to compute
+    validate: Callable[[], dict[str, float]]  # {"loss", metric, …} of the current weights
+    metric: str  # the score that selects the best weights; higher is better
     settings: TrainSection
-    average: WeightAverage | None
-    checkpoint: Path
+    average: WeightAverage | None  # evaluated in place of the last weights
+    checkpoint: Path  # folder of the checkpoints
     callbacks: Sequence[keras.callbacks.Callback] = ()
-    evaluate_first: bool = False
+    evaluate_first: bool = False  # whether the initial weights can be the best ones, as epoch -1
     coordinator: Coordinator = SINGLE_WORKER
+    # The batches of an epoch, if epochs differ. Of large data each part counts as an epoch here.
     source_of: Callable[[int], Source] | None = None
 
     def run(self, resume: bool = False) -> TrainingProgress:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from kmha.errors import InputError
-from training.config.config import FinetuneSection
+from training.config.config import FinetuneSection, OptimizerSection
 
 Decay = Literal["linear", "cosine", "constant"]
 Gradient = tf.Tensor | tf.IndexedSlices
@@ -21,31 +21,16 @@ SMALLEST_DECAYED_RANK = 2
 
 @dataclasses.dataclass(frozen=True)
 class LearningRateSchedule:
-    """How the learning rate of a variable differs from the global one.
-
-    Attributes:
-        factor: Multiplies the global learning rate.
-        first_step: The first step that updates the variable; 0 = the first of the run.
-    """
+    """How the learning rate of a variable differs from the global one."""
 
     factor: float = 1.0
-    first_step: int = 0
+    first_step: int = 0  # the first step that updates the variable; 0 = the first of the run
 
 
 def warmup_then_decay(
     peak: float, total_steps: int, warmup_steps: int, decay: Decay = "linear"
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Linear warm-up to the peak, then decay to 0 at the step after the last.
-
-    Args:
-        peak: The highest learning rate.
-        total_steps: Optimizer steps of the run.
-        warmup_steps: Steps of the warm-up.
-        decay: Shape of the decay; "constant" stays at the peak.
-
-    Returns:
-        A function from an integer step (0 = the first) to a float32 learning rate.
-    """
+    """The learning rate of a step (0 = the first): linear warm-up to the peak, then decay to 0 after the last."""
 
     def learning_rate(step: tf.Tensor) -> tf.Tensor:
         step = tf.cast(step, tf.float32) + 1.0
@@ -117,10 +102,8 @@ class AdamW(tf.Module):
     ) -> None:
         """One step on every replica; call it in cross-replica context.
 
-        Args:
-            strategy: The strategy of the variables.
-            gradients: One for each variable, already summed over replicas; slices must have distinct indices.
-            proceed: bool []; False changes nothing.
+        The gradients are already summed over replicas; slices must have distinct indices. `proceed`, bool [], False
+        changes nothing.
         """
 
         def step_all():
@@ -213,16 +196,7 @@ def global_norm(gradients: Sequence[Gradient]) -> tf.Tensor:
 
 
 def freeze(model: Any, layers: int, new_ngrams: bool = False) -> None:
-    """Freezes the lowest blocks of every encoder and the embedding below them.
-
-    Args:
-        model: A built model.
-        layers: Number of blocks; 0 freezes nothing.
-        new_ngrams: Whether the n-gram embeddings are trained from scratch; they are not frozen then.
-
-    Raises:
-        InputError: The encoder has fewer blocks.
-    """
+    """Freezes the lowest blocks of every encoder and the embedding below them, except new n-gram embeddings."""
     if not layers:
         return
     for encoder in _encoders(model):
@@ -245,16 +219,10 @@ def learning_rate_schedules(
     variables: Sequence[Any] | None = None,
     new_ngrams: bool = False,
 ) -> list[LearningRateSchedule]:
-    """The learning rate schedule of each trainable variable, in their order.
+    """The learning rate schedule of each trainable variable, in their order; of the model, or more in `variables`.
 
-    Args:
-        model: A built model.
-        section: The settings.
-        steps: Optimizer steps of the run.
-        variables: The trained variables, if they are more than those of the model.
-        new_ngrams: Whether the n-gram embeddings are trained from scratch; they get the learning rate of the head.
-
-    Source: layer-wise decay and gradual unfreezing: Howard and Ruder 2018, arXiv:1801.06146.
+    N-gram embeddings that are trained from scratch get the learning rate of the head. Source: layer-wise decay and
+    gradual unfreezing: Howard and Ruder 2018, arXiv:1801.06146.
     """
     decay = section.layer_decay or 1.0
     head_steps, all_steps = round(section.head_fraction * steps), round(section.unfreeze_fraction * steps)
@@ -284,20 +252,24 @@ def _embedding_parts(encoder: Any) -> list[Any]:
 
 
 class WeightAverage(tf.Module):
-    """Exponential moving average of variables.
+    """Exponential moving average of variables; create it in the scope of their strategy.
 
     Args:
-        variables: What to average; create the average in the scope of their strategy.
+        variables: What to average.
         strategy: The strategy of the variables.
         decay: Share of the average that each optimizer step keeps. The first steps keep less.
-        every: Largest number of optimizer steps between two updates. One update then decays by that power of
-            `decay`. With large embedding tables an update costs as much as a training step.
+        every: Largest number of optimizer steps between two updates. One update then decays by that power of `decay`.
+            With large embedding tables an update costs as much as a training step.
 
     Source: Polyak and Juditsky 1992; the warm-up of the decay as in tf.train.ExponentialMovingAverage.
     """
 
     def __init__(
-        self, variables: Sequence, strategy: tf.distribute.Strategy, decay: float = 0.999, every: int = 8
+        self,
+        variables: Sequence,
+        strategy: tf.distribute.Strategy,
+        decay: float = OptimizerSection.ema_decay,
+        every: int = 8,
     ):
         super().__init__(name="weight_average")
         self.live = list(variables)

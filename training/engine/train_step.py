@@ -30,11 +30,9 @@ SUM = tf.distribute.ReduceOp.SUM
 
 
 def make_strategy(name: StrategyName = "auto") -> tf.distribute.Strategy:
-    """Returns the distribution strategy.
+    """Returns the distribution strategy: "auto" is mirrored with two or more GPUs, else one device.
 
-    Args:
-        name: "one" device; "mirrored" over all GPUs, or over all logical CPUs without a GPU; "auto" is mirrored with
-            two or more GPUs, else one device.
+    "mirrored" uses all GPUs, or all logical CPUs without a GPU.
     """
     gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
     if name == "one" or (name == "auto" and len(gpus) < 2):
@@ -44,11 +42,7 @@ def make_strategy(name: StrategyName = "auto") -> tf.distribute.Strategy:
 
 
 def check_enough_rows(plans: Sequence[Any], settings: TrainSection, replicas: int, origin: str) -> None:
-    """Checks that every replica gets rows.
-
-    Raises:
-        InputError: The rows, or those of a batch, are fewer than the replicas.
-    """
+    """Checks that every replica gets rows of each batch; raises InputError if not."""
     sizes = [len(plan.rows) for plan in plans]
     if sum(sizes) < replicas:
         raise InputError(

@@ -41,19 +41,12 @@ logger = logging.getLogger("kmha")
 
 @dataclasses.dataclass(frozen=True)
 class StartingModel:
-    """An existing model to train further, in place of a new one.
-
-    Attributes:
-        preprocessor: Tokenizes texts for the model.
-        labels: Names in the order of its outputs.
-        build: Returns the model; called under the dtype policy and in the scope of the strategy.
-        details: JSON values to add to its bundle.
-    """
+    """An existing model to train further, in place of a new one."""
 
     preprocessor: Any
-    labels: list[str]
-    build: Callable[[], Any]
-    details: dict[str, Any]
+    labels: list[str]  # in the order of its outputs
+    build: Callable[[], Any]  # called under the dtype policy and in the scope of the strategy
+    details: dict[str, Any]  # JSON values to add to its bundle
 
 
 def train(
@@ -63,11 +56,7 @@ def train(
     validation: Source,
     starting_model: StartingModel | None = None,
 ) -> tuple[Evaluator, TrainingProgress]:
-    """Trains the model of the data's task.
-
-    Returns:
-        The evaluator of the model, which has its best weights, and the progress of the training.
-    """
+    """Trains the model of the data's task; returns its evaluator, which has the best weights, and the progress."""
     config, coordinator, task = context.config, context.coordinator, data.task
     strategy = _make_strategy(config.strategy, task, coordinator)
     shards = num_shards() if can_shard(config, task) else 1
@@ -223,11 +212,7 @@ def _make_callbacks(
 def build_initial_model(
     config: ResolvedConfig, task: Task, source: Source, preprocessor: Any, labels: Sequence[str]
 ) -> Any:
-    """Builds the model of a task and initializes it.
-
-    Raises:
-        InputError: The word vectors cannot be used.
-    """
+    """Builds the model of a task and initializes it; raises InputError if the word vectors cannot be used."""
     parts = parts_of(preprocessor)
     encoders = {
         name: task.encoder(encoder_config(config, len(part.vocabulary), part.unknown_id))

@@ -16,7 +16,6 @@ from training.tasks.protocol import Task
 
 BATCH_TOKENS = 8192
 MAX_ROWS = 512
-MAX_BUCKETS = 8
 
 
 @dataclasses.dataclass
@@ -44,7 +43,7 @@ class Evaluator:
         cls, bundle: Bundle, task: Task, source: Source, labels: list[str] | None = None
     ) -> "Evaluator":
         """The evaluator of a bundle's model for the rows of a source, with the bundle's labels by default."""
-        lengths = source.buckets([], MAX_BUCKETS)
+        lengths = source.buckets([])
         return cls(bundle.model, task, bundle.labels if labels is None else labels, lengths)
 
     def predict(self, source: Source) -> Any:

@@ -14,13 +14,9 @@ SUFFIXES = (".html", ".htm")
 
 
 def html_page(title: str, body: str, style: str, script: str = "") -> str:
-    """Renders a page that can load nothing and run nothing but its script.
+    """Renders a page that can load nothing and run nothing but its script; `body` is HTML, as `render` returns it.
 
-    Args:
-        title: Plain text.
-        body: HTML, as `render` returns it.
-        style: CSS, appended to the shared style.
-        script: JavaScript, which runs at the end of the body.
+    The style is appended to the shared style. The script runs at the end of the body.
     """
     from markupsafe import Markup
 
@@ -57,11 +53,7 @@ def write_page(path: Path, content: str) -> None:
 
 
 def check_page_path(path: Path) -> None:
-    """Checks the path of a page before any work is done.
-
-    Raises:
-        InputError: The name does not end in .html, or the place is not writable.
-    """
+    """Raises InputError if a page does not end in .html or cannot be written; called before any work is done."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"--out {path}: expected a name that ends in .html, got another")
     if path.is_dir():

@@ -47,17 +47,10 @@ def count_columns(path: Path) -> int:
 
 
 def read_sentences(path: Path, columns: Sequence[int]) -> Iterator[tuple[int, list[list[str]]]]:
-    """Streams the sentences of a file, one at a time.
+    """Yields the line number of each sentence, from 1, and the values of its words in each kept column.
 
-    Args:
-        path: UTF-8 file, plain or gzipped, with or without a byte order mark.
-        columns: Indices of the columns to keep, each in [0, `count_columns`).
-
-    Yields:
-        The line number of the first word, from 1, and for each kept column the values of all words.
-
-    Raises:
-        InputError: The file is unreadable, a line has another number of columns, or there is no sentence.
+    Columns are indices from 0. Raises InputError if the file is unreadable, a line has another number of columns, or
+    there is no sentence.
     """
     form, conllu = _form(path), is_conllu(path)
     first, words, found = 0, [], False

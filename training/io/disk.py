@@ -19,13 +19,8 @@ from kmha.errors import InputError
 def atomic_write(final: Path, overwrite: bool = False, flag: str = "") -> Iterator[Path]:
     """Yields a temporary path that is renamed to `final` if the block succeeds and removed if it fails.
 
-    Args:
-        final: Path of the result. Missing parent folders are created, and removed again after an error.
-        overwrite: Whether an existing `final` is replaced.
-        flag: The flag that set the path, for error messages.
-
-    Raises:
-        InputError: `final` exists, is a folder while the result is a file, or is not writable.
+    Missing parent folders are created, and removed again after an error. `flag` set the path, for error messages.
+    Raises InputError if `final` exists, is a folder while the result is a file, or is not writable.
     """
     final = Path(final)
     if final.exists() and not overwrite:
@@ -70,10 +65,7 @@ def write_result(path: Path, result: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def unchanged(*files: Path | None) -> Iterator[None]:
-    """Checks that files do not change while the block runs, even if the block raises an InputError.
-
-    Raises InputError if size, modification time, inode or device of a file has changed. None is ignored.
-    """
+    """Checks that size, time, inode and device of files do not change during the block, even if it fails."""
     before = {file: _state(file) for file in files if file is not None}
     try:
         yield
@@ -146,13 +138,7 @@ ROW_BYTES = 32
 
 
 def check_room(folder: Path, needed: float, what: str) -> None:
-    """Raises InputError if the disk has less free space than needed.
-
-    Args:
-        folder: Target folder; its parent exists.
-        needed: Approximate bytes.
-        what: Name of the data, for the message.
-    """
+    """Raises InputError if the disk of a folder, whose parent exists, has fewer free bytes than `what` needs."""
     free = shutil.disk_usage(folder.parent).free
     if needed > free:
         raise InputError(

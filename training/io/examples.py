@@ -18,70 +18,41 @@ from typing import Any
 import numpy as np
 
 from kmha.errors import InputError
-from training.io.ragged_store import RaggedStore, RaggedStoreWriter
+from training.io.ragged_store import RaggedStore, RaggedStoreWriter, concatenate_ranges
 
 _BLOCK_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One example, as a task parses it from a row.
+    """One example, as a task parses it from a row."""
 
-    Attributes:
-        texts: One text, or two for a pair.
-        labels: Label names; several for multi-label rows.
-        place: Origin for messages: `train.csv:12`.
-        query: Query id of a pair; None without queries.
-        ordered: Whether the labels are a sequence (one per word) and not a set; a sequence keeps repeated labels.
-    """
-
-    texts: tuple[str, ...]
+    texts: tuple[str, ...]  # two for a pair
     labels: tuple[str, ...]
-    place: str
+    place: str  # origin for messages: `train.csv:12`
     query: str | None = None
-    ordered: bool = False
+    ordered: bool = False  # whether the labels are a sequence, which keeps repeated labels, and not a set
 
 
+@dataclasses.dataclass(eq=False)
 class ExampleSet:
-    """Examples on disk, written by `write_examples` or `write_labelled_texts`.
+    """Examples on disk, written by `write_examples` or `write_labelled_texts`."""
 
-    Attributes:
-        texts: For each text of an example, a `RaggedStore` of UTF-8 bytes.
-        label_names: Names of all labels in this set, in order of first occurrence.
-        digests: 64-bit hash of each example's stripped texts, uint64 [rows]; equal texts have equal digests.
-        empty_texts: Number of rows with an empty or whitespace-only text.
-        queries: 64-bit hash of each example's query id, or of its first text if it has none, uint64 [rows].
-        named_queries: Whether every example has a query id.
-        ordered: Whether the labels of an example are a sequence and not a set.
-    """
+    find_place: Callable[[int], str]  # from a row to its origin
+    texts: tuple[RaggedStore, ...]  # UTF-8 bytes of each text of an example
+    label_names: list[str]  # of all labels in this set, in order of first occurrence
+    label_counts: dataclasses.InitVar[np.ndarray]  # labels of each row, int32 [rows]
+    local_ids: np.ndarray  # indices into `label_names` of all labels, int32 [sum(label_counts)]
+    digests: np.ndarray  # 64-bit hash of each example's stripped texts, uint64 [rows]
+    empty_texts: int  # rows with an empty or whitespace-only text
+    queries: np.ndarray  # 64-bit hash of each example's query id, or of its first text, uint64 [rows]
+    named_queries: bool  # whether every example has a query id
+    ordered: bool  # whether the labels of an example are a sequence and not a set
 
-    def __init__(
-        self,
-        place: Callable[[int], str],
-        texts: tuple[RaggedStore, ...],
-        label_names: list[str],
-        label_counts: np.ndarray,
-        local_ids: np.ndarray,
-        digests: np.ndarray,
-        empty_texts: int,
-        queries: np.ndarray,
-        named_queries: bool,
-        ordered: bool,
-    ) -> None:
-        """Stores the arrays; `place` maps a row to its origin, `local_ids` index `label_names`."""
-        self.texts = texts
-        self.label_names = label_names
-        self.digests = digests
-        self.empty_texts = empty_texts
-        self.queries = queries
-        self.named_queries = named_queries
-        self.ordered = ordered
-        self._place = place
-        self._local_ids = local_ids
+    def __post_init__(self, label_counts: np.ndarray) -> None:
         self._label_ends = np.cumsum(label_counts, dtype=np.int64).astype(np.int32)
 
     def __len__(self) -> int:
-        """Number of examples."""
         return len(self.digests)
 
     def read_texts(self, rows: np.ndarray, field: int = 0) -> list[str]:
@@ -94,21 +65,16 @@ class ExampleSet:
         return texts
 
     def local_labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the labels of some rows (integers [R], any order) as indices into `label_names`.
-
-        Returns:
-            The concatenated ids of all rows, int32 [sum(counts)], and the number of labels of each row, int32 [R].
-        """
+        """Labels of rows [R] as indices into `label_names`, concatenated int32 [N], and their counts, int32 [R]."""
         rows = np.asarray(rows, np.int64)
         ends = self._label_ends[rows]
         starts = np.where(rows > 0, self._label_ends[rows - 1], 0).astype(np.int32)
         counts = ends - starts
-        shifts = starts - (np.cumsum(counts) - counts)
-        return self._local_ids[np.repeat(shifts, counts) + np.arange(int(counts.sum()))], counts
+        return self.local_ids[concatenate_ranges(starts, counts)], counts
 
     def place(self, row: int) -> str:
         """Origin of a row, for messages. Slow: may read a file from its start."""
-        return self._place(row)
+        return self.find_place(row)
 
     @property
     def origin(self) -> str:
@@ -118,7 +84,7 @@ class ExampleSet:
     def label_digests(self) -> np.ndarray:
         """Hashes the labels of each row, uint64 [rows]; only sequences depend on the order."""
         # Wrapping sums of mixed ids: equal for equal sets, collisions are negligible.
-        numbers = mixed(self._local_ids.astype(np.uint64))
+        numbers = mixed(self.local_ids.astype(np.uint64))
         if self.ordered:
             starts = np.concatenate([[0], self._label_ends[:-1]])
             places = np.arange(len(numbers)) - np.repeat(starts, np.diff(self._label_ends, prepend=0))
@@ -130,11 +96,6 @@ class ExampleSet:
 
 def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1) -> ExampleSet:
     """Writes a stream of examples to disk; duplicate labels of an example count once unless ordered.
-
-    Args:
-        examples: The examples, read one at a time.
-        folder: Output folder, created if missing; existing files are replaced.
-        num_texts: Texts per example.
 
     Raises:
         InputError: A label is empty.
@@ -189,14 +150,9 @@ def write_examples(examples: Iterable[Example], folder: Path, num_texts: int = 1
 
 
 def label_ids(examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """Returns the class ids of rows (integers [R]) that have one label each.
+    """Returns the class ids of rows (integers [R]) that have one label each, int32 [R], and the names that they index.
 
-    Returns:
-        Class ids, int32 [R], and the names they index: `labels`, then the sorted names of the whole set that `labels`
-            lacks, so that all batches agree.
-
-    Raises:
-        ValueError: A row has no label or several.
+    The names are `labels`, then the sorted names of the whole set that `labels` lacks, so that all batches agree.
     """
     extended = [*labels, *sorted(set(examples.label_names).difference(labels))]
     ids, counts = examples.local_labels(rows)
@@ -206,11 +162,7 @@ def label_ids(examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]) -> 
 
 
 def label_matrix(examples: ExampleSet, rows: np.ndarray, labels: Sequence[str]) -> tuple[np.ndarray, int]:
-    """Returns the labels of rows (integers [R]) as a multi-hot matrix over the C names in `labels`.
-
-    Returns:
-        The matrix, int8 [R, C], and the number of labels of these rows that are not in `labels`.
-    """
+    """Returns a multi-hot matrix over `labels`, int8 [R, C], and the number of labels of the rows not in `labels`."""
     ids, counts = examples.local_labels(rows)
     columns = _lookup(examples, labels)[ids]
     matrix = np.zeros((len(counts), len(labels)), np.int8)
@@ -265,22 +217,13 @@ def _flush(writers: list[RaggedStoreWriter], blocks: list[list[bytes]]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Names of the columns that a task reads; an empty name means no such column.
+    """Names of the columns that a task reads; an empty name means no such column."""
 
-    Args:
-        text: Column of the text, of the first text of a pair, or of the anchor of a triplet.
-        label: Column of the label.
-        separator: Separator between several labels of a row.
-        text_b: Column of the second text of a pair, or of the positive text of a triplet.
-        wrong: Column of the negative text of a triplet.
-        query: Column of the query id of a pair.
-    """
-
-    text: str
+    text: str  # also the first text of a pair, or the anchor of a triplet
     label: str = ""
-    separator: str = "|"
-    text_b: str = ""
-    wrong: str = ""
+    separator: str = "|"  # between several labels of a row
+    text_b: str = ""  # also the positive text of a triplet
+    wrong: str = ""  # the negative text of a triplet
     query: str = ""
 
     @property
@@ -301,49 +244,30 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """Token masking for masked language modeling.
+    """Token masking for masked language modeling."""
 
-    Attributes:
-        share: Fraction of the tokens that is masked, in (0, 1).
-        whole_word: Whether all tokens of a word are masked together.
-        packed: Whether several short texts share a row.
-    """
-
-    share: float = 0.15
+    share: float = 0.15  # of the tokens, in (0, 1)
     whole_word: bool = False
-    packed: bool = True
+    packed: bool = True  # whether several short texts share a row
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSet:
-    """Rows to train on, with their targets and weights.
+    """Rows to train on, with their targets and weights."""
 
-    Attributes:
-        rows: Row numbers, int64 [R]; for pairs the row number of each text, int64 [R, 2].
-        targets: Loss targets, [R, …].
-        weights: Sample weights, float32 [R].
-        lists: List id of each row for a listwise loss, integers [R]; else None.
-    """
-
-    rows: np.ndarray
-    targets: np.ndarray
-    weights: np.ndarray
-    lists: np.ndarray | None = None
+    rows: np.ndarray  # int64 [R]; for pairs the row number of each text, int64 [R, 2]
+    targets: np.ndarray  # [R, …]
+    weights: np.ndarray  # float32 [R]
+    lists: np.ndarray | None = None  # list id of each row for a listwise loss, integers [R]
 
 
 @dataclasses.dataclass(frozen=True)
 class Subset:
-    """The training, validation or test rows of an example set.
-
-    Attributes:
-        examples: The example set.
-        rows: Row numbers, integers [R].
-        source: Token batches, for a baseline that counts tokens; else None.
-    """
+    """The training, validation or test rows of an example set."""
 
     examples: ExampleSet
-    rows: np.ndarray
-    source: Any = None
+    rows: np.ndarray  # integers [R]
+    source: Any = None  # token batches, for a baseline that counts tokens
 
     def texts(self, field: int = 0) -> list[str]:
         """The texts of all rows; for pairs, the first (0) or the second (1)."""

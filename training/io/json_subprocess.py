@@ -19,9 +19,7 @@ class Crashed(Exception):
 class WorkerProcess:
     """A process that exchanges one JSON object per line; as a context manager, it kills the process on exit.
 
-    Args:
-        command: Command line.
-        environment: Environment variables in addition to those of this process.
+    It has `environment` in addition to the environment variables of this process.
     """
 
     def __init__(self, command: Sequence[str], environment: dict[str, str] | None = None):

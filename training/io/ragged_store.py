@@ -25,15 +25,9 @@ _MAX_LENGTH = int(np.iinfo(np.int32).max)
 
 
 class RaggedStoreWriter:
-    """Writes a store row by row; as a context manager, it removes the data file after an error.
-
-    Args:
-        path: The data file, in an existing folder. Files of an older store are replaced.
-        dtype: Type of the elements.
-    """
+    """Writes a store row by row, replacing an older one; as a context manager, removes its data file after an error."""
 
     def __init__(self, path: Path, dtype: DTypeLike) -> None:
-        """Opens the data file."""
         self._path = path
         self._dtype = np.dtype(dtype)
         self._lengths = array("i")
@@ -46,14 +40,9 @@ class RaggedStoreWriter:
         self.extend(row, np.array([len(row)]))
 
     def extend(self, flat: np.ndarray, lengths: np.ndarray) -> None:
-        """Adds many rows at once.
+        """Adds many rows at once: their concatenated elements, cast to the dtype of the store, and their lengths.
 
-        Args:
-            flat: Concatenated elements of all rows, 1-D [sum(lengths)], cast to the dtype of the store.
-            lengths: Elements of each row, integers [rows].
-
-        Raises:
-            ValueError: The lengths do not sum to the number of elements, or a length is outside [0, 2**31 - 1].
+        Raises ValueError if the lengths do not sum to the number of elements, or a length is outside [0, 2**31 - 1].
         """
         if flat.ndim != 1 or int(lengths.sum()) != flat.size:
             raise ValueError(f"lengths add up to {int(lengths.sum())}, elements given: shape {flat.shape}")
@@ -82,13 +71,11 @@ class RaggedStoreWriter:
         _beside(self._path, "json").write_text(json.dumps(index), encoding="utf-8")
 
     def __enter__(self) -> Self:
-        """Returns the writer."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Finishes the store, or deletes its data file after an error."""
         if kind is None:
             self._finish()
         else:
@@ -99,15 +86,9 @@ class RaggedStoreWriter:
 
 
 class RaggedStore:
-    """A finished store; rows can be read in any order and from any thread.
-
-    Attributes:
-        dtype: Type of the elements.
-        lengths: Elements of each row, int32 [rows].
-    """
+    """A finished store; rows can be read in any order and from any thread. `lengths` [rows] are int32."""
 
     def __init__(self, path: Path, dtype: np.dtype, lengths: np.ndarray, offsets: np.ndarray) -> None:
-        """Opens the data file; use `RaggedStore.open`."""
         self.dtype = dtype
         self.lengths = lengths
         self._offsets = offsets
@@ -118,9 +99,8 @@ class RaggedStore:
     def open(cls, path: Path) -> "RaggedStore":
         """Opens the store whose data file is `path`.
 
-        Raises:
-            FileNotFoundError: The store does not exist or is incomplete.
-            ValueError: The data file does not have the recorded size.
+        Raises FileNotFoundError if it is missing or incomplete, ValueError if the file does not have the recorded
+        size.
         """
         index = json.loads(_beside(path, "json").read_text(encoding="utf-8"))
         dtype = np.dtype(index["dtype"])
@@ -132,7 +112,6 @@ class RaggedStore:
         return cls(path, dtype, lengths, offsets)
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.lengths)
 
     def read(self, row: int) -> np.ndarray:
@@ -140,16 +119,9 @@ class RaggedStore:
         return self.gather(np.array([row]))[0]
 
     def gather(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Reads many rows in the given order; rows may repeat.
+        """Reads rows [R], which may repeat: their concatenated elements in this order, and their lengths, int32 [R].
 
-        Args:
-            rows: Row numbers, integers [R].
-
-        Returns:
-            The concatenated elements of all rows [sum(lengths)], and the lengths, int32 [R].
-
-        Raises:
-            IndexError: A row does not exist; negative indices are not supported.
+        Raises IndexError for a row that does not exist; negative indices are not supported.
         """
         rows = np.asarray(rows)
         lengths = self.lengths[rows] if rows.size else np.zeros(0, np.int32)
@@ -179,3 +151,8 @@ class RaggedStore:
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(f"{path.name}.{suffix}")
+
+
+def concatenate_ranges(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The numbers from `firsts[i]` to `firsts[i] + counts[i] - 1` for each i; integers [sum(counts)]."""
+    return np.arange(int(counts.sum())) + np.repeat(firsts - np.cumsum(counts) + counts, counts)

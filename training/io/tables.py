@@ -26,15 +26,10 @@ _JSON_KINDS = {dict: "an object", list: "a list", bool: "true or false", type(No
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive rows of a table.
+    """Consecutive rows of a table."""
 
-    Attributes:
-        columns: Column name to the values of all rows: texts, in JSONL also lists of texts; None where a row lacks it.
-        lines: Physical line at which each row starts.
-    """
-
-    columns: Mapping[str, Sequence[Any]]
-    lines: Sequence[int]
+    columns: Mapping[str, Sequence[Any]]  # texts, in JSONL also lists of texts; None where a row lacks it
+    lines: Sequence[int]  # physical line at which each row starts
 
 
 def csv_header(path: Path, delimiter: str) -> list[str]:
@@ -55,11 +50,7 @@ def json_keys(path: Path) -> list[str]:
 def csv_blocks(
     path: Path, delimiter: str, required: Sequence[str], optional: Sequence[str] = ()
 ) -> Iterator[Block]:
-    """Streams the rows of a CSV or TSV file; rows before an invalid row are yielded before the error.
-
-    Columns in `optional` are kept if they exist. Raises InputError if the file or a row is invalid, or a column in
-    `required` is missing.
-    """
+    """Streams the rows of a CSV or TSV file; rows before an invalid row are yielded before the InputError."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD_CHARS))
     with open_lines(path) as lines:
         # strict: an unclosed quote is an error, not one field with the rest of the file.
@@ -277,19 +268,17 @@ _CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".conllu")
 class Row:
     """One record of a table.
 
-    Attributes:
-        values: Column name to text, or to a list of texts (JSONL lists, sequence features, words). In a list of spans,
-            each text is the JSON of one item with its numbers as strings: `{"start": "0", "end": "5", "label": "PER"}`
-            or `["0", "5", "PER"]`.
-        place: Origin for messages: `train.csv:12`.
+    A value is a text, or a list of texts (JSONL lists, sequence features, words). In a list of spans, each text is
+    the JSON of one item with its numbers as strings: `{"start": "0", "end": "5", "label": "PER"}` or `["0", "5",
+    "PER"]`.
     """
 
     values: dict[str, str | list[str]]
-    place: str
+    place: str  # origin for messages: `train.csv:12`
 
 
 def read_rows(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Row]:
-    """Streams the rows of a file; its suffix selects the format, optionally followed by `.gz`.
+    """Streams the rows of a UTF-8 file; its suffix selects the format, optionally followed by `.gz`.
 
     - `.csv`, `.tsv`: quoted as in CSV. Blank lines are skipped.
     - `.jsonl`, `.json`: one object per line. Blank lines are skipped. Numbers become text as written. A list contains
@@ -298,13 +287,8 @@ def read_rows(path: Path, required: Sequence[str], optional: Sequence[str] = ())
       …; each value is a list with one entry per word.
     - `.txt`: one row per line, including blank lines, with the single column "text".
 
-    Args:
-        path: UTF-8 file, with or without a byte order mark.
-        required: Columns that must exist.
-        optional: Columns that are kept if they exist.
-
-    Raises:
-        InputError: The file is unusable (raised at the first iteration step) or a row is invalid.
+    Columns in `required` must exist. Raises InputError if the file is unusable (at the first step of the iteration)
+    or a row is invalid.
     """
     suffix = _format_suffix(path)
     if suffix in _CONLL_SUFFIXES:

@@ -16,10 +16,8 @@ _BOM = b"\xef\xbb\xbf"
 def open_lines(path: Path) -> Iterator[io.TextIOWrapper]:
     """Opens a UTF-8 file whose lines end at line feeds only; gzipped if its name ends in `.gz`.
 
-    A byte order mark is skipped. Read errors inside the context are also raised as InputError.
-
-    Raises:
-        InputError: The file is missing, a folder, unreadable, damaged gzip data, or invalid UTF-8 (with the line).
+    A byte order mark is skipped. Raises InputError if the file is missing, unreadable or damaged, also inside the
+    block.
     """
     try:
         with _binary(path) as stream:

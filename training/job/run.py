@@ -37,8 +37,7 @@ logger = logging.getLogger("kmha")
 def fit(config: FitConfig) -> dict[str, Any] | None:
     """Trains, evaluates and writes the run folder; with other workers if TF_CONFIG names them.
 
-    Returns:
-        The values of metrics.json; None on workers other than the chief worker.
+    Returns the values of metrics.json; None on workers other than the chief worker.
 
     Raises:
         InputError: Settings or data cannot be used; only the checkpoint of an earlier run remains.
@@ -114,10 +113,7 @@ def _start_tensorflow(context: RunContext, data: Data) -> None:
 def join_cluster(config: FitConfig) -> Iterator[Coordinator]:
     """Connects the workers. Inside the block only the chief worker writes to stderr.
 
-    Raises:
-        InputError: TF_CONFIG or --strategy cannot be used, or an input of another worker.
-        WorkerLost: Another worker was lost or did not start.
-        Interrupted: Another worker was interrupted.
+    Raises InputError if TF_CONFIG or --strategy cannot be used, and the errors of `propagate_failures`.
     """
     cluster = parse_tf_config(os.environ.get(TF_CONFIG))
     if cluster is None or cluster.count == 1:

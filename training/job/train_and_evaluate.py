@@ -42,32 +42,18 @@ PERCENTILES = (50, 90, 99, 100)
 
 @dataclasses.dataclass(frozen=True)
 class FitResult:
-    """The result of a training.
-
-    Attributes:
-        bundle: The trained model.
-        metrics: The values of metrics.json.
-        scored_splits: The rows that it was not trained on, with their predictions; the last ones have the final scores.
-        lengths: Tokens of each text, integers, by part.
-    """
+    """The result of a training."""
 
     bundle: Bundle
     metrics: dict[str, Any]
-    scored_splits: list[ScoredSplit]
-    lengths: dict[str, np.ndarray]
+    scored_splits: list[ScoredSplit]  # rows that it was not trained on; the last ones have the final scores
+    lengths: dict[str, np.ndarray]  # tokens of each text, by part
 
 
 def train_and_evaluate(
     context: RunContext, data: Data, starting_model: StartingModel | None = None
 ) -> FitResult:
-    """Trains a model on checked data and evaluates it.
-
-    Raises:
-        InputError: A vocabulary, vector or checkpoint file cannot be used.
-        Interrupted: A signal stopped the training; there is a checkpoint.
-        TrainingDiverged: The loss was not finite.
-        NotChief: The model is trained, and the chief worker evaluates it.
-    """
+    """Trains a model on checked data and evaluates it; raises NotChief on other workers, and the errors of `fit`."""
     config, cost = context.config, context.cost
     keras.utils.set_random_seed(config.train.seed)
     with cost.measure("tokens"):
@@ -191,11 +177,7 @@ def _describe_training(
 
 
 def length_percentiles(lengths: np.ndarray) -> dict[str, int]:
-    """Percentiles of text lengths: {"p50", "p90", "p99", "p100"}, each the length of a real text.
-
-    Args:
-        lengths: Tokens of each text, special ones included, integers [R].
-    """
+    """Percentiles of text lengths [R] in tokens: {"p50", "p90", "p99", "p100"}, each the length of a real text."""
     values = np.percentile(lengths, PERCENTILES, method="higher")
     return {f"p{percent}": int(value) for percent, value in zip(PERCENTILES, values, strict=True)}
 

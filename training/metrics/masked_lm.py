@@ -51,7 +51,7 @@ def unigram_predictions(counts: np.ndarray, source: Any) -> MaskedPredictions:
     counts[[vocabulary.id_of(token) for token in SPECIAL_TOKENS]] = 0
     losses, best = -np.log(unigram_probabilities(counts)), counts.argmax()
     predictions = _empty(len(source.lengths))
-    for plan in source.plans(source.buckets([], 8), BATCH_TOKENS, MOST_ROWS, rng=None):
+    for plan in source.plans(source.buckets([]), BATCH_TOKENS, MOST_ROWS, rng=None):
         targets = source.batch(plan)["targets"]
         is_masked = targets >= 0
         of_tokens = losses[np.where(is_masked, targets, 0)] * is_masked

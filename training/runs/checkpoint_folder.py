@@ -82,11 +82,7 @@ def remove_old_checkpoints(folder: Path, count: int) -> None:
 
 
 def check_disk_space(folder: Path, size: int, retained: int) -> None:
-    """Checks that the disk has space for the retained checkpoints and the next one.
-
-    Raises:
-        InputError: Too little disk is free.
-    """
+    """Raises InputError if the disk has no space for the retained checkpoints and the next one of `size` bytes."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     expected = size * max(1, retained + 1 - len(list_checkpoints(folder)))
     free = shutil.disk_usage(existing).free

@@ -32,11 +32,7 @@ def state_size(state: tf.Module) -> int:
 
 
 def write_checkpoint(folder: Path, state: tf.Module, progress: dict[str, Any], retained: int = 2) -> None:
-    """Writes a checkpoint. The earlier ones stay until it is complete and synchronized to disk.
-
-    Raises:
-        CheckpointWriteError: The disk is full or the folder is not writable.
-    """
+    """Writes a checkpoint, or raises CheckpointWriteError; earlier ones stay until it is complete and on disk."""
     unfinished = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,8 +57,7 @@ def write_checkpoint(folder: Path, state: tf.Module, progress: dict[str, Any], r
 def read_checkpoint(folder: Path, state: tf.Module) -> dict[str, Any]:
     """Restores every variable from the newest undamaged checkpoint, and returns its progress.
 
-    Raises:
-        InputError: There is no checkpoint, all are damaged, or they are of another model.
+    Raises InputError if there is none, all are damaged, or they are of another model.
     """
     checkpoints = list_checkpoints(folder)
     if not checkpoints:

@@ -25,19 +25,11 @@ from training.runtime.resource_usage import Cost
 
 @dataclasses.dataclass
 class RunContext:
-    """Shared state of the steps of a run.
-
-    Attributes:
-        config: All settings.
-        folder: The unfinished run folder, for the checkpoint and logs.
-        scratch: Temporary folder for rows and token ids.
-        coordinator: The workers that train together.
-        cost: Measures the time of the steps.
-    """
+    """Shared state of the steps of a run."""
 
     config: ResolvedConfig
-    folder: Path
-    scratch: Path
+    folder: Path  # the unfinished run folder, for the checkpoint and logs
+    scratch: Path  # for rows and token ids
     coordinator: Coordinator = SINGLE_WORKER
     cost: Cost = dataclasses.field(default_factory=Cost)
 
@@ -59,11 +51,8 @@ CHANGEABLE_ON_RESUME = (
 def run_folder(config: FitConfig) -> Iterator[Path]:
     """The unfinished folder of a run; it is renamed to `config.out_folder()` when the block succeeds.
 
-    It has config.toml from the start. If the block fails, it is removed unless it has a checkpoint.
-
-    Raises:
-        InputError: The folder exists, --resume finds no run or one of other settings, another process writes the
-            same run, or the folder is not writable.
+    It has config.toml from the start. If the block fails, it is removed unless it has a checkpoint. Raises InputError
+    if the folder exists, is locked or not writable, or --resume finds no run or one of other settings.
     """
     shown = config.out_folder()
     try:
@@ -106,11 +95,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def check_same_data(folder: Path, sources: dict[str, Any], resume: bool) -> None:
-    """Records the input rows, or checks that a resumed run has the same ones.
-
-    Raises:
-        InputError: The rows have changed.
-    """
+    """Records the input rows; raises InputError if a resumed run had others."""
     path = folder / SOURCES
     if resume and path.exists():
         for part, recorded in json.loads(path.read_text("utf-8")).items():
@@ -177,11 +162,7 @@ def _check_unfinished(unfinished: Path, config: FitConfig) -> None:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, shown: Path, what: str = "fit") -> Iterator[None]:
-    """Locks a folder against a second command; the lock ends with the process at the latest.
-
-    Raises:
-        InputError: Another process has locked the folder.
-    """
+    """Locks a folder until the process ends at the latest. Raises InputError if another process has locked it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -235,11 +216,7 @@ def replace_folder(new: Path, final: Path) -> None:
 
 
 def replace_bundle(folder: Path, bundle: Any) -> None:
-    """Replaces the bundle in a run folder; the other files of the folder stay.
-
-    Raises:
-        InputError: The folder is not writable.
-    """
+    """Replaces the bundle in a run folder; the other files stay. Raises InputError if it is not writable."""
     final = folder.resolve()
     try:
         with tempfile.TemporaryDirectory(prefix=f".{final.name}.", dir=final.parent) as aside:
@@ -251,14 +228,10 @@ def replace_bundle(folder: Path, bundle: Any) -> None:
 
 
 def identify_rows(manifest: dict[str, Any], data: Path) -> tuple[str, dict[str, Any]]:
-    """Finds out whether a file is a part of the run's data.
+    """Finds out whether a file is a part of the run's data; raises InputError if the run was trained on it.
 
-    Returns:
-        The name of the part, or the name of the file if it is no part; and {name: {"name", "sha256"}} of all rows of
-        the run, including this file.
-
-    Raises:
-        InputError: The run was trained on this file.
+    Returns the name of the part, or the name of the file if it is no part; and {name: {"name", "sha256"}} of all rows
+    of the run, including this file.
     """
     recorded = manifest.get("data")
     recorded = recorded if isinstance(recorded, dict) else {}

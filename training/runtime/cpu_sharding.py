@@ -70,12 +70,7 @@ def num_shards() -> int:
 
 
 def run_sharded(function: Callable[[Any], Any], features: Any) -> Any:
-    """Applies a function to each shard of the rows and concatenates the results; call it in a graph.
-
-    Args:
-        function: From features to tensors, with a row of results for each row of features.
-        features: Tensors [B, …], B at least 1.
-    """
+    """Applies a function of rows to each shard of features [B, …] and concatenates the results; call it in a graph."""
     count = num_shards()
     if count == 1:
         return function(features)
@@ -96,12 +91,9 @@ def sharded_predict_function(model: Any) -> Callable[[Any], Any]:
 
 
 def trace_once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function as a graph that is traced once, at the first call, for batches of every size.
+    """The function of one structure of tensors as a graph that is traced once, for batches of every size.
 
-    XLA inside the function still compiles for each size.
-
-    Args:
-        function: Takes one structure of tensors; must not need AutoGraph.
+    XLA inside the function still compiles for each size. The function must not need AutoGraph.
     """
     graph = None
 

@@ -75,11 +75,7 @@ def available_bytes() -> int | None:
 def check_memory(
     configs: Sequence[EncoderConfig], weights: int, plans: Sequence[Any], available: int | None
 ) -> None:
-    """Checks that the largest batch fits into memory.
-
-    Raises:
-        InputError: The batch does not fit.
-    """
+    """Raises InputError if the largest batch does not fit into the available bytes."""
     if available is None or not plans or not configs:
         return
     sizes = {(len(plan.rows), plan.row_tokens) for plan in plans}

@@ -28,13 +28,8 @@ def all_finite(value: tf.Tensor) -> tf.Tensor:
 class LossScale(tf.Module):
     """A factor for the loss that prevents the underflow of small float16 gradients.
 
-    It is halved when a gradient overflows and doubled after `growth_steps` steps without overflow.
-
-    Args:
-        initial: The first factor; a power of two changes no bits of the mantissa.
-        growth_steps: Steps without overflow before the factor doubles.
-
-    Source: Micikevicius et al. 2018, §3.2, arXiv:1710.03740.
+    It is halved when a gradient overflows and doubled after `growth_steps` steps without overflow. A power of two
+    changes no bits of the mantissa. Source: Micikevicius et al. 2018, §3.2, arXiv:1710.03740.
     """
 
     def __init__(self, initial: float = 2.0**15, growth_steps: int = 1000):

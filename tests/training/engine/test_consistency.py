@@ -10,13 +10,13 @@ from kmha.errors import InputError
 from tests.command_runs import news_rows, write_csv
 from training.config.config import DataSection, FitConfig, TextSection, TrainSection, task_section
 from training.data.load import load_data
-from training.distributed.coordinator import SINGLE_WORKER, SingleWorker
+from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.engine import consistency as facts
 from training.engine.consistency import check_same_rows, check_same_settings, check_same_weights, row_digests
 from training.tasks.create import make_task
 
 
-class Two(SingleWorker):
+class Two(Coordinator):
     """A coordinator of two workers; the values of the other worker are changed."""
 
     count = 2

@@ -563,7 +563,7 @@ def test_epoch_log_of_a_resumed_run_has_each_epoch_once(tmp_path):
     path = tmp_path / "epochs.csv"
 
     def write(epochs: list[int], done: int, append: bool) -> None:
-        table = EpochLog(path, append)
+        table = EpochLog(path, append=append)
         table.set_params({"done_epochs": done})
         table.set_model(keras.Sequential())
         table.on_train_begin()

@@ -8,7 +8,6 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 BATCH_TOKENS = 16_384
 MOST_ROWS = 256
-BUCKETS = 8
 # Limits the scale of nearly constant features.
 SMALLEST_SPREAD = 1e-3
 # With scikit-learn's default, 1e-4, results depend on the order of the rows by several 1e-4.
@@ -43,7 +42,7 @@ def training_shares(model: Any, source: Any) -> tuple[np.ndarray, np.ndarray]:
     """`TextMatcher.shares` of every pair of a source, float64 [R, S], and the values of the pairs, float32 [R]."""
     compute = tf.function(model.shares, reduce_retracing=True, autograph=False)
     shares, values = [], []
-    for plan in source.plans(source.buckets([], BUCKETS), BATCH_TOKENS, MOST_ROWS, rng=None):
+    for plan in source.plans(source.buckets([]), BATCH_TOKENS, MOST_ROWS, rng=None):
         batch = source.batch(plan)
         # Padding rows of a batch have query -1.
         real = batch["targets"][:, 1] >= 0
