@@ -152,7 +152,6 @@ def _trainers(config: BenchmarkConfig) -> list[Trainer]:
 
 
 def _run(config: BenchmarkConfig, trainers: Sequence[Trainer], workload: Path, sizes: dict[str, int]):
-    """Starts the processes, runs the rounds, and ends the processes."""
     with contextlib.ExitStack() as stack:
         workers, matmuls = {}, {}
         for trainer in trainers:

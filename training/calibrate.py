@@ -18,6 +18,7 @@ import tyro
 
 from kmha.bundle.manifest import CLASSIFY, MASKED_LM, MATCH, MODEL_NAMES, TAG, read_manifest
 from kmha.errors import InputError
+from kmha.quiet import import_tensorflow
 from training.cli.bounds import Range
 from training.cli.parser import parse, run
 from training.data.sources import file_source
@@ -51,8 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _calibrate(config: CalibrateConfig) -> int:
     _check(config)
-    from kmha.quiet import import_tensorflow
-
     import_tensorflow()
     from kmha.bundle.bundle import Bundle
     from training.evaluation.recalibration import LabelledOutputs, recalibrate

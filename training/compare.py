@@ -18,6 +18,7 @@ from typing import Annotated
 
 from kmha.bundle.manifest import CLASSIFY, MODEL_NAMES, read_manifest
 from kmha.errors import InputError
+from kmha.quiet import import_tensorflow
 from training.cli.bounds import Range
 from training.cli.exceptions import Interrupted, TrainingDiverged
 from training.cli.parser import FAILED, INTERRUPTED, format_table, parse, run
@@ -43,6 +44,7 @@ from training.config.config import (
 from training.config.defaults import resolve_config
 from training.config.validation import check_settings
 from training.data.load import Data, describe, load_data
+from training.io.disk import atomic_write
 from training.runs.run_folder import START_FLAGS
 from training.tasks.create import make_task
 from training.tasks.settings import ClassifySettings
@@ -127,8 +129,6 @@ def _fixed_settings(fit: ResolvedConfig, data: Data) -> dict:
 def _run(
     config: CompareConfig, fit: ResolvedConfig, data: Data, folder: ComparisonFolder, scratch: Path
 ) -> dict:
-    from kmha.quiet import import_tensorflow
-
     import_tensorflow()
     from training.comparison.run import ComparisonPlan, compare
 
@@ -144,16 +144,18 @@ def _run(
 
 
 def _show(comparison: dict, out: Path | None) -> None:
-    from training.comparison.figure import comparison_cells, markdown_table, notes
+    from training.comparison.figure import (
+        comparison_cells,
+        markdown_table,
+        notes,
+        write_comparison_figure,
+    )
 
     rows = comparison_cells(comparison)
     for line in (*format_table(rows), *notes(comparison)):
         logger.info(line)
     if out is None:
         return
-    from training.comparison.figure import write_comparison_figure
-    from training.io.disk import atomic_write
-
     listed = "".join(f"- {line}\n" for line in notes(comparison))
     written = {FIGURES: json.dumps(comparison, ensure_ascii=False, indent=2) + "\n"}
     written[TABLE] = f"{markdown_table(rows)}\n{listed}"
@@ -165,7 +167,6 @@ def _show(comparison: dict, out: Path | None) -> None:
 
 
 def _check(config: CompareConfig) -> None:
-    """Checks the flags before any row is read."""
     if not config.candidates and not config.runs:
         raise InputError("--candidates: expected one or more, or --runs, got none")
     # Results are saved under the formatted learning rate.

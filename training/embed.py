@@ -21,6 +21,7 @@ import tyro
 
 from kmha.bundle.manifest import MANIFEST, MATCH, MODEL_NAMES, read_manifest
 from kmha.errors import InputError
+from kmha.quiet import import_tensorflow
 from training.cli.bounds import Range
 from training.cli.parser import parse, run
 from training.predict import lines
@@ -54,8 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _embed(config: EmbedConfig) -> int:
     load = _found(config)
-    from kmha.quiet import import_tensorflow
-
     import_tensorflow()
     from kmha.inference.vectors import TextVectors
 

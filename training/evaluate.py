@@ -13,6 +13,7 @@ from typing import Annotated
 
 import tyro
 
+from kmha.quiet import import_tensorflow
 from training.cli.parser import parse, run
 from training.data.sources import file_source
 from training.io.examples import ColumnFlags
@@ -37,8 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _evaluate(config: EvaluateConfig) -> int:
     file_source(config.data)
-    from kmha.quiet import import_tensorflow
-
     import_tensorflow()
     from kmha.bundle.bundle import Bundle
     from training.evaluation.bundle_evaluation import evaluate_file

@@ -19,10 +19,12 @@ import tyro
 
 from kmha.bundle.manifest import MASKED_LM, MATCH, MODEL_NAMES, TAG, read_manifest
 from kmha.errors import InputError
+from kmha.quiet import import_tensorflow
 from training.cli.bounds import Count, Range
 from training.cli.parser import parse, run
 from training.data.sources import file_source
 from training.html.page import check_page_path, write_page
+from training.io.examples import ColumnOverrides
 
 logger = logging.getLogger("kmha")
 
@@ -64,8 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _explain(config: ExplainConfig) -> int:
     _check(config, read_manifest(config.run)["task"])
-    from kmha.quiet import import_tensorflow
-
     import_tensorflow()
     from kmha.bundle.bundle import Bundle
     from training.explanation.bundle_explainer import explainable_model
@@ -171,7 +171,6 @@ def _rows(config: ExplainConfig, bundle: Any, folder: Path) -> list[Any]:
     import numpy as np
 
     from training.evaluation.bundle_evaluation import read_inputs, read_rows
-    from training.io.examples import ColumnOverrides
 
     assert config.data is not None
     names = ColumnOverrides(config.text_column, config.label_column, config.text_b_column)

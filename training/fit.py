@@ -29,11 +29,9 @@ def _fit(config: FitConfig) -> int:
     except (Interrupted, KeyboardInterrupt) as stop:
         logger.info(f"stopped by {str(stop) or 'an interrupt'}; {_how_to_continue(config)}")
         return INTERRUPTED
-    except CheckpointWriteError as error:
-        logger.info(f"error: {error}; {_how_to_continue(config)}")
-        return FAILED
-    except OSError as error:
-        logger.info(f"error: {full_disk(error)}; {_how_to_continue(config)}")
+    except (CheckpointWriteError, OSError) as error:
+        reason = full_disk(error) if isinstance(error, OSError) else error
+        logger.info(f"error: {reason}; {_how_to_continue(config)}")
         return FAILED
     except TrainingDiverged as error:
         logger.info(f"error: training diverged, {error}; lower --optimizer.learning-rate")

@@ -19,6 +19,7 @@ import tyro
 
 from kmha.bundle.manifest import MASKED_LM, MODEL_NAMES, read_manifest
 from kmha.errors import InputError
+from kmha.quiet import import_tensorflow
 from training.cli.bounds import Count, Positive, Range
 from training.cli.exceptions import Interrupted, TrainingDiverged
 from training.cli.parser import FAILED, INTERRUPTED, parse, run
@@ -106,8 +107,6 @@ def _check(config: HeadsConfig) -> None:
 
 def _measurement(config: HeadsConfig, scratch: Path) -> Any:
     """Measures the heads and logs the tables; returns a `training.pruning.measurement.Measurement`."""
-    from kmha.quiet import import_tensorflow
-
     import_tensorflow()
     from training.pruning.measurement import measure
     from training.pruning.presentation import write_heads_figure
@@ -158,7 +157,6 @@ def _prune(config: HeadsConfig, share: float, out: Path) -> dict[str, Any]:
 
 
 def _rerun_command(config: HeadsConfig) -> str:
-    """The command line with the same settings."""
     flags = [
         f"--{field.name.replace('_', '-')}={getattr(config, field.name)}"
         for field in fields(config)

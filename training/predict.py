@@ -18,6 +18,7 @@ import tyro
 
 from kmha.bundle.manifest import MASKED_LM, MATCH, MODEL_NAMES, TAG, read_manifest
 from kmha.errors import InputError
+from kmha.quiet import import_tensorflow
 from training.cli.bounds import Range
 from training.cli.parser import parse, run
 
@@ -79,8 +80,6 @@ def _predict(config: PredictConfig) -> int:
         raise InputError("--vectors: expected --rank with the texts of the vectors, got none")
     candidates = None if config.rank is None else _candidates(config.rank)
     vectors = None if config.vectors is None else _vectors(config.vectors)
-    from kmha.quiet import import_tensorflow
-
     import_tensorflow()
     from kmha.bundle.bundle import Bundle
     from kmha.inference.mask_filler import SHOWN_TOKENS

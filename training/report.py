@@ -18,6 +18,7 @@ import tyro
 
 from kmha.bundle.manifest import read_manifest
 from kmha.errors import InputError
+from kmha.quiet import import_tensorflow
 from training.cli.parser import parse, run
 from training.data.sources import file_source
 from training.html.page import check_page_path
@@ -55,8 +56,6 @@ def _report(config: ReportConfig) -> int:
         raise InputError(f"--out {page}: expected a place for {card} too, got a folder")
     if card.exists() and not page.exists():
         raise InputError(f"--out {page}: expected a place for {card} too, got one that is taken")
-    from kmha.quiet import import_tensorflow
-
     import_tensorflow()
     from training.reporting.build import write_report
     from training.reporting.from_run import report_data_of

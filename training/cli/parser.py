@@ -9,11 +9,10 @@ import os
 import re
 import signal
 import sys
-import threading
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -21,7 +20,7 @@ import tyro
 
 from kmha.errors import InputError, did_you_mean
 from training.cli.bounds import check_ranges
-from training.cli.exceptions import CheckpointWriteError
+from training.cli.exceptions import CheckpointWriteError, signal_handler
 
 Config = TypeVar("Config")
 
@@ -87,7 +86,7 @@ def run(command: Callable[[], int]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     try:
-        with _terminating_as_interrupt():
+        with signal_handler(_interrupt, signal.SIGTERM):
             status = command()
             sys.stdout.flush()
             return status
@@ -120,21 +119,9 @@ def full_disk(error: OSError) -> str:
     return FULL[error.errno] + (f", writing {error.filename}" if error.filename else "")
 
 
-@contextlib.contextmanager
-def _terminating_as_interrupt() -> Iterator[None]:
+def _interrupt(number, frame):
     """Raises KeyboardInterrupt on SIGTERM, so that temporary files are removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number, frame):
-        raise KeyboardInterrupt(signal.Signals(number).name)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def parse(config_type: type[Config], argv: Sequence[str] | None, program: str) -> Config:

@@ -166,7 +166,6 @@ def _check_beside_checkpoint(config: FitConfig, encoder: EncoderConfig, checkpoi
 
 
 def _check_task(config: FitConfig) -> None:
-    """Checks the data settings against the task."""
     given, defaults = config.data.sample, "pos" if config.task == TAG else "reviews"
     if config.data.train is None and not config.data.tfds and given not in ("auto", defaults):
         raise InputError(f"--data.sample: expected {defaults} for --task {config.task}, got {given}")

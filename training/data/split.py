@@ -163,7 +163,6 @@ def _check_one_label(examples: ExampleSet | None) -> None:
 def _check_rows(
     train: ExampleSet, rows: np.ndarray, lonely_labels: bool, one_label: bool, dropped: int
 ) -> None:
-    """Checks that the training rows allow training."""
     if not len(rows):
         reason = f"got only texts of the test or validation set ({dropped})" if dropped else "got none"
         raise InputError(f"{train.origin}: expected training rows, {reason}")

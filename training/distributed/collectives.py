@@ -152,7 +152,6 @@ class MultiWorkerCoordinator(Coordinator):
         return self.strategy.experimental_local_results(self.strategy.run(replica_sum))[0]
 
     def _sum(self, numbers: np.ndarray) -> np.ndarray:
-        """Sums int32 values over the workers."""
         return self._sums(tf.constant(numbers, tf.int32)).numpy()
 
     def _key(self, what: str) -> str:

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from kmha.errors import InputError
+from training.cli.exceptions import signal_handler
 from training.cli.parser import FAILED, INTERRUPTED, WRONG_INPUT
 from training.distributed.tf_config import TF_CONFIG
 from training.runtime.resource_usage import available_cores
@@ -52,7 +53,6 @@ def device_environments(workers: int) -> list[dict[str, str]]:
 
 
 def _gpus() -> list[str]:
-    """Names of the usable GPUs."""
     if _GPUS in os.environ:
         return [name for name in os.environ[_GPUS].split(",") if name.strip() not in ("", "-1")]
     found = Path("/proc/driver/nvidia/gpus")
@@ -75,7 +75,7 @@ class LocalWorkers:
         Returns the exit status of the job: 0 if the chief worker wrote the run, 130 after a signal, 2 if a worker
         reported wrong input, else 1.
         """
-        with self._forwarded_signals():
+        with signal_handler(self._forward, signal.SIGINT, signal.SIGTERM):
             try:
                 readers = [self._start(index) for index in range(len(self.addresses))]
                 failed = self._wait()
@@ -139,23 +139,10 @@ class LocalWorkers:
             if child.poll() is None:
                 child.send_signal(number)
 
-    @contextlib.contextmanager
-    def _forwarded_signals(self) -> Iterator[None]:
-        """Forwards SIGINT and SIGTERM to the workers, which stop after the same batch."""
-
-        def forward(number, frame):
-            self.stopped = True
-            self._signal(number)
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _forward(self, number, frame):
+        """Forwards a signal to the workers, which stop after the same batch."""
+        self.stopped = True
+        self._signal(number)
 
 
 def _relay(lines: IO[str], index: int) -> None:

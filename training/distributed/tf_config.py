@@ -66,7 +66,6 @@ def parse_tf_config(text: str | None) -> Cluster | None:
 
 
 def _addresses(jobs: dict[str, Any]) -> dict[str, list[str]]:
-    """The addresses of each task type."""
     for job, addresses in jobs.items():
         if job not in (CHIEF, WORKER):
             raise InputError(f"{TF_CONFIG}: expected the jobs worker and chief in cluster, got {job!r}")
@@ -83,7 +82,6 @@ def _addresses(jobs: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _task(task: dict[str, Any], addresses: dict[str, list[str]]) -> tuple[str, int]:
-    """Task type and task index of this process."""
     job, number = task.get("type"), task.get("index")
     if job not in (CHIEF, WORKER):
         raise InputError(f"{TF_CONFIG}: expected the task type worker or chief, got {job!r}")

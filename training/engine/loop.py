@@ -17,7 +17,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from kmha.errors import InputError
-from training.cli.exceptions import Interrupted, TrainingDiverged
+from training.cli.exceptions import Interrupted, TrainingDiverged, signal_handler
 from training.config.config import BATCH_ROWS, TrainSection
 from training.data.inputs import Source
 from training.data.length_buckets import shares
@@ -378,12 +378,5 @@ def _deferred_signals() -> Iterator[list[int]]:
         received.append(number)
         print("\nstopping after this batch", file=sys.stderr)
 
-    try:
-        before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # only the main thread can set handlers
-        before = {}
-    try:
+    with signal_handler(receive, signal.SIGINT, signal.SIGTERM):
         yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

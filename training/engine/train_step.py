@@ -227,7 +227,6 @@ def _all_reduce(context, gradient: Gradient) -> Gradient:
 
 
 def _nonzero_rows(dense: tf.Tensor) -> tf.IndexedSlices:
-    """The nonzero rows of a dense gradient."""
     rows = tf.where(tf.reduce_any(dense != 0, axis=-1))[:, 0]
     return tf.IndexedSlices(tf.gather(dense, rows), rows, tf.shape(dense))
 

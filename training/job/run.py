@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 from kmha.errors import InputError
 from kmha.quiet import import_tensorflow
-from training.cli.exceptions import NotChief
+from training.cli.exceptions import NotChief, signal_handler
 from training.config.config import FitConfig, ResolvedConfig, task_section
 from training.config.defaults import resolve_config
 from training.config.validation import check_same_answers, check_settings
@@ -81,7 +80,6 @@ def _run(config: ResolvedConfig, coordinator: Coordinator) -> dict[str, Any]:
 
 
 def _load(context: RunContext) -> Data:
-    """Reads, splits and checks the rows."""
     config = context.config
     with context.cost.measure("data"), named(context.scratch):
         data = load_data(config, make_task(config.task, task_section(config)), context.scratch)
@@ -133,7 +131,9 @@ def join_cluster(config: FitConfig) -> Iterator[Coordinator]:
 
         coordinators.append(MultiWorkerCoordinator(cluster))
 
-    with _default_signal_handlers():
+    # Signals end the process at once; Python's handlers would run only after TensorFlow has connected. Afterwards they
+    # are restored, since TensorFlow replaces that of SIGTERM.
+    with signal_handler(signal.SIG_DFL, signal.SIGINT, signal.SIGTERM):
         import_tensorflow(connect)
     from training.distributed.collectives import propagate_failures
 
@@ -171,20 +171,3 @@ def _silence_other_workers(coordinator: Coordinator) -> Iterator[None]:
         return
     with open(os.devnull, "w", encoding="utf-8") as devnull, contextlib.redirect_stderr(devnull):
         yield
-
-
-@contextlib.contextmanager
-def _default_signal_handlers() -> Iterator[None]:
-    """Inside, signals end the process at once; Python's handlers would run only after TensorFlow has connected.
-
-    Afterwards Python's handlers are restored, since TensorFlow replaces that of SIGTERM.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

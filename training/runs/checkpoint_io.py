@@ -88,7 +88,6 @@ def _restore(checkpoint: Path, state: tf.Module) -> str:
 
 
 def _reason(error: OSError | tf.errors.OpError) -> str:
-    """Why writing failed."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if isinstance(error, tf.errors.ResourceExhaustedError):

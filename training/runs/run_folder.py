@@ -194,7 +194,6 @@ def _prepare(unfinished: Path, config: FitConfig) -> None:
 
 
 def _finish(unfinished: Path, final: Path) -> None:
-    """Renames the finished run."""
     if final.exists():
         replace_folder(unfinished, final)
     else:
