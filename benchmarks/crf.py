@@ -22,9 +22,15 @@ import_tensorflow()
 import tensorflow as tf  # noqa: E402
 from keras import ops  # noqa: E402
 
-from kmha.layers.crf import CRF, FORBIDDEN, Potentials, path_score  # noqa: E402
-from kmha.layers.crf_decoding import decode, viterbi  # noqa: E402
-from kmha.layers.crf_likelihood import log_likelihood  # noqa: E402
+from kmha.layers.crf import (  # noqa: E402  # noqa: E402
+    CRF,
+    FORBIDDEN,
+    Potentials,
+    decode,
+    log_likelihood,  # noqa: E402
+    path_score,
+    viterbi,
+)
 from kmha.layers.encoder_block import EncoderBlock  # noqa: E402
 
 ROWS, WIDTH, TAGS = 32, 128, 28

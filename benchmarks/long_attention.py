@@ -29,16 +29,16 @@ BLOCKS = (256, 384, 512, 768, 1024)
 @contextlib.contextmanager
 def attention_variant(variant: str) -> Iterator[None]:
     """Selects the attention variant in the block; "blocks 256" sets the block size."""
-    from kmha.layers import blockwise_attention
-    from kmha.layers.attention_options import blocks_from
+    from kmha.layers import long_attention
+    from kmha.layers.attention_parts import blocks_from
 
     name, _, size = variant.partition(" ")
-    before = blockwise_attention.LARGEST_BLOCK
+    before = long_attention.LARGEST_BLOCK
     if name == "blocks" and size:
-        blockwise_attention.LARGEST_BLOCK = int(size)
+        long_attention.LARGEST_BLOCK = int(size)
     with blocks_from(None if variant == "all pairs" else 1):
         yield
-    blockwise_attention.LARGEST_BLOCK = before
+    long_attention.LARGEST_BLOCK = before
 
 
 def attention_step(length: int, variant: str, dropout: float) -> Callable[[], object]:
@@ -47,7 +47,7 @@ def attention_step(length: int, variant: str, dropout: float) -> Callable[[], ob
     import tensorflow as tf
 
     from kmha.layers.attention import scaled_dot_product_attention
-    from kmha.layers.blockwise_attention import blockwise_attention
+    from kmha.layers.long_attention import blockwise_attention
 
     query, key, value, by_output = (tf.random.normal((1, HEADS, length, HEAD_DIM), seed=i) for i in range(4))
     # Some padded positions, as in most batches.

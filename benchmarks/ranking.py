@@ -17,10 +17,9 @@ import_tensorflow()
 
 from kmha.bundle.bundle import Bundle  # noqa: E402
 from kmha.config import EncoderConfig  # noqa: E402
-from kmha.inference.ranker import Ranker  # noqa: E402
+from kmha.inference.retrieval import Ranker  # noqa: E402
 from kmha.models.matcher import TextMatcher  # noqa: E402
-from kmha.text.pair_preprocessor import PairPreprocessor  # noqa: E402
-from kmha.text.preprocessor import Preprocessor  # noqa: E402
+from kmha.text.preprocessor import PairPreprocessor, Preprocessor  # noqa: E402
 from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary  # noqa: E402
 
 WORDS = [f"w{index}" for index in range(8000)]

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from clients import chromium
-from clients.comparison import ClientResult, ClientUnavailableError, compare, failure, not_run
-from clients.exported_run import ExportedRun
-from clients.mediapipe_tasks import MIN_AGREEMENT, check_metadata, exact_rows
+from clients.comparison import ClientResult, ClientUnavailableError, ExportedRun, compare, failure, not_run
 from clients.processes import install_npm_packages
+from clients.python_clients import MIN_AGREEMENT, check_metadata, exact_rows
 
 PAGES = Path(__file__).resolve().parent / "pages"
 MEDIAPIPE = "@mediapipe/tasks-text@1.0.1"

@@ -29,11 +29,7 @@ class BrowserError(Exception):
 
 
 def find_chromium() -> str:
-    """The path of the browser.
-
-    Raises:
-        ClientUnavailableError: No Chromium is installed.
-    """
+    """The path of the browser; raises ClientUnavailableError if none is installed."""
     for name in NAMES:
         if path := shutil.which(name):
             return path
@@ -43,15 +39,7 @@ def find_chromium() -> str:
 
 
 class Tab:
-    """A page in the browser.
-
-    Args:
-        reading: File descriptor of responses.
-        writing: File descriptor of commands.
-
-    Attributes:
-        problems: Exceptions and error messages of the page.
-    """
+    """A page in the browser, over the file descriptors of responses and commands; `problems` has the page's errors."""
 
     def __init__(self, reading: int, writing: int):
         self._reading, self._writing = reading, writing
@@ -68,11 +56,7 @@ class Tab:
     def call(
         self, method: str, parameters: dict[str, Any] | None = None, seconds: float = STEP_SECONDS
     ) -> dict[str, Any]:
-        """Runs a DevTools command and returns its result.
-
-        Raises:
-            BrowserError: The command failed or timed out.
-        """
+        """Runs a DevTools command and returns its result; raises BrowserError if it failed or timed out."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters or {}}
         if self._session:
@@ -114,11 +98,7 @@ class Tab:
         self.call("Page.navigate", {"url": url})
 
     def evaluate(self, expression: str, seconds: float = STEP_SECONDS) -> Any:
-        """The JSON value of a JavaScript expression; awaits promises.
-
-        Raises:
-            BrowserError: It threw or timed out.
-        """
+        """The JSON value of a JavaScript expression; awaits promises. Raises BrowserError if it threw or timed out."""
         parameters = {"expression": expression, "awaitPromise": True, "returnByValue": True}
         response = self.call("Runtime.evaluate", parameters, seconds)
         if "exceptionDetails" in response:
@@ -126,11 +106,7 @@ class Tab:
         return response["result"].get("value")
 
     def wait_for(self, expression: str, seconds: float = 120) -> None:
-        """Waits until a JavaScript expression is true.
-
-        Raises:
-            BrowserError: It is not true within the seconds; the message lists the page's errors.
-        """
+        """Waits until a JavaScript expression is true; otherwise raises BrowserError with the page's errors."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.evaluate(f"Boolean({expression})"):
@@ -139,21 +115,11 @@ class Tab:
         raise BrowserError(f"timeout: {expression}; {'; '.join(self.problems) or 'no errors on the page'}")
 
     def screenshot(self, path: Path, width: int, height: int, scheme: str, scale: float = 1) -> None:
-        """Writes a screenshot of the page as PNG.
-
-        Args:
-            path: Output file.
-            width: Window width in CSS pixels.
-            height: Window height in CSS pixels.
-            scheme: "light" or "dark".
-            scale: Device pixels per CSS pixel.
-        """
+        """Writes a PNG of the page in a window of CSS pixels, with the color scheme "light" or "dark"."""
         size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", size)
-        self.call(
-            "Emulation.setEmulatedMedia",
-            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
-        )
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.call("Emulation.setEmulatedMedia", {"features": features})
         time.sleep(0.5)
         content = self.call("Page.captureScreenshot", {"format": "png"})["data"]
         path.write_bytes(base64.b64decode(content))
@@ -166,14 +132,7 @@ def _reason(details: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def open_browser(arguments: Sequence[str] = ()) -> Iterator[Tab]:
-    """Starts a browser with one empty page; closes it after the block.
-
-    Args:
-        arguments: Additional command-line arguments.
-
-    Raises:
-        ClientUnavailableError: No Chromium is installed.
-    """
+    """Starts a browser with one empty page; closes it after the block."""
     program = find_chromium()
     with contextlib.ExitStack() as stack:
         profile = stack.enter_context(tempfile.TemporaryDirectory(prefix="kmha-", ignore_cleanup_errors=True))

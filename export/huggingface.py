@@ -42,8 +42,7 @@ def _export(config: HuggingFaceConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from kmha.bundle.bundle import Bundle
-    from kmha.bundle.files import parts_of
+    from kmha.bundle.bundle import Bundle, parts_of
     from kmha.pretrained.write_huggingface import write_huggingface
     from training.io.disk import atomic_write
 

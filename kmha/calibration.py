@@ -21,15 +21,10 @@ _NEARLY_ONE = 1.0 - 2.0**-25
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """Calibrated logits = logits / temperatures + biases.
+    """Calibrated logits = logits / temperatures + biases."""
 
-    Attributes:
-        temperatures: One for all outputs or one for each output, above 0.
-        biases: As many; 0 if the outputs exclude each other.
-    """
-
-    temperatures: tuple[float, ...] = (1.0,)
-    biases: tuple[float, ...] = (0.0,)
+    temperatures: tuple[float, ...] = (1.0,)  # one for all outputs or one for each output, above 0
+    biases: tuple[float, ...] = (0.0,)  # as many; 0 if the outputs exclude each other
 
     def apply(self, logits: np.ndarray) -> np.ndarray:
         """The calibrated logits, float64 [..., C]."""
@@ -47,11 +42,7 @@ class Calibration:
         return Calibration(tuple(1.0 / t for t in self.temperatures), tuple(back.tolist()))
 
     def thresholds(self, before: Sequence[float]) -> list[float]:
-        """Thresholds for calibrated probabilities that give the same decisions as before, one for each label.
-
-        Args:
-            before: Thresholds for uncalibrated probabilities; values outside (0, 1) are unchanged.
-        """
+        """Thresholds that give the same decisions for calibrated probabilities; values outside (0, 1) are unchanged."""
         inside = np.clip(np.asarray(before, np.float64), 2.0**-126, _NEARLY_ONE)
         moved = self.apply(np.log(inside) - np.log1p(-inside))
         # A sigmoid without overflow; above 0, because a threshold of 0 would accept everything.
@@ -74,21 +65,14 @@ class Calibration:
 
 
 def calibrate(model: Any, calibration: Calibration) -> None:
-    """Changes the last weights of a model so that it gives calibrated logits.
+    """Changes the last weights of a built classifier, matcher or tagger so that it gives calibrated logits.
 
     In a tagger the scores of words and the transition scores are divided by the same temperature: the best path stays
-    the same.
-
-    Args:
-        model: A built classifier, matcher or tagger, in float32.
-        calibration: One temperature, or one for each output of the model.
-
-    Raises:
-        ValueError: The model is a tagger, and the calibration has biases or several temperatures.
+    the same. Raises ValueError for a tagger and biases or several temperatures.
     """
     temperatures, biases = np.array(calibration.temperatures), np.array(calibration.biases)
     # Imported late: only this function needs Keras.
-    from kmha.bundle.files import task_of
+    from kmha.bundle.bundle import task_of
 
     if task_of(model) == TAG:
         if len(temperatures) != 1 or biases.any():

@@ -78,21 +78,12 @@ class EncoderConfig:
         for name in ("layer_sizes", "round_sizes"):
             # JSON has lists.
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
-            _require_sizes(name, getattr(self, name))
-        _require(
-            len(self.layer_sizes) in (0, self.num_layers),
-            "layer_sizes",
-            f"one for each of the {self.num_layers} blocks, or none",
-            f"{len(self.layer_sizes)} sizes",
-        )
-        for name in (
-            "vocabulary_size",
-            "hidden_dim",
-            "num_heads",
-            "intermediate_dim",
-            "max_length",
-            "ngram_dim",
-        ):
+            for size in getattr(self, name):
+                is_valid = len(size) == 2 and all(isinstance(number, int) and number >= 1 for number in size)
+                _require(is_valid, name, "heads and inner size, at least 1 each", size)
+        sizes, expected = len(self.layer_sizes), f"one for each of the {self.num_layers} blocks, or none"
+        _require(sizes in (0, self.num_layers), "layer_sizes", expected, f"{sizes} sizes")
+        for name in "vocabulary_size hidden_dim num_heads intermediate_dim max_length ngram_dim".split():
             _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         window = self.attention_window
         _require(window is None or window >= 1, "attention_window", "at least 1", window)
@@ -109,28 +100,14 @@ class EncoderConfig:
                 f" {self.num_heads}; or give head_dim"
             )
         _require(self.head_dim is None or self.head_dim >= 1, "head_dim", "at least 1", self.head_dim)
-        _require(
-            self.positions != "rotary" or self.head_size % 2 == 0,
-            "head_dim",
-            "even for rotary positions",
-            self.head_size,
-        )
+        is_even, expected = self.head_size % 2 == 0, "even for rotary positions"
+        _require(self.positions != "rotary" or is_even, "head_dim", expected, self.head_size)
         if self.ngram_buckets:
-            _require(
-                self.ngram_buckets < MAX_HASHED_ID,
-                "ngram_buckets",
-                f"below {MAX_HASHED_ID}",
-                self.ngram_buckets,
-            )
-            _require(
-                self.vocabulary_size < MAX_HASHED_ID,
-                "vocabulary_size",
-                f"below {MAX_HASHED_ID} with n-grams",
-                self.vocabulary_size,
-            )
-            _require(
-                min(self.ngram_orders, default=0) >= 2, "ngram_orders", "2 or more each", self.ngram_orders
-            )
+            below, size = f"below {MAX_HASHED_ID}", self.vocabulary_size
+            _require(self.ngram_buckets < MAX_HASHED_ID, "ngram_buckets", below, self.ngram_buckets)
+            _require(size < MAX_HASHED_ID, "vocabulary_size", f"{below} with n-grams", size)
+            are_valid = min(self.ngram_orders, default=0) >= 2
+            _require(are_valid, "ngram_orders", "2 or more each", self.ngram_orders)
 
     @property
     def head_size(self) -> int:
@@ -151,18 +128,9 @@ class EncoderConfig:
 
         Source: Devlin et al. 2019, arXiv:1810.04805; the miniatures: Turc et al. 2019, arXiv:1908.08962.
         """
-        values = {
-            "vocabulary_size": vocabulary_size,
-            "hidden_dim": hidden_dim,
-            "num_layers": num_layers,
-            "num_heads": max(1, hidden_dim // 64),
-            "intermediate_dim": 4 * hidden_dim,
-            "max_length": 512,
-            "num_segments": 2,
-            "norm": "post",
-            "norm_epsilon": 1e-12,
-        }
-        return cls(**values | overrides)
+        sizes = {"hidden_dim": hidden_dim, "num_layers": num_layers, "num_heads": max(1, hidden_dim // 64)}
+        sizes |= {"intermediate_dim": 4 * hidden_dim, "max_length": 512, "num_segments": 2}
+        return cls(vocabulary_size, **{**sizes, "norm": "post", "norm_epsilon": 1e-12, **overrides})
 
     @classmethod
     def bert_tiny(cls, vocabulary_size: int = 30522, **overrides) -> "EncoderConfig":
@@ -183,12 +151,6 @@ class EncoderConfig:
     def bert_base(cls, vocabulary_size: int = 30522, **overrides) -> "EncoderConfig":
         """12 layers of 768."""
         return cls.bert(vocabulary_size, 768, 12, **overrides)
-
-
-def _require_sizes(name: str, sizes: tuple) -> None:
-    for size in sizes:
-        is_valid = len(size) == 2 and all(isinstance(number, int) and number >= 1 for number in size)
-        _require(is_valid, name, "heads and inner size, at least 1 each", size)
 
 
 def _require(is_valid: bool, name: str, expected: str, actual: object) -> None:

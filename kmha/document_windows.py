@@ -62,11 +62,7 @@ class WindowShape:
         return [[0, *range(at + 1, min(at + self.room, tokens - 2) + 1), tokens - 1] for at in starts]
 
     def full_lengths(self, longest: int) -> list[int]:
-        """Text lengths above one window whose windows are all full, ascending, and the longest length itself.
-
-        Args:
-            longest: Tokens of the longest text; more than one window.
-        """
+        """Text lengths above one window whose windows are all full, ascending, and the longest length itself."""
         return [*range(self.length + self.stride, longest, self.stride), longest]
 
 

@@ -12,13 +12,10 @@ class InputError(ValueError):
 
 
 def did_you_mean(name: str, known: Iterable[str], form: str = "{}") -> str:
-    """A hint to append to a message: "; did you mean NAME?"; empty if no known name is similar.
+    """A hint to append to a message: "; did you mean NAME?", in a form; empty if no known name is similar.
 
-    Args:
-        name: The unknown name, for example `--learning-rate`.
-        known: All names, for example `--optimizer.learning-rate`. Case is ignored, and only the parts after the last
-            dot are compared.
-        form: Format of a suggested name.
+    Case is ignored, and only the parts after the last dot are compared: `--learning-rate` may be meant as
+    `--optimizer.learning-rate`.
     """
     places: dict[str, list[str]] = {}
     for each in known:

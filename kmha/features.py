@@ -33,12 +33,7 @@ NUM_CHARACTERS = 4096
 
 
 def input_names(side: str, granularity: str = "") -> tuple[str, str]:
-    """Names of the token ids and the padding mask of one text of a pair.
-
-    Args:
-        side: "a" or "b".
-        granularity: The prefix, if texts are tokenized in several ways.
-    """
+    """Names of the token ids and the padding mask of one text of a pair; the granularity is a prefix."""
     ids, mask = ("_".join(filter(None, (granularity, name, side))) for name in (TOKEN_IDS, PADDING_MASK))
     return ids, mask
 
@@ -49,19 +44,12 @@ def swap_sides(features: dict[str, Any]) -> dict[str, Any]:
 
 
 class TextInputs(NamedTuple):
-    """The two model inputs of one text in one tokenization.
+    """The two model inputs of one text in one tokenization."""
 
-    Attributes:
-        ids: Name of the token ids.
-        mask: Name of the padding mask.
-        text: Index of the text in an example.
-        part: The preprocessor of the text.
-    """
-
-    ids: str
+    ids: str  # names of the features
     mask: str
-    text: int
-    part: Any
+    text: int  # index of the text in an example
+    part: Any  # its preprocessor
 
 
 def text_shapes(
@@ -71,27 +59,10 @@ def text_shapes(
     return dict.fromkeys(TEXT_FEATURES, (batch, length))
 
 
-def tensor_specs(batch: int | None = None, length: int | None = None) -> dict:
-    """A `tf.TensorSpec` int32 [B, T] for each feature of one text."""
-    import tensorflow as tf
-
-    return {
-        name: tf.TensorSpec(shape, DTYPE, name=name) for name, shape in text_shapes(batch, length).items()
-    }
-
-
 def validate_token_ids(token_ids, vocabulary_size: int, max_length: int) -> np.ndarray:
-    """Validates token ids from outside and returns them as int32 [B, T].
+    """Returns token ids from outside as int32 [B, T]; raises InputError for a wrong rank, dtype, id or length.
 
     Without validation a negative id would silently index from the end, and a too large id would fail inside the model.
-
-    Args:
-        token_ids: Integers [B, T] in [0, vocabulary_size), T at most max_length.
-        vocabulary_size: Number of tokens.
-        max_length: Maximum sequence length.
-
-    Raises:
-        InputError: Wrong rank or dtype, an id out of range, or T is too large.
     """
     try:
         ids = np.asarray(token_ids)

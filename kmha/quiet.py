@@ -27,10 +27,8 @@ def _stderr_closed():
 def import_tensorflow(start: Callable[[], object] | None = None) -> None:
     """Imports TensorFlow and Keras once, without messages; an ImportError is raised as usual.
 
-    Commands call this before they use a model. TF_CPP_MIN_LOG_LEVEL=0 in the environment keeps the messages.
-
-    Args:
-        start: Initializes TensorFlow, if this needs more than the first op; always called.
+    Commands call this before they use a model. TF_CPP_MIN_LOG_LEVEL=0 in the environment keeps the messages. `start`
+    initializes TensorFlow, if this needs more than the first op; it is always called.
     """
     is_imported = sys.modules.get("tensorflow") is not None
     if is_imported or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":

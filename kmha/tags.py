@@ -32,19 +32,12 @@ SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 
 
 class _Prefixes(NamedTuple):
-    """Prefixes of a scheme by their meaning.
+    """Prefixes of a scheme by their meaning."""
 
-    Attributes:
-        begin: The word is the first of a span, whatever precedes it.
-        inside: The word continues the span of the word before.
-        open: Another word of the span may follow.
-        closed: The span may end at this word.
-    """
-
-    begin: str
-    inside: str
-    open: str
-    closed: str
+    begin: str  # the word is the first of a span, whatever precedes it
+    inside: str  # the word continues the span of the word before
+    open: str  # another word of the span may follow
+    closed: str  # the span may end at this word
 
 
 _PREFIXES: dict[Scheme, _Prefixes] = {
@@ -56,13 +49,7 @@ _PREFIXES: dict[Scheme, _Prefixes] = {
 
 
 class Span(NamedTuple):
-    """Adjacent words with one type.
-
-    Attributes:
-        first: Index of the first word.
-        end: Index after the last word.
-        type: Type of the span.
-    """
+    """Adjacent words with one type, from the index `first` to `end` (exclusive)."""
 
     first: int
     end: int
@@ -70,17 +57,11 @@ class Span(NamedTuple):
 
 
 class Transitions(NamedTuple):
-    """Which of K tags may occur where.
+    """Which of K tags may occur where: NumPy arrays of bool."""
 
-    Attributes:
-        start: NumPy bool [K]; the tag may start a sentence.
-        pairs: NumPy bool [K, K]; the second tag may directly follow the first.
-        end: NumPy bool [K]; the tag may end a sentence.
-    """
-
-    start: Any
-    pairs: Any
-    end: Any
+    start: Any  # [K]: the tag may start a sentence
+    pairs: Any  # [K, K]: the second tag may directly follow the first
+    end: Any  # [K]: the tag may end a sentence
 
 
 def prefixes(scheme: Scheme) -> str:
@@ -122,14 +103,9 @@ def _may_follow(before: tuple[str, str], after: tuple[str, str], scheme: Scheme)
 
 
 def spans_of(tags: Sequence[str], scheme: Scheme) -> list[Span]:
-    """Reads the spans of a sentence, leniently if the sequence is broken.
+    """Reads the spans of a sentence in order, leniently if the sequence is broken.
 
-    Args:
-        tags: Tags of W words.
-        scheme: Their scheme; with "none" each word is a span whose type is its tag.
-
-    Returns:
-        Spans in order, without overlap.
+    With the scheme "none" each word is a span whose type is its tag.
     """
     if scheme == "none":
         return [Span(place, place + 1, tag) for place, tag in enumerate(tags)]
@@ -149,10 +125,6 @@ def strict_spans_of(tags: Sequence[str], scheme: Scheme) -> list[Span]:
 
     A BIO span starts with B. A BIOES or BMES span also ends with E, or is one word with S. In IOB1, a B that does not
     follow a word of its type starts no span, and a single B is no span if such a B follows it.
-
-    Args:
-        tags: Tags of W words.
-        scheme: As for `spans_of`.
     """
     if scheme == "none":
         return spans_of(tags, scheme)
@@ -171,18 +143,9 @@ def strict_spans_of(tags: Sequence[str], scheme: Scheme) -> list[Span]:
 
 
 def tags_of(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]:
-    """Encodes spans as tags.
+    """Encodes spans, in any order, as tags of `length` words; with "none" each word must be a span of its own.
 
-    Args:
-        spans: In any order.
-        length: Number of words, W.
-        scheme: The scheme of the tags; with "none" each word must be a span of its own.
-
-    Returns:
-        W tags.
-
-    Raises:
-        ValueError: A span is empty, overlaps another one, or is outside the words.
+    Raises ValueError if a span is empty, overlaps another one, or is outside the words.
     """
     tags = [OUTSIDE] * length
     ordered = sorted(spans)
@@ -230,22 +193,14 @@ def broken_words(tags: Sequence[str], scheme: Scheme) -> list[int]:
 
 
 def repair_tags(tags: Sequence[str], scheme: Scheme) -> list[str]:
-    """The valid tags of the spans that `spans_of` reads; a valid sequence is returned unchanged.
-
-    The result may contain tags that occur nowhere else in the data; see `missing_tags`.
-    """
+    """The valid tags of the spans that `spans_of` reads; they may occur nowhere else in the data."""
     return tags_of(spans_of(tags, scheme), len(tags), scheme)
 
 
 def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> Transitions:
-    """Which tags may follow each other; a sequence is broken exactly where it violates this.
+    """Which of the K tags may follow each other; a sequence is broken exactly where it violates this.
 
     With few tags, some sentence lengths may have no valid sequence: without `S`, a single word of BMES has none.
-    `missing_tags` lists the tags to add.
-
-    Args:
-        tags: The K tags of the data.
-        scheme: Their scheme; with "none" everything is allowed.
     """
     # Imported here: kmha.bundle.manifest uses this module and must start fast.
     import numpy as np
@@ -259,30 +214,12 @@ def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> Transitions:
     return Transitions(table[-1, :-1].copy(), table[:-1, :-1].copy(), table[:-1, -1].copy())
 
 
-def missing_tags(tags: Iterable[str], scheme: Scheme) -> list[str]:
-    """The tags that the scheme has for the same types and that are not in `tags`, sorted; a repair may write them.
-
-    Empty for "none". Contains `O` unless all types are empty (word segmentation).
-    """
-    if scheme == "none":
-        return []
-    known = set(tags)
-    types = {split_tag(tag, scheme)[1] for tag in known if tag != OUTSIDE}
-    all_tags = {_join_tag(prefix, name) for prefix in prefixes(scheme) for name in types}
-    if types != {""}:
-        all_tags.add(OUTSIDE)
-    return sorted(all_tags - known)
-
-
 def detect_scheme(sequences: Iterable[Sequence[str]]) -> Scheme:
-    """Detects the scheme from the tags of sentences.
+    """Detects the scheme from the tags of sentences, which are read once.
 
     Tags with M are BMES; otherwise tags with E or S are BIOES. Between BIO and IOB1, which have the same tags, the one
     with fewer broken words is chosen, BIO on a tie. The scheme is "none" if a tag has another prefix, if M and I both
     occur, or if all tags are `O`.
-
-    Args:
-        sequences: Tags of each sentence; read once.
     """
     counts = dict.fromkeys(("bio", "iob1"), 0)
     seen: set[str] = set()

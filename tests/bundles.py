@@ -126,7 +126,7 @@ def make_pair_bundle(
     from kmha.bundle.bundle import Bundle
     from kmha.config import EncoderConfig
     from kmha.models.matcher import TextMatcher
-    from kmha.text.pair_preprocessor import PairPreprocessor
+    from kmha.text.preprocessor import PairPreprocessor
 
     parts = {name: preprocessor(name) for name in granularities}
     joint = model.get("form") == "joint"

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.bundle.manifest import MATCH, TAG
-from kmha.text.ragged import Ragged
+from kmha.text.words import Ragged
 from tests.bundles import PAIRS, SENTENCES, TAGGERS, TEXTS, make_bundle, make_pair_bundle, make_tagger_bundle
 from training.pruning.prunable_blocks import prunable_groups
 

@@ -84,7 +84,7 @@ def test_vectors_include_the_end_of_the_text(run):
     near, far = ("new bread " * 20 + "stock bank loan", "new bread " * 20 + "ball goal team")
     outcome = call(embed, run.folder, "--format", "jsonl", stdin=f"{near}\n{far}\n".encode())
     assert outcome.status == 0 and len(outcome.out.splitlines()) == 2
-    from kmha.inference.vectors import TextVectors
+    from kmha.inference.retrieval import TextVectors
 
     vectors = TextVectors(Bundle.load(run.folder))([near, far])
     assert np.abs(vectors[0] - vectors[1]).max() > 1e-3

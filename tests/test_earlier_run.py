@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from export.predictors.artifacts import find_artifact, load
-from kmha.bundle import Bundle
+from kmha.bundle.bundle import Bundle
 from tests.command_runs import call
 from training.evaluate import main as evaluate
 from training.predict import main as predict

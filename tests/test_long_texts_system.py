@@ -11,7 +11,7 @@ from export.onnx.write import write_onnx
 from export.tflite.write import write_tflite
 from export.verify import main as verify
 from kmha.bundle.bundle import Bundle
-from kmha.layers.attention_options import LONG_FROM, blocks_from
+from kmha.layers.attention_parts import LONG_FROM, blocks_from
 from tests.bundles import TEXTS, make_bundle
 from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, refused, write_csv
 from training.fit import main as fit

@@ -9,7 +9,7 @@ import pytest
 from sklearn import metrics
 
 from kmha.bundle.bundle import Bundle
-from kmha.inference.ranker import Ranker
+from kmha.inference.retrieval import Ranker
 from kmha.models.matcher import TextMatcher
 from tests.bundles import PAIRS, make_pair_bundle
 from tests.command_runs import call

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _embed(config: EmbedConfig) -> int:
     load = _found(config)
     import_tensorflow()
-    from kmha.inference.vectors import TextVectors
+    from kmha.inference.retrieval import TextVectors
 
     vectors = TextVectors(load(), config.side)
     chunks = _told(vectors.stream(lines(sys.stdin.buffer)))
@@ -101,7 +101,7 @@ def _found_checkpoint(config: EmbedConfig) -> Any:
         )
 
     def load() -> Any:
-        from kmha.pretrained.text_encoder import load_text_encoder
+        from kmha.pretrained.weights import load_text_encoder
 
         return load_text_encoder(checkpoint, length or min(DEFAULT_LENGTH, positions))
 

@@ -136,7 +136,7 @@ def _vectors(path: Path) -> Any:
 
 def _rankings(bundle: Any, candidates: list[bytes], vectors: Any, top: int) -> Iterator[dict[str, Any]]:
     """Yields {"query", "ranking": [{"line", "text", "score"}, best first]} for each text on stdin; lines from 1."""
-    from kmha.inference.ranker import Ranker
+    from kmha.inference.retrieval import Ranker
 
     ranker = Ranker(bundle, candidates, vectors)
     for query in lines(sys.stdin.buffer):

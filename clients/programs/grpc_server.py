@@ -17,12 +17,7 @@ OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_leng
 
 
 class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """Predict and Classify.
-
-    Args:
-        folder: The SavedModel.
-        name: Model name in requests.
-    """
+    """Predict and Classify of the SavedModel in a folder, by its name in requests."""
 
     def __init__(self, folder: str, name: str):
         self._loaded = tf.saved_model.load(folder)

@@ -13,14 +13,12 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from export.device.tokenizer import FORMAT, in_brackets
-from kmha.bundle.bundle import Bundle
-from kmha.bundle.files import parts_of
+from kmha.bundle.bundle import Bundle, parts_of
 from kmha.bundle.manifest import CLASSIFY, TAG, vocabulary_file
 from kmha.errors import InputError
 from kmha.features import MAX_WORDS, NUM_CHARACTERS, SPELLING_LENGTH
 from kmha.text import words
-from kmha.text.preprocessor import Preprocessor
-from kmha.text.tokenizers import WHITE_SPACE, normalizer
+from kmha.text.preprocessor import WHITE_SPACE, Preprocessor, normalizer
 from kmha.text.vocabulary import (
     CONTINUATION,
     END,

@@ -22,10 +22,9 @@ from kmha.features import (
     TextInputs,
 )
 from kmha.layers.attention import stack_heads
-from kmha.layers.crf import Potentials
-from kmha.layers.crf_decoding import decode
+from kmha.layers.crf import Potentials, decode
 from kmha.text.preprocessor import Preprocessor
-from kmha.text.ragged import Ragged
+from kmha.text.words import Ragged
 
 # The outputs of every tagger.
 OUTPUTS = (PROBABILITIES, TAG_IDS, PATH_PROBABILITIES, SCORES)

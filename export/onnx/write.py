@@ -30,13 +30,12 @@ from export.graph.model_function import (
 )
 from export.names import ATTENTION, VECTORS
 from export.verification.differences import tag_difference
-from kmha.bundle.bundle import Bundle
-from kmha.bundle.files import parts_of
+from kmha.bundle.bundle import Bundle, parts_of
 from kmha.bundle.manifest import CLASSIFY, TAG
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
-from kmha.inference.vectors import TextVectors
-from kmha.layers.attention_options import blocks_from
+from kmha.inference.retrieval import TextVectors
+from kmha.layers.attention_parts import blocks_from
 
 FLOAT_TOLERANCE = 1e-4
 SAMPLE_ROWS = 64

@@ -23,7 +23,7 @@ from export.savedmodel.input_checks import check_inputs, pad_to_compiled_length
 from kmha.bundle.bundle import Bundle
 from kmha.document_windows import window_shape_of
 from kmha.features import TOKEN_IDS
-from kmha.inference.ranker import compare_query, repeat_query
+from kmha.inference.retrieval import compare_query, repeat_query
 
 CHUNK_ROWS = 128
 # The most attention weights of one head for a chunk: those of 128 pairs of 128 tokens each.

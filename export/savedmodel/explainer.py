@@ -127,7 +127,7 @@ def _places(windows: list[list[str]], pieces: list[list[str]]) -> tuple[int, lis
     """The tokens between the starts of two windows, and the word of each token; `NO_WORD` where no position fits.
 
     A window holds at most a fixed number of tokens, and windows start half of that apart; see
-    `kmha.text.sentence_windows`. The SavedModel does not contain the number. It is at least the size of the first
+    `kmha.text.sentence_preprocessor`. The SavedModel does not contain the number. It is at least the size of the first
     window, and too small for one more word.
     """
     begins = np.cumsum([0, *map(len, pieces)])[:-1]

@@ -11,9 +11,9 @@ from export.savedmodel.input_checks import check_sentences, pad_sentences_to_com
 from kmha.bundle.bundle import Bundle
 from kmha.features import MAX_WORDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.inference.tagger import BATCH_TOKENS, BATCH_WORDS
-from kmha.layers.crf_decoding import Decoded, decode
-from kmha.text.ragged import Ragged
+from kmha.layers.crf import Decoded, decode
 from kmha.text.sentence_preprocessor import EncodedSentences
+from kmha.text.words import Ragged
 
 
 class TaggerEndpoints(Endpoints):

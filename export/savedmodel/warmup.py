@@ -14,8 +14,8 @@ from export.savedmodel.input_checks import compiled_lengths, compiled_shapes
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import TAG
 from kmha.features import MAX_WORDS
-from kmha.text.ragged import Ragged
 from kmha.text.sentence_preprocessor import SentencePreprocessor
+from kmha.text.words import Ragged
 
 WARMUP_REQUESTS = Path("assets.extra") / "tf_serving_warmup_requests"
 BATCH_SIZES = (1, 8, 32)

@@ -19,7 +19,7 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, TAG
 from kmha.errors import InputError
 from kmha.features import SEGMENT_IDS
-from kmha.layers.attention_options import blocks_from, masked_score
+from kmha.layers.attention_parts import blocks_from, masked_score
 
 Quantize = Literal["none", "float16", "dynamic", "int8"]
 # In 8 bits the masked score widens the scale of all scores; this value costs at most 1e-13 of the attention.

@@ -20,7 +20,7 @@ from export.tflite.write import SAMPLE_TEXTS, TOLERANCE, op_counts
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, TAG
 from kmha.errors import InputError
-from kmha.text.tokenizers import tokenizer
+from kmha.text.preprocessor import tokenizer
 from kmha.text.vocabulary import END, PADDING, START
 from training.io.disk import atomic_write
 

@@ -14,10 +14,10 @@ from export.verification.rows import Rows
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MATCH
 from kmha.features import SEGMENT_IDS, SIDES, TOKEN_IDS, WORD_MASK
+from kmha.inference.retrieval import TextVectors
 from kmha.inference.tagger import TaggedSentences, Tagger
-from kmha.inference.vectors import TextVectors
-from kmha.layers.crf_decoding import decode
-from kmha.text.ragged import Ragged
+from kmha.layers.crf import decode
+from kmha.text.words import Ragged
 
 CHUNK_ROWS = 64
 # Difference of the scores of two paths up to which they count as equal.

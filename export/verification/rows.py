@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from export.predictors.artifacts import Row
-from kmha.bundle.bundle import Bundle
-from kmha.bundle.files import parts_of
+from kmha.bundle.bundle import Bundle, parts_of
 from kmha.bundle.manifest import TAG
 from kmha.features import MAX_WORDS
 from kmha.text.preprocessor import Preprocessor

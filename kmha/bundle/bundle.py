@@ -1,17 +1,18 @@
 """A trained model with its preprocessor and labels, loaded from a run folder without the training code."""
 
 import dataclasses
+import importlib.metadata
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from kmha.bundle.files import parts_of, read_model, read_preprocessor, read_sample, task_of, write_files
 from kmha.bundle.manifest import (
     CLASSIFY,
-    FORMAT,
     MANIFEST,
     MASKED_LM,
     MATCH,
@@ -20,14 +21,14 @@ from kmha.bundle.manifest import (
     SAMPLE,
     TAG,
     TASK_ENTRY,
-    VOCABULARY,
     check_files,
     read_manifest,
+    vocabulary_file,
+    write_manifest,
 )
 from kmha.document_windows import computed_tokens
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, TOKEN_IDS, validate_token_ids
-from kmha.inference import predictions
 from kmha.inference.batching import (
     BATCH_TOKENS,
     CHUNK_ROWS,
@@ -39,8 +40,121 @@ from kmha.inference.batching import (
 )
 from kmha.inference.mask_filler import MaskFiller
 from kmha.inference.tagger import Tagger
+from kmha.models.classifier import TextClassifier
+from kmha.models.masked_lm import MaskedLanguageModel
+from kmha.models.matcher import TextMatcher
+from kmha.models.tagger import SequenceTagger
+from kmha.text.preprocessor import PairPreprocessor, Preprocessor
+from kmha.text.sentence_preprocessor import SentencePreprocessor
+from kmha.text.vocabulary import Vocabulary
 
-__all__ = ["FORMAT", "MANIFEST", "MODEL", "SAMPLE", "VOCABULARY", "Bundle"]
+MODELS = {CLASSIFY: TextClassifier, MATCH: TextMatcher, TAG: SequenceTagger, MASKED_LM: MaskedLanguageModel}
+AnyPreprocessor = Preprocessor | PairPreprocessor | SentencePreprocessor
+
+
+def task_of(model: Any) -> str:
+    """The task of a model, by its class."""
+    return next(task for task, kind in MODELS.items() if isinstance(model, kind))
+
+
+def parts_of(preprocessor: AnyPreprocessor) -> dict[str, Preprocessor]:
+    """The preprocessors of single texts by granularity; only pairs have granularities, otherwise the key is ""."""
+    if isinstance(preprocessor, Preprocessor):
+        return {"": preprocessor}
+    if isinstance(preprocessor, SentencePreprocessor):
+        return {"": preprocessor.part}
+    return dict(zip(preprocessor.granularities, preprocessor.parts, strict=True))
+
+
+def _read_preprocessor(folder: Path, manifest: dict[str, Any]) -> AnyPreprocessor:
+    """Reads the preprocessor of a run folder; raises TypeError if a setting has an unknown name or a wrong type."""
+    text = dict(manifest["text"])
+    if manifest["task"] in (CLASSIFY, MASKED_LM):
+        return Preprocessor(Vocabulary.read(folder / vocabulary_file(0)), **text)
+    if manifest["task"] == TAG:
+        sentences = {name: text.pop(name) for name in ("split", "characters") if name in text}
+        part = Preprocessor(Vocabulary.read(folder / vocabulary_file(0)), **text)
+        return SentencePreprocessor(part, **sentences)
+    parts = {}
+    for index, (granularity, settings) in enumerate(text.items()):
+        # The file name contains the granularity: it must not leave the folder.
+        name = vocabulary_file(index, granularity)
+        if name not in manifest["files"]:
+            raise InputError(f"files must contain the SHA-256 of {name}, got none")
+        parts[granularity] = Preprocessor(Vocabulary.read(folder / name), **settings)
+    return PairPreprocessor(parts)
+
+
+def _read_sample(path: Path, num_texts: int) -> list[Any]:
+    """Reads the sample: texts, or pairs if `num_texts` is 2."""
+    expected = "a JSON string" if num_texts == 1 else "a JSON list of two strings"
+    try:
+        rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
+    except ValueError as error:
+        raise InputError(f"{path}: expected {expected} a line, {error}") from error
+    if num_texts == 1 and all(isinstance(row, str) for row in rows):
+        return rows
+    pairs = (isinstance(row, list) and len(row) == 2 and all(isinstance(t, str) for t in row) for row in rows)
+    if num_texts == 2 and all(pairs):
+        return [tuple(row) for row in rows]
+    raise InputError(f"{path}: expected {expected} a line, got something else")
+
+
+def read_model(path: Path, task: str) -> Any:
+    """Loads the model of a task; raises InputError if the file is damaged or contains code or a different model."""
+    kind = MODELS[task]
+    try:
+        model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    # Keras raises errors of many types for damaged files and for files with code.
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{path}: expected a saved {kind.__name__}, {reason}") from error
+    if not isinstance(model, kind):
+        raise InputError(f"{path}: expected a saved {kind.__name__}, got {type(model).__name__}")
+    return model
+
+
+def _one_label(
+    probabilities: np.ndarray, labels: Sequence[str], abstain_below: float | None = None
+) -> dict[str, Any]:
+    best = int(probabilities.argmax())
+    return {
+        "label": labels[best],
+        "probability": float(probabilities[best]),
+        **_abstained(probabilities[best], abstain_below),
+        "probabilities": _by_label(probabilities, labels),
+    }
+
+
+def _several_labels(
+    probabilities: np.ndarray, labels: Sequence[str], thresholds: Sequence[float]
+) -> dict[str, Any]:
+    reached = probabilities >= np.asarray(thresholds, np.float32)
+    order = np.argsort(-probabilities, kind="stable")
+    return {
+        "labels": [labels[i] for i in order if reached[i]],
+        "probabilities": _by_label(probabilities, labels),
+    }
+
+
+def _pair(score: float, threshold: float | None, abstain_below: float | None = None) -> dict[str, Any]:
+    prediction: dict[str, Any] = {"score": float(score)}
+    if threshold is not None:
+        prediction["match"] = bool(np.float32(score) >= np.float32(threshold))
+        # The probability of no match is 1 - score.
+        probability = np.float32(score) if prediction["match"] else np.float32(1) - np.float32(score)
+        prediction |= _abstained(probability, abstain_below)
+    return prediction
+
+
+def _abstained(probability: float | np.floating, abstain_below: float | None) -> dict[str, bool]:
+    if abstain_below is None:
+        return {}
+    return {"abstained": bool(np.float32(probability) < np.float32(abstain_below))}
+
+
+def _by_label(probabilities: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+    return {label: float(p) for label, p in zip(labels, probabilities, strict=True)}
 
 
 @dataclasses.dataclass
@@ -146,15 +260,30 @@ class Bundle:
 
     def save(self, folder: Path) -> None:
         """Writes model.keras, the vocabularies, sample.jsonl and bundle.json with their hashes into a folder."""
-        entry = TASK_ENTRY[self.task]
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model.save(folder / MODEL)
+        files = [MODEL]
+        for index, (granularity, part) in enumerate(parts_of(self.preprocessor).items()):
+            files.append(vocabulary_file(index, granularity))
+            part.vocabulary.write(folder / files[-1])
+        (folder / SAMPLE).unlink(missing_ok=True)
+        if self.sample:
+            lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.sample)
+            (folder / SAMPLE).write_text(lines, "utf-8")
+            files.append(SAMPLE)
+        entry, packages = TASK_ENTRY[self.task], ("tensorflow", "keras", "tensorflow-text")
         values = {
             **self.details,
             entry: getattr(self.model, entry),
             "labels": self.labels,
             "thresholds": self.thresholds,
             **({} if self.abstain_below is None else {"abstain_below": self.abstain_below}),
+            "task": self.task,
+            "text": self.preprocessor.get_config(),
+            "versions": {name: importlib.metadata.version(name) for name in packages},
         }
-        write_files(Path(folder), self.model, self.preprocessor, self.sample, values)
+        write_manifest(folder, values, files)
 
     @classmethod
     def load(cls, folder: Path | str) -> "Bundle":
@@ -174,20 +303,19 @@ class Bundle:
         known = {
             "format",
             "task",
-            entry,
             "labels",
             "thresholds",
             "abstain_below",
             "text",
             "versions",
             "files",
+            entry,
         }
         details = {key: value for key, value in manifest.items() if key not in known}
         try:
-            preprocessor = read_preprocessor(folder, manifest)
-            sample = []
-            if SAMPLE in manifest["files"]:
-                sample = read_sample(folder / SAMPLE, preprocessor.num_texts)
+            preprocessor = _read_preprocessor(folder, manifest)
+            has_sample = SAMPLE in manifest["files"]
+            sample = _read_sample(folder / SAMPLE, preprocessor.num_texts) if has_sample else []
             decision = manifest["thresholds"], details, sample, manifest.get("abstain_below")
             return cls(model, preprocessor, manifest["labels"], *decision)
         except (InputError, TypeError) as error:
@@ -221,19 +349,9 @@ class Bundle:
         return result
 
     def probabilities_of_ids(self, token_ids, padding_mask=None) -> np.ndarray:
-        """Probabilities float32 [B, C] of single texts given as token ids.
-
-        Args:
-            token_ids: Integers [B, T], with special tokens.
-            padding_mask: Integers [B, T], 1 = a real token; None: 1 where the id is not the padding id.
-
-        Raises:
-            InputError: An id is not in the vocabulary, or the sequence is too long.
-        """
-        features = {TOKEN_IDS: token_ids}
-        return self.probabilities_of_features(
-            features if padding_mask is None else {**features, PADDING_MASK: padding_mask}
-        )
+        """`probabilities_of_features` for single texts: token ids and mask, integers [B, T]."""
+        mask = {} if padding_mask is None else {PADDING_MASK: padding_mask}
+        return self.probabilities_of_features({TOKEN_IDS: token_ids, **mask})
 
     def probabilities_of_features(self, features: dict[str, Any]) -> np.ndarray:
         """Probabilities float32 [B, C] of the model's inputs by name.
@@ -293,7 +411,7 @@ class Bundle:
         """The prediction for probabilities [C]."""
         if self.task == MATCH and self.model.target != "classes":
             threshold = self.thresholds[0] if self.thresholds else None
-            return predictions.pair(probabilities[0], threshold, self.abstain_below)
+            return _pair(probabilities[0], threshold, self.abstain_below)
         if self.thresholds is None:
-            return predictions.one_label(probabilities, self.labels, self.abstain_below)
-        return predictions.several_labels(probabilities, self.labels, self.thresholds)
+            return _one_label(probabilities, self.labels, self.abstain_below)
+        return _several_labels(probabilities, self.labels, self.thresholds)

@@ -43,17 +43,7 @@ def write_manifest(folder: Path, values: dict[str, Any], files: Iterable[str]) -
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Reads and validates bundle.json of a run folder.
-
-    Returns:
-        All entries. Validated: "task" (one of `TASKS`), "labels" (distinct strings; empty for a masked language model),
-        "thresholds" (None or one number for each label), "text" (dict), "files" (SHA-256 by plain file name),
-        "abstain_below" (0 to 1, optional), and the entry of the task: "multi_label" (bool), "target" (str), "scheme"
-        (str) or "vocabulary_size" (int).
-
-    Raises:
-        InputError: The file is missing or damaged, its format is newer than this code, or an entry is invalid.
-    """
+    """Reads bundle.json of a run folder and validates the entries in `_ENTRIES` and `_OF_TASK`."""
     path = Path(folder) / MANIFEST
     try:
         manifest = json.loads(path.read_text("utf-8"))
@@ -85,11 +75,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_files(folder: Path, manifest: dict[str, Any]) -> None:
-    """Compares the files of a run folder with the hashes in its manifest.
-
-    Raises:
-        InputError: A file is missing, has no hash, or was changed.
-    """
+    """Raises InputError if a file of a run folder is missing, has no hash in its manifest, or was changed."""
     recorded = manifest["files"]
     for name in dict.fromkeys((MODEL, VOCABULARY, *recorded)):
         path = folder / name
@@ -105,7 +91,7 @@ def check_files(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file in hexadecimal, read in blocks."""
+    """SHA-256 of a file in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

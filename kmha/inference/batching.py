@@ -46,11 +46,7 @@ def text_columns(rows: Sequence[Any], num_texts: int) -> list[list[Any]]:
 
 
 def encode_texts(texts: Sequence[Text], max_bytes: int) -> list[bytes]:
-    """Encodes texts as UTF-8 and truncates them to about as many bytes as the tokenizer reads.
-
-    Raises:
-        InputError: An item is not a text.
-    """
+    """Encodes texts as UTF-8 and truncates them to about as many bytes as the tokenizer reads."""
     encoded = []
     for text in texts:
         if not isinstance(text, str | bytes):
@@ -61,14 +57,9 @@ def encode_texts(texts: Sequence[Text], max_bytes: int) -> list[bytes]:
 
 
 def length_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
-    """Groups rows of similar length into batches, shortest first, to reduce padding.
+    """Yields the indices of rows of similar length, integers [b], shortest first, to reduce padding.
 
-    Args:
-        lengths: Tokens of each row, integers [R].
-        max_tokens: Maximum of padded tokens in a batch; a longer row is a batch of its own.
-
-    Yields:
-        Row indices, integers [b], in ascending order of length.
+    A batch has at most `max_tokens` padded tokens; a longer row is a batch of its own.
     """
     order = np.argsort(lengths, kind="stable")
     first = 0

@@ -18,13 +18,9 @@ NO_MASK = f"no {MASK} in this text"
 
 
 class MaskFiller:
-    """Predicts tokens for each [MASK] of a text.
+    """Predicts tokens for each [MASK] of a text, from a `MaskedLanguageModel` and its preprocessor.
 
     A text longer than the maximum sequence is split into several sequences, as in training.
-
-    Args:
-        model: A built `MaskedLanguageModel`.
-        preprocessor: The preprocessor of its training.
     """
 
     def __init__(self, model: keras.Model, preprocessor: Preprocessor):
@@ -57,14 +53,7 @@ class MaskFiller:
     def predict(self, texts: Sequence[Any], top: int = SHOWN_TOKENS) -> list[dict[str, Any]]:
         """For each text {"masks": for each [MASK] {"token", "probability", "probabilities": {token: p}}}.
 
-        A text without [MASK] has an empty list and a "note".
-
-        Args:
-            texts: Texts; invalid UTF-8 is replaced.
-            top: Number of tokens for each [MASK], best first; 0: all.
-
-        Raises:
-            InputError: `texts` is not a sequence of texts.
+        The `top` tokens (0: all) are best first. A text without [MASK] has an empty list and a "note".
         """
         if isinstance(texts, str | bytes):
             raise InputError("texts must be a list of strings, got one string")

@@ -10,10 +10,10 @@ import tensorflow as tf
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, MAX_WORDS
 from kmha.inference.batching import BATCH_TOKENS, length_batches
-from kmha.layers.crf_decoding import Decoded, decode
+from kmha.layers.crf import decode
 from kmha.tags import Scheme, spans_of
-from kmha.text.ragged import Ragged
 from kmha.text.sentence_preprocessor import SentencePreprocessor
+from kmha.text.words import Ragged
 
 BATCH_WORDS = 8192
 CHUNK_ROWS = 256
@@ -23,19 +23,12 @@ Sentence = str | bytes | Sequence[str | bytes]
 
 
 class TaggedSentences(NamedTuple):
-    """Tags of R sentences, whose N words are concatenated.
+    """Tags of R sentences, whose N words are concatenated."""
 
-    Attributes:
-        lengths: Words of each sentence, int64 [R].
-        tag_ids: Best path of each sentence, int32 [N].
-        probabilities: Probability of each tag of each word over all paths, float32 [N, K].
-        path_probabilities: Probability of each word's tag given the previous tag, float32 [N]; for a first word its
-            own probability.
-    """
-
-    lengths: np.ndarray
-    tag_ids: np.ndarray
-    probabilities: np.ndarray
+    lengths: np.ndarray  # words of each sentence, int64 [R]
+    tag_ids: np.ndarray  # best path of each sentence, int32 [N]
+    probabilities: np.ndarray  # probability of each tag of each word over all paths, float32 [N, K]
+    # Probability of each word's tag given the previous tag, float32 [N]; for a first word its own probability.
     path_probabilities: np.ndarray
 
     def sentences(self) -> Iterator["TaggedSentences"]:
@@ -46,27 +39,19 @@ class TaggedSentences(NamedTuple):
 
 
 class PathDecoder:
-    """Finds the best path of each sentence from the scores of its words.
-
-    Args:
-        model: A built `SequenceTagger`.
-    """
+    """Finds the best path of each sentence from the scores of its words by a `SequenceTagger`."""
 
     def __init__(self, model: keras.Model):
-        def decoded(scores, mask) -> Decoded:
-            return decode(model.potentials(scores, mask))
-
         self.num_tags = model.num_labels
         signature = [tf.TensorSpec([None, None, self.num_tags]), tf.TensorSpec([None, None], tf.int32)]
-        self._decode = tf.function(decoded, input_signature=signature, autograph=False)
+        self._decode: Any = tf.function(
+            lambda scores, mask: decode(model.potentials(scores, mask)),
+            input_signature=signature,
+            autograph=False,
+        )
 
     def __call__(self, scores: np.ndarray, lengths: np.ndarray) -> TaggedSentences:
-        """Decodes sentences.
-
-        Args:
-            scores: float32 [N, K], the words of all sentences concatenated.
-            lengths: Words of each sentence, integers [R] with sum N.
-        """
+        """Decodes R sentences of these lengths, whose scores are concatenated: float32 [N, K]."""
         lengths = np.asarray(lengths, np.int64)
         count = len(scores)
         tag_ids, path = np.zeros(count, np.int32), np.zeros(count, np.float32)
@@ -82,13 +67,9 @@ class PathDecoder:
 
 
 def word_batches(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields batches of sentences of similar length.
+    """Yields batches of sentences of similar length, whose words are concatenated.
 
-    Args:
-        lengths: Words of each sentence, int64 [R]; the words of all sentences are concatenated.
-
-    Yields:
-        Indices of the batch's words, int64 [n], and their places in a padded batch, bool [B, W] with n true.
+    A batch is the indices of its words, int64 [n], and their places in a padded batch, bool [B, W] with n true.
     """
     begins = np.cumsum(lengths) - lengths
     for rows in length_batches(lengths, BATCH_WORDS):
@@ -99,25 +80,14 @@ def word_batches(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 class SplitSentences(NamedTuple):
-    """Sentences as words.
-
-    Attributes:
-        words: Words of each sentence.
-        bounds: For each raw text, start and end (exclusive) of its words in characters; None for a list of words.
-    """
+    """The words of each sentence, and for raw texts their start and end (exclusive) in characters."""
 
     words: list[list[str]]
     bounds: list[list[tuple[int, int]] | None]
 
 
 class Tagger:
-    """Tags sentences given as raw texts or as lists of words.
-
-    Args:
-        model: A built `SequenceTagger`.
-        preprocessor: The preprocessor of its training.
-        length: Maximum tokens of a window; None: as in training.
-    """
+    """Tags sentences given as raw texts or as lists of words, in windows of `length` tokens (None: as in training)."""
 
     def __init__(self, model: keras.Model, preprocessor: SentencePreprocessor, length: int | None = None):
         self.model, self.preprocessor = model, preprocessor
@@ -139,15 +109,7 @@ class Tagger:
         )
 
     def split(self, sentences: Sequence[Sentence], number: int = 1) -> SplitSentences:
-        """Splits sentences into words.
-
-        Args:
-            sentences: Raw texts or lists of words.
-            number: Number of the first sentence, for error messages.
-
-        Raises:
-            InputError: A sentence is neither text nor words, or has more than 2,048 words.
-        """
+        """Splits raw texts into words and checks lists of words; `number` is the first sentence's, for messages."""
         if isinstance(sentences, str | bytes):
             raise InputError("sentences must be a list of texts or of lists of words, got one text")
         texts = [_decoded(each) for each in sentences]
@@ -167,13 +129,8 @@ class Tagger:
 
     def _bounds(self, texts: list[bytes]) -> list[list[tuple[int, int]]]:
         found: Any = self._words(tf.constant(texts, tf.string))
-        pairs = list(
-            zip(
-                found.firsts.flat_values.numpy().tolist(),
-                found.ends.flat_values.numpy().tolist(),
-                strict=True,
-            )
-        )
+        firsts, ends = (each.flat_values.numpy().tolist() for each in (found.firsts, found.ends))
+        pairs = list(zip(firsts, ends, strict=True))
         splits = found.firsts.row_splits.numpy().tolist()
         return [pairs[first:end] for first, end in zip(splits, splits[1:], strict=False)]
 
@@ -211,13 +168,9 @@ class Tagger:
 
 
 def scatter_scores(scores: np.ndarray, found: np.ndarray, begins: np.ndarray, counts: np.ndarray) -> None:
-    """Writes the scores of windows to the places of their words.
+    """Writes scores of V windows, float32 [V or more, W, K], to the places of their words in `scores` [N, K].
 
-    Args:
-        scores: float32 [N, K], of all words; changed in place.
-        found: float32 [V or more, W, K], of the words of V windows.
-        begins: Index of each window's first word to tag, integers [V].
-        counts: Number of words to tag in each window, integers [V].
+    A window's words to tag begin at an index of all words, `begins` [V]; `counts` [V] is their number.
     """
     for window, begin, count in zip(found, begins, counts, strict=False):
         scores[begin : begin + count] = window[:count]
@@ -226,14 +179,7 @@ def scatter_scores(scores: np.ndarray, found: np.ndarray, begins: np.ndarray, co
 def sentence_prediction(
     words: Sequence[str], bounds: Any, tagged: TaggedSentences, labels: Sequence[str], scheme: Scheme
 ) -> dict[str, Any]:
-    """The prediction for one sentence, as JSON values.
-
-    Args:
-        words: Words of the sentence.
-        bounds: Start and end (exclusive) of each word in the raw text; None for a list of words.
-        tagged: Tags of this sentence.
-        labels: Names of the tags.
-        scheme: Their scheme.
+    """The prediction for one sentence, as JSON values; `bounds` are None for a list of words.
 
     Returns:
         {"words", "tags", "probabilities": of each word's tag}; for a raw text also {"starts", "ends"} in characters;

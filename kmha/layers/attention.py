@@ -8,23 +8,19 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
-from kmha.layers.attention_options import mask_bias, uses_blocks
-from kmha.layers.blocks import GivenSeed
-from kmha.layers.blockwise_attention import blockwise_attention
+from kmha.layers import ConfigurableLayer
+from kmha.layers.attention_parts import GivenSeed, mask_bias, uses_blocks
+from kmha.layers.long_attention import blockwise_attention, open_window_rows, window_mask, windowed_attention
 from kmha.layers.positions import rotate
-from kmha.layers.window_attention import open_window_rows, window_mask, windowed_attention
 
 
 def attention_mask(query_mask, key_mask=None, causal: bool = False):
-    """Combines two padding masks into one attention mask.
+    """Combines padding masks int32 or bool [B, T] and [B, S] into an attention mask int32 [B, T, S]; 1 = attend.
 
     Args:
-        query_mask: int32 or bool [B, T]; 1 = a real position.
-        key_mask: int32 or bool [B, S]; None: the query's mask (self-attention).
+        query_mask: 1 = a real position.
+        key_mask: None: the query's mask (self-attention).
         causal: Whether a position attends only to itself and earlier positions (T = S).
-
-    Returns:
-        int32 [B, T, S]; 1 = attend.
     """
     key_mask = query_mask if key_mask is None else key_mask
     query_mask, key_mask = ops.cast(query_mask, "int32"), ops.cast(key_mask, "int32")
@@ -57,7 +53,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable
         weights = attended = _softmax(scores)
         row_is_open = None
     else:
-        attended = _softmax(scores + mask_bias(_over_heads(mask)))
+        attended = _softmax(scores + mask_bias(ops.expand_dims(ops.cast(_as_3d(mask), "bool"), 1)))
         row_is_open = ops.expand_dims(open_rows(mask), 1)  # [B, 1, T or 1, 1]
         weights = attended * row_is_open
     if dropout is not None:
@@ -71,11 +67,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout: Callable
 
 
 def open_rows(mask):
-    """Which query rows are not fully masked: float32 [B, T, 1], or [B, 1, 1] for a mask [B, S].
-
-    Args:
-        mask: int32 or bool [B, S] or [B, T, S]; 1 = attend.
-    """
+    """Which query rows of a mask [B, T, S] are not fully masked: float32 [B, T, 1]; [B, 1, 1] for a mask [B, S]."""
     some = ops.any(ops.cast(mask, "bool"), axis=-1, keepdims=True)
     return ops.cast(ops.expand_dims(some, 1) if len(mask.shape) == 2 else some, "float32")
 
@@ -83,11 +75,6 @@ def open_rows(mask):
 def _softmax(scores):
     # Keras warns about a softmax over one value; here this is a text of one token and correct.
     return ops.exp(scores - scores) if scores.shape[-1] == 1 else ops.softmax(scores, axis=-1)
-
-
-def _over_heads(mask):
-    """The mask as bool [B, 1, 1, S] or [B, 1, T, S], from [B, S] or [B, T, S]."""
-    return ops.expand_dims(ops.cast(_as_3d(mask), "bool"), 1)
 
 
 def _as_3d(mask):
@@ -100,7 +87,7 @@ def _as_3d(mask):
 
 
 @keras.saving.register_keras_serializable(package="kmha")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(ConfigurableLayer):
     """Multi-head attention from each query position to all unmasked key positions.
 
     concat(head_1 … head_N) W_o + b_o, head_n = softmax(Q_n K_nᵀ / sqrt(H)) V_n; softmax in float32. Self-attention
@@ -268,31 +255,9 @@ class MultiHeadAttention(keras.layers.Layer):
         shape = (batch, length, self.num_heads, self.head_size)
         return [ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3)) for part in parts]
 
-    def get_config(self):
-        """The constructor's arguments."""
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "head_dim": self.head_dim,
-            "dropout": self.dropout,
-            "rotary": self.rotary,
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "window": self.window,
-            "num_globals": self.num_globals,
-            "longest": self.longest,
-        }
-
 
 def stack_heads(weights: Sequence):
-    """Stacks the attention weights of all blocks.
-
-    Args:
-        weights: float32 [B, N, T, S] of each block; pruned blocks have fewer heads.
-
-    Returns:
-        float32 [B, L, N, T, S], with N the largest number of heads; missing heads are zero.
-    """
+    """Stacks the attention weights float32 [B, N, T, S] of L blocks to [B, L, N, T, S]; missing heads are zero."""
     num_heads = max(each.shape[1] for each in weights)
     missing = [num_heads - each.shape[1] for each in weights]
     padded = [

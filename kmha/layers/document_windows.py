@@ -7,18 +7,14 @@ from keras import ops
 
 from kmha.document_windows import WindowShape
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
+from kmha.layers import ConfigurableLayer
 
 MODES = ("mean", "max", "attention")
 WindowMode = Literal["mean", "max", "attention"]
 
 
 class SplitDocuments(NamedTuple):
-    """Documents in windows.
-
-    Attributes:
-        features: Features of all windows, int32 [B · W, L], ordered by document.
-        votes: float32 [B, W]: number of tokens that each window represents; 0 for windows of padding.
-    """
+    """Features of all windows int32 [B · W, L], ordered by document, and the tokens each represents, float32 [B, W]."""
 
     features: dict[str, Any]
     votes: Any
@@ -31,12 +27,12 @@ def split_documents(features: dict[str, Any], shape: WindowShape) -> SplitDocume
     has one vote, divided among the windows that contain it; [CLS] votes for the first window, [SEP] for the last. Votes
     add up to the document's tokens: a short last window has a small weight, and no token counts twice.
 
+    Windows of padding have no votes. There are W = 1 + ceil((T - length) / stride) windows, at least 1, of
+    L = min(T, length) tokens.
+
     Args:
         features: token_ids, padding_mask and optionally segment_ids, int32 [B, T] each; padding is on the right.
         shape: Shape of the windows.
-
-    Returns:
-        W = 1 + ceil((T - length) / stride) windows, at least 1, of L = min(T, length) tokens.
     """
     features = {name: ops.cast(each, "int32") for name, each in features.items()}
     ids, mask = features[TOKEN_IDS], features[PADDING_MASK]
@@ -71,15 +67,7 @@ def split_documents(features: dict[str, Any], shape: WindowShape) -> SplitDocume
 
 
 def _votes(mask, source, is_end, others, shape: WindowShape):
-    """Votes float32 [B, W] of windows.
-
-    Args:
-        mask: int32 [B, W, L]; 1 = a real token.
-        source: int32 [W, L], position in the document of each place.
-        is_end: bool [B, W, L], whether the token is [SEP].
-        others: int32 [B], number of windows of each document after the first.
-        shape: Shape of the windows.
-    """
+    """Votes float32 [B, W] of windows; mask, source, is_end and others as in `split_documents`."""
     # The first window with a token, and the last one, not limited by the number of windows.
     first, final = _steps(source - shape.room, shape.stride), ops.maximum(source - 1, 0) // shape.stride
     holding = ops.minimum(final, ops.reshape(others, (-1, 1, 1))) - first + 1
@@ -114,7 +102,7 @@ def _fill_empty(values, votes):
 
 
 @keras.saving.register_keras_serializable(package="kmha")
-class WindowPooling(keras.layers.Layer):
+class WindowPooling(ConfigurableLayer):
     """Pools the vectors of a document's windows.
 
     The vector of a single window is unchanged in all modes, and windows without votes have no influence.
@@ -176,7 +164,3 @@ class WindowPooling(keras.layers.Layer):
             votes = votes * ops.exp(scores - ops.max(scores, axis=1, keepdims=True))
         total = ops.sum(votes, axis=1, keepdims=True)
         return votes / ops.where(total > 0, total, 1.0)
-
-    def get_config(self):
-        """The constructor's arguments."""
-        return {**super().get_config(), "mode": self.mode}

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from kmha.layers import ConfigurableLayer
+
 MODES = ("cls", "mean", "max")
 
 
@@ -27,7 +29,7 @@ def max_pool(inputs, padding_mask):
 
 
 @keras.saving.register_keras_serializable(package="kmha")
-class Pooling(keras.layers.Layer):
+class Pooling(ConfigurableLayer):
     """Reduces a sequence to one vector.
 
     Args:
@@ -56,20 +58,14 @@ class Pooling(keras.layers.Layer):
         pool = {"cls": cls_pool, "mean": mean_pool, "max": max_pool}[self.mode]
         return pool(inputs, padding_mask)
 
-    def get_config(self):
-        """The constructor's arguments."""
-        return {**super().get_config(), "mode": self.mode}
-
 
 WORD_MODES = ("first", "mean")
 
 
 def first_token_weights(word_starts, length):
-    """Weights that select each word's first token, float32 [B, W, T], 0 or 1.
+    """Weights 0 or 1 that select each word's first token, float32 [B, W, T], from their positions int32 [B, W].
 
-    Args:
-        word_starts: int32 [B, W], position of each word's first token; 0 = no word.
-        length: T.
+    Position 0 is no word; `length` is T.
     """
     starts = ops.expand_dims(word_starts, -1)  # [B, W, 1]
     found = ops.logical_and(ops.equal(starts, ops.arange(length, dtype="int32")), starts > 0)

@@ -6,6 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from kmha.layers import ConfigurableLayer
+
 LONGEST_WAVE = 10_000.0
 
 
@@ -27,14 +29,9 @@ def sinusoids(length: int, dim: int) -> np.ndarray:
 def rotate(heads):
     """Rotates pairs of values by an angle proportional to the position, so that dot products depend on distances only.
 
-    Args:
-        heads: float [B, N, T, H] with even H; the pair of value i is value i + H / 2.
+    From and to float [B, N, T, H] with even H; the pair of value i is value i + H / 2. Position 0 is unchanged, and
+    lengths of vectors too.
 
-    Returns:
-        float [B, N, T, H]; position 0 is unchanged, and lengths of vectors too.
-
-    Raises:
-        ValueError: H is odd.
     Source: Su et al. 2021, arXiv:2104.09864 (the half-split form).
     """
     if heads.shape[-1] % 2:
@@ -48,7 +45,7 @@ def rotate(heads):
 
 
 @keras.saving.register_keras_serializable(package="kmha")
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(ConfigurableLayer):
     """Adds a position vector to each token's vector.
 
     Args:
@@ -89,7 +86,3 @@ class PositionEmbedding(keras.layers.Layer):
             return inputs + table[: ops.shape(inputs)[1]]
         positions = ops.expand_dims(first, -1) + ops.arange(ops.shape(inputs)[1], dtype="int32")
         return inputs + ops.take(table, positions, axis=0)
-
-    def get_config(self):
-        """The constructor's arguments."""
-        return {**super().get_config(), "max_length": self.max_length, "learned": self.learned}

@@ -12,8 +12,7 @@ from kmha.features import PADDING_MASK, text_shapes
 from kmha.layers.comparison import unit_vectors
 from kmha.layers.document_windows import WindowMode, WindowPooling, split_documents
 from kmha.layers.pooling import Pooling
-from kmha.models.encoder import TransformerEncoder
-from kmha.models.single_encoder import SingleEncoder
+from kmha.models.encoder import SingleEncoder, TransformerEncoder, layer_norm
 
 
 @keras.saving.register_keras_serializable(package="kmha")
@@ -71,13 +70,7 @@ class TextClassifier(SingleEncoder, keras.Model):
             WindowPooling(window_pooling, name="window_pooling", dtype=self.dtype_policy) if window else None
         )
         # Normalized after pooling, so that an important token can have a larger weight in the mean.
-        self.pooled_norm = (
-            keras.layers.LayerNormalization(
-                epsilon=encoder.norm_epsilon, name="pooled_norm", dtype=self.dtype_policy
-            )
-            if encoder.norm == "pre"
-            else None
-        )
+        self.pooled_norm = layer_norm(self, encoder, "pooled_norm") if encoder.norm == "pre" else None
         self.pooled_dropout = keras.layers.Dropout(dropout, name="pooled_dropout", dtype=self.dtype_policy)
         # float32 whatever the policy: exports are verified to 1e-4.
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
@@ -116,12 +109,7 @@ class TextClassifier(SingleEncoder, keras.Model):
         return self.normalize(self.pooling(x, padding_mask=features[PADDING_MASK]))
 
     def join_windows(self, pooled, votes):
-        """The vectors float [B, D] of texts, from those of all windows.
-
-        Args:
-            pooled: float [B · W, D], ordered by text.
-            votes: float32 [B, W], from `split_documents`.
-        """
+        """Vectors of texts float [B, D], from those of windows [B · W, D], ordered by text, and their votes [B, W]."""
         assert self.window_pooling is not None
         return self.window_pooling(self._by_text(pooled, votes), votes)
 
@@ -152,14 +140,9 @@ class TextClassifier(SingleEncoder, keras.Model):
         return ops.sigmoid(logits) if self.multi_label else ops.softmax(logits, axis=-1)
 
     def decode(self, logits, thresholds=None):
-        """Predictions from logits, in the graph.
+        """Predictions from logits float32 [B, C], in the graph: int32 [B], id of the best label.
 
-        Args:
-            logits: float32 [B, C].
-            thresholds: float32 [C]; multi-label: minimum probability of each label (None: 0.5).
-
-        Returns:
-            int32 [B], id of the best label; multi-label: int32 [B, C], 1 = the text has the label.
+        Multi-label: int32 [B, C], 1 = the probability reaches the label's threshold, float32 [C] (None: 0.5).
         """
         if not self.multi_label:
             return ops.cast(ops.argmax(logits, axis=-1), "int32")

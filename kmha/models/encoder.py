@@ -1,36 +1,75 @@
 """The Transformer encoder: from features to one vector for each position."""
 
-import dataclasses
-from typing import Any
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
 from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
+from kmha.layers import ConfigurableLayer
+from kmha.layers.comparison import unit_vectors
 from kmha.layers.embedding import TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import EncoderBlock
-from kmha.models.traces import Trace, record_trace, weights_requested
+from kmha.layers.pooling import mean_pool
+
+
+class Trace(NamedTuple):
+    """One pass of a sequence through the blocks of an encoder."""
+
+    encoder: Any
+    states: list[Any]  # input of the first block and output of each block, float [B, T, D] each
+    weights: list[Any]  # attention weights of each block, float32 [B, N, T, T]; empty unless requested
+    mask: Any  # int32 [B, T]; 1 = a real token
+
+
+class _Recording(NamedTuple):
+    traces: list[Trace]
+    weights: bool
+
+
+_recording: contextvars.ContextVar[_Recording | None] = contextvars.ContextVar("recording", default=None)
+
+
+@contextlib.contextmanager
+def traced(weights: bool = False) -> Iterator[list[Trace]]:
+    """Yields a list to which each pass through an encoder is appended, in the order of the calls.
+
+    The tensors belong to the graph or the eager code in which the models are called. Attention weights, which are
+    recorded on request, need much memory for long texts.
+    """
+    traces: list[Trace] = []
+    token = _recording.set(_Recording(traces, weights))
+    try:
+        yield traces
+    finally:
+        _recording.reset(token)
+
 
 # [UNK], [CLS], [SEP] and [MASK] have consecutive ids; the ids after them are words.
 SPECIAL_FROM_UNKNOWN = 4
 
 
 def block_options(config: EncoderConfig, size: tuple[int, int]) -> dict[str, Any]:
-    """Arguments of `AttentionBlock` from the configuration of the encoder.
-
-    Args:
-        config: Configuration of the encoder.
-        size: Heads and inner size of the block.
-    """
+    """Arguments of `AttentionBlock` from the configuration of the encoder and the block's heads and inner size."""
     names = ("norm", "norm_epsilon", "activation", "dropout", "attention_dropout")
     own = {"num_heads": size[0], "intermediate_dim": size[1], "head_dim": config.head_size}
     own["longest"] = config.max_length
     return own | {name: getattr(config, name) for name in names}
 
 
+def layer_norm(
+    owner: keras.layers.Layer, config: EncoderConfig, name: str
+) -> keras.layers.LayerNormalization:
+    """A layer normalization with the owner's dtype policy."""
+    return keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name=name, dtype=owner.dtype_policy)
+
+
 @keras.saving.register_keras_serializable(package="kmha")
-class TransformerEncoder(keras.layers.Layer):
+class TransformerEncoder(ConfigurableLayer):
     """Token embedding and a stack of encoder blocks; BERT is one configuration.
 
     Args:
@@ -72,11 +111,7 @@ class TransformerEncoder(keras.layers.Layer):
             dtype=self.dtype_policy,
         )
         # Post-norm normalizes the input of the first block, pre-norm the output of the last block.
-        self.norm = (
-            keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name="norm", dtype=self.dtype_policy)
-            if config.norm == "post" or final_norm
-            else None
-        )
+        self.norm = layer_norm(self, config, "norm") if config.norm == "post" or final_norm else None
         self.embedding_dropout = keras.layers.Dropout(
             config.dropout, name="embedding_dropout", dtype=self.dtype_policy
         )
@@ -84,14 +119,13 @@ class TransformerEncoder(keras.layers.Layer):
 
     def _block(self, index: int) -> EncoderBlock:
         config = self.config
+        post = config.norm == "post"
         return EncoderBlock(
             **block_options(config, config.layer_size(index)),
             rotary=config.positions == "rotary",
             window=config.attention_window,
             num_globals=config.attention_globals,
-            kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02)
-            if config.norm == "post"
-            else "glorot_uniform",
+            kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02) if post else "glorot_uniform",
             name=f"block_{index}",
             dtype=self.dtype_policy,
         )
@@ -114,39 +148,23 @@ class TransformerEncoder(keras.layers.Layer):
         return (x, weights) if return_attention_weights else x
 
     def embed(self, token_ids, segment_ids=None, first_position=None, training=None):
-        """The input of the blocks, float [B, T, D].
-
-        Args:
-            token_ids: int32 [B, T].
-            segment_ids: int32 [B, T]; None: all 0.
-            first_position: int32 [B], position of the first token of each row; None: 0.
-            training: Whether to apply dropout.
-        """
+        """The input of the blocks, float [B, T, D]; for the arguments see `TextEmbedding`."""
         token_ids = self.token_dropout(token_ids, training=training)
-        x = self.embedding(
-            token_ids,
-            segment_ids,
-            token_keep=1.0 - self.token_dropout.rate if training else 1.0,
-            first_position=first_position,
-            training=training,
-        )
+        keep = 1.0 - self.token_dropout.rate if training else 1.0
+        options = {"token_keep": keep, "first_position": first_position, "training": training}
+        x = self.embedding(token_ids, segment_ids, **options)
         x = self.norm(x) if self.norm is not None and self.config.norm == "post" else x
         return self.embedding_dropout(x, training=training)
 
     def attend(self, x, padding_mask, return_attention_weights=False, training=None):
-        """Passes embedded tokens through the blocks.
-
-        Args:
-            x: float [B, T, D], from `embed`.
-            padding_mask: int32 [B, T]; 1 = a real token.
-            return_attention_weights: Whether to return attention weights, which need much memory for long texts.
-            training: Whether to apply dropout.
+        """Passes embedded tokens float [B, T, D] through the blocks.
 
         Returns:
-            float [B, T, D], zeros where the mask is 0, and the attention weights of every block, a list of float32
-            [B, N, T, T], empty if neither the caller nor `traced` requests them.
+            float [B, T, D], zeros where the mask int32 [B, T] is 0, and the attention weights of every block, a list of
+            float32 [B, N, T, T], empty if neither the caller nor `traced` requests them.
         """
-        with_weights = return_attention_weights or weights_requested()
+        recording = _recording.get()
+        with_weights = return_attention_weights or (recording is not None and recording.weights)
         states, all_weights = [x], []
         for block in self.blocks:
             x = block(
@@ -156,16 +174,59 @@ class TransformerEncoder(keras.layers.Layer):
                 x, weights = x
                 all_weights.append(weights)
             states.append(x)
-        record_trace(Trace(self, states, all_weights, padding_mask))
+        if recording is not None:
+            recording.traces.append(Trace(self, states, all_weights, padding_mask))
         x = self.norm(x) if self.config.norm == "pre" and self.norm is not None else x
         return x * ops.cast(ops.expand_dims(padding_mask, -1), x.dtype), all_weights
-
-    def get_config(self):
-        """The constructor's arguments."""
-        config = {"config": dataclasses.asdict(self.config), "final_norm": self.final_norm}
-        return {**super().get_config(), **config}
 
     @classmethod
     def from_config(cls, config):
         """Creates the layer from `get_config`."""
         return cls(**{**config, "config": EncoderConfig(**config["config"])})
+
+
+class SingleEncoder:
+    """Mixin for a `keras.Model` with one encoder and one tokenization."""
+
+    encoder_config: EncoderConfig
+    encoder: TransformerEncoder
+
+    @property
+    def encoder_configs(self) -> dict[str, EncoderConfig]:
+        """The configuration of the encoder."""
+        return {"": self.encoder_config}
+
+    @property
+    def additions(self) -> list:
+        """Kernels of additive inputs of the encoder; if they are zero, nothing is added."""
+        return []
+
+    def encoders_of(self, granularity: int) -> list[TransformerEncoder]:
+        """The encoders of a granularity: a list of the only one."""
+        return [self.encoder]
+
+    def max_sequence_length(self, text_length: int) -> int:
+        """Maximum sequence length in the encoder for texts of at most `text_length` tokens."""
+        return text_length
+
+    @property
+    def vector_dim(self) -> int:
+        """Size of a text's vector."""
+        return self.encoder_config.hidden_dim
+
+    def encode_tokens(self, features):
+        """The vectors of tokens, float [B, T, D]."""
+        return self.encoder(features, training=False)
+
+    def pool_tokens(self, x, features):
+        """The vector float [B, D] of a text, by default the mean of its tokens' vectors, float [B, T, D]."""
+        return mean_pool(x, features[PADDING_MASK])
+
+    def vectors(self, features):
+        """Unit vectors float32 [B, D] of texts; for empty rows zeros, unless the model's pooling differs."""
+        return unit_vectors([self.pool_tokens(self.encode_tokens(features), features)])
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """Creates the model from `get_config`, in which the encoder's configuration is a dictionary."""
+        return cls(**{**config, "encoder": EncoderConfig(**config["encoder"])})

@@ -7,9 +7,8 @@ from keras import ops
 
 from kmha.config import EncoderConfig
 from kmha.features import MASK_POSITIONS, text_shapes
-from kmha.layers.feed_forward import ACTIVATIONS
-from kmha.models.encoder import TransformerEncoder
-from kmha.models.single_encoder import SingleEncoder
+from kmha.layers.encoder_block import ACTIVATIONS
+from kmha.models.encoder import SingleEncoder, TransformerEncoder, layer_norm
 
 
 @keras.saving.register_keras_serializable(package="kmha")
@@ -38,13 +37,9 @@ class MaskedLanguageModel(SingleEncoder, keras.Model):
         self.encoder_config = encoder
         self.encoder = TransformerEncoder(encoder, final_norm=False, name="encoder", dtype=self.dtype_policy)
         # Normalizes the output of a pre-norm encoder, here at the masked positions only.
-        self.masked_norm = self._norm("masked_norm") if encoder.norm == "pre" else None
+        self.masked_norm = layer_norm(self, encoder, "masked_norm") if encoder.norm == "pre" else None
         self.transform = keras.layers.Dense(encoder.hidden_dim, name="transform", dtype=self.dtype_policy)
-        self.transform_norm = self._norm("transform_norm")
-
-    def _norm(self, name: str):
-        epsilon = self.encoder_config.norm_epsilon
-        return keras.layers.LayerNormalization(epsilon=epsilon, name=name, dtype=self.dtype_policy)
+        self.transform_norm = layer_norm(self, encoder, "transform_norm")
 
     @property
     def vocabulary_size(self) -> int:
@@ -60,13 +55,8 @@ class MaskedLanguageModel(SingleEncoder, keras.Model):
             if part is not None:
                 part.build(gathered_shape)
         # float32 whatever the policy, like the logits.
-        self.bias = self.add_weight(
-            name="bias",
-            shape=(self.vocabulary_size,),
-            dtype="float32",
-            initializer="zeros",
-            autocast=False,
-        )
+        options = {"dtype": "float32", "initializer": "zeros", "autocast": False}
+        self.bias = self.add_weight(name="bias", shape=(self.vocabulary_size,), **options)
 
     def call(self, features, training=None):
         """See the class."""

@@ -2,8 +2,7 @@
 
 import dataclasses
 import typing
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import keras
 from keras import ops
@@ -19,14 +18,8 @@ Target = Literal["binary", "classes", "graded"]
 
 
 def _check_arguments(
-    encoders: Mapping[str, Any],
-    num_labels: int,
-    target: str,
-    form: str,
-    rounds: int,
-    symmetric: bool,
-    share_weights: bool,
-) -> None:
+    encoders, num_labels: int, target: str, form: str, rounds: int, symmetric, share_weights
+):
     """Raises InputError if the arguments of `TextMatcher` contradict each other."""
     if not encoders:
         raise InputError("encoders must be one granularity or more, got none")
@@ -125,12 +118,8 @@ class TextMatcher(keras.Model):
     @property
     def input_names(self) -> tuple[str, ...]:
         """Names of the features, in the order of exports."""
-        return tuple(
-            name
-            for granularity in self.granularities
-            for side in SIDES
-            for name in self._names(side, granularity)
-        )
+        sides = ((granularity, side) for granularity in self.granularities for side in SIDES)
+        return tuple(name for granularity, side in sides for name in self._names(side, granularity))
 
     def _names(self, side: str, granularity: str) -> tuple[str, str]:
         return input_names(side, granularity if len(self.encoder_configs) > 1 else "")
@@ -199,12 +188,7 @@ class TextMatcher(keras.Model):
     def encode(self, features, side: str):
         """Encodes one text, so that it can be compared with many: float [B, T, D] for each granularity.
 
-        Args:
-            features: Features of `side` only, int32 [B, T].
-            side: "a" or "b".
-
-        Raises:
-            InputError: The form is joint.
+        The features int32 [B, T] are those of the side "a" or "b" only. Raises InputError in the joint form.
         """
         self._require(("cross", "bi"), "to encode texts separately")
         named = zip(self.granularities, self.pairs, strict=True)
@@ -223,13 +207,7 @@ class TextMatcher(keras.Model):
     def vectors(self, features, side: str, training=None):
         """Unit vectors float32 [B, D of all granularities] of texts; in the cross form before cross-attention.
 
-        Args:
-            features: Features of `side` only, int32 [B, T].
-            side: "a" or "b".
-            training: Whether to apply dropout.
-
-        Raises:
-            InputError: The form is joint.
+        The features int32 [B, T] are those of the side "a" or "b" only. Raises InputError in the joint form.
         """
         self._require(("cross", "bi"), "for separate vectors of texts")
         pooled = []
@@ -245,9 +223,7 @@ class TextMatcher(keras.Model):
 
     def all_pairs(self, features, training=None):
         """Logits float32 [B, B] of every A with every B of a batch, in the bi form."""
-        return self.score_vectors(
-            self.vectors(features, "a", training=training), self.vectors(features, "b", training=training)
-        )
+        return self.score_vectors(*(self.vectors(features, side, training=training) for side in SIDES))
 
     def _require(self, forms: tuple[Form, ...], purpose: str) -> None:
         if self.form not in forms:
@@ -256,11 +232,8 @@ class TextMatcher(keras.Model):
     def _logits(self, parts, training):
         """Logits from the vectors and shares of every granularity."""
         if self.head is None:
-            cosine = ops.sum(
-                unit_vectors([p[0] for p in parts]) * unit_vectors([p[1] for p in parts]),
-                axis=-1,
-                keepdims=True,
-            )
+            a, b = (unit_vectors([part[side] for part in parts]) for side in (0, 1))
+            cosine = ops.sum(a * b, axis=-1, keepdims=True)
             return self.cosine_scale * cosine + self.cosine_bias
         vectors = [ops.cast(each, "float32") for a, b, *_ in parts for each in self._features(a, b)]
         x = self.joined_dropout(ops.concatenate(vectors, axis=-1), training=training)
@@ -289,14 +262,9 @@ class TextMatcher(keras.Model):
         return ops.softmax(logits, axis=-1) if self.target == "classes" else logits
 
     def decode(self, logits, thresholds=None):
-        """Predictions from logits, in the graph.
+        """Predictions from logits float32 [B, C], in the graph: int32 [B], graded: the scores float32 [B].
 
-        Args:
-            logits: float32 [B, C].
-            thresholds: float32 [1]; minimum probability of a match (None: 0.5).
-
-        Returns:
-            int32 [B]: 1 for a match, or the id of the best class; graded: the scores float32 [B].
+        They are 1 for a match, whose minimum probability is a threshold float32 [1] (None: 0.5), or the best class.
         """
         if self.target == "graded":
             return logits[:, 0]

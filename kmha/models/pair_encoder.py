@@ -9,20 +9,15 @@ from keras import ops
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
+from kmha.layers.comparison import MARKS, SHARES, TokenOverlap
 from kmha.layers.encoder_block import CrossAttentionBlock
-from kmha.layers.overlap import MARKS, SHARES, TokenOverlap
 from kmha.layers.pooling import MODES, Pooling
-from kmha.models.encoder import SPECIAL_FROM_UNKNOWN, TransformerEncoder, block_options
+from kmha.models.encoder import SPECIAL_FROM_UNKNOWN, TransformerEncoder, block_options, layer_norm
 
 Form = Literal["cross", "bi", "joint"]
 # Names of attention weights: self-attention of A and B, cross-attention, and attention of the joint sequence.
-A_TO_A, B_TO_B, A_TO_B, B_TO_A, PAIR = (
-    "attention_a",
-    "attention_b",
-    "attention_a_to_b",
-    "attention_b_to_a",
-    "attention",
-)
+A_TO_A, B_TO_B, A_TO_B, B_TO_A = "attention_a", "attention_b", "attention_a_to_b", "attention_b_to_a"
+PAIR = "attention"
 
 
 @keras.saving.register_keras_serializable(package="kmha")
@@ -77,18 +72,12 @@ class PairEncoder(keras.layers.Layer):
         self.rounds_a = [self._round(i, "" if share_weights else "_a") for i in places]
         self.rounds_b = self.rounds_a if share_weights else [self._round(i, "_b") for i in places]
         # Pre-norm vectors are normalized after pooling, so that important tokens can have larger weights.
-        self.norm = (
-            keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name="norm", dtype=self.dtype_policy)
-            if config.norm == "pre"
-            else None
-        )
+        self.norm = layer_norm(self, config, "norm") if config.norm == "pre" else None
         self.pooling = Pooling(pooling, name="pooling", dtype=self.dtype_policy)
         if overlap:
+            first_id = config.unknown_id + SPECIAL_FROM_UNKNOWN
             self.token_overlap = TokenOverlap(
-                config.vocabulary_size,
-                config.unknown_id + SPECIAL_FROM_UNKNOWN,
-                name="overlap",
-                dtype="float32",
+                config.vocabulary_size, first_id, name="overlap", dtype="float32"
             )
             self.mark = keras.layers.Dense(
                 config.hidden_dim, use_bias=False, name="mark", dtype=self.dtype_policy
@@ -136,18 +125,7 @@ class PairEncoder(keras.layers.Layer):
         return *result, {A_TO_A: weights_a, B_TO_B: weights_b, **weights}
 
     def encode(self, ids, mask, side: str, return_attention_weights=False, training=None):
-        """Encodes one text.
-
-        Args:
-            ids: int32 [B, T].
-            mask: int32 [B, T].
-            side: "a" or "b".
-            return_attention_weights: Whether to return attention weights.
-            training: Whether to apply dropout.
-
-        Returns:
-            float [B, T, D] and, on request, the attention weights of every block.
-        """
+        """Encodes the text of a side, ids and mask int32 [B, T]: the result of `TransformerEncoder.attend`."""
         encoder = self.encoder_a if side == "a" else self.encoder_b
         x = encoder.embed(ids, training=training)
         return encoder.attend(x, mask, return_attention_weights, training)

@@ -9,11 +9,9 @@ from keras import ops
 from kmha.config import EncoderConfig
 from kmha.features import CHARACTER_IDS, PADDING_MASK, SEGMENT_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.layers.crf import CRF, Potentials
-from kmha.layers.local_context import LocalContext
 from kmha.layers.pooling import WORD_MODES, first_token_weights, mean_token_weights
-from kmha.layers.spelling import SpellingEncoder
-from kmha.models.encoder import TransformerEncoder
-from kmha.models.single_encoder import SingleEncoder
+from kmha.layers.words import LocalContext, SpellingEncoder
+from kmha.models.encoder import SingleEncoder, TransformerEncoder
 from kmha.tags import Scheme
 
 Head = Literal["crf", "softmax"]
@@ -133,15 +131,9 @@ class SequenceTagger(SingleEncoder, keras.Model):
         return self._attended(features, False, False)[0]
 
     def embed(self, features, training=None):
-        """The encoder's input before the convolution.
+        """The encoder's input before the convolution, and the spellings of words float [B, W, C], None without.
 
-        Args:
-            features: See the class.
-            training: Whether to apply dropout.
-
-        Returns:
-            float [B, T, D], with the spelling of each word added to its first token; and the spellings float [B, W, C],
-            None without characters.
+        The input is float [B, T, D], with the spelling of each word added to its first token.
         """
         x = self.encoder.embed(features[TOKEN_IDS], features.get(SEGMENT_IDS), training=training)
         if self.spelling is None or self.spelling_in is None:

@@ -1,15 +1,24 @@
-"""Reads checkpoints in Hugging Face's layout: config.json, model.safetensors, vocab.txt. Never opens a pickle."""
+"""Reads checkpoints in Hugging Face's layout and in that of BERT's first release. Never opens a pickle.
 
+Hugging Face: config.json, model.safetensors, vocab.txt. First release: bert_config.json, bert_model.ckpt.index and
+.data, vocab.txt.
+
+Source: Devlin et al. 2019, arXiv:1810.04805; the miniatures: Turc et al. 2019, arXiv:1908.08962.
+"""
+
+import functools
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.pretrained.checkpoint import Checkpoint
-from kmha.pretrained.json_file import read_json, shown
+from kmha.pretrained.checkpoint import Checkpoint, read_json, shown
 from kmha.pretrained.safetensors_file import read_tensors
-from kmha.pretrained.weight_mapping import FAMILIES, find_tensors, read_weights
-from kmha.text.vocabulary import CONTINUATION, UNKNOWN, Vocabulary
+from kmha.pretrained.weight_mapping import FAMILIES, Tensor, find_tensors, read_weights
+from kmha.text.vocabulary import CONTINUATION, SPECIAL_TOKENS, UNKNOWN, Vocabulary
 
 CONFIG, VOCABULARY = "config.json", "vocab.txt"
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
@@ -63,11 +72,7 @@ _CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "PreTrai
 def read_huggingface(folder: Path) -> Checkpoint:
     """Reads the folder of a published BERT, DistilBERT or ELECTRA.
 
-    Args:
-        folder: Has config.json, model.safetensors (or its parts with an index), and vocab.txt or tokenizer.json.
-
-    Raises:
-        InputError: A file is missing or damaged, the architecture is unknown, or the parts do not fit each other.
+    The folder has config.json, model.safetensors (or its parts with an index), and vocab.txt or tokenizer.json.
     """
     values = read_json(folder / CONFIG)
     family = read_family(folder / CONFIG, values)
@@ -93,18 +98,7 @@ def read_family(path: Path, values: dict[str, Any]) -> str:
 def read_encoder_config(
     path: Path, family: str, values: dict[str, Any], vocabulary: Vocabulary
 ) -> EncoderConfig:
-    """The encoder's shape in config.json.
-
-    Args:
-        path: The file, for messages.
-        family: One of `FAMILIES`.
-        values: The content of the file.
-        vocabulary: The checkpoint's tokens.
-
-    Raises:
-        InputError: A value is missing, has a wrong type, is out of range or not supported, or the vocabulary has a
-            different length.
-    """
+    """The encoder's shape in config.json, `values`; raises InputError if a value is missing, wrong or not supported."""
     size = values.get("vocab_size")
     if type(size) is not int or size != len(vocabulary):
         raise InputError(
@@ -144,11 +138,7 @@ def read_encoder_config(
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
-    """The tokens in vocab.txt, or in tokenizer.json if there is no vocab.txt.
-
-    Raises:
-        InputError: The file is missing or damaged, or the tokenizer is not WordPiece.
-    """
+    """The tokens in vocab.txt, or in tokenizer.json if there is no vocab.txt."""
     if (folder / VOCABULARY).exists() or not (folder / TOKENIZER).exists():
         return Vocabulary.read(folder / VOCABULARY)
     path = folder / TOKENIZER
@@ -172,11 +162,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
 
 
 def read_lower_case(folder: Path) -> bool:
-    """Whether the tokenizer lower-cases and strips accents; the default is BERT's, true.
-
-    Raises:
-        InputError: A file is damaged, or the tokenizer differs from BERT's or does only one of both.
-    """
+    """Whether the tokenizer lower-cases and strips accents; the default is BERT's, true."""
     path = folder / SETTINGS
     settings = read_json(path) if path.exists() else {}
     name = settings.get("tokenizer_class")
@@ -210,3 +196,70 @@ def _object(path: Path, values: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _first(*values: Any) -> Any:
     return next(value for value in values if value is not None)
+
+
+FIRST_CONFIG, FIRST_PREFIX = "bert_config.json", "bert_model.ckpt"
+_KERNEL = "/kernel"
+_ENDINGS = {_KERNEL: ".weight", "/gamma": ".weight", "/beta": ".bias", "_embeddings": "_embeddings.weight"}
+
+
+def read_tensorflow(folder: Path) -> Checkpoint:
+    """Reads a folder in the layout of the first release."""
+    vocabulary, path = Vocabulary.read(folder / VOCABULARY), folder / FIRST_CONFIG
+    config = read_encoder_config(path, "bert", read_json(path), vocabulary)
+    found = find_tensors(str(folder), _tensors(folder), FAMILIES["bert"], config)
+    # No file has this setting; a vocabulary without capitals was trained on lower-cased texts.
+    words = (token for token in vocabulary.tokens if token not in SPECIAL_TOKENS and token[:1] != "[")
+    lower_case = not any(word != word.lower() for word in words)
+    return Checkpoint(
+        str(folder), config, vocabulary, "wordpiece", lower_case, lambda: read_weights(found, config)
+    )
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    from kmha.quiet import import_tensorflow
+
+    import_tensorflow()
+    import tensorflow as tf
+
+    path = folder / FIRST_PREFIX
+    if not path.with_name(f"{FIRST_PREFIX}.index").is_file():
+        raise InputError(f"{folder}: expected {FIRST_PREFIX}.index, got none")
+    try:
+        reader = tf.train.load_checkpoint(str(path))
+        shapes = reader.get_variable_to_shape_map()
+    # TensorFlow raises errors of many types for damaged files, here and when it reads a tensor.
+    except Exception as error:
+        raise InputError(f"{path}: damaged or truncated: {_first_line(error)}") from error
+    tensors = {}
+    for name, shape in shapes.items():
+        read = functools.partial(_read, str(path), reader, name)
+        tensors[_new_name(name)] = Tensor(str(path), tuple(shape[::-1] if _is_kernel(name) else shape), read)
+    return tensors
+
+
+def _is_kernel(name: str) -> bool:
+    return name.endswith(_KERNEL)
+
+
+def _new_name(name: str) -> str:
+    """bert/encoder/layer_0/output/dense/kernel -> bert.encoder.layer.0.output.dense.weight."""
+    for old, new in _ENDINGS.items():
+        if name.endswith(old):
+            name = name.removesuffix(old) + new
+            break
+    return re.sub(r"\blayer_(\d+)\b", r"layer.\1", name.replace("/", "."))
+
+
+def _read(path: str, reader, name: str) -> np.ndarray:
+    try:
+        tensor = np.asarray(reader.get_tensor(name))
+    except Exception as error:
+        raise InputError(f"{path}: tensor {name} cannot be read: {_first_line(error)}") from error
+    if tensor.dtype.kind != "f":
+        raise InputError(f"{path}: tensor {name} must hold floats, got {tensor.dtype}")
+    return (tensor.T if _is_kernel(name) else tensor).astype(np.float32, copy=False)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -14,8 +14,7 @@ import numpy as np
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.pretrained.checkpoint import Checkpoint
-from kmha.pretrained.json_file import read_json, shown
+from kmha.pretrained.checkpoint import Checkpoint, read_json, shown
 from kmha.text.vocabulary import UNKNOWN, Vocabulary
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.weights.h5", "tokenizer.json"
@@ -46,11 +45,7 @@ def class_of(path: Path, values: dict[str, Any]) -> str:
 
 
 def read_keras_hub(folder: Path) -> Checkpoint:
-    """Reads the folder of a preset.
-
-    Raises:
-        InputError: A file is missing or damaged, the class is not supported, or the parts do not fit each other.
-    """
+    """Reads the folder of a preset."""
     path = folder / CONFIG
     values = read_json(path)
     name = class_of(path, values)

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from kmha.errors import InputError
-from kmha.pretrained.json_file import read_json, shown
+from kmha.pretrained.checkpoint import read_json, shown
 from kmha.pretrained.weight_mapping import Tensor
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -24,9 +24,6 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     """The tensors of a checkpoint by name, from one file or from the files in an index.
 
     Old checkpoints name the weight and bias of a normalization gamma and beta; the result has the new names.
-
-    Raises:
-        InputError: There are no weights, only a pickle, or a file is damaged.
     """
     if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():
         tensors = _one_file(folder)
@@ -70,11 +67,7 @@ def _several_files(folder: Path) -> dict[str, Tensor]:
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file by name; the header is validated now, the numbers are read on demand.
-
-    Raises:
-        InputError: The file cannot be read, its header is damaged, or its size is not that of the tensors.
-    """
+    """The tensors of one file by name; the header is validated now, the numbers are read on demand."""
 
     def tensors(file) -> dict[str, Tensor]:
         found = {}

@@ -8,7 +8,7 @@ import numpy as np
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.pretrained.json_file import shown
+from kmha.pretrained.checkpoint import shown
 
 # A checkpoint's kernel is [out, in], an encoder's is [in, out]; one weight may be split into several tensors.
 Kind = Literal["table", "kernel", "vector"]
@@ -16,17 +16,11 @@ Kind = Literal["table", "kernel", "vector"]
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One weight of the encoder and the tensors of a checkpoint that contain it.
+    """One weight of the encoder and the tensors of a checkpoint that contain it."""
 
-    Attributes:
-        ours: Path of the variable below the encoder.
-        theirs: Names of the tensors, in the order in which they are concatenated.
-        kind: "table" is copied, "kernel" is transposed, "vector" is reshaped; several tensors are concatenated.
-    """
-
-    ours: str
-    theirs: tuple[str, ...]
-    kind: Kind
+    ours: str  # path of the variable below the encoder
+    theirs: tuple[str, ...]  # names of the tensors, in the order in which they are concatenated
+    kind: Kind  # "table" is copied, "kernel" is transposed, "vector" is reshaped; several tensors are concatenated
 
     def theirs_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of each tensor, from the shape of the weight."""
@@ -56,17 +50,32 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """The tensor names of a family of checkpoints.
+    """The tensor names of a family of checkpoints."""
 
-    Attributes:
-        prefixes: Possible prefixes of all names, where the encoder is part of a larger model.
-        blocks: Prefix of the number of a block.
-        entries: The entries, from the number of blocks and whether there are segments.
-    """
+    prefixes: tuple[str, ...]  # possible prefixes of all names, where the encoder is part of a larger model
+    blocks: str  # prefix of the number of a block
+    parts: tuple[str, ...]  # query, key, value, output, norm, inner, outer and last norm of a block
 
-    prefixes: tuple[str, ...]
-    blocks: str
-    entries: Callable[[int, bool], Iterator[Entry]]
+    def entries(self, num_layers: int, segments: bool) -> Iterator[Entry]:
+        """All weights of an encoder, with or without segments."""
+        yield Entry("embedding/tokens/embeddings", ("embeddings.word_embeddings.weight",), "table")
+        yield Entry("embedding/position/table", ("embeddings.position_embeddings.weight",), "table")
+        if segments:
+            yield Entry(
+                "embedding/segments/embeddings", ("embeddings.token_type_embeddings.weight",), "table"
+            )
+        yield from _norm("norm", "embeddings.LayerNorm")
+        for i in range(num_layers):
+            names = [f"{self.blocks}{i}.{part}" for part in self.parts]
+            query, key, value, output, norm, inner, outer, last_norm = names
+            attention, feed_forward = f"block_{i}/attention", f"block_{i}/feed_forward"
+            fused = f"{attention}/query_key_value"
+            yield from _dense(f"{fused}_kernel", f"{fused}_bias", (query, key, value))
+            yield from _dense(f"{attention}/output_kernel", f"{attention}/output_bias", (output,))
+            yield from _norm(f"{attention}_norm", norm)
+            yield from _dense(f"{feed_forward}/expand/kernel", f"{feed_forward}/expand/bias", (inner,))
+            yield from _dense(f"{feed_forward}/contract/kernel", f"{feed_forward}/contract/bias", (outer,))
+            yield from _norm(f"{feed_forward}_norm", last_norm)
 
 
 def _norm(ours: str, theirs: str) -> Iterator[Entry]:
@@ -79,29 +88,6 @@ def _dense(ours_kernel: str, ours_bias: str, theirs: Sequence[str]) -> Iterator[
     yield Entry(ours_bias, tuple(f"{name}.bias" for name in theirs), "vector")
 
 
-def _embeddings(segments: bool) -> Iterator[Entry]:
-    yield Entry("embedding/tokens/embeddings", ("embeddings.word_embeddings.weight",), "table")
-    yield Entry("embedding/position/table", ("embeddings.position_embeddings.weight",), "table")
-    if segments:
-        yield Entry("embedding/segments/embeddings", ("embeddings.token_type_embeddings.weight",), "table")
-    yield from _norm("norm", "embeddings.LayerNorm")
-
-
-def _block(ours: str, theirs: str, parts: Sequence[str]) -> Iterator[Entry]:
-    """A block; `parts` are the checkpoint's names of query, key, value, output, norm, inner, outer, last norm."""
-    query, key, value, output, norm, inner, outer, last_norm = (f"{theirs}.{part}" for part in parts)
-    attention, feed_forward = f"{ours}/attention", f"{ours}/feed_forward"
-    yield from _dense(
-        f"{attention}/query_key_value_kernel", f"{attention}/query_key_value_bias", (query, key, value)
-    )
-    yield from _dense(f"{attention}/output_kernel", f"{attention}/output_bias", (output,))
-    yield from _norm(f"{ours}/attention_norm", norm)
-    yield from _dense(f"{feed_forward}/expand/kernel", f"{feed_forward}/expand/bias", (inner,))
-    yield from _dense(f"{feed_forward}/contract/kernel", f"{feed_forward}/contract/bias", (outer,))
-    yield from _norm(f"{ours}/feed_forward_norm", last_norm)
-
-
-_BERT_BLOCKS, _DISTILBERT_BLOCKS = "encoder.layer.", "transformer.layer."
 _BERT_PARTS = (
     "attention.self.query",
     "attention.self.key",
@@ -124,38 +110,22 @@ _DISTILBERT_PARTS = (
 )
 
 
-def _bert(num_layers: int, segments: bool) -> Iterator[Entry]:
-    yield from _embeddings(segments)
-    for i in range(num_layers):
-        yield from _block(f"block_{i}", f"{_BERT_BLOCKS}{i}", _BERT_PARTS)
-
-
-def _distilbert(num_layers: int, segments: bool) -> Iterator[Entry]:
-    yield from _embeddings(segments)
-    for i in range(num_layers):
-        yield from _block(f"block_{i}", f"{_DISTILBERT_BLOCKS}{i}", _DISTILBERT_PARTS)
-
-
 FAMILIES = {
-    "bert": Family(("", "bert."), _BERT_BLOCKS, _bert),
-    "electra": Family(("", "electra."), _BERT_BLOCKS, _bert),
-    "distilbert": Family(("", "distilbert."), _DISTILBERT_BLOCKS, _distilbert),
+    "bert": Family(("", "bert."), "encoder.layer.", _BERT_PARTS),
+    "electra": Family(("", "electra."), "encoder.layer.", _BERT_PARTS),
+    "distilbert": Family(("", "distilbert."), "transformer.layer.", _DISTILBERT_PARTS),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A tensor in a file, not read yet.
+    """A tensor in a file, not read yet."""
 
-    Attributes:
-        origin: The file, for messages.
-        shape: Its shape.
-        read: Reads it as float32 of that shape; raises InputError if the file is damaged.
-    """
-
-    origin: str
-    shape: tuple[int, ...]
-    read: Callable[[], np.ndarray]
+    origin: str  # the file, for messages
+    shape: tuple[int, ...]  # its shape
+    read: Callable[
+        [], np.ndarray
+    ]  # reads it as float32 of that shape; raises InputError if the file is damaged
 
 
 # Weights of the encoder with their tensors by name.
@@ -165,17 +135,7 @@ FoundTensors = list[tuple[Entry, dict[str, Tensor]]]
 def find_tensors(
     origin: str, tensors: Mapping[str, Tensor], family: Family, config: EncoderConfig
 ) -> FoundTensors:
-    """Finds the tensors of an encoder without reading them.
-
-    Args:
-        origin: The checkpoint, for messages.
-        tensors: All tensors of the checkpoint by name.
-        family: Its family.
-        config: Shape of the encoder.
-
-    Raises:
-        InputError: A tensor is missing or has a different shape, or there are more blocks than in `config`.
-    """
+    """Finds the tensors of an encoder without reading them; InputError if they do not fit `config`."""
     prefix = _find_prefix(origin, family.prefixes, tensors)
     found = []
     for entry in family.entries(config.num_layers, config.num_segments > 0):
@@ -201,11 +161,7 @@ def find_tensors(
 
 
 def read_weights(found: FoundTensors, config: EncoderConfig) -> dict[str, np.ndarray]:
-    """Reads the weights of an encoder, float32, by the path of the variable.
-
-    Raises:
-        InputError: A file is damaged, or a tensor contains numbers that are not finite.
-    """
+    """Reads the weights of an encoder, float32, by the path of the variable; InputError if one is not finite."""
     weights = {}
     for entry, parts in found:
         values = []

@@ -1,12 +1,15 @@
-"""Assigns the weights of a checkpoint to an encoder, which may be smaller."""
+"""Assigns the weights of a checkpoint to an encoder, which may be smaller, and makes a text encoder of a checkpoint."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from kmha.errors import InputError
-from kmha.models.encoder import TransformerEncoder
-from kmha.pretrained.checkpoint import source_blocks
+from kmha.features import text_shapes
+from kmha.models.encoder import SingleEncoder, TransformerEncoder
+from kmha.pretrained.checkpoint import Checkpoint, source_blocks
+from kmha.text.preprocessor import Preprocessor
 
 _TOKENS, _POSITIONS = "embedding/tokens/embeddings", "embedding/position/table"
 
@@ -27,22 +30,16 @@ def assign_weights(
     num_layers: int,
     rows: Sequence[int] | None = None,
 ) -> list[str]:
-    """Assigns weights to an encoder.
+    """Assigns weights by path to a built encoder; returns the paths that the checkpoint lacks, which are unchanged.
 
     An encoder with a smaller max_length takes the first positions; one with fewer blocks takes evenly spaced blocks,
-    always with the last one.
+    always with the last one. Raises InputError if a weight has a different shape.
 
     Args:
         encoder: A built encoder.
         weights: Arrays of the checkpoint, by path below its encoder.
         num_layers: Blocks of the checkpoint.
         rows: For each token of the encoder, its row in the checkpoint's token table; None: the same rows.
-
-    Returns:
-        Paths of the encoder's weights that the checkpoint lacks; they are unchanged.
-
-    Raises:
-        InputError: A weight has a different shape.
     """
     blocks = source_blocks(encoder.config.num_layers, num_layers)
     missing = []
@@ -64,3 +61,36 @@ def assign_weights(
 def _source_path(path: str, blocks: Sequence[int]) -> str:
     first, _, rest = path.partition("/")
     return f"block_{blocks[int(first.removeprefix('block_'))]}/{rest}" if first.startswith("block_") else path
+
+
+class CheckpointEncoder(SingleEncoder):
+    """A checkpoint's encoder without a head; the vector of a text is the mean of its tokens' vectors."""
+
+    def __init__(self, checkpoint: Checkpoint):
+        self.encoder_config = checkpoint.config
+        self.encoder = TransformerEncoder(checkpoint.config, name="encoder", dtype="float32")
+        self.encoder.build(text_shapes())
+        missing = assign_weights(self.encoder, checkpoint.read_weights(), checkpoint.config.num_layers)
+        if missing:
+            raise InputError(f"{checkpoint.origin}: expected weights for {', '.join(missing)}, got none")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextEncoder:
+    """A checkpoint's encoder and preprocessor, for `kmha.inference.retrieval.TextVectors`."""
+
+    model: CheckpointEncoder
+    preprocessor: Preprocessor
+
+
+def load_text_encoder(checkpoint: Checkpoint, max_length: int) -> TextEncoder:
+    """The encoder and the preprocessor of a checkpoint; `max_length` counts the special tokens too."""
+    positions = checkpoint.config.max_length
+    if max_length > positions:
+        raise InputError(
+            f"max_length must be at most the {positions} positions of {checkpoint.origin}, got {max_length}"
+        )
+    preprocessor = Preprocessor(
+        checkpoint.vocabulary, checkpoint.tokenization, checkpoint.lower_case, max_length
+    )
+    return TextEncoder(CheckpointEncoder(checkpoint), preprocessor)

@@ -44,18 +44,7 @@ def write_huggingface(
     tokenization: Tokenization = "wordpiece",
     lower_case: bool = True,
 ) -> None:
-    """Writes an encoder as a BERT checkpoint.
-
-    Args:
-        folder: Created if it does not exist.
-        encoder: A built encoder.
-        vocabulary: Its tokens; rows of the table without a token are not written.
-        tokenization: Its tokenization.
-        lower_case: Whether texts are lower-cased and stripped of accents.
-
-    Raises:
-        InputError: The encoder has a property that BERT lacks.
-    """
+    """Writes a built encoder as a BERT checkpoint; rows of the table without a token are not written."""
     config = encoder.config
     check_bert(config, tokenization)
     folder.mkdir(parents=True, exist_ok=True)

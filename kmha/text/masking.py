@@ -24,15 +24,11 @@ _SPECIAL, _FIRST, _CONTINUING = 0, 1, 2
 
 
 class MaskedRows(NamedTuple):
-    """Rows with masked tokens.
+    """Rows with masked tokens."""
 
-    Attributes:
-        features: token_ids and padding_mask int32 [B, T]; mask_positions int32 [B, M], ascending, then 0.
-        targets: int32 [B, M], the original ids at these positions; -1 in empty slots.
-    """
-
+    # token_ids and padding_mask int32 [B, T]; mask_positions int32 [B, M], ascending, then 0.
     features: dict[str, tf.Tensor]
-    targets: tf.Tensor
+    targets: tf.Tensor  # int32 [B, M], the original ids at these positions; -1 in empty slots
 
 
 class Masker(tf.Module):
@@ -66,17 +62,12 @@ class Masker(tf.Module):
         self.share, self.whole_word = share, whole_word
         self.mask_id = vocabulary.id_of(MASK)
         continues = tokenization == "wordpiece"
-        self._kinds = np.array(
-            [
-                _SPECIAL
-                if token in SPECIAL_TOKENS
-                else _CONTINUING
-                if continues and token.startswith(CONTINUATION) and len(token) > len(CONTINUATION)
-                else _FIRST
-                for token in vocabulary.tokens
-            ],
-            np.int32,
-        )
+        self._kinds = np.full(len(vocabulary), _FIRST, np.int32)
+        for index, token in enumerate(vocabulary.tokens):
+            if token in SPECIAL_TOKENS:
+                self._kinds[index] = _SPECIAL
+            elif continues and token.startswith(CONTINUATION) and len(token) > len(CONTINUATION):
+                self._kinds[index] = _CONTINUING
         self._ordinary = np.flatnonzero(self._kinds != _SPECIAL).astype(np.int32)
         if not len(self._ordinary):
             raise InputError("vocabulary: expected a token that is not special, got none")
@@ -95,9 +86,8 @@ class Masker(tf.Module):
             seeds: int32 [B]; the same seed masks the same tokens of a row.
             slots: M, from the method `slots`; with fewer slots, whole words that do not fit are not masked.
         """
-        token_ids, padding_mask, seeds = (
-            tf.convert_to_tensor(each, tf.int32) for each in (token_ids, padding_mask, seeds)
-        )
+        given = (token_ids, padding_mask, seeds)
+        token_ids, padding_mask, seeds = (tf.convert_to_tensor(each, tf.int32) for each in given)
         positions, count = self._select(token_ids, padding_mask, seeds, slots)
         is_used = tf.range(slots)[None] < count[:, None]
         true_ids = tf.gather(token_ids, positions, batch_dims=1)
@@ -108,11 +98,8 @@ class Masker(tf.Module):
         rows = tf.broadcast_to(tf.range(tf.shape(places)[0])[:, None], tf.shape(places))
         wider = tf.pad(token_ids, [[0, 0], [0, 1]])
         masked = tf.tensor_scatter_nd_update(wider, tf.stack([rows, places], axis=-1), replaced)[:, :length]
-        features = {
-            TOKEN_IDS: masked,
-            PADDING_MASK: padding_mask,
-            MASK_POSITIONS: tf.where(is_used, positions, 0),
-        }
+        features = {TOKEN_IDS: masked, PADDING_MASK: padding_mask}
+        features[MASK_POSITIONS] = tf.where(is_used, positions, 0)
         return MaskedRows(features, tf.where(is_used, true_ids, NO_TOKEN))
 
     def _select(self, token_ids, padding_mask, seeds, slots):
@@ -135,9 +122,8 @@ class Masker(tf.Module):
         available = tf.reduce_sum(tf.cast(maskable, tf.float32), axis=1, keepdims=True)
         expected = tf.maximum(self.share * available, 1.0)
         # The last word is selected with the probability that makes the mean exact.
-        border = tf.cast(first, tf.float32) + _fraction(seeds, _LAST)[:, None] * tf.cast(
-            end - first, tf.float32
-        )
+        drawn = _noise(seeds, tf.zeros_like(seeds)[:, None], _LAST)
+        border = tf.cast(first, tf.float32) + _fraction(drawn) * tf.cast(end - first, tf.float32)
         chosen = tf.logical_and(heads < _NEVER, tf.logical_or(first == 0, border < expected))
         chosen = tf.logical_and(chosen, end <= slots)
         length = tf.shape(token_ids)[1]
@@ -146,7 +132,7 @@ class Masker(tf.Module):
 
     def _replacements(self, true_ids, positions, seeds):
         """The ids at the masked positions, int32 [B, M]."""
-        kind = tf.cast(tf.bitwise.right_shift(_noise(seeds, positions, _KIND), 7), tf.float32) / 2.0**24
+        kind = _fraction(_noise(seeds, positions, _KIND))
         index = _noise(seeds, positions, _TOKEN) % len(self._ordinary)
         other = tf.gather(tf.constant(self._ordinary), index)
         unmasked = tf.where(kind < MASKED + REPLACED, other, true_ids)
@@ -154,14 +140,9 @@ class Masker(tf.Module):
 
 
 def _noise(seeds, places, stream: int):
-    """A random number for each place of each row, int32 [B, T] in [0, 2**31).
+    """A random number for each place of each row, int32 [B, T] in [0, 2**31), from seeds [B] and places [B, T].
 
     TensorFlow's stateless generator draws for a whole batch: a row's numbers would depend on padding and other rows.
-
-    Args:
-        seeds: int32 [B].
-        places: int32 [B, T].
-        stream: Number of the stream.
     """
     rows = _mix_bits(tf.bitcast(seeds, tf.uint32) + _uint32(stream * 0x9E3779B9))
     mixed = _mix_bits(tf.bitcast(places, tf.uint32) * _uint32(0x9E3779B1) + rows[:, None])
@@ -169,9 +150,8 @@ def _noise(seeds, places, stream: int):
     return tf.bitcast(tf.bitwise.right_shift(mixed, _uint32(1)), tf.int32)
 
 
-def _fraction(seeds, stream: int):
-    """A random number for each row, float32 [B] in [0, 1)."""
-    drawn = _noise(seeds, tf.zeros_like(seeds)[:, None], stream)[:, 0]
+def _fraction(drawn):
+    """Random numbers float32 in [0, 1) from those of `_noise`."""
     return tf.cast(tf.bitwise.right_shift(drawn, 7), tf.float32) / 2.0**24
 
 

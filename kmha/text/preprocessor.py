@@ -1,13 +1,29 @@
-"""Strings to features. One object runs in the training pipeline, in `predict` and in every exported model."""
+"""Strings to features. One object runs in the training pipeline, in `predict` and in every exported model.
+
+WordPiece gives the same ids as BERT's reference and the `tokenizers` library, except for characters that
+tensorflow-text normalizes differently:
+
+- Lower-casing is Unicode's compatibility case folding: full-width letters and punctuation, ligatures, superscripts and
+  "…" become plain characters, "ß" becomes "ss"; the reference keeps them.
+- Control characters separate words, and so do format characters (zero-width space, soft hyphen) if case is kept; the
+  reference removes them. U+FFFD and private-use characters stay; the reference removes them.
+- Special tokens in a text are plain text; the `tokenizers` library parses them as special tokens.
+- White space that is a token of the vocabulary becomes that token; the reference drops white space.
+- Characters that are newer than the library's Unicode tables are not punctuation and keep their accents.
+"""
+
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_text as tf_text
 
 from kmha.errors import InputError
-from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS, TextInputs
-from kmha.text.tokenizers import tokenizer
+from kmha.features import PADDING_MASK, SEGMENT_IDS, SIDES, TOKEN_IDS, TextInputs, input_names
 from kmha.text.vocabulary import (
+    CONTINUATION,
     END,
+    LONGEST_WORD_BYTES,
     PADDING,
     START,
     TOKENIZATIONS,
@@ -15,6 +31,59 @@ from kmha.text.vocabulary import (
     Tokenization,
     Vocabulary,
 )
+
+# A regular expression; in character tokenization a run of white space is one space.
+WHITE_SPACE = r"[\s\p{Z}]+"
+
+
+def normalizer(lower_case: bool) -> Callable:
+    """The normalization before every tokenization: a function from string [B] (valid UTF-8) to string [B]."""
+    return tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=lower_case).normalize
+
+
+def tokenizer(vocabulary: Vocabulary, tokenization: Tokenization, lower_case: bool) -> Callable:
+    """A tokenizer: a function from string [B] (valid UTF-8) to ragged int32 [B, None], without special tokens.
+
+    Raises InputError if a token is too long for the library.
+    """
+    if tokenization == "char":
+        return _characters(vocabulary, lower_case)
+    if tokenization == "word":
+        # Without continuation pieces WordPiece matches whole words only.
+        tokens = [token if not token.startswith(CONTINUATION) else f" {token}" for token in vocabulary.tokens]
+    else:
+        tokens = list(vocabulary.tokens)
+    try:
+        return tf_text.FastBertTokenizer(
+            vocab=tokens,
+            suffix_indicator=CONTINUATION,
+            max_bytes_per_word=LONGEST_WORD_BYTES,
+            token_out_type=tf.int32,
+            unknown_token=UNKNOWN,
+            lower_case_nfd_strip_accents=lower_case,
+        ).tokenize
+    except RuntimeError as error:
+        raise InputError(f"vocabulary: cannot be used for {tokenization}: {error}") from error
+
+
+def _characters(vocabulary: Vocabulary, lower_case: bool) -> Callable:
+    """One token for each character; a run of white space is one space, leading and trailing ones are removed."""
+    unknown = vocabulary.id_of(UNKNOWN)
+    singles = {ord(token): index for token, index in vocabulary.ids.items() if len(token) == 1}
+    # The last entry is for all code points above the largest known one.
+    ids_by_code_point = np.full(max(singles, default=0) + 2, unknown, "int32")
+    for code_point, index in singles.items():
+        ids_by_code_point[code_point] = index
+    normalize = normalizer(lower_case)
+
+    def tokenize(texts):
+        clean = tf.strings.strip(tf.strings.regex_replace(normalize(texts), WHITE_SPACE, " "))
+        code_points = tf.strings.unicode_decode(clean, "UTF-8", errors="replace")
+        known = tf.minimum(code_points.flat_values, len(ids_by_code_point) - 1)
+        return code_points.with_flat_values(tf.gather(tf.constant(ids_by_code_point), known))
+
+    return tokenize
+
 
 # Bytes read of a text for each token of the maximum length: more than tokens need, a bound for hostile texts.
 BYTES_PER_TOKEN = 64
@@ -139,11 +208,7 @@ def long_text_preprocessor(preprocessor: Preprocessor) -> Preprocessor:
 
 
 def split_lengths(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths of the pieces of texts that are split after every `max_length` tokens.
-
-    Args:
-        lengths: Tokens of each text, integers [R].
-        max_length: Maximum tokens of a piece.
+    """Splits texts of `lengths` tokens, integers [R], after every `max_length` tokens.
 
     Returns:
         Tokens of each piece, int64 [P], none of them 0, and the number of pieces of each text, int64 [R].
@@ -154,3 +219,61 @@ def split_lengths(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, np.
     not_empty = counts > 0
     pieces[np.cumsum(counts)[not_empty] - 1] = (lengths - max_length * (counts - 1))[not_empty]
     return pieces, counts
+
+
+class PairPreprocessor(tf.Module):
+    """Turns two texts into token ids, for each granularity.
+
+    Args:
+        parts: A preprocessor by granularity, such as {"char": …, "wordpiece": …}, in the order of the model.
+
+    Raises:
+        InputError: `parts` is empty.
+    """
+
+    def __init__(self, parts: Mapping[str, Preprocessor]):
+        super().__init__(name="pair_preprocessor")
+        if not parts:
+            raise InputError("granularities must be one or more, got none")
+        # Lists: tf.Module would wrap and sort a dictionary.
+        self.granularities = tuple(parts)
+        self.parts = list(parts.values())
+        self.num_texts = 2
+        self.max_bytes = max(part.max_bytes for part in self.parts)
+        self.inputs = [
+            TextInputs(*input_names(side, name if len(self.parts) > 1 else ""), index, part)
+            for name, part in zip(self.granularities, self.parts, strict=True)
+            for index, side in enumerate(SIDES)
+        ]
+
+    def encode(self, texts_a, texts_b, valid_utf8: bool = False) -> tuple:
+        """Token ids with special tokens of texts, string [B]: ragged int32 [B, None] for each of `inputs`."""
+        return tuple(
+            given.part.add_special_tokens(given.part.tokenize((texts_a, texts_b)[given.text], valid_utf8))
+            for given in self.inputs
+        )
+
+    def pad(self, sequences, lengths=None) -> dict:
+        """Features of an `encode` result.
+
+        Args:
+            sequences: Ragged int32 [B, None] for each of `inputs`.
+            lengths: T of each input; None: the longest sequence of the batch.
+
+        Returns:
+            token_ids_a, padding_mask_a, token_ids_b, padding_mask_b, int32 [B, T]; with several granularities one such
+            set for each, with its name as prefix.
+        """
+        features = {}
+        for index, given in enumerate(self.inputs):
+            length = None if lengths is None else lengths[index]
+            features |= given.part.pad_sequences(sequences[index], given.ids, given.mask, length)
+        return features
+
+    def __call__(self, texts_a, texts_b, lengths=None):
+        """Features int32 [B, T] of texts, string [B] each."""
+        return self.pad(self.encode(texts_a, texts_b), lengths)
+
+    def get_config(self) -> dict:
+        """By granularity, the constructor's arguments of its part without the vocabulary, as JSON values."""
+        return {name: part.get_config() for name, part in zip(self.granularities, self.parts, strict=True)}

@@ -1,4 +1,7 @@
-"""Sentences to features in the graph: raw texts are split into words, long sentences into windows."""
+"""Sentences to features in the graph: raw texts are split into words, long sentences into windows.
+
+Each word is tagged in the window in which it is closest to the middle.
+"""
 
 from typing import Any, NamedTuple
 
@@ -19,20 +22,85 @@ from kmha.features import (
     TextInputs,
 )
 from kmha.text.preprocessor import BYTES_PER_TOKEN, Preprocessor
-from kmha.text.ragged import Ragged
-from kmha.text.sentence_windows import Windows, max_word_tokens, split_windows
-from kmha.text.words import Split, Words, split_words
+from kmha.text.words import Ragged, Split, Words, rows_of_values, split_words
+
+
+class Windows(NamedTuple):
+    """V windows of sentences, in the order of the sentences."""
+
+    sequences: Any  # token ids with special tokens, ragged int32 [V, None]
+    words: Any  # index of each word among all words of all sentences, ragged int64 [V, None]; those to tag come first
+    starts: Any  # position of each word's first token in the sequence, ragged int32 [V, None]
+    counts: Any  # number of words to tag in each window, int64 [V]; each word is tagged in one window
+    sentences: Any  # index of the sentence of each window, int64 [V]; each sentence has one or more
+
+
+def max_word_tokens(tokens: int) -> int:
+    """Maximum tokens of a word, so that each word fits in a window of `tokens` tokens at a stride of half of that."""
+    return tokens // 2
+
+
+def split_windows(pieces, word_splits, tokens: int, start_id: int, end_id: int) -> Windows:
+    """Splits sentences into windows of at most `tokens` tokens with a stride of half of that.
+
+    The token ids of each word are ragged int32 [N, None], 1 to `max_word_tokens` each; `word_splits`, int64 [B + 1],
+    has the index of the first word of each sentence, and N. The special tokens around a window are not counted.
+    """
+    stride = tokens // 2
+    ends = pieces.row_splits[1:]
+    begins = pieces.row_splits[:-1]
+    bounds = tf.gather(pieces.row_splits, word_splits)
+    sizes = bounds[1:] - bounds[:-1]
+    counts = tf.maximum(sizes - tokens + stride - 1, 0) // stride + 1
+    sentences = rows_of_values(tf.pad(tf.cumsum(counts), [[1, 0]]))
+    first_token = tf.gather(bounds, sentences) + stride * tf.ragged.range(counts).flat_values
+    last_word = tf.gather(word_splits, sentences + 1)
+    first = tf.minimum(tf.searchsorted(begins, first_token, out_type=tf.int64), last_word)
+    last = tf.searchsorted(ends, first_token + tokens, side="right", out_type=tf.int64)
+    last = tf.maximum(tf.minimum(last, last_word), first)
+    # A word is tagged in the window whose middle is closest to its own.
+    word_sentences = rows_of_values(word_splits)
+    middle = begins + ends - 2 * tf.gather(bounds, word_sentences) - stride
+    home = tf.clip_by_value(middle // (2 * stride), 0, tf.gather(counts, word_sentences) - 1)
+    home += tf.gather(tf.cumsum(counts, exclusive=True), word_sentences)
+    core = tf.math.bincount(tf.cast(home, tf.int32), minlength=tf.size(sentences), dtype=tf.int64)
+    core = core[: tf.size(sentences)]
+    core_end = tf.cumsum(core)
+    words: Any = tf.concat(
+        [
+            tf.ragged.range(core_end - core, core_end),
+            tf.ragged.range(first, core_end - core),
+            tf.ragged.range(core_end, last),
+        ],
+        axis=1,
+    )
+    token_begin = tf.gather(pieces.row_splits, first)
+    inner = tf.ragged.range(token_begin, tf.gather(pieces.row_splits, last))
+    inner = inner.with_flat_values(tf.gather(pieces.flat_values, inner.flat_values))
+    ones = tf.ones([tf.size(sentences), 1], tf.int32)
+    starts = (
+        tf.gather(begins, words.flat_values) - tf.gather(token_begin, rows_of_values(words.row_splits)) + 1
+    )
+    return Windows(
+        tf.concat([start_id * ones, inner, end_id * ones], axis=1),
+        words,
+        words.with_flat_values(tf.cast(starts, tf.int32)),
+        core,
+        sentences,
+    )
+
+
+def first_windows(windows: Windows) -> Any:
+    """Index of the first window of each sentence, int64 [B]."""
+    ones = tf.ones_like(windows.sentences[:1], tf.bool)
+    return tf.where(tf.concat([ones, windows.sentences[1:] != windows.sentences[:-1]], axis=0))[:, 0]
+
 
 SPLITS = ("words", "characters")
 
 
 class EncodedSentences(NamedTuple):
-    """Tokenized sentences.
-
-    Attributes:
-        windows: Windows of the sentences.
-        spellings: Character ids of all words, int32 [N, 20], padded with 0; None without character features.
-    """
+    """Windows of sentences, and character ids of all words, int32 [N, 20], padded with 0; None without them."""
 
     windows: Windows
     spellings: Any
@@ -84,11 +152,9 @@ class SentencePreprocessor(tf.Module):
         )
 
     def encode(self, words, length: int | None = None) -> EncodedSentences:
-        """Tokenizes sentences and splits them into windows.
+        """Tokenizes sentences, ragged string [B, None], and splits them into windows of at most `length` tokens.
 
-        Args:
-            words: Ragged string [B, None]; invalid UTF-8 is replaced.
-            length: Maximum tokens of a window, at least 8; None: max_length.
+        Invalid UTF-8 is replaced. The length is at least 8; None: max_length.
         """
         flat = tf.strings.unicode_transcode(words.flat_values, "UTF-8", "UTF-8", errors="replace")
         pieces = self.part.tokenize(flat, valid_utf8=True)
@@ -107,11 +173,7 @@ class SentencePreprocessor(tf.Module):
         return encoded._replace(windows=Windows(*(tf.gather(part, indices) for part in encoded.windows)))
 
     def pad(self, encoded: EncodedSentences, lengths: tuple[int | None, int | None] = (None, None)) -> dict:
-        """Features of windows.
-
-        Args:
-            encoded: Result of `encode`.
-            lengths: T and W; None: the longest of the batch.
+        """Features of windows, padded to T and W of `lengths`; None: the longest of the batch.
 
         Returns:
             token_ids, segment_ids, padding_mask int32 [V, T]; word_starts (0 = no word), word_mask (1 = to be tagged)
@@ -142,13 +204,9 @@ class SentencePreprocessor(tf.Module):
 
 
 def spell_words(words):
-    """Character ids of words, from 1 by code point; 0 = no character.
+    """Character ids int32 [N, 20] of words, string [N] of valid UTF-8: 1 + code point; 0 = no character.
 
-    Args:
-        words: string [N], valid UTF-8.
-
-    Returns:
-        int32 [N, 20]; for a longer word the first ten and the last ten characters.
+    A longer word has its first ten and last ten characters.
     """
     characters = tf.strings.unicode_decode(words, "UTF-8")
     half = SPELLING_LENGTH // 2

@@ -1,11 +1,17 @@
-"""Trains a vocabulary on texts."""
+"""Trains a vocabulary on texts, or removes the tokens of a vocabulary that texts do not use."""
 
 import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from kmha.errors import InputError, did_you_mean
+from kmha.text.preprocessor import normalizer, tokenizer
 from kmha.text.vocabulary import (
     CHUNK_ROWS,
     CONTINUATION,
@@ -57,8 +63,6 @@ def train_vocabulary(
 
 def _train_whole_tokens(texts, tokenization, size, min_frequency, lower_case) -> list[str]:
     """Words or characters by frequency."""
-    from tokenizers import models, trainers
-
     trainer = trainers.WordLevelTrainer(
         vocab_size=size,
         min_frequency=min_frequency,
@@ -70,7 +74,6 @@ def _train_whole_tokens(texts, tokenization, size, min_frequency, lower_case) ->
 
 def _train_wordpiece(texts, tokenization, size, min_frequency, lower_case) -> list[str]:
     """Characters, then pieces of words."""
-    from tokenizers import models, trainers
 
     def train(
         texts: Iterator[str], size: int, limit: int, characters: list[str], continuations: list[str]
@@ -112,20 +115,19 @@ def _distinct_words(texts: Iterator[str]) -> Iterator[str]:
 
 def _normalized(texts: Iterable[str], lower_case: bool) -> Iterator[str]:
     """The texts normalized as by the in-graph tokenizers, so that the trained tokens can occur there."""
-    import tensorflow as tf
-
-    from kmha.text.tokenizers import normalizer
-
     normalize = normalizer(lower_case)
+    for strings in _chunks(texts):
+        yield from (text.decode() for text in normalize(strings).numpy())
+
+
+def _chunks(texts: Iterable[str]) -> Iterator[tf.Tensor]:
     remaining = iter(texts)
     while chunk := [text.encode("utf-8", "replace") for text in itertools.islice(remaining, CHUNK_ROWS)]:
-        yield from (text.decode() for text in normalize(tf.constant(chunk)).numpy())
+        yield tf.constant(chunk)
 
 
 def _train(model, trainer, texts: Iterator[str], tokenization: Tokenization) -> list[str]:
     """The tokens that the `tokenizers` library trains on normalized texts, in the order of its ids."""
-    from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
-
     tokenizer = Tokenizer(model)
     if tokenization == "char":
         one_space = normalizers.Replace(Regex(r"\s+"), " ")
@@ -138,3 +140,34 @@ def _train(model, trainer, texts: Iterator[str], tokenization: Tokenization) -> 
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.train_from_iterator(texts, trainer)
     return [token for token, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])]
+
+
+class PrunedVocabulary(NamedTuple):
+    """The remaining tokens in their previous order, and their previous ids, int64 [V]: rows of an embedding table."""
+
+    vocabulary: Vocabulary
+    kept_ids: np.ndarray
+
+
+def prune_vocabulary(
+    vocabulary: Vocabulary,
+    texts: Iterable[str],
+    tokenization: Tokenization = "wordpiece",
+    lower_case: bool = True,
+) -> PrunedVocabulary:
+    """Removes the tokens that the texts do not use; the texts, which are read once, are tokenized exactly as before.
+
+    Keeps the special tokens, every token of the texts, and for each character of the texts its own token and its
+    continuation token, so that new words can be spelled. The embedding table holds most weights of a small model.
+    """
+    tokenize, normalize = tokenizer(vocabulary, tokenization, lower_case), normalizer(lower_case)
+    is_used = np.zeros(len(vocabulary), bool)
+    is_used[[vocabulary.id_of(token) for token in SPECIAL_TOKENS]] = True
+    characters: set[str] = set()
+    for strings in _chunks(texts):
+        is_used[tokenize(strings).flat_values.numpy()] = True
+        characters.update(*(text.decode("utf-8") for text in normalize(strings).numpy()))
+    single = (form for character in characters for form in (character, CONTINUATION + character))
+    is_used[[vocabulary.ids[token] for token in single if token in vocabulary.ids]] = True
+    kept_ids = np.flatnonzero(is_used)
+    return PrunedVocabulary(Vocabulary([vocabulary.tokens[index] for index in kept_ids]), kept_ids)

@@ -8,12 +8,26 @@ characters belong to no word.
 
 import functools
 import unicodedata
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from kmha.text.ragged import Ragged, rows_of_values
+# The type stubs of tf.RaggedTensor lack its constructors.
+Ragged: Any = tf.RaggedTensor
+
+
+def rows_of_values(row_splits):
+    """The row index of each value, int64 [N], in memory of O(N), from the splits of R rows, int64 [R + 1].
+
+    Differs: `value_rowids` and `tf.repeat` pad every row to the longest, which takes a gigabyte for one text of 100 kB
+        among a thousand words.
+    """
+    count = row_splits[-1]
+    # The number of rows that end before each value.
+    ends = tf.math.unsorted_segment_sum(tf.ones_like(row_splits[1:]), row_splits[1:], count + 1)
+    return tf.cumsum(ends[:count])
+
 
 Split = Literal["words", "characters"]
 
@@ -41,17 +55,11 @@ _WITHOUT_SPACES = (
 
 
 class Words(NamedTuple):
-    """The words of texts.
+    """The words of texts."""
 
-    Attributes:
-        words: Ragged string [B, None].
-        firsts: Start of each word in characters of its text, ragged int32 [B, None].
-        ends: End (exclusive) of each word, ragged int32 [B, None].
-    """
-
-    words: tf.RaggedTensor
-    firsts: tf.RaggedTensor
-    ends: tf.RaggedTensor
+    words: tf.RaggedTensor  # ragged string [B, None]
+    firsts: tf.RaggedTensor  # start of each word in characters of its text, ragged int32 [B, None]
+    ends: tf.RaggedTensor  # end (exclusive) of each word, ragged int32 [B, None]
 
 
 @functools.cache
@@ -73,12 +81,7 @@ def character_classes() -> np.ndarray:
 
 
 def split_words(texts, split: Split = "words") -> Words:
-    """Splits texts into words.
-
-    Args:
-        texts: string [B], valid UTF-8.
-        split: "words", or "characters" where each visible character is a word.
-    """
+    """Splits texts, string [B] of valid UTF-8, into words, or into visible characters."""
     characters = tf.strings.unicode_decode(texts, "UTF-8")
     code_points, rows = characters.flat_values, rows_of_values(characters.row_splits)
     classes = tf.gather(character_classes(), tf.minimum(code_points, TABLE_SIZE))

@@ -2,10 +2,9 @@
 
 import pytest
 
-from clients import check
-from clients.check import main, sample_texts
+from clients import check, comparison
+from clients.check import SUBJECTS, generate_sentences, main, sample_texts
 from clients.comparison import ClientResult, not_run
-from clients.sample_run import SUBJECTS, generate_sentences
 from tests.bundles import TEXTS, one_label_bundle
 from tests.command_runs import call, write_csv
 
@@ -48,7 +47,7 @@ def test_the_exit_status_depends_on_the_results(results, flags, status, tmp_path
         yield from results
 
     monkeypatch.setattr(check, "_results", stub_results)
-    monkeypatch.setattr(check, "_export", lambda bundle, texts, folder: (len(texts), folder))
+    monkeypatch.setattr(comparison, "export_run", lambda bundle, texts, folder, fill: (len(texts), folder))
     one_label_bundle().save(tmp_path / "run")
     data = write_csv(tmp_path / "rows.csv", [(text, "bread") for text in TEXTS])
     arguments = [tmp_path / "run", "--data", data, "--rows", 3, "--folder", tmp_path / "out", *flags]

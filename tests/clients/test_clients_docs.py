@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from clients import browser, mediapipe_tasks, model_servers
+from clients import browser, python_clients
 from clients.check import CheckConfig
 from clients.programs import load_program
 from clients.screenshot import ScreenshotConfig
@@ -36,8 +36,8 @@ def test_versions_are_those_in_use():
         assert f"`{name}` {version}" in PAGE
     name, _, version = browser.MEDIAPIPE.rpartition("@")
     assert f"`{name}` {version}" in PAGE
-    assert f"MediaPipe Tasks {mediapipe_tasks.VERSION}" in PAGE
-    assert f"`nvidia-pytriton` {model_servers.TRITON_VERSION}" in PAGE
+    assert f"MediaPipe Tasks {python_clients.MEDIAPIPE_VERSION}" in PAGE
+    assert f"`nvidia-pytriton` {python_clients.TRITON_VERSION}" in PAGE
 
 
 def test_the_screenshot_exists_and_is_small():

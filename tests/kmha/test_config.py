@@ -7,7 +7,7 @@ import pytest
 
 from kmha.config import MAX_HASHED_ID, EncoderConfig
 from kmha.errors import InputError
-from kmha.layers.ngrams import MULTIPLIER
+from kmha.layers.embedding import MULTIPLIER
 from kmha.models.encoder import TransformerEncoder
 
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from kmha.errors import InputError
 from kmha.features import (
@@ -11,7 +10,6 @@ from kmha.features import (
     SIDES,
     TOKEN_IDS,
     input_names,
-    tensor_specs,
     text_shapes,
     validate_token_ids,
 )
@@ -20,13 +18,6 @@ from kmha.features import (
 def test_shapes_name_every_feature():
     assert text_shapes(2, 5) == {TOKEN_IDS: (2, 5), SEGMENT_IDS: (2, 5), PADDING_MASK: (2, 5)}
     assert set(text_shapes().values()) == {(None, None)}
-
-
-def test_specs_are_int32_and_never_bool():
-    specs = tensor_specs(length=7)
-    assert set(specs) == set(text_shapes())
-    for name, spec in specs.items():
-        assert spec == tf.TensorSpec((None, 7), tf.int32, name=name)
 
 
 def test_names_of_a_pair_say_granularity_feature_and_side():

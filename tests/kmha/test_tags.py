@@ -15,7 +15,6 @@ from kmha.tags import (
     allowed_transitions,
     broken_words,
     detect_scheme,
-    missing_tags,
     prefixes,
     repair_tags,
     spans_of,
@@ -85,16 +84,13 @@ def test_word_segmentation_has_one_empty_type():
     assert spans_of(tags, "bmes") == [Span(0, 2, ""), Span(2, 3, ""), Span(3, 6, "")]
     assert repair_tags(tags, "bmes") == tags
     assert detect_scheme([tags]) == "bmes"
-    assert missing_tags("BES", "bmes") == ["M"]
 
 
 def test_without_a_scheme_each_word_is_a_span():
     tags = ["NOUN", "NOUN", "O", "B-x"]
     assert spans_of(tags, "none") == strict_spans_of(tags, "none")
     assert spans_of(tags, "none") == [Span(place, place + 1, tag) for place, tag in enumerate(tags)]
-    assert repair_tags(tags, "none") == tags and broken_words(tags, "none") == [] == missing_tags(
-        tags, "none"
-    )
+    assert repair_tags(tags, "none") == tags and broken_words(tags, "none") == []
 
 
 @pytest.mark.parametrize("scheme", WITH_SPANS)
@@ -119,7 +115,7 @@ def test_repair_changes_only_broken_sequences(scheme, data):
     assert (mended == tags) == (broken_words(tags, scheme) == [])
     assert [tag == "O" for tag in mended] == [tag == "O" for tag in tags]
     assert [split_tag(tag, scheme)[1] for tag in mended] == [split_tag(tag, scheme)[1] for tag in tags]
-    assert set(mended) <= {*tags, *missing_tags(tags, scheme)}
+    assert set(mended) <= set(all_tags(scheme))
 
 
 @pytest.mark.parametrize("scheme", WITH_SPANS)
@@ -195,12 +191,6 @@ def test_the_scheme_of_spelt_spans_is_found(scheme, data):
     # A sentence whose tags are unique to this scheme.
     telling = tags_of([Span(0, 3, "A"), Span(3, 4, "A")], 4, scheme)
     assert detect_scheme([telling, *(tags_of(spans, length, scheme) for spans in chosen)]) == scheme
-
-
-def test_missing_tags_are_those_of_the_same_types():
-    assert missing_tags(["O", "B-A", "E-A"], "bioes") == ["I-A", "S-A"]
-    assert missing_tags(["B-A", "I"], "bio") == ["B", "I-A", "O"]
-    assert missing_tags(["O"], "bio") == []
 
 
 @pytest.mark.parametrize("tag", ["M-A", "E", "PER", "B-", "", "O-A", "BI-A", "b-A"])

@@ -21,7 +21,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from kmha.bundle.files import parts_of  # noqa: E402
+from kmha.bundle.bundle import parts_of  # noqa: E402
 from kmha.config import EncoderConfig  # noqa: E402
 from tests.bundles import make_tagger_bundle  # noqa: E402
 from tests.pair_rows import ranking_rows  # noqa: E402

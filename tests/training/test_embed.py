@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from kmha.bundle.bundle import Bundle
-from kmha.inference import vectors
-from kmha.inference.vectors import TextVectors
+from kmha.inference import retrieval
+from kmha.inference.retrieval import TextVectors
 from kmha.pretrained.sources import find_checkpoint
-from kmha.pretrained.text_encoder import load_text_encoder
+from kmha.pretrained.weights import load_text_encoder
 from tests.bundles import TEXTS, make_pair_bundle, tagger_bundle
 from tests.command_runs import call, refused
 from tests.kmha.pretrained.tiny_folders import write_tiny_bert
@@ -86,7 +86,7 @@ def test_nothing_to_read_gives_an_empty_array(run, capsysbinary, monkeypatch):
 
 def test_texts_are_not_held(run, monkeypatch, capsysbinary):
     """Of a stream of JSON lines the first are written before the last are read; and it is told how far it is."""
-    monkeypatch.setattr(vectors, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(retrieval, "CHUNK_ROWS", 4)
     monkeypatch.setattr("training.embed.PROGRESS_SECONDS", 0)
     written = []
 

@@ -11,8 +11,7 @@ from keras import ops
 from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, text_shapes
 from kmha.layers.pooling import max_pool, mean_pool
-from kmha.models.encoder import TransformerEncoder
-from kmha.models.single_encoder import SingleEncoder
+from kmha.models.encoder import SingleEncoder, TransformerEncoder
 
 WIDTHS = (3, 4, 5)
 

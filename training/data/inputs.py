@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from kmha.bundle.files import parts_of
+from kmha.bundle.bundle import parts_of
 from kmha.document_windows import WindowShape
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary
-from kmha.text.vocabulary_pruning import prune_vocabulary
-from kmha.text.vocabulary_training import train_vocabulary
+from kmha.text.vocabulary_training import prune_vocabulary, train_vocabulary
 from training.config.config import TextSection
 from training.data.masked_batches import MaskedSource, cut_pieces
 from training.data.pair_batches import PairSource

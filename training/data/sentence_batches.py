@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, MAX_WORDS, SPELLING_LENGTH, WORD_MASK, WORD_STARTS
-from kmha.text.ragged import Ragged
 from kmha.text.sentence_preprocessor import SentencePreprocessor
+from kmha.text.words import Ragged
 from training.data.length_buckets import BatchPlan
 from training.data.text_batches import BatchSource, Source
 from training.io.examples import ExampleSet

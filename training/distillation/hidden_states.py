@@ -9,10 +9,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from kmha.bundle.files import parts_of
+from kmha.bundle.bundle import parts_of
 from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
-from kmha.models.traces import Trace, traced
+from kmha.models.encoder import Trace, traced
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from kmha.bundle.files import read_model
+from kmha.bundle.bundle import read_model
 from kmha.bundle.manifest import CLASSIFY, MATCH, MODEL, TAG
 from kmha.document_windows import window_shape_of
-from kmha.models.traces import traced
+from kmha.models.encoder import traced
 from training.baselines.text_linear import compare
 from training.config.config import DistillSection, FitConfig
 from training.data.inputs import Inputs, cut_parts

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kmha.bundle.files import parts_of
+from kmha.bundle.bundle import parts_of
 from kmha.errors import InputError
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.pretrained.weights import assign_weights

@@ -10,11 +10,11 @@ import tensorflow as tf
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit, logsumexp
 
-from kmha.bundle.files import task_of
+from kmha.bundle.bundle import task_of
 from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.calibration import Calibration, calibrate
 from kmha.inference.tagger import word_batches
-from kmha.layers.crf_decoding import marginals
+from kmha.layers.crf import marginals
 from training.data.inputs import Inputs, Source
 from training.data.load import Data
 from training.evaluation.evaluator import Evaluator

@@ -12,9 +12,8 @@ from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_STARTS
 from kmha.layers.attention import stack_heads
-from kmha.models.traces import traced
-from kmha.text.ragged import Ragged
-from kmha.text.words import word_bounds
+from kmha.models.encoder import traced
+from kmha.text.words import Ragged, word_bounds
 from training.explanation.attributions import ATTENTION, TOKENS, RowTrace, WindowTrace
 from training.explanation.explainer import ExplainedOutput
 from training.explanation.words import NO_WORD

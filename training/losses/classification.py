@@ -3,8 +3,7 @@
 import keras
 from keras import ops
 
-from kmha.layers.crf import FORBIDDEN, Potentials
-from kmha.layers.crf_likelihood import log_likelihood
+from kmha.layers.crf import FORBIDDEN, Potentials, log_likelihood
 
 
 def softmax_cross_entropy(label_ids, logits, smoothing: float = 0.0):

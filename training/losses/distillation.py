@@ -9,8 +9,7 @@ Source: Hinton et al. 2015, section 2, arXiv:1503.02531.
 import keras
 from keras import ops
 
-from kmha.layers.crf import FORBIDDEN, Potentials, fold_boundaries
-from kmha.layers.crf_likelihood import expected_counts, log_partition
+from kmha.layers.crf import FORBIDDEN, Potentials, expected_counts, fold_boundaries, log_partition
 
 
 def softmax_divergence(teacher, student, temperature: float):

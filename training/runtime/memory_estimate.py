@@ -7,9 +7,8 @@ from typing import Any
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.layers.attention_options import uses_blocks
-from kmha.layers.blockwise_attention import LARGEST_BLOCK
-from kmha.layers.window_attention import SMALLEST_BLOCK
+from kmha.layers.attention_parts import uses_blocks
+from kmha.layers.long_attention import LARGEST_BLOCK, SMALLEST_BLOCK
 
 # Numbers of float32 values, fitted to measured steps (docs/how-to/long-texts.md).
 PER_HIDDEN, PER_INTERMEDIATE = 13, 3.5  # per token and block, times hidden_dim and intermediate_dim

@@ -68,7 +68,7 @@ def make_workload(
     vocabulary_path = folder / "vocab.txt"
     if pretrained:
         from kmha.pretrained.huggingface import read_huggingface
-        from kmha.pretrained.installed import PACKAGES, installed_folder
+        from kmha.pretrained.sources import PACKAGES, installed_folder
 
         # All trainers read Hugging Face's format.
         folder_of = installed_folder(pretrained) if pretrained in PACKAGES else Path(pretrained)
@@ -82,9 +82,10 @@ def make_workload(
         pretrained = str(folder_of)
     else:
         from kmha.quiet import import_tensorflow
-        from kmha.text.vocabulary_training import train_vocabulary
 
         import_tensorflow()
+        from kmha.text.vocabulary_training import train_vocabulary
+
         vocabulary, lower_case = train_vocabulary(rows.texts, "wordpiece", _VOCABULARY_SIZE), True
     vocabulary.write(vocabulary_path)
     return Workload(

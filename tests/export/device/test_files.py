@@ -15,8 +15,7 @@ from export.device.files import (
     write_tokenizer,
 )
 from kmha.errors import InputError
-from kmha.text.preprocessor import Preprocessor
-from kmha.text.tokenizers import normalizer
+from kmha.text.preprocessor import Preprocessor, normalizer
 from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 from tests.bundles import make_bundle, one_label_bundle, several_label_bundle
 

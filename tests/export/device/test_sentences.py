@@ -17,9 +17,8 @@ import export.device.tokenizer
 from export.device.files import tokenizer_values, write_tokenizer
 from export.device.sentences import SentenceTokenizer
 from export.device.tokenizer import PairTokenizer, Tokenizer
-from kmha.text.ragged import Ragged
 from kmha.text.sentence_preprocessor import SentencePreprocessor
-from kmha.text.words import SPACE, character_classes, word_bounds
+from kmha.text.words import SPACE, Ragged, character_classes, word_bounds
 from tests.bundles import EDGE_CASES, TEXTS, make_tagger_bundle, one_label_bundle, tagger_bundle
 from tests.export.tagger_bundles import KINDS, ROWS
 

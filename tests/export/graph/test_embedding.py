@@ -19,7 +19,7 @@ from export.tflite.__main__ import main as tflite_main
 from export.tflite.predictor import load_tflite
 from export.tflite.write import new_interpreter, write_tflite
 from export.verify import main as verify
-from kmha.inference.vectors import TextVectors
+from kmha.inference.retrieval import TextVectors
 from tests.bundles import (
     EDGE_CASES,
     PAIRS,

@@ -5,9 +5,8 @@ import tensorflow as tf
 
 from export.graph.model_function import OUTPUTS, ids_function, ids_specs, input_names, output_name
 from export.onnx.write import quiet_logging
-from kmha.layers.crf import CRF
-from kmha.layers.crf_decoding import decode
-from kmha.text.ragged import Ragged
+from kmha.layers.crf import CRF, decode
+from kmha.text.words import Ragged
 from tests.bundles import EDGE_CASES, TAGGERS, TEXTS, one_label_bundle, several_label_bundle, tagger_bundle
 from tests.export.tagger_bundles import EDGE_CASE_WORDS, WORDS
 

@@ -9,8 +9,8 @@ from export.savedmodel.input_checks import check_sentences
 from export.savedmodel.tagger_endpoints import TaggerEndpoints
 from export.savedmodel.write import endpoints
 from kmha.features import MAX_WORDS
-from kmha.text.ragged import Ragged
 from kmha.text.vocabulary import PADDING, START
+from kmha.text.words import Ragged
 from tests.bundles import EDGE_CASES, SENTENCES, TEXTS, make_tagger_bundle, tagger_bundle
 
 SHORT = [text for text in EDGE_CASES if len(text) < 1000]

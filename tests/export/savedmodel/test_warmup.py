@@ -13,7 +13,7 @@ from export.savedmodel.warmup import (
     serialized_example,
 )
 from export.savedmodel.write import write_savedmodel
-from kmha.inference.vectors import TextVectors
+from kmha.inference.retrieval import TextVectors
 from tests.bundles import one_label_bundle
 from tests.export.conftest import BUNDLES
 

@@ -13,8 +13,7 @@ from export.savedmodel.predictor import read
 from export.savedmodel.write import write_savedmodel
 from export.tflite.write import write_tflite
 from export.verify import main
-from kmha.text.pair_preprocessor import PairPreprocessor
-from kmha.text.preprocessor import Preprocessor
+from kmha.text.preprocessor import PairPreprocessor, Preprocessor
 from kmha.text.vocabulary import Vocabulary
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle
 from tests.command_runs import call, write_csv

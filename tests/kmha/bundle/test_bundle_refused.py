@@ -6,8 +6,8 @@ import json
 import keras
 import pytest
 
-from kmha.bundle import bundle as module
 from kmha.bundle.bundle import Bundle
+from kmha.bundle.manifest import FORMAT
 from kmha.errors import InputError
 from tests.bundles import one_label_bundle, several_label_bundle
 from tests.changed_files import flip_bit
@@ -42,8 +42,8 @@ def test_an_invalid_run_folder_is_rejected(tmp_path, kind):
 
 
 def test_a_newer_format_is_rejected(saved):
-    change_manifest(saved, format=module.FORMAT + 1)
-    assert f"expected bundle format {module.FORMAT} or older, got {module.FORMAT + 1}" in refused(saved)
+    change_manifest(saved, format=FORMAT + 1)
+    assert f"expected bundle format {FORMAT} or older, got {FORMAT + 1}" in refused(saved)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff{}", b"[]", b"null", b'"text"', b"{}"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from kmha.features import MAX_WORDS
-from kmha.layers.crf_decoding import decode
+from kmha.layers.crf import decode
 from kmha.tags import broken_words
 from tests.bundles import EDGE_CASES, TAGGERS, TEXTS, tagger_bundle
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kmha.layers import blockwise_attention as blockwise
+from kmha.layers import long_attention as blockwise
 from kmha.layers.attention import scaled_dot_product_attention
-from kmha.layers.blocks import block_seed, keep_mask, keep_rate
+from kmha.layers.attention_parts import block_seed, keep_mask, keep_rate
 from tests.layer_checks import BACKEND, compiled, gradients, run, to_numpy
 
 B, N, T, S, H = 2, 2, 11, 7, 4

@@ -1,10 +1,23 @@
 """Token dropout and the sum of embeddings."""
 
+import keras
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
 
-from kmha.layers.embedding import TextEmbedding, TokenDropout
-from tests.layer_checks import fill_weights, to_numpy
+from kmha.layers.embedding import (
+    FINGERPRINTS,
+    MULTIPLIER,
+    NgramEmbedding,
+    Table,
+    TextEmbedding,
+    TokenDropout,
+    ngram_hashes,
+    ngram_slots,
+)
+from tests.layer_checks import BACKEND, fill_weights, to_numpy
 
 UNKNOWN, FIRST_WORD, V, D = 1, 5, 30, 4
 IDS = np.random.default_rng(13).integers(0, V, (100, 200)).astype("int32")
@@ -87,3 +100,173 @@ def test_ngrams_are_added():
 def test_too_long_is_rejected():
     with pytest.raises(ValueError, match="at most max_length 8, got 9"):
         TextEmbedding(V, D, 8)(IDS[:1, :9])
+
+
+ROWS, WIDTH = 9, 4
+TABLE_IDS = np.random.default_rng(3).integers(0, ROWS, (2, 5)).astype("int32")
+# Sparse reads exist on TensorFlow only.
+ON_TENSORFLOW = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="other backends hand tables over as they are"
+)
+
+
+def _table(**options) -> Table:
+    table = Table(ROWS, WIDTH, **options)
+    table.build()
+    fill_weights(table)
+    return table
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_it_gives_what_keras_embedding_gives(dtype):
+    table = _table(dtype=dtype)
+    other = keras.layers.Embedding(ROWS, WIDTH, dtype=dtype)
+    other.build()
+    other.set_weights(table.get_weights())
+    found = table(TABLE_IDS)
+    np.testing.assert_array_equal(to_numpy(found), to_numpy(other(TABLE_IDS)))
+    assert keras.backend.standardize_dtype(found.dtype) == table.compute_dtype
+
+
+@ON_TENSORFLOW
+def test_it_never_reads_the_whole_table():
+    import tensorflow as tf
+
+    table = _table()
+
+    @tf.function
+    def learn(ids):
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(table(ids))
+        return tape.gradient(total, table.embeddings.value)
+
+    graph = learn.get_concrete_function(tf.TensorSpec([None, None], tf.int32)).graph
+    kinds = {operation.type for operation in graph.get_operations()}
+    assert "ResourceGather" in kinds and "ReadVariableOp" not in kinds
+
+
+@ON_TENSORFLOW
+def test_its_gradient_has_the_rows_that_were_looked_up():
+    import tensorflow as tf
+
+    table = _table()
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(table(TABLE_IDS))
+    found = tape.gradient(total, table.embeddings.value)
+    assert isinstance(found, tf.IndexedSlices)
+    counts = np.bincount(TABLE_IDS.ravel(), minlength=ROWS).astype("float32")
+    np.testing.assert_array_equal(tf.convert_to_tensor(found), np.repeat(counts[:, None], WIDTH, axis=1))
+
+
+LIMIT = 2**18
+LENGTH = 6
+
+
+def _python_hashes(ids, order, multiplier, modulus):
+    hashed = list(ids)
+    for _ in range(order - 1):
+        hashed = [((hashed[t - 1] if t else 0) * multiplier + ids[t]) % modulus for t in range(len(ids))]
+    return hashed
+
+
+def _hashes(rows, order, modulus, multiplier=MULTIPLIER):
+    return to_numpy(ngram_hashes(np.asarray(rows, "int32"), order, multiplier, modulus))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    rows=st.lists(
+        st.lists(st.integers(0, LIMIT - 1), min_size=LENGTH, max_size=LENGTH), min_size=2, max_size=2
+    ),
+    order=st.sampled_from([2, 3, 4]),
+    modulus=st.sampled_from([7, 20_011, LIMIT - 1]),
+)
+def test_equals_python_integers(rows, order, modulus):
+    expected = [_python_hashes(row, order, MULTIPLIER, modulus) for row in rows]
+    np.testing.assert_array_equal(_hashes(rows, order, modulus), expected)
+
+
+@pytest.mark.parametrize("order", [2, 3, 5])
+def test_the_largest_ids_do_not_overflow(order):
+    rows = [[LIMIT - 1] * LENGTH, [LIMIT - 1, 0] * (LENGTH // 2)]
+    # The largest intermediate value fits in int32.
+    assert (LIMIT - 1) * MULTIPLIER + LIMIT - 1 < 2**31
+    for modulus in (LIMIT - 1, LIMIT - 5, 20_011):
+        found = _hashes(rows, order, modulus)
+        np.testing.assert_array_equal(found, [_python_hashes(r, order, MULTIPLIER, modulus) for r in rows])
+        assert (found >= 0).all() and (found < modulus).all()
+
+
+def test_slots_refine_buckets():
+    ids = np.random.default_rng(11).integers(1, LIMIT, (4, 50)).astype("int32")
+    bucket, slot = (to_numpy(x) for x in ngram_slots(ids, 2, 1009))
+    np.testing.assert_array_equal(bucket, _hashes(ids, 2, 1009))
+    np.testing.assert_array_equal(slot // FINGERPRINTS, bucket)
+    assert len(np.unique(slot)) > len(np.unique(bucket))
+    assert (slot >= 0).all() and (slot < FINGERPRINTS * 1009).all()
+
+
+def _ngram_embedding(**options):
+    layer = NgramEmbedding(4, 101, 3, **options)
+    layer.build((None, None))
+    for index, table in enumerate(layer.tables):
+        table.set_weights([np.random.default_rng(index).normal(size=(101, 3))])
+    return layer
+
+
+def test_padding_on_the_right_changes_nothing():
+    ids = np.random.default_rng(12).integers(1, LIMIT, (3, 5)).astype("int32")
+    padded = np.pad(ids, ((0, 0), (0, 4)))
+    for order in (2, 3):
+        np.testing.assert_array_equal(_hashes(padded, order, 101)[:, :5], _hashes(ids, order, 101))
+    layer = _ngram_embedding()
+    np.testing.assert_allclose(to_numpy(layer(padded))[:, :5], to_numpy(layer(ids)), atol=1e-6)
+
+
+def test_a_vector_depends_on_the_ngram_that_ends_there():
+    layer = _ngram_embedding(orders=(2,))
+    vectors = to_numpy(layer(np.array([[5, 6, 7, 5, 6, 6, 5]], "int32")))[0]
+    np.testing.assert_allclose(vectors[1], vectors[4], atol=1e-6)
+    assert np.abs(vectors[1] - vectors[5]).max() > 1e-3
+    assert np.abs(vectors[3] - vectors[6]).max() > 1e-3
+
+
+def test_only_repeated_ngrams_count_once_learned():
+    layer = _ngram_embedding(orders=(2,))
+    assert all((to_numpy(known) == 1).all() for known in layer.known)
+    # The bigram 5 6 occurs in two texts; 7 7 twice in one text.
+    texts = np.array([[5, 6, 0, 0, 0], [9, 5, 6, 0, 0], [7, 7, 7, 8, 0]], "int32")
+    assert layer.adapt([texts[:2], texts[2:]]) == [1]
+    kept = to_numpy(layer(texts)) - to_numpy(layer.projection.bias)
+    heard = np.abs(kept).max(axis=-1) > 1e-4
+    np.testing.assert_array_equal(heard[0][:2], [False, True])
+    np.testing.assert_array_equal(heard[1][:3], [False, False, True])
+    assert not heard[2].any()
+
+
+def test_token_dropout_keeps_the_mean_of_ngrams():
+    ids = np.tile(np.array([[5, 6, 7, 8, 9]], "int32"), (4000, 1))
+    layer = NgramEmbedding(4, 1009, ngram_dim=3)
+    layer.build(ids.shape)
+    for table in layer.tables:
+        table.embeddings.assign(np.random.default_rng(1).normal(size=table.embeddings.shape))
+    layer.adapt([ids[:2]])
+    dropout = TokenDropout(0.4, replacement=1, first_id=5)
+    dropped = dropout(ids, training=True)
+    mean = to_numpy(layer(dropped, token_keep=0.6, training=True)).mean(axis=0)
+    whole = to_numpy(layer(ids[:1]))[0]
+    # From the third position on, n-grams do not include positions before the text.
+    np.testing.assert_allclose(mean[2:], whole[2:], atol=0.15 * np.abs(whole).max())
+    assert np.abs(to_numpy(layer(dropped)).mean(axis=0)[2:]).max() < 0.6 * np.abs(whole).max()
+
+
+def test_the_ngram_vocabulary_mask_is_saved(tmp_path):
+    ids = keras.Input((5,), dtype="int32")
+    layer = NgramEmbedding(4, 101, 3)
+    model = keras.Model(ids, layer(ids))
+    layer.adapt([np.array([[5, 6, 7, 0, 0], [9, 5, 6, 7, 0]], "int32")])
+    model.save(tmp_path / "ngrams.keras")
+    again = keras.saving.load_model(tmp_path / "ngrams.keras", safe_mode=True)
+    for ours, theirs in zip(layer.known, again.layers[-1].known, strict=True):
+        assert 0 < ops.convert_to_numpy(ours).sum() < 101
+        np.testing.assert_array_equal(ops.convert_to_numpy(ours), ops.convert_to_numpy(theirs))

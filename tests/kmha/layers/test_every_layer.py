@@ -9,19 +9,14 @@ import pytest
 
 import kmha.layers
 from kmha.layers.attention import MultiHeadAttention
-from kmha.layers.comparison import Standardise
+from kmha.layers.comparison import MARKS, SHARES, Standardise, TokenOverlap
 from kmha.layers.crf import CRF
 from kmha.layers.document_windows import WindowPooling
-from kmha.layers.embedding import TextEmbedding, TokenDropout
-from kmha.layers.encoder_block import CrossAttentionBlock, EncoderBlock
-from kmha.layers.feed_forward import FeedForward
-from kmha.layers.local_context import LocalContext
-from kmha.layers.ngrams import NgramEmbedding
-from kmha.layers.overlap import MARKS, SHARES, TokenOverlap
+from kmha.layers.embedding import NgramEmbedding, Table, TextEmbedding, TokenDropout
+from kmha.layers.encoder_block import CrossAttentionBlock, EncoderBlock, FeedForward
 from kmha.layers.pooling import Pooling
 from kmha.layers.positions import PositionEmbedding
-from kmha.layers.spelling import SpellingEncoder
-from kmha.layers.table import Table
+from kmha.layers.words import LocalContext, SpellingEncoder
 from tests.layer_checks import CHECKS, LayerCase
 
 B, T, S, D, E, V = 3, 5, 4, 8, 6, 20

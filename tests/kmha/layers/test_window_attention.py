@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kmha.layers import window_attention as windows
+from kmha.layers import long_attention as windows
 from kmha.layers.attention import open_rows, scaled_dot_product_attention
-from kmha.layers.window_attention import open_window_rows, window_mask, windowed_attention
+from kmha.layers.long_attention import open_window_rows, window_mask, windowed_attention
 from tests.layer_checks import compiled, gradients, run, to_numpy
 
 B, N, H = 2, 2, 4

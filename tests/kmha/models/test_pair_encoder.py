@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import ops
 
 from kmha.errors import InputError
-from kmha.layers.ngrams import NgramEmbedding
+from kmha.layers.embedding import NgramEmbedding
 from kmha.models.pair_encoder import A_TO_A, A_TO_B, B_TO_A, B_TO_B, PAIR, PairEncoder
 from tests.kmha.models.tiny_features import V, features
 from tests.kmha.models.tiny_pairs import (

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from kmha.layers.crf_likelihood import log_likelihood
+from kmha.layers.crf import log_likelihood
 from tests.bundles import TAGGERS, make_tagger_bundle, tagger_bundle
 
 

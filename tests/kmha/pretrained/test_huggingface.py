@@ -1,7 +1,9 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +17,7 @@ from kmha.pretrained.huggingface import (
     read_vocabulary,
 )
 from kmha.pretrained.safetensors_file import WEIGHTS, read_safetensors, write_safetensors
+from kmha.pretrained.sources import find_checkpoint
 from kmha.text.vocabulary import SPECIAL_TOKENS
 from tests.kmha.pretrained.folders import GOLDEN, TINY, changed, copied
 
@@ -284,3 +287,88 @@ def test_unsupported_tokenizer_settings_are_rejected(tmp_path, settings, said):
 def test_another_normalizer_is_rejected(folder, normalizer):
     changed(folder / TOKENIZER, normalizer=normalizer)
     assert "normalizer must be" in tokenizer_refusal(folder, read_lower_case)
+
+
+ENDINGS = {
+    "LayerNorm.weight": "LayerNorm/gamma",
+    "LayerNorm.bias": "LayerNorm/beta",
+    "embeddings.weight": "embeddings",
+}
+
+
+def first_name(name: str) -> str:
+    """What the first release calls a tensor of the reference: encoder.layer.0.output.dense.weight -> bert/encoder/…"""
+    for new, old in ENDINGS.items():
+        if name.endswith(new):
+            name = name.removesuffix(new) + old
+    name = name.replace("layer.", "layer_").replace(".", "/")
+    return f"bert/{name.removesuffix('/weight')}/kernel" if name.endswith("/weight") else f"bert/{name}"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The tiny BERT as the first release wrote it, with what training leaves beside."""
+    first_folder = tmp_path_factory.mktemp("first") / "bert"
+    first_folder.mkdir()
+    shutil.copy(GOLDEN / "bert" / "config.json", first_folder / "bert_config.json")
+    changed(first_folder / "bert_config.json", model_type=None, architectures=None, layer_norm_eps=None)
+    shutil.copy(GOLDEN / "bert" / "vocab.txt", first_folder)
+    tensors = {"global_step": np.int64(3), "cls/predictions/output_bias": np.zeros(40, "float32")}
+    for name, tensor in read_safetensors(GOLDEN / "bert" / "model.safetensors").items():
+        value = tensor.read()
+        tensors[first_name(name)] = value.T if first_name(name).endswith("kernel") else value
+    tf.raw_ops.SaveV2(
+        prefix=str(first_folder / "bert_model.ckpt"),
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=[tf.constant(value) for value in tensors.values()],
+    )
+    return first_folder
+
+
+@pytest.fixture
+def first_folder(written, tmp_path):
+    return shutil.copytree(written, tmp_path / "bert")
+
+
+def test_it_has_the_weights_that_hugging_face_has(written):
+    assert (written / "bert_model.ckpt.index").exists()
+    found, expected = find_checkpoint(str(written)), find_checkpoint(str(GOLDEN / "bert"))
+    weights = expected.read_weights()
+    assert found.read_weights().keys() == weights.keys()
+    for path, weight in found.read_weights().items():
+        np.testing.assert_array_equal(weight, weights[path])
+    assert found.vocabulary.tokens == expected.vocabulary.tokens and found.config.norm_epsilon == 1e-12
+
+
+def test_a_vocabulary_with_capitals_keeps_case(first_folder):
+    assert not find_checkpoint(str(first_folder)).lower_case
+    text = (first_folder / "vocab.txt").read_text("utf-8").replace("Old", "olden").replace("Bread", "breads")
+    (first_folder / "vocab.txt").write_text(text, "utf-8")
+    assert find_checkpoint(str(first_folder)).lower_case
+
+
+@pytest.mark.parametrize(
+    "name", ["bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001", "vocab.txt"]
+)
+@pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
+def test_a_damaged_file_is_rejected(first_folder, name, damage):
+    path = first_folder / name
+    content = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    else:
+        path.write_bytes(content[: len(content) // 2] + b"\xff\xff\xff" + content[len(content) // 2 + 3 :])
+    with pytest.raises(InputError) as caught:
+        find_checkpoint(str(first_folder)).read_weights()
+    assert str(caught.value).startswith(str(first_folder)) and "\n" not in str(caught.value)
+
+
+def test_a_config_of_the_first_release_that_does_not_fit_is_rejected(first_folder):
+    changed(first_folder / "bert_config.json", intermediate_size=25)
+    with pytest.raises(
+        InputError, match=r"intermediate.dense.weight must have shape \[25, 16\], got \[24, 16\]"
+    ):
+        find_checkpoint(str(first_folder))

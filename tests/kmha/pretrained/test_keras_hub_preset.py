@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from kmha.errors import InputError
-from kmha.pretrained import downloads
 from kmha.pretrained.keras_hub_preset import preset_handle
-from kmha.pretrained.sources import find_checkpoint
+from kmha.pretrained.sources import download_preset, find_checkpoint
 from tests.kmha.pretrained.folders import changed, filled
 
 keras_hub = pytest.importorskip("keras_hub")
@@ -151,7 +150,7 @@ def test_a_failed_preset_download_is_rejected(monkeypatch):
     with pytest.raises(InputError, match=said):
         find_checkpoint("bert_tiny_en_uncased")
     with pytest.raises(InputError, match="no network"):
-        downloads.download_preset("bert_tiny_en_uncased", "kaggle://x")
+        download_preset("bert_tiny_en_uncased", "kaggle://x")
 
 
 @pytest.mark.parametrize("name", ["no_such_preset", "gpt2_base_en", "a/b", ""])

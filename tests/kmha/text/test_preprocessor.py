@@ -1,14 +1,16 @@
 import functools
+import unicodedata
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tokenizers import BertWordPieceTokenizer
 
 from kmha.errors import InputError
 from kmha.text.preprocessor import BYTES_PER_TOKEN, Preprocessor
-from kmha.text.vocabulary import TOKENIZATIONS
+from kmha.text.vocabulary import SPECIAL_TOKENS, TOKENIZATIONS, Tokenization, Vocabulary
 from tests.bundles import EDGE_CASES, TEXTS, preprocessor
 
 every_tokenization = pytest.mark.parametrize("tokenization", TOKENIZATIONS)
@@ -169,3 +171,203 @@ def test_a_layer_is_recreated_from_its_config():
 def test_a_too_short_length_is_rejected(max_length):
     with pytest.raises(InputError, match=f"max_length must be at least 3, got {max_length}"):
         preprocessor(max_length=max_length)
+
+
+PIECES = "the cat sat ##s un ##want ##ed , . ' ! ? don t 港 口 cafe café naive 2 ##0 ##26 - Ж й и".split()
+BLOCKS = [
+    *range(0x20, 0x7F),
+    *range(0xC0, 0x180),
+    *range(0x391, 0x3CA),
+    *range(0x410, 0x450),
+    *range(0x5D0, 0x5EB),
+    *range(0x621, 0x64B),
+    *range(0x4E00, 0x4E20),
+    *range(0x3041, 0x3097),
+    *range(0xAC00, 0xAC20),
+    *range(0x1F600, 0x1F620),
+    *map(ord, "\t\n\r\u00a0\u3000，。！？“”"),
+]
+
+
+def plain(text: str) -> str:
+    return "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+
+
+def agrees(character: str) -> bool:
+    """Whether lower-casing and compatibility case folding do the same to a character."""
+    return plain(character.lower()) == plain(unicodedata.normalize("NFKC", character.casefold()))
+
+
+def tokens_of(
+    text: str | bytes, pieces, tokenization: Tokenization = "wordpiece", lower_case=True
+) -> list[str]:
+    vocabulary = Vocabulary([*SPECIAL_TOKENS, *pieces])
+    ids = Preprocessor(vocabulary, tokenization, lower_case).tokenize(tf.constant([text]))
+    return [vocabulary.tokens[index] for index in ids.flat_values.numpy()]
+
+
+def every_character(lower_case: bool) -> Vocabulary:
+    """So that each character stays visible in the ids, at the start of a word and inside."""
+    characters = [chr(code) for code in BLOCKS if not lower_case or agrees(chr(code))]
+    seen = sorted({c for char in characters for c in char + plain(char) + plain(char.lower()) if c.strip()})
+    return Vocabulary([*SPECIAL_TOKENS, *seen, *(f"##{c}" for c in seen), "##ing", "the", "##er", "ab"])
+
+
+VOCABULARIES = {lower_case: every_character(lower_case) for lower_case in (True, False)}
+OURS = {case: Preprocessor(vocabulary, "wordpiece", case) for case, vocabulary in VOCABULARIES.items()}
+REFERENCES = {
+    case: BertWordPieceTokenizer(vocab=dict(vocabulary.ids), lowercase=case, strip_accents=case)
+    for case, vocabulary in VOCABULARIES.items()
+}
+
+
+def assert_like_the_reference(texts: list[str], lower_case: bool) -> None:
+    found = OURS[lower_case].tokenize(tf.constant(texts)).to_list()
+    encoded = REFERENCES[lower_case].encode_batch(texts, add_special_tokens=False)
+    assert found == [encoding.ids for encoding in encoded]
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The other cat isn't eating, is it?",
+        "Ångström naïve CAFÉ façade Ærøskøbing",
+        "北京, the 上海ing。",
+        "ΑΒΓ Эйнштейн ёлка Йод",
+        "한국어 각가 ひらがな",
+        "שלום עולם ؟ العربية",
+        "😀😁ab😂 a\u0301b\u0308",
+        "  two  spaces\tand\nlines\r\n  ",
+        "snake_case 3.14 $5 <a@b.c> #tag C++ x=y `q` ~^|",
+        "a" * 99,
+        "\u00a0ab\u3000ing\u00a0",
+        "",
+    ],
+)
+def test_wordpiece_equals_the_reference(text, lower_case):
+    # "æ" and "ø" have no accents to strip; every character is in both vocabularies.
+    assert_like_the_reference([text], lower_case)
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+@settings(max_examples=60)
+@given(data=st.data())
+def test_wordpiece_equals_the_reference_on_any_text_of_agreed_characters(lower_case, data):
+    characters = [chr(code) for code in BLOCKS if not lower_case or agrees(chr(code))]
+    # The two limits on a word differ: 200 bytes here, 100 characters there.
+    words = st.lists(st.text(characters, max_size=12), max_size=8)
+    texts = [" ".join(some) for some in data.draw(st.lists(words, min_size=1, max_size=8))]
+    # The reference parses special tokens in texts.
+    assume(not any(token in text for text in texts for token in SPECIAL_TOKENS))
+    assert_like_the_reference(texts, lower_case)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The cats, unwanted!", "the cat ##s , un ##want ##ed !"),
+        ("don't", "don ' t"),
+        ("港口the港", "港 口 the 港"),
+        ("Café CAFÉ naïve", "cafe cafe naive"),
+        ("2026-20", "2 ##0 ##26 - 2 ##0"),
+        ("catx the", "[UNK] the"),
+        ("th e", "[UNK] [UNK]"),
+        ("Йи", "[UNK]"),
+        ("Й", "и"),
+    ],
+)
+def test_wordpiece_by_hand(text, expected):
+    assert tokens_of(text, PIECES) == expected.split()
+
+
+def test_case_and_accents_are_kept_without_lower_case():
+    assert tokens_of("café Cafe cafe Ж", PIECES, lower_case=False) == ["café", "[UNK]", "cafe", "Ж"]
+
+
+@pytest.mark.parametrize(
+    ("text", "lower_case", "expected"),
+    [
+        ("ＡＢ", True, "ab"),
+        ("a\u200bb", True, "ab"),
+        ("a\u200bb", False, "a b"),
+        ("a\0b", True, "a b"),
+        ("a\x85b", False, "a b"),
+        ("a\u3000b\u00a0a", True, "a b a"),
+        ("a\u3000b\u00a0a", False, "a b a"),
+        ("a\u2028b", False, "a b"),
+        ("a\u2028b", True, "a b"),
+        ("a，b", True, "a , b"),
+        ("a，b", False, "a ， b"),
+        ("a\ufffdb", True, "[UNK]"),
+    ],
+)
+def test_where_it_differs_from_the_reference(text, lower_case, expected):
+    assert tokens_of(text, ["a", "b", "ab", ",", "，", "##b"], lower_case=lower_case) == expected.split()
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+@pytest.mark.parametrize("tokenization", ["wordpiece", "word", "char"])
+def test_all_white_space_separates_words(tokenization, lower_case):
+    spaces = [chr(code) for code in range(0x10000) if unicodedata.category(chr(code)).startswith("Z")]
+    spaces += "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\x85"
+    vocabulary = Vocabulary([*SPECIAL_TOKENS, "a", "b", " "])
+    found = Preprocessor(vocabulary, tokenization, lower_case).tokenize(
+        tf.constant([f"a{c}b" for c in spaces])
+    )
+    expected = [5, 7, 6] if tokenization == "char" else [5, 6]
+    assert found.to_list() == [expected] * len(spaces)
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_white_space_tokens_are_kept(lower_case):
+    assert tokens_of("a \u2028 b", ["a", "b", "\u2028"], "wordpiece", lower_case) == ["a", "\u2028", "b"]
+
+
+def test_words_are_matched_as_a_whole():
+    words = ["play", "playing", "##s", "it", "'"]
+    found = tokens_of("Play playing plays playin it's", words, "word")
+    assert found == ["play", "playing", "[UNK]", "[UNK]", "it", "'", "[UNK]"]
+
+
+def test_chinese_characters_are_words():
+    assert tokens_of("港口x", ["港", "口", "港口", "x"], "word") == ["港", "口", "x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "lower_case", "expected"),
+    [
+        ("a b", True, "a b"),
+        ("  a \t\r\n\u3000 B ", True, "a b"),
+        ("a\u00a0\u2028b", False, "a b"),
+        ("á", True, "a"),
+        ("港a", True, "港a"),
+        ("", True, ""),
+        (" \n", True, ""),
+        ("\0", True, ""),
+        ("a\0b", True, "a b"),
+    ],
+)
+def test_characters_keep_single_spaces(text, lower_case, expected):
+    assert tokens_of(text, ["a", "b", " ", "港", "港a"], "char", lower_case) == list(expected)
+
+
+def test_an_unknown_character_costs_one_token():
+    found = tokens_of("a☃🚢\U0010ffffa", ["a", "港", "ab"], "char")
+    assert found == ["a", "[UNK]", "[UNK]", "[UNK]", "a"]
+
+
+def test_characters_without_any_character_known():
+    assert tokens_of("ab", ["ab"], "char") == ["[UNK]"] * 2
+
+
+@pytest.mark.parametrize("tokenization", ["wordpiece", "word"])
+def test_a_too_long_token_is_rejected(tokenization):
+    with pytest.raises(InputError) as error:
+        tokens_of("a", ["x" * 300], tokenization)
+    assert "\n" not in str(error.value) and "256" in str(error.value)
+
+
+def test_text_cannot_write_special_tokens():
+    for tokenization in ("wordpiece", "word", "char"):
+        assert set(tokens_of("[CLS][SEP] [PAD] [MASK]", ["x"], tokenization)) == {"[UNK]"}

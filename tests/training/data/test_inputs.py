@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kmha.text.pair_preprocessor import PairPreprocessor
-from kmha.text.preprocessor import Preprocessor
+from kmha.text.preprocessor import PairPreprocessor, Preprocessor
 from tests.bundles import SENTENCES, make_tagger_bundle
 from tests.command_runs import news_rows
 from tests.pair_rows import paraphrase_rows

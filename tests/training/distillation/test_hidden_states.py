@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kmha.errors import InputError
-from kmha.models.traces import Trace, traced
+from kmha.models.encoder import Trace, traced
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import Vocabulary
 from tests.bundles import TEXTS, WINDOWS, make_bundle, make_pair_bundle, make_tagger_bundle

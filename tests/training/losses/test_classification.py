@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, xlogy
 
-from kmha.layers.crf import CRF
-from kmha.layers.crf_likelihood import log_likelihood
+from kmha.layers.crf import CRF, log_likelihood
 from training.losses.classification import (
     masked_token_loss,
     sigmoid_cross_entropy,

@@ -12,7 +12,7 @@ import pytest
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
-from kmha.layers.attention_options import LONG_FROM
+from kmha.layers.attention_parts import LONG_FROM
 from tests.command_runs import ROOT
 from tests.training.memory_worker import SHAPE
 from training.runtime.memory_estimate import (

@@ -48,7 +48,7 @@ def test_a_batch_needs_enough_rows(tmp_path):
 
 
 def test_a_pretrained_bert_defines_the_sizes(tmp_path, monkeypatch):
-    from kmha.pretrained.installed import PACKAGES
+    from kmha.pretrained.sources import PACKAGES
 
     rows = Rows(["old ferry", "new bread"], [0, 1], 2)
     assert "minilm" in PACKAGES

@@ -94,7 +94,7 @@ def add_hard_negatives(
 
 def _load_vectors(run: Path, queries: list[str], candidates: list[str]) -> tuple[np.ndarray, np.ndarray]:
     from kmha.bundle.bundle import Bundle
-    from kmha.inference.vectors import TextVectors
+    from kmha.inference.retrieval import TextVectors
 
     try:
         bundle = Bundle.load(run)

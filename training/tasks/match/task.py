@@ -119,7 +119,7 @@ class MatchTask(MatchSettings, Task):
 
     def preprocessor(self, parts: Mapping[str, Any]) -> Any:
         """A `PairPreprocessor`."""
-        from kmha.text.pair_preprocessor import PairPreprocessor
+        from kmha.text.preprocessor import PairPreprocessor
 
         return PairPreprocessor(parts)
 

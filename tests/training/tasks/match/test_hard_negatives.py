@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import training.tasks.match.hard_negatives as mining
 from kmha.errors import InputError
-from kmha.inference.vectors import TextVectors
+from kmha.inference.retrieval import TextVectors
 from tests.bundles import TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.pair_rows import ranking_rows
 from training.baselines.bm25 import Bm25, word_terms

@@ -1,15 +1,17 @@
-"""Clients of model servers: NVIDIA Triton over HTTP, and the gRPC stubs of tensorflow-serving-api.
+"""Clients in Python: MediaPipe Tasks, NVIDIA Triton over HTTP, and the gRPC stubs of tensorflow-serving-api.
 
 Triton comes from the package nvidia-pytriton. The gRPC stubs run through examples/serving_client.py against
 clients/programs/grpc_server.py, which is not TensorFlow Serving: this checks signatures and messages, not
 that server.
 """
 
+import contextlib
 import http.client
 import importlib.metadata
 import importlib.util
 import json
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -17,13 +19,32 @@ from pathlib import Path
 
 import numpy as np
 
-from clients.comparison import ClientResult, ClientUnavailableError, compare, failure, not_run
-from clients.exported_run import NAME, ExportedRun
-from clients.processes import ServerError, free_port, python_environment, running_server
+from clients.comparison import (
+    NAME,
+    ClientResult,
+    ClientUnavailableError,
+    ExportedRun,
+    compare,
+    failure,
+    not_run,
+)
+from clients.processes import (
+    ServerError,
+    child_environment,
+    error_line,
+    free_port,
+    python_environment,
+    running_server,
+)
 from clients.programs import load_program
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "clients" / "programs"
+MEDIAPIPE_VERSION = "1.2.2"
+# MediaPipe's own tokenizer normalizes accents and full-width punctuation differently.
+MIN_AGREEMENT = 0.99
+MEDIAPIPE_SECONDS = 600
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 TRITON_VERSION = "0.7.0"
 TRITON_PACKAGES = (f"nvidia-pytriton=={TRITON_VERSION}", "tensorflow==2.21.0", "tensorflow-text==2.21.1")
 # Triton's Python backend links Debian's libpython, which other builds of Python do not have.
@@ -36,6 +57,40 @@ GRPC_START_SECONDS = 120
 GRPC_BATCH, EXPLAIN_BATCH = 50, 1
 
 
+def check_metadata(bundle) -> None:
+    """Raises ClientUnavailableError for a bundle that MediaPipe has no tokenizer for."""
+    from export.tflite.metadata import has_metadata
+
+    if not has_metadata(bundle, 1, False):
+        kind = bundle.preprocessor.tokenization
+        raise ClientUnavailableError(f"MediaPipe has no tokenizer for a model of {kind} tokens")
+
+
+def exact_rows(texts: Sequence[str]) -> list[bool]:
+    """For each text, whether MediaPipe's tokenizer makes exactly the run's tokens: plain ASCII."""
+    return [text.isascii() for text in texts]
+
+
+def mediapipe_result(exported: ExportedRun) -> ClientResult:
+    """Runs MediaPipe in its own environment."""
+    name, inputs = f"MediaPipe Tasks in Python {MEDIAPIPE_VERSION}", "raw text"
+    try:
+        check_metadata(exported.bundle)
+        python = python_environment(exported.environments / "mediapipe", [f"mediapipe=={MEDIAPIPE_VERSION}"])
+    except ClientUnavailableError as error:
+        return not_run(name, str(error))
+    request = {"model": str(exported.tflite), "texts": exported.texts, "labels": exported.bundle.labels}
+    command = [python, str(PROGRAMS / "mediapipe_texts.py")]
+    options = {"capture_output": True, "text": True, "env": child_environment(), "timeout": MEDIAPIPE_SECONDS}
+    process = subprocess.run(command, input=json.dumps(request), **options)
+    if process.returncode:
+        return failure(name, inputs, len(exported.texts), error_line(process.stderr))
+    response = json.loads(process.stdout)
+    found = np.array(response["probabilities"], np.float32)
+    exact, thresholds, seconds = exact_rows(exported.texts), exported.bundle.thresholds, response["seconds"]
+    return compare(name, inputs, exported.expected, found, thresholds, MIN_AGREEMENT, exact, seconds)
+
+
 def triton_result(exported: ExportedRun) -> ClientResult:
     """Queries a Triton server that serves the SavedModel."""
     name, inputs = f"Triton (nvidia-pytriton {TRITON_VERSION}), HTTP", "raw text"
@@ -46,19 +101,12 @@ def triton_result(exported: ExportedRun) -> ClientResult:
         return not_run(name, str(error))
     ports = [free_port() for _ in range(3)]
     program = [python, str(PROGRAMS / "triton_server.py"), str(exported.savedmodel), NAME, *map(str, ports)]
-
-    def is_ready() -> bool:
-        return _triton_is_ready(ports[0])
-
     try:
-        with running_server(program, is_ready, TRITON_START_SECONDS, TF_CPP_MIN_LOG_LEVEL="3"):
+        with running_server(program, lambda: _triton_is_ready(ports[0]), TRITON_START_SECONDS, **QUIET):
             _query_triton(ports[0], exported.texts[:1])
             began = time.perf_counter()
-            rows = [
-                row
-                for batch in _batches(exported.texts, TRITON_BATCH)
-                for row in _query_triton(ports[0], batch)
-            ]
+            batches = _batches(exported.texts, TRITON_BATCH)
+            rows = [row for batch in batches for row in _query_triton(ports[0], batch)]
             seconds = time.perf_counter() - began
     except (ServerError, OSError, http.client.HTTPException) as error:
         return failure(name, inputs, len(exported.texts), error)
@@ -78,28 +126,27 @@ def triton_rows(response: dict) -> list[list[float]]:
     return np.reshape(tensor["data"], tensor["shape"]).tolist()
 
 
-def _query_triton(port: int, texts: Sequence[str]) -> list[list[float]]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TRITON_RESPONSE_SECONDS)
-    try:
-        connection.request("POST", f"/v2/models/{NAME}/infer", json.dumps(triton_request(texts)))
+def _request(port: int, seconds: float, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+    with contextlib.closing(connection):
+        connection.request(method, f"/v2/models/{NAME}/{path}", body)
         response = connection.getresponse()
-        body = response.read()
-        if response.status != http.client.OK:
-            raise ServerError(f"HTTP {response.status}: {body.decode(errors='replace')[:300]}")
-        return triton_rows(json.loads(body))
-    finally:
-        connection.close()
+        return response.status, response.read()
+
+
+def _query_triton(port: int, texts: Sequence[str]) -> list[list[float]]:
+    request = json.dumps(triton_request(texts))
+    status, body = _request(port, TRITON_RESPONSE_SECONDS, "POST", "infer", request)
+    if status != http.client.OK:
+        raise ServerError(f"HTTP {status}: {body.decode(errors='replace')[:300]}")
+    return triton_rows(json.loads(body))
 
 
 def _triton_is_ready(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
-        connection.request("GET", f"/v2/models/{NAME}/ready")
-        return connection.getresponse().status == http.client.OK
+        return _request(port, 5, "GET", "ready")[0] == http.client.OK
     except (OSError, http.client.HTTPException):
         return False
-    finally:
-        connection.close()
 
 
 def grpc_result(exported: ExportedRun) -> ClientResult:
@@ -114,7 +161,7 @@ def grpc_result(exported: ExportedRun) -> ClientResult:
     port = free_port()
     program = [sys.executable, str(PROGRAMS / "grpc_server.py"), str(exported.savedmodel), NAME, str(port)]
     try:
-        with running_server(program, lambda: _accepts(port), GRPC_START_SECONDS, TF_CPP_MIN_LOG_LEVEL="3"):
+        with running_server(program, lambda: _accepts(port), GRPC_START_SECONDS, **QUIET):
             began = time.perf_counter()
             found = _query_grpc(f"127.0.0.1:{port}", exported.texts, exported.bundle.labels)
             seconds = (time.perf_counter() - began) / len(found)

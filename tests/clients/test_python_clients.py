@@ -1,6 +1,16 @@
-"""Requests to model servers, and their responses."""
+"""Models that MediaPipe cannot run."""
 
-from clients.model_servers import reorder, triton_request, triton_rows
+import pytest
+
+from clients.comparison import ClientUnavailableError
+from clients.python_clients import check_metadata, reorder, triton_request, triton_rows
+from tests.bundles import make_bundle, one_label_bundle
+
+
+def test_models_without_a_mediapipe_tokenizer_are_rejected():
+    check_metadata(one_label_bundle())
+    with pytest.raises(ClientUnavailableError, match="char"):
+        check_metadata(make_bundle(tokenization="char"))
 
 
 def test_a_triton_request_holds_one_text_per_row():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kmha.layers import attention, blockwise_attention, window_attention
+from kmha.layers import attention, long_attention
 from kmha.layers.attention import MultiHeadAttention
-from kmha.layers.attention_options import LONG_FROM, blocks_from, uses_blocks
+from kmha.layers.attention_parts import LONG_FROM, blocks_from, uses_blocks
 from tests.layer_checks import BACKEND, fill_weights, gradients, run, to_numpy
 
 B, T, D = 2, 21, 8
@@ -19,8 +19,8 @@ MASK[1, 13:] = 0
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(blockwise_attention, "LARGEST_BLOCK", 8)
-    monkeypatch.setattr(window_attention, "SMALLEST_BLOCK", 4)
+    monkeypatch.setattr(long_attention, "LARGEST_BLOCK", 8)
+    monkeypatch.setattr(long_attention, "SMALLEST_BLOCK", 4)
 
 
 def test_lengths_decide_or_the_longest_where_they_are_not_known():
