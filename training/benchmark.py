@@ -24,13 +24,12 @@ from training.speed.prepare import Peer, Precision, make_workload, missing_packa
 from training.speed.rounds import (
     KMHA,
     Trainer,
+    operation_cells,
+    result_cells,
     run_rounds,
-    start_matmul_benchmark,
-    start_profiler,
-    start_trainer,
+    start_program,
     summarize,
 )
-from training.speed.table import operation_cells, result_cells
 
 logger = logging.getLogger("kmha")
 
@@ -156,11 +155,11 @@ def _run(config: BenchmarkConfig, trainers: Sequence[Trainer], workload: Path, s
         workers, matmuls = {}, {}
         for trainer in trainers:
             python = config.torch_python if trainer.name == "torch" else None
-            workers[trainer] = stack.enter_context(
-                start_trainer(trainer, workload, str(python or sys.executable))
-            )
+            command = (f"{trainer.name}_trainer", str(workload), trainer.precision)
+            process = start_program(*command, python=str(python or sys.executable))
+            workers[trainer] = stack.enter_context(process)
         for precision in dict.fromkeys(config.precisions):
-            matmuls[precision] = stack.enter_context(start_matmul_benchmark(precision))
+            matmuls[precision] = stack.enter_context(start_program("flops", precision))
         for process in (*workers.values(), *matmuls.values()):
             process.listen()
         return run_rounds(workers, matmuls, sizes, config.rounds, config.steps, logger.info)
@@ -170,7 +169,7 @@ def _profiles(config: BenchmarkConfig, workload: Path) -> dict[str, dict]:
     """Seconds of training and inference by operation type, for each number format."""
     profiles = {}
     for precision in dict.fromkeys(config.precisions) if config.profile else ():
-        with start_profiler(workload, precision) as process:
+        with start_program("profile", str(workload), precision) as process:
             profiles[precision] = process.listen()
     return profiles
 

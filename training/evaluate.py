@@ -40,7 +40,7 @@ def _evaluate(config: EvaluateConfig) -> int:
     file_source(config.data)
     import_tensorflow()
     from kmha.bundle.bundle import Bundle
-    from training.evaluation.bundle_evaluation import evaluate_file
+    from training.evaluation.evaluator import evaluate_file
 
     bundle = Bundle.load(config.run)
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:

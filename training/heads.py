@@ -108,8 +108,7 @@ def _check(config: HeadsConfig) -> None:
 def _measurement(config: HeadsConfig, scratch: Path) -> Any:
     """Measures the heads and logs the tables; returns a `training.pruning.measurement.Measurement`."""
     import_tensorflow()
-    from training.pruning.measurement import measure
-    from training.pruning.presentation import write_heads_figure
+    from training.pruning.measurement import measure, write_heads_figure
 
     found = measure(config.run, config.data, config.given(), config.rows, config.seed, scratch)
     for line in found.lines():
@@ -126,7 +125,7 @@ def _values(config: HeadsConfig, found: Any) -> dict[str, Any]:
 
 def _prune(config: HeadsConfig, share: float, out: Path) -> dict[str, Any]:
     from training.config.validation import check_settings
-    from training.pruning.fine_tuning import FineTuning, fine_tuning_config
+    from training.pruning.prune_run import FineTuning, fine_tuning_config
     from training.runs.run_folder import run_folder
 
     fine_tuning = FineTuning(out, config.overwrite, config.train, config.epochs, config.learning_rate)
@@ -138,7 +137,7 @@ def _prune(config: HeadsConfig, share: float, out: Path) -> dict[str, Any]:
             part.mkdir()
         found = _measurement(config, parts[0])
         from training.pruning.apply import prune_model
-        from training.pruning.presentation import pruned_table
+        from training.pruning.measurement import pruned_table
         from training.pruning.prune_run import write_pruned_run
 
         pruned = prune_model(found.all_rows.bundle.model, found.groups, found.importance, share)

@@ -57,8 +57,7 @@ def _report(config: ReportConfig) -> int:
     if card.exists() and not page.exists():
         raise InputError(f"--out {page}: expected a place for {card} too, got one that is taken")
     import_tensorflow()
-    from training.reporting.build import write_report
-    from training.reporting.from_run import report_data_of
+    from training.reporting.build import report_data_of, write_report
 
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         report_data = report_data_of(config.run, config.data, config.given(), Path(scratch))

@@ -13,7 +13,7 @@ from kmha.bundle.manifest import TAG
 from kmha.features import MAX_WORDS
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import CONTINUATION
-from training.evaluation import bundle_evaluation
+from training.evaluation import evaluator
 from training.io.examples import ColumnOverrides, Subset
 from training.tasks.protocol import Task
 
@@ -58,12 +58,12 @@ def read_rows(bundle: Bundle, path: Path, given: ColumnOverrides, most: int, fol
 
     `given` has column names that differ from training. Raises InputError if the file or a row of it cannot be used.
     """
-    task, part = bundle_evaluation.read_rows(bundle, path, given, folder)
+    task, part = evaluator.read_rows(bundle, path, given, folder)
     examples = part.examples
     count = min(most or len(examples), len(examples))
     part = Subset(examples, np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
     edge_case = edge_case_rows(bundle)
-    found = bundle_evaluation.read_inputs(bundle, part)
+    found = evaluator.read_inputs(bundle, part)
     return Rows([*map(_encoded, found), *edge_case.values()], list(edge_case), part, task)
 
 

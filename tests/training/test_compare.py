@@ -12,7 +12,7 @@ from tests.command_runs import call, news_rows, refused, write_csv
 from training import evaluate
 from training.cli.exceptions import Interrupted
 from training.compare import main
-from training.comparison import trials
+from training.comparison import run
 
 TINY = [flag for flag in command_runs.TINY if not re.search("ngram|learning-rate|epochs|report", flag)]
 TINY += ["--train.epochs=1", "--rates=0.01", "--rounds=1"]
@@ -94,7 +94,7 @@ def test_an_interruption_keeps_finished_results(compared, monkeypatch):
     def stop(*arguments):
         raise Interrupted("SIGTERM")
 
-    monkeypatch.setattr(trials, "train", stop)
+    monkeypatch.setattr(run, "train", stop)
     outcome = call(main, *flags, "--candidates", "averages", "--rates", "0.01", "0.02")
     assert outcome.status == 130 and outcome.out == ""
     assert "stopped by SIGTERM; the same command resumes the comparison" in outcome.err

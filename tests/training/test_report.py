@@ -17,7 +17,7 @@ from tests.bundles import TEXTS, masked_bundle, one_label_bundle, several_label_
 from tests.command_runs import call, refused, write_csv
 from tests.export.pair_bundles import bundle_of
 from tests.pair_rows import ranking_rows
-from training.evaluation.bundle_evaluation import evaluate_file
+from training.evaluation.evaluator import evaluate_file
 from training.io.examples import ColumnOverrides
 from training.report import _build_report, main
 from training.reporting import build

@@ -72,11 +72,7 @@ class Bm25:
         return cls(analyzer, vocabulary, idf, unseen_idf, mean_length, weights.T.tocsr().astype(np.float32))
 
     def scores(self, queries: Sequence[str], documents: Sequence[str]) -> np.ndarray:
-        """Scores R pairs of a query and a document, inside or outside the collection: float64 [R], at least 0.
-
-        Raises:
-            ValueError: The lengths differ.
-        """
+        """Scores R pairs of a query and a document, inside or outside the collection: float64 [R], at least 0."""
         if len(queries) != len(documents):
             raise ValueError(f"expected a document for each query, got {len(queries)} and {len(documents)}")
         counts, vocabulary = _count([*queries, *documents], self.analyzer)

@@ -58,11 +58,7 @@ class PairFeatures:
 
     @classmethod
     def fit(cls, texts: Iterable[str]) -> "PairFeatures":
-        """Counts the terms of the distinct training texts.
-
-        Raises:
-            ValueError: No text has a term.
-        """
+        """Counts the terms of the distinct training texts; raises ValueError if no text has a term."""
         distinct = list(dict.fromkeys(texts))
         characters = uses_characters(distinct)
         ids, rows, term_ids = _encode(distinct, _unit(characters), {})
@@ -83,11 +79,7 @@ class PairFeatures:
         return cls(characters, len(distinct), term_ids, tuple(frequencies), words, pieces, bm25)
 
     def matrix(self, a: Sequence[str], b: Sequence[str]) -> np.ndarray:
-        """Features of R pairs, finite float64 [R, F] in the order of `FEATURE_NAMES`.
-
-        Raises:
-            ValueError: The lengths differ.
-        """
+        """Features of R pairs, finite float64 [R, F] in the order of `FEATURE_NAMES`."""
         if len(a) != len(b):
             raise ValueError(f"expected a text b for each text a, got {len(a)} and {len(b)}")
         starts = range(0, len(a), _ROWS_AT_ONCE)

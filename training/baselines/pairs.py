@@ -79,9 +79,8 @@ def fit_pair_baseline(
 ) -> PairBaseline:
     """Trains the baselines on at most `max_rows` random ones of R pairs with values: 0 or 1, label ids, or grades.
 
-    Raises:
-        InputError: All texts are blank.
-        ValueError: The lengths differ, there is no row, or a binary label is not 0 or 1.
+    Raises InputError if all texts are blank, and ValueError if the lengths differ, there is no row, or a binary label
+    is not 0 or 1.
     """
     targets = np.asarray(values, np.float64 if target == "graded" else np.int64)
     num_rows = len(targets)

@@ -241,10 +241,8 @@ def fit_tag_baseline(
     """Trains the baselines and selects the best on validation rows by span F1, or without spans by token accuracy.
 
     Without validation rows, a linear model is selected. These are trained on at most `max_words`; of more, whole
-    sentences are sampled. The scheme is by default that of the training tags.
-
-    Raises:
-        ValueError: The lengths differ, or there is no training word.
+    sentences are sampled. The scheme is by default that of the training tags. Raises ValueError if the lengths differ,
+    or there is no training word.
     """
     for words, tags in ((train_words, train_tags), (validation_words, validation_tags)):
         if [len(each) for each in words] != [len(each) for each in tags]:

@@ -70,21 +70,11 @@ def fit_baseline(
     max_rows: int = MOST_ROWS,
     of_rows: int | None = None,
 ) -> LinearBaseline:
-    """Trains the linear baseline.
+    """Trains the linear baseline on at most `max_rows` random texts with label ids int [R], or several labels [R, C].
 
-    Args:
-        texts: R training texts.
-        targets: int [R] label ids, or with `multi_label` 0 or 1, [R, C].
-        multi_label: Whether a row may have several labels.
-        seed: Random seed.
-        validation: Texts and targets to select the thresholds of several labels. None: a fifth of the training rows is
-            held out, then the model is trained on all rows.
-        max_rows: Maximum number of training rows; more are sampled at random.
-        of_rows: Number of rows that the texts were sampled from; None: `len(texts)`.
-
-    Raises:
-        InputError: All texts are blank.
-        ValueError: The lengths differ.
+    The thresholds of several labels are selected on the validation texts and targets. Without any, a fifth of the
+    training rows is held out, then the model is trained on all rows. The texts may be sampled from `of_rows` rows.
+    Raises InputError if all texts are blank, and ValueError if the lengths differ.
     """
     targets = np.asarray(targets)
     if len(texts) != len(targets):

@@ -1,9 +1,11 @@
 """Architectures that attention is compared with: the same embedding and head, another encoder.
 
-They are built, trained, evaluated and timed, but never saved.
+They are built, trained, evaluated and timed, but never saved. The layers are called with inputs float [B, T, D] and
+padding_mask int32 [B, T], 1 = a real token.
 """
 
 import dataclasses
+from typing import Any
 
 import keras
 from keras import ops
@@ -30,12 +32,7 @@ def embedding_only(encoder: EncoderConfig, hidden_dim: int | None = None) -> Enc
 
 
 class MeanPooling(keras.layers.Layer):
-    """The mean of the token vectors.
-
-    Call:
-        inputs: float [B, T, D].
-        padding_mask: int32 [B, T]; 1 = a real token.
-        Returns float [B, D].
+    """The mean of the token vectors, float [B, D].
 
     Source: fastText, Joulin et al. 2017, arXiv:1607.01759.
     """
@@ -50,15 +47,10 @@ class MeanPooling(keras.layers.Layer):
 
 
 class CNN(keras.layers.Layer):
-    """Convolutions of widths 3, 4 and 5 with max-pooling.
+    """Convolutions of widths 3, 4 and 5 with max-pooling, float [B, 3 · filters].
 
     A window starts at each real token and reads zeros after the last one, so short texts have an output too, and no
     output depends on the padding.
-
-    Call:
-        inputs: float [B, T, D].
-        padding_mask: int32 [B, T]; 1 = a real token.
-        Returns float [B, 3 · filters].
 
     Source: Kim 2014, arXiv:1408.5882.
     """
@@ -86,12 +78,7 @@ class CNN(keras.layers.Layer):
 
 
 class BiLSTM(keras.layers.Layer):
-    """A bidirectional LSTM with max-pooling.
-
-    Call:
-        inputs: float [B, T, D].
-        padding_mask: int32 [B, T]; 1 = a real token. The backward LSTM starts at the last real token.
-        Returns float [B, 2 · units].
+    """A bidirectional LSTM with max-pooling, float [B, 2 · units]; the backward LSTM starts at the last real token.
 
     Source: Graves and Schmidhuber 2005, doi:10.1016/j.neunet.2005.06.042; max-pooling: Conneau et al. 2017,
         arXiv:1705.02364.
@@ -117,25 +104,11 @@ class BiLSTM(keras.layers.Layer):
 class PeerClassifier(SingleEncoder, keras.Model):
     """A classifier with the embedding and head of a pre-norm `TextClassifier`, and another encoder.
 
-    Args:
-        encoder: Configuration of the embedding, without blocks (see `embedding_only`).
-        num_labels: Number of labels.
-        reader: Computes the vector of a text: `MeanPooling`, `CNN` or `BiLSTM`.
-        dropout: Dropout of that vector.
-
-    Call:
-        features: token_ids, segment_ids, padding_mask, each int32 [B, T].
-        Returns float32 [B, C], the logits.
+    `encoder` is the configuration of the embedding, without blocks (see `embedding_only`). `reader` computes the vector
+    of a text, to which dropout is applied. Calls with features, each int32 [B, T], return logits float32 [B, C].
     """
 
-    def __init__(
-        self,
-        encoder: EncoderConfig,
-        num_labels: int,
-        reader: MeanPooling | CNN | BiLSTM,
-        dropout: float,
-        **kwargs,
-    ):
+    def __init__(self, encoder: EncoderConfig, num_labels: int, reader: Any, dropout: float, **kwargs):
         super().__init__(**kwargs)
         self.encoder_config = encoder
         self.num_labels = num_labels

@@ -33,19 +33,15 @@ class Shape:
 def build(name: str, shape: Shape, size: int) -> "keras.Model":
     """Builds a candidate; the size is the feed-forward width, number of filters or units, or width of the embedding."""
     from kmha.models.classifier import TextClassifier
-    from training.comparison import architectures as architectures
+    from training.comparison import architectures
 
     encoder = shape.encoder
     if name in ATTENTION:
         changes: dict[str, Any] = {"intermediate_dim": size}
         changes |= {"num_heads": 1, "head_dim": None} if name == "one-head" else {}
         changes |= {"positions": "none"} if name == "no-positions" else {}
-        model = TextClassifier(
-            dataclasses.replace(encoder, **changes),
-            shape.num_labels,
-            pooling=shape.pooling,
-            dropout=shape.dropout,
-        )
+        encoder = dataclasses.replace(encoder, **changes)
+        model = TextClassifier(encoder, shape.num_labels, pooling=shape.pooling, dropout=shape.dropout)
     else:
         readers: dict[str, Callable[[], Any]] = {
             "cnn": lambda: architectures.CNN(size),

@@ -80,6 +80,7 @@ def comparison_cells(comparison: Mapping[str, Any]) -> list[list[str]]:
     rows = [[*_COLUMNS, *(f"ms at {length}" for length in lengths)]]
     for row in comparison["candidates"]:
         low, high = row["intervals"]["accuracy"]
+        times = (row["latency_ms"].get(str(length)) for length in lengths)
         rows.append(
             [
                 row["name"],
@@ -91,10 +92,7 @@ def comparison_cells(comparison: Mapping[str, Any]) -> list[list[str]]:
                 _difference(row.get("difference")),
                 _seconds(row, ""),
                 _seconds(row, "cpu_"),
-                *(
-                    f"{row['latency_ms'][str(length)]:.2f}" if str(length) in row["latency_ms"] else ""
-                    for length in lengths
-                ),
+                *("" if time is None else f"{time:.2f}" for time in times),
             ]
         )
     return rows

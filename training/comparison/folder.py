@@ -54,11 +54,7 @@ def check_out_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def open_folder(folder: Path, settings: dict[str, Any], overwrite: bool) -> Iterator[ComparisonFolder]:
-    """Opens and locks the folder of a comparison, a new one or one with the same settings.
-
-    Raises:
-        InputError: It has other settings or other content, or is not writable.
-    """
+    """Opens and locks the folder of a comparison; InputError for other settings or content, or if not writable."""
     check_out_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

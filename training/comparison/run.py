@@ -1,31 +1,102 @@
 """Runs a comparison: trains, evaluates and times the candidates."""
 
-import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from kmha.bundle.bundle import Bundle
-from training.comparison import trials
-from training.comparison.candidates import HEADS, LINEAR, Shape, build, describe
-from training.comparison.existing_runs import run_result
+from training.baselines.text_linear import fit_baseline
+from training.comparison.candidates import HEADS, LINEAR, CandidateTask, Shape, build, describe, match_weights
 from training.comparison.folder import ComparisonFolder
-from training.comparison.latency import Caller, latencies, linear_caller, model_caller
-from training.comparison.scoring import reference_of, score_predictions
+from training.comparison.scoring import (
+    Caller,
+    epoch_times,
+    latencies,
+    linear_caller,
+    model_caller,
+    reference_of,
+    run_result,
+    score_predictions,
+)
 from training.config.config import ResolvedConfig
 from training.config.defaults import encoder_config
 from training.data.inputs import Inputs, make_inputs
 from training.data.load import Data
+from training.engine.trainer import train
+from training.runs.run_folder import RunContext
 from training.runtime.resource_usage import count_trainable_weights
 
 logger = logging.getLogger("kmha")
 
 # Enough to build a text of any length.
 _SAMPLE_ROWS = 2000
+
+
+def _train_candidate(
+    name: str,
+    size: int,
+    rate: float,
+    config: ResolvedConfig,
+    data: Data,
+    inputs: Inputs,
+    folder: ComparisonFolder,
+) -> dict[str, Any]:
+    """Trains a candidate with one learning rate, and predicts the test rows; `folder` saves a checkpoint.
+
+    Returns:
+        JSON values: "rate", "weights", "validation" (accuracy at the best epoch), "epochs", "best_epoch", times of an
+        epoch, "history" (validation accuracy by epoch) and "answers" (predictions for the test rows).
+    """
+    checkpoint_folder, can_resume = folder.training(name, rate)
+    keras.utils.set_random_seed(config.train.seed)
+    task = CandidateTask.of(data.task, name, size)  # pyright: ignore[reportArgumentType]
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=rate)
+    config = dataclasses.replace(config, optimizer=optimizer, resume=can_resume)
+    validation = inputs.evaluated("validation", task.targets(data.validation, data.labels))
+    context = RunContext(config, checkpoint_folder, scratch=checkpoint_folder)
+    evaluator, progress = train(context, dataclasses.replace(data, task=task), inputs, validation)
+    assert data.test is not None
+    probabilities = evaluator.predict(inputs.evaluated("test", task.targets(data.test, data.labels)))
+    return {
+        "rate": rate,
+        "weights": count_trainable_weights(evaluator.model),
+        "validation": progress.best_metric,
+        "epochs": progress.epoch,
+        "best_epoch": progress.best_epoch + 1,
+        **epoch_times(progress.history, int(inputs.text_lengths("train").sum())),
+        "history": [epoch[f"val_{task.metric}"] for epoch in progress.history],
+        "answers": probabilities.argmax(axis=1).tolist(),
+    }
+
+
+def select_best(tries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The training with the best validation score, the first of equals; "tries" lists all without predictions."""
+    best = max(tries, key=lambda each: each["validation"])
+    summaries = [{key: value for key, value in each.items() if key != "answers"} for each in tries]
+    return {**best, "tries": summaries}
+
+
+def _train_linear(data: Data, seed: int) -> tuple[dict[str, Any], Any]:
+    """Trains the linear baseline; returns its result, as `_train_candidate` does, and the fitted baseline."""
+    assert data.test is not None
+    task, start, cpu_start = data.task, time.monotonic(), time.process_time()
+    targets = task.targets(data.train, data.labels)
+    fitted = fit_baseline(data.train.texts(), targets, multi_label=False, seed=seed)
+    seconds, cpu_seconds = time.monotonic() - start, time.process_time() - cpu_start
+    correct = fitted.predict(data.validation.texts()) == task.targets(data.validation, data.labels)
+    return {
+        "description": fitted.description,
+        "weights": int(fitted.weights.size + fitted.biases.size),
+        "validation": float(correct.mean()),
+        "seconds_in_all": seconds,
+        "cpu_seconds_in_all": cpu_seconds,
+        "answers": fitted.predict(data.test.texts()).tolist(),
+    }, fitted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,20 +124,14 @@ def compare(
         Interrupted: A signal stopped it; the same comparison resumes it.
         TrainingDiverged: The loss of a training is not finite.
     """
-    with _without_retracing_warnings():
-        return _compare(plan, config, data, folder, scratch)
-
-
-@contextlib.contextmanager
-def _without_retracing_warnings() -> Iterator[None]:
-    """Hides TensorFlow's warnings about repeated tracing: every model is traced once."""
-    logger = logging.getLogger("tensorflow")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    # Hides TensorFlow's warnings about repeated tracing: every model is traced once.
+    tensorflow_logger = logging.getLogger("tensorflow")
+    before = tensorflow_logger.level
+    tensorflow_logger.setLevel(logging.ERROR)
     try:
-        yield
+        return _compare(plan, config, data, folder, scratch)
     finally:
-        logger.setLevel(before)
+        tensorflow_logger.setLevel(before)
 
 
 def _compare(
@@ -90,7 +155,7 @@ def _compare(
     results = _train(networks, shape, target or 0, plan.rates, config, data, inputs, folder)
     callers: dict[str, Caller] = _network_callers(results, shape, max(plan.lengths))
     if LINEAR in plan.candidates:
-        results[LINEAR], fitted = trials.train_linear(data, config.train.seed)
+        results[LINEAR], fitted = _train_linear(data, config.train.seed)
         callers[LINEAR] = linear_caller(fitted, part, data.train.texts()[:_SAMPLE_ROWS])
     for name, (path, bundle) in bundles.items():
         results[name] = run_result(path, bundle, data)
@@ -113,21 +178,23 @@ def _train(
     folder: ComparisonFolder,
 ) -> dict[str, dict[str, Any]]:
     """Trains the networks, all with one learning rate before any with the next; returns each one's best result."""
-    sizes = {name: trials.candidate_size(name, shape, target) for name in networks}
+    # The first candidate keeps its own size.
+    own = shape.encoder.intermediate_dim
+    sizes = {name: own if name == HEADS else match_weights(name, shape, target) for name in networks}
     tries: dict[str, list[dict[str, Any]]] = {name: [] for name in networks}
     for rate in rates:
         for name in networks:
             result = folder.result(name, rate)
             if result is None:
                 logger.info(f"{name}, learning rate {rate:g}: {describe(name, shape.encoder, sizes[name])}")
-                result = trials.train_candidate(name, sizes[name], rate, config, data, inputs, folder)
+                result = _train_candidate(name, sizes[name], rate, config, data, inputs, folder)
                 folder.save(name, rate, result)
             tries[name].append(result)
     return {
         name: {
             "description": describe(name, shape.encoder, sizes[name]),
             "size": sizes[name],
-            **trials.select_best(tries[name]),
+            **select_best(tries[name]),
         }
         for name in networks
     }
@@ -136,13 +203,11 @@ def _train(
 def _network_callers(
     results: Mapping[str, dict[str, Any]], shape: Shape, max_tokens: int
 ) -> dict[str, Caller]:
-    models: dict[str, keras.Model] = {
-        name: trials.build_for_timing(name, shape, result["size"], max_tokens)
-        for name, result in results.items()
-    }
-    return {
-        name: model_caller(model, shape.encoder.vocabulary_size, max_tokens) for name, model in models.items()
-    }
+    """Calls of new models for texts of up to `max_tokens` tokens; the weights do not matter for the time."""
+    encoder = dataclasses.replace(shape.encoder, max_length=max(max_tokens, shape.encoder.max_length))
+    shape = dataclasses.replace(shape, encoder=encoder)
+    models = {name: build(name, shape, result["size"]) for name, result in results.items()}
+    return {name: model_caller(model, encoder.vocabulary_size, max_tokens) for name, model in models.items()}
 
 
 def _summarize(

@@ -19,11 +19,8 @@ from kmha.text.sentence_preprocessor import SentencePreprocessor
 class StudentWithProjections:
     """A student with trainable projections of its hidden states to the teacher's hidden size, if the sizes differ.
 
-    Args:
-        model: A built student.
-        teacher: A built teacher of the same features; it is not trained.
-        hidden_states: Weight of `state_distance`.
-        attention: Weight of `attention_distance`.
+    The teacher reads the same features; it is not trained. `hidden_states` is the weight of `state_distance`,
+    `attention` that of `attention_distance`.
     """
 
     def __init__(self, model: Any, teacher: Any, hidden_states: float, attention: float):
@@ -65,19 +62,14 @@ class StudentWithProjections:
 def _projection(width: int, expected: int, number: int) -> keras.layers.Layer:
     # Its own seed: loading a teacher may have used the global random state.
     initializer = keras.initializers.GlorotUniform(seed=number)
-    layer = keras.layers.Dense(
-        expected, kernel_initializer=initializer, name=f"projection_{number}", dtype="float32"
-    )
+    name = f"projection_{number}"
+    layer = keras.layers.Dense(expected, kernel_initializer=initializer, name=name, dtype="float32")
     layer.build((None, None, width))
     return layer
 
 
 def map_layers(student: int, teacher: int) -> list[int]:
-    """The hidden state of the teacher to compare with each hidden state of the student.
-
-    Returns:
-        student + 1 evenly spread indices from 0 (the input of the first block) to `teacher`.
-    """
+    """The teacher's hidden state for each of the student: evenly spread from 0, the input of the first block."""
     return [0, *(max(1, (2 * i * teacher + student) // (2 * student)) for i in range(1, student + 1))]
 
 
@@ -115,11 +107,10 @@ def attention_distance(student: Trace, teacher: Trace) -> Any:
 
 
 def check_same_features(flag: str, teacher: Any, preprocessor: Any) -> None:
-    """Checks that the teacher can read the student's features.
+    """Raises InputError if the teacher cannot read the student's features.
 
-    Raises:
-        InputError: Vocabulary, tokenization or case differ, texts are longer than the teacher's maximum, or the teacher
-            reads the characters of words and the student does not.
+    Vocabulary, tokenization or case differ, texts are longer than the teacher's maximum, or the teacher reads the
+    characters of words and the student does not.
     """
     ours, theirs = parts_of(preprocessor), parts_of(teacher.preprocessor)
     expected = f"{flag}: expected the tokenization of the teacher"
@@ -145,11 +136,9 @@ def check_same_features(flag: str, teacher: Any, preprocessor: Any) -> None:
 
 
 def check_same_passes(flag: str, teacher: Any, model: Any) -> None:
-    """Checks that the encoders of both models read the same sequences and have blocks.
+    """Raises InputError unless the encoders of both models read the same sequences and have blocks.
 
-    Raises:
-        InputError: Only one of two matchers reads both texts as one sequence, a model reads windows, or an encoder has
-            no blocks.
+    Only one of two matchers reads both texts as one sequence, a model reads windows, or an encoder has no blocks.
     """
     forms = [_form(each) for each in (teacher, model)]
     if forms[0] != forms[1]:

@@ -27,6 +27,8 @@ from training.tasks.protocol import Task
 
 logger = logging.getLogger("kmha")
 
+NO_QUERY = -1
+
 
 class DistillationTargets:
     """An array [R', L + 1 + C] whose rows are computed on access.
@@ -38,17 +40,13 @@ class DistillationTargets:
         outputs: The teacher's outputs for all rows, float32 [R', C], possibly a file.
         order: The column of `outputs` of each label, integers [C].
         filler: The targets of rows without labels.
-
-    Attributes:
-        shape: (R', L + 1 + C).
-        dtype: float32, which represents integers up to 2**24 exactly.
     """
 
     def __init__(self, labels: np.ndarray, outputs: np.ndarray, order: np.ndarray, filler: Any = 0):
         self._labels, self._outputs, self._order, self._filler = labels, outputs, order, filler
         self._is_flat = labels.ndim == 1
         self._width = 1 if self._is_flat else labels.shape[1]
-        self.dtype = np.dtype(np.float32)
+        self.dtype = np.dtype(np.float32)  # represents integers up to 2**24 exactly
         self.shape = (len(outputs), self._width + 1 + outputs.shape[1])
 
     def __len__(self) -> int:
@@ -74,19 +72,10 @@ class DistillationTargets:
         return (ops.cast(labels, self._labels.dtype.name), targets[..., width], targets[..., width + 1 :])
 
 
-NO_QUERY = -1
-
-
 class DistillationTask:
-    """A task with the outputs of a teacher as additional targets; other attributes are those of the task.
+    """A task, with its name, and the outputs of a teacher as additional targets; other attributes are the task's.
 
-    Args:
-        task: The task of the student.
-        name: "classify", "match" or "tag".
-        teacher: The teacher.
-        distill: The weights of the losses.
-        training_set: All rows, with `DistillationTargets`.
-        labelled: Batches of the rows with labels, with the targets of the task.
+    `training_set` has all rows with `DistillationTargets`; `labelled` has the batches of the rows with labels.
     """
 
     def __init__(
@@ -118,8 +107,7 @@ class DistillationTask:
     def trained(self, model: Any) -> Any:
         """The object that the training step trains: the model, with projections where hidden states are compared.
 
-        Raises:
-            InputError: The layers of the teacher cannot be compared with those of the model.
+        Raises InputError if the layers of the teacher cannot be compared with those of the model.
         """
         distill = self._distill
         if not (distill.hidden_states or distill.attention) or distill.teacher is None:
@@ -179,10 +167,7 @@ class DistillationTask:
 
 
 def trainable_part(task: Any, model: Any) -> Any:
-    """The object that the training step trains: the model, with projections if a task needs them.
-
-    Call it in the scope of the strategy.
-    """
+    """The object that the training step trains, made in the scope of the strategy: see `DistillationTask.trained`."""
     return task.trained(model) if isinstance(task, DistillationTask) else model
 
 
@@ -195,11 +180,8 @@ def add_teacher_predictions(
 ) -> tuple[Data, Inputs]:
     """Computes the teacher's outputs for all training rows and texts without labels, if there is a teacher.
 
-    Returns:
-        The data with a `DistillationTask`, and the inputs with the texts added to the training rows.
-
-    Raises:
-        InputError: The teacher cannot be used.
+    Returns the data with a `DistillationTask`, and the inputs with the texts added to the training rows. Raises
+    InputError if the teacher cannot be used.
     """
     run, distill = config.distill.teacher, config.distill
     if run is None:
@@ -224,14 +206,12 @@ def add_teacher_predictions(
 
     outputs = cached_predictions(distill.cache or folder / "answers", key, shape, write)
     filler = np.array([0, NO_QUERY], np.float32) if config.task == MATCH else 0
-    training_set = TrainingSet(
-        rows,
-        DistillationTargets(own.targets, outputs, teacher.order, filler),  # pyright: ignore  (reads as an array)
-        np.concatenate([own.weights, np.ones(more, np.float32)]),
-        None
-        if own.lists is None
-        else np.concatenate([own.lists, own.lists.max(initial=0) + 1 + np.arange(more)]),
-    )
+    lists = own.lists
+    if lists is not None:
+        lists = np.concatenate([lists, lists.max(initial=0) + 1 + np.arange(more)])
+    targets: Any = DistillationTargets(own.targets, outputs, teacher.order, filler)
+    weights = np.concatenate([own.weights, np.ones(more, np.float32)])
+    training_set = TrainingSet(rows, targets, weights, lists)
     task: Any = DistillationTask(data.task, config.task, teacher, distill, training_set, labelled)
     return dataclasses.replace(data, task=task), inputs
 

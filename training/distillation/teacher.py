@@ -29,20 +29,17 @@ from training.runtime.cpu_sharding import sharded_predict_function
 
 logger = logging.getLogger("kmha")
 
+BUCKETS = 16
+BATCH_TOKENS, MOST_ROWS = 8192, 512
+
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """A trained model whose outputs are put in the order of the student's labels.
-
-    Args:
-        bundle: The model.
-        order: The index of each label of the student among the teacher's labels, integers [C].
-        sha256: Digest of its bundle.json, which has the digests of its files.
-    """
+    """A trained model whose outputs are put in the order of the student's labels."""
 
     bundle: Bundle
-    order: np.ndarray
-    sha256: str
+    order: np.ndarray  # the index of each label of the student among the teacher's labels, integers [C]
+    sha256: str  # of its bundle.json, which has the digests of its files
 
     @classmethod
     def load(cls, run: Path, labels: list[str]) -> "Teacher":
@@ -79,18 +76,10 @@ class Teacher:
         return task.scores(part, labels, predictions, decision, intervals=True)
 
 
-BUCKETS = 16
-BATCH_TOKENS, MOST_ROWS = 8192, 512
-
-
 def cached_predictions(
     folder: Path, key: dict[str, Any], shape: tuple[int, int], write: Callable[[Path], None]
 ) -> np.ndarray:
-    """A memory-mapped array of predictions from a cache folder; it is computed if the folder does not have it.
-
-    Returns:
-        float32 `shape`, read only.
-    """
+    """A memory-mapped float32 array of predictions from a cache folder, which is written if the folder lacks it."""
     folder.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode("utf-8")).hexdigest()
     path = folder / f"{name[:32]}.npy"

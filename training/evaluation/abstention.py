@@ -15,21 +15,13 @@ CONFIDENCE = 0.9
 
 @dataclasses.dataclass(frozen=True)
 class Abstention:
-    """A threshold and its effect on some rows.
+    """A threshold and its effect on some rows."""
 
-    Attributes:
-        abstain_below: Predictions with a lower probability are not used, in float32.
-        rows: Number of used predictions.
-        coverage: Their share of all predictions; None without any row.
-        precision: The share of correct ones among them; None if there are none.
-        precision_at_least: Lower confidence bound of the precision on other rows; None if there are none.
-    """
-
-    abstain_below: float
-    rows: int
-    coverage: float | None
-    precision: float | None
-    precision_at_least: float | None
+    abstain_below: float  # predictions with a lower probability are not used, in float32
+    rows: int  # used predictions
+    coverage: float | None  # their share of all predictions; None without any row
+    precision: float | None  # the share of correct ones among them; None if there are none
+    precision_at_least: float | None  # lower confidence bound of the precision on other rows
 
     def values(self) -> dict[str, Any]:
         """As JSON values."""
@@ -45,12 +37,7 @@ def top_predictions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The probability of the single prediction for each row, float32 [R], and whether it is correct, bool [R].
 
-    Args:
-        task: Reads the rows.
-        part: The rows.
-        labels: Names of the outputs.
-        probabilities: float32 [R, C]; with a threshold the probability of a match [R, 1].
-        thresholds: The probability from which a pair matches; None: the label of the highest probability.
+    It is the label of the highest probability, float32 [R, C], or with thresholds whether a pair matches, [R, 1].
     """
     if thresholds is None:
         ids, _ = label_ids(part.examples, part.rows, labels)
@@ -62,13 +49,7 @@ def top_predictions(
 
 
 def evaluate_threshold(abstain_below: float, confidence: np.ndarray, correct: np.ndarray) -> Abstention:
-    """The effect of a threshold on rows.
-
-    Args:
-        abstain_below: Compared in float32.
-        confidence: The probability of each row's prediction, float [R].
-        correct: Whether it is correct, bool [R].
-    """
+    """The effect of a threshold on rows whose predictions have probabilities float [R] and are correct, bool [R]."""
     used = np.asarray(confidence, np.float32) >= np.float32(abstain_below)
     rows, hits = int(used.sum()), int(np.asarray(correct)[used].sum())
     return Abstention(
@@ -83,15 +64,9 @@ def evaluate_threshold(abstain_below: float, confidence: np.ndarray, correct: np
 def choose_threshold(confidence: np.ndarray, correct: np.ndarray, precision: float) -> Abstention | None:
     """The threshold with the largest coverage whose precision is at least the target with 90 % confidence.
 
-    The precision on these rows alone is not enough: among many thresholds some reach it by chance.
+    The precision on these rows alone is not enough: among many thresholds some reach it by chance. The result is None
+    if no threshold reaches the target, in (0, 1). For the other arguments see `evaluate_threshold`.
 
-    Args:
-        confidence: The probability of each row's prediction, float [R].
-        correct: Whether it is correct, bool [R].
-        precision: The target precision, in (0, 1).
-
-    Returns:
-        None if no threshold reaches the target.
     Source: the bound of Clopper and Pearson 1934; selecting by one: Geifman and El-Yaniv 2017, arXiv:1705.08500.
     """
     order = np.argsort(-np.asarray(confidence, np.float32), kind="stable")
@@ -108,9 +83,8 @@ def choose_threshold(confidence: np.ndarray, correct: np.ndarray, precision: flo
         return evaluate_threshold(0.0, confidence, correct)
     # Between two rows, so that the rounding differences of exported models do not change the decision.
     middle = np.float32((float(ranked[last]) + float(ranked[last + 1])) / 2)
-    return evaluate_threshold(
-        float(middle if middle > ranked[last + 1] else ranked[last]), confidence, correct
-    )
+    found = middle if middle > ranked[last + 1] else ranked[last]
+    return evaluate_threshold(float(found), confidence, correct)
 
 
 def _lower_bound(hits: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -34,17 +34,11 @@ _MIN_PROBABILITY = 1e-30
 
 @dataclasses.dataclass(frozen=True)
 class BeforeCalibration:
-    """The state of a model before its calibration.
+    """The state of a model before its calibration."""
 
-    Attributes:
-        calibration: The calibration that was applied.
-        decision: The decision on validation rows before, converted to the new probabilities.
-        scores: Scores of the validation rows and, if there are any, the test rows before.
-    """
-
-    calibration: Calibration
-    decision: dict[str, Any]
-    scores: dict[str, dict[str, Any]]
+    calibration: Calibration  # that was applied
+    decision: dict[str, Any]  # on validation rows before, converted to the new probabilities
+    scores: dict[str, dict[str, Any]]  # of the validation rows and, if there are any, the test rows before
 
     def compare(self, after: dict[str, Any]) -> dict[str, Any]:
         """The values for metrics.json, with the scores of the same rows after the calibration."""
@@ -59,11 +53,7 @@ class BeforeCalibration:
 def calibrate_on_validation(
     data: Data, inputs: Inputs, evaluator: Evaluator, validation: Source
 ) -> BeforeCalibration | None:
-    """Calibrates a trained model on the validation rows. Its decisions stay the same.
-
-    Returns:
-        None if the model was not changed.
-    """
+    """Calibrates a trained model on the validation rows; None if it was not changed. Its decisions stay the same."""
     task, labels = data.task, data.labels
     if not can_calibrate(evaluator.model):
         return None
@@ -94,17 +84,10 @@ def can_calibrate(model: Any) -> bool:
 def fit_calibration(
     model: Any, task: Any, part: Subset, labels: Sequence[str], raw: np.ndarray
 ) -> Calibration | None:
-    """The calibration with the lowest loss on labelled rows. Rows with unknown labels are ignored.
+    """The calibration with the lowest loss on labelled rows that the model was not trained on.
 
-    Args:
-        model: A built classifier, matcher or tagger.
-        task: Reads the rows.
-        part: The rows, which the model was not trained on.
-        labels: Names of the outputs.
-        raw: The model's outputs: logits of the rows float32 [R, C], or scores of all words float32 [N, K].
-
-    Returns:
-        None if there are too few rows, or no calibration lowers the loss.
+    Rows with unknown labels are ignored. The raw outputs of the model are logits of the rows float32 [R, C], or scores
+    of all words float32 [N, K]. The result is None if there are too few rows, or no calibration lowers the loss.
     """
     if task_of(model) == TAG:
         return _tag_temperature(model, raw, *tag_ids(task, part, labels))
@@ -136,14 +119,9 @@ def tag_ids(task: Any, part: Subset, labels: Sequence[str]) -> tuple[np.ndarray,
 
 
 def fit_temperature(logits: np.ndarray, true_ids: np.ndarray) -> Calibration | None:
-    """The temperature for mutually exclusive labels.
+    """The temperature for mutually exclusive labels, ids int [R], with logits float [R, C].
 
-    Args:
-        logits: float [R, C].
-        true_ids: int [R], in [0, C).
-
-    Returns:
-        None if there are too few rows, or no temperature lowers the loss.
+    It is None if there are too few rows, or no temperature lowers the loss.
     """
     logits = np.asarray(logits, np.float64)
     if len(logits) < MIN_ROWS:
@@ -153,11 +131,7 @@ def fit_temperature(logits: np.ndarray, true_ids: np.ndarray) -> Calibration | N
 
 
 def minimize_loss(loss) -> Calibration | None:
-    """The temperature T that minimizes a function of 1 / T, the cross-entropy summed over all rows.
-
-    Returns:
-        None if the loss is not lower than that of T = 1.
-    """
+    """The temperature T that minimizes a function of 1 / T, the summed cross-entropy; None if T = 1 is as good."""
     found = minimize_scalar(
         lambda log_scale: loss(np.exp(log_scale)) + log_scale**2 / 2,
         bounds=_BOUNDS,
@@ -169,14 +143,9 @@ def minimize_loss(loss) -> Calibration | None:
 
 
 def fit_per_label(logits: np.ndarray, true: np.ndarray) -> Calibration | None:
-    """A temperature and a bias for each label, of labels that are not mutually exclusive.
+    """A temperature and a bias for each label, of labels 0 or 1, [R, C], that are not mutually exclusive.
 
-    Args:
-        logits: float [R, C].
-        true: 0 or 1, [R, C].
-
-    Returns:
-        None if there are too few rows, or no calibration lowers the loss.
+    The result is None if there are too few rows, or no calibration lowers the loss.
     """
     logits, true = np.asarray(logits, np.float64), np.asarray(true) != 0
     if len(logits) < MIN_ROWS:
@@ -225,7 +194,13 @@ def _tag_temperature(
     def probabilities(scores, mask, temperature):
         return marginals(softened(model.potentials(scores, mask), temperature))
 
-    batches = list(_batches(scores, ids, counts))
+    # Sentences of similar lengths: scores float32 [B, W, K] and tag ids int32 [B, W], -2 for padding.
+    batches = []
+    for places, mask in word_batches(counts):
+        padded = np.zeros((*mask.shape, scores.shape[1]), np.float32)
+        expected = np.full(mask.shape, -2, np.int32)
+        padded[mask], expected[mask] = scores[places], ids[places]
+        batches.append((padded, expected))
 
     def loss(scale: float) -> float:
         total, temperature = 0.0, np.float32(1.0 / scale)
@@ -237,12 +212,3 @@ def _tag_temperature(
         return float(total)
 
     return minimize_loss(loss)
-
-
-def _batches(scores: np.ndarray, ids: np.ndarray, counts: np.ndarray) -> Any:
-    """Batches of sentences of similar lengths: scores float32 [B, W, K] and tag ids int32 [B, W], -2 for padding."""
-    for places, mask in word_batches(counts):
-        padded = np.zeros((*mask.shape, scores.shape[1]), np.float32)
-        expected = np.full(mask.shape, -2, np.int32)
-        padded[mask], expected[mask] = scores[places], ids[places]
-        yield padded, expected

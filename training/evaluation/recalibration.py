@@ -13,8 +13,7 @@ from kmha.calibration import Calibration, calibrate
 from kmha.inference.tagger import PathDecoder
 from training.data.inputs import cut_parts
 from training.evaluation.abstention import Abstention, choose_threshold, top_predictions
-from training.evaluation.bundle_evaluation import read_labelled_rows
-from training.evaluation.evaluator import Evaluator
+from training.evaluation.evaluator import Evaluator, read_labelled_rows
 from training.evaluation.model_calibration import fit_calibration
 from training.io.examples import ColumnOverrides, Subset
 from training.metrics.classification import ReliabilityBins, reliability_bins
@@ -27,29 +26,17 @@ _TITLES = {UNCALIBRATED: "without calibration", RUN: "current calibration", FITT
 
 @dataclasses.dataclass(frozen=True)
 class LabelledOutputs:
-    """Labelled rows and the raw outputs of a bundle's model.
+    """Labelled rows and the raw outputs of a bundle's model."""
 
-    Attributes:
-        bundle: A trained bundle. `recalibrate` changes its model and restores it, up to rounding.
-        task: Reads and scores the rows.
-        part: The rows.
-        raw: Logits float32 [R, C], or a tagger's scores of all words float32 [N, K].
-        counts: For a tagger the number of words of each sentence, int64 [R].
-    """
-
-    bundle: Bundle
+    bundle: Bundle  # `recalibrate` changes its model and restores it, up to rounding
     task: Task
     part: Subset
-    raw: np.ndarray
-    counts: np.ndarray | None
+    raw: np.ndarray  # logits float32 [R, C], or a tagger's scores of all words float32 [N, K]
+    counts: np.ndarray | None  # for a tagger the number of words of each sentence, int64 [R]
 
     @classmethod
     def read(cls, bundle: Bundle, path: Path, overrides: ColumnOverrides, folder: Path) -> "LabelledOutputs":
-        """Computes the outputs of a bundle's model for the rows of a file.
-
-        Raises:
-            InputError: The file or a row of it cannot be used, or it has no rows.
-        """
+        """The outputs of a bundle's model for a file; InputError if it or a row cannot be used, or without rows."""
         task, part = read_labelled_rows(bundle, path, overrides, folder)
         inputs = cut_parts(bundle.preprocessor, {"rows": part}, folder, windows=task.windows)
         source: Any = inputs.evaluated("rows", task.targets(part, bundle.labels))
@@ -77,23 +64,14 @@ class LabelledOutputs:
 
 @dataclasses.dataclass(frozen=True)
 class Recalibration:
-    """The result of `recalibrate`.
+    """The result of `recalibrate`."""
 
-    Attributes:
-        total: The new calibration of the run, relative to the uncalibrated model.
-        change: The calibration to apply to the current model; None: no change.
-        scores: Scores of the model in each state, by name.
-        diagrams: Reliability of the uncalibrated model and of the last state.
-        target_precision: The requested precision; None: none.
-        abstention: None if no precision was requested, or no threshold reaches it.
-    """
-
-    total: Calibration
-    change: Calibration | None
-    scores: dict[str, dict[str, Any]]
-    diagrams: list[ReliabilityBins]
+    total: Calibration  # the new calibration of the run, relative to the uncalibrated model
+    change: Calibration | None  # the calibration to apply to the current model; None: no change
+    scores: dict[str, dict[str, Any]]  # of the model in each state
+    diagrams: list[ReliabilityBins]  # of the uncalibrated model and of the last state
     target_precision: float | None
-    abstention: Abstention | None
+    abstention: Abstention | None  # None if no precision was requested, or no threshold reaches it
 
     def values(self) -> dict[str, Any]:
         """As JSON values."""
@@ -108,12 +86,7 @@ class Recalibration:
         return shown
 
     def apply(self, bundle: Bundle, name: str) -> Iterator[str]:
-        """Applies the result to a newly loaded bundle; yields notes for the user.
-
-        Args:
-            bundle: The evaluated bundle.
-            name: Name of the rows.
-        """
+        """Applies the result, from rows of this name, to the bundle, newly loaded; yields notes for the user."""
         if self.change is not None:
             calibrate(bundle.model, self.change)
             if bundle.thresholds is not None:

@@ -5,83 +5,107 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.explanation.attention_rollout import attention_rollout, pair_attention_rollout
 from training.explanation.words import NO_WORD
 
 TOKENS, ATTENTION = "tokens", "attention"
 
 
+def attention_rollout(weights: np.ndarray) -> np.ndarray:
+    """Rollout of self-attention: the product of all layers, each half the mean of its heads and half the residual.
+
+    It is how much of each input token all layers together mix into each position: float64 [T, T], of which each row
+    sums to 1, from weights float [L, N, T, T]. Source: Abnar and Zuidema 2020, arXiv:2005.00928.
+    """
+    mixed = np.eye(weights.shape[-1])
+    for layer in weights:
+        mixed = _with_residual(mean_of_heads(layer)) @ mixed
+    return mixed
+
+
+def pair_attention_rollout(
+    weights_a: np.ndarray,
+    weights_b: np.ndarray,
+    a_to_b: np.ndarray | None = None,
+    b_to_a: np.ndarray | None = None,
+) -> np.ndarray:
+    """Rollout of two texts that are encoded alone, then connected by rounds of cross-attention.
+
+    The weights are float [L, N, T, T] of A, [L, N, S, S] of B, and [R, N, T, S] and [R, N, S, T] of rounds, layers in
+    which each text attends to the other only. The result is float64 [T + S, T + S], A first; each row sums to 1.
+    """
+    a, b = attention_rollout(weights_a), attention_rollout(weights_b)
+    length = len(a)
+    mixed = np.zeros((length + len(b),) * 2)
+    mixed[:length, :length], mixed[length:, length:] = a, b
+    rounds: Sequence = () if a_to_b is None or b_to_a is None else list(zip(a_to_b, b_to_a, strict=True))
+    for to_b, to_a in rounds:
+        layer = np.zeros_like(mixed)
+        layer[:length, length:] = mean_of_heads(to_b)
+        layer[length:, :length] = mean_of_heads(to_a)
+        mixed = _with_residual(layer) @ mixed
+    return mixed
+
+
+def count_heads(weights: np.ndarray) -> int:
+    """The number of heads in a layer, float [N, T, S], without the zeros that replace pruned heads at its end."""
+    return int(np.flatnonzero(weights.any(axis=(1, 2))).max(initial=0)) + 1
+
+
+def mean_of_heads(weights: np.ndarray) -> np.ndarray:
+    """The mean of a layer's heads, float [N, T, S], as float64 [T, S]."""
+    return weights[: count_heads(weights)].astype(np.float64).mean(axis=0)
+
+
+def _with_residual(layer: np.ndarray) -> np.ndarray:
+    """Half the attention [P, P], half the position itself; fully masked rows become the position alone."""
+    mixed = layer + np.eye(len(layer))
+    return mixed / mixed.sum(axis=1, keepdims=True)
+
+
 @dataclass(frozen=True)
 class WindowTrace:
-    """The trace of one window of a text that is longer than the model reads at once.
+    """The trace of one window of a text that is longer than the model reads at once."""
 
-    Attributes:
-        places: Index of each of its S tokens in the text, special tokens included.
-        share: Weight of the window in the pooled vector; the windows of a text sum to 1.
-        attention: float32 [L, N, S, S], or with padding after it.
-        gradients: Gradient × input of each token, float [S], or with padding after it.
-    """
-
-    places: Sequence[int]
-    share: float
-    attention: np.ndarray
-    gradients: np.ndarray
+    places: Sequence[int]  # index of each of its S tokens in the text, special tokens included
+    share: float  # weight of the window in the pooled vector; the windows of a text sum to 1
+    attention: np.ndarray  # float32 [L, N, S, S], or with padding after it
+    gradients: np.ndarray  # gradient × input of each token, float [S], or with padding after it
 
 
 @dataclass(frozen=True)
 class RowTrace:
-    """Tokens, attention and gradients of one row.
+    """Tokens, attention and gradients of one row."""
 
-    Attributes:
-        tokens: By name: "tokens", of pairs "tokens_a" and "tokens_b", of several granularities "char_tokens_a", …;
-            with special tokens, without padding.
-        attention: float32 [L, N, T, S] by name, such as "attention" or "attention_a_to_b"; prefixes as in `tokens`.
-        gradients: Gradient × input of each token, float [T], by the name of the tokens; None if not available.
-        windows: Of a text of several windows, in place of attention and gradients; else empty.
-    """
-
+    # By name: "tokens", of pairs "tokens_a" and "tokens_b", of several granularities "char_tokens_a", …; with special
+    # tokens, without padding.
     tokens: Mapping[str, Sequence[str]]
+    # float32 [L, N, T, S] by name, such as "attention" or "attention_a_to_b"; prefixes as in `tokens`.
     attention: Mapping[str, np.ndarray]
+    # Gradient × input of each token, float [T], by the name of the tokens; None if not available.
     gradients: Mapping[str, np.ndarray] | None
-    windows: Sequence[WindowTrace] = ()
+    windows: Sequence[WindowTrace] = ()  # of a text of several windows, in place of attention and gradients
 
 
 @dataclass(frozen=True)
 class TokenRow:
-    """A sequence of T tokens.
+    """A sequence of T tokens."""
 
-    Attributes:
-        name: "Text", "Text A", …
-        tokens: As in the vocabulary.
-        words: Index of each token's word; NO_WORD for special tokens.
-        rollout: Share of each token in the prediction, float [T]; sums to 1 over all sequences of a granularity.
-        gradient: Gradient × input, float [T]; None without gradients.
-    """
-
-    name: str
+    name: str  # "Text", "Text A", …
     tokens: list[str]
-    words: list[int]
-    rollout: np.ndarray
-    gradient: np.ndarray | None
+    words: list[int]  # index of each token's word; NO_WORD for special tokens
+    rollout: np.ndarray  # share in the prediction, float [T]; sums to 1 over the sequences of a granularity
+    gradient: np.ndarray | None  # gradient × input, float [T]; None without gradients
 
 
 @dataclass(frozen=True)
 class HeadMap:
-    """Attention weights between two sequences.
+    """Attention weights between two sequences."""
 
-    Attributes:
-        name: Such as "A attends to B".
-        rows: Index of the sequence that attends.
-        columns: Index of the sequence that is attended to.
-        weights: float32 [L, N, T, S].
-        round: Whether its layers are rounds of cross-attention.
-    """
-
-    name: str
-    rows: int
-    columns: int
-    weights: np.ndarray
-    round: bool = False
+    name: str  # such as "A attends to B"
+    rows: int  # index of the sequence that attends
+    columns: int  # index of the sequence that is attended to
+    weights: np.ndarray  # float32 [L, N, T, S]
+    round: bool = False  # whether its layers are rounds of cross-attention
 
 
 @dataclass(frozen=True)
@@ -112,13 +136,10 @@ class Attributions:
 def build_attributions(
     trace: RowTrace, words: Mapping[str, Sequence[int]], pooling: str, read_from: Sequence[int] = ()
 ) -> Attributions:
-    """Computes the attributions of a row from its trace.
+    """Computes the attributions of a row from its trace and the index of each token's word, by the name of the tokens.
 
-    Args:
-        trace: Of the row.
-        words: Index of each token's word, by the name of the tokens.
-        pooling: How token vectors are pooled: "cls", or anything else for their mean.
-        read_from: Of a tagger, the tokens that the tag is predicted from; else empty.
+    Token vectors are pooled by "cls", or anything else for their mean; `read_from` are the tokens that a tag is
+    predicted from.
     """
     if trace.windows:
         return _window_attributions(trace, words, pooling)
@@ -136,9 +157,8 @@ def _window_attributions(trace: RowTrace, words: Mapping[str, Sequence[int]], po
         size, number = len(window.places), index + 1
         tokens = [trace.tokens[TOKENS][place] for place in window.places]
         attention = window.attention[:, :, :size, :size]
-        rollout = window.share * (
-            _pooling_weights([tokens], pooling, False, ()) @ attention_rollout(attention)
-        )
+        shares = _pooling_weights([tokens], pooling, False, ())
+        rollout = window.share * (shares @ attention_rollout(attention))
         its_words = [words[TOKENS][place] for place in window.places]
         gradients = np.asarray(window.gradients[:size], np.float64)
         sequences.append(TokenRow(f"Window {number} of {count}", tokens, its_words, rollout, gradients))

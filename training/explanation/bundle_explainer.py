@@ -30,12 +30,8 @@ class _Gradients:
     """Attention and gradient × input of single rows, in one graph.
 
     The input of the first block is measured from its value where every token is unknown. From zero the gradients would
-    say little about models that normalize each vector before they use it.
-
-    Args:
-        model: A built model.
-        output: Selects the explained number from the model's outputs [1, …] by two integers.
-        parts: The preprocessors by the name of their token ids.
+    say little about models that normalize each vector before they use it. `output` selects the explained number from
+    the model's outputs [1, …] by two integers; `parts` are the preprocessors by the name of their token ids.
     """
 
     def __init__(self, model: Any, output: Any, parts: dict[str, Any]):
@@ -183,11 +179,8 @@ class BundleTagModel:
         self._model, self._preprocessor = bundle.model, bundle.preprocessor
         self.labels = bundle.labels
         self.notes: list[str] = []
-        self._gradients = _Gradients(
-            bundle.model,
-            lambda scores, word, tag: scores[0, word, tag],
-            {TOKEN_IDS: bundle.preprocessor.part},
-        )
+        parts = {TOKEN_IDS: bundle.preprocessor.part}
+        self._gradients = _Gradients(bundle.model, lambda scores, word, tag: scores[0, word, tag], parts)
 
     def words(self, text: str) -> list[str]:
         """Splits a raw text into words."""
@@ -218,12 +211,9 @@ class BundleTagModel:
 
 
 def words_of_tokens(starts: np.ndarray, numbers: Sequence[int], length: int) -> list[int]:
-    """Finds the word of each token of a window.
+    """The word of each token of a window of `length` tokens, with special ones, without padding.
 
-    Args:
-        starts: Index of each word's first token, integers [W].
-        numbers: Indices of the words.
-        length: Tokens of the window, with special ones, without padding.
+    `starts` are the index of each word's first token, integers [W]; `numbers` are the indices of the words.
     """
     found = [NO_WORD] * length
     order = np.argsort(starts, kind="stable")

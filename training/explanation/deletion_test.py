@@ -45,14 +45,7 @@ def value_drops(
     draws: int,
     generator: np.random.Generator,
 ) -> list[dict[str, Any]]:
-    """Drops the highest-ranked words of each method, and as many random words, and predicts again.
-
-    Args:
-        explanation: Of the row.
-        scores: Scores of each word by method, float [W]; the largest are dropped first.
-        numbers: How many words to drop.
-        draws: Number of random draws.
-        generator: For the draws.
+    """Drops the words with the highest scores, float [W], of each method, and as many random words, and predicts again.
 
     Returns:
         For each number {"dropped": number, method: how far the value falls, "random": mean of the draws,
@@ -82,11 +75,7 @@ def value_drops(
 def deletion_test(
     explanation: Explanation, scores: dict[str, np.ndarray], draws: int, seed: int
 ) -> dict[str, Any] | None:
-    """Runs the test on one row.
-
-    Returns:
-        {"words": number of droppable words, "draws", "steps": result of `value_drops`}; None for fewer than two words.
-    """
+    """Runs the test on one row: {"words": droppable ones, "draws", "steps": `value_drops`}; None for fewer than two."""
     count = len(explanation.droppable)
     if count < MIN_WORDS:
         return None

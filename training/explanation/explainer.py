@@ -23,47 +23,29 @@ class ExplainedOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """A row and its prediction.
+    """A row and its prediction."""
 
-    Attributes:
-        explained: Name of the explained prediction.
-        value: Its probability, or the score.
-        unit: "probability" or "score".
-        predictions: All labels with their values.
-        words: Words of the row.
-        droppable: Indices of the words that may be dropped; if there are none, there is no deletion test.
-        measure: Computes the value without sets of words, float [sets].
-        attributions: Tokens, attention maps and word scores.
-        notes: Remarks for the reader.
-    """
-
-    explained: str
-    value: float
-    unit: str
-    predictions: list[tuple[str, float]]
+    explained: str  # name of the explained prediction
+    value: float  # its probability, or the score
+    unit: str  # "probability" or "score"
+    predictions: list[tuple[str, float]]  # all labels with their values
     words: list[str]
-    droppable: list[int]
-    measure: Callable[[Sequence[Collection[int]]], np.ndarray]
+    droppable: list[int]  # indices of the words that may be dropped; without any, there is no deletion test
+    measure: Callable[
+        [Sequence[Collection[int]]], np.ndarray
+    ]  # the value without sets of words, float [sets]
     attributions: Attributions
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # remarks for the reader
 
 
 class TextModel(Protocol):
-    """A classifier or a matcher, of a run or of an exported model.
-
-    Attributes:
-        labels: Names of its outputs.
-        decides: Whether its only output is the probability of a match.
-        scores: Whether its only output is a score that is not a probability.
-        pooling: How token vectors are pooled.
-        notes: Remarks for the reader, for any row.
-    """
+    """A classifier or a matcher, of a run or of an exported model."""
 
     labels: list[str]
-    decides: bool
-    scores: bool
+    decides: bool  # its only output is the probability of a match
+    scores: bool  # its only output is a score that is not a probability
     pooling: str
-    notes: list[str]
+    notes: list[str]  # remarks for the reader, for any row
 
     def probabilities(self, rows: Sequence[tuple[str, ...]]) -> np.ndarray:
         """float32 [R, C] of rows of one text or two."""
@@ -87,15 +69,9 @@ class TextModel(Protocol):
 
 
 def explain_text(model: TextModel, row: tuple[str, ...], label: str = "") -> Explanation:
-    """Explains the prediction for a text, or for a pair of texts.
+    """Explains the prediction for a text, or for a pair of texts; without a label the predicted one.
 
-    Args:
-        model: A classifier or a matcher.
-        row: One text or two.
-        label: The label to explain; empty: the predicted one.
-
-    Raises:
-        InputError: The label does not exist, or the texts have no tokens.
+    Raises InputError if the label does not exist, or the texts have no tokens.
     """
     probabilities = model.probabilities([row])[0]
     chosen, explained = _choose_output(model, row, probabilities, label)
@@ -193,16 +169,9 @@ class TagModel(Protocol):
 
 
 def explain_tag(model: TagModel, words: Sequence[str], label: str = "", number: int = 0) -> Explanation:
-    """Explains the tag of a word.
+    """Explains the tag of a word of a sentence, from 1; 0: the first one with a tag other than O.
 
-    Args:
-        model: A tagger.
-        words: Of the sentence.
-        label: The tag to explain; empty: the predicted one.
-        number: The word to explain, from 1; 0: the first one with a tag other than O.
-
-    Raises:
-        InputError: The tag or the word does not exist, or there are no words.
+    Without a label it is the predicted tag. Raises InputError if the tag or the word does not exist.
     """
     if not words:
         raise InputError("TEXT: expected a text with words, got one without")

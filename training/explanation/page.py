@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from training.explanation.attention_rollout import count_heads
-from training.explanation.attributions import HeadMap
+from training.explanation.attributions import HeadMap, count_heads
 from training.explanation.deletion_test import ATTENTION, GRADIENT, LEFT_OUT, RANDOM
 from training.explanation.explainer import SCORE, Explanation
 from training.explanation.words import NO_WORD
@@ -22,25 +21,13 @@ CAUTION = (
     "Attention shows where each head reads from, not why the model decided; the deletion test measures how far the two"
     " agree."
 )
+_ROLLOUT_HINT = "Share of each token in the prediction, by the attention of all layers together."
+_GRADIENT_HINT = "First-order change of the predicted logit from an unknown token to this one."
+_LEFT_OUT_HINT = "Drop of the prediction when the word is removed and the model predicts again."
 _METHODS = [
-    {
-        "key": "rollout",
-        "name": "Attention rollout",
-        "hint": "Share of each token in the prediction, by the attention of all layers together.",
-        "signed": False,
-    },
-    {
-        "key": GRADIENT,
-        "name": "Gradient × input",
-        "hint": "First-order change of the predicted logit from an unknown token to this one.",
-        "signed": True,
-    },
-    {
-        "key": LEFT_OUT,
-        "name": "Left out",
-        "hint": "Drop of the prediction when the word is removed and the model predicts again.",
-        "signed": True,
-    },
+    {"key": "rollout", "name": "Attention rollout", "hint": _ROLLOUT_HINT, "signed": False},
+    {"key": GRADIENT, "name": "Gradient × input", "hint": _GRADIENT_HINT, "signed": True},
+    {"key": LEFT_OUT, "name": "Left out", "hint": _LEFT_OUT_HINT, "signed": True},
 ]
 _COLUMNS = {
     ATTENTION: "most attended (rollout)",

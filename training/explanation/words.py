@@ -9,15 +9,12 @@ NO_WORD = -1
 
 @dataclass(frozen=True)
 class TextWords:
-    """The words of a text, or of both texts of a pair, with one numbering.
-
-    Attributes:
-        texts: One text, or A and B.
-        spans: For each word the index of its text, its first character, and the end of its characters.
-    """
+    """The words of a text, or of both texts of a pair, with one numbering."""
 
     texts: tuple[str, ...]
-    spans: tuple[tuple[int, int, int], ...]
+    spans: tuple[
+        tuple[int, int, int], ...
+    ]  # for each word the index of its text, its first character, and its end
 
     @property
     def names(self) -> list[str]:
@@ -50,11 +47,8 @@ class TextWords:
         Otherwise words after the model's maximum length would move into its input when others are dropped.
         """
         spans = tuple(span for number, span in enumerate(self.spans) if number in words)
-        ends = [
-            max((end for text, _, end in spans if text == number), default=0)
-            for number in range(len(self.texts))
-        ]
-        return TextWords(tuple(text[:end] for text, end in zip(self.texts, ends, strict=True)), spans)
+        ends = {text: end for text, _, end in spans}
+        return TextWords(tuple(text[: ends.get(number, 0)] for number, text in enumerate(self.texts)), spans)
 
 
 def white_space_bounds(text: str) -> list[tuple[int, int]]:
@@ -65,16 +59,12 @@ def white_space_bounds(text: str) -> list[tuple[int, int]]:
 def align_tokens(
     tokens: Sequence[str], pieces: Sequence[Sequence[str]], gaps: Sequence[bool]
 ) -> list[int] | None:
-    """Finds the word of each token.
+    """The index of each token's word, NO_WORD for white space; None if the words' tokens are not those of the text.
 
     Args:
         tokens: Of a text, without the special tokens at its ends.
-        pieces: The tokens of each of its words, tokenized alone.
+        pieces: The tokens of each of its words, tokenized alone. Truncated words have no token.
         gaps: Whether there is white space before each word; it may be a token too.
-
-    Returns:
-        The index of each token's word, NO_WORD for white space; None if the tokens of the words are not those of the
-        text. Truncated words have no token.
     """
     found: list[int] = []
     # The last word may have no token of its own.

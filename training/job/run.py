@@ -72,7 +72,7 @@ def _run(config: ResolvedConfig, coordinator: Coordinator) -> dict[str, Any]:
         result.bundle.save(folder)
         if config.report:
             from training.job.train_and_evaluate import report_fit
-            from training.reporting.reproducibility import rerun_command
+            from training.reporting.data_summary import rerun_command
 
             report_fit(context, data, result, metrics, rerun_command(config))
     logger.info(f"written to {config.out_folder()}")

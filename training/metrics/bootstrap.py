@@ -33,8 +33,7 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Ends of the percentile bootstrap interval of a statistic of arrays with R rows each, drawn together.
 
-    Raises:
-        ValueError: There is no row, or the lengths differ.
+    Raises ValueError if there is no row, or the lengths differ.
     """
     from scipy import stats
 

@@ -25,6 +25,10 @@ from training.metrics.bootstrap import DEFAULT, Resampling, percentile_interval,
 from training.metrics.classification import multi_label_scores
 from training.metrics.confusion import confusion_matrix
 
+RECALL_DEPTHS = (1, 5, 10)
+NDCG_DEPTH = 10
+RANKING_NAMES: tuple[str, ...] = ("map", "mrr", "ndcg_at_10")
+
 
 def binary_pair_scores(true: np.ndarray, probabilities: np.ndarray, threshold: float) -> dict[str, Any]:
     """Scores pairs with labels 0 or 1, int [R], and probabilities of 1, float [R], which match from the threshold on.
@@ -99,10 +103,6 @@ def _deviations(column: np.ndarray) -> np.ndarray:
     return column / np.linalg.norm(column)
 
 
-RECALL_DEPTHS = (1, 5, 10)
-NDCG_DEPTH = 10
-
-
 class QueryValues(NamedTuple):
     """Scores of each query."""
 
@@ -168,9 +168,6 @@ def query_values(relevance: np.ndarray, scores: np.ndarray, queries: np.ndarray)
     evaluated = rights > 0
     values = {name: reached[evaluated] / best[evaluated] for name, (reached, best) in columns.items()}
     return QueryValues(values, int((~evaluated).sum()), int((rights == sizes).sum()))
-
-
-RANKING_NAMES: tuple[str, ...] = ("map", "mrr", "ndcg_at_10")
 
 
 def binary_pair_intervals(

@@ -2,7 +2,8 @@
 
 A span is right if its first word, last word and type are right. Spans are read strictly, in labels and predictions (see
 `kmha.tags.strict_spans_of`), as in seqeval's strict mode. A score without a denominator is 0, and None without
-sentences.
+sentences. InputError is raised for a tag that the scheme does not have, ValueError for other lengths of labels and
+predictions.
 """
 
 from collections import Counter
@@ -27,6 +28,9 @@ from training.metrics.confusion import (
 
 Tags = Sequence[Sequence[str]]
 """Tags of the words of each sentence."""
+
+_SENTENCES_SHOWN = 3
+_WORDS_AROUND = 5
 
 
 def tag_scores(gold: Tags, predicted: Tags, scheme: Scheme) -> dict[str, Any]:
@@ -81,10 +85,6 @@ def tag_intervals(
 
     Returns:
         token_accuracy, and span_f1 if the scheme has spans, each [lower, upper]; empty without words.
-
-    Raises:
-        InputError: A tag that the scheme does not have.
-        ValueError: The lengths differ.
     """
     _check(gold, predicted)
     if not any(map(len, gold)):
@@ -152,10 +152,6 @@ def _span_counts(
     return LabelCounts(*(part[:-1] for part in counts)), matrix
 
 
-_SENTENCES_SHOWN = 3
-_WORDS_AROUND = 5
-
-
 class _Error(NamedTuple):
     """A labeled and a predicted span that differ; None if there is no such span."""
 
@@ -188,10 +184,6 @@ def most_frequent_errors(
         JSON values for each kind: `wanted` and `given`, the labeled and predicted type, None without a span;
         `same_words`, None without both; `count`; and the first three `sentences`: `text` (the span with its context),
         `wanted` and `given` (the words of the spans, or None), and `place` if known.
-
-    Raises:
-        InputError: A tag that the scheme does not have.
-        ValueError: The lengths differ.
     """
     kinds: dict[tuple, dict[str, Any]] = {}
     for row, (these, expected, given) in enumerate(zip(words, gold, predicted, strict=True)):

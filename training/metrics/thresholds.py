@@ -22,16 +22,9 @@ def best_thresholds(true: np.ndarray, probabilities: np.ndarray, *, default: flo
         LinearSVC, 300                .410 | .501   .428 | .526   .437 | .536
         LinearSVC, 2,000              .447 | .526   .448 | .527   .436 | .527
 
-    Args:
-        true: 0 or 1, [R, C].
-        probabilities: float [R, C]; or other finite scores that grow with confidence.
-        default: Threshold of all labels if no row has a label.
-
-    Returns:
-        float32 [C].
-
-    Raises:
-        ValueError: The shapes differ or are not [R, C], or a probability is not finite.
+    The labels are 0 or 1, [R, C], the probabilities float [R, C] or other finite scores that grow with confidence, the
+    result float32 [C]. `default` is the threshold of all labels if no row has a label. Raises ValueError if the shapes
+    differ or are not [R, C], or a probability is not finite.
     """
     true, scores = _checked(true, probabilities, "[R, C]")
     positives = true.sum(axis=0)
@@ -51,10 +44,8 @@ def best_threshold(true: np.ndarray, probabilities: np.ndarray, *, default: floa
     A row is positive if its probability, in float32, reaches the threshold. The search is exact: a threshold is midway
     between two neighboring distinct values, or below or above all of them. Among equally accurate thresholds, the
     lowest is chosen: it has the best F1. It is a float32 number, above 1 only if no positive prediction is best
-    although some probability is 1.
-
-    Raises:
-        ValueError: The shapes differ or are not [R], or a probability is not finite.
+    although some probability is 1. Raises ValueError if the shapes differ or are not [R], or a probability is not
+    finite.
     """
     right, edges = _accuracies(true, probabilities)
     if len(right) == 1:

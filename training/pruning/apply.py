@@ -17,17 +17,11 @@ Selection = Sequence[Sequence[np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class PrunedModel:
-    """A model without some of its parts.
+    """A model without some of its parts."""
 
-    Attributes:
-        build: Builds the model under the current dtype policy.
-        heads: Number of heads "before" and "after".
-        rows: Number of feed-forward rows "before" and "after".
-    """
-
-    build: Callable[[], Any]
-    heads: dict[str, int]
-    rows: dict[str, int]
+    build: Callable[[], Any]  # builds the model under the current dtype policy
+    heads: dict[str, int]  # "before" and "after"
+    rows: dict[str, int]  # feed-forward rows "before" and "after"
 
 
 def prune_model(
@@ -52,13 +46,8 @@ def select_parts(importance: Selection, share: float) -> list[list[np.ndarray]]:
     """Selects the parts of each block that stay.
 
     Blocks of a group share their size, so they lose the same number of parts, but each its own least important ones.
-
-    Args:
-        importance: Of the parts of each block of each group, float [N]; N is the same in a group.
-        share: Share of all parts to remove at least, in (0, 1); less if each block has only one part left.
-
-    Returns:
-        Ascending indices of the parts that stay, nested like `importance`.
+    At least the share of all parts is removed, less if each block has only one part left. The result, ascending indices
+    of the parts that stay, is nested like the importance: for each group and block float [N], N the same in a group.
     """
     # The subtracted number keeps 0.7 of 10 parts at 7 despite binary fractions.
     to_remove = math.ceil(share * sum(len(block) for group in importance for block in group) - 1e-9)

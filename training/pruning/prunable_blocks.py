@@ -11,19 +11,14 @@ ATTENTION = "attention"
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A block of attention and a feed-forward network.
+    """A block of attention and a feed-forward network."""
 
-    Attributes:
-        name: Such as "block 1", "a block 1" or "char round 1".
-        layer: The `AttentionBlock`.
-        maps: Names of its attention weights in the model's outputs, and the layer index in each.
-        across: Whether it is cross-attention to the other text.
-    """
-
-    name: str
-    layer: Any
-    maps: tuple[tuple[str, int], ...]
-    across: bool = False
+    name: str  # such as "block 1", "a block 1" or "char round 1"
+    layer: Any  # the `AttentionBlock`
+    maps: tuple[
+        tuple[str, int], ...
+    ]  # its attention weights in the model's outputs, and the layer index in each
+    across: bool = False  # cross-attention to the other text
 
     @property
     def heads(self) -> int:
@@ -53,18 +48,11 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Blocks that share a size in the model's configuration: one block, or two if each text has its own encoder.
+    """Blocks that share a size in the model's configuration: one block, or two if each text has its own encoder."""
 
-    Attributes:
-        granularity: Index of the encoder's configuration.
-        is_round: Whether it is a round of cross-attention.
-        index: Index of the block, or round, in that encoder.
-        blocks: One or two.
-    """
-
-    granularity: int
-    is_round: bool
-    index: int
+    granularity: int  # index of the encoder's configuration
+    is_round: bool  # a round of cross-attention
+    index: int  # of the block, or round, in that encoder
     blocks: list[Block]
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,19 @@ import tensorflow as tf
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MODEL
 from kmha.calibration import Calibration, calibrate
-from training.config.config import FitConfig
+from kmha.errors import InputError
+from training.cli.parser import parse
+from training.config.config import DataSection, FinetuneSection, FitConfig, task_section
 from training.config.defaults import resolve_config
+from training.data.load import Data, describe, load_data
+from training.data.sources import file_source
 from training.engine.trainer import StartingModel
-from training.job.train_and_evaluate import report_fit
+from training.job.train_and_evaluate import FitResult, report_fit, train_and_evaluate
 from training.pruning.apply import PrunedModel, count_weights
-from training.pruning.evaluation_rows import EvaluationRows
-from training.pruning.fine_tuning import fine_tune
-from training.runs.run_folder import CONFIG, METRICS, RunContext
+from training.pruning.importance import EvaluationRows
+from training.runs.run_folder import CONFIG, METRICS, RUN_LOG, RunContext
 from training.runtime.round_robin import time_in_turns
+from training.tasks.create import make_task
 
 logger = logging.getLogger("kmha")
 
@@ -44,11 +49,6 @@ def write_pruned_run(
     Returns:
         {"share", "heads", "feed_forward_rows", "weights", "block_weights", "bytes", "latency_ms": {"before", "after"},
         "scores": {"before", "cut", "after"}}, as JSON values; "cut" is before the fine-tuning.
-
-    Raises:
-        InputError: The training rows are invalid, or have labels that the run does not have.
-        Interrupted: A signal stopped the training.
-        TrainingDiverged: The loss is not finite.
     """
     bundle = rows.bundle
     scores = {
@@ -56,8 +56,15 @@ def write_pruned_run(
         CUT: rows.with_bundle(dataclasses.replace(bundle, model=pruned.build())).evaluator().scores(),
     }
     details = {name: bundle.details[name] for name in ("pretrained",) if name in bundle.details}
-    start = StartingModel(bundle.preprocessor, bundle.labels, _uncalibrated(pruned.build, bundle), details)
-    fit_result, data = fine_tune(config, start, folder, scratch)
+
+    def build_uncalibrated() -> Any:
+        model = pruned.build()
+        # Fine-tuning fits another calibration.
+        calibrate(model, Calibration.of(bundle.details).inverse())
+        return model
+
+    start = StartingModel(bundle.preprocessor, bundle.labels, build_uncalibrated, details)
+    fit_result, data = _fine_tune(config, start, folder, scratch)
     if bundle.abstain_below is not None:
         logger.info(
             "abstain_below is removed, it belongs to the original model; see training.calibrate --precision"
@@ -103,19 +110,83 @@ def latencies_ms(models: Sequence[Any], features: Sequence[dict[str, np.ndarray]
 
 def _add_comment(path: Path, run: Path, share: float) -> None:
     """Writes above the settings that they alone do not make the run."""
-    comment = f"# Settings that fine-tuned a model which training.heads --prune {share:g} made of {run.name};"
-    path.write_text(
-        f"{comment}\n# training.fit with these settings starts from an unpruned model.\n{path.read_text('utf-8')}",
-        "utf-8",
+    comment = (
+        f"# Settings that fine-tuned a model which training.heads --prune {share:g} made of {run.name};\n"
+        "# training.fit with these settings starts from an unpruned model.\n"
+    )
+    path.write_text(comment + path.read_text("utf-8"), "utf-8")
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuning:
+    """Settings of the fine-tuning."""
+
+    out: Path
+    overwrite: bool
+    train: Path | None
+    epochs: int
+    learning_rate: float
+
+
+def fine_tuning_config(run: Path, fine_tuning: FineTuning) -> FitConfig:
+    """The configuration of the run, without the settings of its initial weights; InputError without config.toml."""
+    path = run / CONFIG
+    if not path.is_file():
+        raise InputError(f"{run}: expected {CONFIG}, the settings of the run, got none")
+    config = parse(FitConfig, ["--config", str(path)], "python -m training.heads")
+    data = config.data
+    if fine_tuning.train is not None:
+        data = dataclasses.replace(data, train=fine_tuning.train, tfds="")
+    _check_files(data)
+    return dataclasses.replace(
+        config,
+        config=None,
+        out=fine_tuning.out,
+        overwrite=fine_tuning.overwrite,
+        resume=False,
+        baseline=False,
+        tensorboard=False,
+        data=data,
+        # Shape, vocabulary and weights are those of the run.
+        encoder=dataclasses.replace(config.encoder, pretrained="", vectors=None),
+        text=dataclasses.replace(config.text, vocabulary=None, prune=False),
+        finetune=FinetuneSection(),
+        train=dataclasses.replace(config.train, epochs=fine_tuning.epochs),
+        optimizer=dataclasses.replace(config.optimizer, learning_rate=fine_tuning.learning_rate),
     )
 
 
-def _uncalibrated(build: Callable[[], Any], bundle: Bundle) -> Callable[[], Any]:
-    """Returns a function that builds the model without its calibration; fine-tuning fits another one."""
+def _check_files(data: DataSection) -> None:
+    """Checks that the files still exist, before any long work."""
+    for name, path in (("train", data.train), ("validation", data.validation), ("test", data.test)):
+        if path is None:
+            continue
+        try:
+            file_source(path)
+        except InputError as error:
+            hint = "; --train names other training rows" if name == "train" else f", the run's {name} rows"
+            raise InputError(f"{error}{hint}") from error
 
-    def build_uncalibrated() -> Any:
-        model = build()
-        calibrate(model, Calibration.of(bundle.details).inverse())
-        return model
 
-    return build_uncalibrated
+def _fine_tune(
+    config: FitConfig, start: StartingModel, folder: Path, scratch: Path
+) -> tuple[FitResult, Data]:
+    """Trains a model, evaluated on the validation rows of its run; test rows are only excluded from training.
+
+    Raises InputError if the rows are invalid, or have labels that the model does not have.
+    """
+    config = resolve_config(config)
+    data = load_data(config, make_task(config.task, task_section(config)), scratch)
+    unknown = sorted(set(data.labels) - set(start.labels))
+    if unknown:
+        name = data.origins["train"]["name"]
+        raise InputError(f"{name}: expected labels of the run, got also {', '.join(unknown[:5])}")
+    for line in describe(data):
+        logger.info(line)
+    data = dataclasses.replace(data, labels=start.labels, test=None)
+    # Pruning cannot be resumed, so its checkpoint goes to the scratch folder.
+    unfinished = scratch / "unfinished"
+    unfinished.mkdir()
+    fit_result = train_and_evaluate(RunContext(config, unfinished, scratch), data, start)
+    shutil.move(unfinished / RUN_LOG, folder / RUN_LOG)
+    return fit_result, data

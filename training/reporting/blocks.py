@@ -73,9 +73,9 @@ class Report:
     metadata: dict[str, Any]
 
 
-def section(title: str, blocks: Iterable[Block | None]) -> Section | None:
-    """A section of the blocks that are not None; None if no block is left."""
-    found = [block for block in blocks if block is not None]
+def section(title: str, blocks: Iterable[Block]) -> Section | None:
+    """A section of the blocks without empty tables; None if no block is left."""
+    found = [block for block in blocks if not isinstance(block, Table) or block.rows]
     return Section(title, found) if found else None
 
 

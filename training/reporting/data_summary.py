@@ -1,16 +1,20 @@
-"""Report blocks of the data: number of rows, labels, text lengths, duplicated texts, and hashes of the files."""
+"""Report blocks of the data and of the run: rows, labels, text lengths, duplicated texts; command, time and memory."""
 
+import dataclasses
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from training.cli.parser import table_flags
+from training.config.config import FitConfig, settings
+from training.config.defaults import resolve_config
 from training.io.examples import Subset
 from training.reporting import figures
-from training.reporting.blocks import Block, Note, Table, format_percent
+from training.reporting.blocks import Block, Code, Note, Table, format_percent
 from training.reporting.matplotlib_style import can_draw
-from training.reporting.report_data import ReportData
-from training.reporting.scored_items import row_location, truncate
+from training.reporting.report_data import ReportData, row_location, truncate
 
 MAX_LABELS, MAX_TEXTS = 60, 10
 _COUNTS = {
@@ -24,8 +28,17 @@ _COUNTS = {
     "empty_texts": "rows with an empty text",
 }
 
+_STAGES = {
+    "data": "reading and checking rows",
+    "tokens": "tokenizing",
+    "teacher": "teacher predictions",
+    "training": "training",
+    "judging": "calibration and evaluation",
+    "baseline": "baseline",
+}
 
-def data_blocks(report_data: ReportData) -> Iterator[Block | None]:
+
+def data_blocks(report_data: ReportData) -> Iterator[Block]:
     """Counts, labels and hashes."""
     summary: dict[str, Any] = report_data.metrics.get("data", {})
     if summary:
@@ -35,22 +48,19 @@ def data_blocks(report_data: ReportData) -> Iterator[Block | None]:
         total = sum(count for _, count in classes)
         more = f"; the {MAX_LABELS} most frequent of {len(classes)}" if len(classes) > MAX_LABELS else ""
         rows = [(name, f"{count:,}", format_percent(count / total)) for name, count in classes[:MAX_LABELS]]
-        yield (
-            Table(f"Labels of the training rows{more}", ("label", "number", "share"), rows) if rows else None
-        )
+        yield Table(f"Labels of the training rows{more}", ("label", "number", "share"), rows)
         for part in ("validation", "test"):
             if only := summary[f"labels_only_in_{part}"]:
                 names = ", ".join(f"{name} ({rows})" for name, rows in only.items())
                 yield Note(f"Labels that only {part} rows have, counted as errors: {names}.")
     origins = report_data.details.get("data")
     if isinstance(origins, dict):
-        rows = [
-            (part, str(each.get("name")), str(each.get("sha256") or "–")) for part, each in origins.items()
-        ]
+        names = ((part, str(each.get("name")), each.get("sha256")) for part, each in origins.items())
+        rows = [(part, name, str(digest or "–")) for part, name, digest in names]
         yield Table("Files", ("part", "file", "SHA-256"), rows, frozenset((1, 2)))
 
 
-def length_blocks(report_data: ReportData) -> Iterator[Block | None]:
+def length_blocks(report_data: ReportData) -> Iterator[Block]:
     """Text lengths in tokens, and how many texts were truncated."""
     lengths = {name: each for name, each in report_data.lengths.items() if len(each)}
     if lengths and can_draw():
@@ -60,30 +70,17 @@ def length_blocks(report_data: ReportData) -> Iterator[Block | None]:
     for name, counts in report_data.metrics.get("tokens", {}).items():
         long = next((k for k in ("truncated_rows", "windowed_rows", "cut_rows") if k in counts), None)
         texts = max(1, counts["rows"])
-        rows.append(
-            (
-                name,
-                f"{counts['rows']:,}",
-                f"{counts['tokens'] / texts:.1f}",
-                format_percent(counts["unknown_tokens"] / max(1, counts["tokens"])),
-                "" if long is None else f"{counts[long]:,} ({format_percent(counts[long] / texts)})",
-            )
-        )
+        unknown = format_percent(counts["unknown_tokens"] / max(1, counts["tokens"]))
+        cut = "" if long is None else f"{counts[long]:,} ({format_percent(counts[long] / texts)})"
+        rows.append((name, f"{counts['rows']:,}", f"{counts['tokens'] / texts:.1f}", unknown, cut))
     if rows:
         titles = {"tag": "read in several windows", "masked-lm": "split into pieces"}
-        columns = (
-            "part",
-            "texts",
-            "tokens per text",
-            "unknown tokens",
-            titles.get(report_data.kind, "truncated"),
-        )
-        yield Table(
-            f"Tokens of the texts; the model reads at most {report_data.max_tokens} at once", columns, rows
-        )
+        title = titles.get(report_data.kind, "truncated")
+        caption = f"Tokens of the texts; the model reads at most {report_data.max_tokens} at once"
+        yield Table(caption, ("part", "texts", "tokens per text", "unknown tokens", title), rows)
 
 
-def duplicate_blocks(report_data: ReportData) -> Iterator[Block | None]:
+def duplicate_blocks(report_data: ReportData) -> Iterator[Block]:
     """Texts that several training rows have, those with different labels first."""
     if report_data.train is None or report_data.kind == "masked-lm":
         return
@@ -101,15 +98,14 @@ def duplicate_blocks(report_data: ReportData) -> Iterator[Block | None]:
         more = f", {MAX_TEXTS} of {len(places):,}" if len(places) > MAX_TEXTS else ""
         rows = [_duplicate_cells(report_data.train, group) for group in groups]
         columns = ("text", "rows", "labels", "first location")
-        yield Table(f"{caption}{more}", columns, rows, frozenset((0, 2))) if rows else None
+        yield Table(f"{caption}{more}", columns, rows, frozenset((0, 2)))
 
 
 def _duplicates(train: Subset) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Finds the texts of several rows, most frequent first.
 
-    Returns:
-        The rows, int64, grouped by text; of each repeated text the index of its first row in them and its number of
-        rows, int64, and whether these have different labels, bool.
+    The results are the rows, int64, grouped by text; of each repeated text the index of its first row in them and its
+    number of rows, int64, and whether these have different labels, bool.
     """
     digests, labels = train.examples.digests[train.rows], train.examples.label_digests()[train.rows]
     order = np.argsort(digests, kind="stable")
@@ -135,3 +131,61 @@ def _duplicate_cells(train: Subset, rows: np.ndarray) -> tuple[str, ...]:
         sets[names] = sets.get(names, 0) + 1
     labels = ", ".join(f"{name} ×{count}" if len(sets) > 1 else name for name, count in sets.items())
     return text, str(len(rows)), labels, row_location(train, int(rows[0]))
+
+
+def rerun_command(config: FitConfig) -> str:
+    """The command that trains a run again; settings that differ from their defaults are flags."""
+    config = dataclasses.replace(config, out=None, overwrite=False, resume=False)
+    defaults = FitConfig(task=config.task)
+    # A pretrained encoder changes some defaults, so all of its settings are listed.
+    defaults = defaults if config.encoder.pretrained else resolve_config(defaults)
+    task = {} if config.task == FitConfig().task else {"task": config.task}
+    flags = table_flags(task | _non_defaults(settings(config), settings(defaults)), FitConfig, "settings")
+    return shlex.join(["python", "-m", "training.fit", *flags, "--out", "runs/again"])
+
+
+def _non_defaults(table: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            value = _non_defaults(value, defaults[name])
+        if value != defaults.get(name) and value != {}:
+            found[name] = value
+    return found
+
+
+def reproducibility_blocks(report_data: ReportData) -> Iterator[Block]:
+    """The command, its time and memory, and the versions."""
+    if report_data.command:
+        yield Note("This command trains the run again on the same rows (compare the hashes above):")
+        yield Code(report_data.command)
+    metrics = report_data.metrics
+    cost: dict[str, Any] = metrics.get("cost", {})
+    if cost:
+        seconds = {title: cost["seconds"].get(name) for name, title in _STAGES.items()}
+        seconds["total"] = metrics.get("seconds")
+        rows = [(title, _duration(value)) for title, value in seconds.items() if value is not None]
+        yield Table("Time", ("stage", "time"), rows)
+        rows = [("peak memory of the process", _megabytes(cost["peak_memory_bytes"]))]
+        rows += [
+            (f"peak memory of {name}", _megabytes(size)) for name, size in cost.get("devices", {}).items()
+        ]
+        rows += [("processor cores", str(cost["cores"])), ("weights", f"{cost['weights']:,}")]
+        rows += [(name, _megabytes(size)) for name, size in report_data.files.items()]
+        yield Table("Memory and size", ("item", "size"), rows)
+    if report_data.versions:
+        versions = ", ".join(f"{name} {version}" for name, version in report_data.versions.items())
+        yield Note(f"Versions: {versions}.")
+    yield Note("metrics.json has all numbers, config.toml all settings, bundle.json all hashes.")
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -29,13 +29,10 @@ _INK_ON_FILL = "#101114"
 def learning_curves(
     history: Sequence[dict[str, Any]], metric: str, best: int | None, name: str = "epoch"
 ) -> Picture:
-    """Loss and metric by epoch.
+    """Loss and metric by epoch, from the history of metrics.json.
 
-    Args:
-        history: As in metrics.json.
-        metric: Name of the score.
-        best: Epoch of the saved weights, from 0; -1: the initial weights; None: not known.
-        name: Unit of the x axis: "epoch", or "part" of an epoch of large data.
+    `best` is the epoch of the saved weights, from 0; -1: the initial weights; None: not known. `name` is the unit of
+    the x axis: "epoch", or "part" of an epoch of large data.
     """
     epochs = [each["epoch"] + 1 for each in history]
     values = [each[f"val_{metric}"] for each in history]
@@ -133,17 +130,9 @@ def _draw_bins(axes: Any, model: ReliabilityBins, edges: np.ndarray) -> None:
     accuracy, confidence = model.accuracy[filled], model.confidence[filled]
     places = edges[filled] + width / 2
     axes.bar(places, accuracy, width * 0.9, color=FILL, label="accuracy")
-    axes.bar(
-        places,
-        np.abs(confidence - accuracy),
-        width * 0.9,
-        bottom=np.minimum(confidence, accuracy),
-        color="none",
-        edgecolor=ACCENT,
-        hatch="////",
-        linewidth=0.8,
-        label="gap to the mean probability",
-    )
+    gaps, starts = np.abs(confidence - accuracy), np.minimum(confidence, accuracy)
+    style = {"color": "none", "edgecolor": ACCENT, "hatch": "////", "linewidth": 0.8}
+    axes.bar(places, gaps, width * 0.9, bottom=starts, label="gap to the mean probability", **style)
     axes.plot([0, 1], [0, 1], color=INK, linestyle="--", linewidth=1, label="perfect calibration")
     error = "no rows" if model.error is None else f"calibration error {model.error:.4f}"
     axes.set(title=f"{model.title}\n{error}", xlim=(0, 1), ylim=(0, 1))
@@ -173,13 +162,7 @@ def length_histogram(lengths: dict[str, np.ndarray], max_tokens: int, unit: str)
 
 
 def score_histogram(negatives: np.ndarray, positives: np.ndarray, threshold: float) -> Picture:
-    """Histogram of the scores of pairs, by label.
-
-    Args:
-        negatives: Scores of pairs with label 0, float [R], in [0, 1].
-        positives: Scores of pairs with label 1, float [S], in [0, 1].
-        threshold: Lowest score of a match.
-    """
+    """Histogram of the scores in [0, 1] of pairs with label 0, float [R], and 1, float [S]."""
     edges = np.linspace(0, 1, 41)
 
     def draw(figure: Any) -> None:

@@ -1,6 +1,5 @@
 """Drawing with matplotlib: SVG for light and dark pages, and figures as files."""
 
-import contextlib
 import importlib.util
 import io
 import unicodedata
@@ -92,21 +91,15 @@ def write_figure(
 def picture(
     alt: str, width: float, height: float, draw: Callable[[Any], None], fitted: bool = True
 ) -> Picture:
-    """Draws a picture for a page.
-
-    Args:
-        alt: Description in words.
-        width: In inches.
-        height: In inches.
-        draw: Draws into a matplotlib figure.
-        fitted: Whether matplotlib places the axes; otherwise `draw` does.
-    """
+    """Draws a picture, described in words and in inches, for a page; `fitted`: matplotlib places the axes."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     buffer = io.BytesIO()
-    with matplotlib.rc_context(_STYLE), _without_glyph_warnings():
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        # The browser draws glyphs that matplotlib's own font lacks with its fonts.
+        warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)
         figure = Figure(figsize=(width, height), layout="constrained" if fitted else None)
         FigureCanvasSVG(figure)
         draw(figure)
@@ -115,14 +108,6 @@ def picture(
     for color, replacement in _DARK.items():
         dark = dark.replace(color, replacement)
     return Picture(alt, light, dark, round(width * _SCALE), round(height * _SCALE))
-
-
-@contextlib.contextmanager
-def _without_glyph_warnings():
-    """Ignores warnings about glyphs that matplotlib's own font lacks: the browser draws them with its fonts."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)
-        yield
 
 
 def drawable(name: str) -> str:

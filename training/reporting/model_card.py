@@ -1,12 +1,11 @@
 """A report as Markdown, in the format of a model card: front matter for model hubs, then tables."""
 
 import re
-from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any
 
 from kmha.bundle.manifest import MATCH
-from training.reporting.blocks import Block, Code, KeyNumbers, Note, Picture, Report, Table
+from training.reporting.blocks import Block, Code, KeyNumbers, Note, Picture, Report
 from training.reporting.report_data import ReportData
 
 # Pipeline tags and names of tasks on model hubs.
@@ -67,20 +66,12 @@ def _pipeline(report_data: ReportData) -> tuple[str, str]:
 
 def model_card(report: Report) -> str:
     """The Markdown of a report; pictures are replaced by their descriptions."""
-    lines = [
-        "---",
-        *_yaml(report.metadata),
-        *_TO_FILL_IN,
-        "---",
-        "",
-        f"# {escape_markdown(report.title)}",
-        "",
-    ]
-    lines += [escape_markdown(report.subtitle), ""]
+    lines = ["---", *_yaml(report.metadata), *_TO_FILL_IN, "---", ""]
+    lines += [f"# {escape_markdown(report.title)}", "", escape_markdown(report.subtitle), ""]
     for section in report.sections:
         lines += [f"## {escape_markdown(section.title)}", ""]
         for block in section.blocks:
-            lines += [*_WRITERS[type(block)](block), ""]
+            lines += [*_block_lines(block), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -91,43 +82,26 @@ def escape_markdown(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 
-def _note(note: Note) -> list[str]:
-    return [escape_markdown(note.text)]
-
-
-def _code(code: Code) -> list[str]:
-    # A fence longer than any run of backticks in the text.
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", code.text)), default=0))
-    return [f"{fence}bash", code.text, fence]
-
-
-def _key_numbers(numbers: KeyNumbers) -> list[str]:
-    return [
-        f"- {escape_markdown(name)}: **{escape_markdown(value)}**"
-        f"{f' ({escape_markdown(comment)})' if comment else ''}"
-        for name, value, comment in numbers.items
-    ]
-
-
-def _picture(picture: Picture) -> list[str]:
-    return [f"Picture in report.html: {escape_markdown(picture.alt)}"]
-
-
-def _table(table: Table) -> list[str]:
-    marks = [":--" if index in table.texts or not index else "--:" for index in range(len(table.columns))]
-    rows = [list(map(escape_markdown, cells)) for cells in (table.columns, *table.rows)]
+def _block_lines(block: Block) -> list[str]:
+    if isinstance(block, Note):
+        return [escape_markdown(block.text)]
+    if isinstance(block, Code):
+        # A fence longer than any run of backticks in the text.
+        fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", block.text)), default=0))
+        return [f"{fence}bash", block.text, fence]
+    if isinstance(block, KeyNumbers):
+        return [
+            f"- {escape_markdown(name)}: **{escape_markdown(value)}**"
+            f"{f' ({escape_markdown(comment)})' if comment else ''}"
+            for name, value, comment in block.items
+        ]
+    if isinstance(block, Picture):
+        return [f"Picture in report.html: {escape_markdown(block.alt)}"]
+    marks = [":--" if index in block.texts or not index else "--:" for index in range(len(block.columns))]
+    rows = [list(map(escape_markdown, cells)) for cells in (block.columns, *block.rows)]
     rows.insert(1, marks)
-    caption = [escape_markdown(table.caption), ""] if table.caption else []
+    caption = [escape_markdown(block.caption), ""] if block.caption else []
     return [*caption, *(f"| {' | '.join(cells)} |" for cells in rows)]
-
-
-_WRITERS: dict[type[Block], Callable[[Any], list[str]]] = {
-    Note: _note,
-    Code: _code,
-    KeyNumbers: _key_numbers,
-    Picture: _picture,
-    Table: _table,
-}
 
 
 def _yaml(value: Any, indent: str = "") -> list[str]:

@@ -1,13 +1,17 @@
-"""The first report blocks: scores compared with the baseline, learning curves, and calibration."""
+"""The report blocks of scores: compared with the baseline, by epoch, by label, and calibration."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.special import log_softmax, logit, softmax
+from scipy.stats import binomtest
 
+from kmha.bundle.manifest import TAG
 from kmha.calibration import Calibration
 from training.baselines.text_linear import compare
 from training.metrics.classification import ReliabilityBins, calibration_error, reliability_bins
+from training.metrics.confusion import LabelCounts, f1, indicator_counts, matrix_counts, precision, recall
 from training.reporting import figures
 from training.reporting.blocks import (
     Block,
@@ -18,32 +22,27 @@ from training.reporting.blocks import (
     format_percent,
     format_score,
 )
-from training.reporting.label_errors import MIN_ROWS
 from training.reporting.matplotlib_style import can_draw
-from training.reporting.report_data import ReportData
-from training.reporting.scored_items import multi_label_rows, single_label_items
+from training.reporting.report_data import ReportData, multi_label_rows, single_label_items
+from training.reporting.rows_to_review import MIN_ROWS
 
 NO_PICTURES = "Pictures were left out: matplotlib is not installed; pip install 'kmha[report]'."
 # The scores in the table; metrics.json has all.
 COMPARED = (
-    *(
-        "accuracy",
-        "span_f1",
-        "token_accuracy",
-        "macro_f1",
-        "micro_f1",
-        "weighted_f1",
-        "f1",
-        "precision",
-        "recall",
-    ),
+    *("accuracy", "span_f1", "token_accuracy", "macro_f1", "micro_f1", "weighted_f1"),
+    *("f1", "precision", "recall"),
     *("roc_auc", "average_precision", "map", "mrr", "ndcg_at_10", "recall_at_1"),
     *("pearson", "spearman", "mse", "mae", "masked_accuracy", "perplexity", "ece", "loss"),
 )
 _SMALLEST = 1e-12
 
+_LEVEL = 0.95
+MISSED = "(none)"
+MAX_CONFUSIONS = 12
+_METRICS = {"f1": f1, "precision": precision, "recall": recall}
 
-def score_blocks(report_data: ReportData) -> Iterator[Block | None]:
+
+def score_blocks(report_data: ReportData) -> Iterator[Block]:
     """The main score with its interval and the baseline's, and the table of scores."""
     scores, baseline, metric = report_data.scores, report_data.baseline, report_data.metric
     split, baseline_name = report_data.evaluated.name, report_data.task.traits.baseline_name
@@ -90,7 +89,7 @@ def _score_table(report_data: ReportData) -> Table:
     return Table(f"Scores of the {report_data.evaluated.name} rows", columns, rows)
 
 
-def curve_blocks(report_data: ReportData) -> Iterator[Block | None]:
+def curve_blocks(report_data: ReportData) -> Iterator[Block]:
     """Loss and score by epoch."""
     history, metric = report_data.metrics.get("history", []), report_data.metric
     if not history:
@@ -113,7 +112,7 @@ def curve_blocks(report_data: ReportData) -> Iterator[Block | None]:
     )
 
 
-def calibration_blocks(report_data: ReportData) -> Iterator[Block | None]:
+def calibration_blocks(report_data: ReportData) -> Iterator[Block]:
     """Accuracy by predicted probability: reliability diagrams, and the coverage at some confidences."""
     pairs = _confidence_and_correctness(report_data)
     if not pairs:
@@ -128,14 +127,13 @@ def calibration_blocks(report_data: ReportData) -> Iterator[Block | None]:
         yield figures.reliability_diagram(models)
     # Most probabilities of several labels are near 0, and correct.
     if items := single_label_items(report_data, report_data.evaluated):
-        yield _coverage_table(items.confidence, items.correct)
+        if len(items.true) >= MIN_ROWS:
+            yield _coverage_table(items.confidence, items.correct)
         if items.words is None:
             yield Note("training.calibrate --precision finds the probability below which to abstain.")
 
 
-def _coverage_table(confidence: np.ndarray, correct: np.ndarray) -> Table | None:
-    if len(confidence) < MIN_ROWS:
-        return None
+def _coverage_table(confidence: np.ndarray, correct: np.ndarray) -> Table:
     rows = []
     for least in (0.5, 0.7, 0.8, 0.9, 0.95, 0.99):
         chosen = confidence >= least
@@ -170,3 +168,73 @@ def _confidence_and_correctness(report_data: ReportData) -> list[tuple[np.ndarra
         before = softmax(undo.apply(logits), axis=1)
         pairs.insert(0, (before[np.arange(len(before)), items.predicted], items.correct))
     return pairs
+
+
+def wilson_interval(hits: int, total: int) -> list[float]:
+    """The Wilson interval of hits / total, [lower, upper]; empty for a total of 0."""
+    return list(binomtest(int(hits), int(total)).proportion_ci(_LEVEL, "wilson")) if total else []
+
+
+def class_intervals(hits: int, predicted: int, actual: int) -> dict[str, list[float]]:
+    """Intervals of "precision", "recall" and "f1" of a label, each [lower, upper], empty if undefined.
+
+    The label is predicted and true so often; `hits` are correct predictions.
+    """
+    jaccard = wilson_interval(hits, predicted + actual - hits)
+    return {
+        "precision": wilson_interval(hits, predicted),
+        "recall": wilson_interval(hits, actual),
+        "f1": [2 * end / (1 + end) for end in jaccard],
+    }
+
+
+def label_blocks(report_data: ReportData) -> Iterator[Block]:
+    """The table of labels or span types, and their confusion matrix."""
+    scores = report_data.scores
+    per_label = scores.get("per_class") or scores.get("per_type")
+    names = list(per_label) if per_label else ["0", "1"] if report_data.target == "binary" else []
+    if not names:
+        return
+    if report_data.is_multi_label:
+        found = multi_label_rows(report_data, report_data.evaluated)
+        yield _label_table(names, indicator_counts(found.true, found.predicted), "label")
+        return
+    matrix = np.array(scores["confusion_matrix"])
+    task: Any = report_data.task
+    kind = "label" if report_data.kind != TAG else "tag" if task.given_scheme == "none" else "type"
+    yield _label_table(names, matrix_counts(matrix), kind)
+    # Matrices of spans have one more row and column, for missed and for superfluous spans.
+    yield from _confusion_blocks(matrix, [*names, *[MISSED] * (len(matrix) - len(names))])
+
+
+def _label_table(names: Sequence[str], counts: LabelCounts, kind: str) -> Table:
+    values = {name: metric(counts) for name, metric in _METRICS.items()}
+    rows = []
+    for place, name in enumerate(names):
+        intervals = class_intervals(*(int(each[place]) for each in counts))
+        cells = (
+            cell
+            for key in _METRICS
+            for cell in (format_score(float(values[key][place])), format_interval(intervals[key]))
+        )
+        rows.append((name, f"{int(counts.actual[place]):,}", *cells))
+    columns = (kind, "support", "F1", "95 %", "precision", "95 %", "recall", "95 %")
+    return Table(f"Each {kind}, with Wilson intervals", columns, rows)
+
+
+def _confusion_blocks(matrix: np.ndarray, names: list[str]) -> Iterator[Block]:
+    if can_draw() and len(names) <= figures.MAX_DRAWN_LABELS:
+        yield figures.confusion(matrix, names, "label", "prediction")
+    elif can_draw():
+        text = f"The confusion matrix of {len(names)} labels is not drawn; the table has its largest cells."
+        yield Note(text)
+    wrong = matrix * (1 - np.eye(len(matrix), dtype=np.int64))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_CONFUSIONS]
+    cells = [(int(place) // len(names), int(place) % len(names)) for place in order if wrong.flat[place]]
+    totals = np.maximum(matrix.sum(axis=1), 1)
+    rows = []
+    for row, column in cells:
+        count = wrong[row, column]
+        rows.append((names[row], names[column], f"{count:,}", format_percent(count / totals[row])))
+    columns = ("label", "prediction", "count", "share of the label")
+    yield Table("Most frequent confusions", columns, rows)

@@ -15,11 +15,8 @@ def step_flops(sizes: Mapping[str, int], shapes: Iterable[tuple[int, int]]) -> f
     """Floating-point operations of the matrix products of training steps, padding included.
 
     The forward pass takes 2 operations per token and weight of the blocks, and 4 D per token, attended position and
-    block; the backward pass twice that. Embedding, head, norms and softmax are not counted.
-
-    Args:
-        sizes: hidden_dim, intermediate_dim, num_layers.
-        shapes: Rows and padded length of each batch.
+    block; the backward pass twice that. Embedding, head, norms and softmax are not counted. `sizes` has hidden_dim,
+    intermediate_dim and num_layers; `shapes` rows and padded length of each batch.
     """
     dim, inner, layers = (sizes[name] for name in ("hidden_dim", "intermediate_dim", "num_layers"))
     weights = 4 * dim * dim + 2 * dim * inner

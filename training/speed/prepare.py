@@ -29,8 +29,7 @@ class Rows(NamedTuple):
 def read_rows(data: Path | None, text_column: str, label_column: str, most: int, seed: int) -> Rows:
     """Draws rows of a file, or of the sample without a file, in an order that depends on the seed only.
 
-    Raises:
-        InputError: The file or a row of it is invalid, or it has a single label.
+    Raises InputError if the file or a row of it is invalid, or it has a single label.
     """
     source = find_sources(DataSection(train=data))["train"]
     pairs = []
@@ -50,18 +49,11 @@ def read_rows(data: Path | None, text_column: str, label_column: str, most: int,
 def make_workload(
     rows: Rows, sizes: dict[str, int], pretrained: str, max_length: int, batch_rows: int, folder: Path
 ) -> Workload:
-    """Reads a pretrained BERT, or trains a vocabulary for a new model.
+    """Reads a pretrained BERT, or trains a vocabulary for a new model; writes the vocabulary to the folder.
 
-    Args:
-        sizes: hidden_dim, num_layers, num_heads, intermediate_dim of a new model.
-        pretrained: minilm, or a folder in Hugging Face format; empty: a new model.
-        max_length: Most tokens of a text.
-        batch_rows: Rows of a batch.
-        folder: Folder for the vocabulary.
-        rows: Training rows.
-
-    Raises:
-        InputError: There are fewer rows than in a batch, or the pretrained BERT is invalid.
+    `sizes` are hidden_dim, num_layers, num_heads, intermediate_dim of a new model. `pretrained` is minilm, or a folder
+    in Hugging Face format; empty: a new model. Raises InputError if there are fewer rows than in a batch, or the
+    pretrained BERT is invalid.
     """
     if len(rows.texts) < batch_rows:
         raise InputError(f"--batch-rows: expected at most the {len(rows.texts)} rows, got {batch_rows}")

@@ -73,11 +73,8 @@ def main() -> None:
 
     train()
     infer()
-    print(
-        json.dumps({"training": operation_seconds(train), "inference": operation_seconds(infer)}),
-        file=output,
-        flush=True,
-    )
+    times = {"training": operation_seconds(train), "inference": operation_seconds(infer)}
+    print(json.dumps(times), file=output, flush=True)
 
 
 if __name__ == "__main__":

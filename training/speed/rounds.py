@@ -1,11 +1,11 @@
-"""Runs trainers in turns, each in its own process, and measures their speed."""
+"""Runs trainers in turns, each in its own process, measures their speed, and presents the results."""
 
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from training.io.json_subprocess import Crashed, WorkerProcess
 from training.runtime.round_robin import round_order
@@ -13,6 +13,9 @@ from training.speed.flops import step_flops
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 KMHA = "kmha"
+
+_TITLES = ["trainer", "precision", "real tokens/s", "per CPU s"]
+_TITLES += ["kmha / it", "kmha float32 / it", "computed / real", "of matmul speed"]
 
 
 class Trainer(NamedTuple):
@@ -22,31 +25,15 @@ class Trainer(NamedTuple):
     precision: str
 
 
-class Worker(Protocol):
-    """The process of a trainer."""
-
-    def request(self, **request: Any) -> dict[str, Any]:
-        """Sends a request and returns the reply; raises `training.io.json_subprocess.Crashed`."""
-        ...
-
-
 @dataclass
 class Measurements:
-    """The measurements of a trainer by round.
+    """The measurements of a trainer by round."""
 
-    Attributes:
-        tokens_per_second: Real tokens, without padding.
-        tokens_per_cpu_second: Real tokens per processor time.
-        flops_per_second: Operations of matrix products, with padding.
-        padding: Computed tokens divided by real tokens.
-        failed: Error message; None if it did not fail.
-    """
-
-    tokens_per_second: list[float] = field(default_factory=list)
-    tokens_per_cpu_second: list[float] = field(default_factory=list)
-    flops_per_second: list[float] = field(default_factory=list)
-    padding: list[float] = field(default_factory=list)
-    failed: str | None = None
+    tokens_per_second: list[float] = field(default_factory=list)  # real tokens, without padding
+    tokens_per_cpu_second: list[float] = field(default_factory=list)  # real tokens per processor time
+    flops_per_second: list[float] = field(default_factory=list)  # of matrix products, with padding
+    padding: list[float] = field(default_factory=list)  # computed tokens divided by real tokens
+    failed: str | None = None  # error message
 
     def add(self, done: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         """Adds a round."""
@@ -57,28 +44,15 @@ class Measurements:
         self.padding.append(sum(rows * length for rows, length in done["shapes"]) / tokens)
 
 
-def start_trainer(trainer: Trainer, work: Path, python: str = sys.executable) -> WorkerProcess:
-    """Starts the process of a trainer."""
-    return _start([python, "-m", f"training.speed.{trainer.name}_trainer", str(work), trainer.precision])
-
-
-def start_matmul_benchmark(precision: str) -> WorkerProcess:
-    """Starts the process that measures the speed of matrix products."""
-    return _start([sys.executable, "-m", "training.speed.flops", precision])
-
-
-def start_profiler(work: Path, precision: str) -> WorkerProcess:
-    """Starts the process that profiles kmha."""
-    return _start([sys.executable, "-m", "training.speed.profile", str(work), precision])
-
-
-def _start(command: list[str]) -> WorkerProcess:
+def start_program(module: str, *arguments: str, python: str = sys.executable) -> WorkerProcess:
+    """Starts a module of this package as a process."""
+    command = [python, "-m", f"training.speed.{module}", *arguments]
     return WorkerProcess(command, {"PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"})
 
 
 def run_rounds(
-    trainers: Mapping[Trainer, Worker],
-    matmuls: Mapping[str, Worker],
+    trainers: Mapping[Trainer, Any],
+    matmuls: Mapping[str, Any],
     sizes: Mapping[str, int],
     rounds: int,
     steps: int,
@@ -86,8 +60,7 @@ def run_rounds(
 ) -> tuple[dict[Trainer, Measurements], dict[str, list[float]]]:
     """Runs the trainers in turns; each round starts with another one.
 
-    Returns:
-        The measurements of each trainer, and the speeds of each number format, operations per second.
+    Returns the measurements of each trainer, and the operations per second of each number format by round.
     """
     measurements = {trainer: Measurements() for trainer in trainers}
     speeds: dict[str, list[float]] = {precision: [] for precision in matmuls}
@@ -158,3 +131,48 @@ def _result(
 def _median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
     """The median ratio over rounds; other load on the machine affects both sides of a round."""
     return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
+
+
+def result_cells(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A header, and a row for each trainer that did not fail."""
+    rows = [_TITLES]
+    for each in found:
+        if "failed" in each:
+            continue
+        share = each["matmul_share"]
+        rows.append(
+            [
+                each["learner"],
+                each["precision"],
+                f"{each['tokens_per_second']:,}",
+                f"{each['tokens_per_cpu_second']:,}",
+                _shown_ratio(each["kmha_over"]),
+                _shown_ratio(each["kmha_float32_over"]),
+                f"{each['computed_over_real']:.2f}",
+                "" if share is None else f"{share:.0%}",
+            ]
+        )
+    return rows
+
+
+def operation_cells(times: Mapping[str, Mapping[str, float]], most: int = 12) -> list[list[str]]:
+    """A header, and a row for each kind of operation with its share of the processor time, largest first."""
+    totals = {name: sum(kinds.values()) or 1.0 for name, kinds in times.items()}
+    order = sorted(
+        {kind for kinds in times.values() for kind in kinds},
+        key=lambda kind: -max(kinds.get(kind, 0.0) / totals[name] for name, kinds in times.items()),
+    )
+    shares = {kind: [kinds.get(kind, 0.0) / totals[name] for name, kinds in times.items()] for kind in order}
+    shown = {kind: shares[kind] for kind in order[:most]}
+    if rest := order[most:]:
+        shown[f"{len(rest)} others"] = [
+            sum(column) for column in zip(*(shares[kind] for kind in rest), strict=True)
+        ]
+    return [
+        ["operation", *times],
+        *([kind, *(f"{share:.1%}" for share in row)] for kind, row in shown.items()),
+    ]
+
+
+def _shown_ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

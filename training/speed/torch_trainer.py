@@ -16,7 +16,11 @@ def make_trainer(work: Workload, precision: str) -> Callable[[int], Iterator[tup
     torch.set_num_threads(available_cores())
     tokenizer = transformers.BertTokenizerFast(work.vocabulary, do_lower_case=work.lower_case)
     ids = tokenizer(work.texts, truncation=True, max_length=work.max_length)["input_ids"]
-    model = _model(work)
+    architecture = transformers.BertForSequenceClassification
+    if work.pretrained:
+        model = architecture.from_pretrained(work.pretrained, num_labels=work.sizes["num_labels"])
+    else:
+        model = architecture(bert_config(work.sizes, work.max_length))
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, weight_decay=0.01)
     starts = itertools.cycle(range(0, len(work.texts) - work.batch_rows + 1, work.batch_rows))
@@ -34,13 +38,6 @@ def make_trainer(work: Workload, precision: str) -> Callable[[int], Iterator[tup
             yield *batch["input_ids"].shape, int(batch["attention_mask"].sum())
 
     return train
-
-
-def _model(work: Workload):
-    labels = work.sizes["num_labels"]
-    if work.pretrained:
-        return transformers.BertForSequenceClassification.from_pretrained(work.pretrained, num_labels=labels)
-    return transformers.BertForSequenceClassification(bert_config(work.sizes, work.max_length))
 
 
 def bert_config(sizes: Mapping[str, int], max_length: int, **options: Any) -> Any:

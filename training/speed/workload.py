@@ -14,20 +14,16 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """Training rows and the sizes of the model.
-
-    Attributes:
-        vocabulary: Path of a vocab.txt, WordPiece.
-        sizes: vocabulary_size, hidden_dim, num_layers, num_heads, intermediate_dim and num_labels.
-        pretrained: Folder of a pretrained BERT to fine-tune; empty: new weights.
-    """
+    """Training rows and the sizes of the model."""
 
     texts: list[str]
     labels: list[int]
-    vocabulary: str
+    vocabulary: str  # path of a vocab.txt, WordPiece
     lower_case: bool
-    sizes: dict[str, int]
-    pretrained: str
+    sizes: dict[
+        str, int
+    ]  # vocabulary_size, hidden_dim, num_layers, num_heads, intermediate_dim and num_labels
+    pretrained: str  # folder of a pretrained BERT to fine-tune; empty: new weights
     max_length: int
     batch_rows: int
 
@@ -44,9 +40,8 @@ def read_workload(path: str) -> Workload:
 def serve(make_trainer: Callable[[Workload, str], Callable[[int], Iterable[tuple[int, int, int]]]]) -> None:
     """Trains for each request on stdin, `{"steps": 20}`, and prints the time and sizes of the steps.
 
-    Args:
-        make_trainer: From the workload and the precision to a function that trains a number of steps and yields for
-            each its rows, padded length, and real tokens.
+    `make_trainer` takes the workload and the precision, and returns a function that trains a number of steps and yields
+    for each its rows, padded length, and real tokens.
     """
     path, precision = sys.argv[1:]
     # Replies use a copy of stdout; what libraries print goes to stderr.

@@ -9,6 +9,33 @@ from kmha.errors import InputError
 from kmha.tags import Scheme
 from training.cli.bounds import Count, OpenShare, Positive, Probability, Range
 
+TEXT, LABEL, LABELS = "text", "label", "labels"
+DEFAULT_SMOOTHING = 0.1
+# The default overlap is this fraction of a window.
+DEFAULT_OVERLAP_DIVISOR = 4
+SPECIAL_TOKENS_PER_WINDOW = 2
+Target = Literal["binary", "classes", "graded"]
+Loss = Literal["cross-entropy", "squares", "triplet", "listwise", "contrastive"]
+Metric = Literal[
+    "accuracy",
+    "f1",
+    "macro_f1",
+    "roc_auc",
+    "average_precision",
+    "map",
+    "mrr",
+    "ndcg_at_10",
+    "pearson",
+    "spearman",
+]
+Tokenization = Literal["wordpiece", "char", "word"]
+# Values of `hard_negatives` that are not a run folder.
+NONE, BM25 = "none", "bm25"
+# Losses that compare the candidates of a query, which must be in one batch.
+LISTS = ("triplet", "listwise")
+BY_QUERY: tuple[Metric, ...] = ("map", "mrr", "ndcg_at_10")
+DEFAULT_FORM = "cross"
+
 
 class TaskSettings:
     """Base of the settings of a task: fields are flags, methods follow from the fields alone."""
@@ -20,13 +47,6 @@ class TaskSettings:
     def encoder(self, config: EncoderConfig) -> EncoderConfig:
         """The shape of the encoder for this task, from the one that the encoder settings describe."""
         return config
-
-
-TEXT, LABEL, LABELS = "text", "label", "labels"
-DEFAULT_SMOOTHING = 0.1
-# The default overlap is this fraction of a window.
-DEFAULT_OVERLAP_DIVISOR = 4
-SPECIAL_TOKENS_PER_WINDOW = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,29 +113,6 @@ class ClassifySettings(TaskSettings):
                 f"--classify.window-overlap: expected less than the {text_tokens} text tokens of a window of"
                 f" {self.window}, got {self.window_overlap}"
             )
-
-
-Target = Literal["binary", "classes", "graded"]
-Loss = Literal["cross-entropy", "squares", "triplet", "listwise", "contrastive"]
-Metric = Literal[
-    "accuracy",
-    "f1",
-    "macro_f1",
-    "roc_auc",
-    "average_precision",
-    "map",
-    "mrr",
-    "ndcg_at_10",
-    "pearson",
-    "spearman",
-]
-Tokenization = Literal["wordpiece", "char", "word"]
-# Values of `hard_negatives` that are not a run folder.
-NONE, BM25 = "none", "bm25"
-# Losses that compare the candidates of a query, which must be in one batch.
-LISTS = ("triplet", "listwise")
-BY_QUERY: tuple[Metric, ...] = ("map", "mrr", "ndcg_at_10")
-DEFAULT_FORM = "cross"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,7 @@ from kmha.errors import InputError
 from tests.bundles import one_label_bundle, pair_bundle
 from tests.training.tiny_runs import CONFIG, LABELS, make_source, tiny_model
 from training.evaluation import evaluator as evaluator
-from training.evaluation.bundle_evaluation import resolve_task
-from training.evaluation.evaluator import Evaluator
+from training.evaluation.evaluator import Evaluator, resolve_task
 from training.io.examples import ColumnOverrides, Columns
 from training.tasks.protocol import random_probabilities, row_probabilities
 

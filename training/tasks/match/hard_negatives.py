@@ -16,6 +16,8 @@ from training.tasks.settings import BM25
 
 logger = logging.getLogger("kmha")
 
+Pairs = Iterable[tuple[int, int]] | np.ndarray
+
 
 class ComparableRows(NamedTuple):
     """Rows that a loss can compare."""
@@ -31,14 +33,8 @@ def comparable_rows(values: np.ndarray, queries: np.ndarray, loss: str) -> Compa
         triplet: a right and a wrong candidate;
         listwise: a right candidate and another one, right or wrong;
         contrastive: a right candidate; the wrong ones come from the batch.
-
-    Args:
-        values: float [R]; a row is right if its value is above 0.
-        queries: int [R], in any order; rows with a negative number are never used.
-        loss: triplet, listwise or contrastive.
-
-    Raises:
-        ValueError: The lengths differ, or the loss is unknown.
+    A row is right if its value, float [R], is above 0. Rows whose query, int [R], is negative are never used. Raises
+    ValueError if the lengths differ, or the loss is unknown.
     """
     values, queries = np.asarray(values), np.asarray(queries, np.int64)
     if values.ndim != 1 or values.shape != queries.shape:
@@ -62,21 +58,10 @@ def comparable_rows(values: np.ndarray, queries: np.ndarray, loss: str) -> Compa
 def add_hard_negatives(
     part: Subset, rows: np.ndarray, targets: np.ndarray, how: str, count: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Adds pairs of value 0 to the training rows: `count` for each query that has a right candidate.
+    """Adds pairs of value 0 to the training rows: `count` for each query that has a right candidate, at the ends.
 
-    Args:
-        part: The training rows.
-        rows: Row of the set of each text, int64 [R, 2].
-        targets: Value and number of the query, float32 [R, 2].
-        how: "bm25", or a run folder of a matcher in the bi form.
-        count: Hard negatives of a query.
-        seed: Breaks ties.
-
-    Returns:
-        `rows` and `targets` with the hard negatives at their ends.
-
-    Raises:
-        InputError: The run folder cannot be used.
+    `rows` are the row of the set of each text, int64 [R, 2]; `targets` the value and number of the query, float32
+    [R, 2]. `how` is "bm25", or a run folder of a matcher in the bi form; InputError if it cannot be used.
     """
     queries, candidates = part.texts(0), part.texts(1)
     known = np.stack([np.arange(len(rows)), np.arange(len(rows))], axis=1)
@@ -115,27 +100,21 @@ def _vectors_of(vectors: Any, texts: list[str]) -> np.ndarray:
     return vectors(list(numbers))[[numbers[text] for text in texts]]
 
 
-Pairs = Iterable[tuple[int, int]] | np.ndarray
-
-
 def bm25_negatives(
     queries: Sequence[str], candidates: Sequence[str], right: Pairs, count: int, seed: int, known: Pairs = ()
 ) -> np.ndarray:
     """Finds the wrong candidates that BM25 scores highest.
+
+    The result is int64 [M, 2], pairs of a query's and a candidate's index; queries in their order, best candidate
+    first. Raises ValueError for an index outside the texts.
 
     Args:
         queries: Q texts.
         candidates: C texts.
         right: Pairs of a query's index and the index of a right candidate. Other queries get no negatives.
         count: Negatives per query; fewer if there are not enough wrong candidates.
-        seed: Random seed to break ties, also between candidates that share no term with the query.
+        seed: Breaks ties, also between candidates that share no term with the query.
         known: Labeled pairs, right or wrong, that are excluded.
-
-    Returns:
-        int64 [M, 2], pairs of a query's and a candidate's index; queries in their order, best candidate first.
-
-    Raises:
-        ValueError: An index is outside the texts.
     """
     search = _Search(queries, candidates, right, known, seed)
     collection = [candidates[int(index)] for index in search.candidate_indices]

@@ -18,8 +18,7 @@ DEFAULT_TRIPLETS = Columns(ANCHOR, text_b=POSITIVE, wrong=NEGATIVE)
 def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
     """The columns of pairs or triplets, with default names for empty ones; None: the file's columns are unknown.
 
-    Raises:
-        InputError: The file has neither pairs nor triplets.
+    Raises InputError if the file has neither pairs nor triplets.
     """
     requested = columns.text or columns.text_b or columns.label
     query = columns.query or (QUERY if QUERY in (available or ()) else "")
@@ -46,8 +45,7 @@ def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
 def pair_examples(row: Row, columns: Columns, target: str) -> tuple[Example, ...]:
     """The pair of a row; of a triplet the right and the wrong pair. The target is "auto" if it is unknown.
 
-    Raises:
-        InputError: A text or label is missing or invalid; names the row's place.
+    Raises InputError, with the row's place, if a text or label is missing or invalid.
     """
     a, b = _text(row, columns.text), _text(row, columns.text_b)
     query = _query(row, columns.query) if columns.query in row.values else None

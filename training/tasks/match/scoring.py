@@ -34,14 +34,10 @@ def class_scores(
 def pair_scores(
     targets: np.ndarray, found: np.ndarray, threshold: float | None, rankings: bool, intervals: bool
 ) -> dict[str, Any]:
-    """Scores of one number a row, float [R].
+    """Scores of one number a row, float [R], with targets float [R, 2]: the value and the number of the query.
 
-    Args:
-        targets: float [R, 2]: the value and the number of the query.
-        found: The numbers.
-        threshold: From which number a pair matches; None: the values are graded.
-        rankings: Whether the queries are real ones, whose rankings count.
-        intervals: Whether to add bootstrap intervals.
+    A pair matches from the threshold on; None: the values are graded. `rankings`: the queries are real ones, whose
+    rankings count.
     """
     values, queries = targets[:, 0], targets[:, 1].astype(np.int64)
     ends: dict[str, list[float]] = {}

@@ -30,6 +30,12 @@ logger = logging.getLogger("kmha")
 
 SCORE = "score"
 
+_METRICS: dict[Target, tuple[Metric, ...]] = {
+    "binary": ("accuracy", "f1", "roc_auc", "average_precision"),
+    "classes": ("accuracy", "macro_f1"),
+    "graded": ("spearman", "pearson"),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class MatchTask(MatchSettings, Task):
@@ -265,13 +271,6 @@ class MatchTask(MatchSettings, Task):
         return baseline_scores(
             pairs(train), pairs(validation), pairs(evaluated), self.target, self.metric, seed
         )
-
-
-_METRICS: dict[Target, tuple[Metric, ...]] = {
-    "binary": ("accuracy", "f1", "roc_auc", "average_precision"),
-    "classes": ("accuracy", "macro_f1"),
-    "graded": ("spearman", "pearson"),
-}
 
 
 def _target_of(train: ExampleSet) -> Target:

@@ -6,7 +6,7 @@ import pytest
 from training.cli.parser import parse
 from training.config.config import FitConfig
 from training.config.defaults import resolve_config
-from training.reporting.reproducibility import rerun_command
+from training.reporting.data_summary import rerun_command
 
 FLAGS = [
     [],

@@ -1,4 +1,5 @@
-from training.comparison.trials import epoch_times, select_best
+from training.comparison.run import select_best
+from training.comparison.scoring import epoch_times
 
 
 def test_the_best_validation_score_wins_and_the_first_of_equals():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from training.reporting.per_label import class_intervals, wilson_interval
+from training.reporting.overview import class_intervals, wilson_interval
 
 Z = 1.959963984540054
 
