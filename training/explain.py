@@ -171,7 +171,6 @@ def _rows(config: ExplainConfig, bundle: Any, folder: Path) -> list[Any]:
     import numpy as np
 
     from training.evaluation.evaluator import read_inputs, read_rows
-    from training.io.examples import ColumnOverrides
 
     assert config.data is not None
     names = ColumnOverrides(config.text_column, config.label_column, config.text_b_column)

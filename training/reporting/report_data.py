@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kmha.bundle.files import parts_of
+from kmha.bundle.bundle import parts_of
 from kmha.bundle.manifest import MATCH, TAG
 from kmha.calibration import Calibration
 from training.data.sentence_batches import read_sentences
