@@ -31,6 +31,10 @@ from training.io.examples import Masking, Subset, TrainingSet
 from training.io.ragged_store import RaggedStore, concatenate_ranges
 from training.tasks.protocol import Task
 
+logger = logging.getLogger("kmha")
+
+_CHUNK_ROWS = 4096
+
 
 class JoinedRaggedStore:
     """Two stores of the same dtype, read as one; the rows of `second` follow those of `first`. See `RaggedStore`."""
@@ -74,17 +78,6 @@ def joined_tokens(first: Any, second: Any) -> Any:
         np.concatenate([first.counts, second.counts]),
         np.concatenate([first.first_windows, second.first_windows[1:] + first.first_windows[-1]]),
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingSets:
-    """The training batches, in so many parts per epoch.
-
-    `of` maps the number of a part, counted over all epochs, and whether it is the last one to its batches.
-    """
-
-    of: Callable[..., Source]
-    per_epoch: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,42 +136,36 @@ class Inputs:
 
     def training_sets(
         self, task: Task, part: Subset, labels: Sequence[str], seed: int, **options
-    ) -> TrainingSets:
-        """Returns all rows of `part` as one source; `labels` name the model outputs, `options` as in `source`."""
+    ) -> Callable[[int, bool], Source]:
+        """Maps the number of a part of the training rows, over all epochs, and whether it is the last, to its batches.
+
+        The labels name the model outputs; `options` are those of `source`.
+        """
         source = self.source("train", task.training_set(part, labels, seed), **options)
-        return TrainingSets(lambda number, last=False: source)
+        return lambda number, last: source
 
     def close(self) -> None:
         """Waits for background work; the folder of the tokens can be removed afterwards."""
 
     def source(self, name: str, training_set: TrainingSet, **options) -> Source:
         """Batches of the rows of `training_set` in part `name`; `options` are further arguments of the source class."""
-        tokens, given = self.tokens[name], self.preprocessor.inputs
+        tokens, given = self.tokens[name], training_set
         if self.masking is not None:
-            return MaskedSource(tokens, training_set.rows, self.masking, **options)
+            return MaskedSource(tokens, given.rows, self.masking, **options)
         if isinstance(self.preprocessor, SentencePreprocessor):
-            return SentenceSource(
-                tokens,
-                training_set.rows,
-                training_set.targets,
-                training_set.weights,
-                self.preprocessor.padding_id,
-                **options,
-            )
+            padding_id = self.preprocessor.padding_id
+            return SentenceSource(tokens, given.rows, given.targets, given.weights, padding_id, **options)
         if self.preprocessor.num_texts == 1:
-            options |= {"padding_id": self.preprocessor.padding_id, "windows": self.windows}
-            return BatchSource(
-                tokens[0], training_set.rows, training_set.targets, training_set.weights, **options
-            )
-        return PairSource(
-            given,
-            tokens,
-            training_set.rows,
-            training_set.targets,
-            training_set.weights,
-            training_set.lists,
-            **options,
-        )
+            return self._text_source(tokens[0], given.rows, given, **options)
+        inputs = self.preprocessor.inputs
+        return PairSource(inputs, tokens, given.rows, given.targets, given.weights, given.lists, **options)
+
+    def _text_source(
+        self, tokens: RaggedStore, rows: np.ndarray, training_set: TrainingSet, **options
+    ) -> BatchSource:
+        """Batches of texts, whose tokens have these row numbers."""
+        options |= {"padding_id": self.preprocessor.padding_id, "windows": self.windows}
+        return BatchSource(tokens, rows, training_set.targets, training_set.weights, **options)
 
 
 def make_inputs(
@@ -201,7 +188,6 @@ def cut_parts(
     windows: WindowShape | None = None,
 ) -> Inputs:
     """Tokenizes every part with an existing preprocessor and writes the token ids to `folder`; see `Inputs`."""
-    num_texts = preprocessor.num_texts
     tokens: dict[str, Any] = {}
     counts: dict[str, Any] = {}
     for name, part in parts.items():
@@ -209,25 +195,19 @@ def cut_parts(
         if same is not None:
             tokens[name] = tokens[same]
             continue
+        path = folder / f"tokens-{name}"
         if masking is not None:
-            path = folder / f"tokens-{name}"
             tokens[name], counts[name] = cut_pieces(part.examples, parts_of(preprocessor)[""], path)
-            continue
-        if isinstance(preprocessor, SentencePreprocessor):
-            tokens[name], counts[name] = cut_sentences(part.examples, preprocessor, folder / f"tokens-{name}")
-            continue
-        tokens[name] = []
-        for given in preprocessor.inputs:
-            path = folder / f"tokens-{name}-{given.ids}"
-            ragged_store, met = tokenize_examples(part.examples, given.part, path, given.text)
-            tokens[name].append(ragged_store)
-            counts[name if num_texts == 1 else f"{name} {given.ids}"] = met
+        elif isinstance(preprocessor, SentencePreprocessor):
+            tokens[name], counts[name] = cut_sentences(part.examples, preprocessor, path)
+        else:
+            tokens[name] = []
+            for given in preprocessor.inputs:
+                own_path = folder / f"tokens-{name}-{given.ids}"
+                ragged_store, met = tokenize_examples(part.examples, given.part, own_path, given.text)
+                tokens[name].append(ragged_store)
+                counts[name if preprocessor.num_texts == 1 else f"{name} {given.ids}"] = met
     return Inputs(preprocessor, parts, tokens, counts, masking, windows)
-
-
-logger = logging.getLogger("kmha")
-
-_CHUNK_ROWS = 4096
 
 
 def make_preprocessor(
@@ -351,25 +331,22 @@ class LargeInputs(Inputs):
     def source(self, name: str, training_set: TrainingSet, **options) -> BatchSource:
         """Batches of all rows of a validation or test part."""
         rows = np.arange(len(training_set.rows))
-        options |= {"padding_id": self.preprocessor.padding_id, "windows": self.windows}
-        return BatchSource(self.tokens[name][0], rows, training_set.targets, training_set.weights, **options)
+        return self._text_source(self.tokens[name][0], rows, training_set, **options)
 
     def training_sets(
         self, task: Task, part: Subset, labels: Sequence[str], seed: int, **options
-    ) -> TrainingSets:
-        """Returns the training batches, one stretch after another."""
-        options |= {"padding_id": self.preprocessor.padding_id, "windows": self.windows}
+    ) -> Callable[[int, bool], BatchSource]:
+        """See `Inputs`; the parts are stretches."""
 
-        def of(number: int, last: bool = False) -> BatchSource:
-            rows, ragged_store, _ = self.stretches.take(number, None if last else number + 1)
+        def stretch(number: int, last: bool) -> BatchSource:
+            rows, tokens, _ = self.stretches.take(number, None if last else number + 1)
             training_set = task.training_set(dataclasses.replace(part, rows=rows), labels, seed)
-            places = np.arange(len(rows))
-            return BatchSource(ragged_store, places, training_set.targets, training_set.weights, **options)
+            return self._text_source(tokens, np.arange(len(rows)), training_set, **options)
 
-        return TrainingSets(of, self.per_epoch)
+        return stretch
 
     def close(self) -> None:
-        """Waits for tokenization to stop."""
+        """See `Inputs`."""
         self.stretches.close()
 
 

@@ -16,11 +16,10 @@ from kmha.bundle.manifest import MATCH, TAG, sha256
 from kmha.errors import InputError
 from training.config.config import DataSection
 from training.io.datasets import pos_rows, review_rows, tfds_rows
-from training.io.disk import unchanged
+from training.io.disk import open_lines, unchanged
 from training.io.examples import Columns, Example, ExampleSet, Subset, write_examples
 from training.io.ragged_store import RaggedStore, RaggedStoreWriter
 from training.io.tables import Block, Row, column_names, has_blocks, read_blocks, read_rows
-from training.io.text_lines import open_lines
 from training.tasks.protocol import Task
 
 # Columns and rows of each sample.

@@ -60,7 +60,7 @@ def train(
     config, coordinator, task = context.config, context.coordinator, data.task
     strategy = _make_strategy(config.strategy, task, coordinator)
     shards = num_shards() if can_shard(config, task) else 1
-    training_sets = inputs.training_sets(
+    source_of = inputs.training_sets(
         task,
         data.train,
         data.labels,
@@ -68,15 +68,15 @@ def train(
         full_shapes=_uses_xla(config),
         divisor=strategy.num_replicas_in_sync // coordinator.count * shards,
     )
-    source = training_sets.of(0, last=True)
+    source = source_of(0, True)
     lengths = source.buckets([validation], config.train.buckets)
     plans = epoch_plans(source, lengths, config.train, 0)
     check_enough_rows(plans, config.train, strategy.num_replicas_in_sync, data.train.examples.origin)
     # Large data: every part of an epoch has about as many batches as the first.
-    batches = len(plans) * training_sets.per_epoch
+    batches = len(plans) * inputs.per_epoch
     pairs = len(source.rows) if task.traits.num_texts == 2 else 0
     config = resolve_data_defaults(config, task, source.text_lengths, batches, pairs)
-    rounds = config.train.epochs * training_sets.per_epoch
+    rounds = config.train.epochs * inputs.per_epoch
     with strategy.scope():
         if starting_model is not None:
             model = starting_model.build()
@@ -100,14 +100,14 @@ def train(
         ),
         metric=task.metric,
         settings=dataclasses.replace(
-            config.train, epochs=rounds, patience=config.train.patience * training_sets.per_epoch
+            config.train, epochs=rounds, patience=config.train.patience * inputs.per_epoch
         ),
         average=average,
         checkpoint=context.folder / CHECKPOINT,
-        callbacks=_make_callbacks(context, config, task.metric, batches, training_sets.per_epoch),
+        callbacks=_make_callbacks(context, config, task.metric, batches, inputs.per_epoch),
         evaluate_first=starting_model is not None,
         coordinator=coordinator,
-        source_of=lambda number: training_sets.of(number, last=number + 1 == rounds),
+        source_of=lambda number: source_of(number, number + 1 == rounds),
     )
     if config.resume:
         # All checkpoints: if the newest is damaged, every worker reads the one before it.

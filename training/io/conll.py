@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from kmha.errors import InputError
-from training.io.text_lines import open_lines
+from training.io.disk import open_lines
 
 MAX_SENTENCE_WORDS = 100_000
 """Longest sentence. A file that lacks blank lines would otherwise be read into one."""

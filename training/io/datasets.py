@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kmha.errors import InputError
+from training.io.disk import open_lines
 from training.io.tables import Row
-from training.io.text_lines import open_lines
 
 _logger = logging.getLogger(__name__)
 

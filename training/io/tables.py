@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from kmha.errors import InputError, did_you_mean
 from training.io.conll import count_columns, read_sentences
-from training.io.text_lines import open_lines
+from training.io.disk import open_lines
 
 MAX_FIELD_CHARS = 1 << 24
 """Longest CSV field, characters. A quote left open would otherwise read the whole file into one field."""
@@ -88,36 +88,30 @@ def csv_blocks(
 
 def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Block]:
     """Streams the rows of a JSONL file; arguments and errors are those of `csv_blocks`."""
-    names, found = (*required, *optional), False
+    columns: dict[str, list[Any]] = {name: [] for name in (*required, *optional)}
+    numbers: list[int] = []
+    chars, most, found = 0, FEWEST_ROWS, False
     with open_lines(path) as lines:
-        numbered = enumerate(lines, start=1)
-        problem, going_on, most = None, True, FEWEST_ROWS
-        while going_on:
-            columns: dict[str, list[Any]] = {name: [] for name in names}
-            numbers: list[int] = []
-            chars, going_on = 0, False
-            for number, line in numbered:
-                if line.isspace():
-                    continue
-                try:
-                    values = _json_values(line, required, optional, f"{path}:{number}")
-                except InputError as error:
-                    problem = error
-                    break
-                for name, column in columns.items():
-                    column.append(values.get(name))
-                numbers.append(number)
-                chars += len(line)
-                if len(numbers) == most or chars >= BLOCK_CHARS:
-                    going_on = True
-                    break
-            most = _next_rows(most, chars)
-            if numbers:
-                found = True
+        for number, line in enumerate(lines, start=1):
+            if line.isspace():
+                continue
+            try:
+                values = _json_values(line, required, optional, f"{path}:{number}")
+            except InputError:
+                if numbers:
+                    yield Block(columns, numbers)
+                raise
+            for name, column in columns.items():
+                column.append(values.get(name))
+            numbers.append(number)
+            chars += len(line)
+            if len(numbers) == most or chars >= BLOCK_CHARS:
                 yield Block(columns, numbers)
-        if problem is not None:
-            raise problem
-    if not found:
+                most = _next_rows(most, chars)
+                columns, numbers, chars, found = {name: [] for name in columns}, [], 0, True
+    if numbers:
+        yield Block(columns, numbers)
+    elif not found:
         raise InputError(f"{path}: expected one JSON object per line, got an empty file")
 
 
