@@ -181,21 +181,15 @@ def _connect_to_chief(cluster: Cluster, end: float) -> None:
 
 
 def _read_line(connection: socket.socket) -> bytes:
-    """Reads one line; raises OSError at the end of the stream."""
-    found = b""
-    while not found.endswith(b"\n") and len(found) < _LONGEST_HELLO:
-        more = connection.recv(4096)
-        if not more:
-            raise ConnectionError
-        found += more
-    return found
+    """One line, or what there is of it at the end of the stream."""
+    with connection.makefile("rb") as lines:
+        return lines.readline(_LONGEST_HELLO)
 
 
 def _listening(port: int) -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        server = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    else:
-        server = socket.create_server(("", port))
+    has_ipv6 = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if has_ipv6 else socket.AF_INET
+    server = socket.create_server(("", port), family=family, dualstack_ipv6=has_ipv6)
     server.settimeout(_TRY_SECONDS)
     return server
 
