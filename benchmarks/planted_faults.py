@@ -53,7 +53,7 @@ FAULTS = (
     ),
     Fault(
         "a wrong scale in an export",
-        "export/graph/model_function.py",
+        "export/graph.py",
         "model.probabilities(logits)}",
         "model.probabilities(1.05 * logits)}",
         "tests/export/onnx",

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from export.checks.exportable import check_single_texts
+from export.checks import check_single_texts
 from kmha.bundle.manifest import MANIFEST
 from kmha.errors import InputError
 from training.cli.bounds import Count

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from export.predictors.artifacts import find_artifact, load
+from export.predictors.artifacts import find_artifact, load, serve_folder
 from training.cli.parser import parse, run
 from training.predict import lines, pairs, sentences
 
@@ -36,8 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _predict(config: AnswerConfig) -> int:
     predictor = load(find_artifact(config.artifact))
     if config.folder is not None:
-        from export.predictors.isolated import serve_folder
-
         serve_folder(predictor, config.folder)
         return 0
     import numpy as np

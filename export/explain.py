@@ -68,11 +68,8 @@ def _explain(config: ServedExplainConfig) -> int:
     else:
         question = explain_text(model, config.text, config.label)
     where = config.artifact.resolve().name
-    print(
-        json.dumps(
-            report_explanation(question, config.out, config.draws, config.seed, where), ensure_ascii=False
-        )
-    )
+    report = report_explanation(question, config.out, config.draws, config.seed, where)
+    print(json.dumps(report, ensure_ascii=False))
     return 0
 
 

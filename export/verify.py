@@ -15,7 +15,7 @@ from typing import Annotated
 
 import tyro
 
-from export.checks.exportable import check_exportable
+from export.checks import check_exportable
 from export.predictors.artifacts import find_artifact
 from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError

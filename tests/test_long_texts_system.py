@@ -79,7 +79,7 @@ def test_bert_has_no_window(tmp_path):
 
 
 def test_a_served_run_of_long_texts_computes_in_blocks_with_ops_that_every_server_has():
-    from export.graph.model_function import ids_function, ids_specs
+    from export.graph import ids_function, ids_specs
 
     bundle = make_bundle(**WINDOW)
     plain = make_bundle()

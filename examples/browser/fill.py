@@ -70,7 +70,7 @@ def fill(bundle, site: Path, quantize: Literal["none", "dynamic"] = "none") -> N
     Raises:
         InputError: A model cannot be exported or written.
     """
-    from export.graph.device_function import chosen_lengths
+    from export.graph import chosen_lengths
     from export.onnx.write import write_onnx
     from export.tflite.write import write_tflite
 

@@ -4,47 +4,21 @@ Predicts for the rows of many files with an Apache Beam pipeline, on this machin
 """  # noqa: D415
 
 import contextlib
+import dataclasses
 import importlib.util
 import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from export.batch.shards import ERRORS, SUFFIX, atomic_shards, is_local, is_shard_of, shards_of
+from export.batch.shards import ERRORS, SUFFIX, BatchConfig, atomic_shards, is_local, is_shard_of, shards_of
 from kmha.errors import InputError
-from training.cli.bounds import Range
 from training.cli.parser import FAILED, parse, run
 
 logger = logging.getLogger("kmha")
 
 MISSING = "export.batch needs the extra kmha[beam], in an environment of its own: make beam, see docs/how-to/batch.md"
-
-
-@dataclass(frozen=True)
-class BatchConfig:
-    """Predicts for the rows of many JSONL files with Apache Beam. Flags after -- are Beam's, such as --runner."""
-
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_SAVEDMODEL")]
-    """Run folder that training.fit wrote, a SavedModel, or a folder of its versions."""
-    input: str
-    """Pattern of the input JSONL files, plain or .gz; quote it."""
-    output: str
-    """Prefix of the output files: OUT-00000-of-00001.jsonl, OUT.errors-….jsonl."""
-    text_column: str = "text"
-    """Field of a row with its text."""
-    keep_text: bool = True
-    """Copy the text to the output, like the other fields."""
-    batch_rows: Annotated[int, Range(at_least=1)] = 1024
-    """Most rows in a batch."""
-    shards: Annotated[int, Range(at_least=0)] = 0
-    """Number of output files; 0: the runner decides."""
-    overwrite: bool = False
-    """Replace the files of an earlier batch."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,26 +39,21 @@ def _batch(config: BatchConfig, flags: Sequence[str]) -> int:
         raise InputError(MISSING)
     # Before Beam configures logging, which would report every stage.
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s: %(message)s")
-    from export.batch.pipeline import Batch, PipelineFailed, matched_files, run_batch, runner_options
-    from export.batch.predictions import text_model
+    from export.batch.pipeline import PipelineFailed, matched_files, run_batch, runner_options
+    from export.batch.rows import text_model
 
     options = runner_options(flags)
     files = matched_files(config.input)
-    _check_separate(files, config.output)
+    for file in files:
+        if is_shard_of(file, config.output):
+            raise InputError(
+                f"{file}: expected input that is not an output file, got a file of {config.output!r}"
+            )
     try:
         with _output_prefix(config) as output, text_model(config.model) as model:
             logger.info(f"{len(files):,} input file{'s' * (len(files) != 1)}")
             started = time.monotonic()
-            batch = Batch(
-                config.input,
-                output,
-                model,
-                config.text_column,
-                config.keep_text,
-                config.batch_rows,
-                config.shards,
-            )
-            counts = run_batch(batch, options)
+            counts = run_batch(dataclasses.replace(config, output=output, model=model), options)
             seconds = time.monotonic() - started
     except PipelineFailed as error:
         logger.info(f"error: the pipeline failed, {error}")
@@ -101,12 +70,6 @@ def _output_prefix(config: BatchConfig) -> Iterator[str]:
         return
     with atomic_shards(Path(config.output), config.overwrite) as prefix:
         yield str(prefix.absolute())
-
-
-def _check_separate(files: Sequence[str], output: str) -> None:
-    for file in files:
-        if is_shard_of(file, output):
-            raise InputError(f"{file}: expected input that is not an output file, got a file of {output!r}")
 
 
 def report(config: BatchConfig, counts: tuple[int, int] | None, seconds: float) -> int:

@@ -16,7 +16,6 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import IO, Any
 
 import apache_beam as beam
@@ -30,8 +29,8 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineState
 
-from export.batch.rows import dead_letter, is_blank, output_line, parse_row, without_mark
-from export.batch.shards import ERRORS, SUFFIX, is_local, with_folder
+from export.batch.rows import dead_letter, is_blank, output_line, parse_row, predict, without_mark
+from export.batch.shards import ERRORS, SUFFIX, BatchConfig, is_local, with_folder
 from kmha.errors import InputError, did_you_mean
 
 Line = tuple[str, int, bytes]
@@ -42,21 +41,6 @@ GOOD, BAD = "answered", "bad"
 NAMESPACE = "kmha.batch"
 _READ = (CompressionTypes.UNCOMPRESSED, CompressionTypes.GZIP)
 _HERE = ("DirectRunner", "FnApiRunner")
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The settings of a pipeline."""
-
-    # A file pattern, the prefix of the output files, and the folder of a SavedModel.
-    input: str
-    output: str
-    model: str
-    text_column: str
-    keep_text: bool
-    batch_rows: int
-    # Number of output files; 0: the runner decides.
-    shards: int
 
 
 class Lines(FileBasedSource):
@@ -135,8 +119,6 @@ class TextHandler(ModelHandler):
 
     def run_inference(self, batch: Sequence[Row], model: Any, inference_args: Any = None) -> list[str]:
         """Rows to lines of the output."""
-        from export.batch.predictions import predict
-
         found = predict([text for text, _ in batch], model)
         return [output_line(fields, each) for (_, fields), each in zip(batch, found, strict=True)]
 
@@ -169,7 +151,7 @@ def matched_files(pattern: str) -> list[str]:
     return found
 
 
-def build(pipeline: beam.Pipeline, batch: Batch) -> None:
+def build(pipeline: beam.Pipeline, batch: BatchConfig) -> None:
     """Adds the steps of a batch to a pipeline."""
     lines = pipeline | "Read" >> beam.io.Read(Lines(with_folder(batch.input)))
     checked = lines | "Check" >> beam.ParDo(Check(batch.text_column, batch.keep_text)).with_outputs(
@@ -226,11 +208,11 @@ def is_local_runner(options: PipelineOptions) -> bool:
     return options.view_as(StandardOptions).runner in (None, *_HERE)
 
 
-def run_batch(batch: Batch, options: PipelineOptions) -> tuple[int, int] | None:
+def run_batch(batch: BatchConfig, options: PipelineOptions) -> tuple[int, int] | None:
     """Runs a batch until it finishes; returns the numbers of predictions and bad rows, None if not reported.
 
-    Raises InputError if the runner is unknown, or (from the local runner only) a file is damaged, PipelineFailed if
-    the pipeline did not finish.
+    The model is the folder of a SavedModel. Raises InputError if the runner is unknown, or (from the local runner
+    only) a file is damaged, PipelineFailed if the pipeline did not finish.
     """
     # Beam's DirectRunner would first try to download another runner, Prism.
     runner = FnApiRunner() if is_local_runner(options) else None

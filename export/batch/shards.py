@@ -1,16 +1,43 @@
-"""Output files of a batch: numbered shards that appear together when the whole batch is finished."""
+"""Settings of a batch, and its output files: numbered shards that appear together when the whole batch is finished."""
 
 import contextlib
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from kmha.errors import InputError
+from training.cli.bounds import Range
 from training.io.disk import remove
 
 SUFFIX, ERRORS = ".jsonl", ".errors"
 _NUMBER = r"-\d{5,}-of-\d{5,}"
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """Predicts for the rows of many JSONL files with Apache Beam. Flags after -- are Beam's, such as --runner."""
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_SAVEDMODEL")]
+    """Run folder that training.fit wrote, a SavedModel, or a folder of its versions."""
+    input: str
+    """Pattern of the input JSONL files, plain or .gz; quote it."""
+    output: str
+    """Prefix of the output files: OUT-00000-of-00001.jsonl, OUT.errors-….jsonl."""
+    text_column: str = "text"
+    """Field of a row with its text."""
+    keep_text: bool = True
+    """Copy the text to the output, like the other fields."""
+    batch_rows: Annotated[int, Range(at_least=1)] = 1024
+    """Most rows in a batch."""
+    shards: Annotated[int, Range(at_least=0)] = 0
+    """Number of output files; 0: the runner decides."""
+    overwrite: bool = False
+    """Replace the files of an earlier batch."""
 
 
 def is_local(place: str) -> bool:

@@ -8,49 +8,22 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from export.checks.exportable import check_single_texts
+from export.benchmark.figures import busyness, fastest, report, tables
+from export.benchmark.measure import BenchmarkConfig, measure_models, models_to_measure
+from export.benchmark.worker import IDS, TEXTS
+from export.checks import check_single_texts
 from export.predictors.artifacts import find_artifact
 from kmha.errors import InputError
-from training.cli.bounds import Count, Positive, Range
 from training.cli.parser import FAILED, parse, run
 from training.io.disk import write_result
+from training.io.json_subprocess import Crashed
 
 logger = logging.getLogger("kmha")
 
 # From this ratio of time to processor time on, latencies include waiting for the processor.
 BUSY = 1.2
-
-
-@dataclass(frozen=True)
-class BenchmarkConfig:
-    """Compares the speed of exported models with their run."""
-
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Run folder that training.fit wrote."""
-    artifacts: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ARTIFACT")]
-    """SavedModels or folders of their versions, .tflite and .onnx files."""
-    texts: Path | None = None
-    """Texts for the models: .csv, .tsv or .jsonl, also .gz; default: the sample in the run folder."""
-    text_column: str = ""
-    """Column of the text; empty: as in training."""
-    rows: Annotated[int, Range(at_least=0)] = 256
-    """Use this many texts, spread over the file; 0: all."""
-    seconds: Positive = 3.0
-    """Measure each model for about this time from texts and from ids; the same time again in batches."""
-    threads: Count = 1
-    """Threads of each model."""
-    batch_sizes: tuple[int, ...] = (8, 32)
-    """Batch sizes, in addition to one, in the search for the highest throughput."""
-    peers: bool = False
-    """Also measure encoders of the same sizes with random weights: keras_hub's, and Hugging Face's in PyTorch."""
-    out: Path | None = None
-    """Write the JSON object to this file too."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,14 +37,9 @@ def _benchmark(config: BenchmarkConfig) -> int:
     artifacts = [find_artifact(path) for path in config.artifacts]
     check_single_texts(config.run, "export.benchmark")
     texts = None if config.texts is None else read_texts(config.texts, config.run, config.text_column)
-    from export.benchmark.figures import busyness, fastest, report, tables
-    from export.benchmark.measure import Settings, measure_models, models_to_measure
-    from export.benchmark.worker import IDS, TEXTS
-    from training.io.json_subprocess import Crashed
 
-    settings = Settings(config.rows, config.seconds, config.threads, config.batch_sizes, config.peers)
     try:
-        measured = measure_models(models_to_measure(config.run, artifacts), texts, settings)
+        measured = measure_models(models_to_measure(config.run, artifacts), texts, config)
     except Crashed as error:
         logger.info(f"error: {error}")
         return FAILED

@@ -137,15 +137,12 @@ def tables(reports: Sequence[dict[str, Any]], ids_length: int | None) -> list[st
     for name, title in titles.items():
         timed = [each for each in reports if each[name] is not None]
         if timed:
-            rows = [_speed_header(timed[0][name], title), *(_speed(each, name) for each in timed)]
+            ratios = [f"of {called}" for called in timed[0][name]["ratios"]]
+            speeds = ("p50 ms", "p95 ms", "p99 ms", *ratios, "cpu ms", *ratios, "best texts/s", "at batch")
+            rows = [(title, *speeds), *(_speed(each, name) for each in timed)]
             lines += [*format_table(rows), ""]
     header = ("load and memory", "load ms", "first answer ms", "MB above imports", "MB peak", "MB on disk")
     return [*lines, *format_table([header, *(_weight(each) for each in reports if "memory" in each)])]
-
-
-def _speed_header(column: dict[str, Any], title: str) -> tuple[str, ...]:
-    ratios = [f"of {called}" for called in column["ratios"]]
-    return (title, "p50 ms", "p95 ms", "p99 ms", *ratios, "cpu ms", *ratios, "best texts/s", "at batch")
 
 
 def _speed(report: dict[str, Any], name: str) -> tuple[str, ...]:

@@ -3,21 +3,21 @@
 import contextlib
 import json
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import tyro
 
-from export.benchmark.loaders import BUNDLE, PEERS
-from export.benchmark.worker import IDS, TEXTS
-from export.predictors.artifacts import Artifact
+from export.benchmark.worker import BUNDLE, IDS, PEERS, TEXTS
+from export.predictors.artifacts import Artifact, python_path
 from kmha.bundle.manifest import MANIFEST, MODEL, VOCABULARY
 from kmha.errors import InputError
+from training.cli.bounds import Count, Positive, Range
 from training.io.json_subprocess import Crashed, WorkerProcess
 
 LEAST_ROUNDS, TARGET_ROUNDS = 3, 10
@@ -25,7 +25,6 @@ MOST_CALLS = 16
 logger = logging.getLogger("kmha")
 RUN_NAME = "the run itself"
 WARM_SECONDS = 2.0
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 class Job(NamedTuple):
@@ -42,21 +41,14 @@ class Round(NamedTuple):
     cpu_seconds: float
 
 
-class Worker(Protocol):
-    """A process that runs a model."""
-
-    def request(self, **request: Any) -> dict[str, Any]:
-        """Its reply to a request; raises `training.io.json_subprocess.Crashed`."""
-        ...
-
-
 @dataclass
 class MeasuredModel:
     """A model and its measurements."""
 
     name: str
     kind: str
-    worker: Worker
+    # The `WorkerProcess` that runs it.
+    worker: Any
     # What the process reported after loading the model.
     facts: dict[str, Any]
     # Size on disk; None for a model that was built in memory.
@@ -139,6 +131,32 @@ def _calls(models: Sequence[MeasuredModel], job: Job, seconds: float) -> int:
 
 
 @dataclass(frozen=True)
+class BenchmarkConfig:
+    """Compares the speed of exported models with their run."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder that training.fit wrote."""
+    artifacts: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ARTIFACT")]
+    """SavedModels or folders of their versions, .tflite and .onnx files."""
+    texts: Path | None = None
+    """Texts for the models: .csv, .tsv or .jsonl, also .gz; default: the sample in the run folder."""
+    text_column: str = ""
+    """Column of the text; empty: as in training."""
+    rows: Annotated[int, Range(at_least=0)] = 256
+    """Use this many texts, spread over the file; 0: all."""
+    seconds: Positive = 3.0
+    """Measure each model for about this time from texts and from ids; the same time again in batches."""
+    threads: Count = 1
+    """Threads of each model."""
+    batch_sizes: tuple[int, ...] = (8, 32)
+    """Batch sizes, in addition to one, in the search for the highest throughput."""
+    peers: bool = False
+    """Also measure encoders of the same sizes with random weights: keras_hub's, and Hugging Face's in PyTorch."""
+    out: Path | None = None
+    """Write the JSON object to this file too."""
+
+
+@dataclass(frozen=True)
 class ModelFile:
     """A model to load: its name in tables, its kind, its path and its size on disk."""
 
@@ -146,19 +164,6 @@ class ModelFile:
     kind: str
     path: Path
     bytes: int | None
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to measure."""
-
-    # Most texts to use, spread evenly; 0: all.
-    most_rows: int = 256
-    # For each model and each kind of input, one row at a time, and the same in batches.
-    seconds: float = 3.0
-    threads: int = 1
-    batch_sizes: tuple[int, ...] = (8, 32)
-    peers: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,7 +189,9 @@ def models_to_measure(run: Path, artifacts: Sequence[Artifact]) -> list[ModelFil
     return [ModelFile(RUN_NAME, BUNDLE, run, size), *exported]
 
 
-def measure_models(files: Sequence[ModelFile], texts: Sequence[str] | None, settings: Settings) -> Measured:
+def measure_models(
+    files: Sequence[ModelFile], texts: Sequence[str] | None, config: BenchmarkConfig
+) -> Measured:
     """Loads all models, the run first, and measures them on the texts; None: the run's sample.
 
     Raises InputError if a model cannot be used or there are no texts, Crashed if the run's own process ended.
@@ -193,25 +200,25 @@ def measure_models(files: Sequence[ModelFile], texts: Sequence[str] | None, sett
         models, skipped = [], {}
         for file in files:
             logger.info(f"loading {file.name}")
-            models.append(_load(file, stack, settings.threads))
+            models.append(_load(file, stack, config.threads))
         _check_alive(models[0])
         run = models[0].facts["run"]
         sizes = {**run["encoder"], "window": run["window"], "labels": run["labels"]}
-        for kind in PEERS if settings.peers else ():
+        for kind in PEERS if config.peers else ():
             logger.info(f"building {kind}")
             try:
                 file = ModelFile(kind, kind, Path(kind), None)
-                models.append(_load(file, stack, settings.threads, sizes))
+                models.append(_load(file, stack, config.threads, sizes))
             except InputError as error:
                 skipped[kind] = str(error)
-        chosen = spread(run["sample"] if texts is None else texts, settings.most_rows)
+        chosen = spread(run["sample"] if texts is None else texts, config.rows)
         if not chosen:
             raise InputError("--texts: expected a file of texts, since the run has no sample, got none")
         ready = [model for model in models if model.failed is None]
         length = common_length([model.facts["lengths"] for model in ready], run["length"])
         _set_rows(models, chosen, length)
         _check_alive(models[0])
-        rounds = _measure(models, settings, len(chosen), length is not None)
+        rounds = _measure(models, config, len(chosen), length is not None)
         _check_alive(models[0])
     return Measured(models, skipped, len(chosen), length, rounds)
 
@@ -231,11 +238,10 @@ def _load(
 
 
 def start_worker(kind: str, path: str, threads: int, sizes: dict[str, Any] | None = None) -> WorkerProcess:
-    """Starts the process of a model; `sizes` are for kinds that build an encoder. See `export.benchmark.loaders`."""
-    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    """Starts the process of a model; `sizes` are for kinds that build an encoder. See `export.benchmark.worker`."""
     # TensorFlow and OpenMP read their threads from here, the other runtimes from an argument.
     names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
-    environment = {"PYTHONPATH": os.pathsep.join(paths), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {"PYTHONPATH": python_path(), "TF_CPP_MIN_LOG_LEVEL": "3"}
     arguments = [kind, path, str(threads), json.dumps(sizes or {})]
     return WorkerProcess(
         [sys.executable, "-m", "export.benchmark.worker", *arguments],
@@ -279,16 +285,16 @@ def _set_rows(models: Sequence[MeasuredModel], texts: Sequence[str], length: int
 
 
 def _measure(
-    models: Sequence[MeasuredModel], settings: Settings, rows: int, has_ids: bool
+    models: Sequence[MeasuredModel], config: BenchmarkConfig, rows: int, has_ids: bool
 ) -> tuple[int, int]:
     single = jobs([1])
-    batched = jobs([size for size in sorted(set(settings.batch_sizes)) if size > 1])
-    first = _phase("one text at a time", models, single, settings.seconds, rows, has_ids)
+    batched = jobs([size for size in sorted(set(config.batch_sizes)) if size > 1])
+    first = _phase("one text at a time", models, single, config.seconds, rows, has_ids)
     for model in models:
         model.peak_bytes = (model.request(do="memory") or {}).get("peak_bytes")
     if not batched:
         return first, 0
-    share = settings.seconds * len(single) / len(batched)
+    share = config.seconds * len(single) / len(batched)
     return first, _phase("in batches", models, batched, share, rows, has_ids)
 
 

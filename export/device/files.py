@@ -90,6 +90,8 @@ def _sentence_values(bundle: Bundle) -> dict[str, Any]:
     nothing = np.zeros((1, 1, len(bundle.labels)), np.float32)
     potentials = model.potentials(nothing, np.ones((1, 1), np.int32))
     values = {name: np.asarray(getattr(potentials, name)) for name in ("transitions", "start", "end")}
+    classes = words.character_classes()
+    begins = np.flatnonzero(np.diff(classes, prepend=-1))
     return {
         "labels": bundle.labels,
         "scheme": model.scheme,
@@ -98,14 +100,8 @@ def _sentence_values(bundle: Bundle) -> dict[str, Any]:
         "characters": NUM_CHARACTERS if sentences.characters else 0,
         "spelling_length": SPELLING_LENGTH,
         **{name: value.tolist() for name, value in values.items()},
-        "character_classes": _class_bounds(words.character_classes()),
+        "character_classes": np.column_stack([begins, classes[begins]]).ravel().tolist(),
     }
-
-
-def _class_bounds(classes: np.ndarray) -> list[int]:
-    """The first code point of each range of one class, and the class, for all of Unicode."""
-    begins = np.flatnonzero(np.diff(classes, prepend=-1))
-    return np.column_stack([begins, classes[begins]]).ravel().tolist()
 
 
 def _text_values(text: Preprocessor, shown: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -132,11 +128,6 @@ def tokenizer_json(bundle: Bundle) -> bytes:
     """A bundle's tokenizer.json: UTF-8, the same bytes for the same bundle; raises as `tokenizer_values`."""
     compact = json.dumps(tokenizer_values(bundle), ensure_ascii=False, separators=(",", ":"))
     return f"{compact}\n".encode()
-
-
-def write_tokenizer(bundle: Bundle, path: Path) -> None:
-    """Writes a bundle's tokenizer.json; raises as `tokenizer_values`."""
-    Path(path).write_bytes(tokenizer_json(bundle))
 
 
 def _check_tokens(text: Preprocessor, white_space: list[int]) -> None:

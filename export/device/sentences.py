@@ -20,11 +20,9 @@ SPECIAL_TOKENS = 2
 class Window:
     """A part of a sentence that a model reads at once.
 
-    Attributes:
-        ids: Token ids, special ones included.
-        starts: Position of each word's first token in the ids; words to tag come first.
-        words: Number of each of these words in the sentence.
-        count: Number of words to tag. Every word of a sentence is tagged in exactly one window.
+    Token ids include the special ones. Starts are the positions of each word's first token in the ids; the words to
+    tag, `count` of them, come first. Words are their numbers in the sentence. Every word of a sentence is tagged in
+    exactly one window.
     """
 
     def __init__(self, ids, starts, words, count):
@@ -32,13 +30,9 @@ class Window:
 
 
 class SentenceTokenizer:
-    """Tokenizes sentences as the tagger's own preprocessor does.
+    """Tokenizes sentences as the tagger's own preprocessor does, from the content of tokenizer.json.
 
-    Args:
-        values: The content of tokenizer.json.
-
-    Raises:
-        ValueError: The format is newer than this file, or the file is of another kind of model.
+    Raises ValueError if the format is newer than this file, or the file is of another kind of model.
     """
 
     def __init__(self, values):
@@ -70,13 +64,9 @@ class SentenceTokenizer:
         return [*names, "character_ids"] if self.characters else names
 
     def split(self, text):
-        """Splits a raw text into words.
+        """Splits a raw text, str or bytes of any kind, into words.
 
-        Args:
-            text: str, or bytes of any kind.
-
-        Returns:
-            A list of (first character, character after the last), in the text as `as_text` returns it.
+        Returns a list of (first character, character after the last), in the text as `as_text` returns it.
         """
         text = as_text(text)
         kinds = [*map(self._class_of, text), SPACE]
@@ -94,13 +84,9 @@ class SentenceTokenizer:
         return [tuple(each) for each in bounds]
 
     def words(self, sentence):
-        """The words of a sentence, as str.
+        """The words, as str, of a raw text or a list of words, str or bytes of any kind.
 
-        Args:
-            sentence: A raw text, or a list of words; str or bytes of any kind.
-
-        Raises:
-            ValueError: It has more words than a tagger accepts.
+        Raises ValueError if there are more words than a tagger accepts.
         """
         if isinstance(sentence, (str, bytes)):  # noqa: UP038  (for older Pythons)
             text = as_text(sentence)
@@ -112,15 +98,7 @@ class SentenceTokenizer:
         return words
 
     def windows(self, words, length=None):
-        """Splits a sentence into windows.
-
-        Args:
-            words: A list of str, as `words` returns it.
-            length: Most tokens of a window, special ones included; None: the model's longest.
-
-        Returns:
-            A list of `Window`, at least one.
-        """
+        """Splits a sentence, as `words` returns it, into at least one `Window` of at most `length` tokens."""
         tokens = min(length or self.max_length, self.max_length) - SPECIAL_TOKENS
         step = tokens // 2
         pieces = [self.part.tokenize(word)[:step] or [self.part.special_ids["unknown"]] for word in words]
@@ -153,13 +131,9 @@ class SentenceTokenizer:
         return [*ids, *[0] * (self.spelling_length - len(ids))]
 
     def pad(self, window, words, length=None, num_words=None):
-        """A model's inputs of one window: lists of int by the inputs' names.
+        """A model's inputs of one window of a sentence's words: lists of int by the inputs' names.
 
-        Args:
-            window: One of `windows`.
-            words: The words of its sentence.
-            length: Length of the lists of tokens; None: not padded.
-            num_words: Length of the lists of words; None: not padded, but at least 1.
+        Lists of tokens have the length, lists of words num_words numbers; None: not padded, but at least one word.
         """
         most = max(len(window.starts), 1) if num_words is None else num_words
         ids, mask = self.part.pad(window.ids, len(window.ids) if length is None else length)

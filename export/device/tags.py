@@ -10,10 +10,8 @@ import numpy as np
 class TagDecoder:
     """Finds the most probable tags of a sentence from scores of words and transitions between tags.
 
-    Args:
-        transitions: [K, K], from the tag of the row to the tag of the column, -1e4 where it is forbidden.
-        start: [K], scores of the first tag.
-        end: [K], scores of the last tag.
+    Transitions [K, K] are from the tag of the row to the tag of the column, -1e4 where it is forbidden. Start and end
+    [K] are scores of the first and the last tag.
     """
 
     def __init__(self, transitions, start, end):
@@ -22,14 +20,10 @@ class TagDecoder:
         )
 
     def __call__(self, scores):
-        """Decodes a sentence.
+        """Decodes a sentence from scores float32 [W, K].
 
-        Args:
-            scores: float32 [W, K].
-
-        Returns:
-            float32 [W, K], the probability of each tag over all paths; int32 [W], the tags of the best path; float32
-            [W], the probability of each of these given the one before.
+        Returns float32 [W, K], the probability of each tag over all paths; int32 [W], the tags of the best path;
+        float32 [W], the probability of each of these given the one before.
         """
         words = np.array(scores, np.float32)
         if not len(words):

@@ -12,13 +12,9 @@ FORMAT = 1
 
 
 class Tokenizer:
-    """Tokenizes texts as the model's own tokenizer does.
+    """Tokenizes texts as the model's own tokenizer does, from the content of tokenizer.json.
 
-    Args:
-        values: The content of tokenizer.json.
-
-    Raises:
-        ValueError: The format is newer than this file, or the file is of a model of pairs.
+    Raises ValueError if the format is newer than this file, or the file is of a model of pairs.
     """
 
     def __init__(self, values):
@@ -50,14 +46,9 @@ class Tokenizer:
             return cls(json.load(file))
 
     def tokenize(self, text, most=None):
-        """Token ids of a text, without special tokens.
+        """Token ids of a text, without special tokens: at most `most`, by default all that the model reads.
 
-        Args:
-            text: str, or bytes of any kind; invalid UTF-8 is read as replacement characters.
-            most: Most tokens; None: all that the model would read of the text.
-
-        Returns:
-            A list of int.
+        A text is str, or bytes of any kind; invalid UTF-8 is read as replacement characters.
         """
         first = text[: self._max_bytes]
         raw = first if isinstance(first, bytes) else first.encode("utf-8", "replace")
@@ -70,15 +61,7 @@ class Tokenizer:
         return ids
 
     def encode(self, text, length=None):
-        """Token ids of a text between the special ones.
-
-        Args:
-            text: str, or bytes of any kind.
-            length: Most tokens, the two special ones included; None: the model's longest.
-
-        Returns:
-            A list of int, at most `length` long and at least 2.
-        """
+        """Token ids of a text between the special ones: at most `length`, by default the model's longest."""
         most = min(length or self.max_length, self.max_length)
         return [self.special_ids["start"], *self.tokenize(text, most - 2), self.special_ids["end"]]
 
@@ -88,11 +71,7 @@ class Tokenizer:
         return [*ids, *[self.special_ids["padding"]] * rest], [*[1] * len(ids), *[0] * rest]
 
     def answer(self, probabilities):
-        """The prediction from probabilities, one for each label.
-
-        Returns:
-            The best label; for a model of several labels the list of predicted labels, best first.
-        """
+        """The best label from probabilities; with several labels the list of predicted ones, best first."""
         order = sorted(range(len(self.labels)), key=lambda index: -probabilities[index])
         if not self.multi_label:
             return self.labels[order[0]]
@@ -130,13 +109,9 @@ class Tokenizer:
 
 
 class PairTokenizer:
-    """Tokenizes pairs of texts as the matcher's own tokenizers do.
+    """Tokenizes pairs of texts as the matcher's own tokenizers do, from the content of tokenizer.json.
 
-    Args:
-        values: The content of tokenizer.json.
-
-    Raises:
-        ValueError: The format is newer than this file, or the file is of a model of single texts.
+    Raises ValueError if the format is newer than this file, or the file is of a model of single texts.
     """
 
     def __init__(self, values):
@@ -162,27 +137,13 @@ class PairTokenizer:
             return cls(json.load(file))
 
     def encode(self, text_a, text_b, length=None):
-        """Token ids of a pair between special ones.
-
-        Args:
-            text_a: str, or bytes of any kind.
-            text_b: Likewise.
-            length: Most tokens of each; None: the model's longest.
-
-        Returns:
-            For each of `sides` a list of int.
-        """
+        """Token ids of a pair between special ones, a list for each of `sides`, each of at most `length` tokens."""
         return [part.encode((text_a, text_b)[text], length) for _, _, text, part in self.sides]
 
     def pad(self, ids, length=None):
-        """Pads what `encode` returned to a model's inputs.
+        """Pads what `encode` returned to a model's inputs: lists of int by name; a mask is 1 at real tokens.
 
-        Args:
-            ids: For each of `sides` a list of int.
-            length: Length of every list, at most what the model reads of the text; None pads nothing.
-
-        Returns:
-            Lists of int by the inputs' names; a mask is 1 at real tokens.
+        The length of every list is at most what the model reads of the text; None pads nothing.
         """
         inputs = {}
         for (ids_name, mask_name, _, part), row in zip(self.sides, ids):  # noqa: B905
@@ -197,8 +158,8 @@ class PairTokenizer:
     def answer(self, outputs):
         """The prediction from a model's output for one pair, a list of numbers.
 
-        Returns:
-            {"score": …}, with a threshold {"score": …, "match": whether it reaches it}; of classes {"label": the best}.
+        This is {"score": …}, with a threshold {"score": …, "match": whether it reaches it}; of classes {"label": the
+        best}.
         """
         if self.target == "classes":
             return {"label": self.labels[max(range(len(self.labels)), key=lambda index: outputs[index])]}

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from export.checks.exportable import CheckError, check_exportable
+from export.checks import CheckError, check_exportable
 from kmha.errors import InputError
 from training.cli.parser import FAILED, parse, run
 

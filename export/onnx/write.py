@@ -16,20 +16,21 @@ import onnxruntime
 import tensorflow as tf
 import tf2onnx
 
-from export.checks.exportable import CheckError
+from export.checks import CheckError, tag_difference
 from export.device.files import atomic_device_files
-from export.graph.device_function import device_function, features_of, sample_rows
-from export.graph.model_function import (
+from export.graph import (
     OUTPUTS,
     check_attention,
     check_embeds,
+    device_function,
+    features_of,
     ids_function,
     ids_specs,
     input_names,
     output_name,
+    sample_rows,
 )
 from export.names import ATTENTION, VECTORS
-from export.verification.differences import tag_difference
 from kmha.bundle.bundle import Bundle, parts_of
 from kmha.bundle.manifest import CLASSIFY, TAG
 from kmha.errors import InputError
@@ -106,16 +107,17 @@ def convert(bundle: Bundle, opset: int, attention: bool = False, vectors: bool =
         A checked model: token_ids and padding_mask int32 [batch, length] to probabilities float32 [batch, C], and
         optionally attention float32 [batch, L, N, length, length] and vectors float32 [batch, D]. Of pairs
         token_ids_a, padding_mask_a, token_ids_b and padding_mask_b to scores float32 [batch, 1], with names and sizes
-        as in `export.graph.model_function`, which has those of taggers too.
+        as in `export.graph`, which has those of taggers too.
 
     Raises:
         InputError: ONNX has no counterpart of an op of the model; names the op.
     """
-    tables = _large_variables(bundle)
+    tables = [each for each in bundle.model.variables if np.prod(each.shape) >= TABLE_VALUES]
+    specs = [tf.TensorSpec(each.shape, each.dtype, f"table_{index}") for index, each in enumerate(tables)]
     with quiet_logging(), blocks_from(None):
         model, _ = tf2onnx.convert.from_function(
             tf.function(_with_tables(bundle, tables, attention, vectors), autograph=False),
-            input_signature=[*ids_specs(bundle), *map(_table_spec, tables, range(len(tables)))],
+            input_signature=[*ids_specs(bundle), *specs],
             opset=opset,
             custom_op_handlers={"Erfc": (_erfc, [])},
         )
@@ -138,14 +140,6 @@ def quiet_logging() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
-
-
-def _large_variables(bundle: Bundle) -> list[Any]:
-    return [variable for variable in bundle.model.variables if np.prod(variable.shape) >= TABLE_VALUES]
-
-
-def _table_spec(variable, index: int) -> tf.TensorSpec:
-    return tf.TensorSpec(variable.shape, variable.dtype, f"table_{index}")
 
 
 def _with_tables(bundle: Bundle, tables: list[Any], attention: bool, vectors: bool):

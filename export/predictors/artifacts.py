@@ -1,15 +1,23 @@
-"""Exported models: their formats on disk, the protocol of their predictors, and the loader."""
+"""Exported models: their formats on disk, the protocol of their predictors, and running them in their own process."""
 
+import contextlib
 import importlib
 import importlib.util
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from kmha.errors import InputError
+from training.cli.parser import WRONG_INPUT
+from training.io.json_subprocess import Crashed
 
 SAVEDMODEL, TFLITE, ONNX = "savedmodel", "tflite", "onnx"
 _SUFFIXES = {".tflite": TFLITE, ".onnx": ONNX}
@@ -22,6 +30,13 @@ _READERS = {
 }
 # A text, a pair of texts, or the words of a sentence.
 Row = bytes | tuple[bytes, bytes] | list[bytes]
+_ROOT = Path(__file__).resolve().parents[2]
+_TEXTS, _LAYERS = "texts.jsonl", "layers.npz"
+_PROBABILITIES, _IDS, _FACTS, _ERRORS = "probabilities.npy", "token_ids.json", "facts.json", "errors.json"
+_VECTORS = "vectors.npz"
+# Largest relative error at which a tensor counts as the layer, by quantization. Largest errors of correct exports of
+# trained runs: float32 7e-7, float16 3e-4, 8-bit weights .012, all values in 8 bits .08.
+TOLERANCES = {"none": 2e-5, "float16": 5e-3, "dynamic": 0.05, "int8": 0.2}
 
 
 @dataclass(frozen=True)
@@ -81,8 +96,8 @@ class Predictor(Protocol):
     def token_ids(self, texts: Sequence[Row]) -> list[Any] | None:
         """Token ids of each row, special ones included, truncated to the longest length; None: not available.
 
-        Of a text a list of ids; of a pair a list for each input, in the order of `preprocessor.inputs`; of a sentence a
-        list for each window.
+        Of a text a list of ids; of a pair a list for each of `preprocessor.inputs`; of a sentence a list for each
+        window.
         """
         ...
 
@@ -116,3 +131,147 @@ def load(artifact: Artifact) -> Predictor:
                 f"{artifact.path}: expected the package {package} to read it, got none; install {extra}"
             )
     return importlib.import_module(module).read(artifact.path)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What an artifact returned; see the methods of `export.predictors.artifacts.Predictor`."""
+
+    probabilities: np.ndarray
+    ids: list[Any] | None
+    facts: dict[str, Any]
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def predict_isolated(artifact: Artifact, texts: Sequence[Row]) -> Predictions:
+    """Predictions for texts, pairs or sentences from a new process.
+
+    Raises InputError if the artifact cannot be read or its runtime is not installed, Crashed if its process fails
+    otherwise.
+    """
+    with _exchange_folder(texts) as folder:
+        _run(artifact, folder)
+        return Predictions(
+            np.load(folder / _PROBABILITIES, allow_pickle=False),
+            json.loads((folder / _IDS).read_text()),
+            json.loads((folder / _FACTS).read_text()),
+            _arrays(folder / _VECTORS) if (folder / _VECTORS).exists() else {},
+        )
+
+
+def layer_errors_isolated(
+    artifact: Artifact, texts: Sequence[Row], layers: Mapping[str, np.ndarray]
+) -> dict[str, float | None]:
+    """The `nearest_errors` of layers, given in the order of computation for the rows; raises as `predict_isolated`."""
+    with _exchange_folder(texts) as folder:
+        arrays: dict[str, Any] = dict(layers)
+        np.savez(folder / _LAYERS, **arrays)
+        _run(artifact, folder)
+        return json.loads((folder / _ERRORS).read_text())
+
+
+def serve_folder(predictor: Predictor, folder: Path) -> None:
+    """The other process: reads a folder's texts, and writes the predictions or the errors of the layers there."""
+    texts = read_texts(folder / _TEXTS, getattr(predictor, "sentences", False))
+    if (folder / _LAYERS).exists():
+        errors = nearest_errors(_arrays(folder / _LAYERS), predictor.tensors(texts))
+        (folder / _ERRORS).write_text(json.dumps(errors))
+        return
+    np.save(folder / _PROBABILITIES, predictor.probabilities(texts), allow_pickle=False)
+    (folder / _IDS).write_text(json.dumps(predictor.token_ids(texts)))
+    (folder / _FACTS).write_text(json.dumps(predictor.facts()))
+    if hasattr(predictor, "vectors"):
+        vectors: dict[str, Any] = predictor.vectors(texts)
+        np.savez(folder / _VECTORS, **vectors)
+
+
+def read_texts(path: Path, as_sentences: bool = False) -> list[Any]:
+    """Texts of a file of JSON strings; lists are pairs, or with `as_sentences` the words of sentences.
+
+    Lone surrogates represent bytes that are not UTF-8.
+    """
+    rows = (json.loads(line) for line in path.read_text("utf-8").splitlines())
+    sequence = list if as_sentences else tuple
+    return [_bytes(row) if isinstance(row, str) else sequence(map(_bytes, row)) for row in rows]
+
+
+def write_texts(path: Path, texts: Sequence[Row]) -> None:
+    """Writes the file that `read_texts` reads."""
+    rows = (_string(row) if isinstance(row, bytes) else list(map(_string, row)) for row in texts)
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+
+
+@contextlib.contextmanager
+def _exchange_folder(texts: Sequence[Row]) -> Iterator[Path]:
+    """A temporary folder with the texts."""
+    with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
+        write_texts(Path(folder) / _TEXTS, texts)
+        yield Path(folder)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def python_path() -> str:
+    """PYTHONPATH for a process that imports this package."""
+    return os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _run(artifact: Artifact, folder: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "export.answer", str(artifact.path), f"--folder={folder}"],
+        env={**os.environ, "PYTHONPATH": python_path()},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+    )
+    if result.returncode == 0:
+        return
+    lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+    last = lines[-1].strip() if lines else "nothing"
+    if result.returncode == WRONG_INPUT and last.startswith("error: "):
+        raise InputError(last.removeprefix("error: "))
+    raise Crashed(f"its process ended with status {result.returncode}; last line: {last}")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _string(text: bytes) -> str:
+    return text.decode("utf-8", "surrogateescape")
+
+
+def nearest_errors(
+    layers: Mapping[str, np.ndarray], tensors: Iterable[np.ndarray]
+) -> dict[str, float | None]:
+    """How far each layer is from the nearest tensor of the exported model for the same input.
+
+    Exports do not retain layer names, so each tensor is compared with all layers of its size; one of integers must
+    match exactly. Returns for each layer |tensor - layer| / |layer| (Euclidean; of integers 0 or 1), or None where no
+    tensor of its size is finite.
+    """
+    expected: dict[int, list[str]] = {}
+    for name, layer in layers.items():
+        expected.setdefault(layer.size, []).append(name)
+    errors: dict[str, float | None] = dict.fromkeys(layers)
+    for tensor in tensors:
+        for name in expected.get(tensor.size, ()):
+            error, best = _error(layers[name], tensor), errors[name]
+            if np.isfinite(error) and (best is None or error < best):
+                errors[name] = error
+    return errors
+
+
+def _error(layer: np.ndarray, tensor: np.ndarray) -> float:
+    if layer.dtype.kind == "i":
+        return float(tensor.dtype.kind != "i" or (tensor.ravel() != layer.ravel()).any())
+    flat = layer.ravel().astype(np.float64)
+    return float(np.linalg.norm(tensor.ravel() - flat) / max(float(np.linalg.norm(flat)), 1e-12))
+
+
+def first_divergent(errors: Mapping[str, float | None], quantization: str) -> str | None:
+    """The first layer without a near tensor; None if there is none. The errors are those of `nearest_errors`."""
+    most = TOLERANCES[quantization]
+    return next((name for name, error in errors.items() if error is None or error > most), None)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import tyro
 
-from export.checks.exportable import check_exportable
+from export.checks import check_exportable
 from training.cli.parser import parse, run
 
 

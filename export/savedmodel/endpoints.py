@@ -1,13 +1,13 @@
 """Graph functions that a SavedModel of texts or pairs serves: predictions, ranking of candidates, text vectors."""
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from export import names
-from export.graph.model_function import (
+from export.graph import (
     GraphTokenizer,
     embedded_texts,
     embedding_names,
@@ -59,6 +59,9 @@ class Endpoints(tf.Module):
 class TextEndpoints(Endpoints):
     """The endpoints that classifiers and matchers share. Abstract."""
 
+    # The texts of a row.
+    columns: tuple[str, ...]
+
     def __init__(self, bundle: Bundle, xla: bool = False):
         super().__init__(bundle, xla)
         self._thresholds = bundle.thresholds
@@ -92,6 +95,17 @@ class TextEndpoints(Endpoints):
         return self._parts.compiled(
             *pad_to_compiled_length(self._parts.tokenizer.inputs, self._checked(inputs))
         )
+
+    def classify(self, inputs):
+        """Classifies serialized tf.Examples, string [B], as TensorFlow Serving's Classify call sends them.
+
+        They have bytes features with the names of the texts. Returns "classes" string [B, C] (all labels, in the order
+        of the scores) and "scores" float32 [B, C].
+        """
+        feature = tf.io.FixedLenFeature([], tf.string)
+        examples = tf.io.parse_example(inputs, dict.fromkeys(self.columns, feature))
+        scores = self._predict(*(examples[name] for name in self.columns))
+        return {names.CLASSES: self._label_rows(scores), names.SCORES: scores}
 
     def embed(self, text):
         """Unit vectors float32 [B, D] of texts, string [B]; of a matcher's texts B. Returns {"vectors": …}."""
@@ -155,13 +169,6 @@ class TextEndpoints(Endpoints):
             return {}
         return {names.ABSTAINED: tf.cast(probabilities < tf.constant(self._abstain_below), tf.int32)}
 
-    def _classified(self, inputs, columns: Sequence[str]):
-        """All labels and probabilities [B, C] of serialized examples, string [B], with these bytes features."""
-        feature = tf.io.FixedLenFeature([], tf.string)
-        examples = tf.io.parse_example(inputs, dict.fromkeys(columns, feature))
-        scores = self._predict(*(examples[name] for name in columns))
-        return {names.CLASSES: self._label_rows(scores), names.SCORES: scores}
-
     def _explained(self, *texts):
         """Tokens string [B, T] of every text, attention weights by name, and probabilities or scores [B, C]."""
         features = self._parts.features(*texts)
@@ -179,6 +186,8 @@ class TextEndpoints(Endpoints):
 
 class ClassifierEndpoints(TextEndpoints):
     """A classifier's endpoints: tokenizer, model, labels and input checks in one graph."""
+
+    columns = (names.TEXT,)
 
     def __init__(self, bundle: Bundle, xla: bool = False):
         super().__init__(bundle, xla)
@@ -199,13 +208,6 @@ class ClassifierEndpoints(TextEndpoints):
             names.LABELS: self._label_rows(probabilities),
             names.PROBABILITIES: probabilities,
         }
-
-    def classify(self, inputs):
-        """Classifies serialized tf.Examples, string [B], as TensorFlow Serving's Classify call sends them.
-
-        Returns "classes" string [B, C] (all labels, in the order of the scores) and "scores" float32 [B, C].
-        """
-        return self._classified(inputs, [names.TEXT])
 
     def explain(self, text):
         """Classifies texts, string [B], and returns the attention weights.
@@ -240,12 +242,18 @@ def concrete_function(endpoint: Callable, *specs, **named_specs) -> Any:
 class MatcherEndpoints(TextEndpoints):
     """A matcher's endpoints: tokenizers, model, threshold and input checks in one graph."""
 
+    columns = (names.TEXT_A, names.TEXT_B)
+
     def __init__(self, bundle: Bundle, xla: bool = False):
         super().__init__(bundle, xla)
         self._target, self._form = bundle.model.target, bundle.model.form
         self._parts.scores = scores_function(bundle, self._parts.tokenizer)
         if self._form == "bi":
-            self._parts.vector_scores = vector_scores_function(bundle)
+            model = bundle.model
+            self._parts.vector_scores = tf.function(
+                lambda query, vectors: model.probabilities(model.score_vectors(query, vectors))[0],
+                autograph=False,
+            )
 
     def predict_text(self, text_a, text_b):
         """Scores pairs of texts, string [B] each.
@@ -263,10 +271,6 @@ class MatcherEndpoints(TextEndpoints):
         match = score >= tf.constant(self._thresholds[0])
         abstained = self._abstained(tf.where(match, score, 1.0 - score))
         return {names.SCORE: score, names.MATCH: tf.cast(match, tf.int32), **abstained}
-
-    def classify(self, inputs):
-        """As `ClassifierEndpoints.classify`, of examples with the bytes features "text_a" and "text_b"."""
-        return self._classified(inputs, [names.TEXT_A, names.TEXT_B])
 
     def explain(self, text_a, text_b):
         """Scores pairs of texts, string [B] each, and returns the attention weights.
@@ -386,16 +390,6 @@ def scores_function(bundle: Bundle, tokenizer: GraphTokenizer) -> Any:
             parallel_iterations=1,
         )
         return tf.gather(tf.gather(found, tf.math.invert_permutation(order)), places)
-
-    return tf.function(scores, autograph=False)
-
-
-def vector_scores_function(bundle: Bundle) -> Any:
-    """A graph function of the query's vector float32 [1, D] and others [N, D] that returns scores float32 [N]."""
-    model = bundle.model
-
-    def scores(query, vectors):
-        return model.probabilities(model.score_vectors(query, vectors))[0]
 
     return tf.function(scores, autograph=False)
 

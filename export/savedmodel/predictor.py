@@ -31,14 +31,10 @@ def open_savedmodel(path: Path | str) -> Any:
 def load_savedmodel(
     folder: Path | str, signature: str = names.SERVING_DEFAULT
 ) -> Callable[..., dict[str, Any]]:
-    """A signature of an exported version as a function; see `export.savedmodel.endpoints` for their names.
+    """A signature of an exported version, see `export.savedmodel.endpoints`, as a function to tensors by name.
 
-    Returns:
-        A function of the signature's only input, or of its inputs by name, that returns tensors by name: for
-        serving_default of a classifier of string [B], what `ClassifierEndpoints.predict_text` returns.
-
-    Raises:
-        InputError: There is no SavedModel, or it does not have the signature.
+    It takes the signature's only input, or its inputs by name: of a classifier's serving_default string [B]. Raises
+    InputError if there is no SavedModel, or it does not have the signature.
     """
     loaded = open_savedmodel(folder)
     import tensorflow as tf
@@ -95,11 +91,9 @@ class SavedModelPredictor:
 
     def _predict(self, rows: Sequence[Row]) -> np.ndarray:
         outputs = self._signature(**self.columns(rows))
-        return (
-            outputs[names.SCORE].numpy()[:, None]
-            if names.SCORE in outputs
-            else outputs[names.PROBABILITIES].numpy()
-        )
+        if names.SCORE in outputs:
+            return outputs[names.SCORE].numpy()[:, None]
+        return outputs[names.PROBABILITIES].numpy()
 
     def vectors(self, texts: Sequence[Row]) -> dict[str, np.ndarray]:
         """See the protocol."""

@@ -24,8 +24,11 @@ class TaggerEndpoints(Endpoints):
 
     def __init__(self, bundle: Bundle, xla: bool = False):
         super().__init__(bundle, xla)
-        self._parts.split = split_function(bundle)
-        self._parts.windows = windows_function(bundle)
+        self._parts.split = tf.function(bundle.preprocessor.words, autograph=False)
+        self._parts.windows = tf.function(
+            lambda words, lengths: bundle.preprocessor.encode(Ragged.from_row_lengths(words, lengths)),
+            autograph=False,
+        )
         self._parts.scores = scores_function(bundle)
         self._parts.decode = decode_function(bundle)
 
@@ -203,20 +206,6 @@ def _padded(found: Decoded, mask) -> Any:
         tf.scatter_nd(places, values, tf.concat([tf.shape(mask, tf.int64), values.shape[1:]], axis=0))
         for values in found
     ]
-
-
-def split_function(bundle: Bundle) -> Any:
-    """A graph function of texts, string [B], that returns their `kmha.text.words.Words`."""
-    return tf.function(bundle.preprocessor.words, autograph=False)
-
-
-def windows_function(bundle: Bundle) -> Any:
-    """A graph function of words, string [N], and sentence lengths, int64 [B]; returns `EncodedSentences`."""
-
-    def windows(words, lengths):
-        return bundle.preprocessor.encode(Ragged.from_row_lengths(words, lengths))
-
-    return tf.function(windows, autograph=False)
 
 
 def scores_function(bundle: Bundle) -> Any:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from export.checks.exportable import CheckError, check_exportable
+from export.checks import CheckError, check_exportable
 from kmha.errors import InputError
 from training.cli.parser import FAILED, parse, run
 
@@ -58,7 +58,7 @@ def _export(config: TfliteConfig) -> int:
     from kmha.quiet import import_tensorflow
 
     import_tensorflow()
-    from export.graph.device_function import chosen_lengths
+    from export.graph import chosen_lengths
     from export.tflite.string_model import string_model
     from export.tflite.write import write_tflite
     from kmha.bundle.bundle import Bundle

@@ -165,17 +165,12 @@ def read(path: Path) -> TflitePredictor:
 
 
 def load_tflite(path: Path, num_threads: int | None = None) -> Callable[[Sequence[Any]], np.ndarray]:
-    """Loads a TFLite model that `export.tflite` wrote, as a function.
-
-    Args:
-        path: The .tflite file, with its .tokenizer.json next to it.
-        num_threads: Threads of the runtime; None: the runtime's default.
+    """Loads a TFLite model that `export.tflite` wrote, with its .tokenizer.json next to it, as a function.
 
     Returns:
         A function from texts, or from pairs of texts, to float32 [R, C]. A row runs in the shortest signature that
         holds it, and is truncated to the longest signature. Of a tagger a function from sentences, raw texts or lists
-        of words, to float32 [N, K + 2], see `export.predictors.token_batches.TokenIdsPredictor.tag`; long sentences are
-        split into windows.
+        of words, to float32 [N, K + 2], see `TokenIdsPredictor.tag`; long sentences are split into windows.
 
     Raises:
         InputError: A file is missing or was not written by `export.tflite`, or LiteRT is not installed.

@@ -12,11 +12,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from export.checks.exportable import CheckError
-from export.graph.model_function import ids_function
+from export.checks import CheckError
+from export.graph import ids_function
 from export.names import PROBABILITIES, SERVING_DEFAULT, TEXT
-from export.tflite.convert import Quantize, new_converter, run_converter
-from export.tflite.write import SAMPLE_TEXTS, TOLERANCE, op_counts
+from export.tflite.write import SAMPLE_TEXTS, TOLERANCE, Quantize, new_converter, op_counts, run_converter
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, TAG
 from kmha.errors import InputError

@@ -4,19 +4,23 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
-from export.graph.model_function import embedded_texts
-from export.predictors.artifacts import Artifact
-from export.predictors.isolated import Predictions, first_divergent, layer_errors_isolated, predict_isolated
-from export.verification.differences import (
+from export.graph import embedded_texts
+from export.predictors.artifacts import (
+    Artifact,
+    Predictions,
+    first_divergent,
+    layer_errors_isolated,
+    predict_isolated,
+)
+from export.verification.expected import (
+    ExpectedRows,
+    ExpectedSentences,
     as_json,
     failures,
     text_number,
     vector_differences,
     vector_failures,
 )
-from export.verification.expected import ExpectedRows, ExpectedSentences
 from export.verification.layer_outputs import TOKENIZER
 from export.verification.rows import Rows
 from kmha.bundle.bundle import Bundle
@@ -41,10 +45,11 @@ class Examiner:
         about = {"artefact": str(artifact.path), "format": artifact.format, "bytes": artifact.bytes}
         try:
             found = predict_isolated(artifact, self._rows.texts)
-            wrong = _wrong_shape(found.probabilities, self._expected.predictions)
         except Crashed as error:
-            wrong, found = str(error), None
-        if found is None or wrong is not None:
+            return {**about, "passed": False, "failures": [str(error)]}
+        expected, shape = list(self._expected.predictions.shape), list(found.probabilities.shape)
+        if shape != expected:
+            wrong = f"expected probabilities of shape {expected}, got {shape}"
             return {**about, "passed": False, "failures": [wrong]}
         return {**about, **self._compare(artifact, found)}
 
@@ -118,12 +123,6 @@ class Examiner:
             "first_divergent_layer": first_divergent(errors, predictions.facts["quantization"]),
             "layers": errors,
         }
-
-
-def _wrong_shape(found: np.ndarray, expected: np.ndarray) -> str | None:
-    if found.shape == expected.shape:
-        return None
-    return f"expected probabilities of shape {list(expected.shape)}, got {list(found.shape)}"
 
 
 def table(reports: Sequence[dict[str, Any]], metric: float | None) -> list[str]:

@@ -120,11 +120,7 @@ def sequences(bundle: Bundle, rows: Sequence[TextRow], length: int | None = None
         found += map(list, zip(*(ids.to_list() for ids in tokenized), strict=True))
     if length is None:
         return found
-    return [[_truncated(ids, length) for ids in row] for row in found]
-
-
-def _truncated(ids: list[int], length: int) -> list[int]:
-    return ids if len(ids) <= length else [*ids[: length - 1], ids[-1]]
+    return [[ids if len(ids) <= length else [*ids[: length - 1], ids[-1]] for ids in row] for row in found]
 
 
 def padded(bundle: Bundle, rows: Sequence[RowIds], length: int | None = None) -> dict[str, np.ndarray]:

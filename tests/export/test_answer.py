@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from export.answer import main
-from export.predictors import isolated as processes
-from export.predictors.artifacts import Artifact, find_artifact
-from export.predictors.isolated import predict_isolated, read_texts, write_texts
+from export.predictors import artifacts as processes
+from export.predictors.artifacts import Artifact, find_artifact, predict_isolated, read_texts, write_texts
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.batch.predictions import predict
+from export.batch.rows import predict
 from export.device.files import tokenizer_values
-from export.graph.model_function import tagger_function, tagger_input_names, window_features
+from export.graph import input_names, tagger_function, window_features
 from export.onnx.write import write_onnx
 from export.savedmodel.endpoints import ClassifierEndpoints, MatcherEndpoints
 from export.tflite.write import write_tflite
@@ -110,7 +110,7 @@ def test_an_exported_tagger_decodes_the_calibrated_scores():
     before = bundle.tagger.tag(words)
     calibrate(bundle.model, SOFTER)
     features = window_features(bundle, words)
-    found = tagger_function(bundle)(*(features[name] for name in tagger_input_names(bundle)))
+    found = tagger_function(bundle)(*(features[name] for name in input_names(bundle)))
     real = features[WORD_STARTS] > 0
     after = bundle.tagger.tag(words)
     np.testing.assert_array_equal(found["tag_ids"].numpy()[real], before.tag_ids)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.graph.model_function import ids_function, input_names
+from export.graph import ids_function, input_names
 from export.huggingface import main as huggingface
 from export.onnx.write import write_onnx
 from export.savedmodel.endpoints import ClassifierEndpoints

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.graph.model_function import check_attention
+from export.graph import check_attention
 from export.onnx.__main__ import main as onnx
 from export.savedmodel.endpoints import ClassifierEndpoints
 from export.savedmodel.predictor import load_savedmodel

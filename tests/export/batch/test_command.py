@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from export.batch.__main__ import BatchConfig, main, report, split_flags
-from export.batch.predictions import text_model
+from export.batch.rows import text_model
 from export.savedmodel.predictor import load_savedmodel
 from export.savedmodel.write import write_savedmodel
 from kmha.errors import InputError

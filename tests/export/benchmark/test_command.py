@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from export.benchmark.__main__ import main
-from export.benchmark.loaders import loader
 from export.benchmark.measure import RUN_NAME
+from export.benchmark.worker import loader
 from kmha.errors import InputError
 from tests.bundles import one_label_bundle
 from tests.command_runs import ROOT, call, clean_environment, write_csv

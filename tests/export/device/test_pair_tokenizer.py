@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import export.device.tokenizer
-from export.device.files import device_files, tokenizer_values, write_tokenizer
+from export.device.files import device_files, tokenizer_json, tokenizer_values
 from export.device.tokenizer import PairTokenizer, Tokenizer
-from export.graph.device_function import features_of
+from export.graph import features_of
 from tests.bundles import make_pair_bundle, one_label_bundle, pair_bundle
 from tests.export.device.test_tokenizer import NODE
 from tests.export.pair_bundles import ROWS, bundle_of
@@ -110,7 +110,7 @@ def test_a_file_of_another_kind_or_format_is_rejected():
 
 def test_the_file_runs_alone(tmp_path):
     """Copied to a device that has nothing but Python: no site-packages, none of this project."""
-    write_tokenizer(pair_bundle(), tmp_path / "t.json")
+    (tmp_path / "t.json").write_bytes(tokenizer_json(pair_bundle()))
     shutil.copy(export.device.tokenizer.__file__, tmp_path / "tokenizer.py")
     read = "tokenizer.PairTokenizer.read('t.json')"
     program = f"import json, tokenizer; print(json.dumps({read}.inputs('old', 'bread', 8)))"
@@ -124,7 +124,7 @@ def test_the_file_runs_alone(tmp_path):
 @pytest.mark.skipif(NODE is None, reason="node is not installed")
 def test_javascript_gives_the_same(tmp_path):
     for kind in KINDS:
-        write_tokenizer(bundle_of(kind), tmp_path / f"{kind}.json")
+        (tmp_path / f"{kind}.json").write_bytes(tokenizer_json(bundle_of(kind)))
     rows = [row for row in as_bytes(ROWS) if max(map(len, row)) <= 100_000]
     given = {
         "module": str(Path(export.device.tokenizer.__file__).with_suffix(".js")),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import export.device.sentences
 import export.device.tokenizer
-from export.device.files import tokenizer_values, write_tokenizer
+from export.device.files import tokenizer_json, tokenizer_values
 from export.device.sentences import SentenceTokenizer
 from export.device.tokenizer import PairTokenizer, Tokenizer
 from kmha.text.sentence_preprocessor import SentencePreprocessor
@@ -146,7 +146,7 @@ def test_transitions_are_exact():
 
 def test_the_files_run_alone(tmp_path):
     """Copied to a device that has nothing but Python: no site-packages, none of this project."""
-    write_tokenizer(tagger_bundle("spelt"), tmp_path / "t.json")
+    (tmp_path / "t.json").write_bytes(tokenizer_json(tagger_bundle("spelt")))
     for module in (export.device.tokenizer, export.device.sentences):
         shutil.copy(str(module.__file__), tmp_path)
     program = """

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import export.device.tokenizer
-from export.device.files import tokenizer_values, write_tokenizer
+from export.device.files import tokenizer_json, tokenizer_values
 from export.device.tokenizer import Tokenizer
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.vocabulary import TOKENIZATIONS, Vocabulary
@@ -139,7 +139,7 @@ def test_a_newer_file_is_rejected():
 
 def test_the_file_runs_alone(tmp_path):
     """Copied to a device that has nothing but Python: no site-packages, none of this project."""
-    write_tokenizer(one_label_bundle(), tmp_path / "t.json")
+    (tmp_path / "t.json").write_bytes(tokenizer_json(one_label_bundle()))
     shutil.copy(export.device.tokenizer.__file__, tmp_path / "tokenizer.py")
     program = "import json, tokenizer; print(tokenizer.Tokenizer.read('t.json').encode('old bread'))"
     result = subprocess.run(
@@ -157,7 +157,7 @@ def test_javascript_gives_the_same(tmp_path):
         bundle = make_bundle(bundles[number % 2].labels, bool(number % 2), bundles[number % 2].thresholds)
         bundle.preprocessor = pair(tokenization, lower_case)[0]
         files.append(str(tmp_path / f"{number}.json"))
-        write_tokenizer(bundle, tmp_path / f"{number}.json")
+        (tmp_path / f"{number}.json").write_bytes(tokenizer_json(bundle))
     texts = [text for text in GOLDEN if len(text) <= 100_000]
     module = Path(export.device.tokenizer.__file__).with_suffix(".js")
     given = {"module": str(module), "files": files, "texts": [t.hex() for t in texts], "strings": strings}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.checks.exportable import CheckError
+from export.checks import CheckError
 from export.device.tokenizer import Tokenizer
-from export.graph.model_function import ATTENTION, PROBABILITIES
+from export.graph import ATTENTION, PROBABILITIES
 from export.onnx.__main__ import main
 from export.onnx.write import write_onnx
 from kmha.errors import InputError

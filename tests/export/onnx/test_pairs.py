@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from export.graph.device_function import features_of
-from export.graph.model_function import input_names
+from export.graph import features_of, input_names
 from export.onnx.__main__ import main
 from export.onnx.predictor import read
 from export.onnx.write import write_onnx

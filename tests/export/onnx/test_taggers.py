@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from export.graph.model_function import OUTPUTS, input_names, window_features
+from export.graph import OUTPUTS, input_names, window_features
 from export.onnx.__main__ import main
 from export.onnx.predictor import read
 from export.onnx.write import write_onnx

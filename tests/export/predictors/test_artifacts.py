@@ -1,7 +1,16 @@
+import numpy as np
 import pytest
 
-from export.predictors.artifacts import find_artifact
+from export.predictors.artifacts import TOLERANCES, find_artifact, first_divergent, nearest_errors
 from kmha.errors import InputError
+
+rng = np.random.default_rng(3)
+LAYERS = {
+    "tokenizer": np.arange(6, dtype="int32").reshape(2, 3),
+    "embedding": rng.normal(size=(2, 3, 4)).astype("float32"),
+    "block": 100 * rng.normal(size=(2, 3, 4)).astype("float32"),
+    "logits": rng.normal(size=(2, 5)).astype("float32"),
+}
 
 
 def version(folder, size=5):
@@ -37,3 +46,56 @@ def test_other_files_are_rejected(tmp_path, name, message):
     with pytest.raises(InputError, match=message) as error:
         find_artifact(tmp_path / name)
     assert str(tmp_path / name) in str(error.value)
+
+
+def others():
+    """Tensors of the same sizes that are none of the layers."""
+    return [rng.normal(size=layer.shape).astype("float32") for layer in LAYERS.values()]
+
+
+def test_layers_are_found_in_any_order_and_shape():
+    tensors = [*others(), *(layer.reshape(-1, 1) for layer in reversed(LAYERS.values())), *others()]
+    errors = nearest_errors(LAYERS, tensors)
+    assert errors == dict.fromkeys(LAYERS, 0.0)
+    assert list(errors) == list(LAYERS)
+    assert first_divergent(errors, "none") is None
+
+
+@pytest.mark.parametrize("broken", LAYERS)
+def test_the_first_layer_without_a_near_tensor_is_named(broken):
+    """All after it differ too, as they do in a model."""
+    position = list(LAYERS).index(broken)
+    tensors = [layer if at < position else layer + 1 for at, layer in enumerate(LAYERS.values())]
+    assert first_divergent(nearest_errors(LAYERS, tensors), "none") == broken
+
+
+def test_the_tolerance_is_relative_to_the_layer():
+    layer = LAYERS["block"]
+    noise = rng.normal(size=layer.shape)
+    noise *= np.linalg.norm(layer) / np.linalg.norm(noise)
+    for quantization, most in TOLERANCES.items():
+        near, far = (nearest_errors({"x": layer}, [layer + by * most * noise]) for by in (0.9, 1.1))
+        assert near["x"] == pytest.approx(0.9 * most, rel=1e-3)
+        assert first_divergent(near, quantization) is None
+        assert first_divergent(far, quantization) == "x"
+
+
+def test_integers_must_match_exactly():
+    ids = LAYERS["tokenizer"]
+    other = ids.copy()
+    other[1, 2] += 1
+    assert nearest_errors({"ids": ids}, [other]) == {"ids": 1.0}
+    assert nearest_errors({"ids": ids}, [ids.astype("float32")]) == {"ids": 1.0}
+    assert nearest_errors({"ids": ids}, [other, ids]) == {"ids": 0.0}
+    assert first_divergent({"ids": 1.0}, "int8") == "ids"
+
+
+def test_tensors_with_nan_do_not_match():
+    layer = LAYERS["logits"]
+    errors = nearest_errors({"x": layer, "alone": LAYERS["block"]}, [layer * np.nan, layer * np.inf])
+    assert errors == {"x": None, "alone": None}
+    assert first_divergent(errors, "int8") == "x"
+
+
+def test_a_layer_of_zeros_has_a_finite_error():
+    assert nearest_errors({"x": np.zeros((2, 2), "float32")}, [np.zeros(4, "float32")]) == {"x": 0.0}

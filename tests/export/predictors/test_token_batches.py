@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.device.files import tokenizer_values, write_tokenizer
+from export.device.files import tokenizer_json, tokenizer_values
 from export.device.tokenizer import PairTokenizer, Tokenizer
 from export.predictors.token_batches import (
     encode_row,
@@ -68,7 +68,7 @@ def test_inputs_by_name():
     ],
 )
 def test_rows_of_another_kind_are_rejected(tmp_path, make, row, message):
-    write_tokenizer(make(), tmp_path / "m.tokenizer.json")
+    (tmp_path / "m.tokenizer.json").write_bytes(tokenizer_json(make()))
     with pytest.raises(InputError, match=message):
         tokenizer: Any = read_tokenizer(tmp_path / "m.onnx")
         encode_row(tokenizer, row)

@@ -11,8 +11,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from export.savedmodel.__main__ import main
 from export.savedmodel.predictor import load_savedmodel
-from export.savedmodel.warmup import serialized_example
-from export.savedmodel.write import next_version, write_savedmodel
+from export.savedmodel.write import next_version, serialized_example, write_savedmodel
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, TEXTS, one_label_bundle
 from tests.command_runs import clean_environment

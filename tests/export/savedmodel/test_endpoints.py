@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from export import names
 from export.savedmodel.endpoints import ClassifierEndpoints
-from export.savedmodel.warmup import serialized_example
+from export.savedmodel.write import serialized_example
 from kmha.inference.retrieval import TextVectors
 from kmha.text.vocabulary import PADDING, START
 from tests.bundles import EDGE_CASES, SEVERAL, TEXTS, make_bundle, one_label_bundle, several_label_bundle

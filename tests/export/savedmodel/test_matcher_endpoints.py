@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from export.savedmodel.endpoints import MatcherEndpoints, chunk_rows
-from export.savedmodel.warmup import serialized_example
-from export.savedmodel.write import endpoints
+from export.savedmodel.write import endpoints, serialized_example
 from kmha.text.vocabulary import PADDING, START
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.export.savedmodel.test_endpoints import as_a_server_joins

@@ -9,14 +9,14 @@ import tensorflow as tf
 import yaml
 
 from export.answer import main as answer
-from export.predictors.isolated import read_texts, write_texts
+from export.predictors.artifacts import read_texts, write_texts
 from export.savedmodel.predictor import load_savedmodel
 from export.savedmodel.write import COMPOSE, server_files, write_savedmodel
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.command_runs import ROOT, call, clean_environment
 from tests.export.savedmodel.test_command import meta_graph
 from tests.export.savedmodel.test_ops import check
-from tests.export.savedmodel.test_warmup import inputs_of, logs
+from tests.export.savedmodel.test_write import inputs_of, logs
 
 ROWS = [
     *((a.encode(), b.encode()) for a, b in PAIRS),

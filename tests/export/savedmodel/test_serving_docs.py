@@ -11,8 +11,15 @@ import pytest
 import tensorflow as tf
 
 from export.savedmodel.__main__ import SavedModelConfig
-from export.savedmodel.warmup import WARMUP_REQUESTS, serialized_example
-from export.savedmodel.write import BATCHING, COMPOSE, MODELS, MONITORING, XLA_FLAG
+from export.savedmodel.write import (
+    BATCHING,
+    COMPOSE,
+    MODELS,
+    MONITORING,
+    WARMUP_REQUESTS,
+    XLA_FLAG,
+    serialized_example,
+)
 from tests.bundles import TEXTS, one_label_bundle
 from tests.command_runs import ROOT, call
 from training.cli.parser import parse

@@ -7,18 +7,17 @@ import pytest
 import tensorflow as tf
 import yaml
 
-from export.batch import predictions as batch_model
+from export.batch import rows as batch_model
 from export.benchmark import __main__ as benchmark
-from export.predictors.isolated import read_texts, write_texts
+from export.predictors.artifacts import read_texts, write_texts
 from export.savedmodel.predictor import SavedModelTagger, load_savedmodel, read
-from export.savedmodel.warmup import BATCH_SIZES
-from export.savedmodel.write import COMPOSE, add_missing, server_files, write_savedmodel
+from export.savedmodel.write import BATCH_SIZES, COMPOSE, add_missing, server_files, write_savedmodel
 from export.verification.expected import as_array
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, SENTENCES, tagger_bundle
 from tests.command_runs import call, clean_environment
 from tests.export.savedmodel.test_ops import check
-from tests.export.savedmodel.test_warmup import inputs_of, logs
+from tests.export.savedmodel.test_write import inputs_of, logs
 
 ROWS = [
     *(sentence.encode().split() for sentence in SENTENCES),

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from export.device.tokenizer import Tokenizer
-from export.graph.device_function import chosen_lengths
-from export.tflite import convert as tflite_convert
+from export.graph import chosen_lengths
 from export.tflite import write
+from export.tflite import write as tflite_convert
 from export.tflite.__main__ import main
-from export.tflite.convert import convert, run_converter
 from export.tflite.predictor import load_tflite
-from export.tflite.write import new_interpreter, op_counts, write_tflite
+from export.tflite.write import convert, new_interpreter, op_counts, run_converter, write_tflite
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle, several_label_bundle
 from tests.command_runs import call, clean_environment

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from export.tflite.convert import convert
 from export.tflite.metadata import has_metadata, with_metadata
-from export.tflite.write import new_interpreter
+from export.tflite.write import convert, new_interpreter
 from tests.bundles import make_bundle, one_label_bundle
 
 FILES = {"labels.txt": b"a\nb\nc\n", "vocab.txt": b"[PAD]\n[UNK]\n"}

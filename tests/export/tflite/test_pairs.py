@@ -6,13 +6,11 @@ import sys
 import numpy as np
 import pytest
 
-from export.graph.device_function import chosen_lengths, features_of
-from export.graph.model_function import input_names, output_name
+from export.graph import chosen_lengths, features_of, input_names, output_name
 from export.tflite.__main__ import main
-from export.tflite.convert import convert
 from export.tflite.metadata import has_metadata
 from export.tflite.predictor import load_tflite, read
-from export.tflite.write import check_ops, new_interpreter, write_tflite
+from export.tflite.write import check_ops, convert, new_interpreter, write_tflite
 from kmha.errors import InputError
 from tests.bundles import PAIRS, make_pair_bundle
 from tests.command_runs import call, clean_environment

@@ -7,15 +7,13 @@ import sys
 import numpy as np
 import pytest
 
-from export.checks.exportable import CheckError
+from export.checks import CheckError, tag_difference
 from export.device.sentences import SentenceTokenizer
-from export.graph.device_function import chosen_lengths
-from export.graph.model_function import window_features
+from export.graph import chosen_lengths, window_features
 from export.predictors.token_batches import sentence_windows, window_inputs
 from export.tflite.__main__ import main
 from export.tflite.predictor import load_tflite, read
 from export.tflite.write import check_ops, new_interpreter, write_tflite
-from export.verification.differences import tag_difference
 from kmha.errors import InputError
 from kmha.inference.tagger import PathDecoder
 from tests.bundles import BIO, make_tagger_bundle, tagger_bundle

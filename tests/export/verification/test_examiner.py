@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from export.predictors.artifacts import Artifact
-from export.predictors.isolated import Predictions
+from export.predictors.artifacts import Artifact, Predictions
 from export.verification import examiner as examiner_module
 from export.verification.examiner import Examiner, table
 from export.verification.rows import read_rows

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.predictors.artifacts import SAVEDMODEL, Artifact
-from export.predictors.isolated import Predictions
+from export.predictors.artifacts import SAVEDMODEL, Artifact, Predictions
 from export.savedmodel.tagger_endpoints import TaggerEndpoints
 from export.savedmodel.write import write_savedmodel
 from export.verification import examiner as examiner_module
 from export.verification import rows as verify_rows
-from export.verification.differences import as_json, failures
-from export.verification.examiner import Examiner, table
+from export.verification.examiner import Examiner, as_json, failures, table
 from export.verification.expected import ExpectedSentences
 from export.verification.rows import edge_case_sentences, read_rows
 from export.verify import main

@@ -1,4 +1,4 @@
-"""The graph functions that every format contains: token ids in; probabilities, scores, tags or text vectors out."""
+"""Graph functions that every format carries: token ids in; probabilities, scores, tags or text vectors out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,13 +6,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from export.names import ATTENTION, EMBED, EMBED_QUERY, PATH_PROBABILITIES, PROBABILITIES, SCORES, TAG_IDS
+from export.names import (
+    ATTENTION,
+    EMBED,
+    EMBED_QUERY,
+    PATH_PROBABILITIES,
+    PROBABILITIES,
+    SCORES,
+    TAG_IDS,
+    VECTORS,
+)
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import CLASSIFY, MATCH, MODEL_NAMES, TAG
 from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
 from kmha.features import (
     CHARACTER_IDS,
+    MIN_WINDOW_LENGTH,
     PADDING_MASK,
     SIDES,
     SPELLING_LENGTH,
@@ -24,11 +34,15 @@ from kmha.features import (
 from kmha.layers.attention import stack_heads
 from kmha.layers.crf import Potentials, decode
 from kmha.text.preprocessor import Preprocessor
+from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.words import Ragged
 
 # The outputs of every tagger.
 OUTPUTS = (PROBABILITIES, TAG_IDS, PATH_PROBABILITIES, SCORES)
 SPECIAL_TOKENS = 2
+SHORTEST, STEP = 3, 8
+# The sample of a run that has none.
+PLAIN_TEXTS = ("", "a", "one two three", "一二三")
 
 
 def output_name(bundle: Bundle) -> str:
@@ -37,9 +51,10 @@ def output_name(bundle: Bundle) -> str:
 
 
 def input_names(bundle: Bundle) -> list[str]:
-    """Names of the inputs: token ids and padding mask of every text and tokenizer; of taggers words too."""
+    """Names of the inputs: token ids and padding mask of every text and tokenizer; of taggers words and spelling."""
     if bundle.task == TAG:
-        return tagger_input_names(bundle)
+        names = [TOKEN_IDS, PADDING_MASK, WORD_STARTS, WORD_MASK]
+        return [*names, CHARACTER_IDS] if bundle.preprocessor.characters else names
     return [name for each in bundle.preprocessor.inputs for name in (each.ids, each.mask)]
 
 
@@ -81,7 +96,10 @@ def ids_function(bundle: Bundle, with_attention: bool = False) -> Any:
 def ids_specs(bundle: Bundle, batch: int | None = None, length: int | None = None) -> list[tf.TensorSpec]:
     """Input specs of `ids_function`: int32 [B, T] by name, None where it may vary; of words [B, T - 2]."""
     if bundle.task == TAG:
-        return tagger_specs(bundle, batch, length)
+        words = length and length - SPECIAL_TOKENS
+        sizes = {TOKEN_IDS: (length,), PADDING_MASK: (length,), CHARACTER_IDS: (words, SPELLING_LENGTH)}
+        shapes = [(name, (batch, *sizes.get(name, (words,)))) for name in input_names(bundle)]
+        return [tf.TensorSpec(shape, tf.int32, name) for name, shape in shapes]
     return [tf.TensorSpec([batch, length], tf.int32, name) for name in input_names(bundle)]
 
 
@@ -120,12 +138,6 @@ def _function(part: Preprocessor) -> Callable:
     return tf.function(lambda texts: part.add_special_tokens(part.tokenize(texts)), autograph=False)
 
 
-def tagger_input_names(bundle: Bundle) -> list[str]:
-    """Names of a tagger's inputs: tokens, words, and where it reads spelling characters."""
-    names = [TOKEN_IDS, PADDING_MASK, WORD_STARTS, WORD_MASK]
-    return [*names, CHARACTER_IDS] if bundle.preprocessor.characters else names
-
-
 def tagger_function(bundle: Bundle, with_attention: bool = False) -> Callable[..., dict[str, Any]]:
     """A tagger's predictions as a plain function of its inputs in their order.
 
@@ -134,7 +146,7 @@ def tagger_function(bundle: Bundle, with_attention: bool = False) -> Callable[..
     of the words before decoding, with attention "attention": float32 [B, L, N, T, T]}; zeros where no word is to be
     tagged.
     """
-    model, names = bundle.model, tagger_input_names(bundle)
+    model, names = bundle.model, input_names(bundle)
 
     def predict(*inputs):
         features = dict(zip(names, inputs, strict=True))
@@ -162,12 +174,13 @@ def _computed(potentials: Potentials) -> Potentials:
     return potentials._replace(transitions=potentials.transitions + nothing)
 
 
-def tagger_specs(bundle: Bundle, batch: int | None = None, length: int | None = None) -> list[tf.TensorSpec]:
-    """Input specs of `tagger_function`, int32 by name; a length T leaves room for T - 2 words."""
-    words = length and length - SPECIAL_TOKENS
-    sizes = {TOKEN_IDS: (length,), PADDING_MASK: (length,), CHARACTER_IDS: (words, SPELLING_LENGTH)}
-    names = tagger_input_names(bundle)
-    return [tf.TensorSpec((batch, *sizes.get(name, (words,))), tf.int32, name) for name in names]
+def encode_words(
+    texts: SentencePreprocessor, sentences: Sequence[Sequence[str]], length: int | None = None
+) -> Any:
+    """The `EncodedSentences` of lists of words, in windows of at most `length` tokens."""
+    flat = [word.encode("utf-8", "replace") for words in sentences for word in words]
+    lengths = np.array([len(words) for words in sentences], np.int64)
+    return texts.encode(Ragged.from_row_lengths(tf.constant(flat, tf.string), lengths), length)
 
 
 def window_features(
@@ -177,12 +190,9 @@ def window_features(
 
     A length is T of every window, with room for T - 2 words; None pads to the longest window.
     """
-    texts = bundle.preprocessor
-    flat = [word.encode("utf-8", "replace") for words in sentences for word in words]
-    words = Ragged.from_row_lengths(tf.constant(flat, tf.string), [len(words) for words in sentences])
     sizes = (None, None) if length is None else (length, length - SPECIAL_TOKENS)
-    made = texts.pad(texts.encode(words, length), sizes)
-    return {name: made[name].numpy() for name in tagger_input_names(bundle)}
+    made = bundle.preprocessor.pad(encode_words(bundle.preprocessor, sentences, length), sizes)
+    return {name: made[name].numpy() for name in input_names(bundle)}
 
 
 def one_window(features: dict[str, np.ndarray], window: int) -> dict[str, np.ndarray]:
@@ -233,3 +243,79 @@ def vectors_function(bundle: Bundle, number: int) -> Any:
     return tf.function(
         lambda *inputs: model.vectors(dict(zip(names, inputs, strict=True)), **side), autograph=False
     )
+
+
+def device_function(bundle: Bundle, with_attention: bool = False, with_vectors: bool = False) -> Any:
+    """As `ids_function`, a plain function; a bi-encoder also returns the vectors that it compares.
+
+    They are "vectors_a" and "vectors_b", float32 [B, D] of length 1; with stored document vectors, a score is one
+    product: scale * (vector_a · vector_b) + bias. A classifier returns "vectors" if `with_vectors` is set.
+    """
+    predict = ids_function(bundle, with_attention).python_function
+    names = input_names(bundle)
+    if with_vectors and bundle.task == CLASSIFY:
+        vectors = vectors_function(bundle, 0).python_function
+        return lambda *inputs: predict(*inputs) | {VECTORS: vectors(*inputs)}
+    if bundle.task != MATCH or bundle.model.form != "bi":
+        return predict
+
+    def with_both(*inputs):
+        features = dict(zip(names, inputs, strict=True))
+        return predict(*inputs) | {f"vectors_{side}": bundle.model.vectors(features, side) for side in SIDES}
+
+    return with_both
+
+
+def sample_rows(bundle: Bundle, most: int | None = None) -> list[Any]:
+    """The bundle's sample, or plain texts or pairs where an old run has none; of a tagger lists of words."""
+    if bundle.task == TAG:
+        return [text.split() for text in (bundle.sample or PLAIN_TEXTS)[:most]]
+    if bundle.sample:
+        return bundle.sample[:most]
+    if bundle.preprocessor.num_texts == 1:
+        return list(PLAIN_TEXTS)
+    return list(zip(PLAIN_TEXTS, PLAIN_TEXTS[::-1], strict=True))
+
+
+def features_of(bundle: Bundle, rows: Sequence[Any], length: int | None = None) -> dict[str, np.ndarray]:
+    """Features of texts or pairs, truncated to a length with both special tokens retained; of a tagger of windows.
+
+    The length, or a tokenizer's longest if that is less, is that of every sequence; None truncates nothing and pads
+    to the longest row. Returns int32 [B, T] by name; of a tagger what `window_features` gives.
+    """
+    if bundle.task == TAG:
+        return window_features(bundle, rows, length)
+    texts = bundle.preprocessor
+    columns: Any = [rows] if texts.num_texts == 1 else list(zip(*rows, strict=True))
+    sequences, lengths = [], []
+    for each in texts.inputs:
+        part = each.part
+        tokens = part.tokenize(tf.constant(list(columns[each.text]), tf.string))
+        lengths.append(length and min(length, part.max_length))
+        sequences.append(part.add_special_tokens(tokens if length is None else tokens[:, : lengths[-1] - 2]))
+    made = texts.pad(sequences, None if length is None else lengths)
+    return {name: values.numpy() for name, values in made.items()}
+
+
+def longest_length(bundle: Bundle) -> int:
+    """The most tokens of a text, special ones included, over all tokenizers."""
+    return max(each.part.max_length for each in bundle.preprocessor.inputs)
+
+
+def chosen_lengths(bundle: Bundle, lengths: Sequence[int] = ()) -> list[int]:
+    """The lengths to export, ascending; by default the 99th percentile of the training texts, rounded up.
+
+    A tagger's default is the longest, because the tags of a sentence depend on the length of its windows. Raises
+    InputError for a length below 3, of a tagger below 8, or above the run's longest.
+    """
+    shortest = MIN_WINDOW_LENGTH if bundle.task == TAG else SHORTEST
+    longest = longest_length(bundle)
+    if not lengths and bundle.task == TAG:
+        return [longest]
+    if not lengths:
+        default = bundle.details.get("lengths", {}).get("p99", longest)
+        return [max(SHORTEST, min(longest, -(-default // STEP) * STEP))]
+    for length in lengths:
+        if not shortest <= length <= longest:
+            raise InputError(f"--length: expected {shortest} to the run's {longest}, got {length}")
+    return sorted(set(lengths))

@@ -3,11 +3,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.graph.model_function import OUTPUTS, ids_function, ids_specs, input_names, output_name
+from export.graph import OUTPUTS, features_of, ids_function, ids_specs, input_names, output_name, sample_rows
 from export.onnx.write import quiet_logging
 from kmha.layers.crf import CRF, decode
 from kmha.text.words import Ragged
-from tests.bundles import EDGE_CASES, TAGGERS, TEXTS, one_label_bundle, several_label_bundle, tagger_bundle
+from tests.bundles import (
+    EDGE_CASES,
+    PAIRS,
+    TAGGERS,
+    TEXTS,
+    make_bundle,
+    make_pair_bundle,
+    one_label_bundle,
+    pair_bundle,
+    several_label_bundle,
+    tagger_bundle,
+)
 from tests.export.tagger_bundles import EDGE_CASE_WORDS, WORDS
 
 # Each in one window, even where every character is a token.
@@ -168,3 +179,31 @@ def test_onnx_gives_the_same(opset):
     for inputs, word_mask in (_sentences([9, 4, 0], W), _sentences([1], 1), _sentences([3, 2], 4)):
         answers = session.run(None, {"inputs": inputs, "word_mask": word_mask})
         _compare(dict(zip(names, answers, strict=True)), inputs, word_mask)
+
+
+@pytest.mark.parametrize("make", [make_bundle, make_pair_bundle])
+def test_a_bundle_without_a_sample_uses_plain_rows(make):
+    bundle = make()
+    assert sample_rows(bundle, 3) == bundle.sample[:3]
+    bundle.sample = []
+    rows = sample_rows(bundle)
+    assert len(rows) > 2 and np.isfinite(bundle.probabilities(rows)).all()
+
+
+def test_features_are_those_of_the_preprocessor():
+    for bundle, rows in ((one_label_bundle(), TEXTS), (pair_bundle(), PAIRS)):
+        columns = [rows] if isinstance(rows[0], str) else list(zip(*rows, strict=True))
+        expected = bundle.preprocessor(*map(list, columns))
+        found = features_of(bundle, rows)
+        assert list(found) == list(expected)
+        for name, values in expected.items():
+            np.testing.assert_array_equal(found[name], values)
+
+
+def test_truncation_keeps_both_special_tokens():
+    whole, cut = features_of(pair_bundle(), PAIRS), features_of(pair_bundle(), PAIRS, 6)
+    for side in "ab":
+        ids = cut[f"token_ids_{side}"]
+        assert ids.shape == (len(PAIRS), 6)
+        np.testing.assert_array_equal(ids[:, :5], whole[f"token_ids_{side}"][:, :5])
+        assert set(ids[:, 5]) == {3}

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from export.verification.differences import (
+from export.verification.expected import (
     as_json,
     differences,
     failures,

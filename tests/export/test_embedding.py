@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.checks.exportable import CheckError
-from export.graph import device_function as device_graph
-from export.graph.model_function import embedded_texts, vectors_function
+from export import graph as device_graph
+from export.checks import CheckError
+from export.graph import embedded_texts, vectors_function
 from export.onnx import predictor as read_onnx
 from export.onnx.__main__ import main as onnx_main
 from export.onnx.write import write_onnx
-from export.tflite import convert as tflite_convert
 from export.tflite import predictor as read_tflite
+from export.tflite import write as tflite_files
 from export.tflite.__main__ import main as tflite_main
 from export.tflite.predictor import load_tflite
 from export.tflite.write import new_interpreter, write_tflite
@@ -142,8 +142,12 @@ def test_wrong_vectors_are_not_written(suffix, factor, tmp_path, monkeypatch):
         right = vectors_function(bundle, number)
         return tf.function(lambda *inputs: factor * right(*inputs), autograph=False)
 
-    for module in (device_graph, tflite_convert):
-        monkeypatch.setattr(module, "vectors_function", wrong)
+    def wrong_and_named(bundle, number):
+        return lambda *inputs: {"vectors": wrong(bundle, number)(*inputs)}
+
+    # Not the function that the file is compared with.
+    monkeypatch.setattr(device_graph, "vectors_function", wrong)
+    monkeypatch.setattr(tflite_files, "_named_vectors", wrong_and_named)
     with pytest.raises(CheckError):
         if suffix == "onnx":
             write_onnx(make_bundle(), tmp_path / "m.onnx", embed=True)

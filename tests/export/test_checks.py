@@ -2,9 +2,9 @@ import pytest
 
 from clients import check
 from export import verify
-from export.batch import predictions as batch_model
+from export.batch import rows as batch_model
 from export.benchmark import __main__ as benchmark
-from export.checks.exportable import check_exportable, check_single_texts
+from export.checks import check_exportable, check_single_texts
 from export.onnx import __main__ as onnx
 from export.savedmodel import __main__ as savedmodel
 from export.savedmodel.predictor import load_savedmodel

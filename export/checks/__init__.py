@@ -1,1 +1,0 @@
-"""Checks that a run can be exported."""

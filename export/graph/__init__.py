@@ -1,1 +1,0 @@
-"""Graph functions that every export format contains."""
