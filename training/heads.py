@@ -136,9 +136,8 @@ def _prune(config: HeadsConfig, share: float, out: Path) -> dict[str, Any]:
         for part in parts:
             part.mkdir()
         found = _measurement(config, parts[0])
-        from training.pruning.apply import prune_model
         from training.pruning.measurement import pruned_table
-        from training.pruning.prune_run import write_pruned_run
+        from training.pruning.prune_run import prune_model, write_pruned_run
 
         pruned = prune_model(found.all_rows.bundle.model, found.groups, found.importance, share)
         heads, rows = pruned.heads, pruned.rows

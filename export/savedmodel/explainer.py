@@ -10,9 +10,8 @@ from export.names import EXPLAIN, EXPLAIN_WORDS, MATCH, NUM_WORDS, SCORE, SERVIN
 from export.savedmodel.predictor import BATCH_ROWS, SavedModelPredictor, SavedModelTagger, open_savedmodel
 from kmha.errors import InputError
 from kmha.text.vocabulary import PADDING
-from training.explanation.attributions import TOKENS, RowTrace
-from training.explanation.explainer import ExplainedOutput
-from training.explanation.words import NO_WORD, align_tokens
+from training.explanation.attributions import NO_WORD, TOKENS, RowTrace
+from training.explanation.explainer import ExplainedOutput, align_tokens
 
 NO_GRADIENTS = "A SavedModel has no gradients: training.explain shows gradient × input of the run itself."
 MEAN = "The rollout begins at the mean of all tokens: the SavedModel's pooling is unknown."

@@ -128,6 +128,5 @@ def _saturated(counts: sparse.csr_array, mean_length: float) -> sparse.csr_array
     lengths = np.asarray(counts.sum(axis=1)).ravel()
     penalties = _K1 * (1 - _B + _B * lengths / (mean_length or 1.0))
     by_entry = np.repeat(penalties, np.diff(counts.indptr))
-    return sparse.csr_array(
-        (counts.data / (counts.data + by_entry), counts.indices, counts.indptr), counts.shape
-    )
+    shares = counts.data / (counts.data + by_entry)
+    return sparse.csr_array((shares, counts.indices, counts.indptr), counts.shape)

@@ -180,9 +180,8 @@ def _keys(ids: np.ndarray, rows: np.ndarray, order: int) -> tuple[np.ndarray, np
 def _presence(keys: np.ndarray, rows: np.ndarray, num_rows: int) -> tuple[np.ndarray, sparse.csr_array]:
     """The distinct keys int64 [K], and whether each row has them, 0 or 1, sparse [num_rows, K]."""
     columns, places = np.unique(keys, return_inverse=True)
-    holds = sparse.csr_array(
-        sparse.coo_array((np.ones(len(keys)), (rows, places)), shape=(num_rows, len(columns)))
-    )
+    ones, shape = np.ones(len(keys)), (num_rows, len(columns))
+    holds = sparse.csr_array(sparse.coo_array((ones, (rows, places)), shape=shape))
     holds.sum_duplicates()
     holds.data[:] = 1.0
     return columns, holds

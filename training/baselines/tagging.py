@@ -63,9 +63,7 @@ class GreedyTagger:
 
     tags: list[str]  # the K tags, sorted
     weights: np.ndarray  # float32 [features, K]
-    previous: (
-        np.ndarray
-    )  # weights of the previous tag, float32 [K + 1, K]; the last row is for the first word
+    previous: np.ndarray  # weights of the previous tag, float32 [K + 1, K]; the last row is for first words
     biases: np.ndarray  # float32 [K]
 
     def predict(self, words: Sentences) -> list[list[str]]:
@@ -133,9 +131,8 @@ def fit_greedy(words: Sentences, tags: Sentences, seed: int) -> GreedyTagger:
         if len(names) == 2:
             weights, biases = np.vstack([-weights, weights]), np.concatenate([-biases, biases])
     weights = weights.T.astype(np.float32)
-    return GreedyTagger(
-        names, weights[:_HASHED_FEATURES], weights[_HASHED_FEATURES:], biases.astype(np.float32)
-    )
+    weights, previous = np.split(weights, [_HASHED_FEATURES])
+    return GreedyTagger(names, weights, previous, biases.astype(np.float32))
 
 
 def _hashed(words: Sentences) -> sparse.csr_matrix:

@@ -149,9 +149,8 @@ def _compare(
         config.classify.dropout,
     )
     networks = [name for name in plan.candidates if name != LINEAR]
-    target = (
-        count_trainable_weights(build(HEADS, shape, shape.encoder.intermediate_dim)) if networks else None
-    )
+    largest = shape.encoder.intermediate_dim
+    target = count_trainable_weights(build(HEADS, shape, largest)) if networks else None
     results = _train(networks, shape, target or 0, plan.rates, config, data, inputs, folder)
     callers: dict[str, Caller] = _network_callers(results, shape, max(plan.lengths))
     if LINEAR in plan.candidates:

@@ -55,20 +55,17 @@ def score_predictions(predictions: Mapping[str, list[int]], data: Data) -> dict[
     arrays = {name: np.asarray(ids, np.int64) for name, ids in predictions.items()}
     correct = {name: ids == true for name, ids in arrays.items()}
     reference = reference_of({name: float(hits.mean()) for name, hits in correct.items()})
-    found = {}
+    labels, found = prediction_names(data), {}
     for name, ids in arrays.items():
-        scores = single_label_prediction_scores(
-            true, ids, prediction_names(data), num_classes=len(data.labels)
-        )
+        scores = single_label_prediction_scores(true, ids, labels, num_classes=len(data.labels))
         found[name] = {
             "accuracy": scores["accuracy"],
             "macro_f1": scores["macro_f1"],
             "intervals": single_label_intervals(true, ids),
         }
         if name != reference:
-            found[name]["difference"] = paired_difference(correct[name], correct[reference]) | {
-                "reference": reference
-            }
+            difference = paired_difference(correct[name], correct[reference])
+            found[name]["difference"] = difference | {"reference": reference}
     return found
 
 

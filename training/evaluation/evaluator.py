@@ -15,8 +15,8 @@ from training.data.inputs import Source
 from training.data.masked_batches import MaskedSource, cut_pieces
 from training.data.sentence_batches import read_sentences
 from training.data.sources import file_source, read_examples
-from training.evaluation.abstention import evaluate_threshold, top_predictions
-from training.io.examples import ColumnOverrides, Columns, Subset
+from training.io.examples import ColumnOverrides, Columns, Subset, label_ids
+from training.metrics.thresholds import evaluate_threshold
 from training.runtime.cpu_sharding import sharded_predict_function
 from training.tasks.create import task_from_bundle
 from training.tasks.protocol import Task
@@ -177,3 +177,23 @@ def _trained_columns(bundle: Bundle) -> Columns:
     pairs = saved.items() if isinstance(saved, dict) else ()
     found = {key: name for key, name in pairs if key in names and isinstance(name, str)}
     return Columns(**{"text": "", **found})
+
+
+def top_predictions(
+    task: Any,
+    part: Subset,
+    labels: Sequence[str],
+    probabilities: np.ndarray,
+    thresholds: Sequence[float] | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The probability of the single prediction for each row, float32 [R], and whether it is correct, bool [R].
+
+    It is the label of the highest probability, float32 [R, C], or with thresholds whether a pair matches, [R, 1].
+    """
+    if thresholds is None:
+        ids, _ = label_ids(part.examples, part.rows, labels)
+        return probabilities.max(axis=1), probabilities.argmax(axis=1) == ids
+    score = np.asarray(probabilities, np.float32)[:, 0]
+    is_match = score >= np.float32(thresholds[0])
+    correct = is_match == (task.targets(part, labels)[:, 0] > 0)
+    return np.where(is_match, score, np.float32(1) - score), correct

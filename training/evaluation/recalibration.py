@@ -12,11 +12,11 @@ from kmha.bundle.manifest import TAG
 from kmha.calibration import Calibration, calibrate
 from kmha.inference.tagger import PathDecoder
 from training.data.inputs import cut_parts
-from training.evaluation.abstention import Abstention, choose_threshold, top_predictions
-from training.evaluation.evaluator import Evaluator, read_labelled_rows
+from training.evaluation.evaluator import Evaluator, read_labelled_rows, top_predictions
 from training.evaluation.model_calibration import fit_calibration
 from training.io.examples import ColumnOverrides, Subset
 from training.metrics.classification import ReliabilityBins, reliability_bins
+from training.metrics.thresholds import Abstention, choose_threshold
 from training.tasks.protocol import Task
 
 SHOWN = ("accuracy", "span_f1", "token_accuracy", "macro_f1", "ece", "loss")

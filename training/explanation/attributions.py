@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.explanation.words import NO_WORD
-
 TOKENS, ATTENTION = "tokens", "attention"
+NO_WORD = -1
 
 
 def attention_rollout(weights: np.ndarray) -> np.ndarray:

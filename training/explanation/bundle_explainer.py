@@ -14,9 +14,8 @@ from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_STARTS
 from kmha.layers.attention import stack_heads
 from kmha.models.encoder import traced
 from kmha.text.words import Ragged, word_bounds
-from training.explanation.attributions import ATTENTION, TOKENS, RowTrace, WindowTrace
+from training.explanation.attributions import ATTENTION, NO_WORD, TOKENS, RowTrace, WindowTrace
 from training.explanation.explainer import ExplainedOutput
-from training.explanation.words import NO_WORD
 
 
 def explainable_model(bundle: Bundle) -> "BundleTextModel | BundleTagModel":
@@ -62,9 +61,8 @@ class _Gradients:
         """
         if self._concrete is None:
             # Traced once, for sequences of any length.
-            specs = {
-                name: tf.TensorSpec([None] * len(each.shape), each.dtype) for name, each in features.items()
-            }
+            ranks = {name: ([None] * len(each.shape), each.dtype) for name, each in features.items()}
+            specs = {name: tf.TensorSpec(*each) for name, each in ranks.items()}
             self._concrete = self._function.get_concrete_function(specs, *[tf.TensorSpec([], tf.int32)] * 2)
         weights, products = self._concrete(features, tf.constant(first), tf.constant(second))
         return {name: each.numpy() for name, each in weights.items()}, [each.numpy() for each in products]

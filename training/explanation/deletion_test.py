@@ -52,9 +52,8 @@ def value_drops(
         "random_low" and "random_high": their minimum and maximum}.
     """
     droppable = np.array(explanation.droppable)
-    orders = {
-        name: droppable[np.argsort(-values[droppable], kind="stable")] for name, values in scores.items()
-    }
+    order = {name: np.argsort(-values[droppable], kind="stable") for name, values in scores.items()}
+    orders = {name: droppable[places] for name, places in order.items()}
     shuffled = [generator.permutation(droppable) for _ in range(draws)]
     sets = [
         frozenset(order[:number].tolist()) for number in numbers for order in (*orders.values(), *shuffled)
@@ -110,9 +109,8 @@ def average_deletion_test(
         return {**result, "shares": []}
     shares = []
     for place, share in enumerate(SHARES):
-        columns = {
-            name: np.array([row[place][name] for row in found]) for name in METHODS if name in found[0][0]
-        }
+        known = [name for name in METHODS if name in found[0][0]]
+        columns = {name: np.array([row[place][name] for row in found]) for name in known}
         ahead = columns[ATTENTION] - columns[RANDOM]
         low, high = bootstrap_interval(lambda rows: float(rows.mean()), ahead)
         means = {name: float(column.mean()) for name, column in columns.items()}

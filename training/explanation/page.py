@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from training.explanation.attributions import HeadMap, count_heads
+from training.explanation.attributions import NO_WORD, HeadMap, count_heads
 from training.explanation.deletion_test import ATTENTION, GRADIENT, LEFT_OUT, RANDOM
 from training.explanation.explainer import SCORE, Explanation
-from training.explanation.words import NO_WORD
 from training.html.page import html_page, read_asset, render
 
 # Attention weights are stored as integers from 0 to this number.

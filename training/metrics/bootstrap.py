@@ -72,7 +72,7 @@ def single_label_intervals(
         counts = indicator_counts(true, predicted, weights)
         accuracies.append(weights @ right / sizes.sum())
         macros.append(mean_over(f1(counts), occurring(counts)))
-    return _named(resampling.level, accuracy=accuracies, macro_f1=macros)
+    return named_intervals(resampling.level, accuracy=accuracies, macro_f1=macros)
 
 
 def multi_label_intervals(
@@ -94,7 +94,7 @@ def multi_label_intervals(
         accuracies.append(weights @ right / sizes.sum())
         micros.append(micro_f1(counts))
         macros.append(f1(counts).mean(axis=-1))
-    return _named(resampling.level, accuracy=accuracies, micro_f1=micros, macro_f1=macros)
+    return named_intervals(resampling.level, accuracy=accuracies, micro_f1=micros, macro_f1=macros)
 
 
 def resample_weights(sizes: np.ndarray, resampling: Resampling) -> Iterator[np.ndarray]:
@@ -114,5 +114,6 @@ def percentile_interval(values: np.ndarray, level: float) -> tuple[float, float]
     return float(lower), float(upper)
 
 
-def _named(level: float, **chunks: list[np.ndarray]) -> dict[str, list[float]]:
+def named_intervals(level: float, **chunks: list[np.ndarray]) -> dict[str, list[float]]:
+    """`percentile_interval` of each statistic, whose values are in chunks."""
     return {name: list(percentile_interval(np.concatenate(parts), level)) for name, parts in chunks.items()}

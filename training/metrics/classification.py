@@ -18,14 +18,13 @@ from kmha.errors import InputError
 from training.metrics.confusion import (
     LabelCounts,
     confusion_matrix,
-    f1,
     indicator_counts,
     matrix_counts,
     mean_over,
     micro_f1,
     occurring,
-    precision,
-    recall,
+    scores_by_label,
+    scores_by_name,
 )
 
 CALIBRATION_BINS = 15
@@ -109,8 +108,8 @@ def single_label_prediction_scores(
         if positive not in labels:
             raise InputError(f"positive label: expected one of {', '.join(labels)}; got {positive!r}")
         scores["positive"] = positive
-        for name, of in (("f1", f1), ("precision", precision), ("recall", recall)):
-            scores[name] = float(of(counts)[list(labels).index(positive)]) if len(true_ids) else None
+        for name in ("f1", "precision", "recall"):
+            scores[name] = scores["per_class"][positive][name] if len(true_ids) else None
     scores["confusion_matrix"] = matrix.tolist()
     return scores
 
@@ -201,7 +200,7 @@ def _checked(probabilities: np.ndarray, num_rows: int, num_labels: int) -> np.nd
 def _count_scores(
     counts: LabelCounts, labels: Sequence[str], averaged: np.ndarray, num_rows: int
 ) -> dict[str, Any]:
-    columns = {"precision": precision(counts), "recall": recall(counts), "f1": f1(counts)}
+    columns = scores_by_name(counts)
     averages = {
         "macro_f1": mean_over(columns["f1"], averaged),
         "micro_f1": micro_f1(counts),
@@ -209,13 +208,8 @@ def _count_scores(
         "precision": mean_over(columns["precision"], averaged),
         "recall": mean_over(columns["recall"], averaged),
     }
-    per_class = {
-        label: {name: float(column[index]) for name, column in columns.items()}
-        | {"support": int(counts.actual[index])}
-        for index, label in enumerate(labels)
-    }
     named = {name: float(value) if num_rows else None for name, value in averages.items()}
-    return {"rows": num_rows, "accuracy": None, **named, "per_class": per_class}
+    return {"rows": num_rows, "accuracy": None, **named, "per_class": scores_by_label(counts, labels)}
 
 
 def _ranking_scores(true: np.ndarray, scores: np.ndarray, columns: Sequence[int]) -> dict[str, float | None]:
@@ -223,9 +217,7 @@ def _ranking_scores(true: np.ndarray, scores: np.ndarray, columns: Sequence[int]
     usable = [column for column in columns if true[:, column].any() and not true[:, column].all()]
     return {
         "roc_auc": _mean([roc_auc_score(true[:, column], scores[:, column]) for column in usable]),
-        "average_precision": _mean(
-            [average_precision_score(true[:, column], scores[:, column]) for column in usable]
-        ),
+        "average_precision": _mean([average_precision_score(true[:, i], scores[:, i]) for i in usable]),
     }
 
 

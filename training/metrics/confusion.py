@@ -3,6 +3,7 @@
 The last axis is the label (C). Leading axes are allowed, such as one of 1,000 resamples.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +56,21 @@ def recall(counts: LabelCounts) -> np.ndarray:
 def f1(counts: LabelCounts) -> np.ndarray:
     """F1 [..., C]; 0 for a label without hits."""
     return _ratio(2.0 * counts.hits, counts.predicted + counts.actual)
+
+
+def scores_by_name(counts: LabelCounts) -> dict[str, np.ndarray]:
+    """Precision, recall and F1, [..., C] each."""
+    return {"precision": precision(counts), "recall": recall(counts), "f1": f1(counts)}
+
+
+def scores_by_label(counts: LabelCounts, labels: Sequence[str]) -> dict[str, dict[str, float | int]]:
+    """Precision, recall, F1 and support of each label as JSON values."""
+    columns = scores_by_name(counts)
+    return {
+        label: {name: float(column[place]) for name, column in columns.items()}
+        | {"support": int(counts.actual[place])}
+        for place, label in enumerate(labels)
+    }
 
 
 def micro_f1(counts: LabelCounts) -> np.ndarray:

@@ -30,9 +30,8 @@ def masked_predictions(
         targets = source.batch(plan)["targets"]
         is_masked = targets >= 0
         # In float32 under any policy, and in one operation to save memory.
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            np.where(is_masked, targets, 0), logits
-        ).numpy()
+        masked = np.where(is_masked, targets, 0)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(masked, logits).numpy()
         hits = (tf.argmax(logits, axis=-1, output_type=tf.int32).numpy() == targets) & is_masked
         _put(predictions, plan.rows, is_masked, losses * is_masked, hits)
     return predictions

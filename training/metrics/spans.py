@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kmha.tags import Scheme, Span, strict_spans_of
-from training.metrics.bootstrap import DEFAULT, Resampling, percentile_interval, resample_weights
+from training.metrics.bootstrap import DEFAULT, Resampling, named_intervals, resample_weights
 from training.metrics.confusion import (
     LabelCounts,
     confusion_matrix,
@@ -24,6 +24,7 @@ from training.metrics.confusion import (
     occurring,
     precision,
     recall,
+    scores_by_label,
 )
 
 Tags = Sequence[Sequence[str]]
@@ -66,16 +67,9 @@ def tag_scores(gold: Tags, predicted: Tags, scheme: Scheme) -> dict[str, Any]:
         total = LabelCounts(*(part.sum() for part in counts))
         totals = {"precision": precision(total), "recall": recall(total), "span_f1": f1(total)}
         scores |= {name: float(value) if len(gold) else None for name, value in totals.items()}
-    columns = {"precision": precision(counts), "recall": recall(counts), "f1": f1(counts)}
-    scores["macro_f1"] = float(mean_over(columns["f1"], occurring(counts))) if len(gold) else None
-    scores["types"] = types
-    scores["per_type"] = {
-        name: {each: float(column[place]) for each, column in columns.items()}
-        | {"support": int(counts.actual[place])}
-        for place, name in enumerate(types)
-    }
-    scores["confusion_matrix"] = matrix.tolist()
-    return scores
+    scores["macro_f1"] = float(mean_over(f1(counts), occurring(counts))) if len(gold) else None
+    per_type = scores_by_label(counts, types)
+    return scores | {"types": types, "per_type": per_type, "confusion_matrix": matrix.tolist()}
 
 
 def tag_intervals(
@@ -96,10 +90,7 @@ def tag_intervals(
         accuracies.append(right / np.maximum(words, 1))
         scores.append(micro_f1(LabelCounts(*(each[:, None] for each in (hits, given, expected)))))
     named = {"token_accuracy": accuracies} | ({} if scheme == "none" else {"span_f1": scores})
-    return {
-        name: list(percentile_interval(np.concatenate(parts), resampling.level))
-        for name, parts in named.items()
-    }
+    return named_intervals(resampling.level, **named)
 
 
 def _check(gold: Tags, predicted: Tags) -> None:
@@ -122,10 +113,8 @@ def _sentence_counts(gold: Tags, predicted: Tags, scheme: Scheme) -> np.ndarray:
         right = sum(one == other for one, other in zip(expected, given, strict=True))
         counts[place, :2] = right, len(expected)
         if scheme != "none":
-            sides: tuple[set[Span], ...] = tuple(
-                set(strict_spans_of(tags, scheme)) for tags in (expected, given)
-            )
-            counts[place, 2:] = len(sides[0] & sides[1]), len(sides[1]), len(sides[0])
+            one, other = (set(strict_spans_of(tags, scheme)) for tags in (expected, given))
+            counts[place, 2:] = len(one & other), len(other), len(one)
     return counts
 
 

@@ -171,9 +171,8 @@ def _trace(rows: EvaluationRows, blocks: Sequence[Block], batch: dict) -> Any:
             loss = tf.reduce_sum(rows.task.row_losses(targets, outputs))
         gradients = tape.gradient(loss, kernels, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         # Gradient times weights, summed over the outputs of each kernel row.
-        by_row = [
-            tf.reduce_sum(kernel * slope, axis=1) for kernel, slope in zip(kernels, gradients, strict=True)
-        ]
+        pairs = zip(kernels, gradients, strict=True)
+        by_row = [tf.reduce_sum(kernel * slope, axis=1) for kernel, slope in pairs]
         heads = [
             tf.reduce_sum(tf.reshape(each, (block.heads, block.head_size)), axis=1)
             for block, each in zip(blocks, by_row[: len(blocks)], strict=True)

@@ -17,7 +17,7 @@ class Block:
     layer: Any  # the `AttentionBlock`
     maps: tuple[
         tuple[str, int], ...
-    ]  # its attention weights in the model's outputs, and the layer index in each
+    ]  # its attention weights in the model's outputs, with the layer index in each
     across: bool = False  # cross-attention to the other text
 
     @property
@@ -61,9 +61,8 @@ def prunable_groups(model: Any) -> list[Group]:
     pairs = getattr(model, "pairs", None)
     if pairs is None:
         blocks = enumerate(model.encoder.blocks)
-        return [
-            Group(0, False, i, [Block(f"block {i + 1}", layer, ((ATTENTION, i),))]) for i, layer in blocks
-        ]
+        names = ((i, f"block {i + 1}", layer) for i, layer in blocks)
+        return [Group(0, False, i, [Block(name, layer, ((ATTENTION, i),))]) for i, name, layer in names]
     found = []
     for number, (name, pair) in enumerate(zip(model.granularities, pairs, strict=True)):
         found += _groups_of_pair(number, f"{name}_" if len(pairs) > 1 else "", pair)

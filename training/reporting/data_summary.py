@@ -167,9 +167,8 @@ def reproducibility_blocks(report_data: ReportData) -> Iterator[Block]:
         rows = [(title, _duration(value)) for title, value in seconds.items() if value is not None]
         yield Table("Time", ("stage", "time"), rows)
         rows = [("peak memory of the process", _megabytes(cost["peak_memory_bytes"]))]
-        rows += [
-            (f"peak memory of {name}", _megabytes(size)) for name, size in cost.get("devices", {}).items()
-        ]
+        devices = cost.get("devices", {})
+        rows += [(f"peak memory of {name}", _megabytes(size)) for name, size in devices.items()]
         rows += [("processor cores", str(cost["cores"])), ("weights", f"{cost['weights']:,}")]
         rows += [(name, _megabytes(size)) for name, size in report_data.files.items()]
         yield Table("Memory and size", ("item", "size"), rows)

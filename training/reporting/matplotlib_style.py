@@ -58,17 +58,15 @@ def check_matplotlib(flag: str = "--out") -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise InputError(
-            f"{flag}: expected matplotlib to draw with, got none; pip install 'kmha[report]'"
-        ) from None
+        message = f"{flag}: expected matplotlib to draw with, got none; pip install 'kmha[report]'"
+        raise InputError(message) from None
 
 
 def check_figure_path(path: Path, flag: str = "--out") -> None:
     """Raises InputError if no figure can be written: wrong suffix, no such folder, or no matplotlib."""
     if path.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"{flag} {path}: expected a file ending in {', '.join(SUFFIXES)}, got {path.suffix or 'none'}"
-        )
+        expected = f"expected a file ending in {', '.join(SUFFIXES)}"
+        raise InputError(f"{flag} {path}: {expected}, got {path.suffix or 'none'}")
     if not path.parent.is_dir():
         raise InputError(f"{flag} {path}: expected a folder that exists, got {path.parent}")
     check_matplotlib(flag)

@@ -107,9 +107,8 @@ def curve_blocks(report_data: ReportData) -> Iterator[Block]:
         )
         for each in history
     ]
-    yield Table(
-        caption, (name, "training loss", "validation loss", metric, "learning rate", "tokens/s"), rows
-    )
+    columns = (name, "training loss", "validation loss", metric, "learning rate", "tokens/s")
+    yield Table(caption, columns, rows)
 
 
 def calibration_blocks(report_data: ReportData) -> Iterator[Block]:

@@ -189,11 +189,9 @@ def _words(report_data: ReportData, split: ScoredSplit) -> SingleLabelItems:
     true, counts = tag_ids(report_data.task, split.part, report_data.labels)
     rows = np.repeat(np.arange(len(counts)), counts)
     words = np.arange(len(true)) - (np.cumsum(counts) - counts)[rows]
-    tagged, names = split.predictions, list(report_data.labels)
-    predicted = tagged.tag_ids.astype(np.int64)
-    return SingleLabelItems(
-        split.part, names, true.astype(np.int64), predicted, tagged.probabilities, rows, words
-    )
+    names, tagged = list(report_data.labels), split.predictions
+    true, predicted = true.astype(np.int64), tagged.tag_ids.astype(np.int64)
+    return SingleLabelItems(split.part, names, true, predicted, tagged.probabilities, rows, words)
 
 
 def _in_context(words: Sequence[str], index: int) -> str:

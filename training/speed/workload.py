@@ -20,9 +20,7 @@ class Workload:
     labels: list[int]
     vocabulary: str  # path of a vocab.txt, WordPiece
     lower_case: bool
-    sizes: dict[
-        str, int
-    ]  # vocabulary_size, hidden_dim, num_layers, num_heads, intermediate_dim and num_labels
+    sizes: dict[str, int]  # vocabulary_size, hidden_dim, num_layers, num_heads, intermediate_dim, num_labels
     pretrained: str  # folder of a pretrained BERT to fine-tune; empty: new weights
     max_length: int
     batch_rows: int

@@ -64,9 +64,8 @@ class ClassifyTask(ClassifySettings, Task):
             order = (LABELS, LABEL) if self.multi_label else (LABEL, LABELS)
             label = next((name for name in order if name in known), "")
         if not label:
-            hint = (
-                did_you_mean(LABEL, available or (), "--data.label-column {}") or "; set --data.label-column"
-            )
+            flag = "--data.label-column"
+            hint = did_you_mean(LABEL, available or (), f"{flag} {{}}") or f"; set {flag}"
             raise InputError(
                 f"--data.label-column: expected a column {LABEL} or {LABELS}, got {', '.join(available or ())}{hint}"
             )

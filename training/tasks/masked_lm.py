@@ -130,18 +130,12 @@ class MaskedLmTask(MaskedLmSettings, Task):
         )
 
     def scores(
-        self,
-        part: Subset,
-        labels: Sequence[str],
-        predictions: Any,
-        decision: dict[str, Any],
-        /,
-        intervals: bool = False,
+        self, part: Subset, labels: Sequence[str], masked: Any, decision: dict, /, intervals: bool = False
     ) -> dict[str, Any]:
         """Loss, perplexity and accuracy of the masked tokens."""
         from training.metrics.masked_lm import masked_scores
 
-        return {"rows": len(part.rows), **masked_scores(predictions, intervals)}
+        return {"rows": len(part.rows), **masked_scores(masked, intervals)}
 
     def baseline(
         self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int

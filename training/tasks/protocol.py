@@ -34,9 +34,7 @@ class TaskTraits:
     baseline_name: str = "baseline"  # in messages and reports
     num_texts: int = 1  # per row
     is_multi_label: bool = False
-    has_classes: bool = (
-        True  # labels are names: the training rows have every one, and the split is stratified
-    )
+    has_classes: bool = True  # labels are names: training rows have every one, and the split is stratified
     is_text_and_label: bool = False  # one text and one label column, so that tables are read in blocks
     keeps_queries_together: bool = False  # all rows of a query are held out together
     needs_whole_batches: bool = False  # the loss compares all rows of a batch, so replicas cannot share it

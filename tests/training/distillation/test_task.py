@@ -1,7 +1,15 @@
 import numpy as np
 import pytest
 
-from training.distillation.task import DistillationTargets
+from tests.bundles import SENTENCES, SEVERAL, TEXTS, make_bundle, make_pair_bundle, make_tagger_bundle
+from training.data.inputs import cut_parts
+from training.distillation.task import (
+    DistillationTargets,
+    cached_predictions,
+    count_predictions,
+    write_predictions,
+)
+from training.io.examples import Example, Subset, TrainingSet, write_examples
 
 ANSWERS = np.arange(15, dtype=np.float32).reshape(5, 3)
 ORDER = np.array([2, 0, 1])
@@ -38,3 +46,105 @@ def test_batch_is_split_into_its_parts(labels, axes):
     np.testing.assert_array_equal(found, labels)
     np.testing.assert_array_equal(labelled, [1, 1, 1])
     np.testing.assert_array_equal(answers, ANSWERS[:3][:, ORDER])
+
+
+FACTS = {"teacher": "a", "rows": "b"}
+
+
+def tokenized(folder, bundle, rows):
+    """Batches of rows in another order than they were written in."""
+    ordered = bundle.tagger is not None
+    examples = write_examples(
+        (Example(row, (), "", ordered=ordered) for row in rows), folder, bundle.preprocessor.num_texts
+    )
+    inputs = cut_parts(bundle.preprocessor, {"train": Subset(examples, np.arange(len(rows)))}, folder)
+    order = np.arange(len(rows))[::-1]
+    pairs = np.stack([order, order], axis=1) if bundle.preprocessor.num_texts == 2 else order
+    shape = (99,) if ordered else pairs.shape
+    training_set = TrainingSet(pairs, np.broadcast_to(np.float32(0), shape), np.ones(len(rows), np.float32))
+    return inputs.source("train", training_set)
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("kind", ["one", "several", "pairs", "classes"])
+def test_predictions_are_those_of_the_bundle(tmp_path, kind):
+    bundle = {
+        "one": make_bundle,
+        "several": lambda: make_bundle(SEVERAL, multi_label=True),
+        "pairs": lambda: make_pair_bundle(("char", "wordpiece")),
+        "classes": lambda: make_pair_bundle(labels=("x", "y"), target="classes"),
+    }[kind]()
+    rows = [(text,) for text in TEXTS]
+    if bundle.preprocessor.num_texts == 2:
+        rows = [(text, TEXTS[index - 1]) for index, text in enumerate(TEXTS)]
+    source = tokenized(tmp_path, bundle, rows)
+    assert count_predictions(source) == len(rows)
+    write_predictions(bundle.model, source, tmp_path / "a.npy")
+    answers = np.load(tmp_path / "a.npy")
+    given = [row[0] if len(row) == 1 else row for row in reversed(rows)]
+    np.testing.assert_allclose(bundle.model.probabilities(answers), bundle.probabilities(given), atol=1e-5)
+
+
+def test_predictions_for_sentences_are_scores_of_words(tmp_path):
+    bundle = make_tagger_bundle(characters=True)
+    sentences = [sentence.split() for sentence in SENTENCES]
+    source = tokenized(tmp_path, bundle, [("\n".join(words),) for words in sentences])
+    write_predictions(bundle.model, source, tmp_path / "a.npy")
+    answers = np.load(tmp_path / "a.npy")
+    assert len(answers) == sum(map(len, sentences)) == count_predictions(source)
+    np.testing.assert_allclose(answers, bundle.tagger.scores(sentences[::-1]), atol=1e-4)
+
+
+def test_speed_is_logged(tmp_path, capsys):
+    bundle = make_bundle()
+    write_predictions(
+        bundle.model, tokenized(tmp_path, bundle, [(text,) for text in TEXTS]), tmp_path / "a.npy"
+    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"teacher: {len(TEXTS)} rows predicted in ") and line.endswith(" tokens/s")
+
+
+class Writer:
+    def __init__(self, value: float = 1.0):
+        self.calls, self.value = 0, value
+
+    def __call__(self, path):
+        self.calls += 1
+        with open(path, "wb") as file:
+            np.save(file, np.full((2, 3), self.value, np.float32))
+
+
+def test_same_key_finds_cached_predictions(tmp_path, capsys):
+    writer = Writer()
+    folder = tmp_path / "new" / "cache"
+    for _ in range(2):
+        assert cached_predictions(folder, FACTS, (2, 3), writer).tolist() == [[1] * 3] * 2
+    assert writer.calls == 1 and len(list(folder.iterdir())) == 1
+    assert "predictions for 2 rows found in" in capsys.readouterr().err
+
+
+def test_different_key_computes_new_predictions(tmp_path):
+    cached_predictions(tmp_path, FACTS, (2, 3), Writer())
+    for facts in ({**FACTS, "teacher": "c"}, {**FACTS, "rows": "c"}):
+        writer = Writer(2.0)
+        assert cached_predictions(tmp_path, facts, (2, 3), writer)[0, 0] == 2 and writer.calls == 1
+    assert cached_predictions(tmp_path, FACTS, (2, 3), Writer(3.0))[0, 0] == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"no table", None], ids=["empty", "other", "cut short"])
+def test_damaged_cache_file_is_replaced(tmp_path, content):
+    cached_predictions(tmp_path, FACTS, (2, 3), Writer())
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-4] if content is None else content)
+    assert cached_predictions(tmp_path, FACTS, (2, 3), Writer(2.0))[0, 0] == 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_interrupted_prediction_leaves_no_file(tmp_path):
+    def stopped(path):
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_predictions(tmp_path, FACTS, (2, 3), stopped)
+    assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ from kmha.calibration import Calibration, calibrate
 from kmha.inference.tagger import PathDecoder
 from tests.bundles import make_tagger_bundle
 from tests.command_runs import NO_DROPOUT, TINY, call, news_rows, topic_rows, write_csv
-from training.evaluation.abstention import top_predictions
+from training.evaluation.evaluator import top_predictions
 from training.evaluation.model_calibration import (
     MIN_ROWS,
     can_calibrate,

@@ -4,9 +4,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from training.explanation.attributions import RowTrace, build_attributions
+from training.explanation.attributions import NO_WORD, RowTrace, build_attributions
 from training.explanation.explainer import Explanation
-from training.explanation.words import NO_WORD
 
 
 def softmax(values: np.ndarray) -> np.ndarray:

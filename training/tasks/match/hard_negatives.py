@@ -159,9 +159,8 @@ class _Search:
         right, known = (_pairs(each, len(queries), len(candidates)) for each in (right, known))
         with_positives = {queries[int(query)] for query in right[:, 0]}
         first_query, first_candidate = _first_indices(queries), _first_indices(candidates)
-        self.query_indices = np.array(
-            [index for text, index in first_query.items() if text in with_positives], np.int64
-        )
+        chosen = [index for text, index in first_query.items() if text in with_positives]
+        self.query_indices = np.array(chosen, np.int64)
         # Ties go to the first candidate: shuffled, so that it is not always from the first rows of the file.
         firsts = np.array(list(first_candidate.values()), np.int64)
         self.candidate_indices = np.random.default_rng(seed).permutation(firsts)

@@ -36,9 +36,8 @@ def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
         if name not in available:
             hint = did_you_mean(name, available, f"--data.{flag} {{}}") or f"; set --data.{flag}"
             triplets = f" (or the columns {ANCHOR}, {POSITIVE}, {NEGATIVE})" if not requested else ""
-            raise InputError(
-                f"--data.{flag}: expected a column {name}{triplets}, got {', '.join(available)}{hint}"
-            )
+            shown = f"{name}{triplets}, got {', '.join(available)}{hint}"
+            raise InputError(f"--data.{flag}: expected a column {shown}")
     return found
 
 

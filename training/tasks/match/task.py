@@ -88,9 +88,8 @@ class MatchTask(MatchSettings, Task):
     ) -> Columns:
         """The columns of pairs or triplets, and of the query if the file has one."""
         if requested.query and requested.query not in available:
-            raise InputError(
-                f"--query-column: expected a column {requested.query}, got {', '.join(available)}"
-            )
+            shown = f"{requested.query}, got {', '.join(available)}"
+            raise InputError(f"--query-column: expected a column {shown}")
         queries = (requested.query, trained.query, QUERY)
         query = next((name for name in queries if name and name in available), "")
         if not (requested.text or requested.text_b or requested.label):
@@ -260,17 +259,15 @@ class MatchTask(MatchSettings, Task):
         from training.tasks.match.scoring import Pairs, baseline_scores, class_baseline_scores
 
         def pairs(part: Subset) -> Pairs:
-            return Pairs(
-                part.texts(0), part.texts(1), self.targets(part, labels), part.examples.named_queries
-            )
+            texts = part.texts(0), part.texts(1)
+            return Pairs(*texts, self.targets(part, labels), part.examples.named_queries)
 
         assert self.target != "auto"
         if self.target == "classes":
             true, names = label_ids(evaluated.examples, evaluated.rows, labels)
             return class_baseline_scores(pairs(train), pairs(evaluated), true, names, len(labels), seed)
-        return baseline_scores(
-            pairs(train), pairs(validation), pairs(evaluated), self.target, self.metric, seed
-        )
+        parts = pairs(train), pairs(validation), pairs(evaluated)
+        return baseline_scores(*parts, self.target, self.metric, seed)
 
 
 def _target_of(train: ExampleSet) -> Target:

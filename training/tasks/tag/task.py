@@ -226,13 +226,7 @@ class TagTask(TagSettings, Task):
         return TaggedSentences(counts, np.zeros(words, np.int32), uniform, np.ones(words, np.float32))
 
     def scores(
-        self,
-        part: Subset,
-        labels: Sequence[str],
-        tagged: Any,
-        decision: dict[str, Any],
-        /,
-        intervals: bool = False,
+        self, part: Subset, labels: Sequence[str], tagged: Any, decision: dict, /, intervals: bool = False
     ) -> dict[str, Any]:
         """Scores of the spans and of the tags; with intervals, also the most frequent errors."""
         from training.metrics.classification import calibration_error
@@ -298,9 +292,8 @@ def _log_broken(examples: ExampleSet, scheme: Scheme) -> None:
             before = tags[word - 1] if word else "the start"
             shown.append(f"{examples.place(row)} word {word + 1} ({tags[word]} after {before})")
     if count:
-        logger.info(
-            f"{count:,} tags break {scheme} and are repaired: {', '.join(shown)}{', …' * (count > len(shown))}"
-        )
+        more = ", …" * (count > len(shown))
+        logger.info(f"{count:,} tags break {scheme} and are repaired: {', '.join(shown)}{more}")
 
 
 def _single_characters(examples: ExampleSet) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.explanation.words import TextWords, align_tokens, white_space_bounds
+from training.explanation.explainer import TextWords, align_tokens, white_space_bounds
 
 
 def words_of(*texts: str) -> TextWords:
