@@ -24,6 +24,88 @@ from training.cli.parser import FAILED, parse, run
 
 logger = logging.getLogger("kmha")
 
+Client = Literal["browser", "mediapipe", "triton", "grpc"]
+CLIENTS: tuple[Client, ...] = ("browser", "mediapipe", "triton", "grpc")
+FILL = Path(__file__).resolve().parents[1] / "examples" / "browser" / "fill.py"
+
+
+@dataclass(frozen=True)
+class CheckConfig:
+    """Runs an exported run in third-party programs and compares the predictions."""
+
+    run: Annotated[Path | None, tyro.conf.Positional] = None
+    """Run folder of training.fit; default: train a small English run on generated rows."""
+    data: Path | None = None
+    """Labeled rows to predict: .csv, .tsv or .jsonl, also .gz; required with RUN."""
+    rows: Count = 200
+    """Number of rows to predict, spread evenly over the file."""
+    clients: tuple[Client, ...] = CLIENTS
+    """Clients to run."""
+    allow_missing: bool = False
+    """Report a client that cannot run on this machine, but do not fail."""
+    folder: Path = Path("build/clients")
+    """Folder for the exports, the environments and the small run."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    return run(lambda: _check(parse(CheckConfig, argv, "python -m clients.check")))
+
+
+def _check(config: CheckConfig) -> int:
+    if (config.run is None) != (config.data is None):
+        present = "RUN" if config.data is None else "--data"
+        raise InputError(f"expected RUN and --data, or neither, got {present} alone")
+    if config.run is not None:
+        check_single_texts(config.run, "clients.check")
+    from kmha.quiet import import_tensorflow
+
+    import_tensorflow()
+    from clients.comparison import any_failed, export_run, result_table
+    from clients.processes import load_program
+    from kmha.bundle.bundle import Bundle
+
+    folder = config.folder.resolve()
+    if config.run is None or config.data is None:
+        run_folder, data = train_sample_run(folder / "run")
+    else:
+        run_folder, data = config.run, config.data
+    bundle = Bundle.load(run_folder)
+    exported = export_run(bundle, sample_texts(bundle, data, config.rows), folder, load_program(FILL).fill)
+    results = []
+    for result in _results(exported, config.clients):
+        logger.info(f"{result.client}: {result.problem or 'agrees'}")
+        results.append(result)
+    print(result_table(results))
+    return FAILED if any_failed(results, config.allow_missing) else 0
+
+
+def _results(exported, clients: Sequence[str]) -> Iterator[Any]:
+    from clients.browser import browser_results
+    from clients.python_clients import grpc_result, mediapipe_result, triton_result
+
+    if "mediapipe" in clients:
+        yield mediapipe_result(exported)
+    if "browser" in clients:
+        yield from browser_results(exported)
+    if "triton" in clients:
+        yield triton_result(exported)
+    if "grpc" in clients:
+        yield grpc_result(exported)
+
+
+def sample_texts(bundle, data: Path, rows: int) -> list[str]:
+    """At most `rows` texts of a file, spread evenly over it."""
+    import numpy as np
+
+    from training.io.tables import read_rows
+
+    column = bundle.details.get("columns", {}).get("text", "text")
+    texts = [str(row.values[column]) for row in read_rows(data, [column])]
+    chosen = np.linspace(0, len(texts) - 1, min(rows, len(texts))).round().astype(int)
+    return [texts[index] for index in chosen]
+
+
 SUBJECTS = {
     "cooking": ["the baker", "our cook", "my grandmother", "the chef from Lyon", "a kitchen boy"],
     "sailing": ["the captain", "an old sailor", "the harbour pilot", "our skipper", "the crew"],
@@ -106,90 +188,6 @@ def train_sample_run(folder: Path) -> tuple[Path, Path]:
 def _write(path: Path, rows: Sequence[tuple[str, str]]) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "label"), *rows])
-
-
-logger = logging.getLogger("kmha")
-
-Client = Literal["browser", "mediapipe", "triton", "grpc"]
-CLIENTS: tuple[Client, ...] = ("browser", "mediapipe", "triton", "grpc")
-FILL = Path(__file__).resolve().parents[1] / "examples" / "browser" / "fill.py"
-
-
-@dataclass(frozen=True)
-class CheckConfig:
-    """Runs an exported run in third-party programs and compares the predictions."""
-
-    run: Annotated[Path | None, tyro.conf.Positional] = None
-    """Run folder of training.fit; default: train a small English run on generated rows."""
-    data: Path | None = None
-    """Labeled rows to predict: .csv, .tsv or .jsonl, also .gz; required with RUN."""
-    rows: Count = 200
-    """Number of rows to predict, spread evenly over the file."""
-    clients: tuple[Client, ...] = CLIENTS
-    """Clients to run."""
-    allow_missing: bool = False
-    """Report a client that cannot run on this machine, but do not fail."""
-    folder: Path = Path("build/clients")
-    """Folder for the exports, the environments and the small run."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
-    return run(lambda: _check(parse(CheckConfig, argv, "python -m clients.check")))
-
-
-def _check(config: CheckConfig) -> int:
-    if (config.run is None) != (config.data is None):
-        present = "RUN" if config.data is None else "--data"
-        raise InputError(f"expected RUN and --data, or neither, got {present} alone")
-    if config.run is not None:
-        check_single_texts(config.run, "clients.check")
-    from kmha.quiet import import_tensorflow
-
-    import_tensorflow()
-    from clients.comparison import any_failed, export_run, result_table
-    from clients.programs import load_program
-    from kmha.bundle.bundle import Bundle
-
-    folder = config.folder.resolve()
-    if config.run is None or config.data is None:
-        run_folder, data = train_sample_run(folder / "run")
-    else:
-        run_folder, data = config.run, config.data
-    bundle = Bundle.load(run_folder)
-    exported = export_run(bundle, sample_texts(bundle, data, config.rows), folder, load_program(FILL).fill)
-    results = []
-    for result in _results(exported, config.clients):
-        logger.info(f"{result.client}: {result.problem or 'agrees'}")
-        results.append(result)
-    print(result_table(results))
-    return FAILED if any_failed(results, config.allow_missing) else 0
-
-
-def _results(exported, clients: Sequence[str]) -> Iterator[Any]:
-    from clients.browser import browser_results
-    from clients.python_clients import grpc_result, mediapipe_result, triton_result
-
-    if "mediapipe" in clients:
-        yield mediapipe_result(exported)
-    if "browser" in clients:
-        yield from browser_results(exported)
-    if "triton" in clients:
-        yield triton_result(exported)
-    if "grpc" in clients:
-        yield grpc_result(exported)
-
-
-def sample_texts(bundle, data: Path, rows: int) -> list[str]:
-    """At most `rows` texts of a file, spread evenly over it."""
-    import numpy as np
-
-    from training.io.tables import read_rows
-
-    column = bundle.details.get("columns", {}).get("text", "text")
-    texts = [str(row.values[column]) for row in read_rows(data, [column])]
-    chosen = np.linspace(0, len(texts) - 1, min(rows, len(texts))).round().astype(int)
-    return [texts[index] for index in chosen]
 
 
 if __name__ == "__main__":

@@ -42,11 +42,6 @@ class ExportedRun:
         """The folder of the SavedModel's version."""
         return self.folder / "served" / NAME / "1"
 
-    @property
-    def environments(self) -> Path:
-        """The folder of virtual environments."""
-        return self.folder / "environments"
-
 
 def export_run(bundle, texts: Sequence[str], folder: Path, fill_site) -> ExportedRun:
     """Exports a bundle in every format, in place of earlier exports; `fill_site` is from examples/browser/fill.py."""

@@ -1,4 +1,4 @@
-"""Separate environments for third-party programs (pip, npm), and servers as child processes."""
+"""Separate environments for third-party programs (pip, npm), servers as child processes, programs of no package."""
 
 import contextlib
 import importlib.util
@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from clients.comparison import ClientUnavailableError
 
@@ -98,6 +99,17 @@ def error_line(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"(error|exception)\b", line, re.IGNORECASE)]
     return (errors or lines[-1:] or ["no output"])[0]
+
+
+def load_program(path: Path) -> ModuleType:
+    """Imports a Python file that belongs to no package."""
+    spec = importlib.util.spec_from_file_location(f"kmha_{path.stem}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look up their own module.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def free_port() -> int:

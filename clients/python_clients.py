@@ -33,10 +33,10 @@ from clients.processes import (
     child_environment,
     error_line,
     free_port,
+    load_program,
     python_environment,
     running_server,
 )
-from clients.programs import load_program
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "clients" / "programs"
@@ -76,7 +76,9 @@ def mediapipe_result(exported: ExportedRun) -> ClientResult:
     name, inputs = f"MediaPipe Tasks in Python {MEDIAPIPE_VERSION}", "raw text"
     try:
         check_metadata(exported.bundle)
-        python = python_environment(exported.environments / "mediapipe", [f"mediapipe=={MEDIAPIPE_VERSION}"])
+        python = python_environment(
+            exported.folder / "environments" / "mediapipe", [f"mediapipe=={MEDIAPIPE_VERSION}"]
+        )
     except ClientUnavailableError as error:
         return not_run(name, str(error))
     request = {"model": str(exported.tflite), "texts": exported.texts, "labels": exported.bundle.labels}
@@ -95,7 +97,7 @@ def triton_result(exported: ExportedRun) -> ClientResult:
     """Queries a Triton server that serves the SavedModel."""
     name, inputs = f"Triton (nvidia-pytriton {TRITON_VERSION}), HTTP", "raw text"
     try:
-        environment = exported.environments / "triton"
+        environment = exported.folder / "environments" / "triton"
         python = python_environment(environment, TRITON_PACKAGES, TRITON_PYTHON, without_pip=True)
     except ClientUnavailableError as error:
         return not_run(name, str(error))

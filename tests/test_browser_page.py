@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.programs import load_program
+from clients.processes import load_program
 from export.device.files import tokenizer_values
 from tests.bundles import TEXTS, make_bundle, one_label_bundle
 from tests.command_runs import ROOT

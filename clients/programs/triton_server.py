@@ -16,8 +16,8 @@ from pytriton.triton import Triton, TritonConfig  # pyright: ignore[reportMissin
 
 def main() -> None:
     """Serves until terminated."""
-    folder, name, *ports = sys.argv[1:]
-    http_port, grpc_port, metrics_port = map(int, ports)
+    folder, name, *numbers = sys.argv[1:]
+    http_port, grpc_port, metrics_port = map(int, numbers)
     loaded = tf.saved_model.load(folder)
     predict = loaded.signatures["serving_default"]
     labels = predict.structured_outputs["probabilities"].shape[1]
@@ -27,14 +27,9 @@ def main() -> None:
         outputs = predict(text=tf.constant(text[:, 0].tolist(), tf.string))
         return {"probabilities": outputs["probabilities"].numpy()}
 
-    settings = TritonConfig(
-        http_address="127.0.0.1",
-        http_port=http_port,
-        grpc_address="127.0.0.1",
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
-    )
-    with Triton(config=settings) as server:
+    addresses = {"http_address": "127.0.0.1", "grpc_address": "127.0.0.1"}
+    ports = {"http_port": http_port, "grpc_port": grpc_port, "metrics_port": metrics_port}
+    with Triton(config=TritonConfig(**addresses, **ports)) as server:
         server.bind(
             model_name=name,
             infer_func=classify,

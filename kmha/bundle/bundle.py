@@ -32,9 +32,11 @@ from kmha.features import PADDING_MASK, TOKEN_IDS, validate_token_ids
 from kmha.inference.batching import (
     BATCH_TOKENS,
     CHUNK_ROWS,
+    TEXTS,
     TextRow,
     chunks,
     encode_texts,
+    graph_function,
     length_batches,
     text_columns,
 )
@@ -193,13 +195,10 @@ class Bundle:
         self.filler: Any = MaskFiller(self.model, self.preprocessor) if self.task == MASKED_LM else None
         if not self._gives_probabilities:
             return
-        self._logits = tf.function(self._forward, reduce_retracing=True, autograph=False)
+        self._logits = graph_function(lambda features: self.model(features, training=False))
         # In a graph: for a single text, eager ragged ops would take several times as long as the model.
-        self._sequences = tf.function(
-            lambda *texts: self.preprocessor.encode(*texts),
-            input_signature=[tf.TensorSpec([None], tf.string)] * self.preprocessor.num_texts,
-            autograph=False,
-        )
+        columns = [TEXTS] * self.preprocessor.num_texts
+        self._sequences = graph_function(lambda *texts: self.preprocessor.encode(*texts), *columns)
 
     def _check(self) -> None:
         outputs = self.model.num_labels
@@ -321,9 +320,6 @@ class Bundle:
         except (InputError, TypeError) as error:
             raise InputError(f"{folder / MANIFEST}: text or labels cannot be used: {error}") from error
 
-    def _forward(self, features):
-        return self.model(features, training=False)
-
     def probabilities(self, texts: Sequence[TextRow]) -> np.ndarray:
         """Probabilities float32 [R, C] of texts or pairs of texts, empty ones included; scores for graded pairs.
 
@@ -354,14 +350,10 @@ class Bundle:
         return self.probabilities_of_features({TOKEN_IDS: token_ids, **mask})
 
     def probabilities_of_features(self, features: dict[str, Any]) -> np.ndarray:
-        """Probabilities float32 [B, C] of the model's inputs by name.
+        """Probabilities float32 [B, C] of the model's inputs by name: ids, integers [B, T], and masks.
 
-        Args:
-            features: Token ids, integers [B, T] with special tokens, by the names of `preprocessor.inputs`, and
-                masks; a missing mask is 1 where the id is not the padding id.
-
-        Raises:
-            InputError: Ids are missing, an id is not in the vocabulary, or a sequence is too long.
+        A missing mask is 1 where the id is not the padding id. Raises InputError if ids are missing, not in the
+        vocabulary, or too many.
         """
         checked = {}
         for ids_name, mask_name, _, part in self.preprocessor.inputs:

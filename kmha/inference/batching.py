@@ -1,9 +1,10 @@
-"""Rows of texts for prediction: validation, chunks of a stream, batches of similar length."""
+"""Rows of texts for prediction: validation, chunks of a stream, batches of similar length, functions in a graph."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import tensorflow as tf
 
 from kmha.errors import InputError
 
@@ -15,6 +16,15 @@ Text = str | bytes
 # One input of a model: a text, a pair of texts, or the words of a sentence.
 TextRow = Text | Sequence[Text]
 Row = TypeVar("Row")
+# The type of a batch of texts.
+TEXTS = tf.TensorSpec([None], tf.string)
+
+
+def graph_function(function: Callable, *signature: Any) -> Any:
+    """A `tf.function` with this input signature; without one it is traced for variable shapes on demand."""
+    return tf.function(
+        function, input_signature=signature or None, autograph=False, reduce_retracing=not signature
+    )
 
 
 def chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:

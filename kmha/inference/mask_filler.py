@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from kmha.features import MASK_POSITIONS, PADDING_MASK, TOKEN_IDS
-from kmha.inference.batching import BATCH_TOKENS, CHUNK_ROWS, chunks, encode_texts
+from kmha.inference.batching import BATCH_TOKENS, CHUNK_ROWS, TEXTS, chunks, encode_texts, graph_function
 from kmha.text.preprocessor import Preprocessor, long_text_preprocessor
 from kmha.text.vocabulary import MASK, SPECIAL_TOKENS
 
@@ -31,20 +31,11 @@ class MaskFiller:
         ordinary[[preprocessor.vocabulary.id_of(token) for token in SPECIAL_TOKENS]] = 0
         ordinary[len(self.tokens) :] = 0
         self._ordinary = tf.constant(ordinary)
-        self._tokenize = tf.function(
-            long_text_preprocessor(preprocessor).tokenize,
-            input_signature=[tf.TensorSpec([None], tf.string)],
-            autograph=False,
+        self._tokenize = graph_function(long_text_preprocessor(preprocessor).tokenize, TEXTS)
+        features = dict.fromkeys(
+            (TOKEN_IDS, PADDING_MASK, MASK_POSITIONS), tf.TensorSpec([None, None], tf.int32)
         )
-        ids = tf.TensorSpec([None, None], tf.int32)
-        self._best = tf.function(
-            self._most_probable,
-            input_signature=[
-                dict.fromkeys((TOKEN_IDS, PADDING_MASK, MASK_POSITIONS), ids),
-                tf.TensorSpec([], tf.int32),
-            ],
-            autograph=False,
-        )
+        self._best = graph_function(self._most_probable, features, tf.TensorSpec([], tf.int32))
 
     def _most_probable(self, features, number):
         probabilities = self.model.probabilities(self.model(features, training=False))

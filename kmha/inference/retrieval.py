@@ -9,7 +9,16 @@ import tensorflow as tf
 from kmha.document_windows import computed_tokens
 from kmha.errors import InputError
 from kmha.features import SIDES
-from kmha.inference.batching import BATCH_TOKENS, CHUNK_ROWS, Text, chunks, encode_texts, length_batches
+from kmha.inference.batching import (
+    BATCH_TOKENS,
+    CHUNK_ROWS,
+    TEXTS,
+    Text,
+    chunks,
+    encode_texts,
+    graph_function,
+    length_batches,
+)
 from kmha.models.matcher import TextMatcher
 from kmha.text.sentence_preprocessor import EncodedSentences, SentencePreprocessor, first_windows
 
@@ -21,9 +30,7 @@ class TextReader:
         number = SIDES.index(side) if bundle.preprocessor.num_texts == 2 else 0
         self._inputs = [each for each in bundle.preprocessor.inputs if each.text == number]
         self.max_bytes = bundle.preprocessor.max_bytes
-        self._encode = tf.function(
-            self.encode_in_graph, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
-        )
+        self._encode = graph_function(self.encode_in_graph, TEXTS)
 
     def encode_in_graph(self, texts: Any) -> list[Any]:
         """Token ids of texts, string [R], one ragged int32 [R, None] for each granularity."""
@@ -53,9 +60,7 @@ class SentenceReader:
         self._preprocessor: SentencePreprocessor = bundle.preprocessor
         # Enough for one window.
         self.max_bytes = self._preprocessor.part.max_bytes
-        self._encode = tf.function(
-            self.encode_in_graph, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
-        )
+        self._encode = graph_function(self.encode_in_graph, TEXTS)
 
     def encode_in_graph(self, texts: Any) -> EncodedSentences:
         """The first window of each text, string [R]."""
@@ -101,14 +106,11 @@ class TextVectors:
         self._model, self._reader = model, reader
         self.dim: int = model.vector_dim
         sides = {"side": side} if bundle.preprocessor.num_texts == 2 else {}
-        self._vectors = tf.function(
-            lambda features: model.vectors(features, **sides), reduce_retracing=True, autograph=False
-        )
+        self._vectors = graph_function(lambda features: model.vectors(features, **sides))
         # A single query goes from string to vector in one graph: eager steps in between would dominate its latency.
-        self._vector = tf.function(
+        self._vector = graph_function(
             lambda texts: model.vectors(reader.features(reader.encode_in_graph(texts)), **sides),
-            input_signature=[tf.TensorSpec([1], tf.string)],
-            autograph=False,
+            tf.TensorSpec([1], tf.string),
         )
 
     def __call__(self, texts: Sequence[Text]) -> np.ndarray:
@@ -213,10 +215,8 @@ class Ranker:
         elif self.form == "cross":
             self._query_reader, self._reader = TextReader(bundle, "a"), TextReader(bundle, "b")
             self._sequences = self._reader.encode(self._texts)
-            self._encode = tf.function(
-                lambda features: bundle.model.encode(features, "a"), reduce_retracing=True, autograph=False
-            )
-            self._compare = tf.function(self._compared, reduce_retracing=True, autograph=False)
+            self._encode = graph_function(lambda features: bundle.model.encode(features, "a"))
+            self._compare = graph_function(self._compared)
 
     def scores(self, query: str | bytes) -> np.ndarray:
         """Scores of all candidates for a query, float32 [N]; equal to the bundle's scores of the pairs."""

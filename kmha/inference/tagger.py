@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, MAX_WORDS
-from kmha.inference.batching import BATCH_TOKENS, length_batches
+from kmha.inference.batching import BATCH_TOKENS, TEXTS, graph_function, length_batches
 from kmha.layers.crf import decode
 from kmha.tags import Scheme, spans_of
 from kmha.text.sentence_preprocessor import SentencePreprocessor
@@ -43,12 +43,8 @@ class PathDecoder:
 
     def __init__(self, model: keras.Model):
         self.num_tags = model.num_labels
-        signature = [tf.TensorSpec([None, None, self.num_tags]), tf.TensorSpec([None, None], tf.int32)]
-        self._decode: Any = tf.function(
-            lambda scores, mask: decode(model.potentials(scores, mask)),
-            input_signature=signature,
-            autograph=False,
-        )
+        signature = tf.TensorSpec([None, None, self.num_tags]), tf.TensorSpec([None, None], tf.int32)
+        self._decode = graph_function(lambda scores, mask: decode(model.potentials(scores, mask)), *signature)
 
     def __call__(self, scores: np.ndarray, lengths: np.ndarray) -> TaggedSentences:
         """Decodes R sentences of these lengths, whose scores are concatenated: float32 [N, K]."""
@@ -94,19 +90,15 @@ class Tagger:
         self.scheme = model.scheme
         self._num_tags = model.num_labels
         self._decoder = PathDecoder(model)
-        self._words = tf.function(
-            preprocessor.words, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
-        )
-        self._encode = tf.function(
+        self._words = graph_function(preprocessor.words, TEXTS)
+        self._encode = graph_function(
             lambda words, lengths: preprocessor.encode(Ragged.from_row_lengths(words, lengths), length),
-            input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)],
-            autograph=False,
+            TEXTS,
+            tf.TensorSpec([None], tf.int64),
         )
         ids, characters = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None, None], tf.int32)
         features = {name: characters if name == CHARACTER_IDS else ids for name in preprocessor.feature_names}
-        self._scores = tf.function(
-            lambda features: model(features, training=False), input_signature=[features], autograph=False
-        )
+        self._scores = graph_function(lambda features: model(features, training=False), features)
 
     def split(self, sentences: Sequence[Sentence], number: int = 1) -> SplitSentences:
         """Splits raw texts into words and checks lists of words; `number` is the first sentence's, for messages."""

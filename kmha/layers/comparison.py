@@ -57,14 +57,9 @@ SHARES = 2 * len(ORDERS) + 2
 
 
 def shared_ngrams(ids_a, ids_b, words_a, words_b, orders=ORDERS):
-    """For each order of n-grams float32 [B, T, S]: 1 where those that end at both positions are equal.
+    """For each ascending order of n-grams float32 [B, T, S]: 1 where those that end at both positions are equal.
 
-    Args:
-        ids_a: int32 [B, T].
-        ids_b: int32 [B, S].
-        words_a: float32 [B, T]; 1 = a word that may be shared; 0 = padding, special or unknown.
-        words_b: float32 [B, S].
-        orders: Ascending lengths of n-grams, from 1.
+    The ids int32 are [B, T] and [B, S]; words float32: 1 = may be shared, 0 = padding, special or unknown.
     """
     equal = ops.cast(ops.equal(ops.expand_dims(ids_a, 2), ops.expand_dims(ids_b, 1)), "float32")
     equal = equal * ops.expand_dims(words_a, 2) * ops.expand_dims(words_b, 1)

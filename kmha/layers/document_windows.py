@@ -28,11 +28,8 @@ def split_documents(features: dict[str, Any], shape: WindowShape) -> SplitDocume
     add up to the document's tokens: a short last window has a small weight, and no token counts twice.
 
     Windows of padding have no votes. There are W = 1 + ceil((T - length) / stride) windows, at least 1, of
-    L = min(T, length) tokens.
-
-    Args:
-        features: token_ids, padding_mask and optionally segment_ids, int32 [B, T] each; padding is on the right.
-        shape: Shape of the windows.
+    L = min(T, length) tokens. The features are token_ids, padding_mask and optionally segment_ids, int32 [B, T] each;
+    padding is on the right.
     """
     features = {name: ops.cast(each, "int32") for name, each in features.items()}
     ids, mask = features[TOKEN_IDS], features[PADDING_MASK]

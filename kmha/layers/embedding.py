@@ -20,13 +20,8 @@ FINGERPRINTS = 32
 def ngram_hashes(token_ids, order: int, multiplier: int, modulus: int):
     """Hashes the n-gram that ends at each position: int32 [B, T] in [0, modulus), independent of padding on the right.
 
-    hash_1 = id; hash_n(t) = (hash_(n-1)(t - 1) · multiplier + id(t)) mod modulus, with id 0 before the start.
-
-    Args:
-        token_ids: int32 [B, T], below 2**18.
-        order: The n of the n-gram, at least 2.
-        multiplier: At most 8191, so that int32 cannot overflow.
-        modulus: Below 2**18; a prime distributes best.
+    hash_1 = id; hash_n(t) = (hash_(n-1)(t - 1) · multiplier + id(t)) mod modulus, with id 0 before the start. Ids and
+    modulus are below 2**18 and the multiplier at most 8191, so that int32 cannot overflow; a prime distributes best.
     """
     hashed = token_ids
     for _ in range(order - 1):
@@ -239,11 +234,10 @@ class TextEmbedding(ConfigurableLayer):
         self.ngram_orders, self.ngram_dropout = tuple(ngram_orders), ngram_dropout
         self.tokens = self._table(vocabulary_size, hidden_dim, "tokens")
         self.segments = self._table(num_segments, hidden_dim, "segments") if num_segments else None
-        self.position = (
-            PositionEmbedding(max_length, positions == "learned", name="position", dtype=self.dtype_policy)
-            if positions in ("learned", "sinusoidal")
-            else None
-        )
+        self.position = None
+        if positions in ("learned", "sinusoidal"):
+            learned, options = positions == "learned", {"name": "position", "dtype": self.dtype_policy}
+            self.position = PositionEmbedding(max_length, learned, **options)
         ngrams = (hidden_dim, ngram_buckets, ngram_dim, ngram_orders, ngram_dropout)
         options = {"name": "ngrams", "dtype": self.dtype_policy}
         self.ngrams = NgramEmbedding(*ngrams, **options) if ngram_buckets else None

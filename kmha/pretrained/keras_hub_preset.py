@@ -109,17 +109,11 @@ def _weights(folder: Path, name: str, config: EncoderConfig) -> dict[str, np.nda
         import keras_hub
     except ImportError as error:
         raise InputError(f"{folder}: {INSTALL}") from error
-    segments = {"num_segments": config.num_segments} if config.num_segments else {}
-    backbone = getattr(keras_hub.models, name)(
-        vocabulary_size=config.vocabulary_size,
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        hidden_dim=config.hidden_dim,
-        intermediate_dim=config.intermediate_dim,
-        max_sequence_length=config.max_length,
-        dtype="float32",
-        **segments,
-    )
+    sizes = {theirs: getattr(config, ours) for ours, theirs in _FIELDS.items()}
+    if not config.num_segments:
+        del sizes["num_segments"]
+    create = getattr(keras_hub.models, name)
+    backbone = create(vocabulary_size=config.vocabulary_size, dtype="float32", **sizes)
     try:
         backbone.load_weights(folder / WEIGHTS)
     # Keras and h5py raise errors of many types for damaged files.
@@ -150,10 +144,8 @@ def _variables(backbone, name: str) -> Iterator[tuple[str, Any]]:
         kernels = [np.asarray(dense.kernel).reshape(dense.kernel.shape[0], -1) for dense in inputs]
         output = np.asarray(attention.output_dense.kernel)
         yield f"{block}/attention/query_key_value_kernel", np.concatenate(kernels, axis=1)
-        yield (
-            f"{block}/attention/query_key_value_bias",
-            np.stack([np.asarray(dense.bias) for dense in inputs]),
-        )
+        biases = [np.asarray(dense.bias) for dense in inputs]
+        yield f"{block}/attention/query_key_value_bias", np.stack(biases)
         yield f"{block}/attention/output_kernel", output.reshape(-1, output.shape[-1])
         yield f"{block}/attention/output_bias", attention.output_dense.bias
         yield from _pair(f"{block}/attention_norm", layer._self_attention_layer_norm, "gamma", "beta")

@@ -198,15 +198,11 @@ def _downloaded(name: str, place: str, fetch: Callable[[], Path]) -> Path:
 
 
 def find_checkpoint(name: str) -> Checkpoint:
-    """Finds and reads a checkpoint.
+    """Finds and reads a checkpoint; raises InputError if there is none, or it cannot be used.
 
-    Args:
-        name: minilm; a run folder; a folder in the layout of Hugging Face, KerasHub or BERT's first release; a KerasHub
-            preset; or owner/name on the Hugging Face hub. Only the last two use the network, and only if no such
-            folder exists.
-
-    Raises:
-        InputError: There is no such checkpoint, or it cannot be used.
+    The name is minilm; a run folder; a folder in the layout of Hugging Face, KerasHub or BERT's first release; a
+    KerasHub preset; or owner/name on the Hugging Face hub. Only the last two use the network, and only if no such
+    folder exists.
     """
     if name in PACKAGES:
         return read_installed(name)

@@ -32,14 +32,9 @@ def assign_weights(
 ) -> list[str]:
     """Assigns weights by path to a built encoder; returns the paths that the checkpoint lacks, which are unchanged.
 
-    An encoder with a smaller max_length takes the first positions; one with fewer blocks takes evenly spaced blocks,
-    always with the last one. Raises InputError if a weight has a different shape.
-
-    Args:
-        encoder: A built encoder.
-        weights: Arrays of the checkpoint, by path below its encoder.
-        num_layers: Blocks of the checkpoint.
-        rows: For each token of the encoder, its row in the checkpoint's token table; None: the same rows.
+    An encoder with a smaller max_length takes the first positions; one with fewer than the checkpoint's `num_layers`
+    takes evenly spaced blocks, always with the last one. `rows` has each token's row in the checkpoint's token table
+    (None: the same rows). Raises InputError if a weight has a different shape.
     """
     blocks = source_blocks(encoder.config.num_layers, num_layers)
     missing = []

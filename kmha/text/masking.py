@@ -78,13 +78,9 @@ class Masker(tf.Module):
         return min(length, max(1, math.ceil(self.share * length)) + margin)
 
     def __call__(self, token_ids, padding_mask, seeds, slots: int | tf.Tensor) -> MaskedRows:
-        """Masks tokens.
+        """Masks tokens, ids and mask int32 [B, T]; the same seed, int32 [B], masks the same tokens of a row.
 
-        Args:
-            token_ids: int32 [B, T].
-            padding_mask: int32 [B, T]; 1 = a real token.
-            seeds: int32 [B]; the same seed masks the same tokens of a row.
-            slots: M, from the method `slots`; with fewer slots, whole words that do not fit are not masked.
+        M is from the method `slots`; with fewer slots, whole words that do not fit are not masked.
         """
         given = (token_ids, padding_mask, seeds)
         token_ids, padding_mask, seeds = (tf.convert_to_tensor(each, tf.int32) for each in given)

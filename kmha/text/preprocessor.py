@@ -137,14 +137,10 @@ class Preprocessor(tf.Module):
         return (self.add_special_tokens(self.tokenize(texts, valid_utf8)),)
 
     def tokenize(self, texts, valid_utf8: bool = False):
-        """Token ids without special tokens, from the first `max_bytes` bytes of each text.
+        """Token ids without special tokens, from the first `max_bytes` bytes of each text, string [B].
 
-        Args:
-            texts: string [B]; invalid UTF-8 is replaced.
-            valid_utf8: Whether all texts are known to be valid UTF-8: the same ids in about half the time.
-
-        Returns:
-            Ragged int32 [B, None], not truncated to max_length; empty rows for texts without tokens.
+        Ragged int32 [B, None], not truncated to max_length. Invalid UTF-8 is replaced; if all texts are known to be
+        valid, the same ids take about half the time.
         """
 
         def checked():
@@ -164,25 +160,13 @@ class Preprocessor(tf.Module):
         return tf.concat([self.start_id * ones, truncated, self.end_id * ones], axis=1)
 
     def pad_sequences(self, sequences, ids_name: str, mask_name: str, length: int | None = None) -> dict:
-        """Token ids and padding mask, int32 [B, T], by name.
-
-        Args:
-            sequences: Ragged int32 [B, None], at most max_length long.
-            ids_name: Name of the token ids.
-            mask_name: Name of the mask.
-            length: T; None: the longest sequence of the batch.
-        """
+        """Token ids and padding mask int32 [B, T] of ragged sequences, by name; T None: the longest of the batch."""
         token_ids = sequences.to_tensor(self.padding_id, shape=(None, length))
         mask = tf.sequence_mask(sequences.row_lengths(), tf.shape(token_ids)[1], dtype=tf.int32)
         return {ids_name: token_ids, mask_name: mask}
 
     def pad(self, sequences, lengths=None) -> dict:
-        """Features of an `encode` result: token_ids, segment_ids, padding_mask, int32 [B, T].
-
-        Args:
-            sequences: One ragged int32 [B, None], at most max_length long.
-            lengths: One T; None: the longest sequence of the batch.
-        """
+        """Features of an `encode` result: token_ids, segment_ids, padding_mask, int32 [B, T]; T is `lengths[0]`."""
         length = None if lengths is None else lengths[0]
         features = self.pad_sequences(sequences[0], TOKEN_IDS, PADDING_MASK, length)
         return {**features, SEGMENT_IDS: tf.zeros_like(features[TOKEN_IDS])}
@@ -254,15 +238,10 @@ class PairPreprocessor(tf.Module):
         )
 
     def pad(self, sequences, lengths=None) -> dict:
-        """Features of an `encode` result.
+        """Features of an `encode` result: token_ids_a, padding_mask_a, token_ids_b, padding_mask_b, int32 [B, T].
 
-        Args:
-            sequences: Ragged int32 [B, None] for each of `inputs`.
-            lengths: T of each input; None: the longest sequence of the batch.
-
-        Returns:
-            token_ids_a, padding_mask_a, token_ids_b, padding_mask_b, int32 [B, T]; with several granularities one such
-            set for each, with its name as prefix.
+        With several granularities there is one such set for each, with its name as prefix. T of each input is in
+        `lengths`; None: the longest sequence of the batch.
         """
         features = {}
         for index, given in enumerate(self.inputs):

@@ -33,19 +33,10 @@ def train_vocabulary(
 ) -> Vocabulary:
     """Trains a vocabulary with the rules of the in-graph tokenizer of the same name.
 
-    Args:
-        texts: A list, or another iterable that can be read several times.
-        tokenization: "wordpiece" (BERT's), "char" or "word" (split at white space and punctuation).
-        size: Maximum number of tokens, special tokens included. Single characters have priority over longer pieces,
-            frequent characters over rare ones.
-        min_frequency: Less frequent words and pieces of words are skipped; WordPiece keeps rare characters.
-        lower_case: Whether texts are lower-cased and stripped of accents first.
-
-    Returns:
-        The special tokens, then the trained ones: identical for identical texts, in every process.
-
-    Raises:
-        InputError: The tokenization is unknown, or the size is too small.
+    The texts are a list, or another iterable that can be read several times. The result has at most `size` tokens: the
+    special ones, then the trained ones, identical for identical texts, in every process. Single characters have
+    priority over longer pieces, frequent characters over rare ones. Words and pieces of words below `min_frequency` are
+    skipped; WordPiece keeps rare characters.
 
     Source: WordPiece as in Devlin et al. 2019, arXiv:1810.04805, trained by the `tokenizers` library.
     """

@@ -9,21 +9,11 @@ from kmha.text.vocabulary import Vocabulary
 
 
 def read_vectors(path: Path, vocabulary: Vocabulary, width: int, lower_case: bool) -> dict[int, np.ndarray]:
-    """Reads the vectors of the words that are tokens; memory does not grow with the file.
+    """Reads the vectors float32 [width] of the words that are tokens, by id; memory does not grow with the file.
 
-    Args:
-        path: One word a line, then its numbers, separated by spaces. A first line of two integers (word2vec's
-            count and width) is skipped.
-        vocabulary: The tokens.
-        width: Numbers for each word: the model's hidden size.
-        lower_case: Whether a word that is not a token is looked up in lower case too.
-
-    Returns:
-        float32 [width] by token id; of duplicate words the first line is used.
-
-    Raises:
-        InputError: The file is missing or not UTF-8, a line has a different width, or the vector of a token contains
-            something other than finite numbers. The message has the line number.
+    The file has one word a line, then its numbers, separated by spaces. A first line of two integers (word2vec's count
+    and width) is skipped, and so are repetitions of a word. With `lower_case` a word that is not a token is looked up
+    in lower case too. An InputError has the line number.
     """
     found: dict[int, np.ndarray] = {}
     exact: set[int] = set()

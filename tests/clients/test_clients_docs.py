@@ -8,7 +8,7 @@ import pytest
 
 from clients import browser, python_clients
 from clients.check import CheckConfig
-from clients.programs import load_program
+from clients.processes import load_program
 from clients.screenshot import ScreenshotConfig
 from tests.command_runs import ROOT
 from training.cli.parser import parse
