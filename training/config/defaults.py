@@ -25,6 +25,25 @@ LAYER_DECAY, HEAD_FACTOR = 0.9, 5.0
 # With the default learning rate, models overfit a few thousand pairs.
 LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 
+# For training from scratch.
+DEFAULT_SHAPE: dict[str, Any] = {
+    "hidden_dim": 128,
+    "num_layers": 2,
+    "num_heads": 4,
+    "intermediate_dim": 512,
+    "norm": "pre",
+    "activation": "gelu",
+    "ngram_buckets": 131_071,
+    "ngram_dim": 64,
+    "ngram_orders": (2, 3),
+    "attention_globals": 1,
+}
+# Taken from a checkpoint. Exceptions: blocks may be removed, and n-grams added if the checkpoint has none.
+_OF_CHECKPOINT = (*(name for name in DEFAULT_SHAPE if name != "attention_globals"), "head_dim", "positions")
+# Also in a checkpoint, but any value fits its weights.
+_FREE = ("attention_window", "attention_globals")
+_OF_NGRAMS = ("ngram_buckets", "ngram_dim", "ngram_orders")
+
 
 def resolve_config(config: FitConfig) -> ResolvedConfig:
     """Fills in the defaults that do not depend on the data: of the task, the encoder size and the checkpoint.
@@ -94,26 +113,6 @@ def default_epochs(batches: int, expected: int = Defaults.batches) -> int:
 def default_token_dropout(lengths: np.ndarray) -> float:
     """Returns the default token dropout for texts of these lengths, int [R]; lower for short texts."""
     return SHORT_TOKEN_DROPOUT if lengths.mean() < SHORT_TOKENS else LONG_TOKEN_DROPOUT
-
-
-# For training from scratch.
-DEFAULT_SHAPE: dict[str, Any] = {
-    "hidden_dim": 128,
-    "num_layers": 2,
-    "num_heads": 4,
-    "intermediate_dim": 512,
-    "norm": "pre",
-    "activation": "gelu",
-    "ngram_buckets": 131_071,
-    "ngram_dim": 64,
-    "ngram_orders": (2, 3),
-    "attention_globals": 1,
-}
-# Taken from a checkpoint. Exceptions: blocks may be removed, and n-grams added if the checkpoint has none.
-_OF_CHECKPOINT = (*(name for name in DEFAULT_SHAPE if name != "attention_globals"), "head_dim", "positions")
-# Also in a checkpoint, but any value fits its weights.
-_FREE = ("attention_window", "attention_globals")
-_OF_NGRAMS = ("ngram_buckets", "ngram_dim", "ngram_orders")
 
 
 def _find_checkpoint(config: FitConfig) -> Checkpoint | None:

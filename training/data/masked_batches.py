@@ -19,6 +19,11 @@ from training.io.ragged_store import RaggedStore, RaggedStoreWriter, concatenate
 # Maximum number and bytes of texts that are tokenized at once.
 CHUNK_ROWS, CHUNK_BYTES = 1024, 1 << 22
 
+CHUNK_PIECES = 1024
+# Masking key for evaluation, independent of the seed: all runs are evaluated on the same tokens.
+EVALUATED = 0
+_SEEDS = "seeds"
+
 
 @dataclasses.dataclass(frozen=True)
 class PieceCounts:
@@ -150,12 +155,6 @@ def laid_out(
     within = np.arange(len(flat)) - np.repeat(np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
     token_ids[np.repeat(rows, lengths), np.repeat(begins, lengths) + within] = flat
     return token_ids, mask
-
-
-CHUNK_PIECES = 1024
-# Masking key for evaluation, independent of the seed: all runs are evaluated on the same tokens.
-EVALUATED = 0
-_SEEDS = "seeds"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,6 +28,9 @@ _SAMPLES: dict[str, tuple[tuple[str, str], Callable[[Any], Iterator[Row]]]] = {
     "pos": (("words", "tags"), pos_rows),
 }
 
+# Size of the cache of label values; multi-label rows can have any number of distinct values.
+_MOST_KNOWN = 100_000
+
 
 @dataclasses.dataclass(frozen=True)
 class Source:
@@ -180,10 +183,6 @@ def _sentence(words: str | list[str], place: str, name: str) -> str:
             expected = "must hold a visible character and no line feed"
             raise InputError(f"{place}: word {number} in {name} {expected}, got {word!r}")
     return "\n".join(words)
-
-
-# Size of the cache of label values; multi-label rows can have any number of distinct values.
-_MOST_KNOWN = 100_000
 
 
 def write_labelled_texts(

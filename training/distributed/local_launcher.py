@@ -1,6 +1,7 @@
 """Starts the workers of a job as processes of this machine, relays their output and signals, and ends them together."""
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -59,14 +60,16 @@ def _gpus() -> list[str]:
     return [str(number) for number in range(len(list(found.iterdir())))] if found.is_dir() else []
 
 
+@dataclasses.dataclass
 class LocalWorkers:
-    """The worker processes of one start, each with its "host:port", the flags of training.fit, and its environment."""
+    """The worker processes of one start."""
 
-    def __init__(
-        self, addresses: Sequence[str], flags: Sequence[str], environments: Sequence[dict[str, str]]
-    ):
-        self.addresses, self.flags, self.environments = addresses, flags, environments
-        self.stopped = False
+    addresses: Sequence[str]  # "host:port" of each worker
+    flags: Sequence[str]  # of training.fit, for all workers
+    environments: Sequence[dict[str, str]]  # additional environment variables of each worker
+    stopped: bool = False  # whether a signal stopped this process
+
+    def __post_init__(self):
         self._children: list[subprocess.Popen[str]] = []
 
     def run(self) -> int:

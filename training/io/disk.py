@@ -16,6 +16,16 @@ from typing import Any
 
 from kmha.errors import InputError
 
+# Of temporary folders, and the file in the run folder that has their path.
+_PREFIX, NOTE = "kmha-", "scratch.txt"
+# Bytes of a gzipped file that are read to estimate its size.
+_LOOKED_AT = 1 << 20
+# A token id takes 4 bytes. The densest scripts have one token per character of 3 bytes.
+TOKEN_BYTES_PER_TEXT_BYTE = 4 / 3
+# Row and token offsets, in addition to the text.
+ROW_BYTES = 32
+_BOM = b"\xef\xbb\xbf"
+
 
 @contextlib.contextmanager
 def atomic_write(final: Path, overwrite: bool = False, flag: str = "") -> Iterator[Path]:
@@ -94,10 +104,6 @@ def _state(file: Path) -> tuple[int, ...] | None:
     return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
 
 
-_PREFIX = "kmha-"
-NOTE = "scratch.txt"
-
-
 @contextlib.contextmanager
 def scratch_folder(run: Path) -> Iterator[Path]:
     """Creates a temporary folder and records its path in `run`, the folder of the unfinished run, while it exists."""
@@ -132,13 +138,6 @@ def remove_left(run: Path) -> None:
     (run / NOTE).unlink(missing_ok=True)
 
 
-_LOOKED_AT = 1 << 20
-# A token id takes 4 bytes. The densest scripts have one token per character of 3 bytes.
-TOKEN_BYTES_PER_TEXT_BYTE = 4 / 3
-# Row and token offsets, in addition to the text.
-ROW_BYTES = 32
-
-
 def check_room(folder: Path, needed: float, what: str) -> None:
     """Raises InputError if the disk of a folder, whose parent exists, has fewer free bytes than `what` needs."""
     free = shutil.disk_usage(folder.parent).free
@@ -163,9 +162,6 @@ def _growth(path: Path) -> float:
     except (OSError, zlib.error, gzip.BadGzipFile):
         return 1.0  # The reader of the file reports the error.
     return max(1.0, len(data) / max(1, min(_LOOKED_AT, path.stat().st_size)))
-
-
-_BOM = b"\xef\xbb\xbf"
 
 
 @contextmanager

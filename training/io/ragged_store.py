@@ -12,7 +12,6 @@ import os
 import weakref
 from array import array
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -73,9 +72,7 @@ class RaggedStoreWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._finish()
         else:

@@ -23,6 +23,12 @@ FEWEST_ROWS, MOST_ROWS, BLOCK_CHARS = 16, 1024, 1 << 22
 
 _JSON_KINDS = {dict: "an object", list: "a list", bool: "true or false", type(None): "null", str: "a string"}
 
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_JSON_SUFFIXES = (".jsonl", ".json")
+_TEXT_SUFFIXES = (".txt",)
+TEXT = "text"
+_CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".conllu")
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -249,13 +255,6 @@ def _check_encodable(values: dict[str, str | list[str]], place: str) -> None:
             raise InputError(
                 f"{place}: expected whole characters for {name!r}, got half a surrogate pair"
             ) from None
-
-
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_JSON_SUFFIXES = (".jsonl", ".json")
-_TEXT_SUFFIXES = (".txt",)
-TEXT = "text"
-_CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".conllu")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,18 +22,6 @@ from training.io.disk import remove_left
 from training.runs.checkpoint_folder import find_damage, list_checkpoints, newest_valid_checkpoint
 from training.runtime.resource_usage import Cost
 
-
-@dataclasses.dataclass
-class RunContext:
-    """Shared state of the steps of a run."""
-
-    config: ResolvedConfig
-    folder: Path  # the unfinished run folder, for the checkpoint and logs
-    scratch: Path  # for rows and token ids
-    coordinator: Coordinator = SINGLE_WORKER
-    cost: Cost = dataclasses.field(default_factory=Cost)
-
-
 CHECKPOINT, RUN_LOG, METRICS, CONFIG = "checkpoint", "epochs.csv", "metrics.json", "config.toml"
 REPORT, CARD = "report.html", "report.md"
 # Names and digests of the input rows; only an unfinished run has this file.
@@ -45,6 +33,17 @@ CHANGEABLE_ON_RESUME = (
     *("out", "baseline", "report", "tensorboard"),
     *("train.checkpoint_steps", "train.checkpoint_minutes", "train.checkpoints_kept"),
 )
+
+
+@dataclasses.dataclass
+class RunContext:
+    """Shared state of the steps of a run."""
+
+    config: ResolvedConfig
+    folder: Path  # the unfinished run folder, for the checkpoint and logs
+    scratch: Path  # for rows and token ids
+    coordinator: Coordinator = SINGLE_WORKER
+    cost: Cost = dataclasses.field(default_factory=Cost)
 
 
 @contextlib.contextmanager

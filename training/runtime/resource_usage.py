@@ -10,6 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+# Parameters of mallopt, from glibc's malloc.h.
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+_LARGEST_THRESHOLD = 2**31 - 1  # bytes; the largest value that mallopt takes
+
 
 class Cost:
     """Measures the seconds of each stage of a run."""
@@ -64,11 +68,6 @@ def _device_memory() -> dict[str, int]:
 def available_cores() -> int:
     """Number of cores that this process may use; all cores where the system has no affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-# Parameters of mallopt, from glibc's malloc.h.
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-_LARGEST_THRESHOLD = 2**31 - 1  # bytes; the largest value that mallopt takes
 
 
 def tune_malloc() -> None:
