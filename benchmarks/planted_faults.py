@@ -40,7 +40,7 @@ FAULTS = (
     Fault(
         "a mask dropped",
         "kmha/layers/attention.py",
-        "attended = _softmax(scores + mask_bias(_over_heads(mask)))",
+        'attended = _softmax(scores + mask_bias(ops.expand_dims(ops.cast(_as_3d(mask), "bool"), 1)))',
         "attended = _softmax(scores)",
         "tests/kmha/layers/test_attention.py",
     ),
