@@ -6,8 +6,6 @@ docs/decisions/005-beam-in-its-own-environment.md.
 
 # Beam is not installed where types are checked; its | adds a step.
 # pyright: reportMissingImports=false, reportUnusedExpression=false
-# Beam is not installed where types are checked.
-# pyright: reportMissingImports=false
 import concurrent.futures
 import contextlib
 import gzip

@@ -20,9 +20,10 @@ from kmha.errors import InputError
 from training.cli.bounds import Count, Positive, Range
 from training.io.json_subprocess import Crashed, WorkerProcess
 
+logger = logging.getLogger("kmha")
+
 LEAST_ROUNDS, TARGET_ROUNDS = 3, 10
 MOST_CALLS = 16
-logger = logging.getLogger("kmha")
 RUN_NAME = "the run itself"
 WARM_SECONDS = 2.0
 

@@ -13,24 +13,19 @@ import tensorflow as tf
 
 from export import names
 from export.graph import encode_words, input_names
-from export.names import CLASSIFY, PREDICT_WORDS, RANK
 from export.savedmodel.endpoints import ClassifierEndpoints, MatcherEndpoints
 from export.savedmodel.input_checks import compiled_lengths, compiled_shapes
 from export.savedmodel.tagger_endpoints import TaggerEndpoints
-from kmha.bundle import manifest
 from kmha.bundle.bundle import Bundle
-from kmha.bundle.manifest import TAG
+from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError
 from kmha.features import MAX_WORDS
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from training.io.disk import atomic_write
 
 logger = logging.getLogger("kmha")
-_ENDPOINTS = {
-    manifest.CLASSIFY: ClassifierEndpoints,
-    manifest.MATCH: MatcherEndpoints,
-    manifest.TAG: TaggerEndpoints,
-}
+
+_ENDPOINTS = {CLASSIFY: ClassifierEndpoints, MATCH: MatcherEndpoints, TAG: TaggerEndpoints}
 MODELS, BATCHING, MONITORING = "models.config", "batching.config", "monitoring.config"
 COMPOSE = "docker-compose.yml"
 ALLOWED_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -51,8 +46,8 @@ def endpoints(bundle: Bundle, xla: bool = False) -> Any:
 
 def next_version(folder: Path) -> int:
     """The smallest integer above every version in the folder, at least 1."""
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0) + 1
+    found = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return max((int(name) for name in found if name.isascii() and name.isdigit()), default=0) + 1
 
 
 def write_savedmodel(bundle: Bundle, folder: Path, xla: bool = False) -> Path:
@@ -67,7 +62,8 @@ def write_savedmodel(bundle: Bundle, folder: Path, xla: bool = False) -> Path:
         # The folder comes first: a new one is removed again after an error.
         with atomic_write(final) as partial:
             signatures = _save(bundle, partial, xla)
-            unbatched = RANKING if RANK in signatures else EXPLAINING if PREDICT_WORDS in signatures else ""
+            explains = names.PREDICT_WORDS in signatures
+            unbatched = RANKING if names.RANK in signatures else EXPLAINING if explains else ""
             _add_server_files(folder, xla, unbatched)
     except tf.errors.OpError as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -80,10 +76,10 @@ def _save(bundle: Bundle, folder: Path, xla: bool) -> dict[str, Any]:
     module = endpoints(bundle, xla)
     signatures = module.signatures()
     tf.saved_model.save(module, str(folder), signatures=signatures)
-    if CLASSIFY in signatures:
+    if names.CLASSIFY in signatures:
         # TensorFlow saves every signature for Predict calls. Classify calls need another method name.
         updater = tf.compat.v1.saved_model.signature_def_utils.MethodNameUpdater(str(folder))
-        updater.replace_method_name(CLASSIFY, tf.compat.v1.saved_model.CLASSIFY_METHOD_NAME)
+        updater.replace_method_name(names.CLASSIFY, tf.compat.v1.saved_model.CLASSIFY_METHOD_NAME)
         updater.save()
         # The checksum of the file before that change; loaders do not need one.
         (folder / "fingerprint.pb").unlink(missing_ok=True)
