@@ -1,5 +1,7 @@
 """A quiet TensorFlow, the same chance for every test, and runs that several test files look at."""
 
+import functools
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -33,7 +35,15 @@ def same_seed():
     if "keras" in sys.modules:
         import keras
 
+        skip_libraries_in_garbage_collections()
         keras.utils.set_random_seed(0)
+
+
+@functools.cache
+def skip_libraries_in_garbage_collections() -> None:
+    """TensorFlow's modules hold millions of objects that live to the end, and its converter collects garbage itself."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.artifact_store import stored
-from tests.bundles import TEXTS, one_label_bundle, several_label_bundle
+from tests.bundles import TEXTS, one_label_bundle, pair_bundle, several_label_bundle, tagger_bundle
 from tests.command_runs import call
 
 BUNDLES = {"one label": one_label_bundle, "several labels": several_label_bundle}
@@ -38,6 +38,28 @@ def served(runs) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
+def served_matcher() -> Path:
+    """A written version of `pair_bundle`."""
+    from export.savedmodel.write import write_savedmodel
+
+    def export(folder: Path) -> None:
+        write_savedmodel(pair_bundle(), folder / "served")
+
+    return stored("served_matcher", export)[0] / "served" / "1"
+
+
+@pytest.fixture(scope="session")
+def served_tagger() -> Path:
+    """A written version of `tagger_bundle`, with the compiled signature."""
+    from export.savedmodel.write import write_savedmodel
+
+    def export(folder: Path) -> None:
+        write_savedmodel(tagger_bundle(), folder / "served", xla=True)
+
+    return stored("served_tagger", export)[0] / "served" / "1"
+
+
+@pytest.fixture(scope="session")
 def onnx_files(runs) -> dict[str, Path]:
     """Written files, with attention."""
     from export.onnx.__main__ import main
@@ -50,6 +72,21 @@ def onnx_files(runs) -> dict[str, Path]:
 
     folder, _ = stored("onnx_files", export)
     return {kind: folder / kind / "model.onnx" for kind in BUNDLES}
+
+
+@pytest.fixture(scope="session")
+def tflite_files(runs) -> dict[str, Path]:
+    """Written files of 24 tokens, each in a folder of its own."""
+    from export.tflite.__main__ import main
+
+    def export(folder: Path) -> None:
+        for kind in BUNDLES:
+            path = folder / kind / "m.tflite"
+            outcome = call(main, runs[kind], path, "--length=24")
+            assert (outcome.status, outcome.out) == (0, f"{path}\n"), outcome.err
+
+    folder, _ = stored("tflite_files", export)
+    return {kind: folder / kind / "m.tflite" for kind in BUNDLES}
 
 
 @pytest.fixture

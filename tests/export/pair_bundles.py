@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.artifact_store import stored
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle
 from tests.command_runs import call
 
@@ -37,11 +38,15 @@ def predictions_of(kind: str) -> np.ndarray:
     return bundle_of(kind).probabilities(ROWS)
 
 
-def written_by(main, folder: Path, suffix: str, *flags: str) -> dict[str, Path]:
-    """A file of each kind of matcher, as an export's command writes it."""
-    for index, kind in enumerate(KINDS):
-        bundle_of(kind).save(folder / f"run_{index}")
-        path = folder / f"{index}{suffix}"
-        outcome = call(main, folder / f"run_{index}", path, *flags)
-        assert (outcome.status, outcome.out) == (0, f"{path}\n"), outcome.err
+def written_by(main, suffix: str, *flags: str) -> dict[str, Path]:
+    """A file of each kind of matcher, as an export's command writes it. Tests only read them."""
+
+    def export(folder: Path) -> None:
+        for index, kind in enumerate(KINDS):
+            bundle_of(kind).save(folder / f"run_{index}")
+            path = folder / f"{index}{suffix}"
+            outcome = call(main, folder / f"run_{index}", path, *flags)
+            assert (outcome.status, outcome.out) == (0, f"{path}\n"), outcome.err
+
+    folder, _ = stored(f"pairs{suffix}", export)
     return {kind: folder / f"{index}{suffix}" for index, kind in enumerate(KINDS)}

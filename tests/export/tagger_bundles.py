@@ -1,6 +1,8 @@
 """Sentences for tiny taggers, and the bundles' predictions."""
 
 import functools
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -8,7 +10,9 @@ from export.device.sentences import SentenceTokenizer
 from export.device.tags import TagDecoder
 from export.predictors.token_batches import read_tokenizer, sentence_windows, window_inputs
 from kmha.bundle.bundle import Bundle
+from tests.artifact_store import stored
 from tests.bundles import SENTENCES, TAGGERS, tagger_bundle
+from tests.command_runs import call
 
 WORDS = [sentence.split() for sentence in SENTENCES]
 # Words that no one would call one, sentences of none, and of several windows where a window has 24 tokens.
@@ -32,6 +36,26 @@ TEXTS = ["The old ferry, isn't it?", "渡轮七点离开旧港口。", "", "New 
 def predictions_of(kind: str) -> np.ndarray:
     """The bundle's predictions for ROWS, float32 [N, K + 2], as a predictor returns them."""
     return predictions_for(tagger_bundle(kind), ROWS)
+
+
+def written_by(main, suffix: str, flags: Sequence[Sequence[str]]) -> dict[str, Path]:
+    """A file of each kind of tagger, with attention, as an export's command writes it. Tests only read them.
+
+    Args:
+        main: The command.
+        suffix: Of the files.
+        flags: More flags of each kind.
+    """
+
+    def export(folder: Path) -> None:
+        for index, (kind, more) in enumerate(zip(KINDS, flags, strict=True)):
+            tagger_bundle(kind).save(folder / f"run_{index}")
+            path = folder / f"{index}{suffix}"
+            outcome = call(main, folder / f"run_{index}", path, "--attention", *more)
+            assert (outcome.status, outcome.out) == (0, f"{path}\n"), outcome.err
+
+    folder, _ = stored(f"taggers{suffix}", export)
+    return {kind: folder / f"{index}{suffix}" for index, kind in enumerate(KINDS)}
 
 
 def predictions_for(bundle: Bundle, rows) -> np.ndarray:

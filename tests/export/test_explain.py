@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from export.explain import main
-from export.savedmodel.write import write_savedmodel
-from tests.bundles import one_label_bundle, tagger_bundle
+from tests.bundles import one_label_bundle, pair_bundle, tagger_bundle
 from tests.command_runs import call, refused
-from tests.export.pair_bundles import bundle_of
 from training.explanation.bundle_explainer import BundleTagModel, BundleTextModel
 from training.explanation.explainer import explain_tag, explain_text
 from training.explanation.page import GRADIENT
@@ -23,22 +21,17 @@ TEXTS = {
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("served")
-    bundles = {"one": one_label_bundle(), "cross": bundle_of("cross"), "tags": tagger_bundle("spelt")}
-    for name, bundle in bundles.items():
-        write_savedmodel(bundle, folder / name)
-    return folder, bundles
+def folders(served, served_matcher, served_tagger):
+    return {"one": served["one label"], "cross": served_matcher, "tags": served_tagger}
 
 
 @pytest.mark.second
 @pytest.mark.parametrize("kind", TEXTS)
-def test_the_explanation_equals_the_runs(served, tmp_path, kind):
-    folder, bundles = served
+def test_the_explanation_equals_the_runs(folders, tmp_path, kind):
     word = ["--word", "20"] if kind == "tags" else []
-    outcome = call(main, folder / kind, *TEXTS[kind], "--out", tmp_path / "page.html", "--draws", "2", *word)
+    outcome = call(main, folders[kind], *TEXTS[kind], "--out", tmp_path / "page.html", "--draws", "2", *word)
     assert outcome.status == 0, outcome.err
-    bundle = bundles[kind]
+    bundle = {"one": one_label_bundle, "cross": pair_bundle, "tags": tagger_bundle}[kind]()
     if kind == "tags":
         model = BundleTagModel(bundle)
         question = explain_tag(model, model.words(*TEXTS[kind]), number=20)
@@ -58,14 +51,13 @@ def test_the_explanation_equals_the_runs(served, tmp_path, kind):
     assert any("has no gradients" in note for note in data["notes"])
 
 
-def test_wrong_input_is_one_line(served, tmp_path):
-    folder, _ = served
+def test_wrong_input_is_one_line(folders, tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"")
     for arguments, message in (
-        ([folder / "one", "a", "b"], "TEXT: expected one text, got 2"),
-        ([folder / "cross", "a"], "TEXT: expected two texts"),
-        ([folder / "one", "a", "--word", "1"], "--word: expected a tagger"),
-        ([folder / "one", " "], "TEXT: expected a text with words"),
+        ([folders["one"], "a", "b"], "TEXT: expected one text, got 2"),
+        ([folders["cross"], "a"], "TEXT: expected two texts"),
+        ([folders["one"], "a", "--word", "1"], "--word: expected a tagger"),
+        ([folders["one"], " "], "TEXT: expected a text with words"),
         ([tmp_path / "model.onnx", "a"], "expected a SavedModel, got another kind"),
         ([tmp_path / "none", "a"], "expected an exported model"),
     ):

@@ -27,11 +27,17 @@ def bundle(window_pooling="mean"):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """A run that pools windows by attention, its exports, and rows with their labels."""
-    folder = tmp_path_factory.mktemp("windowed")
-    made = bundle("attention")
-    made.save(folder / "run")
+def run(tmp_path_factory):
+    """A run that pools windows by attention."""
+    folder = tmp_path_factory.mktemp("windowed") / "run"
+    bundle("attention").save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(run):
+    """The folder of the run, its exports, and rows with their labels."""
+    folder, made = run.parent, bundle("attention")
     labels = [answer["label"] for answer in made.predict(TEXTS)]
     write_csv(folder / "rows.csv", list(zip(TEXTS, labels, strict=True)))
     write_savedmodel(made, folder / "served", xla=True)
@@ -63,11 +69,11 @@ def test_the_compiled_signature_gives_the_same(exported):
     np.testing.assert_allclose(found, made.probabilities(TEXTS), atol=1e-5)
 
 
-def test_attention_of_windows_is_not_exported(exported, tmp_path):
+def test_attention_of_windows_is_not_exported(run, tmp_path):
     signatures = ClassifierEndpoints(bundle()).signatures()
     assert "explain" not in signatures and {"predict_text", "classify", "embed"} <= signatures.keys()
     for command, name in ((tflite, "b.tflite"), (onnx, "b.onnx")):
-        said = refused(tmp_path, command, str(exported / "run"), str(tmp_path / name), "--attention")
+        said = refused(tmp_path, command, str(run), str(tmp_path / name), "--attention")
         assert (
             said
             == "--attention: expected a run that reads whole texts, got one that reads windows of 10 tokens"

@@ -20,9 +20,9 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def files():
     """A file of each matcher, with attention, as the command writes it."""
-    return written_by(main, tmp_path_factory.mktemp("pairs"), ".onnx", "--attention")
+    return written_by(main, ".onnx", "--attention")
 
 
 def session(path):

@@ -13,7 +13,7 @@ from export.onnx.predictor import read
 from export.onnx.write import write_onnx
 from kmha.errors import InputError
 from tests.bundles import make_tagger_bundle, tagger_bundle
-from tests.command_runs import call, clean_environment
+from tests.command_runs import clean_environment
 from tests.export.tagger_bundles import (
     KINDS,
     ROWS,
@@ -24,6 +24,7 @@ from tests.export.tagger_bundles import (
     many_tags,
     predictions_for,
     predictions_of,
+    written_by,
 )
 
 onnx = pytest.importorskip("onnx")
@@ -41,16 +42,9 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def files():
     """A file of each tagger, each in another version of ONNX' operators, with attention, as the command writes it."""
-    folder, paths = tmp_path_factory.mktemp("taggers"), {}
-    for index, kind in enumerate(KINDS):
-        tagger_bundle(kind).save(folder / f"run_{index}")
-        paths[kind] = folder / f"{index}.onnx"
-        flags = ("--attention", f"--opset={OPSETS[index]}")
-        outcome = call(main, folder / f"run_{index}", paths[kind], *flags)
-        assert (outcome.status, outcome.out) == (0, f"{paths[kind]}\n"), outcome.err
-    return paths
+    return written_by(main, ".onnx", [(f"--opset={opset}",) for opset in OPSETS])
 
 
 def session(path):

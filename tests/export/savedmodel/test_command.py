@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from export.savedmodel import write
 from export.savedmodel.__main__ import main
 from export.savedmodel.predictor import load_savedmodel
 from export.savedmodel.write import next_version, serialized_example, write_savedmodel
@@ -188,7 +189,18 @@ def test_each_weight_is_written_once_and_nothing_else(served, kind):
     assert size <= on_disk <= size + 20_000
 
 
-def test_versions_count_up(runs, tmp_path, capsys):
+@pytest.fixture
+def stored_model(served, monkeypatch):
+    """Replaces the conversion: every version is a copy of the stored one."""
+
+    def save(bundle, folder, xla):
+        shutil.copytree(served["one label"], folder)
+        return {}
+
+    monkeypatch.setattr(write, "_save", save)
+
+
+def test_versions_count_up(runs, stored_model, tmp_path, capsys):
     out = tmp_path / "new" / "served"
     for version in ("1", "2"):
         assert main([str(runs["one label"]), str(out)]) == 0
@@ -232,7 +244,7 @@ def test_nothing_is_left_when_saving_fails(tmp_path, monkeypatch, error):
     assert not (tmp_path / "new").exists()
 
 
-def test_files_of_a_killed_export_are_removed(tmp_path):
+def test_files_of_a_killed_export_are_removed(stored_model, tmp_path):
     left = tmp_path / "1.partial"
     left.mkdir()
     (left / "rubbish").touch()

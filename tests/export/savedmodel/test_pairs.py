@@ -10,8 +10,10 @@ import yaml
 
 from export.answer import main as answer
 from export.predictors.artifacts import read_texts, write_texts
+from export.savedmodel import write
 from export.savedmodel.predictor import load_savedmodel
 from export.savedmodel.write import COMPOSE, server_files, write_savedmodel
+from tests.artifact_store import stored
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
 from tests.command_runs import ROOT, call, clean_environment
 from tests.export.savedmodel.test_command import meta_graph
@@ -38,15 +40,17 @@ print(json.dumps(answers))
 """
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    return write_savedmodel(pair_bundle(), tmp_path_factory.mktemp("pairs") / "served")
+@pytest.fixture
+def served(served_matcher):
+    return served_matcher
 
 
 @pytest.fixture(scope="module")
-def served_vectors(tmp_path_factory):
-    bundle = make_pair_bundle(form="bi", share_weights=False)
-    return write_savedmodel(bundle, tmp_path_factory.mktemp("vectors") / "served")
+def served_vectors():
+    def export(folder):
+        write_savedmodel(make_pair_bundle(form="bi", share_weights=False), folder / "served")
+
+    return stored("served_vectors", export)[0] / "served" / "1"
 
 
 @pytest.mark.second
@@ -146,7 +150,12 @@ def test_a_server_without_batching_is_configured_for_rankings(served):
     assert set(yaml.safe_load(server_files("news", xla=True)[COMPOSE])["services"]) == {"serving"}
 
 
-def test_an_existing_compose_file_gets_a_hint_for_rankings(tmp_path, capsys):
+def test_an_existing_compose_file_gets_a_hint_for_rankings(tmp_path, capsys, monkeypatch):
+    def save(bundle, folder, xla):
+        folder.mkdir()
+        return {"rank": None} if bundle is pair_bundle() else {}
+
+    monkeypatch.setattr(write, "_save", save)
     write_savedmodel(one_label_bundle(), tmp_path / "s")
     write_savedmodel(pair_bundle(), tmp_path / "s")
     assert "add a server without batching, the signature rank needs it" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from export.batch import rows as batch_model
 from export.benchmark import __main__ as benchmark
 from export.predictors.artifacts import read_texts, write_texts
 from export.savedmodel.predictor import SavedModelTagger, load_savedmodel, read
-from export.savedmodel.write import BATCH_SIZES, COMPOSE, add_missing, server_files, write_savedmodel
+from export.savedmodel.write import BATCH_SIZES, COMPOSE, add_missing, server_files
 from export.verification.expected import as_array
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, SENTENCES, tagger_bundle
@@ -42,8 +42,8 @@ print(json.dumps(answers, default=bytes.decode))
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    return write_savedmodel(tagger_bundle(), tmp_path_factory.mktemp("tagger") / "served", xla=True)
+def served(served_tagger):
+    return served_tagger
 
 
 def expected(rows) -> np.ndarray:

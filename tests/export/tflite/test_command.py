@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -14,8 +15,10 @@ from export.tflite.__main__ import main
 from export.tflite.predictor import load_tflite
 from export.tflite.write import convert, new_interpreter, op_counts, run_converter, write_tflite
 from kmha.errors import InputError
-from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle, several_label_bundle
+from tests.artifact_store import stored
+from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle
 from tests.command_runs import call, clean_environment
+from tests.export.conftest import BUNDLES
 
 ALL = [*TEXTS, *EDGE_CASES]
 FILES = ["m.labels.txt", "m.tflite", "m.tokenizer.json", "m.vocab.txt"]
@@ -27,23 +30,35 @@ print(load_tflite(sys.argv[1])(["old bread"])[0].tolist())
 """
 
 
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    one_label_bundle().save(folder)
-    return folder
+@pytest.fixture
+def run_folder(runs):
+    return runs["one label"]
 
 
-@pytest.mark.parametrize("make", [one_label_bundle, several_label_bundle])
-def test_texts_are_predicted_as_by_the_run(make, tmp_path):
-    bundle = make()
-    assert write_tflite(bundle, tmp_path / "m.tflite", [24]) < 1e-5
-    assert sorted(path.name for path in tmp_path.iterdir()) == FILES
-    found = load_tflite(tmp_path / "m.tflite")(ALL)
+@pytest.fixture
+def exported(tflite_files):
+    """The file of `run_folder`, of 24 tokens. Tests only read it."""
+    return tflite_files["one label"]
+
+
+@pytest.fixture
+def stored_content(exported, monkeypatch):
+    """Replaces the converter: gives the stored file to whoever converts `run_folder`."""
+    content = exported.read_bytes()
+    monkeypatch.setattr(write, "convert", lambda *arguments: content)
+    return content
+
+
+@pytest.mark.parametrize("kind", BUNDLES)
+def test_texts_are_predicted_as_by_the_run(kind, tflite_files):
+    bundle, path = BUNDLES[kind](), tflite_files[kind]
+    assert sorted(each.name for each in path.parent.iterdir()) == FILES
+    predict = load_tflite(path)
+    found = predict(ALL)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, bundle.probabilities(ALL), atol=1e-5)
-    assert load_tflite(tmp_path / "m.tflite")([]).shape == (0, len(bundle.labels))
-    assert (tmp_path / "m.labels.txt").read_text("utf-8").splitlines() == bundle.labels
+    assert predict([]).shape == (0, len(bundle.labels))
+    assert path.with_suffix(".labels.txt").read_text("utf-8").splitlines() == bundle.labels
 
 
 @pytest.mark.parametrize("tokenization", ["word", "char"])
@@ -57,10 +72,10 @@ def test_other_tokenizations_and_any_length(tokenization, tmp_path):
 
 def test_several_lengths_share_the_weights(tmp_path):
     bundle = make_bundle(ngram_buckets=5003)
-    one, two = convert(bundle, [24]), convert(bundle, [8, 24])
-    assert len(two) < 1.3 * len(one)
     write_tflite(bundle, tmp_path / "m.tflite", [8, 24])
-    interpreter = new_interpreter((tmp_path / "m.tflite").read_bytes())
+    two = (tmp_path / "m.tflite").read_bytes()
+    assert len(two) < 1.3 * len(convert(bundle, [24]))
+    interpreter = new_interpreter(two)
     assert set(interpreter.get_signature_list()) == {"length_8", "length_24"}
     np.testing.assert_allclose(load_tflite(tmp_path / "m.tflite")(ALL), bundle.probabilities(ALL), atol=1e-5)
     # The short signature runs texts that fit, and truncates the others.
@@ -71,10 +86,10 @@ def test_several_lengths_share_the_weights(tmp_path):
     np.testing.assert_allclose(short[1], bundle.probabilities_of_ids([ids])[0], atol=1e-5)
 
 
-def test_the_interface_has_the_names_of_the_features():
-    runner = new_interpreter(convert(one_label_bundle(), [16])).get_signature_runner("serving_default")
+def test_the_interface_has_the_names_of_the_features(exported):
+    runner = new_interpreter(exported.read_bytes()).get_signature_runner("serving_default")
     inputs = {name: (d["dtype"], d["shape"].tolist()) for name, d in runner.get_input_details().items()}
-    assert inputs == dict.fromkeys(["token_ids", "padding_mask", "segment_ids"], (np.int32, [1, 16]))
+    assert inputs == dict.fromkeys(["token_ids", "padding_mask", "segment_ids"], (np.int32, [1, 24]))
     outputs = {name: (d["dtype"], d["shape"].tolist()) for name, d in runner.get_output_details().items()}
     assert outputs == {"probabilities": (np.float32, [1, 3])}
 
@@ -97,8 +112,8 @@ def test_attention_is_returned_on_request(length, tmp_path):
 )
 def test_quantized_models_are_smaller_and_predict_nearly_the_same(quantize, size, tolerance, tmp_path):
     bundle = make_bundle(hidden_dim=64, intermediate_dim=256, ngram_buckets=0)
-    exact, rounded = tmp_path / "exact.tflite", tmp_path / "rounded.tflite"
-    write_tflite(bundle, exact, [24])
+    folder, _ = stored("tflite_wide", lambda folder: write_tflite(bundle, folder / "exact.tflite", [24]))
+    exact, rounded = folder / "exact.tflite", tmp_path / "rounded.tflite"
     assert write_tflite(bundle, rounded, [24], quantize) < tolerance
     weights = [path.stat().st_size - 30_000 for path in (rounded, exact)]
     assert weights[0] < size * weights[1]
@@ -182,20 +197,21 @@ def test_wrong_flags_are_rejected(run_folder, tmp_path, arguments, message):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_does_not_replace_files(run_folder, tmp_path):
+def test_the_command_does_not_replace_files(run_folder, stored_content, tmp_path):
     out = tmp_path / "m.tflite"
-    outcome = call(main, run_folder, out)
+    arguments = (main, run_folder, out, "--length=24")
+    outcome = call(*arguments)
     assert (outcome.status, outcome.out) == (0, f"{out}\n")
     # The same tokenizer may serve another format; another one must not be replaced unasked.
-    outcome = call(main, run_folder, out)
+    outcome = call(*arguments)
     assert outcome.status == 2 and f"{out}: expected a new place" in outcome.err
     out.unlink()
-    assert call(main, run_folder, out).status == 0
+    assert call(*arguments).status == 0
     out.unlink()
     (tmp_path / "m.vocab.txt").write_text("mine")
-    outcome = call(main, run_folder, out)
+    outcome = call(*arguments)
     assert outcome.status == 2 and "m.vocab.txt: expected a new place" in outcome.err and not out.exists()
-    assert call(main, run_folder, out, "--overwrite").status == 0
+    assert call(*arguments, "--overwrite").status == 0
     assert (tmp_path / "m.vocab.txt").read_text() != "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
 
@@ -207,18 +223,17 @@ def test_a_folder_that_cannot_be_written_to_is_rejected(run_folder, tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["custom op", "variable", "not a number", "other weights"])
-def test_a_failed_check_leaves_nothing(run_folder, tmp_path, monkeypatch, fault):
-    wrong = make_bundle()
-    if fault == "not a number":
-        wrong.model.weights[0].assign(wrong.model.weights[0] * np.nan)
+def test_a_failed_check_leaves_nothing(run_folder, exported, tmp_path, monkeypatch, fault):
+    contents = {"custom op": _with_flex_op, "variable": _with_variables, "not a number": _with_nan}
+    content = contents.get(fault, exported.read_bytes)()
+    run = run_folder
     if fault == "other weights":
-        wrong.model.head.kernel.assign(-wrong.model.head.kernel)
-
-    def convert_wrongly(bundle, *arguments):
-        return {"custom op": _with_flex_op, "variable": _with_variables}.get(fault, _of(wrong))()
-
-    monkeypatch.setattr(write, "convert", convert_wrongly)
-    outcome = call(main, run_folder, tmp_path / "m.tflite")
+        other, run = make_bundle(), tmp_path / "run"
+        other.model.head.kernel.assign(-other.model.head.kernel)
+        other.save(run)
+    monkeypatch.setattr(write, "convert", lambda *arguments: content)
+    out = tmp_path / "out" / "m.tflite"
+    outcome = call(main, run, out, "--length=24")
     message = {
         "custom op": "expected built-in ops without variables, got Betainc",
         "variable": "without variables, got ASSIGN_VARIABLE",
@@ -226,11 +241,14 @@ def test_a_failed_check_leaves_nothing(run_folder, tmp_path, monkeypatch, fault)
         "other weights": "expected the run's predictions within 0.0001",
     }[fault]
     assert outcome.status == 1 and message in outcome.err
-    assert not list(tmp_path.iterdir())
+    assert not out.parent.exists()
 
 
-def _of(bundle):
-    return lambda: convert(bundle, [16])
+def _with_nan() -> bytes:
+    """A model that returns NaN."""
+    wrong = make_bundle()
+    wrong.model.weights[0].assign(wrong.model.weights[0] * np.nan)
+    return convert(wrong, [24])
 
 
 def _with_flex_op() -> bytes:
@@ -265,15 +283,14 @@ def _with_variables() -> bytes:
     return converter.convert()
 
 
-def test_an_export_counts_its_ops():
-    counts = op_counts(convert(one_label_bundle(), [8]))
+def test_an_export_counts_its_ops(exported):
+    counts = op_counts(exported.read_bytes())
     assert counts["SOFTMAX"] == 2 and counts["FULLY_CONNECTED"] >= 4 and "VAR_HANDLE" not in counts
 
 
-def test_a_model_runs_without_tensorflow(run_folder, tmp_path):
-    assert call(main, run_folder, tmp_path / "m.tflite").status == 0
+def test_a_model_runs_without_tensorflow(exported):
     result = subprocess.run(
-        [sys.executable, "-c", DEVICE, str(tmp_path / "m.tflite")],
+        [sys.executable, "-c", DEVICE, str(exported)],
         env=clean_environment(),
         capture_output=True,
         text=True,
@@ -288,8 +305,8 @@ def numbers(text: str) -> list[float]:
 
 
 @pytest.mark.parametrize("fault", ["no model", "no tokenizer", "damaged model", "damaged tokenizer"])
-def test_unreadable_files_are_rejected(run_folder, tmp_path, fault):
-    write_tflite(one_label_bundle(), tmp_path / "m.tflite", [8])
+def test_unreadable_files_are_rejected(exported, tmp_path, fault):
+    shutil.copytree(exported.parent, tmp_path, dirs_exist_ok=True)
     path = tmp_path / ("m.tflite" if fault.endswith("model") else "m.tokenizer.json")
     path.unlink() if fault.startswith("no") else path.write_bytes(b"{}")
     with pytest.raises(InputError, match=f"{path.name}: expected"):
@@ -297,8 +314,8 @@ def test_unreadable_files_are_rejected(run_folder, tmp_path, fault):
 
 
 @pytest.mark.parametrize("number", [10**6, 2**30, -(10**6)])
-def test_ids_past_the_vocabulary_are_an_error_of_the_runtime(number):
-    runner = new_interpreter(convert(one_label_bundle(), [8])).get_signature_runner("serving_default")
-    ids = np.array([[2, number, 3, 0, 0, 0, 0, 0]], np.int32)
+def test_ids_past_the_vocabulary_are_an_error_of_the_runtime(number, exported):
+    runner = new_interpreter(exported.read_bytes()).get_signature_runner("serving_default")
+    ids = np.array([[2, number, 3, *[0] * 21]], np.int32)
     with pytest.raises(RuntimeError, match="out of bounds"):
         runner(token_ids=ids, padding_mask=np.ones_like(ids), segment_ids=np.zeros_like(ids))

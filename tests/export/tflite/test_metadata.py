@@ -7,6 +7,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from export.tflite.metadata import has_metadata, with_metadata
 from export.tflite.write import convert, new_interpreter
+from tests.artifact_store import stored
 from tests.bundles import make_bundle, one_label_bundle
 
 FILES = {"labels.txt": b"a\nb\nc\n", "vocab.txt": b"[PAD]\n[UNK]\n"}
@@ -14,7 +15,10 @@ FILES = {"labels.txt": b"a\nb\nc\n", "vocab.txt": b"[PAD]\n[UNK]\n"}
 
 @pytest.fixture(scope="module")
 def content():
-    return convert(one_label_bundle(), [16])
+    folder, _ = stored(
+        "tflite_content", lambda folder: (folder / "m").write_bytes(convert(one_label_bundle(), [16]))
+    )
+    return (folder / "m").read_bytes()
 
 
 def test_files_are_appended_and_the_model_still_runs(content):

@@ -26,9 +26,9 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def files():
     """A file of each matcher of length 24, with attention, as the command writes it."""
-    return written_by(main, tmp_path_factory.mktemp("pairs"), ".tflite", "--length", "24", "--attention")
+    return written_by(main, ".tflite", "--length", "24", "--attention")
 
 
 def runner_of(path):

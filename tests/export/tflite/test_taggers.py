@@ -29,6 +29,7 @@ from tests.export.tagger_bundles import (
     many_tags,
     predictions_for,
     predictions_of,
+    written_by,
 )
 
 DEVICE = """
@@ -41,15 +42,9 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def files():
     """A file of each tagger of the run's longest length, with attention, as the command writes it."""
-    folder, paths = tmp_path_factory.mktemp("taggers"), {}
-    for index, kind in enumerate(KINDS):
-        tagger_bundle(kind).save(folder / f"run_{index}")
-        paths[kind] = folder / f"{index}.tflite"
-        outcome = call(main, folder / f"run_{index}", paths[kind], "--attention")
-        assert (outcome.status, outcome.out) == (0, f"{paths[kind]}\n"), outcome.err
-    return paths
+    return written_by(main, ".tflite", [()] * len(KINDS))
 
 
 def runner_of(path, name="serving_default"):
