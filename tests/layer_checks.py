@@ -62,7 +62,10 @@ def compiled(function: Callable) -> dict[str, Callable]:
         return {"jit": jax.jit(function)}
     import tensorflow as tf
 
-    return {"graph": tf.function(function), "xla": tf.function(function, jit_compile=True)}
+    return {
+        "graph": tf.function(function, autograph=False),
+        "xla": tf.function(function, jit_compile=True, autograph=False),
+    }
 
 
 def run(function: Callable, *arrays):
@@ -106,7 +109,17 @@ def _built(case: LayerCase, **given) -> keras.Layer:
 
 
 def _run(case: LayerCase, layer: Callable, inputs: Mapping[str, Any]):
-    return run(lambda tensors: case.read(layer(**tensors)), _tensors(inputs))
+    return _call(case, layer)(_tensors(inputs))
+
+
+@functools.cache
+def _call(case: LayerCase, layer: Callable) -> Callable:
+    """The layer's call with the weights it has at first; under jit on JAX, compiled once for each shape."""
+
+    def call(tensors):
+        return case.read(layer(**tensors))
+
+    return compiled(call)["jit"] if BACKEND == "jax" else call
 
 
 @functools.cache
@@ -181,7 +194,7 @@ def check_compiled(case: LayerCase, tmp_path: Path) -> None:
 
 def check_variable_names(case: LayerCase, tmp_path: Path) -> None:
     """Every variable has a path of its own: weights are matched by path in files and in weight decay."""
-    layer = _built(case)
+    layer, _ = _filled(case)
     paths = [variable.path for variable in layer.variables]
     assert len(set(paths)) == len(paths), paths
 

@@ -50,8 +50,9 @@ def test_the_random_classifier_distinguishes_texts():
     assert np.ptp(found, axis=0).max() > 0.1
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "none"])
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(
+    ("positions", "norm"), [("sinusoidal", "pre"), ("rotary", "post"), ("none", "pre"), ("none", "post")]
+)
 def test_predictions_of_all_encoders_are_independent_of_the_batch(positions, norm):
     made = make_bundle(positions=positions, norm=norm, num_segments=2)
     together = made.probabilities([*TEXTS, TEXTS[0] * 3])

@@ -85,8 +85,9 @@ def test_an_adjusted_threshold_gives_the_same_decisions(logit, threshold, temper
         assert (after >= cut) == (before >= threshold)
 
 
-@pytest.mark.parametrize("kind", TAGGERS)
-@pytest.mark.parametrize("temperature", [0.4, 3.0])
+@pytest.mark.parametrize(
+    ("kind", "temperature"), [("spelt", 0.4), ("spelt", 3.0), ("no scheme", 3.0), ("characters", 0.4)]
+)
 def test_the_best_path_stays_and_what_is_forbidden_stays_so(kind, temperature):
     bundle = make_tagger_bundle(**TAGGERS[kind])
     before = bundle.tagger.tag(WORDS)

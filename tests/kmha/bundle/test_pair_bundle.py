@@ -36,8 +36,9 @@ def test_a_loaded_bundle_gives_the_same_answers(two_vocabularies):
     bundle, folder = two_vocabularies
     loaded = Bundle.load(str(folder))
     pairs = [*PAIRS, *zip(EDGE_CASES, reversed(EDGE_CASES), strict=True)]
-    np.testing.assert_array_equal(loaded.probabilities(pairs), bundle.probabilities(pairs))
-    assert np.isfinite(bundle.probabilities(pairs)).all()
+    found = loaded.probabilities(pairs)
+    np.testing.assert_array_equal(found, bundle.probabilities(pairs))
+    assert np.isfinite(found).all()
     assert loaded.predict(pairs) == bundle.predict(pairs)
     assert (loaded.task, loaded.labels, loaded.thresholds) == ("match", ["score"], [0.25])
     assert loaded.details == bundle.details and loaded.sample == list(PAIRS)
@@ -63,7 +64,7 @@ def test_each_granularity_has_a_vocabulary_of_its_own(two_vocabularies):
 
 def test_other_pairs_in_the_batch_never_change_a_prediction(two_vocabularies, monkeypatch):
     bundle, _ = two_vocabularies
-    pairs = [*PAIRS, ("", ""), ("old", "bread " * 40), ("bread " * 40, "")]
+    pairs = [*PAIRS[2:5], ("", ""), ("old", "bread " * 40), ("bread " * 40, "")]
     together = bundle.probabilities(pairs)
     alone = np.concatenate([bundle.probabilities([pair]) for pair in pairs])
     np.testing.assert_allclose(together, alone, atol=1e-5)

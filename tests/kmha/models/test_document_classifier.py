@@ -59,7 +59,9 @@ def texts(lengths, width=None, seed=0):
 def traced(model):
     """The model as one graph for texts of any number and length."""
     specs = {name: tf.TensorSpec([None, None], tf.int32) for name in texts([1])}
-    return tf.function(lambda features: model(features, training=False), input_signature=[specs])
+    return tf.function(
+        lambda features: model(features, training=False), input_signature=[specs], autograph=False
+    )
 
 
 def logits(model, features):

@@ -90,7 +90,7 @@ def in_graph(name: str = "cross"):
     """The matcher's call as a graph that takes any length, in milliseconds."""
     model = matcher(name)
     specs = {each: tf.TensorSpec((None, None), "int32") for each in model.input_names}
-    return tf.function(lambda features: model(features), input_signature=[specs])
+    return tf.function(lambda features: model(features), input_signature=[specs], autograph=False)
 
 
 def text(*words: int) -> list[int]:
