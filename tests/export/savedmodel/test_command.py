@@ -194,7 +194,7 @@ def stored_model(served, monkeypatch):
     """Replaces the conversion: every version is a copy of the stored one."""
 
     def save(bundle, folder, xla):
-        shutil.copytree(served["one label"], folder)
+        shutil.copytree(served["one label"], folder, dirs_exist_ok=True)
         return {}
 
     monkeypatch.setattr(write, "_save", save)

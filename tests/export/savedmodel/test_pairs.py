@@ -152,7 +152,7 @@ def test_a_server_without_batching_is_configured_for_rankings(served):
 
 def test_an_existing_compose_file_gets_a_hint_for_rankings(tmp_path, capsys, monkeypatch):
     def save(bundle, folder, xla):
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         return {"rank": None} if bundle is pair_bundle() else {}
 
     monkeypatch.setattr(write, "_save", save)

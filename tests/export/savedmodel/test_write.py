@@ -1,4 +1,6 @@
 import dataclasses
+import shutil
+import types
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from tensorflow_serving.apis import prediction_log_pb2
 from tensorflow_serving.config import model_server_config_pb2
 
+from export.savedmodel import write
 from export.savedmodel.__main__ import main
 from export.savedmodel.write import (
     ALLOWED_BATCH_SIZES,
@@ -256,14 +259,28 @@ def test_the_bytes_are_those_of_the_real_messages(size):
     assert prediction_log_pb2.PredictionLog.FromString(found) == expected
 
 
-def test_without_sample_texts_there_are_no_requests(tmp_path, capsys):
+@pytest.fixture
+def stored_model(served, monkeypatch):
+    """Replaces the conversion: every version is a copy of the stored one, without its requests."""
+
+    def save(module, folder, signatures):
+        requests = shutil.ignore_patterns(WARMUP_REQUESTS.parts[0])
+        shutil.copytree(served["one label"], folder, ignore=requests, dirs_exist_ok=True)
+
+    names = dict.fromkeys(("serving_default", "predict_text", "predict_ids", "classify", "explain"))
+    module = types.SimpleNamespace(signatures=lambda: names)
+    monkeypatch.setattr(write, "endpoints", lambda bundle, xla: module)
+    monkeypatch.setattr(tf.saved_model, "save", save)
+
+
+def test_without_sample_texts_there_are_no_requests(stored_model, tmp_path, capsys):
     bundle = dataclasses.replace(one_label_bundle(), sample=[])
     folder = write_savedmodel(bundle, tmp_path / "served")
     assert not (folder / WARMUP_REQUESTS).exists()
     assert "no warm-up requests" in capsys.readouterr().err
 
 
-def test_long_texts_are_truncated_to_what_is_read(tmp_path):
+def test_long_texts_are_truncated_to_what_is_read(stored_model, tmp_path):
     bundle = dataclasses.replace(one_label_bundle(), sample=["bread " * 100_000])
     folder = write_savedmodel(bundle, tmp_path / "served")
     assert (folder / WARMUP_REQUESTS).stat().st_size < 1_000_000
