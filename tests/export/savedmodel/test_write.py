@@ -280,7 +280,7 @@ def test_without_sample_texts_there_are_no_requests(stored_model, tmp_path, caps
     assert "no warm-up requests" in capsys.readouterr().err
 
 
-def test_long_texts_are_truncated_to_what_is_read(stored_model, tmp_path):
+def test_long_texts_are_truncated_to_what_is_read(tmp_path):
     bundle = dataclasses.replace(one_label_bundle(), sample=["bread " * 100_000])
     folder = write_savedmodel(bundle, tmp_path / "served")
     assert (folder / WARMUP_REQUESTS).stat().st_size < 1_000_000
