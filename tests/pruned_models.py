@@ -9,7 +9,7 @@ import tensorflow as tf
 from kmha.bundle.manifest import MATCH, TAG
 from kmha.text.words import Ragged
 from tests.bundles import PAIRS, SENTENCES, TAGGERS, TEXTS, make_bundle, make_pair_bundle, make_tagger_bundle
-from training.pruning.prunable_blocks import prunable_groups
+from training.pruning.importance import prunable_groups
 
 TWO_BLOCKS: dict[str, Any] = {"num_layers": 2, "num_heads": 4}
 # Heads and feed-forward rows of two blocks.

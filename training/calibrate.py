@@ -54,7 +54,7 @@ def _calibrate(config: CalibrateConfig) -> int:
     _check(config)
     import_tensorflow()
     from kmha.bundle.bundle import Bundle
-    from training.evaluation.recalibration import LabelledOutputs, recalibrate
+    from training.evaluation.model_calibration import LabelledOutputs, recalibrate
 
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         rows = LabelledOutputs.read(Bundle.load(config.run), config.data, config.given(), Path(scratch))

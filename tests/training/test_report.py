@@ -21,7 +21,7 @@ from training.evaluation.evaluator import evaluate_file
 from training.io.examples import ColumnOverrides
 from training.report import _build_report, main
 from training.reporting import build
-from training.reporting.model_card import escape_markdown
+from training.reporting.build import escape_markdown
 
 HOSTILE = "<script>alert(1)</script> old | bread"
 NEW = "<b>new</b>"

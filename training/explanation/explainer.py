@@ -19,9 +19,8 @@ class TextWords:
     """The words of a text, or of both texts of a pair, with one numbering."""
 
     texts: tuple[str, ...]
-    spans: tuple[
-        tuple[int, int, int], ...
-    ]  # for each word the index of its text, its first character, its end
+    # For each word the index of its text, its first character, and the end of its characters.
+    spans: tuple[tuple[int, int, int], ...]
 
     @property
     def names(self) -> list[str]:

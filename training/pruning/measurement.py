@@ -12,8 +12,15 @@ from kmha.bundle.bundle import Bundle
 from kmha.errors import InputError
 from training.cli.parser import format_table
 from training.io.examples import ColumnOverrides
-from training.pruning.importance import EvaluationRows, Importance, leave_one_head_out, measure_importance
-from training.pruning.prunable_blocks import Block, Group, prunable_groups
+from training.pruning.importance import (
+    Block,
+    EvaluationRows,
+    Group,
+    Importance,
+    leave_one_head_out,
+    measure_importance,
+    prunable_groups,
+)
 from training.reporting.matplotlib_style import write_figure
 
 Scores = dict[str, float]

@@ -24,8 +24,7 @@ from training.data.load import Data, describe, load_data
 from training.data.sources import file_source
 from training.engine.trainer import StartingModel
 from training.job.train_and_evaluate import FitResult, report_fit, train_and_evaluate
-from training.pruning.importance import EvaluationRows, Importance
-from training.pruning.prunable_blocks import Block, Group, prunable_groups
+from training.pruning.importance import Block, EvaluationRows, Group, Importance, prunable_groups
 from training.runs.run_folder import CONFIG, METRICS, RUN_LOG, RunContext
 from training.runtime.round_robin import time_in_turns
 from training.tasks.create import make_task

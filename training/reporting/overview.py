@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 from kmha.bundle.manifest import TAG
 from kmha.calibration import Calibration
 from training.baselines.text_linear import compare
-from training.metrics.classification import ReliabilityBins, calibration_error, reliability_bins
+from training.metrics.classification import calibration_error, reliability_bins
 from training.metrics.confusion import LabelCounts, f1, indicator_counts, matrix_counts, precision, recall
 from training.reporting import figures
 from training.reporting.blocks import (
@@ -44,7 +44,7 @@ _METRICS = {"f1": f1, "precision": precision, "recall": recall}
 
 def score_blocks(report_data: ReportData) -> Iterator[Block]:
     """The main score with its interval and the baseline's, and the table of scores."""
-    scores, baseline, metric = report_data.scores, report_data.baseline, report_data.metric
+    scores, baseline, metric = report_data.scores, report_data.scores_of("baseline"), report_data.metric
     split, baseline_name = report_data.evaluated.name, report_data.task.traits.baseline_name
     interval = scores.get("intervals", {}).get(metric)
     rows = f"{scores['rows']:,} {split} rows"
@@ -72,8 +72,8 @@ def score_blocks(report_data: ReportData) -> Iterator[Block]:
 def _score_table(report_data: ReportData) -> Table:
     models = [
         ("model", report_data.scores),
-        (report_data.task.traits.baseline_name, report_data.baseline),
-        ("teacher", report_data.teacher),
+        (report_data.task.traits.baseline_name, report_data.scores_of("baseline")),
+        ("teacher", report_data.scores_of("teacher")),
     ]
     models = [(name, scores) for name, scores in models if scores or name == "model"]
     rows = []
@@ -118,11 +118,9 @@ def calibration_blocks(report_data: ReportData) -> Iterator[Block]:
         return
     errors = [*(calibration_error(*pair) for pair in pairs[:-1]), report_data.scores.get("ece")]
     titles = ("without calibration", "with calibration")[-len(pairs) :]
-    models: list[ReliabilityBins] = [
-        reliability_bins(title, *pair, error)
-        for title, pair, error in zip(titles, pairs, errors, strict=True)
-    ]
     if can_draw():
+        states = zip(titles, pairs, errors, strict=True)
+        models = [reliability_bins(title, *pair, error) for title, pair, error in states]
         yield figures.reliability_diagram(models)
     # Most probabilities of several labels are near 0, and correct.
     if items := single_label_items(report_data, report_data.evaluated):

@@ -90,17 +90,8 @@ class ReportData:
         """Whether the model predicts a number."""
         return self.target == "graded"
 
-    @property
-    def baseline(self) -> dict[str, Any]:
-        """The baseline's scores of the evaluated rows; empty if there are none."""
-        return self._scores_of_same_rows("baseline")
-
-    @property
-    def teacher(self) -> dict[str, Any]:
-        """The teacher's scores of the evaluated rows; empty if there are none."""
-        return self._scores_of_same_rows("teacher")
-
-    def _scores_of_same_rows(self, name: str) -> dict[str, Any]:
+    def scores_of(self, name: str) -> dict[str, Any]:
+        """Scores of the evaluated rows by the "baseline" or the "teacher"; empty if there are none."""
         return self.metrics.get(name, {}) if self.metrics.get("judged_on") == self.evaluated.name else {}
 
 

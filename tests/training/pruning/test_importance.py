@@ -7,8 +7,12 @@ from tests.bundles import PAIRS, TEXTS
 from tests.command_runs import write_csv
 from tests.pruned_models import KINDS, features_of
 from training.io.examples import ColumnOverrides
-from training.pruning.importance import EvaluationRows, leave_one_head_out, measure_importance
-from training.pruning.prunable_blocks import prunable_groups
+from training.pruning.importance import (
+    EvaluationRows,
+    leave_one_head_out,
+    measure_importance,
+    prunable_groups,
+)
 
 
 def rows_of(bundle, folder, count):

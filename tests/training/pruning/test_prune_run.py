@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.pruned_models import KINDS, features_of, some_kept, zero
-from training.pruning.prunable_blocks import prunable_groups
+from training.pruning.importance import prunable_groups
 from training.pruning.prune_run import count_weights, select_parts, slice_model
 
 
