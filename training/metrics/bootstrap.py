@@ -26,6 +26,7 @@ class Resampling(NamedTuple):
 
 
 DEFAULT = Resampling()
+Intervals = dict[str, list[float]]  # [lower, upper] by score
 
 
 def bootstrap_interval(
@@ -55,7 +56,7 @@ def bootstrap_interval(
 
 def single_label_intervals(
     true_ids: np.ndarray, predicted_ids: np.ndarray, resampling: Resampling = DEFAULT
-) -> dict[str, list[float]]:
+) -> Intervals:
     """Intervals of `accuracy` and `macro_f1`, each [lower, upper], for label ids int [R]; empty without rows.
 
     The macro average of a resample runs over the labels that are true or predicted in it.
@@ -77,7 +78,7 @@ def single_label_intervals(
 
 def multi_label_intervals(
     true: np.ndarray, predicted: np.ndarray, resampling: Resampling = DEFAULT
-) -> dict[str, list[float]]:
+) -> Intervals:
     """Intervals for several labels per row, 0 or 1, [R, C]; empty without rows.
 
     They are `accuracy` (all labels of a row right), `micro_f1` and `macro_f1` (over all C labels), each [lower, upper].
@@ -114,6 +115,6 @@ def percentile_interval(values: np.ndarray, level: float) -> tuple[float, float]
     return float(lower), float(upper)
 
 
-def named_intervals(level: float, **chunks: list[np.ndarray]) -> dict[str, list[float]]:
+def named_intervals(level: float, **chunks: list[np.ndarray]) -> Intervals:
     """`percentile_interval` of each statistic, whose values are in chunks."""
     return {name: list(percentile_interval(np.concatenate(parts), level)) for name, parts in chunks.items()}

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import rankdata
 
-from training.metrics.bootstrap import DEFAULT, Resampling, percentile_interval, resample_weights
+from training.metrics.bootstrap import DEFAULT, Intervals, Resampling, percentile_interval, resample_weights
 from training.metrics.classification import multi_label_scores
 from training.metrics.confusion import confusion_matrix
 
@@ -172,7 +172,7 @@ def query_values(relevance: np.ndarray, scores: np.ndarray, queries: np.ndarray)
 
 def binary_pair_intervals(
     true: np.ndarray, probabilities: np.ndarray, threshold: float, resampling: Resampling = DEFAULT
-) -> dict[str, list[float]]:
+) -> Intervals:
     """Intervals of accuracy, f1, roc_auc and average_precision; for the arguments see `binary_pair_scores`."""
     binary_pair_scores(true, probabilities, threshold)  # for its checks
     # Rows with equal probability and label form a group; the highest probability is first.
@@ -202,9 +202,7 @@ def binary_pair_intervals(
     return _resampled_intervals(statistics, sizes, resampling)
 
 
-def graded_intervals(
-    true: np.ndarray, scores: np.ndarray, resampling: Resampling = DEFAULT
-) -> dict[str, list[float]]:
+def graded_intervals(true: np.ndarray, scores: np.ndarray, resampling: Resampling = DEFAULT) -> Intervals:
     """Intervals of pearson, spearman, mse and mae; for the arguments see `graded_scores`."""
     graded_scores(true, scores)  # for its checks
     both = np.stack([np.asarray(true, np.float64), np.asarray(scores, np.float64)], axis=1)
@@ -227,7 +225,7 @@ def graded_intervals(
 
 def ranking_intervals(
     relevance: np.ndarray, scores: np.ndarray, queries: np.ndarray, resampling: Resampling = DEFAULT
-) -> dict[str, list[float]]:
+) -> Intervals:
     """Intervals of map, mrr and ndcg_at_10, empty without a scored query; for the arguments see `ranking_scores`."""
     values = query_values(relevance, scores, queries).values
     columns = np.stack([values[name] for name in RANKING_NAMES], axis=1)  # [Q, 3]
@@ -242,7 +240,7 @@ def ranking_intervals(
 
 def _resampled_intervals(
     statistics: Callable[[np.ndarray], dict[str, np.ndarray]], sizes: np.ndarray, resampling: Resampling
-) -> dict[str, list[float]]:
+) -> Intervals:
     """Runs `statistics`, float64 [S, U] -> {name: float64 [S]}, over all resamples; leaves out NaN."""
     if not len(sizes):
         return {}

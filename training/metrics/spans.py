@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kmha.tags import Scheme, Span, strict_spans_of
-from training.metrics.bootstrap import DEFAULT, Resampling, named_intervals, resample_weights
+from training.metrics.bootstrap import DEFAULT, Intervals, Resampling, named_intervals, resample_weights
 from training.metrics.confusion import (
     LabelCounts,
     confusion_matrix,
@@ -72,9 +72,7 @@ def tag_scores(gold: Tags, predicted: Tags, scheme: Scheme) -> dict[str, Any]:
     return scores | {"types": types, "per_type": per_type, "confusion_matrix": matrix.tolist()}
 
 
-def tag_intervals(
-    gold: Tags, predicted: Tags, scheme: Scheme, resampling: Resampling = DEFAULT
-) -> dict[str, list[float]]:
+def tag_intervals(gold: Tags, predicted: Tags, scheme: Scheme, resampling: Resampling = DEFAULT) -> Intervals:
     """Bootstrap intervals. Sentences are resampled, since the words of a sentence are not independent.
 
     Returns:

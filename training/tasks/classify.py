@@ -5,7 +5,7 @@ scikit-learn and TensorFlow are imported inside the methods, so that --help is f
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -53,9 +53,7 @@ class ClassifyTask(ClassifySettings, Task):
         """With several labels, embeddings learn faster: rare labels depend on rare words, which get few updates."""
         return Defaults(embedding_rate=4.0) if self.multi_label else Defaults()
 
-    def resolve_columns(
-        self, available: Sequence[str] | None, columns: Columns
-    ) -> tuple["ClassifyTask", Columns]:
+    def resolve_columns(self, available: Sequence[str] | None, columns: Columns) -> tuple[Self, Columns]:
         """Finds the text and label columns, and whether rows have several labels."""
         columns = Columns(columns.text or TEXT, columns.label, columns.separator)
         label = columns.label
@@ -72,11 +70,9 @@ class ClassifyTask(ClassifySettings, Task):
         multi_label = label == LABELS if self.multi_label is None else self.multi_label
         return dataclasses.replace(self, multi_label=multi_label), dataclasses.replace(columns, label=label)
 
-    def columns_of_file(
-        self, trained: Columns, requested: ColumnOverrides, available: Sequence[str]
-    ) -> Columns:
+    def columns_of_file(self, trained: Columns, flags: ColumnOverrides, available: Sequence[str]) -> Columns:
         """The text and label columns."""
-        text, label = requested.text or trained.text or TEXT, requested.label or trained.label or LABEL
+        text, label = flags.text or trained.text or TEXT, flags.label or trained.label or LABEL
         return Columns(text, label, trained.separator)
 
     def parse_row(self, row: Row, columns: Columns) -> tuple[Example]:
@@ -162,9 +158,7 @@ class ClassifyTask(ClassifySettings, Task):
         loss = sigmoid_cross_entropy if self.multi_label else softmax_cross_entropy
         return loss(targets, outputs, self.smoothing)
 
-    def tune_thresholds(
-        self, part: Subset, labels: Sequence[str], probabilities: np.ndarray, /
-    ) -> dict[str, Any]:
+    def tune_thresholds(self, part: Subset, labels: Sequence[str], probabilities: Any, /) -> dict[str, Any]:
         """With several labels, the threshold of each with the best F1 on validation rows."""
         if not self.multi_label:
             return {}

@@ -6,7 +6,7 @@ Other tasks can start from the trained encoder (`--encoder.pretrained`).
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -64,17 +64,13 @@ class MaskedLmTask(MaskedLmSettings, Task):
         """The metric and the settings."""
         return {"metric": METRIC, "masking": dataclasses.asdict(self.masking)}
 
-    def resolve_columns(
-        self, available: Sequence[str] | None, columns: Columns
-    ) -> tuple["MaskedLmTask", Columns]:
+    def resolve_columns(self, available: Sequence[str] | None, columns: Columns) -> tuple[Self, Columns]:
         """The column of the text."""
         return self, Columns(columns.text or TEXT)
 
-    def columns_of_file(
-        self, trained: Columns, requested: ColumnOverrides, available: Sequence[str]
-    ) -> Columns:
+    def columns_of_file(self, trained: Columns, flags: ColumnOverrides, available: Sequence[str]) -> Columns:
         """The text column."""
-        return Columns(requested.text or (trained.text if trained.text in available else "") or TEXT)
+        return Columns(flags.text or (trained.text if trained.text in available else "") or TEXT)
 
     def parse_row(self, row: Row, columns: Columns) -> Sequence[Example]:
         """The text of a row; nothing if it is empty."""

@@ -90,9 +90,7 @@ class Task(TaskSettings, abc.ABC):
         """
 
     @abc.abstractmethod
-    def columns_of_file(
-        self, trained: Columns, requested: ColumnOverrides, available: Sequence[str]
-    ) -> Columns:
+    def columns_of_file(self, trained: Columns, flags: ColumnOverrides, available: Sequence[str]) -> Columns:
         """The columns of a file of rows to score: those requested, else those of training, else the defaults.
 
         Empty names are open. Raises InputError for a requested column that is missing.

@@ -6,7 +6,7 @@ scikit-learn and TensorFlow are imported inside the methods, so that --help is f
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -68,9 +68,7 @@ class MatchTask(MatchSettings, Task):
         """Pairs overfit earlier: the best epoch is the third of 125 batches on MRPC, the second of 275 on WikiQA."""
         return Defaults(batches_on=500)
 
-    def resolve_columns(
-        self, available: Sequence[str] | None, columns: Columns
-    ) -> tuple["MatchTask", Columns]:
+    def resolve_columns(self, available: Sequence[str] | None, columns: Columns) -> tuple[Self, Columns]:
         """Finds the columns of pairs or triplets and checks that the settings go together."""
         columns = pair_columns(available, columns)
         task = dataclasses.replace(self, form=self.form or DEFAULT_FORM)
@@ -83,25 +81,23 @@ class MatchTask(MatchSettings, Task):
         overlap = task.form != "bi" if task.overlap is None else task.overlap
         return dataclasses.replace(task, overlap=overlap), columns
 
-    def columns_of_file(
-        self, trained: Columns, requested: ColumnOverrides, available: Sequence[str]
-    ) -> Columns:
+    def columns_of_file(self, trained: Columns, flags: ColumnOverrides, available: Sequence[str]) -> Columns:
         """The columns of pairs or triplets, and of the query if the file has one."""
-        if requested.query and requested.query not in available:
-            shown = f"{requested.query}, got {', '.join(available)}"
+        if flags.query and flags.query not in available:
+            shown = f"{flags.query}, got {', '.join(available)}"
             raise InputError(f"--query-column: expected a column {shown}")
-        queries = (requested.query, trained.query, QUERY)
+        queries = (flags.query, trained.query, QUERY)
         query = next((name for name in queries if name and name in available), "")
-        if not (requested.text or requested.text_b or requested.label):
+        if not (flags.text or flags.text_b or flags.label):
             for columns in (trained, DEFAULT_PAIRS, DEFAULT_TRIPLETS):
                 if columns.text and set(columns.required) <= set(available):
                     return dataclasses.replace(columns, query=query)
         # Missing columns are reported when the file is read.
         defaults = trained if trained.text and not trained.wrong else DEFAULT_PAIRS
         return Columns(
-            requested.text or defaults.text,
-            requested.label or defaults.label,
-            text_b=requested.text_b or defaults.text_b,
+            flags.text or defaults.text,
+            flags.label or defaults.label,
+            text_b=flags.text_b or defaults.text_b,
             query=query,
         )
 
@@ -223,9 +219,7 @@ class MatchTask(MatchSettings, Task):
         }
         return losses[self.loss](targets, outputs)
 
-    def tune_thresholds(
-        self, part: Subset, labels: Sequence[str], probabilities: np.ndarray, /
-    ) -> dict[str, Any]:
+    def tune_thresholds(self, part: Subset, labels: Sequence[str], probabilities: Any, /) -> dict[str, Any]:
         """For binary pairs, the threshold with the best accuracy on validation rows."""
         if self.target != "binary":
             return {}

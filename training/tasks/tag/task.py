@@ -6,7 +6,7 @@ scikit-learn and TensorFlow are imported inside the methods, so that --help is f
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -64,16 +64,14 @@ class TagTask(TagSettings, Task):
         """The metric and the scheme of the rows."""
         return {"metric": self.metric, "given_scheme": self.given_scheme}
 
-    def resolve_columns(self, available: Sequence[str] | None, columns: Columns) -> tuple["TagTask", Columns]:
+    def resolve_columns(self, available: Sequence[str] | None, columns: Columns) -> tuple[Self, Columns]:
         """Finds the columns of words and tags."""
         return self, tag_columns(available, columns)
 
-    def columns_of_file(
-        self, trained: Columns, requested: ColumnOverrides, available: Sequence[str]
-    ) -> Columns:
+    def columns_of_file(self, trained: Columns, flags: ColumnOverrides, available: Sequence[str]) -> Columns:
         """The columns of words and tags."""
         text, label = (name if name in available else "" for name in (trained.text, trained.label))
-        return tag_columns(available, Columns(requested.text or text, requested.label or label))
+        return tag_columns(available, Columns(flags.text or text, flags.label or label))
 
     def parse_row(self, row: Row, columns: Columns) -> tuple[Example]:
         """The sentence of a row."""
