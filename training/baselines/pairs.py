@@ -85,18 +85,16 @@ def fit_pair_baseline(
     targets = np.asarray(values, np.float64 if target == "graded" else np.int64)
     num_rows = len(targets)
     if not num_rows or not len(train_a) == len(train_b) == num_rows:
-        raise ValueError(
-            f"expected as many texts a and b as labels, got {len(train_a)}, {len(train_b)} and {num_rows}"
-        )
+        counts = f"{len(train_a)}, {len(train_b)} and {num_rows}"
+        raise ValueError(f"expected as many texts a and b as labels, got {counts}")
     if target == "binary" and not np.isin(targets, (0, 1)).all():
         raise ValueError(f"expected labels 0 and 1, got {np.unique(targets)[:5].tolist()}")
     generator = np.random.default_rng(seed)
     train_a, train_b, targets = _sample(generator, max_rows, list(train_a), list(train_b), targets)
     num_sampled = len(targets)
     if not any(text.strip() for texts in (train_a, train_b) for text in texts):
-        raise InputError(
-            f"pair baseline: expected a text with a visible character, all {2 * num_sampled} texts are blank"
-        )
+        given = f"all {2 * num_sampled} texts are blank"
+        raise InputError(f"pair baseline: expected a text with a visible character, {given}")
     features = PairFeatures.fit([*train_a, *train_b])
     train_a, train_b, targets = _sample(generator, _ROWS_FOR_WEIGHTS, train_a, train_b, targets)
     matrix = features.matrix(train_a, train_b)

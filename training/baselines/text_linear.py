@@ -86,9 +86,8 @@ def fit_baseline(
         rows = np.sort(generator.choice(len(texts), max_rows, replace=False))
         texts, targets = [texts[int(row)] for row in rows], targets[rows]
     if not any(text.strip() for text in texts):
-        raise InputError(
-            f"linear baseline: expected a text with a visible character, all {len(texts)} texts are blank"
-        )
+        given = f"all {len(texts)} texts are blank"
+        raise InputError(f"linear baseline: expected a text with a visible character, {given}")
     vectorizer, features = _fit_features(texts)
     class_ids = thresholds = None
     if multi_label:

@@ -127,9 +127,8 @@ def check_same_features(flag: str, teacher: Any, preprocessor: Any) -> None:
                 f" {len(own.vocabulary):,}; use --text.vocabulary with the file in the teacher's folder"
             )
         if own.max_length > other.max_length:
-            raise InputError(
-                f"{expected}, --text.max-length at most {other.max_length}, got {own.max_length}"
-            )
+            most = other.max_length
+            raise InputError(f"{expected}, --text.max-length at most {most}, got {own.max_length}")
     if isinstance(preprocessor, SentencePreprocessor):
         if teacher.preprocessor.characters and not preprocessor.characters:
             raise InputError(f"{expected}, --tag.characters, got none")

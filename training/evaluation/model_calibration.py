@@ -67,9 +67,8 @@ def calibrate_on_validation(
     raw, predictions = evaluator.raw_and_predictions(validation)
     found = fit_calibration(evaluator.model, task, data.validation, labels, raw)
     if found is None:
-        logger.info(
-            "calibration skipped: too few validation rows, or no temperature improves the validation loss"
-        )
+        reason = "too few validation rows, or no temperature improves the validation loss"
+        logger.info(f"calibration skipped: {reason}")
         return None
     decision = task.tune_thresholds(data.validation, labels, predictions)
     scores = {"validation": task.scores(data.validation, labels, predictions, decision)}

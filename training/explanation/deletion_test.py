@@ -55,9 +55,8 @@ def value_drops(
     order = {name: np.argsort(-values[droppable], kind="stable") for name, values in scores.items()}
     orders = {name: droppable[places] for name, places in order.items()}
     shuffled = [generator.permutation(droppable) for _ in range(draws)]
-    sets = [
-        frozenset(order[:number].tolist()) for number in numbers for order in (*orders.values(), *shuffled)
-    ]
+    every = [*orders.values(), *shuffled]
+    sets = [frozenset(order[:number].tolist()) for number in numbers for order in every]
     distinct = list(dict.fromkeys([frozenset(), *sets]))
     values = dict(zip(distinct, explanation.measure(distinct).tolist(), strict=True))
     whole = values[frozenset()]

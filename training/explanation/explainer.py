@@ -193,9 +193,8 @@ def _choose_output(
 ) -> tuple[ExplainedOutput, str]:
     if model.scores or model.decides:
         if label:
-            raise InputError(
-                f"--label: expected a run with labels, got one with a single score and {label!r}"
-            )
+            given = f"one with a single score and {label!r}"
+            raise InputError(f"--label: expected a run with labels, got {given}")
         if model.scores:
             return ExplainedOutput(0), SCORE
         return (ExplainedOutput(0), MATCH) if model.matches(row) else (ExplainedOutput(0, -1), NO_MATCH)

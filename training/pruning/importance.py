@@ -269,13 +269,12 @@ def _trace(rows: EvaluationRows, blocks: Sequence[Block], batch: dict) -> Any:
             tf.concat([distance for _, distance in attention], axis=0),
         )
 
-    specs = {
-        name: tf.TensorSpec([None] * values.ndim, values.dtype) for name, values in batch["features"].items()
-    }
-    targets = batch["targets"]
-    return tf.function(measure, autograph=False).get_concrete_function(
-        specs, tf.TensorSpec([None] * targets.ndim, targets.dtype)
-    )
+    def spec(values: np.ndarray) -> tf.TensorSpec:
+        return tf.TensorSpec([None] * values.ndim, values.dtype)
+
+    specs = {name: spec(values) for name, values in batch["features"].items()}
+    function = tf.function(measure, autograph=False)
+    return function.get_concrete_function(specs, spec(batch["targets"]))
 
 
 def _attention_statistics(block: Block, weights: dict[str, Any]) -> tuple[Any, Any]:

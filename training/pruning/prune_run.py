@@ -188,9 +188,8 @@ def write_pruned_run(
     start = StartingModel(bundle.preprocessor, bundle.labels, build_uncalibrated, details)
     fit_result, data = _fine_tune(config, start, folder, scratch)
     if bundle.abstain_below is not None:
-        logger.info(
-            "abstain_below is removed, it belongs to the original model; see training.calibrate --precision"
-        )
+        hint = "it belongs to the original model; see training.calibrate --precision"
+        logger.info(f"abstain_below is removed, {hint}")
     if fit_result.metrics["best_epoch"] < 0:
         logger.info("fine-tuning did not improve the validation score: the weights stay as they were pruned")
     after: Bundle = fit_result.bundle

@@ -20,9 +20,8 @@ def make_trainer(work: Workload, precision: str) -> Callable[[int], Iterator[tup
         keras_hub.models.BertTokenizer(vocabulary=work.vocabulary, lowercase=work.lower_case),
         sequence_length=work.max_length,
     )
-    model = keras_hub.models.BertTextClassifier(
-        _backbone(work), work.sizes["num_labels"], preprocessor=preprocessor
-    )
+    num_labels = work.sizes["num_labels"]
+    model = keras_hub.models.BertTextClassifier(_backbone(work), num_labels, preprocessor=preprocessor)
     model.compile(
         optimizer=keras.optimizers.AdamW(5e-5, weight_decay=0.01, global_clipnorm=1.0),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -121,9 +121,8 @@ class MaskedLmTask(MaskedLmSettings, Task):
         """One masked token with a uniform, wrong prediction."""
         from training.metrics.masked_lm import MaskedPredictions
 
-        return MaskedPredictions(
-            np.ones(1, np.int32), np.full(1, np.log(model.vocabulary_size)), np.zeros(1, np.int32)
-        )
+        loss = np.full(1, np.log(model.vocabulary_size))
+        return MaskedPredictions(np.ones(1, np.int32), loss, np.zeros(1, np.int32))
 
     def scores(
         self, part: Subset, labels: Sequence[str], masked: Any, decision: dict, /, intervals: bool = False
