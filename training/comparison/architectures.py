@@ -32,10 +32,7 @@ def embedding_only(encoder: EncoderConfig, hidden_dim: int | None = None) -> Enc
 
 
 class MeanPooling(keras.layers.Layer):
-    """The mean of the token vectors, float [B, D].
-
-    Source: fastText, Joulin et al. 2017, arXiv:1607.01759.
-    """
+    """The mean of the token vectors, float [B, D]; fastText, Joulin et al. 2017, arXiv:1607.01759."""
 
     def build(self, inputs_shape):
         """Sets the size of the output; there are no weights."""

@@ -135,10 +135,7 @@ def check_same_features(flag: str, teacher: Any, preprocessor: Any) -> None:
 
 
 def check_same_passes(flag: str, teacher: Any, model: Any) -> None:
-    """Raises InputError unless the encoders of both models read the same sequences and have blocks.
-
-    Only one of two matchers reads both texts as one sequence, a model reads windows, or an encoder has no blocks.
-    """
+    """Raises InputError unless the encoders of both models read the same sequences, not windows, and have blocks."""
     forms = [_form(each) for each in (teacher, model)]
     if forms[0] != forms[1]:
         raise InputError(f"{flag}: expected {forms[0]}, as in the teacher, got {forms[1]}")

@@ -156,10 +156,7 @@ def predict_probabilities(bundle: Bundle, part: Subset) -> np.ndarray:
 def resolve_task(
     bundle: Bundle, overrides: ColumnOverrides, available: Sequence[str]
 ) -> tuple[Task, Columns]:
-    """The task of a bundle, which reads and scores rows, and the columns that it reads.
-
-    Raises InputError if the task or the file, with the available columns, does not have one of the overrides.
-    """
+    """The task of a bundle, and the columns that it reads; InputError if the task or the file lacks an override."""
     task = task_from_bundle(bundle)
     if task.traits.num_texts == 1:
         for flag, name in (("--text-b-column", overrides.text_b), ("--query-column", overrides.query)):

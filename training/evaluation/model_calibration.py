@@ -125,10 +125,7 @@ def tag_ids(task: Any, part: Subset, labels: Sequence[str]) -> tuple[np.ndarray,
 
 
 def fit_temperature(logits: np.ndarray, true_ids: np.ndarray) -> Calibration | None:
-    """The temperature for mutually exclusive labels, ids int [R], with logits float [R, C].
-
-    It is None if there are too few rows, or no temperature lowers the loss.
-    """
+    """The temperature for exclusive labels, ids int [R], and logits float [R, C]; None as in `fit_calibration`."""
     logits = np.asarray(logits, np.float64)
     if len(logits) < MIN_ROWS:
         return None
@@ -149,10 +146,7 @@ def minimize_loss(loss) -> Calibration | None:
 
 
 def fit_per_label(logits: np.ndarray, true: np.ndarray) -> Calibration | None:
-    """A temperature and a bias for each label, of labels 0 or 1, [R, C], that are not mutually exclusive.
-
-    The result is None if there are too few rows, or no calibration lowers the loss.
-    """
+    """A temperature and a bias for each label, 0 or 1, [R, C], not exclusive; None as in `fit_calibration`."""
     logits, true = np.asarray(logits, np.float64), np.asarray(true) != 0
     if len(logits) < MIN_ROWS:
         return None

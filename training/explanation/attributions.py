@@ -115,10 +115,7 @@ class Attributions:
     maps: list[HeadMap]
 
     def word_scores(self, count: int) -> dict[str, np.ndarray]:
-        """Scores of each word by method, "attention" (rollout) and "gradient", float [W]: sums over its tokens.
-
-        Granularities read the same words, so they are summed too.
-        """
+        """Scores of each word by method, float [W]: rollout and gradient, summed over tokens of all granularities."""
         scores = {"attention": np.zeros(count)}
         if all(row.gradient is not None for row in self.sequences):
             scores["gradient"] = np.zeros(count)

@@ -151,10 +151,7 @@ class TextModel(Protocol):
 
 
 def explain_text(model: TextModel, row: tuple[str, ...], label: str = "") -> Explanation:
-    """Explains the prediction for a text, or for a pair of texts; without a label the predicted one.
-
-    Raises InputError if the label does not exist, or the texts have no tokens.
-    """
+    """Explains the prediction, or a label, for one text or two; InputError for an unknown label or without tokens."""
     probabilities = model.probabilities([row])[0]
     chosen, explained = _choose_output(model, row, probabilities, label)
     trace = model.trace(row, chosen)

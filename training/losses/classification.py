@@ -29,10 +29,7 @@ def sigmoid_cross_entropy(targets, logits, smoothing: float = 0.0):
 
 
 def masked_token_loss(targets, logits):
-    """Mean cross-entropy of the masked tokens, float32 [B]; 0 for a row without any.
-
-    The targets are token ids int32 [B, M], -1 in unused places; the logits are float32 [B, M, V].
-    """
+    """Mean cross-entropy of masked token ids int32 [B, M], -1 in unused places: float32 [B], 0 without any."""
     is_masked = ops.cast(targets >= 0, "float32")
     losses = ops.sparse_categorical_crossentropy(ops.maximum(targets, 0), logits, from_logits=True)
     return ops.sum(losses * is_masked, axis=1) / ops.maximum(ops.sum(is_masked, axis=1), 1.0)

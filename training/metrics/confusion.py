@@ -1,7 +1,4 @@
-"""Counts of predictions, and precision, recall and F1.
-
-The last axis is the label (C). Leading axes are allowed, such as one of 1,000 resamples.
-"""
+"""Counts of predictions, precision, recall and F1; the last axis is the label (C), leading axes are allowed."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -50,10 +50,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~$!])")
 
 
 def report_data_of(run: Path, data: Path, columns: ColumnOverrides, scratch: Path) -> ReportData:
-    """Evaluates a run on the rows of a file, and reads the metrics of its fit.
-
-    Raises InputError if the file or a row of it is invalid, it has no rows, or the run was trained on it.
-    """
+    """Evaluates a run on a file and reads the metrics of its fit; InputError for invalid, no, or training rows."""
     manifest = read_manifest(run)
     name, origins = identify_rows(manifest, data)
     bundle = Bundle.load(run)

@@ -27,10 +27,7 @@ class Rows(NamedTuple):
 
 
 def read_rows(data: Path | None, text_column: str, label_column: str, most: int, seed: int) -> Rows:
-    """Draws rows of a file, or of the sample without a file, in an order that depends on the seed only.
-
-    Raises InputError if the file or a row of it is invalid, or it has a single label.
-    """
+    """Draws rows of a file, else of the sample, by the seed only; InputError if they are invalid or have one label."""
     source = find_sources(DataSection(train=data))["train"]
     pairs = []
     for row in source.rows([text_column, label_column]):

@@ -1,7 +1,4 @@
-"""Text classification: one label per text, or any number of labels.
-
-scikit-learn and TensorFlow are imported inside the methods, so that --help is fast.
-"""
+"""Text classification; scikit-learn and TensorFlow are imported in the methods, so that --help is fast."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""Masked language modeling: predict masked tokens of unlabeled texts.
-
-Other tasks can start from the trained encoder (`--encoder.pretrained`).
-"""
+"""Masked language modeling: predict masked tokens of unlabeled texts; other tasks can start from the encoder."""
 
 import dataclasses
 import functools

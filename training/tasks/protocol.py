@@ -42,10 +42,7 @@ class TaskTraits:
 
 
 class Task(TaskSettings, abc.ABC):
-    """Behavior of a task. A subclass adds the settings of its kind.
-
-    Methods are in the order of a training run: columns, rows, model, loss, predictions, scores.
-    """
+    """Behavior of a task, to which a subclass adds settings; methods are in the order of a training run."""
 
     @classmethod
     @abc.abstractmethod
@@ -84,27 +81,18 @@ class Task(TaskSettings, abc.ABC):
 
     @abc.abstractmethod
     def resolve_columns(self, available: Sequence[str] | None, columns: Columns) -> tuple[Self, Columns]:
-        """The task and its columns for a file, with default names for empty ones.
-
-        `available` is None if the columns of the file are unknown. Raises InputError for a missing column.
-        """
+        """The task and the columns of a file, None if unknown; defaults for empty names, InputError for missing ones."""
 
     @abc.abstractmethod
     def columns_of_file(self, trained: Columns, flags: ColumnOverrides, available: Sequence[str]) -> Columns:
-        """The columns of a file of rows to score: those requested, else those of training, else the defaults.
-
-        Empty names are open. Raises InputError for a requested column that is missing.
-        """
+        """The columns of a file to score: from flags, else those of training, else defaults; InputError if missing."""
 
     @abc.abstractmethod
     def parse_row(self, row: Row, columns: Columns) -> Sequence[Example]:
         """The examples in a row; raises InputError with the row's place."""
 
     def resolve_from_data(self, sets: Mapping[str, ExampleSet]) -> Self:
-        """The task with all settings that depend on the rows; raises InputError for rows that do not fit.
-
-        The sets have all rows, by "train" and other names.
-        """
+        """The task with all settings that depend on the rows of these sets; InputError for rows that do not fit."""
         return self
 
     def output_names(self, labels: Sequence[str], train: Subset) -> list[str]:
@@ -140,17 +128,11 @@ class Task(TaskSettings, abc.ABC):
         """Loss of each row, float32 [B]."""
 
     def gather_outputs(self, num_outputs: int, source: Any, outputs: Iterable[tuple[Any, Any]]) -> np.ndarray:
-        """The model's outputs for all rows: logits float32 [R, C], of a tagger scores of all words float32 [N, K].
-
-        They are gathered from (plan, outputs) of each batch of the source; `num_outputs` is C or K.
-        """
+        """The outputs for all rows, from (plan, outputs) of each batch: [R, C], of a tagger for all words [N, K]."""
         return _row_outputs(num_outputs, source, outputs)
 
     def postprocessor(self, model: Any) -> Callable[[Any, Any], Any]:
-        """A function from a source, and (plan, outputs) of each batch of its rows, to predictions.
-
-        These are probabilities float32 [R, C], unless a task has others.
-        """
+        """A function from a source, and (plan, outputs) of a batch each, to predictions, such as probabilities [R, C]."""
         return functools.partial(row_probabilities, model)
 
     def dummy_predictions(self, model: Any, part: Subset) -> Any:
@@ -171,10 +153,7 @@ class Task(TaskSettings, abc.ABC):
         /,
         intervals: bool = False,
     ) -> dict[str, Any]:
-        """Scores of predictions of `postprocessor`, with the result of `tune_thresholds`.
-
-        `intervals` adds bootstrap intervals.
-        """
+        """Scores of predictions, with the result of `tune_thresholds`; on request with bootstrap intervals."""
 
     @abc.abstractmethod
     def baseline(

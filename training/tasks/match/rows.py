@@ -16,10 +16,7 @@ DEFAULT_TRIPLETS = Columns(ANCHOR, text_b=POSITIVE, wrong=NEGATIVE)
 
 
 def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
-    """The columns of pairs or triplets, with default names for empty ones; None: the file's columns are unknown.
-
-    Raises InputError if the file has neither pairs nor triplets.
-    """
+    """The columns of pairs or triplets, with defaults for empty names; InputError if a known file has neither."""
     requested = columns.text or columns.text_b or columns.label
     query = columns.query or (QUERY if QUERY in (available or ()) else "")
     flags = {query: "query-column"} if query else {}
@@ -42,10 +39,7 @@ def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
 
 
 def pair_examples(row: Row, columns: Columns, target: str) -> tuple[Example, ...]:
-    """The pair of a row; of a triplet the right and the wrong pair. The target is "auto" if it is unknown.
-
-    Raises InputError, with the row's place, if a text or label is missing or invalid.
-    """
+    """The pair of a row, or both of a triplet; InputError, with its place, for an invalid or missing text or label."""
     a, b = _text(row, columns.text), _text(row, columns.text_b)
     query = _query(row, columns.query) if columns.query in row.values else None
     if columns.wrong:

@@ -68,10 +68,7 @@ class Pairs(NamedTuple):
 def class_baseline_scores(
     train: Pairs, evaluated: Pairs, true: np.ndarray, names: Sequence[str], num_classes: int, seed: int
 ) -> tuple[str, dict[str, Any]]:
-    """The description and the scores of the linear baseline for evaluated pairs with class ids, integers [R].
-
-    The names end with those of classes that the training pairs, of `num_classes` classes, lack.
-    """
+    """Description and scores of the linear baseline for pairs with class ids, integers [R]; see `class_scores`."""
     fitted = fit_pair_baseline(train.texts_a, train.texts_b, train.targets[:, 0], target="classes", seed=seed)
     predicted = fitted.scores(evaluated.texts_a, evaluated.texts_b)[LINEAR]
     result = scores.single_label_prediction_scores(true, predicted, names, num_classes=num_classes)

@@ -1,7 +1,4 @@
-"""Text matching: whether two texts match, how well, or which class the pair has.
-
-scikit-learn and TensorFlow are imported inside the methods, so that --help is fast.
-"""
+"""Text matching; scikit-learn and TensorFlow are imported in the methods, so that --help is fast."""
 
 import dataclasses
 import logging

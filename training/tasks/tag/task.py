@@ -1,7 +1,4 @@
-"""Sequence tagging: a tag for each word of a sentence, such as names or parts of speech.
-
-scikit-learn and TensorFlow are imported inside the methods, so that --help is fast.
-"""
+"""Sequence tagging; scikit-learn and TensorFlow are imported in the methods, so that --help is fast."""
 
 import dataclasses
 import logging
