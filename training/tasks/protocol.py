@@ -81,7 +81,7 @@ class Task(TaskSettings, abc.ABC):
 
     @abc.abstractmethod
     def resolve_columns(self, available: Sequence[str] | None, columns: Columns) -> tuple[Self, Columns]:
-        """The task and the columns of a file, None if unknown; defaults for empty names, InputError for missing ones."""
+        """The task and the columns of a file, None if unknown; InputError if a column is missing."""
 
     @abc.abstractmethod
     def columns_of_file(self, trained: Columns, flags: ColumnOverrides, available: Sequence[str]) -> Columns:
@@ -132,7 +132,7 @@ class Task(TaskSettings, abc.ABC):
         return _row_outputs(num_outputs, source, outputs)
 
     def postprocessor(self, model: Any) -> Callable[[Any, Any], Any]:
-        """A function from a source, and (plan, outputs) of a batch each, to predictions, such as probabilities [R, C]."""
+        """A function from a source and (plan, outputs) of its batches to predictions, such as probabilities [R, C]."""
         return functools.partial(row_probabilities, model)
 
     def dummy_predictions(self, model: Any, part: Subset) -> Any:
