@@ -43,10 +43,6 @@ def tag_scores(gold: Tags, predicted: Tags, scheme: Scheme) -> dict[str, Any]:
         support} and confusion_matrix: T + 1 rows for the labels, T + 1 columns for the predictions, in the order of
         `types`. It pairs spans of the same words; the last column counts missed spans, the last row spurious spans.
         With scheme "none", macro_f1, types, per_type and confusion_matrix [T, T] are those of the tags.
-
-    Raises:
-        InputError: A tag that the scheme does not have.
-        ValueError: The lengths differ.
     """
     _check(gold, predicted)
     words = sum(map(len, gold))
