@@ -104,6 +104,10 @@ class TextClassifier(SingleEncoder, keras.Model):
         pooled = self.pooling(x, padding_mask=read[PADDING_MASK])
         return self.normalize(pooled if votes is None else self.join_windows(pooled, votes)), weights
 
+    def pooled_vectors(self, features, training=None):
+        """The head's input float [B, D], before dropout."""
+        return self._encode(features, training=training)[0]
+
     def pool_tokens(self, x, features):
         """The head's input float [B, D], from the vectors of tokens, float [B, T, D]."""
         return self.normalize(self.pooling(x, padding_mask=features[PADDING_MASK]))

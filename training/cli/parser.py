@@ -203,6 +203,8 @@ def _flag_names(config_type: type, prefix: str = "") -> list[str]:
         elif tyro.conf.Positional not in getattr(kind, "__metadata__", ()):
             flag = f"{prefix}{name}".replace("_", "-")
             names.append(f"--{flag}")
+            for annotation in getattr(kind, "__metadata__", ()):
+                names += getattr(annotation, "aliases", None) or ()
             if kind is bool:
                 parent, _, last = flag.rpartition(".")
                 names.append(f"--{parent}.no-{last}" if parent else f"--no-{last}")

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import tyro
+
 from kmha.config import Activation, Norm, Positions
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.text.vocabulary import Tokenization
@@ -206,6 +208,18 @@ class DistillSection:
 
 
 @dataclass(frozen=True)
+class FewshotSection:
+    """Classification from few labels with a pretrained encoder; see docs/how-to/few-labels.md."""
+
+    mode: Annotated[Literal["auto", "contrastive", "probe", "off"], tyro.conf.arg(aliases=("--fewshot",))] = (
+        "auto"
+    )
+    """With under 20 training rows a label: contrastive trains the encoder on pairs of rows, probe trains only a linear
+    head, auto chooses by cross-validated loss, off holds rows out and fine-tunes. auto is off with --train.epochs,
+    --optimizer.learning-rate or --distill.teacher."""
+
+
+@dataclass(frozen=True)
 class FitConfig:
     """Trains a model from a file of examples and writes the model and its scores to a run folder.
 
@@ -247,6 +261,7 @@ class FitConfig:
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
     train: TrainSection = field(default_factory=TrainSection)
     distill: DistillSection = field(default_factory=DistillSection)
+    fewshot: FewshotSection = field(default_factory=FewshotSection)
 
     def out_folder(self) -> Path:
         """The run folder: --out, or one named after the data."""

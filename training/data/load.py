@@ -1,6 +1,7 @@
 """Reads, checks and splits the data of a training run."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,13 @@ from training.config.validation import teacher_origins
 from training.data.sources import find_sources, read_examples, read_unlabelled, unseen
 from training.data.split import DataSummary, Large, held_out_fraction, split, with_fewer_validation_rows
 from training.io.disk import check_room, unchanged, unpacked_bytes
-from training.io.examples import Columns, Subset
+from training.io.examples import Columns, ExampleSet, Subset
 from training.tasks.protocol import Task
+
+# With fewer rows than this number for each label, on average, holding rows out costs more than cross-validation.
+FEW_ROWS_OF_A_LABEL = 20
+# With more labels the heads of all folds would take longer than fine-tuning.
+MOST_LABELS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +33,7 @@ class Data:
     summary: DataSummary
     origins: dict[str, dict[str, Any]]  # part to {"name", "sha256" (None if not a single file)}
     texts: Subset | None = None  # unlabeled texts for distillation
+    has_few_labels: bool = False  # without a validation file, the validation rows are then the training rows
 
     @property
     def parts(self) -> dict[str, Subset]:
@@ -38,6 +45,11 @@ class Data:
     def evaluated(self) -> Subset:
         """The test rows, or the validation rows if there is no test set."""
         return self.validation if self.test is None else self.test
+
+    @property
+    def is_cross_validated(self) -> bool:
+        """Whether the validation rows are the training rows."""
+        return self.validation is self.train
 
     @property
     def evaluated_name(self) -> str:
@@ -69,13 +81,14 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         origins = {part: {"name": s.name, "sha256": s.fingerprint()} for part, s in sources.items()}
         sets = {part: read_examples(source, task, columns, folder / part) for part, source in sources.items()}
     task = task.resolve_from_data(sets)
+    few = has_few_labels(config, sets)
     parts = split(
         sets["train"],
         sets.get("validation"),
         sets.get("test"),
-        validation_fraction=held_out_fraction(
-            config.data.validation_fraction, len(sets["train"]), config.data.large_rows
-        ),
+        validation_fraction=0.0
+        if few
+        else held_out_fraction(config.data.validation_fraction, len(sets["train"]), config.data.large_rows),
         seed=config.train.seed,
         multi_label=task.traits.is_multi_label,
         classes=task.traits.has_classes,
@@ -83,12 +96,18 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         # Validation rows held out of positive rows alone cannot rank models.
         # Texts for masked language modeling have no labels.
         one_label=task.masking is not None or (task.traits.makes_negatives and "validation" in sets),
+        single_rows=few,
     )
     if "validation" in sets:
         parts = with_fewer_validation_rows(parts, Large(config.data.large_rows, config.train.seed))
-    _check_validation(parts.summary, sources["train"].name)
     train = Subset(sets["train"], parts.train_rows)
-    validation = Subset(sets.get("validation", sets["train"]), parts.validation_rows)
+    if few:
+        check_few_labels(parts.summary, sources["train"].name)
+    if few and "validation" not in sets:
+        validation = train
+    else:
+        _check_validation(parts.summary, sources["train"].name)
+        validation = Subset(sets.get("validation", sets["train"]), parts.validation_rows)
     test = Subset(sets["test"], parts.test_rows) if "test" in sets else None
     texts = None
     with unchanged(config.distill.texts):
@@ -108,7 +127,31 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         summary=parts.summary,
         origins=origins,
         texts=texts,
+        has_few_labels=few,
     )
+
+
+def has_few_labels(config: FitConfig, sets: Mapping[str, ExampleSet]) -> bool:
+    """Whether there are too few rows to hold some out, so that a pretrained classifier is cross-validated."""
+    if config.fewshot.mode == "off" or config.task != "classify" or not config.encoder.pretrained:
+        return False
+    if config.distill.teacher is not None:
+        return False
+    if config.fewshot.mode == "auto" and (config.train.epochs or config.optimizer.learning_rate is not None):
+        # Settings of fine-tuning, which few labels do without.
+        return False
+    train = sets["train"]
+    labels = len(train.label_names)
+    return labels <= MOST_LABELS and len(train) < FEW_ROWS_OF_A_LABEL * labels
+
+
+def check_few_labels(summary: DataSummary, origin: str) -> None:
+    """Checks that a label has rows to train on and rows to predict."""
+    if max(summary.class_counts.values(), default=0) < 2:
+        labels = len(summary.class_counts)
+        raise InputError(
+            f"{origin}: expected a label with two training rows or more, got {labels:,} labels with one each"
+        )
 
 
 def _check_validation(summary: DataSummary, origin: str) -> None:
@@ -128,6 +171,8 @@ def describe(data: Data) -> list[str]:
     """Summary lines: sizes, dropped rows and possible problems."""
     s = data.summary
     lines = [f"{s.train_rows:,} training, {s.validation_rows:,} validation, {s.test_rows:,} test rows"]
+    if data.is_cross_validated:
+        lines[0] = f"{s.train_rows:,} training rows, cross-validated, {s.test_rows:,} test rows"
     if len(data.labels) > 1:
         lines[0] += f"; {len(data.labels)} labels"
     notes = [

@@ -56,6 +56,7 @@ def split(
     classes: bool = True,
     whole_queries: bool = False,
     one_label: bool = False,
+    single_rows: bool = False,
 ) -> Split:
     """Selects the training, validation and test rows.
 
@@ -70,6 +71,7 @@ def split(
         classes: Whether labels are class names, each of two training rows or more; otherwise they are numbers.
         whole_queries: Whether all rows of a query stay together, in place of all rows of a text.
         one_label: Whether all training rows can have the same label.
+        single_rows: Whether a label can have only one training row.
 
     Raises:
         InputError: The fraction or the labels of a row are invalid, or no rows are left.
@@ -83,7 +85,9 @@ def split(
     in_test = _standing_in(train, test)
     in_validation = _standing_in(train, validation) & ~in_test
     rows = np.flatnonzero(~(in_test | in_validation))
-    _check_rows(train, rows, multi_label or not classes, one_label, dropped=len(train) - len(rows))
+    _check_rows(
+        train, rows, multi_label or not classes or single_rows, one_label, dropped=len(train) - len(rows)
+    )
     dropped_in_test = int(in_test.sum())
 
     label_digests = train.label_digests()[rows]

@@ -28,6 +28,19 @@ CHUNK_ROWS = 4096
 
 
 @dataclasses.dataclass
+class OutOfFold:
+    """Cross-validated outputs: of each row by a model that was not trained on it.
+
+    Attributes:
+        source: The rows.
+        logits: float32 [R, C], in the order of the source's rows.
+    """
+
+    source: Source
+    logits: np.ndarray
+
+
+@dataclasses.dataclass
 class Evaluator:
     """Computes the outputs of a model batch by batch on one device, and scores them."""
 
@@ -35,6 +48,8 @@ class Evaluator:
     task: Task
     labels: list[str]
     padded_lengths: list[Any]  # of the training rows; longer rows get additional lengths
+    # Outputs to use for the rows that the model was trained on, in place of its own.
+    out_of_fold: OutOfFold | None = None
 
     def __post_init__(self):
         self._read = self.task.postprocessor(self.model)
@@ -67,6 +82,9 @@ class Evaluator:
     def _outputs(self, source: Source) -> Iterator[tuple[Any, Any]]:
         """The plan and the model's outputs of each batch."""
         plans = source.plans(self.padded_lengths, BATCH_TOKENS, MAX_ROWS, rng=None)
+        if self.out_of_fold is not None and source is self.out_of_fold.source:
+            yield from ((plan, self.out_of_fold.logits[plan.rows]) for plan in plans)
+            return
         for plan, batch in zip(plans, source.dataset(plans), strict=True):
             yield plan, self._logits(batch["features"])
 

@@ -28,6 +28,8 @@ from training.tasks.protocol import Task
 logger = logging.getLogger("kmha")
 
 MIN_ROWS = 100
+# Few labels have no other rows, and the prior of the temperature keeps it near 1.
+MIN_CROSS_VALIDATED_ROWS = 10
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 _MAX_BIAS = 10.0
 # Standard deviation of the prior of a label's log temperature and bias around those of all labels together.
@@ -65,7 +67,8 @@ def calibrate_on_validation(
     if not can_calibrate(evaluator.model):
         return None
     raw, predictions = evaluator.raw_and_predictions(validation)
-    found = fit_calibration(evaluator.model, task, data.validation, labels, raw)
+    least = MIN_CROSS_VALIDATED_ROWS if evaluator.out_of_fold else MIN_ROWS
+    found = fit_calibration(evaluator.model, task, data.validation, labels, raw, least)
     if found is None:
         reason = "too few validation rows, or no temperature improves the validation loss"
         logger.info(f"calibration skipped: {reason}")
@@ -76,6 +79,8 @@ def calibrate_on_validation(
         predictions = evaluator.predict(inputs.evaluated("test", task.targets(data.test, labels)))
         scores["test"] = task.scores(data.test, labels, predictions, decision)
     calibrate(evaluator.model, found)
+    if evaluator.out_of_fold is not None:
+        evaluator.out_of_fold.logits = found.apply(evaluator.out_of_fold.logits).astype(np.float32)
     if "thresholds" in decision:
         decision = {**decision, "thresholds": found.thresholds(decision["thresholds"])}
     return BeforeCalibration(found, decision, scores)
@@ -88,22 +93,22 @@ def can_calibrate(model: Any) -> bool:
 
 
 def fit_calibration(
-    model: Any, task: Any, part: Subset, labels: Sequence[str], raw: np.ndarray
+    model: Any, task: Any, part: Subset, labels: Sequence[str], raw: np.ndarray, least: int = MIN_ROWS
 ) -> Calibration | None:
     """The calibration with the lowest loss on labelled rows that the model was not trained on.
 
     Rows with unknown labels are ignored. The raw outputs of the model are logits of the rows float32 [R, C], or scores
-    of all words float32 [N, K]. The result is None if there are too few rows, or no calibration lowers the loss.
+    of all words float32 [N, K]. The result is None if there are fewer than `least` rows, or no calibration lowers the loss.
     """
     if task_of(model) == TAG:
         return _tag_temperature(model, raw, *tag_ids(task, part, labels))
     if task_of(model) == CLASSIFY and model.multi_label:
-        return fit_per_label(raw, task.targets(part, labels))
+        return fit_per_label(raw, task.targets(part, labels), least)
     if task_of(model) == MATCH and model.target == "binary":
         return fit_per_label(raw, task.targets(part, labels)[:, :1])
     ids, _ = label_ids(part.examples, part.rows, labels)
     known = ids < len(labels)
-    return fit_temperature(raw[known], ids[known])
+    return fit_temperature(raw[known], ids[known], least)
 
 
 def describe_calibration(calibration: Calibration, before: dict[str, Any], after: dict[str, Any]) -> str:
@@ -124,10 +129,18 @@ def tag_ids(task: Any, part: Subset, labels: Sequence[str]) -> tuple[np.ndarray,
     return np.array(ids, np.int32), np.array([len(tags) for tags in sentences], np.int64)
 
 
+<<<<<<< HEAD
 def fit_temperature(logits: np.ndarray, true_ids: np.ndarray) -> Calibration | None:
     """The temperature for exclusive labels, ids int [R], and logits float [R, C]; None as in `fit_calibration`."""
+=======
+def fit_temperature(logits: np.ndarray, true_ids: np.ndarray, least: int = MIN_ROWS) -> Calibration | None:
+    """The temperature for mutually exclusive labels, ids int [R], with logits float [R, C].
+
+    It is None if there are fewer than `least` rows, or no temperature lowers the loss.
+    """
+>>>>>>> 462d807 (Few labels: contrastive stage and linear head, cross-validated; training.suggest)
     logits = np.asarray(logits, np.float64)
-    if len(logits) < MIN_ROWS:
+    if len(logits) < least:
         return None
     picked = logits[np.arange(len(logits)), true_ids]
     return minimize_loss(lambda scale: float((logsumexp(logits * scale, axis=1) - picked * scale).sum()))
@@ -145,10 +158,18 @@ def minimize_loss(loss) -> Calibration | None:
     return Calibration((1.0 / scale,)) if loss(scale) < loss(1.0) else None
 
 
+<<<<<<< HEAD
 def fit_per_label(logits: np.ndarray, true: np.ndarray) -> Calibration | None:
     """A temperature and a bias for each label, 0 or 1, [R, C], not exclusive; None as in `fit_calibration`."""
+=======
+def fit_per_label(logits: np.ndarray, true: np.ndarray, least: int = MIN_ROWS) -> Calibration | None:
+    """A temperature and a bias for each label, of labels 0 or 1, [R, C], that are not mutually exclusive.
+
+    The result is None if there are fewer than `least` rows, or no calibration lowers the loss.
+    """
+>>>>>>> 462d807 (Few labels: contrastive stage and linear head, cross-validated; training.suggest)
     logits, true = np.asarray(logits, np.float64), np.asarray(true) != 0
-    if len(logits) < MIN_ROWS:
+    if len(logits) < least:
         return None
     shared = _fit_binary(logits.ravel(), true.ravel(), np.zeros(2), 1.0)
     own = [shared]

@@ -59,6 +59,9 @@ def fit(config: FitConfig) -> dict[str, Any] | None:
 
 
 def _run(config: ResolvedConfig, coordinator: Coordinator) -> dict[str, Any]:
+    if coordinator.count > 1:
+        # Few labels need no second worker, and their loss compares all rows of a batch.
+        config = dataclasses.replace(config, fewshot=dataclasses.replace(config.fewshot, mode="off"))
     with worker_folder(config, coordinator) as folder, scratch_folder(folder) as scratch:
         context = RunContext(config, folder, scratch, coordinator)
         started = time.monotonic()

@@ -25,6 +25,7 @@ from training.evaluation.model_calibration import (
     calibrate_on_validation,
     describe_calibration,
 )
+from training.fewshot.train import train_few_labels
 from training.io.examples import Subset
 from training.reporting.build import build_report, write_report
 from training.reporting.report_data import ReportData, ScoredSplit
@@ -63,14 +64,21 @@ def train_and_evaluate(
             data, inputs = add_teacher_predictions(config, data, inputs, context.scratch)
     with cost.measure("training"), _dtype_policy(POLICIES[config.precision]), contextlib.closing(inputs):
         validation = inputs.evaluated("validation", data.task.targets(data.validation, data.labels))
-        evaluator, progress = train(context, data, inputs, validation, starting_model)
+        if data.has_few_labels and starting_model is None:
+            evaluator, choice = train_few_labels(context, data, inputs, validation)
+            progress, fewshot = TrainingProgress(best_epoch=0), {"fewshot": choice}
+        else:
+            fewshot = {}
+            evaluator, progress = train(context, data, inputs, validation, starting_model)
     if not context.coordinator.is_chief:
         raise NotChief
     with cost.measure("judging"), _dtype_policy(POLICIES["float32"]):
         evaluator = dataclasses.replace(evaluator, model=to_float32(evaluator.model))
         before = calibrate_on_validation(data, inputs, evaluator, validation) if config.calibrate else None
         decision, metrics, scored_splits = _evaluate(data, inputs, evaluator, validation, before)
-    if config.baseline:
+    if config.baseline and data.is_cross_validated and data.test is None:
+        logger.info("no baseline: it needs other rows than the training rows, --data.test")
+    elif config.baseline:
         with cost.measure("baseline"):
             metrics["baseline"] = _fit_baseline(context, data, inputs, metrics[data.evaluated_name])
     if isinstance(data.task, DistillationTask):
@@ -78,7 +86,7 @@ def train_and_evaluate(
             metrics[data.evaluated_name], data.evaluated, data.labels, context.scratch
         )
     lengths = {name: inputs.text_lengths(name) for name in dict.fromkeys(("train", data.evaluated_name))}
-    metrics |= _describe_training(context, data, inputs, evaluator, progress)
+    metrics |= _describe_training(context, data, inputs, evaluator, progress) | fewshot
     details = {
         "columns": data.columns.named,
         "data": data.origins,

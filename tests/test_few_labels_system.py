@@ -1,0 +1,121 @@
+"""From a checkpoint and a few labels to a classifier, through the commands."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from kmha.bundle.bundle import Bundle
+from tests.bundles import make_bundle
+from tests.command_runs import call, news_rows, write_csv
+from training.evaluate import main as evaluate
+from training.fit import main as fit
+from training.suggest import main as suggest
+
+SETTINGS = ["--text.max-length=12", "--train.buckets=1", "--no-report"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoints") / "before"
+    make_bundle(num_layers=1, norm="post", ngram_buckets=0, num_segments=2).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def few(checkpoint, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("few")
+    train, test = (
+        write_csv(folder / "train.csv", news_rows(18, 0)),
+        write_csv(folder / "test.csv", news_rows(60, 1)),
+    )
+    flags = ("--encoder.pretrained", checkpoint, "--data.train", train, "--data.test", test)
+    return flags, test, call(fit, *SETTINGS, *flags, "--out", folder / "run"), folder / "run"
+
+
+def test_both_stages_are_compared_and_all_rows_are_trained_on(few):
+    _, test, outcome, run = few
+    assert outcome.status == 0, outcome.err
+    assert "18 training rows, cross-validated, 60 test rows; 3 labels" in outcome.err
+    assert "loss in 3-fold cross-validation: probe" in outcome.err
+    metrics = json.loads((run / "metrics.json").read_text("utf-8"))
+    losses = metrics["fewshot"]["losses"]
+    assert metrics["fewshot"]["stage"] == min(losses, key=losses.__getitem__)
+    # Cross-validated: the model itself knows these rows.
+    assert metrics["validation"]["rows"] == 18 and metrics["test"]["rows"] == 60
+    assert outcome.json["accuracy"] > 0.5
+    scores = call(evaluate, run, "--data", test).json
+    assert scores["loss"] == pytest.approx(outcome.json["loss"], abs=1e-5)
+
+
+def test_the_same_settings_give_the_same_model(few, tmp_path):
+    flags, _, _, run = few
+    again = call(fit, *SETTINGS, *flags, "--out", tmp_path / "again")
+    assert again.status == 0, again.err
+    first, second = (Bundle.load(folder).model.get_weights() for folder in (run, tmp_path / "again"))
+    assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
+
+
+def test_a_probe_leaves_the_encoder_as_it_was(few, checkpoint, tmp_path):
+    flags, *_ = few
+    outcome = call(fit, *SETTINGS, *flags, "--fewshot=probe", "--no-baseline", "--out", tmp_path / "run")
+    assert outcome.status == 0 and "few labels: probe" in outcome.err
+    before, after = (
+        Bundle.load(folder).model.encoder.get_weights() for folder in (checkpoint, tmp_path / "run")
+    )
+    # The checkpoint has more positions than the run reads.
+    assert all(np.array_equal(a[: len(b)], b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            [("bread", "food"), ("bank", "money")],
+            "expected a label with two training rows or more, got 2 labels",
+        ),
+        ([("bread", "food"), ("soup", "food")], "expected training rows with two different labels or more"),
+    ],
+)
+def test_rows_that_cannot_be_cross_validated_are_refused_in_one_line(few, tmp_path, rows, message):
+    flags = few[0]
+    data = write_csv(tmp_path / "rows.csv", rows)
+    outcome = call(fit, *SETTINGS, *flags, "--data.train", data, "--out", tmp_path / "run")
+    assert outcome.status == 2 and message in outcome.err and str(data) in outcome.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_label_with_a_single_row_is_trained(few, tmp_path):
+    rows = [*news_rows(9, 0), ("harbour ferry", "travel")]
+    data = write_csv(tmp_path / "rows.csv", rows)
+    outcome = call(fit, *SETTINGS, *few[0], "--data.train", data, "--no-baseline", "--out", tmp_path / "run")
+    assert outcome.status == 0, outcome.err
+    assert "travel" in Bundle.load(tmp_path / "run").labels
+
+
+def test_several_labels(few, tmp_path):
+    rows = [
+        (text, "|".join({label, "news"} if number % 2 else {label}))
+        for number, (text, label) in enumerate(news_rows(18, 0))
+    ]
+    rows.append(("nothing at all", ""))
+    data = write_csv(tmp_path / "rows.csv", rows, ("text", "labels"))
+    outcome = call(fit, *SETTINGS, *few[0][:2], "--data.train", data, "--out", tmp_path / "run")
+    assert outcome.status == 0, outcome.err
+    bundle = Bundle.load(tmp_path / "run")
+    assert bundle.multi_label and len(bundle.thresholds) == 4
+
+
+def test_suggested_texts_are_ready_for_labels(few, tmp_path):
+    run = few[3]
+    pool = [text for text, _ in news_rows(40, 5)]
+    (tmp_path / "pool.txt").write_text("\n".join([*pool, pool[0]]) + "\n", "utf-8")
+    labeled = write_csv(tmp_path / "labeled.csv", [(text, "food") for text in pool[:30]])
+    outcome = call(suggest, run, "--texts", tmp_path / "pool.txt", "--labeled", labeled, "--count", 5)
+    assert outcome.status == 0, outcome.err
+    header, *rows = csv.reader(outcome.out.splitlines())
+    assert header == ["text", "label"] and len({text for text, _ in rows}) == 5
+    assert all(text in pool[30:] and label == "" for text, label in rows)
+    refused = call(suggest, run, "--texts", tmp_path / "pool.txt", "--labeled", tmp_path / "pool.txt")
+    assert refused.status == 2 and "got none" in refused.err

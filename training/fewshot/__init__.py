@@ -1,0 +1,1 @@
+"""Training from few labels: contrastive stage, linear head and their choice by cross-validation."""

@@ -1,0 +1,80 @@
+"""A linear head on fixed vectors: logistic regression, as the kernel and bias of a dense layer."""
+
+import numpy as np
+
+# Inverse strengths of the L2 penalty, as scikit-learn's C, for vectors of mean length 1.
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+_MAX_ITERATIONS = 1000
+
+
+def fit_head(
+    vectors: np.ndarray, targets: np.ndarray, outputs: int, strength: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fits a head.
+
+    Args:
+        vectors: float32 [R, D].
+        targets: Label ids int [R]; with several labels 0 or 1, int [R, C].
+        outputs: C. A label without rows gets the logit of its frequency, for each vector.
+        strength: scikit-learn's C.
+
+    Returns:
+        Kernel float32 [D, C] and bias float32 [C].
+    """
+    scale = max(float(np.sqrt((vectors.astype(np.float64) ** 2).sum(axis=1).mean())), 1e-9)
+    inputs = vectors / scale
+    columns = [_binary(inputs, column, strength) for column in targets.T] if targets.ndim == 2 else None
+    kernel, bias = _stacked(columns) if columns else _softmax(inputs, targets, outputs, strength)
+    return (kernel / scale).astype(np.float32), bias.astype(np.float32)
+
+
+def _softmax(inputs: np.ndarray, targets: np.ndarray, outputs: int, strength: float):
+    from sklearn.linear_model import LogisticRegression
+
+    known, counts = np.unique(targets, return_counts=True)
+    kernel = np.zeros((inputs.shape[1], outputs))
+    # Labels that no row has are as likely as half a row.
+    bias = np.full(outputs, np.log(0.5 / (len(targets) + 1)))
+    if len(known) == 1:
+        bias[known] = np.log(counts[0] / (len(targets) + 1))
+        return kernel, bias
+    fitted = LogisticRegression(C=strength, max_iter=_MAX_ITERATIONS).fit(inputs, targets)
+    # Of two labels scikit-learn has the difference of the logits.
+    weights, biases = (
+        (np.concatenate([-part / 2, part / 2]) for part in (fitted.coef_, fitted.intercept_))
+        if len(known) == 2
+        else (fitted.coef_, fitted.intercept_)
+    )
+    # The mean of the known logits is 0, so that a label without rows is below them.
+    kernel[:, known], bias[known] = weights.T, biases
+    return kernel, bias
+
+
+def _binary(inputs: np.ndarray, column: np.ndarray, strength: float) -> tuple[np.ndarray, float]:
+    from sklearn.linear_model import LogisticRegression
+
+    if column.min() == column.max():
+        share = (column.sum() + 0.5) / (len(column) + 1)
+        return np.zeros(inputs.shape[1]), float(np.log(share / (1 - share)))
+    fitted = LogisticRegression(C=strength, max_iter=_MAX_ITERATIONS).fit(inputs, column)
+    return fitted.coef_[0], float(fitted.intercept_[0])
+
+
+def _stacked(columns) -> tuple[np.ndarray, np.ndarray]:
+    kernels, biases = zip(*columns, strict=True)
+    return np.stack(kernels, axis=1), np.array(biases)
+
+
+def apply_head(vectors: np.ndarray, head: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Logits float32 [R, C]."""
+    return vectors @ head[0] + head[1]
+
+
+def mean_loss(logits: np.ndarray, targets: np.ndarray) -> float:
+    """Mean cross-entropy of the rows; with several labels that of all rows and labels."""
+    from scipy.special import logsumexp
+
+    logits = np.asarray(logits, np.float64)
+    if targets.ndim == 2:
+        return float((np.logaddexp(0.0, logits) - targets * logits).mean())
+    return float((logsumexp(logits, axis=1) - logits[np.arange(len(logits)), targets]).mean())

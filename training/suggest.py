@@ -1,0 +1,94 @@
+"""python -m training.suggest RUN --texts pool.txt --count 50 > next.csv
+
+Prints the unlabeled texts whose labels would help the classifier in RUN most, as CSV with an empty label column. Fill
+it in, append the rows to the training file and fit again.
+"""  # noqa: D415
+
+import csv
+import logging
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from kmha.bundle.manifest import CLASSIFY, MODEL_NAMES, read_manifest
+from kmha.errors import InputError
+from training.cli.bounds import Count
+from training.cli.parser import parse, run
+
+logger = logging.getLogger("kmha")
+
+
+@dataclass(frozen=True)
+class SuggestConfig:
+    """Prints the unlabeled texts that are most worth labeling next, as CSV."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder of a classifier that training.fit wrote."""
+    texts: Path
+    """Texts without labels: .txt with one text per line, or a table with the text column of the training rows."""
+    count: Count = 50
+    """Number of texts to print."""
+    labeled: Path | None = None
+    """Table or .txt of texts that have labels already; they are left out."""
+    seed: int = 0
+    """Random seed of the selection."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    return run(lambda: _suggest(parse(SuggestConfig, argv, "python -m training.suggest")))
+
+
+def _suggest(config: SuggestConfig) -> int:
+    manifest = read_manifest(config.run)
+    if manifest["task"] != CLASSIFY:
+        raise InputError(f"{config.run}: expected a classifier, got {MODEL_NAMES[manifest['task']]}")
+    import numpy as np
+
+    from training.data.sources import read_unlabelled, unseen
+    from training.io.examples import Columns, Subset
+
+    named = manifest.get("columns", {})
+    columns = Columns(named.get("text", "text"), named.get("label", "label"))
+    with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
+        pool = read_unlabelled(config.texts, CLASSIFY, columns, Path(scratch) / "pool")
+        known = []
+        if config.labeled is not None:
+            labeled = read_unlabelled(config.labeled, CLASSIFY, columns, Path(scratch) / "labeled")
+            known.append(Subset(labeled, np.arange(len(labeled))))
+        rows = unseen(pool, known) if known else np.arange(len(pool))
+        # One of the copies of a text.
+        rows = rows[np.sort(np.unique(pool.digests[rows], return_index=True)[1])]
+        if not len(rows):
+            raise InputError(f"{config.texts}: expected texts that are not in {config.labeled}, got none")
+        texts = pool.read_texts(rows)
+    selected = _select(config, texts)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([columns.text, columns.label])
+    writer.writerows((text, "") for text in selected)
+    logger.info(f"{len(selected):,} of {len(texts):,} texts")
+    return 0
+
+
+def _select(config: SuggestConfig, texts: list[str]) -> list[str]:
+    """The selected texts, the most useful first."""
+    from kmha.quiet import import_tensorflow
+
+    import_tensorflow()
+    from kmha.bundle.bundle import Bundle
+    from kmha.inference.vectors import TextVectors
+    from training.fewshot.suggestion import select_texts
+
+    bundle = Bundle.load(config.run)
+    probabilities, vectors = bundle.probabilities(texts), TextVectors(bundle)(texts)
+    rows = select_texts(probabilities, vectors, config.count, config.seed, bundle.multi_label)
+    return [texts[row] for row in rows.tolist()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
