@@ -98,7 +98,8 @@ def fit_calibration(
     """The calibration with the lowest loss on labelled rows that the model was not trained on.
 
     Rows with unknown labels are ignored. The raw outputs of the model are logits of the rows float32 [R, C], or scores
-    of all words float32 [N, K]. The result is None if there are fewer than `least` rows, or no calibration lowers the loss.
+    of all words float32 [N, K]. The result is None if there are fewer than `least` rows, or no calibration lowers the
+    loss.
     """
     if task_of(model) == TAG:
         return _tag_temperature(model, raw, *tag_ids(task, part, labels))
@@ -129,16 +130,8 @@ def tag_ids(task: Any, part: Subset, labels: Sequence[str]) -> tuple[np.ndarray,
     return np.array(ids, np.int32), np.array([len(tags) for tags in sentences], np.int64)
 
 
-<<<<<<< HEAD
-def fit_temperature(logits: np.ndarray, true_ids: np.ndarray) -> Calibration | None:
-    """The temperature for exclusive labels, ids int [R], and logits float [R, C]; None as in `fit_calibration`."""
-=======
 def fit_temperature(logits: np.ndarray, true_ids: np.ndarray, least: int = MIN_ROWS) -> Calibration | None:
-    """The temperature for mutually exclusive labels, ids int [R], with logits float [R, C].
-
-    It is None if there are fewer than `least` rows, or no temperature lowers the loss.
-    """
->>>>>>> 462d807 (Few labels: contrastive stage and linear head, cross-validated; training.suggest)
+    """The temperature for exclusive labels, ids int [R], and logits float [R, C]; None as in `fit_calibration`."""
     logits = np.asarray(logits, np.float64)
     if len(logits) < least:
         return None
@@ -158,16 +151,8 @@ def minimize_loss(loss) -> Calibration | None:
     return Calibration((1.0 / scale,)) if loss(scale) < loss(1.0) else None
 
 
-<<<<<<< HEAD
-def fit_per_label(logits: np.ndarray, true: np.ndarray) -> Calibration | None:
-    """A temperature and a bias for each label, 0 or 1, [R, C], not exclusive; None as in `fit_calibration`."""
-=======
 def fit_per_label(logits: np.ndarray, true: np.ndarray, least: int = MIN_ROWS) -> Calibration | None:
-    """A temperature and a bias for each label, of labels 0 or 1, [R, C], that are not mutually exclusive.
-
-    The result is None if there are fewer than `least` rows, or no calibration lowers the loss.
-    """
->>>>>>> 462d807 (Few labels: contrastive stage and linear head, cross-validated; training.suggest)
+    """A temperature and a bias for each label, 0 or 1, [R, C], not exclusive; None as in `fit_calibration`."""
     logits, true = np.asarray(logits, np.float64), np.asarray(true) != 0
     if len(logits) < least:
         return None
