@@ -12,7 +12,7 @@ from training.engine.train_step import TrainingStep
 from training.losses.contrastive import cosine_distance
 
 # Chosen on training rows of trec, ag_news and sst2; see docs/decisions/016-few-labels.md.
-BATCH_ROWS = 48
+BATCH_ROWS = 32
 BATCH_TOKENS = 4096
 LEARNING_RATE = 1e-4
 WARMUP_FRACTION = 0.1

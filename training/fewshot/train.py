@@ -27,7 +27,7 @@ logger = logging.getLogger("kmha")
 
 FOLDS = 3
 # Steps of the contrastive stage: this number, or so many passes over the rows if these are more steps.
-MIN_STEPS, MAX_STEPS, PASSES = 40, 200, 20
+MIN_STEPS, MAX_STEPS, PASSES = 40, 300, 30
 PROBE, CONTRASTIVE = "probe", "contrastive"
 
 
