@@ -23,6 +23,13 @@ print(json.dumps(bundle.predict(json.loads(sys.argv[2]))))
 """
 
 
+def test_every_import_path_of_the_bundle_works():
+    from kmha import Bundle as of_the_package
+    from kmha.bundle import Bundle as of_earlier_versions
+
+    assert of_the_package is of_earlier_versions is Bundle
+
+
 @pytest.fixture(params=[one_label_bundle, several_label_bundle], ids=["one label", "several labels"])
 def bundle(request):
     return request.param()
