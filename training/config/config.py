@@ -214,7 +214,7 @@ class FewshotSection:
     mode: Annotated[Literal["auto", "contrastive", "probe", "off"], tyro.conf.arg(aliases=("--fewshot",))] = (
         "auto"
     )
-    """With under 20 training rows a label: contrastive trains the encoder on pairs of rows, probe trains only a linear
+    """With under 100 training rows a label: contrastive trains the encoder on pairs of rows, probe trains only a linear
     head, auto chooses by cross-validated loss, off holds rows out and fine-tunes. auto is off with --train.epochs,
     --optimizer.learning-rate or --distill.teacher."""
 

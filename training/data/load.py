@@ -14,8 +14,9 @@ from training.io.disk import check_room, unchanged, unpacked_bytes
 from training.io.examples import Columns, ExampleSet, Subset
 from training.tasks.protocol import Task
 
-# With fewer rows than this number for each label, on average, holding rows out costs more than cross-validation.
-FEW_ROWS_OF_A_LABEL = 20
+# With fewer rows for each label, on average, a contrastive stage is better than fine-tuning with held-out rows; see
+# docs/decisions/016-few-labels.md.
+FEW_ROWS_OF_A_LABEL = 100
 # With more labels the heads of all folds would take longer than fine-tuning.
 MOST_LABELS = 1000
 

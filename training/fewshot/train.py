@@ -25,7 +25,8 @@ from training.runtime.cpu_sharding import trace_once
 
 logger = logging.getLogger("kmha")
 
-FOLDS = 3
+# Each fold costs a training; two are enough for many rows.
+FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 200
 # Steps of the contrastive stage: this number, or so many passes over the rows if these are more steps.
 MIN_STEPS, MAX_STEPS, PASSES = 40, 300, 30
 PROBE, CONTRASTIVE = "probe", "contrastive"
@@ -70,6 +71,7 @@ class FewLabelTrainer:
         seed: int,
     ):
         self.model, self.source, self.lengths, self.folds = model, source, lengths, folds
+        self.num_folds = int(folds.max()) + 1
         self.targets = source.targets
         self.stage = ContrastiveStage(model, source, memberships, seed)
         self._pooled = trace_once(lambda features: model.pooled_vectors(features, training=False))
@@ -90,7 +92,7 @@ class FewLabelTrainer:
             strength: np.zeros((len(self.targets), self.model.num_labels), np.float32)
             for strength in STRENGTHS
         }
-        for fold in range(self.folds.max() + 1):
+        for fold in range(self.num_folds):
             trained, held_out = np.flatnonzero(self.folds != fold), np.flatnonzero(self.folds == fold)
             if name == CONTRASTIVE:
                 self.train_encoder(trained, bar)
@@ -136,7 +138,9 @@ def choose(trainer: FewLabelTrainer, mode: str, rows: int) -> tuple[Candidate, d
         The chosen candidate, and the loss of each.
     """
     names = (PROBE, CONTRASTIVE) if mode == "auto" else (mode,)
-    steps = num_steps(rows) + sum(num_steps(int((trainer.folds != fold).sum())) for fold in range(FOLDS))
+    steps = num_steps(rows) + sum(
+        num_steps(int((trainer.folds != fold).sum())) for fold in range(trainer.num_folds)
+    )
     with tqdm(
         total=steps if CONTRASTIVE in names else 0, desc="contrastive", unit="step", disable=None
     ) as bar:
@@ -144,7 +148,7 @@ def choose(trainer: FewLabelTrainer, mode: str, rows: int) -> tuple[Candidate, d
         best = min(candidates, key=lambda candidate: candidate.loss)
         trainer.finish(best, bar)
     shown = ", ".join(f"{each.name} {each.loss:.3f}" for each in candidates)
-    logger.info(f"few labels: {best.name}; loss in {FOLDS}-fold cross-validation: {shown}")
+    logger.info(f"few labels: {best.name}; loss in {trainer.num_folds}-fold cross-validation: {shown}")
     return best, {each.name: round(each.loss, 4) for each in candidates}
 
 
@@ -169,9 +173,10 @@ def train_few_labels(
     # The rarest label of a row decides on its fold.
     rarity = np.where(memberships > 0, 1.0 / np.maximum(memberships.sum(axis=0), 1), 0.0)
     digests = data.train.examples.digests[data.train.rows]
-    folds = make_folds(rarity.argmax(axis=1), digests, FOLDS, config.train.seed)
+    count = FOLDS if len(targets) < MANY_ROWS else FEWER_FOLDS
+    folds = make_folds(rarity.argmax(axis=1), digests, count, config.train.seed)
     trainer = FewLabelTrainer(model, source, lengths, folds, memberships, config.train.seed)
     best, losses = choose(trainer, config.fewshot.mode, len(targets))
     held_out = OutOfFold(source, best.logits) if cross_validated else None
-    choice = {"stage": best.name, "strength": best.strength, "folds": FOLDS, "losses": losses}
+    choice = {"stage": best.name, "strength": best.strength, "folds": trainer.num_folds, "losses": losses}
     return Evaluator(model, task, labels, lengths, held_out), choice
