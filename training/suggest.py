@@ -81,7 +81,7 @@ def _select(config: SuggestConfig, texts: list[str]) -> list[str]:
 
     import_tensorflow()
     from kmha.bundle.bundle import Bundle
-    from kmha.inference.vectors import TextVectors
+    from kmha.inference.retrieval import TextVectors
     from training.fewshot.suggestion import select_texts
 
     bundle = Bundle.load(config.run)
