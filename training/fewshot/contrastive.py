@@ -32,7 +32,7 @@ class ContrastiveStage:
         self._source, self._memberships, self._seed = source, memberships, seed
         self._variables = [variable.value for variable in model.trainable_variables]
         self._initial = [variable.numpy() for variable in self._variables]
-        self._steps = tf.Variable(1.0, trainable=False)
+        self._steps = tf.Variable(tf.constant(1.0), trainable=False)
         self._optimizer = AdamW(self._variables, self._learning_rate)
         self._step = TrainingStep(
             model,

@@ -224,8 +224,13 @@ def test_a_folder_that_cannot_be_written_to_is_rejected(run_folder, tmp_path):
 
 @pytest.mark.parametrize("fault", ["custom op", "variable", "not a number", "other weights"])
 def test_a_failed_check_leaves_nothing(run_folder, exported, tmp_path, monkeypatch, fault):
-    contents = {"custom op": _with_flex_op, "variable": _with_variables, "not a number": _with_nan}
-    content, run = contents.get(fault, exported.read_bytes), run_folder
+    contents = {
+        "custom op": _with_flex_op,
+        "variable": _with_variables,
+        "not a number": _with_nan,
+        "other weights": exported.read_bytes,
+    }
+    content, run = contents[fault], run_folder
     if fault == "other weights":
         other, run = make_bundle(), tmp_path / "run"
         other.model.head.kernel.assign(-other.model.head.kernel)
