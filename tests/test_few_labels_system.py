@@ -49,6 +49,7 @@ def test_both_stages_are_compared_and_all_rows_are_trained_on(few):
     assert scores["loss"] == pytest.approx(outcome.json["loss"], abs=1e-5)
 
 
+@pytest.mark.second
 def test_the_same_settings_give_the_same_model(few, tmp_path):
     flags, _, _, run = few
     again = call(fit, *SETTINGS, *flags, "--out", tmp_path / "again")
@@ -73,7 +74,11 @@ def test_a_probe_leaves_the_encoder_as_it_was(few, checkpoint, tmp_path):
     [
         (
             [("bread", "food"), ("bank", "money")],
-            "expected a label with two training rows or more, got 2 labels",
+            "expected a label with two different training texts or more",
+        ),
+        (
+            [("bread", "food"), ("bread", "food"), ("bread", "money")],
+            "expected a label with two different training texts or more",
         ),
         ([("bread", "food"), ("soup", "food")], "expected training rows with two different labels or more"),
     ],
@@ -86,6 +91,7 @@ def test_rows_that_cannot_be_cross_validated_are_refused_in_one_line(few, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.second
 def test_a_label_with_a_single_row_is_trained(few, tmp_path):
     rows = [*news_rows(9, 0), ("harbour ferry", "travel")]
     data = write_csv(tmp_path / "rows.csv", rows)
@@ -119,3 +125,31 @@ def test_suggested_texts_are_ready_for_labels(few, tmp_path):
     assert all(text in pool[30:] and label == "" for text, label in rows)
     refused = call(suggest, run, "--texts", tmp_path / "pool.txt", "--labeled", tmp_path / "pool.txt")
     assert refused.status == 2 and "got none" in refused.err
+
+
+def test_given_validation_rows_are_used_for_calibration(few, tmp_path):
+    validation = write_csv(tmp_path / "validation.csv", news_rows(30, 7))
+    flags = (
+        "--data.validation",
+        validation,
+        "--fewshot=contrastive",
+        "--precision=bfloat16",
+        "--no-baseline",
+    )
+    outcome = call(fit, *SETTINGS, *few[0], *flags, "--out", tmp_path / "run")
+    assert outcome.status == 0 and "few labels: contrastive" in outcome.err, outcome.err
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))
+    assert metrics["validation"]["rows"] == 30 and not metrics["fewshot"]["cross_validated"]
+    assert Bundle.load(tmp_path / "run").model.compute_dtype == "float32"
+
+
+@pytest.mark.parametrize("flags", [("--fewshot=off",), ("--train.epochs=1",)])
+def test_fine_tuning_holds_rows_out(few, tmp_path, flags):
+    outcome = call(fit, *SETTINGS, *few[0], *flags, "--no-baseline", "--out", tmp_path / "run")
+    assert outcome.status == 0 and "few labels" not in outcome.err
+    assert "16 training, 2 validation, 60 test rows" in outcome.err
+
+
+def test_a_stage_without_a_pretrained_encoder_is_refused(few, tmp_path):
+    outcome = call(fit, *SETTINGS, *few[0][2:], "--fewshot=probe", "--out", tmp_path / "run")
+    assert outcome.status == 2 and "--fewshot: expected auto or off, except for" in outcome.err

@@ -64,9 +64,9 @@ def _suggest(config: SuggestConfig) -> int:
         rows = unseen(pool, known) if known else np.arange(len(pool))
         # One of the copies of a text.
         rows = rows[np.sort(np.unique(pool.digests[rows], return_index=True)[1])]
-        if not len(rows):
-            raise InputError(f"{config.texts}: expected texts that are not in {config.labeled}, got none")
-        texts = pool.read_texts(rows)
+        texts = [text for text in pool.read_texts(rows) if text.strip()]
+        if not texts:
+            raise InputError(f"{config.texts}: expected texts without labels, got none")
     selected = _select(config, texts)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([columns.text, columns.label])
@@ -86,7 +86,7 @@ def _select(config: SuggestConfig, texts: list[str]) -> list[str]:
 
     bundle = Bundle.load(config.run)
     probabilities, vectors = bundle.probabilities(texts), TextVectors(bundle)(texts)
-    rows = select_texts(probabilities, vectors, config.count, config.seed, bundle.multi_label)
+    rows = select_texts(probabilities, vectors, config.count, config.seed, bundle.thresholds)
     return [texts[row] for row in rows.tolist()]
 
 

@@ -30,7 +30,7 @@ class DataSection:
     train: Path | None = None
     """Training rows: .csv, .tsv, .jsonl; for tagging .conll, .conllu, .bio, .iob; for texts alone .txt; also .gz."""
     validation: Path | None = None
-    """Validation rows. Default: a fraction of the training rows is held out."""
+    """Validation rows. Default: a fraction of the training rows is held out, or few rows are cross-validated."""
     test: Path | None = None
     """Test rows, evaluated once after training."""
     text_column: str = ""

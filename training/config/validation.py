@@ -124,6 +124,13 @@ def check_settings(config: FitConfig) -> None:
     if config.task == CLASSIFY:
         config.classify.check_windows(config.text.max_length)
     check_teacher(config)
+    if config.fewshot.mode in ("probe", "contrastive"):
+        fits = config.task == CLASSIFY and config.encoder.pretrained and config.distill.teacher is None
+        if not fits:
+            raise InputError(
+                "--fewshot: expected auto or off, except for --task classify with --encoder.pretrained and without"
+                f" --distill.teacher, got {config.fewshot.mode}"
+            )
     if config.text.vocabulary is not None and len(tokenizations(config)) > 1:
         raise InputError(
             "--text.vocabulary: expected none with several --match.granularities, each of which learns its own, got"

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kmha.errors import InputError
 from training.config.config import FitConfig, sample_name
 from training.config.validation import teacher_origins
@@ -17,8 +19,8 @@ from training.tasks.protocol import Task
 # With fewer rows for each label, on average, a contrastive stage is better than fine-tuning with held-out rows; see
 # docs/decisions/016-few-labels.md.
 FEW_ROWS_OF_A_LABEL = 100
-# With more labels the heads of all folds would take longer than fine-tuning.
-MOST_LABELS = 1000
+# With more rows or more outputs in all, the heads of all folds would take longer than fine-tuning.
+MOST_ROWS, MOST_OUTPUTS = 5_000, 500_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +105,7 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         parts = with_fewer_validation_rows(parts, Large(config.data.large_rows, config.train.seed))
     train = Subset(sets["train"], parts.train_rows)
     if few:
-        check_few_labels(parts.summary, sources["train"].name)
+        check_few_labels(train, parts.summary, sources["train"].name)
     if few and "validation" not in sets:
         validation = train
     else:
@@ -141,17 +143,26 @@ def has_few_labels(config: FitConfig, sets: Mapping[str, ExampleSet]) -> bool:
     if config.fewshot.mode == "auto" and (config.train.epochs or config.optimizer.learning_rate is not None):
         # Settings of fine-tuning, which few labels do without.
         return False
-    train = sets["train"]
-    labels = len(train.label_names)
-    return labels <= MOST_LABELS and len(train) < FEW_ROWS_OF_A_LABEL * labels
+    rows, labels = len(sets["train"]), len(sets["train"].label_names)
+    most = min(MOST_ROWS, config.data.large_rows, MOST_OUTPUTS // max(1, labels))
+    if config.fewshot.mode == "auto":
+        return rows <= most and rows < FEW_ROWS_OF_A_LABEL * labels
+    if rows > most:
+        raise InputError(
+            f"--fewshot: expected auto or off with more than {most:,} rows of {labels:,} labels, got"
+            f" {config.fewshot.mode} with {rows:,}"
+        )
+    return True
 
 
-def check_few_labels(summary: DataSummary, origin: str) -> None:
-    """Checks that a label has rows to train on and rows to predict."""
-    if max(summary.class_counts.values(), default=0) < 2:
+def check_few_labels(train: Subset, summary: DataSummary, origin: str) -> None:
+    """Checks that a label has texts to train on and texts to predict."""
+    ids, counts = train.examples.local_labels(train.rows)
+    texts = np.unique(np.stack([ids, np.repeat(train.examples.digests[train.rows], counts)]), axis=1)
+    if np.bincount(texts[0].astype(np.int64), minlength=1).max() < 2:
         labels = len(summary.class_counts)
         raise InputError(
-            f"{origin}: expected a label with two training rows or more, got {labels:,} labels with one each"
+            f"{origin}: expected a label with two different training texts or more, got {labels:,} labels with one each"
         )
 
 

@@ -34,10 +34,12 @@ class OutOfFold:
     Attributes:
         source: The rows.
         logits: float32 [R, C], in the order of the source's rows.
+        predictable: Whether the training rows of that model had the label of the row, bool [R].
     """
 
     source: Source
     logits: np.ndarray
+    predictable: np.ndarray
 
 
 @dataclasses.dataclass

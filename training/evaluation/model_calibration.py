@@ -67,8 +67,11 @@ def calibrate_on_validation(
     if not can_calibrate(evaluator.model):
         return None
     raw, predictions = evaluator.raw_and_predictions(validation)
-    least = MIN_CROSS_VALIDATED_ROWS if evaluator.out_of_fold else MIN_ROWS
-    found = fit_calibration(evaluator.model, task, data.validation, labels, raw, least)
+    part, fitted, least = data.validation, raw, MIN_ROWS
+    if evaluator.out_of_fold is not None:
+        known, least = evaluator.out_of_fold.predictable, MIN_CROSS_VALIDATED_ROWS
+        part, fitted = dataclasses.replace(part, rows=part.rows[known]), raw[known]
+    found = fit_calibration(evaluator.model, task, part, labels, fitted, least)
     if found is None:
         reason = "too few validation rows, or no temperature improves the validation loss"
         logger.info(f"calibration skipped: {reason}")

@@ -1,19 +1,27 @@
 """The contrastive stage: moves the vectors of texts with the same label together, those of others apart."""
 
+import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from training.cli.exceptions import TrainingDiverged
+from training.config.config import ResolvedConfig
 from training.data.length_buckets import BatchPlan
 from training.engine.optimizer import AdamW
 from training.engine.train_step import TrainingStep
-from training.losses.contrastive import cosine_distance
+from training.losses.contrastive import cosine_loss
+from training.runtime.memory_estimate import available_bytes, check_memory, encoder_configs
+from training.runtime.mixed_precision import LossScale
+from training.runtime.resource_usage import count_trainable_weights
 
 # Chosen on training rows of trec, ag_news and sst2; see docs/decisions/016-few-labels.md.
 BATCH_ROWS = 32
-BATCH_TOKENS = 4096
+MIN_BATCH_ROWS = 4
+BATCH_TOKENS = 8192
 LEARNING_RATE = 1e-4
 WARMUP_FRACTION = 0.1
 
@@ -25,20 +33,22 @@ class ContrastiveStage:
         model: A built `TextClassifier` with pretrained weights; its head is not trained.
         source: All training rows.
         memberships: 0 or 1 for each row and label, [R, C].
-        seed: Random seed of the batches.
+        config: All settings; with those that depend on the data.
     """
 
-    def __init__(self, model: Any, source: Any, memberships: np.ndarray, seed: int):
-        self._source, self._memberships, self._seed = source, memberships, seed
+    def __init__(self, model: Any, source: Any, memberships: np.ndarray, config: ResolvedConfig):
+        self._model, self._source, self._memberships = model, source, memberships
+        self._seed = config.train.seed
         self._variables = [variable.value for variable in model.trainable_variables]
         self._initial = [variable.numpy() for variable in self._variables]
         self._steps = tf.Variable(tf.constant(1.0), trainable=False)
         self._optimizer = AdamW(self._variables, self._learning_rate)
         self._step = TrainingStep(
             model,
-            cosine_distance,
+            cosine_loss,
             self._optimizer,
             tf.distribute.get_strategy(),
+            loss_scale=LossScale() if config.precision == "float16" else None,
             forward=lambda features: model.pooled_vectors(features, training=True),
         )
 
@@ -61,13 +71,21 @@ class ContrastiveStage:
         for variable in (self._optimizer.iterations, *self._optimizer.means, *self._optimizer.squares):
             variable.assign(tf.zeros_like(variable))
         random = np.random.default_rng([self._seed, 13])
-        limit = max(4, BATCH_TOKENS // int(self._source.lengths[rows].max()))
-        for chosen in sample_batches(self._memberships[rows], min(BATCH_ROWS, limit), steps, random):
-            batch_rows = rows[chosen]
-            length = int(self._source.lengths[batch_rows].max())
-            plan = BatchPlan(batch_rows, length, len(batch_rows), self._source.windows)
-            sums = self._step(self._source.batch(plan))
-            yield float(sums["loss"]) / float(sums["weight"])
+        longest = self._plan(rows[[self._source.lengths[rows].argmax()]])
+        size = min(BATCH_ROWS, max(MIN_BATCH_ROWS, BATCH_TOKENS // longest.row_tokens))
+        if not tf.config.list_logical_devices("GPU"):
+            largest = dataclasses.replace(longest, rows=np.repeat(longest.rows, size))
+            weights = count_trainable_weights(self._model)
+            check_memory(encoder_configs(self._model), weights, [largest], available_bytes())
+        for chosen in sample_batches(self._memberships[rows], size, steps, random):
+            sums = self._step(self._source.batch(self._plan(rows[chosen])))
+            loss = float(sums["loss"]) / max(float(sums["weight"]), 1e-12)
+            if not math.isfinite(loss):
+                raise TrainingDiverged(f"the contrastive loss is {loss}")
+            yield loss
+
+    def _plan(self, rows: np.ndarray) -> BatchPlan:
+        return BatchPlan(rows, int(self._source.lengths[rows].max()), len(rows), self._source.windows)
 
 
 def sample_batches(

@@ -8,7 +8,7 @@ _MAX_ITERATIONS = 1000
 
 
 def fit_head(
-    vectors: np.ndarray, targets: np.ndarray, outputs: int, strength: float
+    vectors: np.ndarray, targets: np.ndarray, outputs: int, strength: float, weights: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fits a head.
 
@@ -17,18 +17,23 @@ def fit_head(
         targets: Label ids int [R]; with several labels 0 or 1, int [R, C].
         outputs: C. A label without rows gets the logit of its frequency, for each vector.
         strength: scikit-learn's C.
+        weights: Of the rows, float [R]; None: all 1.
 
     Returns:
         Kernel float32 [D, C] and bias float32 [C].
     """
     scale = max(float(np.sqrt((vectors.astype(np.float64) ** 2).sum(axis=1).mean())), 1e-9)
     inputs = vectors / scale
-    columns = [_binary(inputs, column, strength) for column in targets.T] if targets.ndim == 2 else None
-    kernel, bias = _stacked(columns) if columns else _softmax(inputs, targets, outputs, strength)
+    columns = (
+        [_binary(inputs, column, strength, weights) for column in targets.T] if targets.ndim == 2 else None
+    )
+    kernel, bias = _stacked(columns) if columns else _softmax(inputs, targets, outputs, strength, weights)
     return (kernel / scale).astype(np.float32), bias.astype(np.float32)
 
 
-def _softmax(inputs: np.ndarray, targets: np.ndarray, outputs: int, strength: float):
+def _softmax(
+    inputs: np.ndarray, targets: np.ndarray, outputs: int, strength: float, weights: np.ndarray | None
+):
     from sklearn.linear_model import LogisticRegression
 
     known, counts = np.unique(targets, return_counts=True)
@@ -38,7 +43,9 @@ def _softmax(inputs: np.ndarray, targets: np.ndarray, outputs: int, strength: fl
     if len(known) == 1:
         bias[known] = np.log(counts[0] / (len(targets) + 1))
         return kernel, bias
-    fitted = LogisticRegression(C=strength, max_iter=_MAX_ITERATIONS).fit(inputs, targets)
+    fitted = LogisticRegression(C=strength, max_iter=_MAX_ITERATIONS).fit(
+        inputs, targets, sample_weight=weights
+    )
     # Of two labels scikit-learn has the difference of the logits.
     weights, biases = (
         (np.concatenate([-part / 2, part / 2]) for part in (fitted.coef_, fitted.intercept_))
@@ -50,13 +57,17 @@ def _softmax(inputs: np.ndarray, targets: np.ndarray, outputs: int, strength: fl
     return kernel, bias
 
 
-def _binary(inputs: np.ndarray, column: np.ndarray, strength: float) -> tuple[np.ndarray, float]:
+def _binary(
+    inputs: np.ndarray, column: np.ndarray, strength: float, weights: np.ndarray | None
+) -> tuple[np.ndarray, float]:
     from sklearn.linear_model import LogisticRegression
 
     if column.min() == column.max():
         share = (column.sum() + 0.5) / (len(column) + 1)
         return np.zeros(inputs.shape[1]), float(np.log(share / (1 - share)))
-    fitted = LogisticRegression(C=strength, max_iter=_MAX_ITERATIONS).fit(inputs, column)
+    fitted = LogisticRegression(C=strength, max_iter=_MAX_ITERATIONS).fit(
+        inputs, column, sample_weight=weights
+    )
     return fitted.coef_[0], float(fitted.intercept_[0])
 
 
@@ -70,11 +81,11 @@ def apply_head(vectors: np.ndarray, head: tuple[np.ndarray, np.ndarray]) -> np.n
     return vectors @ head[0] + head[1]
 
 
-def mean_loss(logits: np.ndarray, targets: np.ndarray) -> float:
-    """Mean cross-entropy of the rows; with several labels that of all rows and labels."""
+def row_losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Cross-entropy of each row, float64 [R]; with several labels the mean over the labels."""
     from scipy.special import logsumexp
 
     logits = np.asarray(logits, np.float64)
     if targets.ndim == 2:
-        return float((np.logaddexp(0.0, logits) - targets * logits).mean())
-    return float((logsumexp(logits, axis=1) - logits[np.arange(len(logits)), targets]).mean())
+        return (np.logaddexp(0.0, logits) - targets * logits).mean(axis=1)
+    return logsumexp(logits, axis=1) - logits[np.arange(len(logits)), targets]

@@ -1,32 +1,39 @@
 """Selects the unlabeled texts whose labels help a classifier most."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 
 def select_texts(
-    probabilities: np.ndarray, vectors: np.ndarray, count: int, seed: int, multi_label: bool = False
+    probabilities: np.ndarray,
+    vectors: np.ndarray,
+    count: int,
+    seed: int,
+    thresholds: Sequence[float] | None = None,
 ) -> np.ndarray:
     """Selects texts that are uncertain and different from each other.
 
     Each text has the gradient of the loss of its own prediction with regard to the head: large if the prediction is
     uncertain, and similar for similar texts. k-means++ draws texts that are far from those selected before, and from 0,
-    the gradient of a certain text.
+    the gradient of a confident prediction.
 
     Args:
         probabilities: float32 [R, C].
-        vectors: float32 [R, D], the input of the head.
+        vectors: float32 [R, D], of length 1.
         count: Number of texts to select.
         seed: Random seed of the draws.
-        multi_label: Whether a text may have several labels.
+        thresholds: With several labels, the threshold of each; None: a text has one label.
 
     Returns:
         Rows in the order of selection, int64 [min(count, R)].
 
     Source: BADGE, Ash et al. 2020, arXiv:1906.03671.
     """
-    decided = (
-        probabilities >= 0.5 if multi_label else probabilities == probabilities.max(axis=1, keepdims=True)
-    )
+    if thresholds is None:
+        decided = np.eye(probabilities.shape[1], dtype=bool)[probabilities.argmax(axis=1)]
+    else:
+        decided = probabilities >= np.asarray(thresholds, np.float32)
     errors = (probabilities - decided).astype(np.float64)
     vectors = vectors.astype(np.float64)
     # A gradient is the outer product of error and vector: products of gradients need no [R, C, D] array.

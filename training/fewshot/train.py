@@ -1,7 +1,6 @@
 """Trains a classifier from few labels: frozen or contrastively trained encoder, with a linear head.
 
-With too few rows to hold some out, both candidates are cross-validated. The one with the lower loss is trained on all
-rows.
+Both candidates are cross-validated, and the chosen one is trained on all rows.
 """
 
 import dataclasses
@@ -11,15 +10,16 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from training.config.defaults import resolve_data_defaults
+from training.cli.exceptions import TrainingDiverged
+from training.config.config import ResolvedConfig
+from training.config.defaults import has_new_ngrams, resolve_data_defaults
 from training.data.inputs import Inputs, Source
 from training.data.load import Data
 from training.engine.optimizer import freeze
 from training.engine.trainer import build_initial_model
 from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, OutOfFold
 from training.fewshot.contrastive import BATCH_ROWS, ContrastiveStage
-from training.fewshot.folds import make_folds
-from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, mean_loss
+from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, row_losses
 from training.runs.run_folder import RunContext
 from training.runtime.cpu_sharding import trace_once
 
@@ -27,7 +27,7 @@ logger = logging.getLogger("kmha")
 
 # Each fold costs a training; two are enough for many rows.
 FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 200
-# Steps of the contrastive stage: this number, or so many passes over the rows if these are more steps.
+# Batches of the contrastive stage: as many as make 30 passes over the rows, within these limits.
 MIN_STEPS, MAX_STEPS, PASSES = 40, 300, 30
 PROBE, CONTRASTIVE = "probe", "contrastive"
 
@@ -40,40 +40,48 @@ class Candidate:
         name: "probe" (frozen encoder) or "contrastive".
         strength: Of the head's penalty, the one with the lowest loss.
         logits: Of each row by a model that was not trained on it, float32 [R, C].
-        loss: Mean cross-entropy of these logits.
+        losses: Cross-entropy of the rows whose label the other folds have.
     """
 
     name: str
     strength: float
     logits: np.ndarray
-    loss: float
+    losses: np.ndarray
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy."""
+        return float(self.losses.mean())
 
 
 class FewLabelTrainer:
-    """Trains and cross-validates one model on rows that all have labels.
+    """Trains and cross-validates one model.
 
     Args:
         model: A built `TextClassifier` with pretrained weights.
-        source: The rows, with their targets.
+        source: The training rows, with targets and weights.
         lengths: Padded lengths of batches.
-        folds: Fold of each row, int64 [R].
-        memberships: 0 or 1 for each row and label, [R, C].
-        seed: Random seed.
+        digests: Equal for rows of one text, [R].
+        config: All settings.
     """
 
     def __init__(
-        self,
-        model: Any,
-        source: Source,
-        lengths: list[int],
-        folds: np.ndarray,
-        memberships: np.ndarray,
-        seed: int,
+        self, model: Any, source: Source, lengths: list[int], digests: np.ndarray, config: ResolvedConfig
     ):
-        self.model, self.source, self.lengths, self.folds = model, source, lengths, folds
-        self.num_folds = int(folds.max()) + 1
-        self.targets = source.targets
-        self.stage = ContrastiveStage(model, source, memberships, seed)
+        self.model, self.source, self.lengths = model, source, lengths
+        self.targets, self.weights = source.targets, source.weights
+        outputs = model.num_labels
+        several = self.targets.ndim == 2
+        self.memberships = self.targets if several else np.eye(outputs, dtype=np.int32)[self.targets]
+        count = FOLDS if len(self.targets) < MANY_ROWS else FEWER_FOLDS
+        self.folds = make_folds(_strata(self.memberships), digests, count, config.train.seed)
+        self.num_folds = int(self.folds.max()) + 1
+        # No model can predict a label that its training rows lack; with several labels, absence is a prediction too.
+        self.predictable = np.ones(len(self.targets), bool)
+        for fold in range(self.num_folds) if not several else ():
+            known = np.isin(self.targets, self.targets[self.folds != fold])
+            self.predictable &= known | (self.folds != fold)
+        self.stage = ContrastiveStage(model, source, self.memberships, config)
         self._pooled = trace_once(lambda features: model.pooled_vectors(features, training=False))
 
     def vectors(self) -> np.ndarray:
@@ -82,28 +90,32 @@ class FewLabelTrainer:
         plans = self.source.plans(self.lengths, BATCH_TOKENS, MAX_ROWS, rng=None)
         for plan, batch in zip(plans, self.source.dataset(plans), strict=True):
             result[plan.rows] = self._pooled(batch["features"]).numpy()[: len(plan.rows)]
+        if not np.isfinite(result).all():
+            raise TrainingDiverged("the vectors of the texts are not finite")
         return result
 
     def cross_validate(self, name: str, bar: Any) -> Candidate:
         """Predicts each fold by models that are trained on the others."""
         self.stage.reset()
-        vectors = self.vectors() if name == PROBE else None
-        logits = {
-            strength: np.zeros((len(self.targets), self.model.num_labels), np.float32)
-            for strength in STRENGTHS
-        }
+        vectors = self.vectors()
+        logits = np.zeros((len(STRENGTHS), len(self.targets), self.model.num_labels), np.float32)
         for fold in range(self.num_folds):
             trained, held_out = np.flatnonzero(self.folds != fold), np.flatnonzero(self.folds == fold)
             if name == CONTRASTIVE:
                 self.train_encoder(trained, bar)
                 vectors = self.vectors()
-            assert vectors is not None
-            for strength, found in logits.items():
-                head = fit_head(vectors[trained], self.targets[trained], self.model.num_labels, strength)
-                found[held_out] = apply_head(vectors[held_out], head)
-        losses = {strength: mean_loss(found, self.targets) for strength, found in logits.items()}
-        best = min(losses, key=losses.__getitem__)
-        return Candidate(name, best, logits[best], losses[best])
+            for place, strength in enumerate(STRENGTHS):
+                logits[place, held_out] = apply_head(
+                    vectors[held_out], self._head(vectors, trained, strength)
+                )
+        losses = [row_losses(found, self.targets)[self.predictable] for found in logits]
+        best = int(np.argmin([each.mean() for each in losses]))
+        return Candidate(name, STRENGTHS[best], logits[best].copy(), losses[best])
+
+    def _head(self, vectors: np.ndarray, rows: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:
+        return fit_head(
+            vectors[rows], self.targets[rows], self.model.num_labels, strength, self.weights[rows]
+        )
 
     def train_encoder(self, rows: np.ndarray, bar: Any) -> None:
         """The contrastive stage on some rows, int64 [R]."""
@@ -111,42 +123,75 @@ class FewLabelTrainer:
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             bar.update()
 
-    def finish(self, candidate: Candidate, bar: Any) -> None:
+    def train(self, candidate: Candidate, bar: Any) -> None:
         """Trains the model on all rows as the candidate was trained."""
         self.stage.reset()
+        rows = np.arange(len(self.targets))
         if candidate.name == CONTRASTIVE:
-            self.train_encoder(np.arange(len(self.targets)), bar)
-        kernel, bias = fit_head(self.vectors(), self.targets, self.model.num_labels, candidate.strength)
+            self.train_encoder(rows, bar)
+        kernel, bias = self._head(self.vectors(), rows, candidate.strength)
         self.model.head.kernel.assign(kernel)
         self.model.head.bias.assign(bias)
 
 
 def num_steps(rows: int) -> int:
-    """Steps of the contrastive stage for a number of rows."""
+    """Batches of the contrastive stage for a number of rows."""
     return int(np.clip(PASSES * rows // BATCH_ROWS, MIN_STEPS, MAX_STEPS))
 
 
-def choose(trainer: FewLabelTrainer, mode: str, rows: int) -> tuple[Candidate, dict[str, float]]:
-    """Cross-validates the candidates of a mode, trains the best on all rows and logs why.
+def make_folds(strata: np.ndarray, digests: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Assigns rows to folds, stratified; rows of one text are in one fold.
 
     Args:
-        trainer: The model and its rows.
-        mode: "auto", "probe" or "contrastive".
-        rows: Number of rows.
+        strata: The stratum of each row, int [R].
+        digests: Equal for rows of one text, [R].
+        count: Number of folds; fewer if there are fewer texts.
+        seed: Random seed.
 
     Returns:
-        The chosen candidate, and the loss of each.
+        Fold of each row, int64 [R].
+    """
+    _, first, text = np.unique(digests, return_index=True, return_inverse=True)
+    random = np.random.default_rng([seed, 11])
+    order = np.lexsort((random.permutation(len(first)), strata[first]))
+    folds = np.empty(len(first), np.int64)
+    folds[order] = np.arange(len(first)) % count
+    return folds[text]
+
+
+def _strata(memberships: np.ndarray) -> np.ndarray:
+    """The rarest label of each row, int64 [R]; rows without labels have a stratum of their own."""
+    rarity = memberships / np.maximum(memberships.sum(axis=0), 1)
+    return np.where(memberships.any(axis=1), rarity.argmax(axis=1), memberships.shape[1])
+
+
+def best_candidate(candidates: list[Candidate]) -> Candidate:
+    """The last candidate, unless an earlier one has a lower loss by more than the standard error of the difference.
+
+    With a dozen rows the losses are noisy, and the contrastive stage is better on most data.
+    """
+    *earlier, best = candidates
+    for other in earlier:
+        differences = best.losses - other.losses
+        error = differences.std(ddof=1) / np.sqrt(len(differences)) if len(differences) > 1 else 0.0
+        if differences.mean() > error:
+            best = other
+    return best
+
+
+def train_best_candidate(trainer: FewLabelTrainer, mode: str) -> tuple[Candidate, dict[str, float]]:
+    """Cross-validates the candidates of a mode ("auto", "probe" or "contrastive") and trains the best on all rows.
+
+    Returns:
+        The candidate, and the loss of each.
     """
     names = (PROBE, CONTRASTIVE) if mode == "auto" else (mode,)
-    steps = num_steps(rows) + sum(
-        num_steps(int((trainer.folds != fold).sum())) for fold in range(trainer.num_folds)
-    )
-    with tqdm(
-        total=steps if CONTRASTIVE in names else 0, desc="contrastive", unit="step", disable=None
-    ) as bar:
+    sizes = [len(trainer.folds), *((trainer.folds != fold).sum() for fold in range(trainer.num_folds))]
+    total = sum(num_steps(int(rows)) for rows in sizes) if CONTRASTIVE in names else 0
+    with tqdm(total=total, desc="contrastive", unit="step", disable=None) as bar:
         candidates = [trainer.cross_validate(name, bar) for name in names]
-        best = min(candidates, key=lambda candidate: candidate.loss)
-        trainer.finish(best, bar)
+        best = best_candidate(candidates)
+        trainer.train(best, bar)
     shown = ", ".join(f"{each.name} {each.loss:.3f}" for each in candidates)
     logger.info(f"few labels: {best.name}; loss in {trainer.num_folds}-fold cross-validation: {shown}")
     return best, {each.name: round(each.loss, 4) for each in candidates}
@@ -158,25 +203,31 @@ def train_few_labels(
     """Trains a classifier from few labels.
 
     Returns:
-        The evaluator of the model, and the choice as JSON values: "stage", "strength", "folds", "losses". If the
-        validation rows are the training rows, the evaluator has out-of-fold predictions of them.
+        The evaluator of the model, and the choice as JSON values: "stage", "strength", "folds", "losses",
+        "cross_validated" (whether the scores of validation rows are those of cross-validation).
     """
     config, task, labels = context.config, data.task, data.labels
-    cross_validated = data.is_cross_validated
-    source = validation if cross_validated else inputs.evaluated("train", task.targets(data.train, labels))
+    targets = validation.targets if data.is_cross_validated else task.targets(data.train, labels)
+    source = inputs.evaluated("train", targets)
+    source.weights = task.training_set(data.train, labels, config.train.seed).weights
     lengths = source.buckets([validation], config.train.buckets)
     config = resolve_data_defaults(config, task, source.text_lengths, 1)
     model = build_initial_model(config, task, source, inputs.preprocessor, labels)
-    freeze(model, config.finetune.frozen_layers)
-    targets = source.targets
-    memberships = targets if targets.ndim == 2 else np.eye(len(labels), dtype=np.int32)[targets]
-    # The rarest label of a row decides on its fold.
-    rarity = np.where(memberships > 0, 1.0 / np.maximum(memberships.sum(axis=0), 1), 0.0)
+    freeze(model, config.finetune.frozen_layers, has_new_ngrams(config))
     digests = data.train.examples.digests[data.train.rows]
-    count = FOLDS if len(targets) < MANY_ROWS else FEWER_FOLDS
-    folds = make_folds(rarity.argmax(axis=1), digests, count, config.train.seed)
-    trainer = FewLabelTrainer(model, source, lengths, folds, memberships, config.train.seed)
-    best, losses = choose(trainer, config.fewshot.mode, len(targets))
-    held_out = OutOfFold(source, best.logits) if cross_validated else None
-    choice = {"stage": best.name, "strength": best.strength, "folds": trainer.num_folds, "losses": losses}
+    trainer = FewLabelTrainer(model, source, lengths, digests, config)
+    left_out = int((~trainer.predictable).sum())
+    if left_out:
+        logger.info(f"cross-validation ignores {left_out:,} rows, whose labels the other folds lack")
+    best, losses = train_best_candidate(trainer, config.fewshot.mode)
+    held_out = None
+    if data.is_cross_validated:
+        held_out = OutOfFold(validation, best.logits, trainer.predictable)
+    choice = {
+        "stage": best.name,
+        "strength": best.strength,
+        "folds": trainer.num_folds,
+        "losses": losses,
+        "cross_validated": data.is_cross_validated,
+    }
     return Evaluator(model, task, labels, lengths, held_out), choice

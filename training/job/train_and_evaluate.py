@@ -163,6 +163,9 @@ def _fit_baseline(context: RunContext, data: Data, inputs: Inputs, scores: dict[
     train, validation, evaluated = (
         inputs.part(name) for name in ("train", "validation", data.evaluated_name)
     )
+    if data.is_cross_validated:
+        # The baseline holds out rows of its own for its thresholds.
+        validation = dataclasses.replace(validation, rows=validation.rows[:0])
     seed = context.config.train.seed
     description, result = task.baseline(train, validation, evaluated, data.labels, seed)
     logger.info(f"{task.traits.baseline_name}: {description}")

@@ -10,7 +10,7 @@ from kmha.layers.comparison import unit_vectors
 
 
 def label_overlap(targets):
-    """Similarity of the labels of every two rows, float32 [B, B]: 1 for the same labels, 0 for none in common.
+    """Similarity of the labels of every two rows, float32 [B, B]: 1 for the same labels (or none), 0 for no common one.
 
     Args:
         targets: Label ids int [B], or with several labels 0 or 1, [B, C]; then the overlap is the Jaccard index.
@@ -20,10 +20,11 @@ def label_overlap(targets):
     targets = ops.cast(targets, "float32")
     both = ops.matmul(targets, ops.transpose(targets))
     counts = ops.sum(targets, axis=1)
-    return both / ops.maximum(counts[:, None] + counts[None, :] - both, 1.0)
+    either = counts[:, None] + counts[None, :] - both
+    return ops.where(either > 0, both / ops.maximum(either, 1.0), 1.0)
 
 
-def cosine_distance(targets, vectors):
+def cosine_loss(targets, vectors):
     """Mean squared difference between the cosine of two vectors and the overlap of their labels.
 
     Pairs with a common label and pairs without have half of the weight each, as if the rarer kind were oversampled.

@@ -3,7 +3,7 @@ import pytest
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression
 
-from training.fewshot.linear_head import apply_head, fit_head, mean_loss
+from training.fewshot.linear_head import apply_head, fit_head, row_losses
 
 RNG = np.random.default_rng(0)
 CENTERS = RNG.normal(size=(4, 8))
@@ -49,11 +49,11 @@ def test_labels_without_rows_are_the_least_likely():
     assert (several[:, 0] > 3).all() and (several[:, 1] < -3).all()
 
 
-def test_mean_loss_is_the_cross_entropy():
+def test_row_losses_is_the_cross_entropy():
     vectors, ids = rows(4)
     logits = apply_head(vectors, fit_head(vectors, ids, 4, 1.0))
     expected = -np.log(softmax(logits, axis=1)[np.arange(len(ids)), ids]).mean()
-    assert mean_loss(logits, ids) == pytest.approx(expected, rel=1e-5)
+    assert row_losses(logits, ids).mean() == pytest.approx(expected, rel=1e-5)
     targets = np.eye(4)[ids]
     binary = -np.log(np.where(targets == 1, expit(logits), expit(-logits))).mean()
-    assert mean_loss(logits, targets) == pytest.approx(binary, rel=1e-4)
+    assert row_losses(logits, targets).mean() == pytest.approx(binary, rel=1e-4)

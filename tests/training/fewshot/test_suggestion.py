@@ -16,8 +16,8 @@ def test_uncertain_texts_of_different_regions_are_selected():
 def test_no_text_is_selected_twice_and_all_can_be_selected():
     vectors = RNG.normal(size=(12, 4)).astype(np.float32)
     certain = np.eye(3, dtype=np.float32)[np.arange(12) % 3]
-    for multi_label in (False, True):
-        rows = select_texts(certain, vectors, 50, 0, multi_label)
+    for thresholds in (None, [0.5, 0.9, 0.1]):
+        rows = select_texts(certain, vectors, 50, 0, thresholds)
         assert sorted(rows) == list(range(12))
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 
 from training.fewshot.contrastive import sample_batches
-from training.fewshot.folds import make_folds
+from training.fewshot.train import Candidate, best_candidate, make_folds
 
 
 def test_folds_are_stratified_and_keep_copies_of_a_text_together():
@@ -34,3 +34,13 @@ def test_rows_of_several_labels_and_of_none_are_sampled():
         row for rows in sample_batches(memberships, 4, 30, np.random.default_rng(0)) for row in rows.tolist()
     }
     assert seen == set(range(5))
+
+
+def test_the_contrastive_stage_is_chosen_unless_the_probe_is_clearly_better():
+    losses = np.array([1.0, 0.2, 0.7, 0.1, 0.9])
+    probe = Candidate("probe", 1.0, np.zeros((5, 2)), losses)
+    for difference, expected in ((0.3, "probe"), (-0.3, "contrastive")):
+        other = Candidate("contrastive", 1.0, np.zeros((5, 2)), losses + difference)
+        assert best_candidate([probe, other]).name == expected
+    noisy = Candidate("contrastive", 1.0, np.zeros((5, 2)), losses + np.array([1.0, -0.9, 0.5, -0.6, 0.1]))
+    assert noisy.loss > probe.loss and best_candidate([probe, noisy]).name == "contrastive"
