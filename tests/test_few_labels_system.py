@@ -100,6 +100,7 @@ def test_a_label_with_a_single_row_is_trained(few, tmp_path):
     assert "travel" in Bundle.load(tmp_path / "run").labels
 
 
+@pytest.mark.second
 def test_several_labels(few, tmp_path):
     rows = [
         (text, "|".join({label, "news"} if number % 2 else {label}))
@@ -143,7 +144,9 @@ def test_given_validation_rows_are_used_for_calibration(few, tmp_path):
     assert Bundle.load(tmp_path / "run").model.compute_dtype == "float32"
 
 
-@pytest.mark.parametrize("flags", [("--fewshot=off",), ("--train.epochs=1",)])
+@pytest.mark.parametrize(
+    "flags", [pytest.param(("--fewshot=off",), marks=pytest.mark.second), ("--train.epochs=1",)]
+)
 def test_fine_tuning_holds_rows_out(few, tmp_path, flags):
     outcome = call(fit, *SETTINGS, *few[0], *flags, "--no-baseline", "--out", tmp_path / "run")
     assert outcome.status == 0 and "few labels" not in outcome.err

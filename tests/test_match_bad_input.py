@@ -122,6 +122,7 @@ def test_validation_rows_that_the_metric_is_undefined_for(folder):
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.second
 def test_odd_rows_are_learnt_and_scored_all_the_same(folder):
     """Identical texts, empty sides, a pair twice, and queries that teach nothing."""
     header = ("text_a", "text_b", "label", "query_id")

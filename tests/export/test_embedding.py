@@ -41,7 +41,7 @@ PAIR_BYTES = [(a.encode(), b.encode()) for a, b in PAIRS]
 # TFLite.
 
 
-@pytest.mark.parametrize("lengths", [[8, 24], [None]])
+@pytest.mark.parametrize("lengths", [[8, 24], pytest.param([None], marks=pytest.mark.second)])
 def test_a_tflite_file_has_vectors_on_request(lengths, tmp_path):
     bundle = make_bundle(ngram_buckets=5003)
     write_tflite(bundle, tmp_path / "plain.tflite", lengths)
@@ -94,7 +94,7 @@ def test_bi_encoders_embed_each_side_separately(share, tmp_path):
 # ONNX.
 
 
-@pytest.mark.parametrize("quantize", ["none", "dynamic"])
+@pytest.mark.parametrize("quantize", ["none", pytest.param("dynamic", marks=pytest.mark.second)])
 def test_an_onnx_file_has_vectors_and_probabilities(quantize, tmp_path):
     bundle = make_bundle(num_layers=2)
     for name, embed in (("plain", False), ("m", True)):

@@ -26,6 +26,7 @@ def python(program: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.second
 def test_importing_and_first_use_print_nothing_and_stderr_works_afterwards():
     result = python(IMPORT + USE + "import os; print('one', file=sys.stderr); os.write(2, b'two')")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "one\ntwo")

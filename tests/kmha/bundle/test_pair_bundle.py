@@ -32,6 +32,7 @@ def saved(two_vocabularies, tmp_path):
     return shutil.copytree(two_vocabularies[1], tmp_path / "run")
 
 
+@pytest.mark.second
 def test_a_loaded_bundle_gives_the_same_answers(two_vocabularies):
     bundle, folder = two_vocabularies
     loaded = Bundle.load(str(folder))

@@ -107,6 +107,7 @@ def test_outputs_of_shards_equal_those_of_whole_batches(count, rows, monkeypatch
     assert len(parts) == count
 
 
+@pytest.mark.second
 def test_fit_with_shards_has_the_history_of_whole_batches(tmp_path, monkeypatch):
     """By its own command: 61 rows in batches of 16, so that some are filled up."""
     train = write_csv(tmp_path / "train.csv", news_rows(61, seed=1))
