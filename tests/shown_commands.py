@@ -141,7 +141,7 @@ def prepare(arguments: list[str]) -> None:
     for flag, value in zip(words, words[1:], strict=False):
         if flag in FILE_FLAGS and not Path(value).exists():
             write_table(Path(value))
-        if flag in ("--rank", "--texts") and not Path(value).exists():
+        if flag in ("--rank", "--texts", "--distill.texts") and not Path(value).exists():
             Path(value).write_text("soup and bread\nball\nnew bread\n")
         if flag == "--config" and not Path(value).exists():
             Path(value).parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ def tiny_flags(module: str, arguments: list[str]) -> list[str]:
         return [*kept, "--rates=0.01", "--rounds=1"]
     if module not in ("training.fit", "training.launch"):
         return []
-    if "few.csv" in arguments:
+    if "few.csv" in arguments and "--encoder.pretrained" in arguments:
         # The contrastive stage of a published encoder takes a minute.
         return ["--text.max-length=16", "--train.buckets=1", "--no-report", "--fewshot.mode=probe"]
     if any(word.startswith(("--encoder.pretrained", "--encoder.size")) for word in arguments):

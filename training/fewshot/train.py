@@ -27,8 +27,8 @@ logger = logging.getLogger("kmha")
 
 # Each fold costs a training; two are enough for many rows.
 FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 200
-# Batches of the contrastive stage: as many as make 30 passes over the rows, within these limits.
-MIN_STEPS, MAX_STEPS, PASSES = 40, 300, 30
+# Batches of the contrastive stage: as many as make 20 passes over the rows, within these limits.
+MIN_STEPS, MAX_STEPS, PASSES = 10, 300, 20
 PROBE, CONTRASTIVE = "probe", "contrastive"
 
 
