@@ -24,7 +24,7 @@ SAME_RUN = (README, "docs/getting-started.md", "docs/how-to/classify.md")
 SECOND = ("how-to/distill", "how-to/speed", "how-to/long-texts")
 # Their fits and exports take minutes; the README has the main ones of them.
 SLOW = (
-    *("match", "tag", "finetune", "masked-lm", "documents"),
+    *("match", "tag", "finetune", "few-labels", "masked-lm", "documents"),
     *("calibration", "explain", "report", "heads", "compare", "workers", "large-data"),
 )
 # Commands of the README's table that take too long for a test; those of their guides are run or parsed too.
