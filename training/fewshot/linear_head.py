@@ -24,18 +24,14 @@ def fit_head(
     """
     scale = max(float(np.sqrt((vectors.astype(np.float64) ** 2).sum(axis=1).mean())), 1e-9)
     inputs = vectors / scale
-    columns = (
-        [_binary(inputs, column, strength, weights) for column in targets.T] if targets.ndim == 2 else None
-    )
-    kernel, bias = _stacked(columns) if columns else _softmax(inputs, targets, outputs, strength, weights)
+    fit = _softmax if targets.ndim == 1 else _sigmoids
+    kernel, bias = fit(inputs, targets, outputs, strength, weights)
     return (kernel / scale).astype(np.float32), bias.astype(np.float32)
 
 
 def _softmax(
     inputs: np.ndarray, targets: np.ndarray, outputs: int, strength: float, weights: np.ndarray | None
-):
-    from sklearn.linear_model import LogisticRegression
-
+) -> tuple[np.ndarray, np.ndarray]:
     known, counts = np.unique(targets, return_counts=True)
     kernel = np.zeros((inputs.shape[1], outputs))
     # Labels that no row has are as likely as half a row.
@@ -43,37 +39,40 @@ def _softmax(
     if len(known) == 1:
         bias[known] = np.log(counts[0] / (len(targets) + 1))
         return kernel, bias
-    fitted = LogisticRegression(C=strength, max_iter=_MAX_ITERATIONS).fit(
-        inputs, targets, sample_weight=weights
-    )
-    # Of two labels scikit-learn has the difference of the logits.
-    weights, biases = (
-        (np.concatenate([-part / 2, part / 2]) for part in (fitted.coef_, fitted.intercept_))
-        if len(known) == 2
-        else (fitted.coef_, fitted.intercept_)
-    )
+    coefficients, intercepts = _regression(inputs, targets, strength, weights)
+    if len(known) == 2:
+        # Of two labels scikit-learn has the difference of the logits.
+        coefficients, intercepts = (
+            np.concatenate([-part / 2, part / 2]) for part in (coefficients, intercepts)
+        )
     # The mean of the known logits is 0, so that a label without rows is below them.
-    kernel[:, known], bias[known] = weights.T, biases
+    kernel[:, known], bias[known] = coefficients.T, intercepts
     return kernel, bias
 
 
-def _binary(
-    inputs: np.ndarray, column: np.ndarray, strength: float, weights: np.ndarray | None
-) -> tuple[np.ndarray, float]:
+def _sigmoids(
+    inputs: np.ndarray, targets: np.ndarray, outputs: int, strength: float, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    kernel, bias = np.zeros((inputs.shape[1], outputs)), np.zeros(outputs)
+    for label, column in enumerate(targets.T):
+        if column.min() == column.max():
+            share = (column.sum() + 0.5) / (len(column) + 1)
+            bias[label] = np.log(share / (1 - share))
+        else:
+            coefficients, intercepts = _regression(inputs, column, strength, weights)
+            kernel[:, label], bias[label] = coefficients[0], intercepts[0]
+    return kernel, bias
+
+
+def _regression(
+    inputs: np.ndarray, targets: np.ndarray, strength: float, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     from sklearn.linear_model import LogisticRegression
 
-    if column.min() == column.max():
-        share = (column.sum() + 0.5) / (len(column) + 1)
-        return np.zeros(inputs.shape[1]), float(np.log(share / (1 - share)))
     fitted = LogisticRegression(C=strength, max_iter=_MAX_ITERATIONS).fit(
-        inputs, column, sample_weight=weights
+        inputs, targets, sample_weight=weights
     )
-    return fitted.coef_[0], float(fitted.intercept_[0])
-
-
-def _stacked(columns) -> tuple[np.ndarray, np.ndarray]:
-    kernels, biases = zip(*columns, strict=True)
-    return np.stack(kernels, axis=1), np.array(biases)
+    return fitted.coef_, fitted.intercept_
 
 
 def apply_head(vectors: np.ndarray, head: tuple[np.ndarray, np.ndarray]) -> np.ndarray:

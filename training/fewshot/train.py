@@ -94,16 +94,20 @@ class FewLabelTrainer:
             raise TrainingDiverged("the vectors of the texts are not finite")
         return result
 
+    def _frozen_vectors(self) -> np.ndarray:
+        self.stage.reset()
+        return self.vectors()
+
     def cross_validate(self, name: str, bar: Any) -> Candidate:
         """Predicts each fold by models that are trained on the others."""
-        self.stage.reset()
-        vectors = self.vectors()
+        vectors = self._frozen_vectors() if name == PROBE else None
         logits = np.zeros((len(STRENGTHS), len(self.targets), self.model.num_labels), np.float32)
         for fold in range(self.num_folds):
             trained, held_out = np.flatnonzero(self.folds != fold), np.flatnonzero(self.folds == fold)
             if name == CONTRASTIVE:
                 self.train_encoder(trained, bar)
                 vectors = self.vectors()
+            assert vectors is not None
             for place, strength in enumerate(STRENGTHS):
                 logits[place, held_out] = apply_head(
                     vectors[held_out], self._head(vectors, trained, strength)
@@ -125,11 +129,13 @@ class FewLabelTrainer:
 
     def train(self, candidate: Candidate, bar: Any) -> None:
         """Trains the model on all rows as the candidate was trained."""
-        self.stage.reset()
         rows = np.arange(len(self.targets))
         if candidate.name == CONTRASTIVE:
             self.train_encoder(rows, bar)
-        kernel, bias = self._head(self.vectors(), rows, candidate.strength)
+            vectors = self.vectors()
+        else:
+            vectors = self._frozen_vectors()
+        kernel, bias = self._head(vectors, rows, candidate.strength)
         self.model.head.kernel.assign(kernel)
         self.model.head.bias.assign(bias)
 

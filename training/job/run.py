@@ -59,9 +59,6 @@ def fit(config: FitConfig) -> dict[str, Any] | None:
 
 
 def _run(config: ResolvedConfig, coordinator: Coordinator) -> dict[str, Any]:
-    if coordinator.count > 1:
-        # Few labels need no second worker, and their loss compares all rows of a batch.
-        config = dataclasses.replace(config, fewshot=dataclasses.replace(config.fewshot, mode="off"))
     with worker_folder(config, coordinator) as folder, scratch_folder(folder) as scratch:
         context = RunContext(config, folder, scratch, coordinator)
         started = time.monotonic()
@@ -148,7 +145,12 @@ def worker_config(config: ResolvedConfig, coordinator: Coordinator) -> ResolvedC
     """The settings of this worker: the chief worker decides whether to resume, and alone writes shared files."""
     if coordinator.count == 1:
         return config
-    config = dataclasses.replace(config, resume=coordinator.broadcast("resume", lambda: config.resume))
+    config = dataclasses.replace(
+        config,
+        resume=coordinator.broadcast("resume", lambda: config.resume),
+        # Few labels need no second worker, and their loss compares all rows of a batch.
+        fewshot=dataclasses.replace(config.fewshot, mode="off"),
+    )
     if coordinator.is_chief:
         return config
     return dataclasses.replace(
