@@ -53,7 +53,7 @@ def _softmax(
 def _sigmoids(
     inputs: np.ndarray, targets: np.ndarray, outputs: int, strength: float, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    kernel, bias = np.zeros((inputs.shape[1], outputs)), np.zeros(outputs)
+    kernel, bias = np.zeros((inputs.shape[1], outputs), inputs.dtype), np.zeros(outputs)
     for label, column in enumerate(targets.T):
         if column.min() == column.max():
             share = (column.sum() + 0.5) / (len(column) + 1)
