@@ -6,10 +6,13 @@ import io
 import json
 import os
 import random
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 TINY = [
     "--text.max-length=16",
@@ -49,6 +52,19 @@ def clean_environment() -> dict[str, str]:
     """The environment of a user's process: importing TensorFlow here has set a log level for all children."""
     kept = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     return {**kept, "PYTHONPATH": str(ROOT)}
+
+
+def run_script(code: str, *arguments: object, stdin: str | None = None, **settings: Any) -> str:
+    """What Python code prints in a user's process; `settings` are of `subprocess.run`."""
+    result = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        **{"env": clean_environment(), **settings},
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def news_rows(count: int, seed: int) -> list[tuple[str, str]]:

@@ -140,8 +140,8 @@ def check_shape_and_dtypes(case: LayerCase, tmp_path: Path) -> None:
         layer = _built(case, dtype=policy)
         layer.set_weights(reference.get_weights())
         output = _run(case, layer, case.inputs)
-        wanted = case.output_dtype or layer.compute_dtype
-        assert keras.backend.standardize_dtype(output.dtype) == wanted, policy
+        expected_dtype = case.output_dtype or layer.compute_dtype
+        assert keras.backend.standardize_dtype(output.dtype) == expected_dtype, policy
         assert all(w.dtype == "float32" for w in layer.trainable_weights), policy
         values = to_numpy(output)
         assert np.isfinite(values).all(), policy

@@ -75,11 +75,11 @@ def test_every_import_is_there(path):
 
 
 def test_every_package_of_the_import_map_is_installed_with_its_version():
-    wanted = json.loads((PAGE / "package.json").read_text("utf-8"))["dependencies"]
+    versions = json.loads((PAGE / "package.json").read_text("utf-8"))["dependencies"]
     mapped = {re.match(r"\./node_modules/((?:@[^/]+/)?[^/]+)/", path)[1] for path in import_map().values()}  # pyright: ignore
     # LiteRT brings its second package itself.
-    assert mapped - {"@litertjs/wasm-utils"} == set(wanted)
-    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in wanted.values())
+    assert mapped - {"@litertjs/wasm-utils"} == set(versions)
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions.values())
 
 
 def test_the_page_asks_nobody_else():

@@ -49,8 +49,8 @@ def test_the_files_of_a_batch_in_a_store():
 
 def test_shards_appear_together(tmp_path):
     output = tmp_path / "new" / "below" / "out"
-    with atomic_shards(output) as beside:
-        write(beside, SECOND, FIRST, ERRORS)
+    with atomic_shards(output) as partial:
+        write(partial, SECOND, FIRST, ERRORS)
         assert not shards_of(output)
     assert [path.name for path in shards_of(output)] == [FIRST, SECOND, ERRORS]
     assert names(output.parent) == [FIRST, SECOND, ERRORS]
@@ -58,8 +58,8 @@ def test_shards_appear_together(tmp_path):
 
 @pytest.mark.parametrize("error", [OSError("disk full"), RuntimeError("stop"), KeyboardInterrupt()])
 def test_nothing_is_left_of_a_failed_batch(tmp_path, error):
-    with pytest.raises(type(error)), atomic_shards(tmp_path / "new" / "out") as beside:
-        write(beside, FIRST)
+    with pytest.raises(type(error)), atomic_shards(tmp_path / "new" / "out") as partial:
+        write(partial, FIRST)
         raise error
     assert not names(tmp_path)
 
@@ -75,9 +75,9 @@ def test_nothing_is_left_when_the_second_file_cannot_be_moved(tmp_path, monkeypa
     monkeypatch.setattr(Path, "replace", failing)
     with (
         pytest.raises(InputError, match="cannot write there, No space left"),
-        atomic_shards(tmp_path / "out") as beside,
+        atomic_shards(tmp_path / "out") as partial,
     ):
-        write(beside, FIRST, SECOND)
+        write(partial, FIRST, SECOND)
     assert not names(tmp_path)
 
 
@@ -85,19 +85,19 @@ def test_an_earlier_batch_is_replaced_only_with_overwrite(tmp_path):
     write(tmp_path / "out", FIRST, SECOND, ERRORS, text="old")
     with pytest.raises(InputError, match="--overwrite"), atomic_shards(tmp_path / "out"):
         pytest.fail("entered")
-    with pytest.raises(RuntimeError), atomic_shards(tmp_path / "out", overwrite=True) as beside:
-        write(beside, FIRST)
+    with pytest.raises(RuntimeError), atomic_shards(tmp_path / "out", overwrite=True) as partial:
+        write(partial, FIRST)
         raise RuntimeError
     assert {path.read_text() for path in shards_of(tmp_path / "out")} == {"old"}
-    with atomic_shards(tmp_path / "out", overwrite=True) as beside:
-        write(beside, "out-00000-of-00001.jsonl")
+    with atomic_shards(tmp_path / "out", overwrite=True) as partial:
+        write(partial, "out-00000-of-00001.jsonl")
     assert names(tmp_path) == ["out-00000-of-00001.jsonl"]
 
 
 def test_files_of_a_killed_batch_are_removed(tmp_path):
     write(tmp_path / "out.partial" / "out", FIRST)
-    with atomic_shards(tmp_path / "out") as beside:
-        write(beside, ERRORS)
+    with atomic_shards(tmp_path / "out") as partial:
+        write(partial, ERRORS)
     assert names(tmp_path) == [ERRORS]
 
 

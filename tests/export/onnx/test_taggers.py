@@ -1,8 +1,6 @@
 """Taggers as ONNX files."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from export.onnx.predictor import read
 from export.onnx.write import write_onnx
 from kmha.errors import InputError
 from tests.bundles import make_tagger_bundle, tagger_bundle
-from tests.command_runs import clean_environment
+from tests.command_runs import run_script
 from tests.export.tagger_bundles import (
     KINDS,
     ROWS,
@@ -152,15 +150,9 @@ def test_the_predictor_reports_its_ids_of_sentences(files, kind):
 
 
 def test_a_file_without_tensorflow(files):
-    result = subprocess.run(
-        [sys.executable, "-c", DEVICE, str(files["spelt"])],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
+    printed = run_script(DEVICE, files["spelt"])
     expected = predictions_for(tagger_bundle("spelt"), [["bread"] * 40, ["old", "ferry"]])
-    check_nearly(np.array(json.loads(result.stdout), np.float32), expected)
+    check_nearly(np.array(json.loads(printed), np.float32), expected)
 
 
 def test_rows_that_are_not_sentences_are_rejected(files):

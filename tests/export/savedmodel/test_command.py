@@ -1,7 +1,5 @@
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,7 @@ from export.savedmodel.predictor import load_savedmodel
 from export.savedmodel.write import next_version, serialized_example, write_savedmodel
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, TEXTS, one_label_bundle
-from tests.command_runs import clean_environment
+from tests.command_runs import clean_environment, run_script
 from tests.export.conftest import BUNDLES
 
 every_bundle = pytest.mark.parametrize("kind", BUNDLES)
@@ -65,16 +63,16 @@ def request(folder: Path, texts: list[bytes]) -> dict:
 @every_bundle
 def test_a_new_process_gives_the_predictions_of_the_bundle(served, kind):
     name = "serving_default" if kind == "one label" else "predict_text"
-    result = subprocess.run(
-        [sys.executable, "-c", SERVER, str(served[kind]), name],
-        input=json.dumps([text.hex() for text in ALL]),
-        env={**clean_environment(), "PYTHONPATH": ""},
+    environment = {**clean_environment(), "PYTHONPATH": ""}
+    printed = run_script(
+        SERVER,
+        served[kind],
+        name,
+        stdin=json.dumps([text.hex() for text in ALL]),
+        env=environment,
         cwd=served[kind].parent,
-        capture_output=True,
-        text=True,
     )
-    assert result.returncode == 0, result.stderr
-    as_the_bundle(BUNDLES[kind](), ALL, json.loads(result.stdout))
+    as_the_bundle(BUNDLES[kind](), ALL, json.loads(printed))
 
 
 @every_bundle

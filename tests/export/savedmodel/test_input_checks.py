@@ -39,8 +39,8 @@ def inputs(bundle, *lengths) -> tuple[list, list]:
 @pytest.mark.parametrize(("length", "expected"), [(0, 16), (1, 16), (16, 16), (17, 24), (24, 24)])
 def test_ids_are_padded_to_the_next_compiled_length(length, expected):
     bundle = one_label_bundle()
-    wanted, given = inputs(bundle, length)
-    ids, mask = pad_to_compiled_length(wanted, given)
+    declared, given = inputs(bundle, length)
+    ids, mask = pad_to_compiled_length(declared, given)
     missing = [(0, 0), (0, expected - length)]
     padding = bundle.preprocessor.padding_id
     np.testing.assert_array_equal(ids, np.pad(given[0], missing, constant_values=padding))
@@ -58,11 +58,11 @@ def test_compiled_lengths_of_a_pair_grow_together():
 
 
 def test_texts_with_different_numbers_of_rows_are_rejected_by_name():
-    wanted, given = inputs(pair_bundle(), 4, 5)
+    declared, given = inputs(pair_bundle(), 4, 5)
     given[2:] = [each[:1] for each in given[2:]]
     message = r"token_ids_b must have as many rows as token_ids_a,\] \[2\] \[got\] \[1\]"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        tf.function(lambda: check_inputs(wanted, given))()
+        tf.function(lambda: check_inputs(declared, given))()
 
 
 def test_only_a_later_start_token_is_padding():

@@ -15,7 +15,7 @@ from export.savedmodel.predictor import load_savedmodel
 from export.savedmodel.write import COMPOSE, server_files, write_savedmodel
 from tests.artifact_store import stored
 from tests.bundles import EDGE_CASES, PAIRS, TEXTS, make_pair_bundle, one_label_bundle, pair_bundle
-from tests.command_runs import ROOT, call, clean_environment
+from tests.command_runs import ROOT, call, clean_environment, run_script
 from tests.export.savedmodel.test_command import meta_graph
 from tests.export.savedmodel.test_ops import check
 from tests.export.savedmodel.test_write import inputs_of, logs
@@ -60,16 +60,9 @@ def test_a_new_process_gives_the_predictions_of_the_bundle(served):
         ("serving_default", {"text_a": columns[0], "text_b": columns[1]}),
         ("rank", {"query": columns[0][:1], "candidates": columns[1]}),
     ]
-    result = subprocess.run(
-        [sys.executable, "-c", SERVER, str(served)],
-        input=json.dumps(asked),
-        env={**clean_environment(), "PYTHONPATH": ""},
-        cwd=served.parent,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
-    answers, ranked = json.loads(result.stdout)
+    environment = {**clean_environment(), "PYTHONPATH": ""}
+    printed = run_script(SERVER, served, stdin=json.dumps(asked), env=environment, cwd=served.parent)
+    answers, ranked = json.loads(printed)
     expected = pair_bundle().probabilities(ROWS)[:, 0]
     np.testing.assert_allclose(answers["score"], expected, atol=1e-5)
     assert set(answers) == {"score", "match"}

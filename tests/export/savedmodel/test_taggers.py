@@ -15,7 +15,7 @@ from export.savedmodel.write import BATCH_SIZES, COMPOSE, add_missing, server_fi
 from export.verification.expected import as_array
 from kmha.errors import InputError
 from tests.bundles import EDGE_CASES, SENTENCES, tagger_bundle
-from tests.command_runs import call, clean_environment
+from tests.command_runs import call, clean_environment, run_script
 from tests.export.savedmodel.test_ops import check
 from tests.export.savedmodel.test_write import inputs_of, logs
 
@@ -58,16 +58,9 @@ def test_a_new_process_gives_the_predictions_of_the_bundle(served):
         ("serving_default", {"text": SENTENCES}),
         ("predict_words", {"words": [[*words, ""]], "num_words": [len(words)]}),
     ]
-    result = subprocess.run(
-        [sys.executable, "-c", SERVER, str(served)],
-        input=json.dumps(asked),
-        env={**clean_environment(), "PYTHONPATH": ""},
-        cwd=served.parent,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
-    texts, of_words = json.loads(result.stdout)
+    environment = {**clean_environment(), "PYTHONPATH": ""}
+    printed = run_script(SERVER, served, stdin=json.dumps(asked), env=environment, cwd=served.parent)
+    texts, of_words = json.loads(printed)
     for row, answer in enumerate(tagger_bundle().predict(SENTENCES)):
         count = texts["num_words"][row]
         for name in ("words", "tags", "starts", "ends"):
@@ -156,12 +149,12 @@ def test_a_signature_is_loaded_by_name(served):
 
 def test_commands_of_single_texts_reject_a_tagger_in_one_line(served, tmp_path):
     tagger_bundle().save(tmp_path / "run")
-    wanted = "expected a classifier, since {} takes single texts, got a tagger"
+    message = "expected a classifier, since {} takes single texts, got a tagger"
     outcome = call(benchmark.main, tmp_path / "run")
     assert outcome.status == 2 and not outcome.out
-    assert outcome.err == f"error: {tmp_path / 'run'}: {wanted.format('export.benchmark')}\n"
+    assert outcome.err == f"error: {tmp_path / 'run'}: {message.format('export.benchmark')}\n"
     for place in (tmp_path / "run", served):
-        with pytest.raises(InputError, match=wanted.format("export.batch")) as error:
+        with pytest.raises(InputError, match=message.format("export.batch")) as error:
             with batch_model.text_model(str(place)):
                 pass
         assert "\n" not in str(error.value)

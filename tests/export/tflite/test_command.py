@@ -1,6 +1,4 @@
 import shutil
-import subprocess
-import sys
 import zipfile
 from typing import Any
 
@@ -17,7 +15,7 @@ from export.tflite.write import convert, new_interpreter, op_counts, run_convert
 from kmha.errors import InputError
 from tests.artifact_store import stored
 from tests.bundles import EDGE_CASES, TEXTS, make_bundle, one_label_bundle
-from tests.command_runs import call, clean_environment
+from tests.command_runs import call, run_script
 from tests.export.conftest import BUNDLES
 
 ALL = [*TEXTS, *EDGE_CASES]
@@ -293,15 +291,9 @@ def test_an_export_counts_its_ops(exported):
 
 
 def test_a_model_runs_without_tensorflow(exported):
-    result = subprocess.run(
-        [sys.executable, "-c", DEVICE, str(exported)],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
+    printed = run_script(DEVICE, exported)
     expected = one_label_bundle().probabilities(["old bread"])[0]
-    np.testing.assert_allclose(np.array(numbers(result.stdout)), expected, atol=1e-5)
+    np.testing.assert_allclose(np.array(numbers(printed)), expected, atol=1e-5)
 
 
 def numbers(text: str) -> list[float]:

@@ -1,8 +1,5 @@
 """Matchers as TFLite files."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -13,7 +10,7 @@ from export.tflite.predictor import load_tflite, read
 from export.tflite.write import check_ops, convert, new_interpreter, write_tflite
 from kmha.errors import InputError
 from tests.bundles import PAIRS, make_pair_bundle
-from tests.command_runs import call, clean_environment
+from tests.command_runs import call, run_script
 from tests.export.pair_bundles import KINDS, ROWS, bundle_of, predictions_of, written_by
 
 DEVICE = """
@@ -135,15 +132,9 @@ def test_int8_leaves_the_comparison_in_floating_point_and_shares_tables():
 
 
 def test_a_model_runs_without_tensorflow(files):
-    result = subprocess.run(
-        [sys.executable, "-c", DEVICE, str(files["cross"])],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
+    printed = run_script(DEVICE, files["cross"])
     expected = bundle_of("cross").probabilities([("old bread", "new bread")])[0, 0]
-    assert float(result.stdout) == pytest.approx(expected, abs=1e-5)
+    assert float(printed) == pytest.approx(expected, abs=1e-5)
 
 
 def test_no_metadata_of_mediapipe_is_written_for_pairs(files):

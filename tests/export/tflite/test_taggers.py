@@ -1,8 +1,6 @@
 """Taggers as TFLite files."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from export.tflite.write import check_ops, new_interpreter, write_tflite
 from kmha.errors import InputError
 from kmha.inference.tagger import PathDecoder
 from tests.bundles import BIO, make_tagger_bundle, tagger_bundle
-from tests.command_runs import call, clean_environment
+from tests.command_runs import call, run_script
 from tests.export.tagger_bundles import (
     KINDS,
     ROWS,
@@ -68,10 +66,10 @@ def test_raw_texts_are_split_as_by_the_run(files, kind):
 def test_the_interface_has_the_names_of_the_features(files, kind):
     runner, tags = runner_of(files[kind]), len(tagger_bundle(kind).labels)
     inputs = {name: (d["dtype"], d["shape"].tolist()) for name, d in runner.get_input_details().items()}
-    wanted = {"token_ids": [1, 24], "padding_mask": [1, 24], "word_starts": [1, 22], "word_mask": [1, 22]}
+    shapes = {"token_ids": [1, 24], "padding_mask": [1, 24], "word_starts": [1, 22], "word_mask": [1, 22]}
     if kind == "spelt":
-        wanted["character_ids"] = [1, 22, 20]
-    assert inputs == {name: (np.int32, shape) for name, shape in wanted.items()}
+        shapes["character_ids"] = [1, 22, 20]
+    assert inputs == {name: (np.int32, shape) for name, shape in shapes.items()}
     outputs = {name: (d["dtype"], d["shape"].tolist()) for name, d in runner.get_output_details().items()}
     layers = tagger_bundle(kind).model.encoder_config.num_layers
     assert outputs == {
@@ -156,15 +154,9 @@ def test_quantized_files_predict_nearly_the_same_and_decode_exactly(quantize, to
 
 
 def test_a_file_without_tensorflow(files):
-    result = subprocess.run(
-        [sys.executable, "-c", DEVICE, str(files["spelt"])],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
+    printed = run_script(DEVICE, files["spelt"])
     expected = predictions_for(tagger_bundle("spelt"), [["bread"] * 40, ["old", "ferry"]])
-    check_nearly(np.array(json.loads(result.stdout), np.float32), expected)
+    check_nearly(np.array(json.loads(printed), np.float32), expected)
 
 
 @pytest.mark.parametrize(

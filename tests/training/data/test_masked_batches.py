@@ -170,9 +170,9 @@ def test_pieces_stand_between_special_tokens(rows, more, filler):
         (PAD, START, END),
     )
     assert ids.dtype == mask.dtype == np.int32
-    for row, wanted in enumerate([*expected, *([] for _ in range(filler))]):
-        assert ids[row].tolist() == wanted + [PAD] * (length - len(wanted))
-        assert mask[row].tolist() == [1] * len(wanted) + [0] * (length - len(wanted))
+    for row, piece_tokens in enumerate([*expected, *([] for _ in range(filler))]):
+        assert ids[row].tolist() == piece_tokens + [PAD] * (length - len(piece_tokens))
+        assert mask[row].tolist() == [1] * len(piece_tokens) + [0] * (length - len(piece_tokens))
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 50, 1 << 22])

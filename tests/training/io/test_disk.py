@@ -89,8 +89,8 @@ def test_a_file_never_takes_the_place_of_a_folder(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "one").touch()
     with pytest.raises(InputError, match="--out .*photos: cannot write there, Is a directory"):
-        with atomic_write(tmp_path / "photos", overwrite=True, flag="--out") as beside:
-            beside.write_text("page")
+        with atomic_write(tmp_path / "photos", overwrite=True, flag="--out") as partial:
+            partial.write_text("page")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["one", "photos"]
 
 

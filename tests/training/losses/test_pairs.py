@@ -119,8 +119,8 @@ def test_contrastive_by_hand():
             [[1, 9, 2, 3, 9], [9, 2, 3, 5, 9], [1, 1, 1, 1, 1], [1, 2, 3, 4, 9], [1, 1, 1, 1, 1]], np.float32
         )
     )
-    wanted = -np.log([1 / 6, 2 / 10, 1, 4 / 10, 1])
-    np.testing.assert_allclose(in_batch_contrastive(targets, outputs), wanted, rtol=1e-6, atol=1e-7)
+    expected_losses = -np.log([1 / 6, 2 / 10, 1, 4 / 10, 1])
+    np.testing.assert_allclose(in_batch_contrastive(targets, outputs), expected_losses, rtol=1e-6, atol=1e-7)
 
 
 @settings(max_examples=60, deadline=None)
