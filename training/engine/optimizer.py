@@ -109,10 +109,12 @@ class AdamW(tf.Module):
         def step_all():
             step = tf.cast(self.iterations + 1, tf.float32)
             powers = tf.pow(self.beta_1, step), tf.pow(self.beta_2, step)
+            # Once for all variables: the operations of a schedule for each took a fifth of the tracing.
+            base_rate = self.learning_rate
             for variable, schedule, *others in zip(
                 self.variables_, self.schedules, self.means, self.squares, gradients, strict=True
             ):
-                learning_rate = schedule.factor * self.learning_rate
+                learning_rate = schedule.factor * base_rate
                 if schedule.first_step:
                     learning_rate = tf.where(self.iterations < schedule.first_step, 0.0, learning_rate)
                 strategy.extended.update(
