@@ -109,7 +109,7 @@ class AdamW(tf.Module):
         def step_all():
             step = tf.cast(self.iterations + 1, tf.float32)
             powers = tf.pow(self.beta_1, step), tf.pow(self.beta_2, step)
-            # Once for all variables: the operations of a schedule for each took a fifth of the tracing.
+            # Once for all variables: operations of a schedule for each variable took a fifth of the time of tracing.
             base_rate = self.learning_rate
             for variable, schedule, *others in zip(
                 self.variables_, self.schedules, self.means, self.squares, gradients, strict=True
