@@ -157,3 +157,74 @@ def test_fine_tuning_holds_rows_out(few, tmp_path, flags):
 def test_a_stage_without_a_pretrained_encoder_is_refused(few, tmp_path):
     outcome = call(fit, *SETTINGS, *few[0][2:], "--fewshot=probe", "--out", tmp_path / "run")
     assert outcome.status == 2 and "--fewshot: expected auto or off, except for" in outcome.err
+
+
+@pytest.fixture(scope="module")
+def texts(few, tmp_path_factory):
+    """Texts without labels, among them copies and those of the training and test rows: 30 new ones."""
+    flags, *_ = few
+    path = tmp_path_factory.mktemp("texts") / "more.txt"
+    rows = [text for text, _ in news_rows(30, 5)]
+    for file in (flags[3], flags[5]):
+        rows += [row["text"] for row in csv.DictReader(file.read_text("utf-8").splitlines())]
+    path.write_text("\n".join([*rows, rows[0]]) + "\n", "utf-8")
+    return path
+
+
+def test_texts_without_labels_are_a_candidate(few, texts, tmp_path):
+    more = ["--fewshot.texts", texts, "--no-baseline"]
+    outcome = call(fit, *SETTINGS, *few[0], *more, "--out", tmp_path / "run")
+    assert outcome.status == 0, outcome.err
+    assert "30 texts without labels" in outcome.err and "79 texts without labels dropped" in outcome.err
+    choice = json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))["fewshot"]
+    losses = choice["losses"]
+    assert set(losses) == {"probe", "contrastive", "pseudo-labels"}
+    # The texts change no other candidate.
+    before = json.loads((few[3] / "metrics.json").read_text("utf-8"))["fewshot"]["losses"]
+    assert losses["probe"] == pytest.approx(before["probe"], abs=1e-3)
+    is_chosen = choice["stage"] == "pseudo-labels"
+    assert is_chosen == (losses["pseudo-labels"] <= min(losses["probe"], losses["contrastive"]))
+    assert f"few labels: {choice['stage']}; loss in 3-fold" in outcome.err
+    assert Bundle.load(tmp_path / "run").details["data"]["texts"]["name"] == str(texts)
+
+
+@pytest.mark.second
+def test_texts_join_rows_of_several_labels(few, texts, tmp_path):
+    rows = [(text, f"{label}|news" if label == "food" else label) for text, label in news_rows(18, 0)]
+    data = write_csv(tmp_path / "rows.csv", rows, ("text", "labels"))
+    more = ["--fewshot.texts", texts, "--fewshot=contrastive", "--data.train", data]
+    outcome = call(fit, *SETTINGS, *few[0][:2], *more, "--out", tmp_path / "run")
+    assert outcome.status == 0 and "contrastive 0." in outcome.err and "pseudo-labels 0." in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--fewshot=off"], "got --task classify, --fewshot off"),
+        (["--fewshot=probe"], "got --task classify, --fewshot probe"),
+        (["--train.epochs=1"], "--fewshot.texts: expected --task classify with --encoder.pretrained"),
+        (["--task=tag"], "got --task tag"),
+        (["--data.large-rows=10"], "under 100 a label, and one worker, got 18 rows of 3 labels"),
+    ],
+)
+def test_texts_without_the_stage_are_refused_in_one_line(few, texts, tmp_path, flags, message):
+    more = ["--fewshot.texts", texts, *flags]
+    outcome = call(fit, *SETTINGS, *few[0], *more, "--out", tmp_path / "run")
+    assert outcome.status == 2 and "--fewshot.texts: expected" in outcome.err and message in outcome.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none.txt", "none.txt: expected a file"),
+        ("empty.txt", "empty.txt: expected texts, got none"),
+        ("", "got none"),
+    ],
+)
+def test_a_file_without_new_texts_is_refused_in_one_line(few, tmp_path, name, message):
+    (tmp_path / "empty.txt").write_text("\n \n", "utf-8")
+    path = tmp_path / name if name else few[0][3]
+    outcome = call(fit, *SETTINGS, *few[0], "--fewshot.texts", path, "--out", tmp_path / "run")
+    assert outcome.status == 2 and message in outcome.err and path.name in outcome.err
+    assert not (tmp_path / "run").exists()

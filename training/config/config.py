@@ -217,6 +217,9 @@ class FewshotSection:
     """With under 100 training rows a label: contrastive trains the encoder on pairs of rows, probe trains only a linear
     head, auto chooses by cross-validated loss, off holds rows out and fine-tunes. auto is off with --train.epochs,
     --optimizer.learning-rate or --distill.teacher."""
+    texts: Path | None = None
+    """Texts without labels: .txt with one text per line, or a table like --data.train. They join the contrastive stage
+    with predicted labels if that does not raise the cross-validated loss."""
 
 
 @dataclass(frozen=True)

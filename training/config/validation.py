@@ -100,10 +100,20 @@ def _few(names: list[str]) -> str:
     )
 
 
-def teacher_origins(distill: DistillSection) -> dict[str, dict[str, Any]]:
+def allows_few_labels(config: FitConfig) -> bool:
+    """Whether the settings allow the stages of few labels; with "auto" the number of rows decides too."""
+    if config.task != CLASSIFY or not config.encoder.pretrained or config.distill.teacher is not None:
+        return False
+    if config.fewshot.mode == "auto":
+        # Settings of fine-tuning, which few labels do without.
+        return not config.train.epochs and config.optimizer.learning_rate is None
+    return config.fewshot.mode != "off"
+
+
+def teacher_origins(distill: DistillSection, texts: Path | None = None) -> dict[str, dict[str, Any]]:
     """Returns {"name", "sha256"} of the teacher and of the unlabeled texts, to save in the run."""
     files = {
-        "texts": (distill.texts, distill.texts),
+        "texts": (texts, texts),
         # The manifest contains the hashes of all other files.
         "teacher": (distill.teacher, (distill.teacher or Path()) / MANIFEST),
     }
@@ -124,12 +134,17 @@ def check_settings(config: FitConfig) -> None:
     if config.task == CLASSIFY:
         config.classify.check_windows(config.text.max_length)
     check_teacher(config)
-    if config.fewshot.mode in ("probe", "contrastive"):
-        fits = config.task == CLASSIFY and config.encoder.pretrained and config.distill.teacher is None
-        if not fits:
+    if config.fewshot.mode in ("probe", "contrastive") and not allows_few_labels(config):
+        raise InputError(
+            "--fewshot: expected auto or off, except for --task classify with --encoder.pretrained and without"
+            f" --distill.teacher, got {config.fewshot.mode}"
+        )
+    if config.fewshot.texts is not None:
+        if config.fewshot.mode == "probe" or not allows_few_labels(config):
             raise InputError(
-                "--fewshot: expected auto or off, except for --task classify with --encoder.pretrained and without"
-                f" --distill.teacher, got {config.fewshot.mode}"
+                "--fewshot.texts: expected --task classify with --encoder.pretrained and --fewshot contrastive, or auto"
+                " without settings that turn it off (--train.epochs, --optimizer.learning-rate, --distill.teacher),"
+                f" got --task {config.task}, --fewshot {config.fewshot.mode}"
             )
     if config.text.vocabulary is not None and len(tokenizations(config)) > 1:
         raise InputError(

@@ -9,7 +9,7 @@ import numpy as np
 
 from kmha.errors import InputError
 from training.config.config import FitConfig, sample_name
-from training.config.validation import teacher_origins
+from training.config.validation import allows_few_labels, teacher_origins
 from training.data.sources import find_sources, read_examples, read_unlabelled, unseen
 from training.data.split import DataSummary, Large, held_out_fraction, split, with_fewer_validation_rows
 from training.io.disk import check_room, unchanged, unpacked_bytes
@@ -21,6 +21,8 @@ from training.tasks.protocol import Task
 FEW_ROWS_OF_A_LABEL = 100
 # With more rows or more outputs in all, the heads of all folds would take longer than fine-tuning.
 MOST_ROWS, MOST_OUTPUTS = 5_000, 500_000
+# Texts without labels: the encoder reads all of them once for each fold.
+MOST_TEXTS = 2_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Data:
     test: Subset | None
     summary: DataSummary
     origins: dict[str, dict[str, Any]]  # part to {"name", "sha256" (None if not a single file)}
-    texts: Subset | None = None  # unlabeled texts for distillation
+    texts: Subset | None = None  # unlabeled texts for distillation or few labels
     has_few_labels: bool = False  # without a validation file, the validation rows are then the training rows
 
     @property
@@ -112,14 +114,15 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         _check_validation(parts.summary, sources["train"].name)
         validation = Subset(sets.get("validation", sets["train"]), parts.validation_rows)
     test = Subset(sets["test"], parts.test_rows) if "test" in sets else None
-    texts = None
-    with unchanged(config.distill.texts):
-        if config.distill.texts is not None:
-            unlabelled = read_unlabelled(config.distill.texts, config.task, columns, folder / "texts")
-            texts = Subset(
-                unlabelled, unseen(unlabelled, [validation] if test is None else [validation, test])
-            )
-        origins |= teacher_origins(config.distill)
+    texts, path = None, config.distill.texts or config.fewshot.texts
+    with unchanged(path):
+        if path is not None:
+            unlabelled = read_unlabelled(path, config.task, columns, folder / "texts")
+            rows = unseen(unlabelled, [validation] if test is None else [validation, test])
+            texts = Subset(unlabelled, rows)
+            if config.fewshot.texts is not None:
+                texts = _select_texts(texts, train, path, config.train.seed)
+        origins |= teacher_origins(config.distill, path)
     return Data(
         task=task,
         columns=columns,
@@ -136,23 +139,36 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
 
 def has_few_labels(config: FitConfig, sets: Mapping[str, ExampleSet]) -> bool:
     """Whether there are too few rows to hold some out, so that a pretrained classifier is cross-validated."""
-    if config.fewshot.mode == "off" or config.task != "classify" or not config.encoder.pretrained:
-        return False
-    if config.distill.teacher is not None:
-        return False
-    if config.fewshot.mode == "auto" and (config.train.epochs or config.optimizer.learning_rate is not None):
-        # Settings of fine-tuning, which few labels do without.
-        return False
     rows, labels = len(sets["train"]), len(sets["train"].label_names)
     most = min(MOST_ROWS, config.data.large_rows, MOST_OUTPUTS // max(1, labels))
+    limit = f"{most:,} training rows or fewer"
+    fits = rows <= most
     if config.fewshot.mode == "auto":
-        return rows <= most and rows < FEW_ROWS_OF_A_LABEL * labels
-    if rows > most:
+        limit += f", under {FEW_ROWS_OF_A_LABEL} a label"
+        fits &= rows < FEW_ROWS_OF_A_LABEL * labels
+    few = allows_few_labels(config)
+    if few and not fits and config.fewshot.mode != "auto":
         raise InputError(
             f"--fewshot: expected auto or off with more than {most:,} rows of {labels:,} labels, got"
             f" {config.fewshot.mode} with {rows:,}"
         )
-    return True
+    if config.fewshot.texts is not None and not (few and fits):
+        raise InputError(
+            f"--fewshot.texts: expected {limit}, and one worker, got {rows:,} rows of {labels:,} labels"
+        )
+    return few and fits
+
+
+def _select_texts(texts: Subset, train: Subset, path: Path, seed: int) -> Subset:
+    """At most `MOST_TEXTS` of the texts at random, without copies and texts of the training rows."""
+    examples, rows = texts.examples, texts.rows
+    rows = np.intersect1d(rows, unseen(examples, [train]))
+    rows = rows[np.sort(np.unique(examples.digests[rows], return_index=True)[1])]
+    if not len(rows):
+        raise InputError(f"--fewshot.texts {path}: expected texts that the labeled rows lack, got none")
+    if len(rows) > MOST_TEXTS:
+        rows = np.sort(np.random.default_rng([seed, 19]).choice(rows, MOST_TEXTS, replace=False))
+    return Subset(examples, rows)
 
 
 def check_few_labels(train: Subset, summary: DataSummary, origin: str) -> None:
@@ -197,11 +213,11 @@ def describe(data: Data) -> list[str]:
     ]
     if data.texts is not None:
         lines.append(f"{len(data.texts.rows):,} texts without labels")
+        why = "they are also in the validation or test rows"
+        if data.has_few_labels:
+            why = f"copies, texts of labeled rows, and all beyond a random choice of {MOST_TEXTS:,}"
         notes.append(
-            (
-                len(data.texts.examples) - len(data.texts.rows),
-                "texts without labels dropped: they are also in the validation or test rows",
-            )
+            (len(data.texts.examples) - len(data.texts.rows), f"texts without labels dropped: {why}")
         )
     lines += [f"{count:,} {what}" for count, what in notes if count]
     for part, labels in (("validation", s.labels_only_in_validation), ("test", s.labels_only_in_test)):

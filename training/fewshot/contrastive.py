@@ -31,13 +31,12 @@ class ContrastiveStage:
 
     Args:
         model: A built `TextClassifier` with pretrained weights; its head is not trained.
-        source: All training rows.
-        memberships: 0 or 1 for each row and label, [R, C].
+        source: All rows. Their targets are read at each training.
         config: All settings; with those that depend on the data.
     """
 
-    def __init__(self, model: Any, source: Any, memberships: np.ndarray, config: ResolvedConfig):
-        self._model, self._source, self._memberships = model, source, memberships
+    def __init__(self, model: Any, source: Any, config: ResolvedConfig):
+        self._model, self._source = model, source
         self._seed = config.train.seed
         self._variables = [variable.value for variable in model.trainable_variables]
         self._initial = [variable.numpy() for variable in self._variables]
@@ -77,7 +76,8 @@ class ContrastiveStage:
             largest = dataclasses.replace(longest, rows=np.repeat(longest.rows, size))
             weights = count_trainable_weights(self._model)
             check_memory(encoder_configs(self._model), weights, [largest], available_bytes())
-        for chosen in sample_batches(self._memberships[rows], size, steps, random):
+        memberships = label_memberships(self._source.targets[rows], self._model.num_labels)
+        for chosen in sample_batches(memberships, size, steps, random):
             sums = self._step(self._source.batch(self._plan(rows[chosen])))
             loss = float(sums["loss"]) / max(float(sums["weight"]), 1e-12)
             if not math.isfinite(loss):
@@ -86,6 +86,11 @@ class ContrastiveStage:
 
     def _plan(self, rows: np.ndarray) -> BatchPlan:
         return BatchPlan(rows, int(self._source.lengths[rows].max()), len(rows), self._source.windows)
+
+
+def label_memberships(targets: np.ndarray, outputs: int) -> np.ndarray:
+    """0 or 1 for each row and label, int32 [R, C], from label ids, int [R], or from 0 or 1, [R, C]."""
+    return targets if targets.ndim == 2 else np.eye(outputs, dtype=np.int32)[targets]
 
 
 def sample_batches(

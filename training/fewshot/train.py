@@ -1,10 +1,11 @@
 """Trains a classifier from few labels: frozen or contrastively trained encoder, with a linear head.
 
-Both candidates are cross-validated, and the chosen one is trained on all rows.
+The candidates are cross-validated, and the chosen one is trained on all rows.
 """
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from training.data.load import Data
 from training.engine.optimizer import freeze
 from training.engine.trainer import build_initial_model
 from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, OutOfFold
-from training.fewshot.contrastive import BATCH_ROWS, ContrastiveStage
+from training.fewshot.contrastive import BATCH_ROWS, ContrastiveStage, label_memberships
 from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, row_losses
+from training.io.examples import TrainingSet
 from training.runs.run_folder import RunContext
 from training.runtime.cpu_sharding import trace_once
 
@@ -29,7 +31,9 @@ logger = logging.getLogger("kmha")
 FOLDS, FEWER_FOLDS, MANY_ROWS = 3, 2, 200
 # Batches of the contrastive stage: as many as make 20 passes over the rows, within these limits.
 MIN_STEPS, MAX_STEPS, PASSES = 10, 300, 20
-PROBE, CONTRASTIVE = "probe", "contrastive"
+PROBE, CONTRASTIVE, PSEUDO_LABELS = "probe", "contrastive", "pseudo-labels"
+# Of the head that labels the texts: fixed, so that no fold's own labels decide it.
+PSEUDO_LABEL_STRENGTH = 10.0
 
 
 @dataclasses.dataclass
@@ -37,7 +41,7 @@ class Candidate:
     """A way to train, with its cross-validated predictions.
 
     Attributes:
-        name: "probe" (frozen encoder) or "contrastive".
+        name: "probe" (frozen encoder), "contrastive" or "pseudo-labels" (contrastive, with texts).
         strength: Of the head's penalty, the one with the lowest loss.
         logits: Of each row by a model that was not trained on it, float32 [R, C].
         losses: Cross-entropy of the rows whose label the other folds have.
@@ -63,32 +67,38 @@ class FewLabelTrainer:
         lengths: Padded lengths of batches.
         digests: Equal for rows of one text, [R].
         config: All settings.
+        joined: The training rows followed by texts without labels, if there are any.
     """
 
     def __init__(
-        self, model: Any, source: Source, lengths: list[int], digests: np.ndarray, config: ResolvedConfig
+        self,
+        model: Any,
+        source: Source,
+        lengths: list[int],
+        digests: np.ndarray,
+        config: ResolvedConfig,
+        joined: Source | None = None,
     ):
-        self.model, self.source, self.lengths = model, source, lengths
+        self.model, self.source, self.lengths, self.joined = model, source, lengths, joined
         self.targets, self.weights = source.targets, source.weights
-        outputs = model.num_labels
         several = self.targets.ndim == 2
-        self.memberships = self.targets if several else np.eye(outputs, dtype=np.int32)[self.targets]
         count = FOLDS if len(self.targets) < MANY_ROWS else FEWER_FOLDS
-        self.folds = make_folds(_strata(self.memberships), digests, count, config.train.seed)
+        memberships = label_memberships(self.targets, model.num_labels)
+        self.folds = make_folds(_strata(memberships), digests, count, config.train.seed)
         self.num_folds = int(self.folds.max()) + 1
         # No model can predict a label that its training rows lack; with several labels, absence is a prediction too.
         self.predictable = np.ones(len(self.targets), bool)
         for fold in range(self.num_folds) if not several else ():
             known = np.isin(self.targets, self.targets[self.folds != fold])
             self.predictable &= known | (self.folds != fold)
-        self.stage = ContrastiveStage(model, source, self.memberships, config)
+        self.stage = ContrastiveStage(model, source if joined is None else joined, config)
         self._pooled = trace_once(lambda features: model.pooled_vectors(features, training=False))
 
-    def vectors(self) -> np.ndarray:
-        """The head's input for all rows, float32 [R, D]."""
-        result = np.zeros((len(self.source.rows), self.model.vector_dim), np.float32)
-        plans = self.source.plans(self.lengths, BATCH_TOKENS, MAX_ROWS, rng=None)
-        for plan, batch in zip(plans, self.source.dataset(plans), strict=True):
+    def vectors(self, source: Source) -> np.ndarray:
+        """The head's input for all rows of a source, float32 [R, D]."""
+        result = np.zeros((len(source.rows), self.model.vector_dim), np.float32)
+        plans = source.plans(self.lengths, BATCH_TOKENS, MAX_ROWS, rng=None)
+        for plan, batch in zip(plans, source.dataset(plans), strict=True):
             result[plan.rows] = self._pooled(batch["features"]).numpy()[: len(plan.rows)]
         if not np.isfinite(result).all():
             raise TrainingDiverged("the vectors of the texts are not finite")
@@ -96,22 +106,24 @@ class FewLabelTrainer:
 
     def _frozen_vectors(self) -> np.ndarray:
         self.stage.reset()
-        return self.vectors()
+        return self.vectors(self.source)
 
-    def cross_validate(self, name: str, bar: Any) -> Candidate:
-        """Predicts each fold by models that are trained on the others."""
-        vectors = self._frozen_vectors() if name == PROBE else None
-        logits = np.zeros((len(STRENGTHS), len(self.targets), self.model.num_labels), np.float32)
+    def cross_validate(self, names: Sequence[str], bar: Any) -> list[Candidate]:
+        """Predicts each fold by models that are trained on the others; "pseudo-labels" must follow "contrastive"."""
+        frozen = self._frozen_vectors() if PROBE in names else None
+        shape = len(STRENGTHS), len(self.targets), self.model.num_labels
+        logits = {name: np.zeros(shape, np.float32) for name in names}
         for fold in range(self.num_folds):
             trained, held_out = np.flatnonzero(self.folds != fold), np.flatnonzero(self.folds == fold)
-            if name == CONTRASTIVE:
-                self.train_encoder(trained, bar)
-                vectors = self.vectors()
-            assert vectors is not None
-            for place, strength in enumerate(STRENGTHS):
-                logits[place, held_out] = apply_head(
-                    vectors[held_out], self._head(vectors, trained, strength)
-                )
+            for name in names:
+                vectors = self.train_encoder(name, trained, bar) if name != PROBE else frozen
+                assert vectors is not None
+                for place, strength in enumerate(STRENGTHS):
+                    head = self._head(vectors, trained, strength)
+                    logits[name][place, held_out] = apply_head(vectors[held_out], head)
+        return [self._candidate(name, logits[name]) for name in names]
+
+    def _candidate(self, name: str, logits: np.ndarray) -> Candidate:
         losses = [row_losses(found, self.targets)[self.predictable] for found in logits]
         best = int(np.argmin([each.mean() for each in losses]))
         return Candidate(name, STRENGTHS[best], logits[best].copy(), losses[best])
@@ -121,20 +133,42 @@ class FewLabelTrainer:
             vectors[rows], self.targets[rows], self.model.num_labels, strength, self.weights[rows]
         )
 
-    def train_encoder(self, rows: np.ndarray, bar: Any) -> None:
-        """The contrastive stage on some rows, int64 [R]."""
-        for loss in self.stage.train(rows, num_steps(len(rows))):
+    def train_encoder(self, name: str, rows: np.ndarray, bar: Any) -> np.ndarray:
+        """Trains the encoder by the contrastive stage on some rows, int64 [R], from its initial weights.
+
+        For "pseudo-labels", the encoder must be trained on these rows alone before: with a head it labels the texts,
+        and the most confident ones join the rows.
+
+        Returns:
+            The vectors of all labeled rows, float32.
+        """
+        steps = num_steps(len(rows))
+        if name == PSEUDO_LABELS:
+            rows = np.concatenate([rows, self._label_texts(rows)])
+        for loss in self.stage.train(rows, steps):
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             bar.update()
+        return self.vectors(self.source)
+
+    def _label_texts(self, rows: np.ndarray) -> np.ndarray:
+        """Sets the targets of the most confident texts by a head fitted to some rows; returns these texts, int64."""
+        assert self.joined is not None
+        vectors = self.vectors(self.joined)
+        logits = apply_head(vectors, self._head(vectors, rows, PSEUDO_LABEL_STRENGTH))
+        texts, targets = pseudo_labels(logits[len(self.targets) :], self.targets.ndim == 2)
+        texts += len(self.targets)
+        self.joined.targets[texts] = targets
+        return texts
 
     def train(self, candidate: Candidate, bar: Any) -> None:
         """Trains the model on all rows as the candidate was trained."""
         rows = np.arange(len(self.targets))
-        if candidate.name == CONTRASTIVE:
-            self.train_encoder(rows, bar)
-            vectors = self.vectors()
-        else:
+        if candidate.name == PROBE:
             vectors = self._frozen_vectors()
+        else:
+            vectors = self.train_encoder(CONTRASTIVE, rows, bar)
+            if candidate.name == PSEUDO_LABELS:
+                vectors = self.train_encoder(PSEUDO_LABELS, rows, bar)
         kernel, bias = self._head(vectors, rows, candidate.strength)
         self.model.head.kernel.assign(kernel)
         self.model.head.bias.assign(bias)
@@ -165,6 +199,28 @@ def make_folds(strata: np.ndarray, digests: np.ndarray, count: int, seed: int) -
     return folds[text]
 
 
+def pseudo_labels(logits: np.ndarray, several: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Labels the texts that a model predicts with the most confidence: half of those with each predicted label.
+
+    Args:
+        logits: Of the texts, float32 [R, C].
+        several: Whether a text can have several labels; each is then predicted from a probability of one half on, and
+            texts without a predicted label are left out.
+
+    Returns:
+        Selected texts, int64 [S], and their targets, int32 [S], or [S, C] with several labels.
+    """
+    targets = (logits > 0).astype(np.int32) if several else logits.argmax(axis=1).astype(np.int32)
+    memberships = label_memberships(targets, logits.shape[1])
+    losses, strata = row_losses(logits, targets), _strata(memberships)
+    selected = [np.zeros(0, np.int64)]
+    for label in range(logits.shape[1]):
+        texts = np.flatnonzero(strata == label)
+        selected.append(texts[np.argsort(losses[texts], kind="stable")][: -(-len(texts) // 2)])
+    rows = np.sort(np.concatenate(selected))
+    return rows, targets[rows]
+
+
 def _strata(memberships: np.ndarray) -> np.ndarray:
     """The rarest label of each row, int64 [R]; rows without labels have a stratum of their own."""
     rarity = memberships / np.maximum(memberships.sum(axis=0), 1)
@@ -172,17 +228,18 @@ def _strata(memberships: np.ndarray) -> np.ndarray:
 
 
 def best_candidate(candidates: list[Candidate]) -> Candidate:
-    """The last candidate, unless an earlier one has a lower loss by more than the standard error of the difference.
+    """The contrastive stage, unless the probe has a lower loss by more than the standard error of the difference.
 
-    With a dozen rows the losses are noisy, and the contrastive stage is better on most data.
+    With a dozen rows the losses are noisy, and the contrastive stage is better on most data. Pseudo-labels are chosen
+    unless the loss of this choice is lower.
     """
-    *earlier, best = candidates
-    for other in earlier:
+    *others, best = (each for each in candidates if each.name != PSEUDO_LABELS)
+    for other in others:
         differences = best.losses - other.losses
         error = differences.std(ddof=1) / np.sqrt(len(differences)) if len(differences) > 1 else 0.0
         if differences.mean() > error:
             best = other
-    return best
+    return next((each for each in candidates if each.name == PSEUDO_LABELS and each.loss <= best.loss), best)
 
 
 def train_best_candidate(trainer: FewLabelTrainer, mode: str) -> tuple[Candidate, dict[str, float]]:
@@ -191,11 +248,14 @@ def train_best_candidate(trainer: FewLabelTrainer, mode: str) -> tuple[Candidate
     Returns:
         The candidate, and the loss of each.
     """
-    names = (PROBE, CONTRASTIVE) if mode == "auto" else (mode,)
+    names = [PROBE, CONTRASTIVE] if mode == "auto" else [mode]
+    if trainer.joined is not None:
+        names.append(PSEUDO_LABELS)
     sizes = [len(trainer.folds), *((trainer.folds != fold).sum() for fold in range(trainer.num_folds))]
-    total = sum(num_steps(int(rows)) for rows in sizes) if CONTRASTIVE in names else 0
+    trainings = len(set(names) - {PROBE})
+    total = trainings * sum(num_steps(int(rows)) for rows in sizes)
     with tqdm(total=total, desc="contrastive", unit="step", disable=None) as bar:
-        candidates = [trainer.cross_validate(name, bar) for name in names]
+        candidates = trainer.cross_validate(names, bar)
         best = best_candidate(candidates)
         trainer.train(best, bar)
     shown = ", ".join(f"{each.name} {each.loss:.3f}" for each in candidates)
@@ -216,12 +276,20 @@ def train_few_labels(
     targets = validation.targets if data.is_cross_validated else task.targets(data.train, labels)
     source = inputs.evaluated("train", targets)
     source.weights = task.training_set(data.train, labels, config.train.seed).weights
-    lengths = source.buckets([validation], config.train.buckets)
+    joined = None
+    if data.texts is not None:
+        inputs, rows = inputs.with_texts(source.rows)
+        # The targets of the texts are set later.
+        more = len(rows) - len(source.rows)
+        fill = np.zeros((more, *targets.shape[1:]), targets.dtype)
+        weights = np.concatenate([source.weights, np.ones(more, np.float32)])
+        joined = inputs.source("train", TrainingSet(rows, np.concatenate([targets, fill]), weights))
+    lengths = source.buckets([validation] if joined is None else [validation, joined], config.train.buckets)
     config = resolve_data_defaults(config, task, source.text_lengths, 1)
     model = build_initial_model(config, task, source, inputs.preprocessor, labels)
     freeze(model, config.finetune.frozen_layers, has_new_ngrams(config))
     digests = data.train.examples.digests[data.train.rows]
-    trainer = FewLabelTrainer(model, source, lengths, digests, config)
+    trainer = FewLabelTrainer(model, source, lengths, digests, config, joined)
     left_out = int((~trainer.predictable).sum())
     if left_out:
         logger.info(f"cross-validation ignores {left_out:,} rows, whose labels the other folds lack")

@@ -19,9 +19,9 @@ from training.config.config import (
 from training.config.validation import check_settings
 from training.tasks.settings import ClassifySettings
 
-# What only some runs set: of a task, of a student, or of an encoder that knows something.
-TASKS = ("classify", "match", "tag", "masked_lm", "distill", "finetune")
-MOST_SHARED_FIELDS, MOST_TASK_FIELDS = 71, 16
+# What only some runs set: of a task, of a student, of a pretrained encoder, or of few labels.
+TASKS = ("classify", "match", "tag", "masked_lm", "distill", "finetune", "fewshot")
+MOST_SHARED_FIELDS, MOST_TASK_FIELDS = 70, 16
 
 
 def fields(config) -> list[str]:

@@ -7,7 +7,8 @@ import pytest
 
 from kmha.errors import InputError
 from tests.command_runs import news_rows, topic_rows, write_csv
-from training.config.config import DataSection, FitConfig
+from training.config.config import DataSection, EncoderSection, FewshotSection, FitConfig
+from training.data import load as load_module
 from training.data.load import Data, describe, load_data
 from training.tasks.classify import ClassifyTask
 from training.tasks.match.task import MatchTask
@@ -118,6 +119,24 @@ def test_a_column_that_the_last_file_lacks_is_found_before_the_first_is_read(tmp
     with pytest.raises(InputError, match="b.csv: expected column 'text'"):
         load(tmp_path, train=train, test=test)
     assert not (tmp_path / "scratch" / "train").exists()
+
+
+def test_texts_of_few_labels_are_new_and_a_random_choice_of_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(load_module, "MOST_TEXTS", 20)
+    rows, test = (write_csv(tmp_path / f"{seed}.csv", news_rows(30, seed)) for seed in (0, 1))
+    more = [text for text, _ in [*news_rows(30, 5), *news_rows(3, 5), *news_rows(30, 0), *news_rows(30, 1)]]
+    (tmp_path / "more.txt").write_text("\n".join(more) + "\n", "utf-8")
+    config = FitConfig(
+        data=DataSection(train=rows, test=test),
+        encoder=EncoderSection(pretrained="minilm"),
+        fewshot=FewshotSection(texts=tmp_path / "more.txt"),
+    )
+    data = load_data(config, ClassifyTask(), tmp_path / "scratch")
+    assert data.texts is not None and data.texts.rows.shape == (20,)
+    assert data.texts.rows.max() < 30 and data.texts.rows.tolist() != list(range(20))
+    assert "20 texts without labels" in describe(data)
+    assert any(line.startswith("73 texts without labels dropped: copies") for line in describe(data))
+    assert data.origins["texts"]["name"] == str(tmp_path / "more.txt")
 
 
 @pytest.fixture(scope="module")

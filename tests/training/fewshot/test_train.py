@@ -1,7 +1,10 @@
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 
 from training.fewshot.contrastive import sample_batches
-from training.fewshot.train import Candidate, best_candidate, make_folds
+from training.fewshot.train import Candidate, FewLabelTrainer, best_candidate, make_folds, pseudo_labels
 
 
 def test_folds_are_stratified_and_keep_copies_of_a_text_together():
@@ -44,3 +47,51 @@ def test_the_contrastive_stage_is_chosen_unless_the_probe_is_clearly_better():
         assert best_candidate([probe, other]).name == expected
     noisy = Candidate("contrastive", 1.0, np.zeros((5, 2)), losses + np.array([1.0, -0.9, 0.5, -0.6, 0.1]))
     assert noisy.loss > probe.loss and best_candidate([probe, noisy]).name == "contrastive"
+
+
+def test_pseudo_labels_are_chosen_unless_they_raise_the_loss():
+    losses = np.array([1.0, 0.2, 0.7, 0.1, 0.9])
+    probe, contrastive = (
+        Candidate(name, 1.0, np.zeros((5, 2)), losses + more)
+        for name, more in (("probe", 0.5), ("contrastive", 0.0))
+    )
+    for difference, expected in ((-1e-3, "pseudo-labels"), (0.0, "pseudo-labels"), (1e-3, "contrastive")):
+        texts = Candidate("pseudo-labels", 1.0, np.zeros((5, 2)), losses + difference)
+        assert best_candidate([probe, contrastive, texts]).name == expected
+        assert best_candidate([contrastive, texts]).name == expected
+
+
+def test_the_confident_half_of_each_predicted_label_has_pseudo_labels():
+    logits = np.array([[4, 0], [3, 0], [1, 0], [2, 0], [0, 0.1], [0, 0.3], [0, 0.2]], np.float32)
+    rows, targets = pseudo_labels(logits, several=False)
+    assert rows.tolist() == [0, 1, 5, 6] and targets.tolist() == [0, 0, 1, 1]
+
+
+def test_pseudo_labels_of_several_labels():
+    logits = np.array([[-9, -9, -9], [3, 3, -3], [3, 2, -2], [-5, -5, 0.1]], np.float32)
+    rows, targets = pseudo_labels(logits, several=True)
+    # The first has no label; of the two of the same labels the more confident one is selected.
+    assert rows.tolist() == [1, 3] and targets.tolist() == [[1, 1, 0], [0, 0, 1]]
+    assert pseudo_labels(logits[:1], several=True)[1].shape == (0, 3)
+
+
+def test_held_out_labels_decide_no_pseudo_label():
+    vectors = np.array(
+        [[1, 0], [0.9, 0], [0, 1], [0, 0.9], [1, 0.1], [0, 0.8], [0.1, 1], [0.2, 0.3]], np.float32
+    )
+
+    def trained(held_out_label):
+        trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
+        trainer.model = SimpleNamespace(num_labels=2)
+        trainer.targets = np.array([0, 0, 1, 1, held_out_label], np.int32)
+        trainer.weights = np.ones(5, np.float32)
+        trainer.joined = SimpleNamespace(targets=np.concatenate([trainer.targets, np.zeros(3, np.int32)]))
+        trainer.source, trainer.vectors = None, lambda source: vectors
+        rows = []
+        trainer.stage = SimpleNamespace(train=lambda chosen, steps: rows.extend(chosen) or [0.5])
+        bar = SimpleNamespace(set_postfix=lambda **_: None, update=lambda: None)
+        trainer.train_encoder("pseudo-labels", np.arange(4), bar)
+        return rows, trainer.joined.targets[rows].tolist()
+
+    # Of the texts 5, 6 and 7, the confident half joins the rows of the other folds.
+    assert trained(0) == trained(1) == ([0, 1, 2, 3, 5, 6], [0, 0, 1, 1, 1, 1])
