@@ -1,0 +1,383 @@
+"""python -m benchmarks.few_labels cells --data NAME=TRAIN.csv,TEST.csv … --out FILE.jsonl [--rows 4 8 16 64]
+
+Draws rows of each label, trains with `training.fit --encoder.pretrained` and its defaults, and fits logistic regression
+(C 10) on unit vectors of the frozen encoder. Prints means and standard errors of the test accuracy.
+
+    python -m benchmarks.few_labels suggest --data NAME=TRAIN.csv,TEST.csv … --out FILE.jsonl --target ACCURACY
+
+Counts the labels that a target accuracy takes. It starts from 4 rows of each label and adds texts of a pool of training
+rows, selected in different ways; their labels are revealed, and the model is trained again. To save time, each round
+trains one candidate with a fixed penalty of the head and without cross-validation: `--stage contrastive` is what
+`training.fit` chooses on trec and ag_news, and `--stage probe` (frozen encoder) takes milliseconds a round.
+
+Results are JSON lines in --out; those that are there already are not computed again. Tables are printed at the end.
+"""
+
+import argparse
+import copy
+import csv
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kmha.quiet import import_tensorflow
+
+FIT, FROZEN = "training.fit", "frozen"
+FROZEN_STRENGTH = 10.0
+FIRST_ROWS = 4
+# Cross-validation chooses 10 to 100 for the contrastive stage on trec and ag_news.
+STRENGTHS = {"contrastive": 30.0, "probe": 10.0}
+
+Rows = list[tuple[str, str]]  # text and label
+# From probabilities [R, C], unit vectors [R, D], number of texts and seed to the selected rows.
+Selection = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
+
+
+def read_rows(path: Path) -> Rows:
+    """Rows of a CSV with the columns text and label."""
+    csv.field_size_limit(2**27)
+    with open(path, newline="", encoding="utf-8") as file:
+        return [(row["text"], row["label"]) for row in csv.DictReader(file)]
+
+
+def write_rows(path: Path, rows: Rows) -> Path:
+    """Writes such a CSV."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    return path
+
+
+def draw(rows: Rows, per_label: int, seed: int) -> np.ndarray:
+    """Row numbers of a random draw of so many rows of each label, int64 [N]; all rows of a label that has fewer."""
+    random = np.random.default_rng(seed)
+    labels = np.array([label for _, label in rows])
+    drawn = []
+    for label in sorted(set(labels.tolist())):
+        found = np.flatnonzero(labels == label)
+        drawn.append(random.choice(found, min(per_label, len(found)), replace=False))
+    return np.concatenate(drawn)
+
+
+def test_sample(rows: Rows, most: int) -> Rows:
+    """The same random rows in each run."""
+    return [rows[row] for row in np.random.default_rng(0).permutation(len(rows))[:most]]
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+    """A data set of --data."""
+
+    name: str
+    train: Rows
+    test: Rows
+
+    @classmethod
+    def read(cls, value: str, test_rows: int) -> "DataSet":
+        """Reads NAME=TRAIN,TEST."""
+        name, files = value.split("=", 1)
+        train, test = (read_rows(Path(path)) for path in files.split(","))
+        return cls(name, train, test_sample(test, test_rows))
+
+
+class Results:
+    """JSON lines in a file, by key."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        self._by_key: dict[str, dict[str, Any]] = {each["key"]: each for each in map(json.loads, lines)}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._by_key
+
+    def __getitem__(self, key: str) -> dict[str, Any]:
+        return self._by_key[key]
+
+    def add(self, key: str, values: dict[str, Any]) -> None:
+        """Adds a result and writes it."""
+        self._by_key[key] = {"key": key, **values}
+        line = json.dumps(self._by_key[key])
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        print(line, file=sys.stderr, flush=True)
+
+
+def mean_and_error(values: Sequence[float]) -> str:
+    """Mean, standard error and number of values."""
+    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
+    return f"{np.mean(values):.3f} ± {error:.3f} ({len(values)})"
+
+
+def fit_cell(checkpoint: str, train: Rows, test: Rows, seed: int, folder: Path) -> dict[str, Any]:
+    """Scores and processor time of one fit."""
+    import gc
+
+    import keras
+
+    from training.cli.parser import parse
+    from training.config.config import FitConfig
+    from training.job.run import fit
+
+    files = {
+        name: write_rows(folder / f"{name}.csv", rows) for name, rows in (("train", train), ("test", test))
+    }
+    data = [f"--data.{name}={path}" for name, path in files.items()]
+    quick = ["--no-report", "--no-baseline", "--overwrite", f"--train.seed={seed}", f"--out={folder / 'run'}"]
+    started = time.process_time()
+    metrics = fit(parse(FitConfig, [f"--encoder.pretrained={checkpoint}", *data, *quick], "few_labels"))
+    assert metrics is not None
+    keras.backend.clear_session()
+    gc.collect()
+    return {
+        "accuracy": metrics["test"]["accuracy"],
+        "ece": metrics["test"]["ece"],
+        "stage": metrics["fewshot"]["stage"],
+        "losses": metrics["fewshot"]["losses"],
+        "cpu_seconds": round(time.process_time() - started, 1),
+    }
+
+
+class FrozenVectors:
+    """Unit vectors of texts by the frozen encoder; each text is encoded once."""
+
+    def __init__(self, checkpoint: str):
+        from kmha.inference.retrieval import TextVectors
+        from kmha.pretrained.sources import find_checkpoint
+        from kmha.pretrained.weights import load_text_encoder
+
+        self._encode = TextVectors(load_text_encoder(find_checkpoint(checkpoint), 128))
+        self._known: dict[str, np.ndarray] = {}
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """float32 [R, D]."""
+        new = sorted({text for text in texts if text not in self._known})
+        self._known.update(zip(new, self._encode(new), strict=True))
+        return np.stack([self._known[text] for text in texts])
+
+
+def frozen_cell(vectors: FrozenVectors, train: Rows, test: Rows) -> dict[str, Any]:
+    """Accuracy of logistic regression on frozen vectors."""
+    from training.fewshot.linear_head import apply_head, fit_head
+
+    labels = sorted({label for _, label in train})
+    targets, expected = (np.array([labels.index(label) for _, label in rows]) for rows in (train, test))
+    inputs, evaluated = (vectors([text for text, _ in rows]) for rows in (train, test))
+    logits = apply_head(evaluated, fit_head(inputs, targets, len(labels), FROZEN_STRENGTH))
+    return {"accuracy": float((logits.argmax(axis=1) == expected).mean())}
+
+
+def cells(options: argparse.Namespace, sets: list[DataSet], results: Results) -> None:
+    """The command `cells`."""
+    vectors = FrozenVectors(options.checkpoint)
+    table: dict[tuple[str, int], dict[str, list[float]]] = {}
+    for method, rows, seed, each in product(options.methods, options.rows, options.seeds, sets):
+        key = f"{method} {each.name} {rows} {seed}"
+        if key not in results:
+            train = [each.train[row] for row in draw(each.train, rows, seed)]
+            if method == FROZEN:
+                results.add(key, frozen_cell(vectors, train, each.test))
+            else:
+                with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
+                    results.add(key, fit_cell(options.checkpoint, train, each.test, seed, Path(folder)))
+        cell = table.setdefault((each.name, rows), {})
+        cell.setdefault(method, []).append(results[key]["accuracy"])
+    for (name, rows), cell in table.items():
+        print(name, rows, *(f"{method} {mean_and_error(found)}" for method, found in cell.items()), sep=" | ")
+
+
+class FewLabelModel:
+    """A model that is built and traced once and trained on any rows.
+
+    Args:
+        rows: All rows that it is trained on or that it predicts.
+        checkpoint: Name or folder of the pretrained encoder.
+        stage: "contrastive" or "probe".
+        folder: For tokens.
+    """
+
+    def __init__(self, rows: Rows, checkpoint: str, stage: str, folder: Path):
+        from training.cli.parser import parse
+        from training.config.config import FitConfig, task_section
+        from training.config.defaults import resolve_config, resolve_data_defaults
+        from training.data.inputs import cut_for_training, make_preprocessor
+        from training.data.load import load_data
+        from training.engine.trainer import build_initial_model
+        from training.fewshot.train import FewLabelTrainer
+        from training.io.examples import TrainingSet, label_ids
+        from training.tasks.create import make_task
+
+        flags = [
+            f"--encoder.pretrained={checkpoint}",
+            f"--data.train={write_rows(folder / 'rows.csv', rows)}",
+        ]
+        config = resolve_config(parse(FitConfig, [*flags, "--fewshot=off"], "few_labels"))
+        data = load_data(config, make_task(config.task, task_section(config)), folder)
+        assert config.checkpoint is not None
+        preprocessor = make_preprocessor(config.text, data.parts, data.task, config.checkpoint.vocabulary)
+        inputs = cut_for_training(preprocessor, data.parts, folder)
+        everything = np.arange(len(rows))
+        self.targets = label_ids(data.train.examples, everything, data.labels)[0]
+        self._source: Any = inputs.source(
+            "train", TrainingSet(everything, self.targets, np.ones(len(rows), np.float32))
+        )
+        config = resolve_data_defaults(config, data.task, self._source.text_lengths, 1)
+        model = build_initial_model(config, data.task, self._source, preprocessor, data.labels)
+        lengths, digests = self._source.buckets([]), data.train.examples.digests
+        self._trainer = FewLabelTrainer(model, self._source, lengths, digests, config)
+        self._stage, self._strength = stage, STRENGTHS[stage]
+        self._frozen = self.encode(everything) if stage == "probe" else None
+
+    def encode(self, rows: np.ndarray) -> np.ndarray:
+        """The pooled vectors of rows, float32 [R, D]."""
+        part = copy.copy(self._trainer)
+        part.source = dataclasses.replace(
+            self._source, rows=rows, targets=self.targets[rows], weights=np.ones(len(rows), np.float32)
+        )
+        return part.vectors()
+
+    def predict(self, labeled: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Trains on labeled rows; returns probabilities [R, C] and unit vectors [R, D] of other rows."""
+        from scipy.special import softmax
+        from tqdm import tqdm
+
+        from training.fewshot.linear_head import apply_head, fit_head
+
+        if self._frozen is None:
+            self._trainer.train_encoder(labeled, tqdm(disable=True))
+            inputs, vectors = self.encode(labeled), self.encode(others)
+        else:
+            inputs, vectors = self._frozen[labeled], self._frozen[others]
+        outputs = int(self.targets.max()) + 1
+        head = fit_head(inputs, self.targets[labeled], outputs, self._strength)
+        probabilities = softmax(apply_head(vectors, head), axis=1).astype(np.float32)
+        return probabilities, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def select_randomly(probabilities: np.ndarray, _: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Random texts."""
+    return np.random.default_rng([seed, 19]).permutation(len(probabilities))[:count]
+
+
+def selections() -> dict[str, Selection]:
+    """The ways of selecting by name."""
+    from training.fewshot.suggestion import select_texts
+
+    return {"suggest": select_texts, "random": select_randomly}
+
+
+def rounds(
+    model: FewLabelModel,
+    select: Selection,
+    first: np.ndarray,
+    pool: np.ndarray,
+    test: np.ndarray,
+    per_round: int,
+    seed: int,
+) -> Iterator[tuple[int, float]]:
+    """Yields the number of labels and the test accuracy of each round, until the pool is empty."""
+    labeled, pool = first, pool.copy()
+    while True:
+        probabilities, vectors = model.predict(labeled, np.concatenate([test, pool]))
+        of_test, of_pool = np.split(probabilities, [len(test)])
+        yield len(labeled), float((of_test.argmax(axis=1) == model.targets[test]).mean())
+        if not len(pool):
+            return
+        chosen = select(of_pool, vectors[len(test) :], per_round, seed + len(labeled))
+        labeled = np.concatenate([labeled, pool[chosen]])
+        pool = np.delete(pool, chosen)
+
+
+def suggest(options: argparse.Namespace, sets: list[DataSet], results: Results) -> None:
+    """The command `suggest`."""
+    for each in sets:
+        firsts, pools = {}, {}
+        for seed in options.seeds:
+            firsts[seed] = draw(each.train, FIRST_ROWS, seed)
+            rest = np.setdiff1d(np.arange(len(each.train)), firsts[seed])
+            pools[seed] = np.random.default_rng([seed, 23]).permutation(rest)[: options.pool]
+        used = np.unique(np.concatenate([*firsts.values(), *pools.values()]))
+        rows = [*(each.train[row] for row in used), *each.test]
+        test = np.arange(len(used), len(rows))
+        keys = {
+            (name, seed): f"{options.stage} {name} {each.name} {seed}"
+            for seed, name in product(options.seeds, options.ways)
+        }
+        if any(key not in results for key in keys.values()):
+            with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
+                model = FewLabelModel(rows, options.checkpoint, options.stage, Path(folder))
+                for (name, seed), key in keys.items():
+                    if key not in results:
+                        first, pool = (np.searchsorted(used, part[seed]) for part in (firsts, pools))
+                        found = rounds(model, selections()[name], first, pool, test, options.per_round, seed)
+                        results.add(key, {"curve": curve(found, options)})
+        for name in options.ways:
+            curves = [results[keys[name, seed]]["curve"] for seed in options.seeds]
+            print_curves(f"{each.name} | {name}", curves, options.target)
+
+
+def curve(found: Iterator[tuple[int, float]], options: argparse.Namespace) -> list[tuple[int, float]]:
+    """The rounds until the target is reached, or until there are enough labels."""
+    result = []
+    for labels, accuracy in found:
+        result.append((labels, round(accuracy, 4)))
+        reached = len(result) > options.rounds and max(score for _, score in result) >= options.target
+        if reached or labels + options.per_round > options.most:
+            break
+    return result
+
+
+def print_curves(title: str, curves: list[list[tuple[int, float]]], target: float) -> None:
+    """Prints the labels needed in each run, and the mean accuracy at the numbers of labels that all runs have."""
+    needed = [next((labels for labels, score in curve if score >= target), None) for curve in curves]
+    shown = [
+        str(labels) if labels else f"over {curve[-1][0]}"
+        for labels, curve in zip(needed, curves, strict=True)
+    ]
+    common = min(map(len, curves))
+    print(title, f"labels for {target}: {', '.join(shown)}", sep=" | ")
+    for column in range(common):
+        scores = [curve[column][1] for curve in curves]
+        print(title, f"{curves[0][column][0]} labels", mean_and_error(scores), sep=" | ")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("cells", "suggest"))
+    parser.add_argument("--data", nargs="+", required=True, metavar="NAME=TRAIN,TEST")
+    parser.add_argument("--out", type=Path, required=True, help="JSON lines")
+    parser.add_argument("--checkpoint", default="minilm", help="name or folder")
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
+    parser.add_argument("--test-rows", type=int, default=1000)
+    group = parser.add_argument_group("cells")
+    group.add_argument("--rows", nargs="+", type=int, default=[4, 8, 16, 64], help="of a label")
+    group.add_argument("--methods", nargs="+", default=[FROZEN, FIT], choices=(FROZEN, FIT))
+    group = parser.add_argument_group("suggest")
+    group.add_argument("--target", type=float, default=0.8, help="accuracy")
+    group.add_argument("--stage", default="contrastive", choices=tuple(STRENGTHS))
+    group.add_argument("--ways", nargs="+", default=["suggest", "random"], help="of selecting")
+    group.add_argument("--pool", type=int, default=1500, help="texts to select from")
+    group.add_argument(
+        "--per-round", type=int, default=25, help="texts that are labeled between two trainings"
+    )
+    group.add_argument("--rounds", type=int, default=0, help="rounds after the first, also past the target")
+    group.add_argument("--most", type=int, default=300, help="labels")
+    options = parser.parse_args(argv)
+    import_tensorflow()
+    sets = [DataSet.read(value, options.test_rows) for value in options.data]
+    {"cells": cells, "suggest": suggest}[options.command](options, sets, Results(options.out))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
