@@ -11,10 +11,10 @@ trains one candidate with a fixed penalty of the head and without cross-validati
 `training.fit` chooses on trec and ag_news, and `--stage probe` (frozen encoder) takes milliseconds a round.
 
 Results are JSON lines in --out; those that are there already are not computed again. Tables are printed at the end.
+Other flags are of `training.fit`.
 """
 
 import argparse
-import copy
 import csv
 import dataclasses
 import json
@@ -33,6 +33,7 @@ from kmha.quiet import import_tensorflow
 FIT, FROZEN = "training.fit", "frozen"
 FROZEN_STRENGTH = 10.0
 FIRST_ROWS = 4
+MAX_LENGTH = 128
 # Cross-validation chooses 10 to 100 for the contrastive stage on trec and ag_news.
 STRENGTHS = {"contrastive": 30.0, "probe": 10.0}
 
@@ -116,8 +117,8 @@ def mean_and_error(values: Sequence[float]) -> str:
     return f"{np.mean(values):.3f} ± {error:.3f} ({len(values)})"
 
 
-def fit_cell(checkpoint: str, train: Rows, test: Rows, seed: int, folder: Path) -> dict[str, Any]:
-    """Scores and processor time of one fit."""
+def fit_cell(flags: Sequence[str], train: Rows, test: Rows, seed: int, folder: Path) -> dict[str, Any]:
+    """Scores and processor time of one fit; `flags` are of training.fit."""
     import gc
 
     import keras
@@ -132,7 +133,7 @@ def fit_cell(checkpoint: str, train: Rows, test: Rows, seed: int, folder: Path) 
     data = [f"--data.{name}={path}" for name, path in files.items()]
     quick = ["--no-report", "--no-baseline", "--overwrite", f"--train.seed={seed}", f"--out={folder / 'run'}"]
     started = time.process_time()
-    metrics = fit(parse(FitConfig, [f"--encoder.pretrained={checkpoint}", *data, *quick], "few_labels"))
+    metrics = fit(parse(FitConfig, [*flags, *data, *quick], "few_labels"))
     assert metrics is not None
     keras.backend.clear_session()
     gc.collect()
@@ -153,7 +154,8 @@ class FrozenVectors:
         from kmha.pretrained.sources import find_checkpoint
         from kmha.pretrained.weights import load_text_encoder
 
-        self._encode = TextVectors(load_text_encoder(find_checkpoint(checkpoint), 128))
+        found = find_checkpoint(checkpoint)
+        self._encode = TextVectors(load_text_encoder(found, min(MAX_LENGTH, found.config.max_length)))
         self._known: dict[str, np.ndarray] = {}
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
@@ -186,7 +188,7 @@ def cells(options: argparse.Namespace, sets: list[DataSet], results: Results) ->
                 results.add(key, frozen_cell(vectors, train, each.test))
             else:
                 with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
-                    results.add(key, fit_cell(options.checkpoint, train, each.test, seed, Path(folder)))
+                    results.add(key, fit_cell(options.fit, train, each.test, seed, Path(folder)))
         cell = table.setdefault((each.name, rows), {})
         cell.setdefault(method, []).append(results[key]["accuracy"])
     for (name, rows), cell in table.items():
@@ -198,12 +200,12 @@ class FewLabelModel:
 
     Args:
         rows: All rows that it is trained on or that it predicts.
-        checkpoint: Name or folder of the pretrained encoder.
+        flags: Of training.fit.
         stage: "contrastive" or "probe".
         folder: For tokens.
     """
 
-    def __init__(self, rows: Rows, checkpoint: str, stage: str, folder: Path):
+    def __init__(self, rows: Rows, flags: Sequence[str], stage: str, folder: Path):
         from training.cli.parser import parse
         from training.config.config import FitConfig, task_section
         from training.config.defaults import resolve_config, resolve_data_defaults
@@ -214,11 +216,8 @@ class FewLabelModel:
         from training.io.examples import TrainingSet, label_ids
         from training.tasks.create import make_task
 
-        flags = [
-            f"--encoder.pretrained={checkpoint}",
-            f"--data.train={write_rows(folder / 'rows.csv', rows)}",
-        ]
-        config = resolve_config(parse(FitConfig, [*flags, "--fewshot=off"], "few_labels"))
+        data_flags = [f"--data.train={write_rows(folder / 'rows.csv', rows)}", "--fewshot=off"]
+        config = resolve_config(parse(FitConfig, [*flags, *data_flags], "few_labels"))
         data = load_data(config, make_task(config.task, task_section(config)), folder)
         assert config.checkpoint is not None
         preprocessor = make_preprocessor(config.text, data.parts, data.task, config.checkpoint.vocabulary)
@@ -237,21 +236,21 @@ class FewLabelModel:
 
     def encode(self, rows: np.ndarray) -> np.ndarray:
         """The pooled vectors of rows, float32 [R, D]."""
-        part = copy.copy(self._trainer)
-        part.source = dataclasses.replace(
-            self._source, rows=rows, targets=self.targets[rows], weights=np.ones(len(rows), np.float32)
+        ones = np.ones(len(rows), np.float32)
+        return self._trainer.vectors(
+            dataclasses.replace(self._source, rows=rows, targets=self.targets[rows], weights=ones)
         )
-        return part.vectors()
 
     def predict(self, labeled: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Trains on labeled rows; returns probabilities [R, C] and unit vectors [R, D] of other rows."""
         from scipy.special import softmax
-        from tqdm import tqdm
 
         from training.fewshot.linear_head import apply_head, fit_head
+        from training.fewshot.train import num_steps
 
         if self._frozen is None:
-            self._trainer.train_encoder(labeled, tqdm(disable=True))
+            for _ in self._trainer.stage.train(labeled, num_steps(len(labeled))):
+                pass
             inputs, vectors = self.encode(labeled), self.encode(others)
         else:
             inputs, vectors = self._frozen[labeled], self._frozen[others]
@@ -312,7 +311,7 @@ def suggest(options: argparse.Namespace, sets: list[DataSet], results: Results) 
         }
         if any(key not in results for key in keys.values()):
             with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
-                model = FewLabelModel(rows, options.checkpoint, options.stage, Path(folder))
+                model = FewLabelModel(rows, options.fit, options.stage, Path(folder))
                 for (name, seed), key in keys.items():
                     if key not in results:
                         first, pool = (np.searchsorted(used, part[seed]) for part in (firsts, pools))
@@ -372,7 +371,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     group.add_argument("--rounds", type=int, default=0, help="rounds after the first, also past the target")
     group.add_argument("--most", type=int, default=300, help="labels")
-    options = parser.parse_args(argv)
+    options, flags = parser.parse_known_args(argv)
+    options.fit = [f"--encoder.pretrained={options.checkpoint}", *flags]
     import_tensorflow()
     sets = [DataSet.read(value, options.test_rows) for value in options.data]
     {"cells": cells, "suggest": suggest}[options.command](options, sets, Results(options.out))

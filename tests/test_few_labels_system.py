@@ -6,11 +6,14 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks.few_labels import main as few_labels
 from kmha.bundle.bundle import Bundle
 from tests.bundles import make_bundle
 from tests.command_runs import call, news_rows, write_csv
 from training.evaluate import main as evaluate
 from training.fit import main as fit
+from training.heads import main as heads
+from training.report import main as report
 from training.suggest import main as suggest
 
 SETTINGS = ["--text.max-length=12", "--train.buckets=1", "--no-report"]
@@ -48,6 +51,24 @@ def test_both_stages_are_compared_and_all_rows_are_trained_on(few):
     assert outcome.json["accuracy"] > 0.5
     scores = call(evaluate, run, "--data", test).json
     assert scores["loss"] == pytest.approx(outcome.json["loss"], abs=1e-5)
+
+
+def test_the_report_has_the_candidates(few, tmp_path):
+    _, test, _, run = few
+    page = tmp_path / "page.html"
+    outcome = call(report, run, "--data", test, "--out", page)
+    assert outcome.status == 0, outcome.err
+    choice = json.loads((run / "metrics.json").read_text("utf-8"))["fewshot"]
+    text = page.read_text("utf-8")
+    assert f"Few labels: {choice['stage']}; loss in 3-fold cross-validation: probe " in text
+    assert "Validation scores are cross-validated" in text
+
+
+def test_a_run_that_was_trained_on_its_validation_rows_is_not_pruned(few, tmp_path):
+    _, test, _, run = few
+    outcome = call(heads, run, "--data", test, "--prune", "0.3", "--out", tmp_path / "run")
+    assert outcome.status == 2 and "train it with --data.validation" in outcome.err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.second
@@ -228,3 +249,24 @@ def test_a_file_without_new_texts_is_refused_in_one_line(few, tmp_path, name, me
     outcome = call(fit, *SETTINGS, *few[0], "--fewshot.texts", path, "--out", tmp_path / "run")
     assert outcome.status == 2 and message in outcome.err and path.name in outcome.err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.second
+def test_the_benchmark_measures_fits_and_selections(checkpoint, tmp_path):
+    train, test = (
+        write_csv(tmp_path / "train.csv", news_rows(90, 0)),
+        write_csv(tmp_path / "test.csv", news_rows(30, 1)),
+    )
+    flags = ("--data", f"news={train},{test}", "--checkpoint", checkpoint, "--seeds", "0", "1", SETTINGS[0])
+    cells = call(few_labels, "cells", *flags, "--rows", "4", "--out", tmp_path / "cells.jsonl")
+    assert cells.status == 0, cells.err
+    name, rows, frozen, fitted = cells.out.strip().split(" | ")
+    assert (name, rows) == ("news", "4") and frozen.startswith("frozen ") and fitted.endswith("(2)")
+    results = [json.loads(line) for line in (tmp_path / "cells.jsonl").read_text("utf-8").splitlines()]
+    assert len(results) == 4 and all(0.4 < each["accuracy"] <= 1 for each in results)
+    flags = (*flags, "--pool", "40", "--per-round", "6", "--most", "24", "--target", "1.1")
+    for stage in ("probe", "contrastive"):
+        curves = call(few_labels, "suggest", *flags, "--stage", stage, "--out", tmp_path / "curves.jsonl")
+        assert curves.status == 0, curves.err
+        assert "news | random | labels for 1.1: over 24, over 24" in curves.out
+        assert "news | suggest | 18 labels | " in curves.out

@@ -18,7 +18,7 @@ from kmha.bundle.manifest import MODEL
 from kmha.calibration import Calibration, calibrate
 from kmha.errors import InputError
 from training.cli.parser import parse
-from training.config.config import DataSection, FinetuneSection, FitConfig, task_section
+from training.config.config import DataSection, FewshotSection, FinetuneSection, FitConfig, task_section
 from training.config.defaults import resolve_config
 from training.data.load import Data, describe, load_data
 from training.data.sources import file_source
@@ -250,7 +250,10 @@ class FineTuning:
 
 
 def fine_tuning_config(run: Path, fine_tuning: FineTuning) -> FitConfig:
-    """The configuration of the run, without the settings of its initial weights; InputError without config.toml."""
+    """The configuration of the run, without the settings of its initial weights.
+
+    Raises InputError without config.toml, and if the run was trained on all rows that it would be validated on.
+    """
     path = run / CONFIG
     if not path.is_file():
         raise InputError(f"{run}: expected {CONFIG}, the settings of the run, got none")
@@ -258,6 +261,11 @@ def fine_tuning_config(run: Path, fine_tuning: FineTuning) -> FitConfig:
     data = config.data
     if fine_tuning.train is not None:
         data = dataclasses.replace(data, train=fine_tuning.train, tfds="")
+    elif _is_cross_validated(run):
+        raise InputError(
+            f"{run}: expected a run with validation rows, got one of few labels that was trained on all of its rows;"
+            " train it with --data.validation, or name other training rows with --train"
+        )
     _check_files(data)
     return dataclasses.replace(
         config,
@@ -272,9 +280,17 @@ def fine_tuning_config(run: Path, fine_tuning: FineTuning) -> FitConfig:
         encoder=dataclasses.replace(config.encoder, pretrained="", vectors=None),
         text=dataclasses.replace(config.text, vocabulary=None, prune=False),
         finetune=FinetuneSection(),
+        fewshot=FewshotSection(mode="off"),
         train=dataclasses.replace(config.train, epochs=fine_tuning.epochs),
         optimizer=dataclasses.replace(config.optimizer, learning_rate=fine_tuning.learning_rate),
     )
+
+
+def _is_cross_validated(run: Path) -> bool:
+    """Whether the run was trained on its validation rows; False without metrics.json."""
+    path = run / METRICS
+    metrics = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return metrics.get("fewshot", {}).get("cross_validated", False)
 
 
 def _check_files(data: DataSection) -> None:

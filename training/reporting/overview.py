@@ -61,12 +61,23 @@ def score_blocks(report_data: ReportData) -> Iterator[Block]:
     yield KeyNumbers(items)
     if baseline:
         yield Note(f"{compare(scores, baseline, metric, baseline_name)}.")
+    if fewshot := report_data.metrics.get("fewshot"):
+        yield Note(describe_few_labels(fewshot))
     if not can_draw():
         yield Note(NO_PICTURES)
     yield _score_table(report_data)
     if others := baseline.get("baselines"):
         shown = ", ".join(f"{name} {format_score(values[metric])}" for name, values in others.items())
         yield Note(f"{metric} of every baseline: {shown}.")
+
+
+def describe_few_labels(choice: dict[str, Any]) -> str:
+    """The choice between the candidates of few labels, and what the validation scores are."""
+    losses = ", ".join(f"{name} {format_score(loss)}" for name, loss in choice["losses"].items())
+    text = f"Few labels: {choice['stage']}; loss in {choice['folds']}-fold cross-validation: {losses}."
+    if choice["cross_validated"]:
+        text += " Validation scores are cross-validated: models that were not trained on a row predict it."
+    return text
 
 
 def _score_table(report_data: ReportData) -> Table:
