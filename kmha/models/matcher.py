@@ -31,8 +31,8 @@ def _check_arguments(
         raise InputError(f"num_labels must be at least 2 for a classes target, got {num_labels}")
     if form == "bi" and target == "classes":
         raise InputError("target must be binary or graded in the bi form, which has one score, got classes")
-    if not 1 <= rounds <= 4:
-        raise InputError(f"rounds must be from 1 to 4, got {rounds}")
+    if not 0 <= rounds <= 4:
+        raise InputError(f"rounds must be from 0 to 4, got {rounds}")
     if symmetric and not share_weights:
         raise InputError("share_weights must be on in a symmetric matcher, got off")
 
@@ -51,7 +51,8 @@ class TextMatcher(keras.Model):
         num_labels: Number of outputs: 1, or the number of classes.
         target: "binary": probability of a match; "classes": one of several; "graded": a number.
         form: "cross", "bi" or "joint"; see `PairEncoder`. In the bi form the score is computed from the cosine.
-        rounds: Rounds of cross-attention, in the cross form.
+        rounds: Rounds of cross-attention, in the cross form. Without rounds the features are those of unit vectors, so
+            that the sum of a · b is the cosine.
         pooling: "cls", "mean" or "max".
         symmetric: Whether score(a, b) = score(b, a).
         overlap: Whether to use features of token overlap.
@@ -235,15 +236,29 @@ class TextMatcher(keras.Model):
             a, b = (unit_vectors([part[side] for part in parts]) for side in (0, 1))
             cosine = ops.sum(a * b, axis=-1, keepdims=True)
             return self.cosine_scale * cosine + self.cosine_bias
+        return self.head(self._head_inputs(parts, self.joined_dropout, training=training))
+
+    def _head_inputs(self, parts, dropout, **options):
         vectors = [ops.cast(each, "float32") for a, b, *_ in parts for each in self._features(a, b)]
-        x = self.joined_dropout(ops.concatenate(vectors, axis=-1), training=training)
+        x = dropout(ops.concatenate(vectors, axis=-1), **options)
         if self.share_scale is not None:
             shares = self._shares([each[2:] for each in parts])
             x = ops.concatenate([x, self.share_scale(shares)], axis=-1)
-        return self.head(x)
+        return x
+
+    def pooled_vectors(self, features, training=None):
+        """The head's input float32 [B, W], before dropout; not in the bi form."""
+        self._require(("cross", "joint"), "for a head of many inputs")
+        inputs = zip(self.granularities, self.pairs, strict=True)
+        parts = [pair(*self._inputs(features, name), training=training)[:-1] for name, pair in inputs]
+        return self._head_inputs(parts, lambda vectors: vectors)
 
     def _features(self, a, b):
-        return [a] if self.form == "joint" else comparison_features(a, b, self.symmetric)
+        if self.form == "joint":
+            return [a]
+        if not self.rounds:
+            a, b = unit_vectors([a]), unit_vectors([b])
+        return comparison_features(a, b, self.symmetric)
 
     def _shares(self, pairs):
         """The shares of both texts in every granularity, concatenated."""

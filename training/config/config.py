@@ -286,7 +286,13 @@ class ResolvedConfig(FitConfig):
 
 
 def task_section(config: FitConfig) -> TaskSettings:
-    """The settings section of the task."""
+    """The settings of the task, with a pretrained encoder with the defaults for fine-tuning it."""
+    given = given_task_section(config)
+    return given.for_pretrained() if config.encoder.pretrained else given
+
+
+def given_task_section(config: FitConfig) -> TaskSettings:
+    """The section of the task's settings, without defaults."""
     return getattr(config, config.task.replace("-", "_"))
 
 

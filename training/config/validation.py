@@ -21,7 +21,7 @@ from kmha.errors import InputError
 from kmha.features import MIN_WINDOW_LENGTH
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
-from training.config.config import DistillSection, FitConfig, task_section
+from training.config.config import DistillSection, FitConfig, given_task_section, task_section
 from training.config.defaults import encoder_config, resolve_config
 from training.tasks.match.rows import LABEL, TEXT_A, TEXT_B
 from training.tasks.protocol import Task
@@ -102,7 +102,9 @@ def _few(names: list[str]) -> str:
 
 def allows_few_labels(config: FitConfig) -> bool:
     """Whether the settings allow the stages of few labels; with "auto" the number of rows decides too."""
-    if config.task != CLASSIFY or not config.encoder.pretrained or config.distill.teacher is not None:
+    if not given_task_section(config).allow_few_labels:
+        return False
+    if not config.encoder.pretrained or config.distill.teacher is not None:
         return False
     if config.fewshot.mode == "auto":
         # Settings of fine-tuning, which few labels do without.
@@ -136,11 +138,11 @@ def check_settings(config: FitConfig) -> None:
     check_teacher(config)
     if config.fewshot.mode in ("probe", "contrastive") and not allows_few_labels(config):
         raise InputError(
-            "--fewshot: expected auto or off, except for --task classify with --encoder.pretrained and without"
-            f" --distill.teacher, got {config.fewshot.mode}"
+            "--fewshot: expected auto or off, except for --task classify, and match with its default model and loss,"
+            f" with --encoder.pretrained and without --distill.teacher, got {config.fewshot.mode}"
         )
     if config.fewshot.texts is not None:
-        if config.fewshot.mode == "probe" or not allows_few_labels(config):
+        if config.fewshot.mode == "probe" or config.task != CLASSIFY or not allows_few_labels(config):
             raise InputError(
                 "--fewshot.texts: expected --task classify with --encoder.pretrained and --fewshot contrastive, or auto"
                 " without settings that turn it off (--train.epochs, --optimizer.learning-rate, --distill.teacher),"
@@ -163,7 +165,7 @@ def check_settings(config: FitConfig) -> None:
         encoder = encoder_config(config, size, unknown_id=1)
     except InputError as error:
         raise InputError(_with_flags(str(error))) from None
-    if config.task == "match" and config.match.form == "joint" and encoder.positions == "rotary":
+    if getattr(task_section(config), "form", None) == "joint" and encoder.positions == "rotary":
         raise InputError(
             "--encoder.positions: expected learned, sinusoidal or none for the joint form, got rotary"
         )

@@ -86,7 +86,9 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         origins = {part: {"name": s.name, "sha256": s.fingerprint()} for part, s in sources.items()}
         sets = {part: read_examples(source, task, columns, folder / part) for part, source in sources.items()}
     task = task.resolve_from_data(sets)
-    few = has_few_labels(config, sets)
+    few = has_few_labels(config, task, sets)
+    if few:
+        task = task.for_few_labels()
     parts = split(
         sets["train"],
         sets.get("validation"),
@@ -107,7 +109,7 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
         parts = with_fewer_validation_rows(parts, Large(config.data.large_rows, config.train.seed))
     train = Subset(sets["train"], parts.train_rows)
     if few:
-        check_few_labels(train, parts.summary, sources["train"].name)
+        check_few_labels(task, train, sources["train"].name)
     if few and "validation" not in sets:
         validation = train
     else:
@@ -137,8 +139,8 @@ def load_data(config: FitConfig, task: Task, folder: Path) -> Data:
     )
 
 
-def has_few_labels(config: FitConfig, sets: Mapping[str, ExampleSet]) -> bool:
-    """Whether there are too few rows to hold some out, so that a pretrained classifier is cross-validated."""
+def has_few_labels(config: FitConfig, task: Task, sets: Mapping[str, ExampleSet]) -> bool:
+    """Whether there are too few rows to hold some out, so that a model with a pretrained encoder is cross-validated."""
     rows, labels = len(sets["train"]), len(sets["train"].label_names)
     most = min(MOST_ROWS, config.data.large_rows, MOST_OUTPUTS // max(1, labels))
     limit = f"{most:,} training rows or fewer"
@@ -147,6 +149,14 @@ def has_few_labels(config: FitConfig, sets: Mapping[str, ExampleSet]) -> bool:
         limit += f", under {FEW_ROWS_OF_A_LABEL} a label"
         fits &= rows < FEW_ROWS_OF_A_LABEL * labels
     few = allows_few_labels(config)
+    if few and not task.allow_few_labels:
+        if config.fewshot.mode != "auto":
+            raise InputError(
+                f"--fewshot: expected auto or off for graded pairs and triplets, got {config.fewshot.mode}"
+            )
+        few = False
+    if few and config.fewshot.mode == "contrastive" and not task.has_contrastive_stage:
+        raise InputError("--fewshot: expected auto, probe or off for classes of pairs, got contrastive")
     if few and not fits and config.fewshot.mode != "auto":
         raise InputError(
             f"--fewshot: expected auto or off with more than {most:,} rows of {labels:,} labels, got"
@@ -171,15 +181,22 @@ def _select_texts(texts: Subset, train: Subset, path: Path, seed: int) -> Subset
     return Subset(examples, rows)
 
 
-def check_few_labels(train: Subset, summary: DataSummary, origin: str) -> None:
+def check_few_labels(task: Task, train: Subset, origin: str) -> None:
     """Checks that a label has texts to train on and texts to predict."""
     ids, counts = train.examples.local_labels(train.rows)
-    texts = np.unique(np.stack([ids, np.repeat(train.examples.digests[train.rows], counts)]), axis=1)
+    texts = np.unique(np.stack([ids, np.repeat(row_groups(task, train), counts)]), axis=1)
     if np.bincount(texts[0].astype(np.int64), minlength=1).max() < 2:
-        labels = len(summary.class_counts)
+        labels = len(np.unique(ids))
+        kind = "queries" if task.traits.keeps_queries_together else "texts"
         raise InputError(
-            f"{origin}: expected a label with two different training texts or more, got {labels:,} labels with one each"
+            f"{origin}: expected a label with two different training {kind} or more, got {labels:,} labels with one each"
         )
+
+
+def row_groups(task: Task, part: Subset) -> np.ndarray:
+    """Equal for the rows that stay in one part or fold: copies of a text, or all rows of a query; [R]."""
+    examples = part.examples
+    return (examples.queries if task.traits.keeps_queries_together else examples.digests)[part.rows]
 
 
 def _check_validation(summary: DataSummary, origin: str) -> None:

@@ -103,6 +103,10 @@ class PairSource(Source):
             plans = [plans[i] for i in rng.permutation(len(plans))]
         return plans
 
+    def batch_plan(self, rows: np.ndarray) -> PairPlan:
+        """See `Source`."""
+        return self._plan([rows], self.input_lengths[rows].max(axis=0), len(rows))
+
     def _plan(self, units: list[np.ndarray], cell: np.ndarray, capacity: int) -> PairPlan:
         rows = np.concatenate(units)
         longest = self.input_lengths[rows].max(axis=0)

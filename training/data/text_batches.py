@@ -161,6 +161,10 @@ class Source(abc.ABC):
         padded_lengths = [*buckets] + [longest] * (longest > buckets[-1])
         return plan_batches(self.lengths, padded_lengths, batch_tokens, most_rows, rng, self.windows)
 
+    def batch_plan(self, rows: np.ndarray) -> Any:
+        """One batch of these rows, int [B], padded to the longest."""
+        return BatchPlan(rows, int(self.lengths[rows].max()), len(rows), self.windows)
+
     @abc.abstractmethod
     def different_ids(self, granularity: int = 0) -> Iterator[np.ndarray]:
         """Token ids of the texts at a granularity, int32 [B, T], padded with 0."""

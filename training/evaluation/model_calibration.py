@@ -109,7 +109,7 @@ def fit_calibration(
     if task_of(model) == CLASSIFY and model.multi_label:
         return fit_per_label(raw, task.targets(part, labels), least)
     if task_of(model) == MATCH and model.target == "binary":
-        return fit_per_label(raw, task.targets(part, labels)[:, :1])
+        return fit_per_label(raw, task.targets(part, labels)[:, :1], least)
     ids, _ = label_ids(part.examples, part.rows, labels)
     known = ids < len(labels)
     return fit_temperature(raw[known], ids[known], least)

@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from training.cli.exceptions import TrainingDiverged
 from training.config.config import ResolvedConfig
-from training.data.length_buckets import BatchPlan
+from training.data.inputs import Source
 from training.engine.optimizer import AdamW
 from training.engine.train_step import TrainingStep
-from training.losses.contrastive import cosine_loss
 from training.runtime.memory_estimate import available_bytes, check_memory, encoder_configs
 from training.runtime.mixed_precision import LossScale
 from training.runtime.resource_usage import count_trainable_weights
+from training.tasks.protocol import Task
 
 # Chosen on training rows of trec, ag_news and sst2; see docs/decisions/016-few-labels.md.
 BATCH_ROWS = 32
@@ -27,16 +27,17 @@ WARMUP_FRACTION = 0.1
 
 
 class ContrastiveStage:
-    """Trains the vectors of a classifier, from the same initial weights each time.
+    """Trains the encoder of a model, from the same initial weights each time.
 
     Args:
-        model: A built `TextClassifier` with pretrained weights; its head is not trained.
+        task: The task of the model.
+        model: A built model with pretrained weights; its head is not trained.
         source: All rows. Their targets are read at each training.
         config: All settings; with those that depend on the data.
     """
 
-    def __init__(self, model: Any, source: Any, config: ResolvedConfig):
-        self._model, self._source = model, source
+    def __init__(self, task: Task, model: Any, source: Source, config: ResolvedConfig):
+        self._task, self._model, self._source = task, model, source
         self._seed = config.train.seed
         self._variables = [variable.value for variable in model.trainable_variables]
         self._initial = [variable.numpy() for variable in self._variables]
@@ -44,11 +45,11 @@ class ContrastiveStage:
         self._optimizer = AdamW(self._variables, self._learning_rate)
         self._step = TrainingStep(
             model,
-            cosine_loss,
+            task.contrastive_losses,
             self._optimizer,
             tf.distribute.get_strategy(),
             loss_scale=LossScale() if config.precision == "float16" else None,
-            forward=lambda features: model.pooled_vectors(features, training=True),
+            forward=lambda features: task.contrastive_outputs(model, features),
         )
 
     def _learning_rate(self, step: tf.Tensor) -> tf.Tensor:
@@ -70,22 +71,20 @@ class ContrastiveStage:
         for variable in (self._optimizer.iterations, *self._optimizer.means, *self._optimizer.squares):
             variable.assign(tf.zeros_like(variable))
         random = np.random.default_rng([self._seed, 13])
-        longest = self._plan(rows[[self._source.lengths[rows].argmax()]])
+        longest = self._source.batch_plan(rows[[self._source.lengths[rows].argmax()]])
         size = min(BATCH_ROWS, max(MIN_BATCH_ROWS, BATCH_TOKENS // longest.row_tokens))
         if not tf.config.list_logical_devices("GPU"):
             largest = dataclasses.replace(longest, rows=np.repeat(longest.rows, size))
             weights = count_trainable_weights(self._model)
             check_memory(encoder_configs(self._model), weights, [largest], available_bytes())
-        memberships = label_memberships(self._source.targets[rows], self._model.num_labels)
+        targets = self._task.few_label_targets(self._source.targets[rows])
+        memberships = label_memberships(targets, self._model.num_labels)
         for chosen in sample_batches(memberships, size, steps, random):
-            sums = self._step(self._source.batch(self._plan(rows[chosen])))
+            sums = self._step(self._source.batch(self._source.batch_plan(rows[chosen])))
             loss = float(sums["loss"]) / max(float(sums["weight"]), 1e-12)
             if not math.isfinite(loss):
                 raise TrainingDiverged(f"the contrastive loss is {loss}")
             yield loss
-
-    def _plan(self, rows: np.ndarray) -> BatchPlan:
-        return BatchPlan(rows, int(self._source.lengths[rows].max()), len(rows), self._source.windows)
 
 
 def label_memberships(targets: np.ndarray, outputs: int) -> np.ndarray:

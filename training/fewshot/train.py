@@ -1,9 +1,10 @@
-"""Trains a classifier from few labels: frozen or contrastively trained encoder, with a linear head.
+"""Trains a model from few labels: frozen or contrastively trained encoder, with a linear head.
 
 The candidates are cross-validated, and the chosen one is trained on all rows.
 """
 
 import dataclasses
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from training.cli.exceptions import TrainingDiverged
 from training.config.config import ResolvedConfig
 from training.config.defaults import has_new_ngrams, resolve_data_defaults
 from training.data.inputs import Inputs, Source
-from training.data.load import Data
+from training.data.load import Data, row_groups
 from training.engine.optimizer import freeze
 from training.engine.trainer import build_initial_model
 from training.evaluation.evaluator import BATCH_TOKENS, MAX_ROWS, Evaluator, OutOfFold
@@ -24,6 +25,7 @@ from training.fewshot.linear_head import STRENGTHS, apply_head, fit_head, row_lo
 from training.io.examples import TrainingSet
 from training.runs.run_folder import RunContext
 from training.runtime.cpu_sharding import trace_once
+from training.tasks.protocol import Task
 
 logger = logging.getLogger("kmha")
 
@@ -42,12 +44,14 @@ class Candidate:
 
     Attributes:
         name: "probe" (frozen encoder), "contrastive" or "pseudo-labels" (contrastive, with texts).
+        basis: What the head reads: one of the trainer's bases.
         strength: Of the head's penalty, the one with the lowest loss.
         logits: Of each row by a model that was not trained on it, float32 [R, C].
         losses: Cross-entropy of the rows whose label the other folds have.
     """
 
     name: str
+    basis: int
     strength: float
     logits: np.ndarray
     losses: np.ndarray
@@ -62,41 +66,45 @@ class FewLabelTrainer:
     """Trains and cross-validates one model.
 
     Args:
-        model: A built `TextClassifier` with pretrained weights.
+        task: The task of the model.
+        model: A built model with pretrained weights.
         source: The training rows, with targets and weights.
         lengths: Padded lengths of batches.
-        digests: Equal for rows of one text, [R].
+        groups: Equal for rows that stay in one fold, [R].
         config: All settings.
         joined: The training rows followed by texts without labels, if there are any.
     """
 
     def __init__(
         self,
+        task: Task,
         model: Any,
         source: Source,
-        lengths: list[int],
-        digests: np.ndarray,
+        lengths: list[Any],
+        groups: np.ndarray,
         config: ResolvedConfig,
         joined: Source | None = None,
     ):
-        self.model, self.source, self.lengths, self.joined = model, source, lengths, joined
-        self.targets, self.weights = source.targets, source.weights
+        self.task, self.model, self.source, self.lengths, self.joined = task, model, source, lengths, joined
+        self.targets, self.weights = task.few_label_targets(source.targets), source.weights
+        self.bases = task.head_bases(model)
+        self._heads = list(itertools.product(range(len(self.bases)), STRENGTHS))
         several = self.targets.ndim == 2
         count = FOLDS if len(self.targets) < MANY_ROWS else FEWER_FOLDS
         memberships = label_memberships(self.targets, model.num_labels)
-        self.folds = make_folds(_strata(memberships), digests, count, config.train.seed)
+        self.folds = make_folds(_strata(memberships), groups, count, config.train.seed)
         self.num_folds = int(self.folds.max()) + 1
         # No model can predict a label that its training rows lack; with several labels, absence is a prediction too.
         self.predictable = np.ones(len(self.targets), bool)
         for fold in range(self.num_folds) if not several else ():
             known = np.isin(self.targets, self.targets[self.folds != fold])
             self.predictable &= known | (self.folds != fold)
-        self.stage = ContrastiveStage(model, source if joined is None else joined, config)
+        self.stage = ContrastiveStage(task, model, source if joined is None else joined, config)
         self._pooled = trace_once(lambda features: model.pooled_vectors(features, training=False))
 
     def vectors(self, source: Source) -> np.ndarray:
         """The head's input for all rows of a source, float32 [R, D]."""
-        result = np.zeros((len(source.rows), self.model.vector_dim), np.float32)
+        result = np.zeros((len(source.rows), self.model.head.kernel.shape[0]), np.float32)
         plans = source.plans(self.lengths, BATCH_TOKENS, MAX_ROWS, rng=None)
         for plan, batch in zip(plans, source.dataset(plans), strict=True):
             result[plan.rows] = self._pooled(batch["features"]).numpy()[: len(plan.rows)]
@@ -111,27 +119,35 @@ class FewLabelTrainer:
     def cross_validate(self, names: Sequence[str], bar: Any) -> list[Candidate]:
         """Predicts each fold by models that are trained on the others; "pseudo-labels" must follow "contrastive"."""
         frozen = self._frozen_vectors() if PROBE in names else None
-        shape = len(STRENGTHS), len(self.targets), self.model.num_labels
+        shape = len(self._heads), len(self.targets), self.model.num_labels
         logits = {name: np.zeros(shape, np.float32) for name in names}
         for fold in range(self.num_folds):
             trained, held_out = np.flatnonzero(self.folds != fold), np.flatnonzero(self.folds == fold)
             for name in names:
                 vectors = self.train_encoder(name, trained, bar) if name != PROBE else frozen
                 assert vectors is not None
-                for place, strength in enumerate(STRENGTHS):
-                    head = self._head(vectors, trained, strength)
+                for place, options in enumerate(self._heads):
+                    head = self._head(vectors, trained, *options)
                     logits[name][place, held_out] = apply_head(vectors[held_out], head)
         return [self._candidate(name, logits[name]) for name in names]
 
     def _candidate(self, name: str, logits: np.ndarray) -> Candidate:
         losses = [row_losses(found, self.targets)[self.predictable] for found in logits]
         best = int(np.argmin([each.mean() for each in losses]))
-        return Candidate(name, STRENGTHS[best], logits[best].copy(), losses[best])
+        return Candidate(name, *self._heads[best], logits[best].copy(), losses[best])
 
-    def _head(self, vectors: np.ndarray, rows: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:
-        return fit_head(
-            vectors[rows], self.targets[rows], self.model.num_labels, strength, self.weights[rows]
-        )
+    def _head(
+        self, vectors: np.ndarray, rows: np.ndarray, basis: int, strength: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        arguments = self.targets[rows], self.model.num_labels, strength, self.weights[rows]
+        matrix = self.bases[basis]
+        if matrix is None:
+            return fit_head(vectors[rows], *arguments)
+        # Centered, so that the strength does not depend on the mean, such as that of cosines.
+        mean = vectors[rows].mean(axis=0)
+        kernel, bias = fit_head((vectors[rows] - mean) @ matrix, *arguments)
+        kernel = matrix @ kernel
+        return kernel, bias - mean @ kernel
 
     def train_encoder(self, name: str, rows: np.ndarray, bar: Any) -> np.ndarray:
         """Trains the encoder by the contrastive stage on some rows, int64 [R], from its initial weights.
@@ -154,7 +170,7 @@ class FewLabelTrainer:
         """Sets the targets of the most confident texts by a head fitted to some rows; returns these texts, int64."""
         assert self.joined is not None
         vectors = self.vectors(self.joined)
-        logits = apply_head(vectors, self._head(vectors, rows, PSEUDO_LABEL_STRENGTH))
+        logits = apply_head(vectors, self._head(vectors, rows, 0, PSEUDO_LABEL_STRENGTH))
         texts, targets = pseudo_labels(logits[len(self.targets) :], self.targets.ndim == 2)
         texts += len(self.targets)
         self.joined.targets[texts] = targets
@@ -169,7 +185,7 @@ class FewLabelTrainer:
             vectors = self.train_encoder(CONTRASTIVE, rows, bar)
             if candidate.name == PSEUDO_LABELS:
                 vectors = self.train_encoder(PSEUDO_LABELS, rows, bar)
-        kernel, bias = self._head(vectors, rows, candidate.strength)
+        kernel, bias = self._head(vectors, rows, candidate.basis, candidate.strength)
         self.model.head.kernel.assign(kernel)
         self.model.head.bias.assign(bias)
 
@@ -179,24 +195,26 @@ def num_steps(rows: int) -> int:
     return int(np.clip(PASSES * rows // BATCH_ROWS, MIN_STEPS, MAX_STEPS))
 
 
-def make_folds(strata: np.ndarray, digests: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Assigns rows to folds, stratified; rows of one text are in one fold.
+def make_folds(strata: np.ndarray, groups: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Assigns rows to folds, stratified; rows of one group are in one fold.
 
     Args:
         strata: The stratum of each row, int [R].
-        digests: Equal for rows of one text, [R].
-        count: Number of folds; fewer if there are fewer texts.
+        groups: Equal for rows of one group, such as the copies of a text, [R]. The lowest stratum is that of the group.
+        count: Number of folds; fewer if there are fewer groups.
         seed: Random seed.
 
     Returns:
         Fold of each row, int64 [R].
     """
-    _, first, text = np.unique(digests, return_index=True, return_inverse=True)
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    lowest = strata[first]
+    np.minimum.at(lowest, group, strata)
     random = np.random.default_rng([seed, 11])
-    order = np.lexsort((random.permutation(len(first)), strata[first]))
+    order = np.lexsort((random.permutation(len(first)), lowest))
     folds = np.empty(len(first), np.int64)
     folds[order] = np.arange(len(first)) % count
-    return folds[text]
+    return folds[group]
 
 
 def pseudo_labels(logits: np.ndarray, several: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -249,6 +267,8 @@ def train_best_candidate(trainer: FewLabelTrainer, mode: str) -> tuple[Candidate
         The candidate, and the loss of each.
     """
     names = [PROBE, CONTRASTIVE] if mode == "auto" else [mode]
+    if mode == "auto" and not trainer.task.has_contrastive_stage:
+        names = [PROBE]
     if trainer.joined is not None:
         names.append(PSEUDO_LABELS)
     sizes = [len(trainer.folds), *((trainer.folds != fold).sum() for fold in range(trainer.num_folds))]
@@ -266,7 +286,7 @@ def train_best_candidate(trainer: FewLabelTrainer, mode: str) -> tuple[Candidate
 def train_few_labels(
     context: RunContext, data: Data, inputs: Inputs, validation: Source
 ) -> tuple[Evaluator, dict[str, Any]]:
-    """Trains a classifier from few labels.
+    """Trains a model from few labels.
 
     Returns:
         The evaluator of the model, and the choice as JSON values: "stage", "strength", "folds", "losses",
@@ -288,8 +308,7 @@ def train_few_labels(
     config = resolve_data_defaults(config, task, source.text_lengths, 1)
     model = build_initial_model(config, task, source, inputs.preprocessor, labels)
     freeze(model, config.finetune.frozen_layers, has_new_ngrams(config))
-    digests = data.train.examples.digests[data.train.rows]
-    trainer = FewLabelTrainer(model, source, lengths, digests, config, joined)
+    trainer = FewLabelTrainer(task, model, source, lengths, row_groups(task, data.train), config, joined)
     left_out = int((~trainer.predictable).sum())
     if left_out:
         logger.info(f"cross-validation ignores {left_out:,} rows, whose labels the other folds lack")

@@ -95,6 +95,33 @@ class Task(TaskSettings, abc.ABC):
         """The task with all settings that depend on the rows of these sets; InputError for rows that do not fit."""
         return self
 
+    def for_few_labels(self) -> Self:
+        """The task as few labels are trained, if `allow_few_labels`."""
+        return self
+
+    def few_label_targets(self, targets: np.ndarray) -> np.ndarray:
+        """Label ids int [R], or for outputs that do not exclude each other 0 or 1, int [R, C]; from `targets`."""
+        return targets
+
+    @property
+    def has_contrastive_stage(self) -> bool:
+        """Whether the encoder can be trained without the head, from few labels."""
+        return True
+
+    def contrastive_outputs(self, model: Any, features: Any) -> Any:
+        """The input of `contrastive_losses`, in training."""
+        return model.pooled_vectors(features, training=True)
+
+    def contrastive_losses(self, targets: Any, outputs: Any) -> Any:
+        """The loss of each row, float32 [B], that trains the encoder without the head, from few labels."""
+        from training.losses.contrastive import cosine_loss
+
+        return cosine_loss(targets, outputs)
+
+    def head_bases(self, model: Any) -> Sequence[np.ndarray | None]:
+        """What a linear head may read: matrices [W, Z] from the head's input, of which one is chosen; None: all of it."""
+        return [None]
+
     def output_names(self, labels: Sequence[str], train: Subset) -> list[str]:
         """Names of the model's outputs, from the labels of the training rows."""
         return list(labels)

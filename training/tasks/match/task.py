@@ -9,6 +9,7 @@ import numpy as np
 
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
+from kmha.features import SIDES
 from training.io.examples import ColumnOverrides, Columns, Example, ExampleSet, Subset, TrainingSet, label_ids
 from training.io.tables import Row
 from training.tasks.match.rows import (
@@ -26,6 +27,8 @@ from training.tasks.settings import BY_QUERY, DEFAULT_FORM, LISTS, NONE, Loss, M
 logger = logging.getLogger("kmha")
 
 SCORE = "score"
+# The cosine that separates right from wrong pairs in the contrastive stage; the head has a bias of its own.
+CONTRASTIVE_THRESHOLD = float(__import__("os").environ.get("CT", "0.5"))
 
 _METRICS: dict[Target, tuple[Metric, ...]] = {
     "binary": ("accuracy", "f1", "roc_auc", "average_precision"),
@@ -110,6 +113,45 @@ class MatchTask(MatchSettings, Task):
         loss = _loss_of(self, target, sets["train"])
         best_by = _metric_of(self, target, sets)
         return dataclasses.replace(self, target=target, loss=loss, best_by=best_by)
+
+    @property
+    def allow_few_labels(self) -> bool:
+        """For labels, not for numbers or triplets; the form is resolved by now."""
+        return self.target != "graded" and self.loss == "cross-entropy"
+
+    def for_few_labels(self) -> Self:
+        """Separate encoders without cross-attention: the head has few weights, and reads overlap features too."""
+        return dataclasses.replace(self, form="cross", rounds=0, overlap=True)
+
+    def few_label_targets(self, targets: np.ndarray) -> np.ndarray:
+        """Class ids int32 [R]; of binary pairs 0 or 1, int32 [R, 1]."""
+        values = targets[:, 0].astype(np.int32)
+        return values if self.target == "classes" else values[:, None]
+
+    @property
+    def has_contrastive_stage(self) -> bool:
+        """Not for classes: a cosine cannot tell them apart."""
+        return self.target == "binary"
+
+    def contrastive_outputs(self, model: Any, features: Any) -> Any:
+        """The cosine of each pair, float32 [B, 1]."""
+        from keras import ops
+
+        a, b = (model.vectors(features, side, training=True) for side in SIDES)
+        return ops.sum(a * b, axis=-1, keepdims=True)
+
+    def contrastive_losses(self, targets: Any, outputs: Any) -> Any:
+        """Cross-entropy of the cosines as logits: a right pair is above `CONTRASTIVE_THRESHOLD`, a wrong one below."""
+        from kmha.models.matcher import COSINE_SCALE
+        from training.losses.pairs import binary_cross_entropy
+
+        return binary_cross_entropy(targets, COSINE_SCALE * (outputs - CONTRASTIVE_THRESHOLD))
+
+    def head_bases(self, model: Any) -> list[np.ndarray]:
+        """The cosine, also with overlap features, also with |a - b| and a · b."""
+        from training.tasks.match.initialization import head_bases
+
+        return head_bases(model)
 
     def output_names(self, labels: Sequence[str], train: Subset) -> list[str]:
         """The classes, or one score."""
