@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 
 from benchmarks.few_labels import main as few_labels
+from export.onnx.__main__ import main as export_onnx
+from export.verify import main as verify
 from kmha.bundle.bundle import Bundle
 from tests.bundles import make_bundle
 from tests.command_runs import call, news_rows, write_csv
+from tests.pair_rows import paraphrase_rows, ranking_rows
 from training.evaluate import main as evaluate
 from training.fit import main as fit
 from training.heads import main as heads
+from training.predict import main as predict
 from training.report import main as report
 from training.suggest import main as suggest
 
@@ -270,3 +274,86 @@ def test_the_benchmark_measures_fits_and_selections(checkpoint, tmp_path):
         assert curves.status == 0, curves.err
         assert "news | random | labels for 1.1: over 24, over 24" in curves.out
         assert "news | suggest | 18 labels | " in curves.out
+
+
+def pair_flags(checkpoint, folder, rows):
+    header = ("text_a", "text_b", "label", "query_id")[: len(rows[0])]
+    flags = ("--task=match", "--encoder.pretrained", checkpoint, "--data.train")
+    return (*flags, write_csv(folder / "pairs.csv", rows, header), "--out", folder / "run", "--no-baseline")
+
+
+def test_few_pairs_are_compared_without_cross_attention_and_exported(checkpoint, tmp_path):
+    flags = pair_flags(checkpoint, tmp_path, paraphrase_rows(24, 0))
+    test = write_csv(tmp_path / "test.csv", paraphrase_rows(30, 1), ("text_a", "text_b", "label"))
+    outcome = call(fit, *SETTINGS, *flags, "--data.test", test)
+    assert outcome.status == 0, outcome.err
+    assert "24 training rows, cross-validated" in outcome.err
+    run = tmp_path / "run"
+    metrics = json.loads((run / "metrics.json").read_text("utf-8"))
+    assert set(metrics["fewshot"]["losses"]) == {"probe", "contrastive"}
+    assert metrics["validation"]["rows"] == 24 and metrics["test"]["rows"] == 30
+    model = Bundle.load(run).model
+    assert (model.form, model.rounds) == ("cross", 0)
+    assert call(evaluate, run, "--data", test).json["loss"] == pytest.approx(outcome.json["loss"], abs=1e-5)
+    answer = call(predict, run, stdin=b"the ferry crosses the river\tthe ferry never sings\n")
+    assert answer.status == 0 and 0 < answer.json["score"] < 1
+    assert call(export_onnx, run, tmp_path / "model.onnx").status == 0
+    verified = call(verify, run, tmp_path / "model.onnx", "--data", test)
+    assert verified.status == 0, verified.err
+
+
+def test_classes_and_queries_of_few_pairs(checkpoint, tmp_path):
+    for name, rows in (
+        (
+            "classes",
+            [(a, b, ("yes", "no", "maybe")[n % 3]) for n, (a, b, _) in enumerate(paraphrase_rows(18, 0))],
+        ),
+        ("queries", ranking_rows(5, 4, 0)),
+    ):
+        (folder := tmp_path / name).mkdir()
+        outcome = call(fit, *SETTINGS, *pair_flags(checkpoint, folder, rows), "--fewshot=probe")
+        assert outcome.status == 0 and "few labels: probe" in outcome.err, outcome.err
+        metrics = json.loads((folder / "run" / "metrics.json").read_text("utf-8"))
+        assert metrics["validation"]["rows"] == len(rows)
+        assert name != "queries" or metrics["validation"]["map"] > 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "flags", "message"),
+    [
+        ([("a b", "c d", 1), ("e f", "g h", 0)], (), "a label with two different training texts or more"),
+        (
+            [("a b", "c d", 1), ("e f", "g h", 1)],
+            (),
+            "expected training rows with two different labels or more",
+        ),
+        (ranking_rows(1, 6, 0), (), "a label with two different training queries or more"),
+        ([("a", "b", 1), ("c", "d", 2), ("e", "f", 0)], ("--fewshot=probe",), "off for graded pairs"),
+        ([("a", "b", "x"), ("c", "d", "y")], ("--fewshot=contrastive",), "off for classes of pairs"),
+        ([("a", "b", 1), ("c", "d", 0)], ("--fewshot=probe", "--match.form=cross"), "with its default model"),
+    ],
+)
+def test_few_pairs_that_cannot_be_trained_on_are_refused_in_one_line(
+    checkpoint, tmp_path, rows, flags, message
+):
+    outcome = call(fit, *SETTINGS, *pair_flags(checkpoint, tmp_path, rows), *flags)
+    assert outcome.status == 2 and message in outcome.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.second
+@pytest.mark.parametrize("flag", ["--match.form=bi", "--match.loss=listwise"])
+def test_pairs_are_fine_tuned_with_settings_of_the_model_or_the_loss(checkpoint, tmp_path, flag):
+    flags = pair_flags(checkpoint, tmp_path, ranking_rows(12, 3, 0))
+    outcome = call(fit, *SETTINGS, *flags, flag, "--train.epochs=1")
+    assert outcome.status == 0 and "few labels" not in outcome.err
+
+
+@pytest.mark.second
+def test_one_pair_of_a_label_is_trained(checkpoint, tmp_path):
+    rows = [
+        *((a, b, 0) for a, b, _ in paraphrase_rows(7, 0)),
+        ("the ferry sings", "the ferry sings often", 1),
+    ]
+    outcome = call(fit, *SETTINGS, *pair_flags(checkpoint, tmp_path, rows), "--fewshot=probe")
+    assert outcome.status == 0, outcome.err

@@ -189,7 +189,8 @@ def check_few_labels(task: Task, train: Subset, origin: str) -> None:
         labels = len(np.unique(ids))
         kind = "queries" if task.traits.keeps_queries_together else "texts"
         raise InputError(
-            f"{origin}: expected a label with two different training {kind} or more, got {labels:,} labels with one each"
+            f"{origin}: expected a label with two different training {kind} or more,"
+            f" got {labels:,} labels with one each"
         )
 
 

@@ -44,17 +44,17 @@ class Candidate:
 
     Attributes:
         name: "probe" (frozen encoder), "contrastive" or "pseudo-labels" (contrastive, with texts).
-        basis: What the head reads: one of the trainer's bases.
         strength: Of the head's penalty, the one with the lowest loss.
         logits: Of each row by a model that was not trained on it, float32 [R, C].
         losses: Cross-entropy of the rows whose label the other folds have.
+        basis: What the head reads: one of the trainer's bases.
     """
 
     name: str
-    basis: int
     strength: float
     logits: np.ndarray
     losses: np.ndarray
+    basis: int = 0
 
     @property
     def loss(self) -> float:
@@ -134,7 +134,8 @@ class FewLabelTrainer:
     def _candidate(self, name: str, logits: np.ndarray) -> Candidate:
         losses = [row_losses(found, self.targets)[self.predictable] for found in logits]
         best = int(np.argmin([each.mean() for each in losses]))
-        return Candidate(name, *self._heads[best], logits[best].copy(), losses[best])
+        basis, strength = self._heads[best]
+        return Candidate(name, strength, logits[best].copy(), losses[best], basis)
 
     def _head(
         self, vectors: np.ndarray, rows: np.ndarray, basis: int, strength: float

@@ -119,7 +119,7 @@ class Task(TaskSettings, abc.ABC):
         return cosine_loss(targets, outputs)
 
     def head_bases(self, model: Any) -> Sequence[np.ndarray | None]:
-        """What a linear head may read: matrices [W, Z] from the head's input, of which one is chosen; None: all of it."""
+        """What a linear head may read: matrices [W, Z] from the head's input to choose from; None: all of it."""
         return [None]
 
     def output_names(self, labels: Sequence[str], train: Subset) -> list[str]:

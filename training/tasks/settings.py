@@ -176,7 +176,7 @@ class MatchSettings(TaskSettings):
         return dataclasses.replace(config, num_segments=2, max_length=2 * config.max_length - 1)
 
     def for_pretrained(self) -> Self:
-        """The joint form without overlap: with overlap features a checkpoint has accuracy .757 on MRPC, without .789."""
+        """The joint form, without overlap features: with them a checkpoint has accuracy .757 on MRPC, without .789."""
         return dataclasses.replace(self, form=self.form or "joint", overlap=bool(self.overlap))
 
     @property

@@ -30,7 +30,7 @@ from tests.kmha.models.tiny_pairs import (
     text,
 )
 from tests.layer_checks import fill_weights, to_numpy
-from training.tasks.match.initialization import set_linear_head
+from training.tasks.match.initialization import COSINE_SCALE, head_bases, set_linear_head
 
 every_matcher = pytest.mark.parametrize("name", MATCHERS)
 every_bi = pytest.mark.parametrize("name", BI)
@@ -272,8 +272,8 @@ def test_graded_scores_are_the_logits():
             {"form": "bi", "overlap": False, "target": "classes", "num_labels": 2},
             "target must be binary or graded in the bi form, which has one score, got classes",
         ),
-        ({"rounds": 0}, "rounds must be from 1 to 4, got 0"),
-        ({"rounds": 5}, "rounds must be from 1 to 4, got 5"),
+        ({"rounds": -1}, "rounds must be from 0 to 4, got -1"),
+        ({"rounds": 5}, "rounds must be from 0 to 4, got 5"),
         (
             {"symmetric": True, "share_weights": False},
             "share_weights must be on in a symmetric matcher, got off",
@@ -322,3 +322,21 @@ def test_encoders_may_differ_in_size():
     model = TextMatcher({"word": WORDPIECE, "char": small}, symmetric=True)
     model.build()
     assert np.isfinite(to_numpy(model(pair_features(model, A, B)))).all()
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_without_rounds_the_head_reads_unit_vectors(symmetric):
+    model = fill_weights(new_matcher(rounds=0, symmetric=symmetric))
+    features = pair_features(model, A, B)
+    inputs = to_numpy(model.pooled_vectors(features))
+    np.testing.assert_allclose(
+        to_numpy(model(features)), inputs @ to_numpy(model.head.kernel) + to_numpy(model.head.bias), atol=1e-5
+    )
+    dim = model.vector_dim
+    products = inputs[:, model.vector_width - dim : model.vector_width]
+    a, b = (to_numpy(model.vectors(features, side)) for side in SIDES)
+    np.testing.assert_allclose(products.sum(axis=1), (a * b).sum(axis=1), atol=1e-5)
+    cosine, overlap, everything = head_bases(model)
+    np.testing.assert_allclose((inputs @ cosine)[:, 0], COSINE_SCALE * (a * b).sum(axis=1), atol=1e-4)
+    assert np.linalg.matrix_rank(overlap) == 1 + inputs.shape[1] - model.vector_width
+    np.testing.assert_array_equal(everything[: (1 if symmetric else 2) * dim], 0)

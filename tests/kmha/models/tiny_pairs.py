@@ -32,6 +32,7 @@ MATCHERS: dict[str, dict[str, Any]] = {
     "cross, two granularities": {"encoders": TWO, "target": "classes", "num_labels": 3, "pooling": "max"},
     "cross, symmetric": {"encoders": {"char": CHAR}, "symmetric": True},
     "cross, symmetric, no overlap": {"symmetric": True, "overlap": False, "target": "graded"},
+    "cross, no rounds": {"rounds": 0},
     "cross, own weights": {"share_weights": False, "overlap": False, "pooling": "cls"},
     "bi": {"form": "bi", "overlap": False, "pooling": "max"},
     "bi, two granularities": {"form": "bi", "encoders": TWO, "overlap": False, "symmetric": True},

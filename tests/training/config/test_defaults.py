@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from training.config.config import (
     ResolvedConfig,
     TextSection,
     TrainSection,
+    task_section,
 )
 from training.config.defaults import (
     DEFAULT_SHAPE,
@@ -145,11 +147,14 @@ def test_tags_too_keep_the_positions_and_the_case_of_the_checkpoint(run, task):
 
 def test_pairs_are_read_as_one_sequence_unless_told_otherwise(run):
     config = dataclasses.replace(starting_from(run), task="match")
-    match = resolve_config(config).match
+    match: Any = task_section(resolve_config(config))
     assert (match.form, match.overlap) == ("joint", False)
-    assert resolve_config(dataclasses.replace(config, match=MatchSettings(overlap=True))).match.overlap
-    assert resolve_config(dataclasses.replace(config, match=MatchSettings(form="bi"))).match.form == "bi"
-    assert resolve_config(FitConfig(task="match")).match.form is None
+    for settings in (MatchSettings(overlap=True), MatchSettings(form="bi")):
+        match = task_section(resolve_config(dataclasses.replace(config, match=settings)))
+        assert (match.form, match.overlap) == (settings.form or "joint", bool(settings.overlap))
+    for written in (resolve_config(config).match, task_section(resolve_config(FitConfig(task="match")))):
+        # In config.toml the form stays open: the rows decide whether they are few.
+        assert written == MatchSettings()
 
 
 def test_an_encoder_may_have_fewer_blocks(run):

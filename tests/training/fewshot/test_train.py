@@ -20,6 +20,31 @@ def test_folds_are_stratified_and_keep_copies_of_a_text_together():
     assert not np.array_equal(folds, make_folds(labels, texts, 3, seed=1))
 
 
+def test_queries_with_a_right_candidate_are_in_each_fold():
+    queries = np.repeat(np.arange(12), 4)
+    # Right: the last candidate of the queries 0 to 2. A row without a label has the highest stratum.
+    strata = np.ones(48, int)
+    strata[[3, 7, 11]] = 0
+    folds = make_folds(strata, queries, 3, seed=0)
+    assert all(len(set(folds[queries == query])) == 1 for query in range(12))
+    assert sorted(folds[[3, 7, 11]].tolist()) == [0, 1, 2]
+
+
+def test_a_head_that_reads_a_few_functions_of_the_vectors():
+    random = np.random.default_rng(0)
+    vectors = (5 + random.normal(size=(60, 4))).astype(np.float32)
+    targets = (vectors[:, 0] > vectors[:, 1]).astype(np.int32)[:, None]
+    trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
+    trainer.model, trainer.targets, trainer.weights = SimpleNamespace(num_labels=1), targets, np.ones(60)
+    difference = np.array([[1], [-1], [0], [0]], np.float32)
+    trainer.bases = [difference, np.eye(4, dtype=np.float32)]
+    for basis in (0, 1):
+        kernel, bias = trainer._head(vectors, np.arange(60), basis, 100.0)
+        assert kernel.shape == (4, 1) and bias.shape == (1,)
+        assert ((vectors @ kernel + bias > 0) == targets).mean() > 0.9
+    assert trainer._head(vectors, np.arange(60), 0, 1.0)[0][2:].tolist() == [[0.0], [0.0]]
+
+
 def test_batches_have_pairs_of_each_label_and_no_row_twice():
     memberships = np.eye(5, dtype=int)[np.repeat(np.arange(5), [1, 2, 8, 30, 9])]
     seen = set()
@@ -82,7 +107,7 @@ def test_held_out_labels_decide_no_pseudo_label():
 
     def trained(held_out_label):
         trainer: Any = FewLabelTrainer.__new__(FewLabelTrainer)
-        trainer.model = SimpleNamespace(num_labels=2)
+        trainer.model, trainer.bases = SimpleNamespace(num_labels=2), [None]
         trainer.targets = np.array([0, 0, 1, 1, held_out_label], np.int32)
         trainer.weights = np.ones(5, np.float32)
         trainer.joined = SimpleNamespace(targets=np.concatenate([trainer.targets, np.zeros(3, np.int32)]))

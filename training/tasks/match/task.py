@@ -28,7 +28,7 @@ logger = logging.getLogger("kmha")
 
 SCORE = "score"
 # The cosine that separates right from wrong pairs in the contrastive stage; the head has a bias of its own.
-CONTRASTIVE_THRESHOLD = float(__import__("os").environ.get("CT", "0.5"))
+CONTRASTIVE_THRESHOLD = 0.5
 
 _METRICS: dict[Target, tuple[Metric, ...]] = {
     "binary": ("accuracy", "f1", "roc_auc", "average_precision"),

@@ -304,3 +304,23 @@ def test_scores_follow_the_target(tmp_path, target, labels, probabilities, expec
     assert {name: scores[name] for name in expected} == pytest.approx(expected)
     assert set(scores["intervals"]) >= set(expected) - {"mse"}
     assert ("map" in scores) == (target != "classes")
+
+
+def test_few_labels_have_no_cross_attention():
+    task = replace(BINARY, form="joint", overlap=False)
+    assert task.allow_few_labels and task.has_contrastive_stage
+    few = task.for_few_labels()
+    assert (few.form, few.rounds, few.overlap) == ("cross", 0, True)
+    targets = np.array([[1, 0], [0, 0], [1, 1]], np.float32)
+    assert few.few_label_targets(targets).tolist() == [[1], [0], [1]]
+    classes = replace(task, target="classes")
+    assert classes.few_label_targets(targets).tolist() == [1, 0, 1] and not classes.has_contrastive_stage
+    assert not replace(task, target="graded").allow_few_labels
+    assert not replace(task, loss="triplet").allow_few_labels
+
+
+def test_right_pairs_need_a_high_cosine():
+    targets = np.array([[1, 0], [1, 1], [0, 2], [0, 3]], np.float32)
+    cosines = np.array([[0.9], [0.1], [0.9], [0.1]], np.float32)
+    losses = np.asarray(BINARY.contrastive_losses(targets, cosines))
+    assert losses.shape == (4,) and losses[0] < 0.1 < losses[1] and losses[3] < 0.1 < losses[2]
