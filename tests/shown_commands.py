@@ -171,7 +171,7 @@ def tiny_flags(module: str, arguments: list[str]) -> list[str]:
         return [*kept, "--rates=0.01", "--rounds=1"]
     if module not in ("training.fit", "training.launch"):
         return []
-    if "few.csv" in arguments and "--encoder.pretrained" in arguments:
+    if {"few.csv", "few_pairs.csv"} & set(arguments) and "--encoder.pretrained" in arguments:
         # The contrastive stage of a published encoder takes a minute.
         return ["--text.max-length=16", "--train.buckets=1", "--no-report", "--fewshot.mode=probe"]
     if any(word.startswith(("--encoder.pretrained", "--encoder.size")) for word in arguments):

@@ -276,15 +276,25 @@ def test_the_benchmark_measures_fits_and_selections(checkpoint, tmp_path):
         assert "news | suggest | 18 labels | " in curves.out
 
 
+def as_text(rows):
+    return [tuple(map(str, row)) for row in rows]
+
+
 def pair_flags(checkpoint, folder, rows):
     header = ("text_a", "text_b", "label", "query_id")[: len(rows[0])]
     flags = ("--task=match", "--encoder.pretrained", checkpoint, "--data.train")
-    return (*flags, write_csv(folder / "pairs.csv", rows, header), "--out", folder / "run", "--no-baseline")
+    return (
+        *flags,
+        write_csv(folder / "pairs.csv", as_text(rows), header),
+        "--out",
+        folder / "run",
+        "--no-baseline",
+    )
 
 
 def test_few_pairs_are_compared_without_cross_attention_and_exported(checkpoint, tmp_path):
     flags = pair_flags(checkpoint, tmp_path, paraphrase_rows(24, 0))
-    test = write_csv(tmp_path / "test.csv", paraphrase_rows(30, 1), ("text_a", "text_b", "label"))
+    test = write_csv(tmp_path / "test.csv", as_text(paraphrase_rows(30, 1)), ("text_a", "text_b", "label"))
     outcome = call(fit, *SETTINGS, *flags, "--data.test", test)
     assert outcome.status == 0, outcome.err
     assert "24 training rows, cross-validated" in outcome.err

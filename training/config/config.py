@@ -209,7 +209,7 @@ class DistillSection:
 
 @dataclass(frozen=True)
 class FewshotSection:
-    """Classification from few labels with a pretrained encoder; see docs/how-to/few-labels.md."""
+    """Classification and matching from few labels with a pretrained encoder; see docs/how-to/few-labels.md."""
 
     mode: Annotated[Literal["auto", "contrastive", "probe", "off"], tyro.conf.arg(aliases=("--fewshot",))] = (
         "auto"
