@@ -334,6 +334,7 @@ def test_without_rounds_the_head_reads_unit_vectors(symmetric):
         kernel.assign(np.zeros(kernel.shape))
     features = pair_features(model, A, B)
     inputs = to_numpy(model.pooled_vectors(features))
+    assert model.head is not None
     np.testing.assert_allclose(
         to_numpy(model(features)), inputs @ to_numpy(model.head.kernel) + to_numpy(model.head.bias), atol=1e-5
     )
