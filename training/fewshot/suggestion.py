@@ -1,8 +1,14 @@
 """Selects the unlabeled texts whose labels help a classifier most."""
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
+
+# Texts that are clustered for each text to select.
+CANDIDATES = 10
+# Certain texts have a weight too.
+_SMALLEST_WEIGHT = 1e-6
 
 
 def select_texts(
@@ -14,45 +20,61 @@ def select_texts(
 ) -> np.ndarray:
     """Selects texts that are uncertain and different from each other.
 
-    Each text has the gradient of the loss of its own prediction with regard to the head: large if the prediction is
-    uncertain, and similar for similar texts. k-means++ draws texts that are far from those selected before, and from 0,
-    the gradient of a confident prediction.
+    The most uncertain texts, ten for each one to select, are clustered by k-means with their uncertainty as weight. The
+    text nearest to the center of each cluster is selected. A text is uncertain if its two most probable labels have
+    similar probabilities; with several labels, if the probability of a label is close to its threshold.
 
     Args:
         probabilities: float32 [R, C].
         vectors: float32 [R, D], of length 1.
         count: Number of texts to select.
-        seed: Random seed of the draws.
+        seed: Random seed of the first centers.
         thresholds: With several labels, the threshold of each; None: a text has one label.
 
     Returns:
-        Rows in the order of selection, int64 [min(count, R)].
+        Rows, the most uncertain first, int64 [min(count, R)].
 
-    Source: BADGE, Ash et al. 2020, arXiv:1906.03671.
+    Source: Zhdanov 2019, arXiv:1901.05954.
     """
-    if thresholds is None:
-        decided = np.eye(probabilities.shape[1], dtype=bool)[probabilities.argmax(axis=1)]
-    else:
-        decided = probabilities >= np.asarray(thresholds, np.float32)
-    errors = (probabilities - decided).astype(np.float64)
-    vectors = vectors.astype(np.float64)
-    # A gradient is the outer product of error and vector: products of gradients need no [R, C, D] array.
-    norms = (errors**2).sum(axis=1) * (vectors**2).sum(axis=1)
-    random = np.random.default_rng([seed, 17])
-    left = np.ones(len(vectors), bool)
-    distances = norms
-    chosen: list[int] = []
-    for _ in range(min(count, len(vectors))):
-        weights = np.where(left, np.maximum(distances, 0.0), 0.0)
-        if not chosen:
-            row = int(norms.argmax())
-        elif weights.sum() > 0:
-            row = int(random.choice(len(weights), p=weights / weights.sum()))
-        else:
-            # All that are left equal a selected one.
-            row = int(np.flatnonzero(left)[0])
-        chosen.append(row)
-        left[row] = False
-        products = (errors @ errors[row]) * (vectors @ vectors[row])
-        distances = np.minimum(distances, norms + norms[row] - 2 * products)
-    return np.array(chosen, np.int64)
+    count = min(count, len(vectors))
+    uncertainty = 1 - _margins(probabilities.astype(np.float64), thresholds)
+    rows = np.argsort(-uncertainty, kind="stable")[: CANDIDATES * count]
+    weights = np.maximum(uncertainty[rows], _SMALLEST_WEIGHT)
+    chosen = nearest_to_centers(vectors[rows], weights, count, seed)
+    # Equal vectors give fewer clusters.
+    others = np.setdiff1d(np.arange(len(rows)), chosen)[: count - len(chosen)]
+    return rows[np.sort(np.concatenate([chosen, others]))]
+
+
+def _margins(probabilities: np.ndarray, thresholds: Sequence[float] | None) -> np.ndarray:
+    """How clear the prediction of each text is: 0 if two decisions are equally good, float64 [R]."""
+    if thresholds is not None:
+        return np.abs(probabilities - np.asarray(thresholds)).min(axis=1)
+    if probabilities.shape[1] == 1:
+        return np.ones(len(probabilities))
+    second, first = np.partition(probabilities, -2, axis=1)[:, -2:].T
+    return first - second
+
+
+def nearest_to_centers(vectors: np.ndarray, weights: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """The vector nearest to the center of each cluster of weighted k-means.
+
+    Args:
+        vectors: float32 [R, D].
+        weights: Positive, float [R].
+        count: Number of clusters, at most R.
+        seed: Random seed of the first centers.
+
+    Returns:
+        Distinct indices of vectors, int64 [count], or fewer if there are fewer different vectors.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = KMeans(count, n_init=1, random_state=seed).fit(vectors, sample_weight=weights)
+    distances = np.linalg.norm(vectors - fitted.cluster_centers_[fitted.labels_], axis=1)
+    # Sorted by cluster, then by distance: the first of each cluster.
+    order = np.lexsort((distances, fitted.labels_))
+    return order[np.unique(fitted.labels_[order], return_index=True)[1]]
