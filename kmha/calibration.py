@@ -87,6 +87,8 @@ def calibrate(model: Any, calibration: Calibration) -> None:
         temperatures, biases = temperatures[0], biases[0]
     else:
         kernel, bias = model.head.kernel, model.head.bias
+    if getattr(model, "linear", None) is not None:
+        model.linear.scale((1 / temperatures).astype(np.float32))
     _assign(kernel, _read(kernel) / temperatures)
     _assign(bias, _read(bias) / temperatures + biases)
 

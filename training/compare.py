@@ -72,7 +72,7 @@ class CompareConfig:
     """Replace an existing comparison."""
     data: DataSection = field(default_factory=DataSection)
     text: TextSection = field(default_factory=TextSection)
-    encoder: EncoderSection = field(default_factory=lambda: EncoderSection(ngram_buckets=0))
+    encoder: EncoderSection = field(default_factory=lambda: EncoderSection(ngram_buckets=0, linear=False))
     classify: ClassifySettings = field(default_factory=ClassifySettings)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
     train: TrainSection = field(default_factory=TrainSection)

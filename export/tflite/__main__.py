@@ -62,6 +62,7 @@ def _export(config: TfliteConfig) -> int:
     from export.tflite.string_model import string_model
     from export.tflite.write import write_tflite
     from kmha.bundle.bundle import Bundle
+    from training.runtime.resource_usage import bytes_by_part, describe_bytes
 
     bundle = Bundle.load(config.run)
     lengths = [None] if config.dynamic_length else chosen_lengths(bundle, config.length)
@@ -77,6 +78,9 @@ def _export(config: TfliteConfig) -> int:
         logger.info(f"error: {config.out}: {error}")
         return FAILED
     logger.info(f"largest difference from the run: {difference:.2g}")
+    float_bytes = {"none": 4, "float16": 2}.get(quantize, 1)
+    parts = describe_bytes(bytes_by_part(bundle.model, float_bytes))
+    logger.info(f"{config.out.stat().st_size / 1e6:.1f} MB; weights: {parts}")
     print(config.out)
     return 0
 

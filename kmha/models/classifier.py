@@ -8,9 +8,10 @@ from keras import ops
 from kmha.config import EncoderConfig
 from kmha.document_windows import WindowShape
 from kmha.errors import InputError
-from kmha.features import PADDING_MASK, text_shapes
+from kmha.features import PADDING_MASK, TOKEN_IDS, text_shapes
 from kmha.layers.comparison import unit_vectors
 from kmha.layers.document_windows import WindowMode, WindowPooling, split_documents
+from kmha.layers.linear_ngrams import LinearNgrams
 from kmha.layers.pooling import Pooling
 from kmha.models.encoder import SingleEncoder, TransformerEncoder, layer_norm
 
@@ -31,6 +32,8 @@ class TextClassifier(SingleEncoder, keras.Model):
         window: Tokens of a window, with the two special tokens; 0: no windows.
         window_overlap: Tokens of the text that a window shares with the next one.
         window_pooling: "mean", "max" or "attention" (see `WindowPooling`).
+        linear_rows: Known n-grams of a linear classifier whose logits are added to the head's; 0: none.
+        linear_slots: As in `LinearNgrams`.
 
     Call:
         features: token_ids, segment_ids, padding_mask, int32 [B, T] each.
@@ -52,6 +55,8 @@ class TextClassifier(SingleEncoder, keras.Model):
         window: int = 0,
         window_overlap: int = 0,
         window_pooling: WindowMode = "mean",
+        linear_rows: int = 0,
+        linear_slots: tuple[int, ...] = (),
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -74,6 +79,9 @@ class TextClassifier(SingleEncoder, keras.Model):
         self.pooled_dropout = keras.layers.Dropout(dropout, name="pooled_dropout", dtype=self.dtype_policy)
         # float32 whatever the policy: exports are verified to 1e-4.
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
+        self.linear = (
+            LinearNgrams(num_labels, linear_rows, linear_slots, name="linear") if linear_rows else None
+        )
 
     def build(self, features_shape=None):
         """Builds all parts."""
@@ -87,11 +95,16 @@ class TextClassifier(SingleEncoder, keras.Model):
             self.pooled_norm.build(pooled_shape)
         self.pooled_dropout.build(pooled_shape)
         self.head.build(pooled_shape)
+        if self.linear is not None:
+            self.linear.build(features_shape[TOKEN_IDS])
 
     def call(self, features, return_attention_weights=False, training=None):
         """See the class."""
         vector, weights = self._encode(features, return_attention_weights, training)
         logits = self.head(self.pooled_dropout(vector, training=training))
+        if self.linear is not None and not training:
+            # The encoder is trained alone: the linear path was fitted on the same rows.
+            logits = logits + self.linear_logits(features)
         return (logits, weights) if return_attention_weights else logits
 
     def _encode(self, features, with_weights=False, training=None):
@@ -103,6 +116,18 @@ class TextClassifier(SingleEncoder, keras.Model):
         x, weights = encoded if with_weights else (encoded, None)
         pooled = self.pooling(x, padding_mask=read[PADDING_MASK])
         return self.normalize(pooled if votes is None else self.join_windows(pooled, votes)), weights
+
+    def linear_logits(self, features):
+        """The part of the logits that comes from n-grams, float32 [B, C]; only for models with a linear path."""
+        assert self.linear is not None
+        return self.linear(features[TOKEN_IDS], features[PADDING_MASK])
+
+    def scale_paths(self, linear: float, encoder: float) -> None:
+        """Multiplies the logits of the linear path and of the head by numbers."""
+        assert self.linear is not None
+        self.linear.scale(linear)
+        for weights in (self.head.kernel, self.head.bias):
+            weights.assign(weights * encoder)
 
     def pooled_vectors(self, features, training=None):
         """The head's input float [B, D], before dropout."""
@@ -165,4 +190,6 @@ class TextClassifier(SingleEncoder, keras.Model):
             "window": self.windows.length if self.windows else 0,
             "window_overlap": self.windows.overlap if self.windows else 0,
             "window_pooling": self.window_pooling.mode if self.window_pooling else "mean",
+            "linear_rows": self.linear.rows if self.linear else 0,
+            "linear_slots": list(self.linear.slots) if self.linear else [],
         }

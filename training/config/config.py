@@ -84,8 +84,9 @@ class EncoderSection:
 
     pretrained: str = ""
     """Initial weights: minilm (extra: minilm), folder or name of a published BERT, or a run folder. Default: random."""
-    size: Literal["", "tiny", "mini", "small"] = ""
-    """Named shape: tiny (2 layers of 128), mini (4 of 256) or small (4 of 512), heads of 64. Default: values below."""
+    size: Literal["", "none", "tiny", "mini", "small"] = ""
+    """Named shape: tiny (2 layers of 128), mini (4 of 256) or small (4 of 512), heads of 64; none: only the linear
+    classifier. Default: values below."""
     hidden_dim: int | None = None
     """Size of the token vectors. Default: 128."""
     num_layers: int | None = None
@@ -112,9 +113,12 @@ class EncoderSection:
     """Local attention: number of first tokens with global attention. Default: 1, the [CLS] token."""
     token_dropout: float | None = None
     """Probability of replacing a token by [UNK] in training. Default: 0.3 or 0.4; for tagging 0.2 or 0.05."""
+    linear: bool | None = None
+    """Add the logits of a linear classifier on n-grams. Default: on for classification without a checkpoint or teacher.
+    """
     ngram_buckets: int | None = None
-    """Rows of each hashed n-gram table, best a prime; 0: no n-grams. Default: 131071, or as in the checkpoint. N-grams
-    improve accuracy most on small data; they can be added to a checkpoint without n-grams."""
+    """Rows of each hashed n-gram table, best a prime; 0: no n-grams. Default: 131071, or as in the checkpoint; 0 with
+    --encoder.linear or --encoder.size. N-grams can be added to a checkpoint without n-grams."""
     ngram_dim: int | None = None
     """Size of the n-gram vectors. Default: 64."""
     ngram_orders: tuple[int, ...] | None = None

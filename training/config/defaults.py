@@ -23,6 +23,7 @@ BATCH_ROWS_ON, FEWEST_EPOCHS_ON, MOST_EPOCHS_ON = 32, 2, 6
 LEARNING_RATE_ON, LEARNING_RATE_OF_PAIRS_ON = 2e-4, 8e-5
 LAYER_DECAY, HEAD_FACTOR = 0.9, 5.0
 # With the default learning rate, models overfit a few thousand pairs.
+NO_ENCODER = "none"  # --encoder.size
 LEARNING_RATE, LEARNING_RATE_OF_FEW_PAIRS, FEW_PAIRS = 1e-3, 3e-4, 5_000
 
 # For training from scratch.
@@ -52,7 +53,15 @@ def resolve_config(config: FitConfig) -> ResolvedConfig:
     setting is out of range or contradicts the size or the checkpoint.
     """
     check_ranges(config)
-    config = resolve_shape(config)
+    if config.encoder.size == NO_ENCODER and config.encoder.linear is False:
+        raise InputError("--encoder.size none: expected --encoder.linear, got none of both")
+    alone = config.task == "classify" and not config.encoder.pretrained and config.distill.teacher is None
+    if (config.encoder.linear or config.encoder.size == NO_ENCODER) and not alone:
+        flag = "--encoder.linear" if config.encoder.linear else "--encoder.size none"
+        raise InputError(
+            f"{flag}: expected --task classify without --encoder.pretrained and --distill.teacher"
+        )
+    config = resolve_shape(dataclasses.replace(config, encoder=_filled(config.encoder, linear=alone)))
     tags, pretrained = config.task == "tag", bool(config.encoder.pretrained)
     return dataclasses.replace(
         config,
@@ -87,7 +96,8 @@ def resolve_data_defaults(
             finetune=_filled(config.finetune, layer_decay=LAYER_DECAY, head_factor=HEAD_FACTOR),
         )
     else:
-        epochs = default_epochs(batches, defaults.batches)
+        # On top of a linear path, half of the training has the same accuracy.
+        epochs = default_epochs(batches, defaults.batches // (2 if config.encoder.linear else 1))
     token_dropout = defaults.token_dropout
     if token_dropout is None:
         token_dropout = default_token_dropout(lengths)
@@ -139,6 +149,9 @@ def resolve_shape(config: FitConfig) -> ResolvedConfig:
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(FitConfig)}
     config = ResolvedConfig(**{**values, "encoder": resolve_size(config.encoder)}, checkpoint=checkpoint)
     if checkpoint is None:
+        has_tables = config.encoder.ngram_dim is not None or config.encoder.ngram_orders is not None
+        if (config.encoder.linear or config.encoder.size) and not has_tables:
+            config = dataclasses.replace(config, encoder=_filled(config.encoder, ngram_buckets=0))
         return dataclasses.replace(config, encoder=_filled(config.encoder, **DEFAULT_SHAPE))
     for flag, given in (
         ("text.vocabulary", config.text.vocabulary),
@@ -158,7 +171,7 @@ def resolve_shape(config: FitConfig) -> ResolvedConfig:
 def encoder_config(config: ResolvedConfig, vocabulary_size: int, unknown_id: int) -> EncoderConfig:
     """Creates the `EncoderConfig` of a resolved config; raises InputError if a value is out of range."""
     section = dataclasses.asdict(config.encoder)
-    del section["vectors"], section["pretrained"], section["size"]
+    del section["vectors"], section["pretrained"], section["size"], section["linear"]
     # None if the settings are checked before the rows are read.
     section["token_dropout"] = section["token_dropout"] or 0.0
     section["dropout"] = section["dropout"] or 0.0
@@ -206,11 +219,14 @@ def _text(config: FitConfig, checkpoint: Checkpoint) -> TextSection:
 def resolve_size(encoder: EncoderSection) -> EncoderSection:
     """Fills in the dimensions of --encoder.size; raises InputError, which names the flag, if a given one differs.
 
+    Without an encoder, one without blocks remains, whose vectors have one number; it adds nothing to the logits.
+
     Source: Turc et al. 2019, arXiv:1908.08962.
     """
     if not encoder.size:
         return encoder
     sizes = {
+        NO_ENCODER: lambda: EncoderConfig(1, hidden_dim=1, num_layers=0, num_heads=1, intermediate_dim=1),
         "tiny": EncoderConfig.bert_tiny,
         "mini": EncoderConfig.bert_mini,
         "small": EncoderConfig.bert_small,

@@ -16,7 +16,7 @@ from kmha.bundle.manifest import (
     read_manifest,
     sha256,
 )
-from kmha.config import EncoderConfig
+from kmha.config import MAX_HASHED_ID, EncoderConfig
 from kmha.errors import InputError
 from kmha.features import MIN_WINDOW_LENGTH
 from kmha.pretrained.checkpoint import Checkpoint
@@ -165,6 +165,8 @@ def check_settings(config: FitConfig) -> None:
         encoder = encoder_config(config, size, unknown_id=1)
     except InputError as error:
         raise InputError(_with_flags(str(error))) from None
+    if config.encoder.linear and size >= MAX_HASHED_ID:
+        raise InputError(f"--text.vocabulary-size must be below {MAX_HASHED_ID} with n-grams, got {size}")
     if getattr(task_section(config), "form", None) == "joint" and encoder.positions == "rotary":
         raise InputError(
             "--encoder.positions: expected learned, sinusoidal or none for the joint form, got rotary"

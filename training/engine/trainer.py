@@ -17,7 +17,13 @@ from kmha.pretrained.weights import assign_weights
 from kmha.text.vocabulary import Vocabulary
 from kmha.text.word_vectors import assign_vectors, read_vectors
 from training.config.config import ResolvedConfig
-from training.config.defaults import LEARNING_RATE, encoder_config, has_new_ngrams, resolve_data_defaults
+from training.config.defaults import (
+    LEARNING_RATE,
+    NO_ENCODER,
+    encoder_config,
+    has_new_ngrams,
+    resolve_data_defaults,
+)
 from training.data.inputs import Inputs, Source
 from training.data.length_buckets import computed_share
 from training.data.load import Data
@@ -28,6 +34,16 @@ from training.engine.loop import EpochLog, Loop, ProgressBar, TrainingProgress, 
 from training.engine.optimizer import AdamW, WeightAverage, freeze, learning_rate_schedules, warmup_then_decay
 from training.engine.train_step import StrategyName, TrainingStep, check_enough_rows, make_strategy
 from training.evaluation.evaluator import Evaluator
+from training.linear.fit import (
+    MAX_LABELS,
+    RESIDUAL_ROWS,
+    LinearPath,
+    ResidualLoss,
+    Tokens,
+    fit_linear_path,
+    out_of_fold_logits,
+    weigh,
+)
 from training.runs.checkpoint_folder import valid_checkpoints
 from training.runs.run_folder import CHECKPOINT, RUN_LOG, RunContext
 from training.runtime.cpu_sharding import can_shard, num_shards
@@ -77,16 +93,24 @@ def train(
     pairs = len(source.rows) if task.traits.num_texts == 2 else 0
     config = resolve_data_defaults(config, task, source.text_lengths, batches, pairs)
     rounds = config.train.epochs * inputs.per_epoch
+    linear = None
+    if config.encoder.linear and starting_model is None:
+        linear = _fit_linear_path(config, source, validation, data.labels, inputs.preprocessor)
     with strategy.scope():
         if starting_model is not None:
             model = starting_model.build()
         else:
-            model = build_initial_model(config, task, source, inputs.preprocessor, data.labels)
+            model = build_initial_model(config, task, source, inputs.preprocessor, data.labels, linear)
         # On a GPU TensorFlow's own out-of-memory error has the details.
         if not tf.config.list_logical_devices("GPU"):
             check_memory(encoder_configs(model), count_trainable_weights(model), plans, available_bytes())
         freeze(model, config.finetune.frozen_layers, has_new_ngrams(config))
-        step, average = _make_step(config, task, model, strategy, batches, shards)
+        row_losses = task.row_losses
+        if linear is not None and len(source.rows) >= RESIDUAL_ROWS and inputs.per_epoch == 1:
+            logits = out_of_fold_logits(linear, source, config.train.seed)
+            row_losses = ResidualLoss(task, source.targets, logits)
+            source.targets = row_losses.targets
+        step, average = _make_step(config, task, row_losses, model, strategy, batches, shards)
     check_same_weights(coordinator, model.variables)
     evaluator = Evaluator(model, task, data.labels, lengths)
     evaluator.check_metric_is_defined(data.validation)
@@ -121,7 +145,40 @@ def train(
         f"{count_trainable_weights(model):,} weights, {batches:,} batches per epoch, padded to {shown}:"
         f" {computed_share(plans, source.lengths):.2f} times the real tokens"
     )
-    return evaluator, loop.run(resume=config.resume)
+    if config.encoder.size == NO_ENCODER:
+        if linear is None:
+            raise InputError(
+                f"--encoder.size none: expected at most {MAX_LABELS:,} labels and n-grams that occur in several texts"
+            )
+        evaluator.model.scale_paths(1.0, 0.0)  # pyright: ignore
+        return evaluator, TrainingProgress(best_epoch=0)
+    progress = loop.run(resume=config.resume)
+    if linear is not None:
+        _weigh_paths(evaluator, linear, validation)
+    return evaluator, progress
+
+
+def _fit_linear_path(
+    config: ResolvedConfig, source: Source, validation: Source, labels: Sequence[str], preprocessor: Any
+) -> LinearPath | None:
+    """The linear path of a classifier; None with too many labels."""
+    if len(labels) > MAX_LABELS:
+        logger.info(f"no linear path: {len(labels):,} labels are more than {MAX_LABELS:,}")
+        return None
+    started = time.monotonic()
+    vocabulary_size = len(preprocessor.vocabulary)
+    alone = config.encoder.size == NO_ENCODER
+    linear = fit_linear_path(source, validation, len(labels), vocabulary_size, config.train.seed, alone)
+    logger.info(f"linear path: {linear.description}, {time.monotonic() - started:.1f} s")
+    return linear if len(linear.kernel) else None
+
+
+def _weigh_paths(evaluator: Evaluator, linear: LinearPath, validation: Source) -> None:
+    """Scales the logits of the linear path and of the encoder by factors that are fitted on the validation rows."""
+    logits = linear.logits(Tokens.of(validation))
+    factors = weigh(logits, evaluator.raw_outputs(validation) - logits, validation.targets)
+    evaluator.model.scale_paths(*factors)  # pyright: ignore
+    logger.info(f"logits: {factors[0]:.2f} times the linear path, {factors[1]:.2f} times the encoder")
 
 
 def _make_strategy(
@@ -149,6 +206,7 @@ def _make_strategy(
 def _make_step(
     config: ResolvedConfig,
     task: Task,
+    row_losses: Callable,
     model: Any,
     strategy: tf.distribute.Strategy,
     batches: int,
@@ -170,7 +228,7 @@ def _make_step(
     schedules = learning_rate_schedules(model, config.finetune, steps, variables, has_new_ngrams(config))
     step = TrainingStep(
         trained,
-        task.row_losses,
+        row_losses,
         AdamW(
             weights,
             learning_rate,
@@ -210,7 +268,12 @@ def _make_callbacks(
 
 
 def build_initial_model(
-    config: ResolvedConfig, task: Task, source: Source, preprocessor: Any, labels: Sequence[str]
+    config: ResolvedConfig,
+    task: Task,
+    source: Source,
+    preprocessor: Any,
+    labels: Sequence[str],
+    linear: Any = None,
 ) -> Any:
     """Builds the model of a task and initializes it; raises InputError if the word vectors cannot be used."""
     parts = parts_of(preprocessor)
@@ -218,7 +281,9 @@ def build_initial_model(
         name: task.encoder(encoder_config(config, len(part.vocabulary), part.unknown_id))
         for name, part in parts.items()
     }
-    model = task.build_model(encoders, labels)
+    model = task.build_model(encoders, labels, **({} if linear is None else {"linear": linear.ngrams}))
+    if linear is not None:
+        model.linear.assign(linear.ngrams.keys, linear.ngrams.idf, linear.kernel, linear.bias)
     checkpoint = config.checkpoint
     if checkpoint is not None:
         _load_checkpoint(model, checkpoint, next(iter(parts.values())).vocabulary)

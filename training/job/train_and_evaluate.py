@@ -31,7 +31,7 @@ from training.reporting.build import build_report, write_report
 from training.reporting.report_data import ReportData, ScoredSplit
 from training.runs.run_folder import CARD, REPORT, RunContext
 from training.runtime.mixed_precision import POLICIES, to_float32
-from training.runtime.resource_usage import count_trainable_weights
+from training.runtime.resource_usage import bytes_by_part, count_trainable_weights
 
 logger = logging.getLogger("kmha")
 
@@ -169,7 +169,13 @@ def _fit_baseline(context: RunContext, data: Data, inputs: Inputs, scores: dict[
     seed = context.config.train.seed
     description, result = task.baseline(train, validation, evaluated, data.labels, seed)
     logger.info(f"{task.traits.baseline_name}: {description}")
-    logger.info(compare(scores, result, task.metric, task.traits.baseline_name))
+    verdict = compare(scores, result, task.metric, task.traits.baseline_name)
+    logger.info(verdict)
+    if f"the {task.traits.baseline_name} wins" in verdict and context.config.encoder.linear:
+        logger.info(
+            "next: more training rows, --encoder.pretrained for a pretrained encoder, or --encoder.size none"
+            " for the linear classifier alone"
+        )
     return {"description": description, **result}
 
 
@@ -183,7 +189,7 @@ def _describe_training(
         **({"parts_of_epoch": inputs.per_epoch} if inputs.per_epoch > 1 else {}),
         "data": dataclasses.asdict(data.summary),
         "tokens": {name: dataclasses.asdict(counts) for name, counts in inputs.counts.items()},
-        "cost": context.cost.values(count_trainable_weights(evaluator.model)),
+        "cost": context.cost.values(count_trainable_weights(evaluator.model), bytes_by_part(evaluator.model)),
     }
 
 

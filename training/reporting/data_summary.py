@@ -170,6 +170,8 @@ def reproducibility_blocks(report_data: ReportData) -> Iterator[Block]:
         devices = cost.get("devices", {})
         rows += [(f"peak memory of {name}", _megabytes(size)) for name, size in devices.items()]
         rows += [("processor cores", str(cost["cores"])), ("weights", f"{cost['weights']:,}")]
+        by_part = cost.get("bytes_by_part", {})
+        rows += [(f"weights of the {part}", _megabytes(size)) for part, size in by_part.items()]
         rows += [(name, _megabytes(size)) for name, size in report_data.files.items()]
         yield Table("Memory and size", ("item", "size"), rows)
     if report_data.versions:

@@ -4,15 +4,24 @@ import contextlib
 import ctypes
 import math
 import os
+import re
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 # Parameters of mallopt, from glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 _LARGEST_THRESHOLD = 2**31 - 1  # bytes; the largest value that mallopt takes
+
+# Names of layers, from the inside out, and of the parts in reports.
+_PARTS = {
+    "linear": "linear path",
+    "ngrams": "n-gram tables",
+    "embedding": "token embedding",
+    "block": "encoder blocks",
+}
 
 
 class Cost:
@@ -30,20 +39,40 @@ class Cost:
         finally:
             self._seconds[stage] = self._seconds.get(stage, 0.0) + time.monotonic() - started
 
-    def values(self, weights: int) -> dict[str, Any]:
-        """As JSON values: seconds by stage, peak memory of the process and its GPUs in bytes, cores, and weights."""
+    def values(self, weights: int, by_part: Mapping[str, int]) -> dict[str, Any]:
+        """As JSON values: seconds by stage, peak memory of process and GPUs in bytes, cores, weights, bytes by part."""
         return {
             "seconds": {stage: round(seconds, 1) for stage, seconds in self._seconds.items()},
             "peak_memory_bytes": peak_memory_bytes(),
             "devices": _device_memory(),
             "cores": available_cores(),
             "weights": weights,
+            "bytes_by_part": dict(by_part),
         }
 
 
 def count_trainable_weights(model: Any) -> int:
     """Number of trainable weights of a Keras model, embeddings included."""
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
+
+
+def bytes_by_part(model: Any, float_bytes: int = 4) -> dict[str, int]:
+    """Bytes of the weights of a built model by part, the largest first; a float has so many bytes."""
+    parts: dict[str, int] = {}
+    for variable in model.variables:
+        if "seed_generator" in variable.path:
+            continue
+        names = [re.sub(r"_\d+$", "", name) for name in variable.path.split("/")]
+        part = next((title for name, title in _PARTS.items() if name in names), "other layers")
+        size = float_bytes if "float" in str(variable.dtype) else 1 if "int8" in str(variable.dtype) else 4
+        parts[part] = parts.get(part, 0) + size * math.prod(variable.shape)
+    return dict(sorted(parts.items(), key=lambda each: -each[1]))
+
+
+def describe_bytes(parts: Mapping[str, int]) -> str:
+    """Parts of at least a hundredth of all in one line, in megabytes."""
+    total = sum(parts.values())
+    return ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in parts.items() if 100 * size >= total)
 
 
 def peak_memory_bytes() -> int:

@@ -86,8 +86,10 @@ class ClassifyTask(ClassifySettings, Task):
             raise InputError(f"{row.place}: {columns.label} must be one label, got {what}")
         return (Example((text,), names, row.place),)
 
-    def build_model(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]) -> Any:
-        """A built `TextClassifier`."""
+    def build_model(
+        self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None
+    ) -> Any:
+        """A built `TextClassifier`, with the n-grams of a `LinearPath` if there is one."""
         from kmha.models.classifier import TextClassifier
 
         (encoder,) = encoders.values()
@@ -100,6 +102,8 @@ class ClassifyTask(ClassifySettings, Task):
             window=self.window,
             window_overlap=self.windows.overlap if self.windows else 0,
             window_pooling=self.window_pooling,
+            linear_rows=len(linear.keys) if linear else 0,
+            linear_slots=linear.slots if linear else (),
             name="classifier",
         )
         model.build()

@@ -14,6 +14,7 @@ from kmha.layers.crf import CRF
 from kmha.layers.document_windows import WindowPooling
 from kmha.layers.embedding import NgramEmbedding, Table, TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import CrossAttentionBlock, EncoderBlock, FeedForward
+from kmha.layers.linear_ngrams import LinearNgrams
 from kmha.layers.pooling import Pooling
 from kmha.layers.positions import PositionEmbedding
 from kmha.layers.words import LocalContext, SpellingEncoder
@@ -115,6 +116,9 @@ CASES = {
     "table": LayerCase(_layer(Table, V, D), {"inputs": TOKEN_IDS}, (B, T, D)),
     "n-grams": LayerCase(
         _layer(NgramEmbedding, D, 16, 4, (2, 3), dropout=0.1), {"token_ids": TOKEN_IDS}, (B, T, D)
+    ),
+    "linear n-grams": LayerCase(
+        _layer(LinearNgrams, 3, 9, (V, 31)), {"token_ids": TOKEN_IDS, "padding_mask": MASK}, (B, 3)
     ),
     "token dropout": LayerCase(
         _layer(TokenDropout, 0.5, 1, 5), {"token_ids": TOKEN_IDS}, (B, T), output_dtype="int32"

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from training.runtime.resource_usage import Cost, peak_memory_bytes
+from kmha.config import EncoderConfig
+from kmha.models.classifier import TextClassifier
+from training.runtime.resource_usage import Cost, bytes_by_part, describe_bytes, peak_memory_bytes
 
 STATUS = Path("/proc/self/status")
 
@@ -19,10 +21,25 @@ def test_stages_add_up():
             time.sleep(0.06)
     with cost.measure("judging"):
         pass
-    found = cost.values(weights=7)
+    found = cost.values(weights=7, by_part={"linear path": 28})
     assert 0.1 <= found["seconds"]["training"] < 5
     assert found["seconds"]["judging"] < 5 and list(found["seconds"]) == ["training", "judging"]
+    assert found["bytes_by_part"] == {"linear path": 28}
     assert found["weights"] == 7 and found["cores"] >= 1
+
+
+def test_bytes_by_part():
+    model = TextClassifier(
+        EncoderConfig(100, 8, 1, 2, intermediate_dim=12, max_length=16), 2, linear_rows=9, linear_slots=(100,)
+    )
+    model.build()
+    parts = bytes_by_part(model, float_bytes=1)
+    assert parts["token embedding"] == 8 * (100 + 16)
+    # Hash table, weights, squares and bias.
+    assert parts["linear path"] == 4 * 100 + 10 * 2 + 10 + 2
+    # 8 · 24 + 8 · 8 + 2 · 8 · 12, biases 24 + 8 + 12 + 8, two normalizations.
+    assert parts["encoder blocks"] == 192 + 64 + 192 + 52 + 32
+    assert describe_bytes({"a": 2_000_000, "b": 100}) == "a 2.0 MB"
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="no /proc/self/status")

@@ -1,0 +1,75 @@
+"""The linear classifier on n-grams: which n-grams a text has, their sum, and its serialization."""
+
+import keras
+import numpy as np
+import pytest
+
+from kmha.layers.linear_ngrams import LinearNgrams, ngram_keys
+from tests.layer_checks import compiled, to_numpy
+
+V, SLOTS, C = 60, 1021, 3
+TEXTS = np.array([[2, 10, 11, 10, 11, 3], [2, 12, 3, 0, 0, 0]], np.int32)
+MASK = (TEXTS > 0).astype(np.int32)
+
+
+def _key(order: int, *tokens: int) -> list[int]:
+    """Order, slot and fingerprint of the n-gram of some tokens."""
+    slot, fingerprint = (
+        to_numpy(each)[0, -1] for each in ngram_keys(np.array([tokens], np.int32), order, SLOTS)
+    )
+    return [order, int(slot), int(fingerprint)]
+
+
+@pytest.fixture(scope="module")
+def layer() -> LinearNgrams:
+    """Knows the tokens 10 and 12 and the bigram 10 11."""
+    layer = LinearNgrams(C, 3, (V, SLOTS))
+    layer.build((None, None))
+    layer.assign(
+        np.array([_key(1, 10), _key(1, 12), _key(2, 10, 11)]),
+        np.array([1.0, 2.0, 3.0]),
+        np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 1]]),
+        np.array([0.1, 0.2, 0.3]),
+    )
+    return layer
+
+
+def test_logits_are_weighted_counts_over_the_norm(layer):
+    # Token 10 and bigram 10 11 twice each: sums of idf 2 and 6, norm sqrt(2 · 1 + 2 · 9).
+    expected = np.array([[2, 0, 6], [0, 2, 0]]) / np.array([[20**0.5], [2.0]]) + [0.1, 0.2, 0.3]
+    for function in (layer, *compiled(layer).values()):
+        np.testing.assert_allclose(to_numpy(function(TEXTS, MASK)), expected, rtol=1e-6)
+
+
+def test_a_text_without_known_ngrams_gets_the_bias(layer):
+    found = to_numpy(layer(np.array([[2, 20, 21, 3], [0, 0, 0, 0]], np.int32), np.ones((2, 4), np.int32)))
+    np.testing.assert_allclose(found, np.tile([0.1, 0.2, 0.3], (2, 1)), rtol=1e-6)
+
+
+def test_padding_has_no_effect_whatever_its_ids(layer):
+    padded = np.concatenate([TEXTS, np.full((2, 3), 12, np.int32)], axis=1)
+    mask = np.concatenate([MASK, np.zeros((2, 3), np.int32)], axis=1)
+    np.testing.assert_allclose(to_numpy(layer(padded, mask)), to_numpy(layer(TEXTS, MASK)), rtol=1e-6)
+
+
+def test_an_unknown_ngram_in_a_used_slot_has_no_weight(layer):
+    slot = _key(2, 10, 11)[1]
+    pairs = np.array([[a, b] for a in range(4, V) for b in range(4, V)], np.int32)
+    slots, _ = ngram_keys(pairs, 2, SLOTS)
+    others = pairs[(to_numpy(slots)[:, 1] == slot) & ~((pairs == [10, 11]).all(axis=1))]
+    assert len(others)
+    rows = to_numpy(layer.ngram_rows(others, np.ones_like(others)))
+    assert (rows[:, 1, 1] == 0).all()
+
+
+def test_logits_are_scaled_by_label():
+    layer = LinearNgrams(C, 1, (V,))
+    layer.build((None, None))
+    layer.assign(np.array([_key(1, 10)]), np.ones(1), np.ones((1, C)), np.ones(C))
+    layer.scale(np.array([1.0, 2.0, 3.0], np.float32))
+    np.testing.assert_allclose(to_numpy(layer(TEXTS[:1, :3], MASK[:1, :3])), [[2.0, 4.0, 6.0]], rtol=1e-6)
+
+
+def test_it_is_rebuilt_from_its_config(layer):
+    config = keras.saving.serialize_keras_object(layer)
+    assert keras.saving.deserialize_keras_object(config).get_config() == layer.get_config()

@@ -1,0 +1,117 @@
+"""The fit of the linear path: logits that are probabilities, rare labels, sampled rows, and the two weights."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from training.fewshot.linear_head import row_losses
+from training.linear import fit as fit_module
+from training.linear.fit import (
+    ResidualLoss,
+    Tokens,
+    cross_entropy,
+    fit_linear_path,
+    fit_scale,
+    out_of_fold_logits,
+    sample_rows,
+    weigh,
+)
+from training.tasks.classify import ClassifyTask
+
+V, LABELS = 60, 3
+
+
+def _source(rows: int, seed: int, several: bool = False) -> Any:
+    """Texts of eight tokens; a third of them are tokens of the label, and one tenth has another label."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, LABELS, rows)
+    tokens = random.integers(4, V, (rows, 8)).astype(np.int32)
+    own = random.random((rows, 8)) < 0.33
+    tokens[own] = (4 + 5 * np.repeat(labels[:, None], 8, 1) + random.integers(0, 5, (rows, 8)))[own]
+    labels = np.where(random.random(rows) < 0.1, random.integers(0, LABELS, rows), labels)
+    targets = (np.arange(LABELS) == labels[:, None]).astype(np.int32) if several else labels.astype(np.int32)
+    store = SimpleNamespace(gather=lambda chosen: (tokens[chosen].ravel(), np.full(len(chosen), 8)))
+    return SimpleNamespace(
+        tokens=store, rows=np.arange(rows), lengths=np.full(rows, 8), targets=targets, weights=np.ones(rows)
+    )
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_logits_have_a_low_cross_entropy_on_other_rows(several):
+    train, validation, test = (_source(rows, seed, several) for seed, rows in enumerate((600, 200, 400)))
+    path = fit_linear_path(train, validation, LABELS, V, seed=0)
+    logits = path.logits(Tokens.of(test))
+    hits = logits.argmax(axis=1) == (test.targets.argmax(axis=1) if several else test.targets)
+    assert hits.mean() > 0.75
+    loss = cross_entropy(logits, test.targets)
+    assert loss < (0.45 if several else 0.8)
+    # The scale of the logits is right: no other is better by much.
+    assert fit_scale(logits, test.targets)[1] > loss - 0.02
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_label_without_rows_is_never_predicted(several):
+    train, validation = _source(200, 0, several), _source(50, 1, several)
+    path = fit_linear_path(train, validation, LABELS + 1, V, seed=0) if not several else None
+    if several:
+        for source in (train, validation):
+            source.targets = np.concatenate([source.targets, np.zeros_like(source.targets[:, :1])], axis=1)
+        path = fit_linear_path(train, validation, LABELS + 1, V, seed=0)
+    assert path is not None
+    logits = path.logits(Tokens.of(_source(50, 2, several)))
+    assert np.isfinite(logits).all()
+    assert (logits[:, LABELS] < logits[:, :LABELS].max(axis=1)).all()
+
+
+def test_one_label_and_two_labels():
+    train, validation = _source(100, 0), _source(40, 1)
+    for labels in (1, 2):
+        for source in (train, validation):
+            source.targets = np.minimum(source.targets, labels - 1)
+        path = fit_linear_path(train, validation, labels, V, seed=0)
+        found = path.logits(Tokens.of(validation)).argmax(axis=1)
+        assert (found == validation.targets).mean() > 0.7
+
+
+def test_many_rows_and_long_rows_are_sampled(monkeypatch):
+    source = _source(100, 0)
+    assert len(sample_rows(source, 0)) == 100
+    monkeypatch.setattr(fit_module, "MAX_ROWS", 50)
+    assert len(sample_rows(source, 0)) == 50
+    monkeypatch.setattr(fit_module, "MAX_TOKENS", 80)
+    assert len(sample_rows(source, 0)) == 10
+    np.testing.assert_array_equal(sample_rows(source, 0), sample_rows(source, 0))
+
+
+@pytest.mark.parametrize("most", [1000, 60])
+def test_out_of_fold_logits_are_less_confident_than_those_of_the_fitted_rows(monkeypatch, most):
+    monkeypatch.setattr(fit_module, "MAX_ROWS", most)
+    train, validation = _source(200, 0), _source(100, 1)
+    path = fit_linear_path(train, validation, LABELS, V, seed=0)
+    logits = out_of_fold_logits(path, train, seed=0)
+    assert logits.shape == (200, LABELS)
+    loss, fitted = (cross_entropy(each, train.targets) for each in (logits, path.logits(Tokens.of(train))))
+    assert fitted < loss < np.log(LABELS)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_residual_loss_is_that_of_both_logits_without_smoothing(several):
+    task = ClassifyTask(multi_label=several)
+    targets, random = _source(4, 0, several).targets, np.random.default_rng(0)
+    linear, encoder = (random.normal(size=(4, LABELS)).astype(np.float32) for _ in range(2))
+    loss = ResidualLoss(task, targets, linear)
+    expected = row_losses(linear + encoder, targets) * (LABELS if several else 1)
+    np.testing.assert_allclose(np.asarray(loss(loss.targets, encoder)), expected, rtol=1e-5)
+
+
+def test_the_better_part_has_the_larger_weight():
+    random = np.random.default_rng(0)
+    targets = random.integers(0, LABELS, 500)
+    good = 3.0 * np.eye(LABELS)[targets] + random.normal(size=(500, LABELS))
+    noise = random.normal(size=(500, LABELS))
+    first, second = weigh(good, noise, targets)
+    assert first > 0.5
+    assert second < 0.2
+    assert weigh(noise, good, targets) == pytest.approx((second, first), abs=0.01)

@@ -1,0 +1,61 @@
+"""Known n-grams: which are chosen, and the same features as in the layer."""
+
+import numpy as np
+import pytest
+
+from kmha.layers.linear_ngrams import LinearNgrams
+from tests.layer_checks import to_numpy
+from training.linear import ngrams as ngrams_module
+from training.linear.ngrams import known_ngrams
+
+V = 50
+
+
+def _texts(count: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Concatenated random texts between the tokens 2 and 3, and their lengths."""
+    random = np.random.default_rng(seed)
+    texts = [np.array([2, *random.integers(4, V, random.integers(0, 12)), 3], np.int32) for _ in range(count)]
+    return np.concatenate(texts), np.array([len(text) for text in texts])
+
+
+def test_the_layer_and_the_features_agree():
+    flat, lengths = _texts()
+    ngrams = known_ngrams(flat, lengths, (1, 2, 3), V, 2)
+    assert set(ngrams.keys[:, 0]) == {1, 2, 3}
+    kernel = np.random.default_rng(1).normal(size=(len(ngrams.keys), 2))
+    layer = LinearNgrams(2, len(ngrams.keys), ngrams.slots)
+    layer.build((None, None))
+    layer.assign(ngrams.keys, ngrams.idf, kernel, np.array([0.5, -0.5]))
+    other_flat, other_lengths = _texts(50, seed=2)
+    expected = ngrams.features(other_flat, other_lengths) @ kernel + [0.5, -0.5]
+    padded, mask = np.zeros((50, 20), np.int32), np.arange(20) < other_lengths[:, None]
+    padded[mask] = other_flat
+    np.testing.assert_allclose(to_numpy(layer(padded, mask.astype(np.int32))), expected, atol=1e-5)
+
+
+def test_ngrams_of_one_text_or_of_all_texts_are_unknown():
+    flat = np.array([2, 10, 11, 3, 2, 10, 12, 3, 2, 13, 12, 3], np.int32)
+    ngrams = known_ngrams(flat, np.array([4, 4, 4]), (1, 2), V, 2)
+    known = [tuple(key) for key in ngrams.keys]
+    # Tokens 10 and 12, and the bigrams 2 10 and 12 3.
+    assert [key[:2] for key in known if key[0] == 1] == [(1, 10), (1, 12)]
+    assert sum(key[0] == 2 for key in known) == 2
+    np.testing.assert_allclose(ngrams.idf, np.log(4 / 3) + 1)
+
+
+@pytest.mark.parametrize(("outputs", "expected"), [(2, 30), (10, 10)])
+def test_the_most_frequent_ngrams_are_known(monkeypatch, outputs, expected):
+    monkeypatch.setattr(ngrams_module, "MAX_ROWS", 30)
+    monkeypatch.setattr(ngrams_module, "MAX_WEIGHTS", 100)
+    flat, lengths = _texts()
+    every = known_ngrams(flat, lengths, (1,), V, 1)
+    ngrams = known_ngrams(flat, lengths, (1,), V, outputs)
+    assert len(ngrams.keys) == expected
+    assert ngrams.idf.max() <= np.sort(every.idf)[expected - 1] + 1e-9
+
+
+def test_texts_without_ngrams_have_no_features():
+    ngrams = known_ngrams(*_texts(), (1, 2), V, 2)
+    assert ngrams.features(np.zeros(0, np.int32), np.array([0, 0])).nnz == 0
+    empty = known_ngrams(np.array([2, 3], np.int32), np.array([2]), (1, 2), V, 2)
+    assert empty.features(*_texts(5)).shape == (5, 0)

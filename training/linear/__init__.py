@@ -1,0 +1,1 @@
+"""The linear path of a model: fitted by scikit-learn, and combined with the encoder."""

@@ -1,0 +1,258 @@
+"""Fits the linear path of a classifier, and weighs it and the encoder on validation rows."""
+
+import dataclasses
+import logging
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from scipy.optimize import minimize, minimize_scalar
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import f1_score
+from sklearn.svm import LinearSVC
+
+from training.data.inputs import Source
+from training.fewshot.linear_head import row_losses
+from training.linear.ngrams import Ngrams, known_ngrams
+from training.metrics.thresholds import best_thresholds
+from training.runtime.cpu_sharding import intra_op_cores
+
+logger = logging.getLogger("kmha")
+
+# Tried in turn on validation rows: the n of the n-grams with C = 1, then C with the best of them.
+ORDERS = ((1,), (1, 2), (1, 2, 3))
+PENALTIES = (0.3, 3.0, 10.0)
+# Of the logits of the encoder to those of the linear path, with several labels.
+RATIOS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
+# From so many training rows on, the encoder is trained on what the linear path leaves. With fewer, one that is trained
+# alone makes other mistakes than the linear path, and both together are better; see docs/decisions/017-linear-path.md.
+RESIDUAL_ROWS = 20_000
+FOLDS = 4
+CHUNK_ROWS = 10_000
+# Random training rows are enough: at most so many, with so many tokens in all.
+MAX_ROWS, MAX_TOKENS = 100_000, 10_000_000
+# With more labels, too few n-grams fit into the size of the linear path.
+MAX_LABELS = 1_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """Tokenized texts: concatenated token ids int32 [N], tokens of each text int [R], targets [R, …], weights [R]."""
+
+    flat: np.ndarray
+    lengths: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, source: Any, rows: np.ndarray | None = None) -> "Tokens":
+        """The tokens of some rows of a source, int [R]; None: of all."""
+        rows = np.arange(len(source.rows)) if rows is None else rows
+        return cls(*source.tokens.gather(source.rows[rows]), source.targets[rows], source.weights[rows])
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearPath:
+    """A fitted linear classifier on n-grams.
+
+    Attributes:
+        ngrams: The known n-grams.
+        kernel: float64 [F, C].
+        bias: float64 [C].
+        penalty: C of the support vector machine.
+        description: The model in one line.
+    """
+
+    ngrams: Ngrams
+    kernel: np.ndarray
+    bias: np.ndarray
+    penalty: float
+    description: str
+
+    def logits(self, tokens: Tokens) -> np.ndarray:
+        """float32 [R, C]."""
+        return (self.ngrams.features(tokens.flat, tokens.lengths) @ self.kernel + self.bias).astype(
+            np.float32
+        )
+
+
+def fit_linear_path(
+    train: Source, validation: Source, outputs: int, vocabulary_size: int, seed: int, alone: bool = False
+) -> LinearPath:
+    """Fits linear support vector machines on n-grams; n-grams, penalty and scale are chosen on validation rows.
+
+    Args:
+        train: The training rows.
+        validation: The validation rows.
+        outputs: Number of labels.
+        vocabulary_size: Number of tokens.
+        seed: Random seed.
+        alone: Whether the model has no encoder; then fewer n-grams are known.
+    """
+    rows, checked = Tokens.of(train, sample_rows(train, seed)), Tokens.of(validation)
+
+    def prepared(orders: tuple[int, ...]) -> tuple[Ngrams, Any, Any]:
+        """The known n-grams, and the features of the training and the validation rows."""
+        ngrams = known_ngrams(rows.flat, rows.lengths, orders, vocabulary_size, outputs, alone)
+        return ngrams, *(ngrams.features(each.flat, each.lengths) for each in (rows, checked))
+
+    def fitted(orders: tuple[int, ...], penalty: float) -> tuple[float, LinearPath]:
+        ngrams, features, checked_features = inputs[orders]
+        kernel, bias = _fit(features, rows, outputs, penalty, seed)
+        (scale, shift), loss = fit_scale(checked_features @ kernel + bias, checked.targets)
+        kind = f"1-{orders[-1]}-grams" if len(orders) > 1 else "single tokens"
+        description = f"{len(kernel):,} {kind}, C {penalty:g}, validation loss {loss:.3f}"
+        return loss, LinearPath(ngrams, kernel * scale, bias * scale + shift, penalty, description)
+
+    with ThreadPoolExecutor(intra_op_cores()) as pool:
+        inputs = dict(zip(ORDERS, pool.map(prepared, ORDERS), strict=True))
+        tried = list(pool.map(lambda orders: fitted(orders, 1.0), ORDERS))
+        orders = ORDERS[int(np.argmin([loss for loss, _ in tried]))]
+        tried += pool.map(lambda penalty: fitted(orders, penalty), PENALTIES)
+    return min(tried, key=lambda each: each[0])[1]
+
+
+def sample_rows(source: Source, seed: int) -> np.ndarray:
+    """The rows to fit on, int64 ascending: all, or as many random ones as time and memory allow."""
+    total = len(source.rows)
+    most = min(total, MAX_ROWS, int(MAX_TOKENS / max(1.0, source.lengths.mean())))
+    if most == total:
+        return np.arange(total)
+    return np.sort(np.random.default_rng([seed, 19]).choice(total, most, replace=False))
+
+
+def out_of_fold_logits(path: LinearPath, train: Source, seed: int) -> np.ndarray:
+    """The logits of each training row by a linear path that was not fitted on it, float32 [R, C]."""
+    sampled = sample_rows(train, seed)
+    rows = Tokens.of(train, sampled)
+    features = path.ngrams.features(rows.flat, rows.lengths)
+    folds = np.random.default_rng([seed, 23]).permutation(len(sampled)) % FOLDS
+    margins = np.zeros((len(sampled), len(path.bias)))
+
+    def predict(fold: int) -> None:
+        own, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+        part = dataclasses.replace(rows, targets=rows.targets[others], weights=rows.weights[others])
+        kernel, bias = _fit(features[others], part, len(path.bias), path.penalty, seed)
+        margins[own] = features[own] @ kernel + bias
+
+    with ThreadPoolExecutor(intra_op_cores()) as pool:
+        list(pool.map(predict, range(FOLDS)))
+    (scale, shift), _ = fit_scale(margins, rows.targets)
+    if len(sampled) == len(train.rows):
+        return (margins * scale + shift).astype(np.float32)
+    result = np.zeros((len(train.rows), len(path.bias)), np.float32)
+    for first in range(0, len(result), CHUNK_ROWS):
+        chunk = np.arange(first, min(first + CHUNK_ROWS, len(result)))
+        result[chunk] = path.logits(Tokens.of(train, chunk))
+    result[sampled] = margins * scale + shift
+    return result
+
+
+def _fit(
+    features: scipy.sparse.csr_matrix, rows: Tokens, outputs: int, penalty: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Kernel [F, C] and bias [C] of margins; a label without rows has the margin -1, one of all rows 1."""
+    targets = rows.targets
+    kernel, bias = np.zeros((features.shape[1], outputs)), np.full(outputs, -1.0)
+    if not features.shape[1]:
+        return kernel, bias
+    if targets.ndim == 2:
+        for label, column in enumerate(targets.T):
+            if column.min() == column.max():
+                bias[label] = 1.0 if column.any() else -1.0
+            else:
+                coefficients, intercept = _machine(features, column, penalty, seed, rows.weights)
+                kernel[:, label], bias[label] = coefficients[0], intercept[0]
+        return kernel, bias
+    known = np.unique(targets)
+    if len(known) == 1:
+        bias[known] = 1.0
+        return kernel, bias
+    coefficients, intercepts = _machine(features, targets, penalty, seed, rows.weights)
+    if len(known) == 2:
+        coefficients = np.concatenate([-coefficients, coefficients])
+        intercepts = np.concatenate([-intercepts, intercepts])
+    kernel[:, known], bias[known] = coefficients.T, intercepts
+    return kernel, bias
+
+
+def _machine(
+    features: Any, targets: np.ndarray, penalty: float, seed: int, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    with warnings.catch_warnings():
+        # An approximate optimum is sufficient.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = LinearSVC(C=penalty, random_state=seed, dual=True).fit(
+            features, targets, sample_weight=weights
+        )
+    return fitted.coef_, fitted.intercept_
+
+
+def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> float:
+    """Mean cross-entropy; with several labels the mean over the labels too."""
+    return float(row_losses(logits, targets).mean())
+
+
+def fit_scale(margins: np.ndarray, targets: np.ndarray) -> tuple[tuple[float, float], float]:
+    """The scale, and with several labels the shift, that make logits of margins [R, C]; and their cross-entropy."""
+    several = targets.ndim == 2
+
+    def loss(values: np.ndarray) -> float:
+        return cross_entropy(margins * np.exp(values[0]) + (values[1] if several else 0.0), targets)
+
+    found = minimize(
+        loss, np.array([0.5, 0.0][: 1 + several]), method="Nelder-Mead", options={"maxiter": 100}
+    )
+    return (float(np.exp(found.x[0])), float(found.x[1]) if several else 0.0), float(found.fun)
+
+
+def weigh(linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+    """The factors, at least 0, of two logits [R, C]: with one label those whose sum has the lowest cross-entropy.
+
+    With several labels, the cross-entropy hardly depends on rare labels. So the ratio is the one with the best macro F1
+    at thresholds for each label, and the cross-entropy decides on the scale.
+    """
+    if targets.ndim == 1:
+
+        def loss(values: np.ndarray) -> float:
+            return cross_entropy(values[0] * linear + values[1] * encoder, targets)
+
+        found = minimize(loss, np.ones(2), method="L-BFGS-B", bounds=[(0.0, 10.0)] * 2)
+        return float(found.x[0]), float(found.x[1])
+
+    def macro_f1(ratio: float) -> float:
+        logits = linear + ratio * encoder
+        return f1_score(
+            targets, logits >= best_thresholds(targets, logits, default=0.0), average="macro", zero_division=0
+        )
+
+    ratio = max(RATIOS, key=macro_f1)
+    logits = linear + ratio * encoder
+    scale = minimize_scalar(lambda value: cross_entropy(value * logits, targets), bounds=(0.01, 10.0)).x
+    return float(scale), float(scale * ratio)
+
+
+class ResidualLoss:
+    """The loss of encoder and linear path together, with the out-of-fold logits of the path in the targets.
+
+    Args:
+        task: The task of classification.
+        targets: Targets of the task, [R, …].
+        logits: Out-of-fold logits of the linear path, float32 [R, C].
+    """
+
+    def __init__(self, task: Any, targets: np.ndarray, logits: np.ndarray):
+        self._is_flat, self._outputs = targets.ndim == 1, logits.shape[1]
+        # Smoothed labels would reward the encoder for weakening the linear path.
+        self._row_losses = dataclasses.replace(task, label_smoothing=0.0).row_losses
+        labels = targets[:, None] if self._is_flat else targets
+        self.targets = np.concatenate([labels.astype(np.float32), logits], axis=1)
+
+    def __call__(self, targets: Any, logits: Any) -> Any:
+        """Loss of each row, float32 [B], from rows of `targets` and the encoder's logits float32 [B, C]."""
+        from keras import ops
+
+        labels = ops.cast(targets[:, 0] if self._is_flat else targets[:, : -self._outputs], "int32")
+        return self._row_losses(labels, logits + targets[:, -self._outputs :])

@@ -1,0 +1,139 @@
+"""Counts the n-grams of tokenized texts, as `kmha.layers.linear_ngrams` looks them up."""
+
+import dataclasses
+
+import numpy as np
+import scipy.sparse
+
+from kmha.layers.embedding import FINGERPRINT_MODULUS, FINGERPRINT_MULTIPLIER, MULTIPLIER
+
+# Rows of the weights, and weights in all: 4 MB in float32.
+MAX_ROWS, MAX_WEIGHTS = 100_000, 1_000_000
+# Of a model without an encoder, which has at most 1 MB in 8 bits.
+MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE = 20_000, 300_000
+# Primes for the sizes of hash tables.
+PRIMES = (1_021, 2_039, 4_093, 8_191, 16_381, 32_749, 65_521, 98_299, 131_071, 196_597, 262_139)
+# An n-gram of one text only leads to overfitting.
+MIN_TEXTS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Ngrams:
+    """The known n-grams.
+
+    Attributes:
+        slots: Size of the hash table of each order, 0 for an order that is not used.
+        keys: Order, slot and fingerprint of each n-gram, int64 [F, 3].
+        idf: Inverse document frequency of each, float64 [F].
+    """
+
+    slots: tuple[int, ...]
+    keys: np.ndarray
+    idf: np.ndarray
+
+    def features(self, flat: np.ndarray, lengths: np.ndarray) -> scipy.sparse.csr_matrix:
+        """The features of texts, sparse float64 [R, F], from their concatenated token ids."""
+        columns, rows = [], []
+        for order in np.unique(self.keys[:, 0]).tolist():
+            own = np.flatnonzero(self.keys[:, 0] == order)
+            codes = _code(self.keys[own, 1], self.keys[own, 2])
+            arranged = np.argsort(codes)
+            found, row = _codes(flat, lengths, order, self.slots[order - 1])
+            place = np.minimum(np.searchsorted(codes[arranged], found), len(codes) - 1)
+            is_known = codes[arranged][place] == found
+            columns.append(own[arranged[place[is_known]]])
+            rows.append(row[is_known])
+        shape = len(lengths), len(self.keys)
+        if not columns:
+            return scipy.sparse.csr_matrix(shape)
+        column, row = np.concatenate(columns), np.concatenate(rows)
+        counts = scipy.sparse.coo_matrix((np.ones(len(row)), (row, column)), shape).tocsr()
+        norms = np.sqrt(np.maximum(counts @ self.idf**2, 1e-12))
+        return scipy.sparse.diags(1 / norms) @ counts @ scipy.sparse.diags(self.idf)
+
+
+def known_ngrams(
+    flat: np.ndarray,
+    lengths: np.ndarray,
+    orders: tuple[int, ...],
+    vocabulary_size: int,
+    outputs: int,
+    alone: bool = False,
+) -> Ngrams:
+    """The most frequent n-grams of training texts, from their concatenated token ids.
+
+    Args:
+        flat: Token ids of all texts, int32 [N].
+        lengths: Tokens of each text, int [R].
+        orders: The n to use, ascending.
+        vocabulary_size: Number of tokens.
+        outputs: Number of labels.
+        alone: Whether the model has no encoder.
+    """
+    rows, weights = (MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE) if alone else (MAX_ROWS, MAX_WEIGHTS)
+    most = max(1, min(rows, weights // outputs))
+    slots, keys, texts = [], [], []
+    for order in range(1, max(orders) + 1):
+        if order not in orders:
+            slots.append(0)
+            continue
+        size = vocabulary_size if order == 1 else PRIMES[-1]
+        codes, counts = _texts_of_each(flat, lengths, order, size)
+        if order > 1:
+            # As few slots as the n-grams need: the longest table is 1 MB, that of trigrams half of it.
+            needed = min(
+                (1.5 if alone else 4) * min(len(codes), most), PRIMES[-1] // (1 if order == 2 else 2)
+            )
+            size = next((prime for prime in PRIMES if prime >= needed), PRIMES[-1])
+            codes, counts = _texts_of_each(flat, lengths, order, size)
+            # Of the n-grams of a slot, the most frequent one is known.
+            arranged = np.lexsort((-counts, codes // FINGERPRINT_MODULUS))
+            codes, counts = codes[arranged], counts[arranged]
+            first = np.diff(codes // FINGERPRINT_MODULUS, prepend=-1) > 0
+            codes, counts = codes[first], counts[first]
+        slots.append(size)
+        keys.append(np.stack([np.full(len(codes), order), *_decode(codes)], axis=1))
+        texts.append(counts)
+    keys, texts = np.concatenate(keys), np.concatenate(texts)
+    chosen = np.sort(np.argsort(-texts, kind="stable")[:most])
+    idf = np.log((1 + len(lengths)) / (1 + texts[chosen])) + 1
+    return Ngrams(tuple(slots), keys[chosen], idf)
+
+
+def _texts_of_each(
+    flat: np.ndarray, lengths: np.ndarray, order: int, slots: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The codes of n-grams that occur in several texts, but not in all, and the number of these texts."""
+    codes, rows = _codes(flat, lengths, order, slots)
+    arranged = np.lexsort((rows, codes))
+    codes, rows = codes[arranged], rows[arranged]
+    is_new = (np.diff(codes, prepend=-1) != 0) | (np.diff(rows, prepend=-1) != 0)
+    found, counts = np.unique(codes[is_new], return_counts=True)
+    used = (counts >= MIN_TEXTS) & (counts < len(lengths))
+    return found[used], counts[used]
+
+
+def _codes(flat: np.ndarray, lengths: np.ndarray, order: int, slots: int) -> tuple[np.ndarray, np.ndarray]:
+    """Slot and fingerprint of each n-gram as one number, int64 [N'], and the number of its text."""
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    flat = flat.astype(np.int64)
+    if order == 1:
+        return _code(flat, 0), rows
+    hashes = []
+    for multiplier, modulus in ((MULTIPLIER, slots), (FINGERPRINT_MULTIPLIER, FINGERPRINT_MODULUS)):
+        # As `kmha.layers.embedding.ngram_hashes`, of n-grams that are inside one text.
+        hashed = flat
+        for step in range(1, order):
+            hashed = (hashed[:-1] * multiplier + flat[step:]) % modulus
+        hashes.append(hashed)
+    ends = slice(order - 1, None)
+    inside = rows[ends] == rows[: len(rows) - order + 1]
+    return _code(hashes[0][inside], hashes[1][inside]), rows[ends][inside]
+
+
+def _code(slot: np.ndarray, fingerprint: np.ndarray | int) -> np.ndarray:
+    return slot.astype(np.int64) * FINGERPRINT_MODULUS + fingerprint
+
+
+def _decode(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return codes // FINGERPRINT_MODULUS, codes % FINGERPRINT_MODULUS
