@@ -10,6 +10,9 @@ from export.names import (
     ATTENTION,
     EMBED,
     EMBED_QUERY,
+    ENCODER_LOGITS,
+    LINEAR_LOGITS,
+    NGRAMS,
     PATH_PROBABILITIES,
     PROBABILITIES,
     SCORES,
@@ -59,7 +62,12 @@ def input_names(bundle: Bundle) -> list[str]:
 
 
 def check_attention(bundle: Bundle) -> None:
-    """Raises InputError for a model that reads windows: their attention weights do not belong to one text."""
+    """Raises InputError for a model without encoder blocks, and for one that reads windows.
+
+    The attention weights of windows do not belong to one text.
+    """
+    if any(config.num_layers == 0 for config in bundle.model.encoder_configs.values()):
+        raise InputError("--attention: expected a run with encoder blocks, got one without")
     windows = window_shape_of(bundle.model)
     if windows is not None:
         raise InputError(
@@ -67,14 +75,14 @@ def check_attention(bundle: Bundle) -> None:
         )
 
 
-def ids_function(bundle: Bundle, with_attention: bool = False) -> Any:
+def ids_function(bundle: Bundle, with_attention: bool = False, with_parts: bool = False) -> Any:
     """A graph function of a bundle's model; trace it with `ids_specs`.
 
     Returns:
         A `tf.function` of the `input_names` in their order, int32 [B, T] each, that returns {"probabilities": float32
         [B, C]}, of pairs {"scores": float32 [B, 1]}; with attention also, of every layer L and head N, "attention":
-        float32 [B, L, N, T, T], of pairs by direction, such as "attention_a_to_b": float32 [B, L, N, T, S]. Of a
-        tagger see `tagger_function`.
+        float32 [B, L, N, T, T], of pairs by direction, such as "attention_a_to_b": float32 [B, L, N, T, S]. With parts
+        also `logit_parts`. Of a tagger see `tagger_function`.
     """
     if bundle.task == TAG:
         return tf.function(tagger_function(bundle, with_attention), autograph=False)
@@ -85,12 +93,26 @@ def ids_function(bundle: Bundle, with_attention: bool = False) -> Any:
         logits = model(features, return_attention_weights=with_attention, training=False)
         logits, weights = logits if with_attention else (logits, {})
         named = weights if isinstance(weights, dict) else {ATTENTION: weights}
-        return {output: model.probabilities(logits)} | {
-            name: stack_heads(each) for name, each in named.items()
-        }
+        outputs = {output: model.probabilities(logits)}
+        outputs |= {name: stack_heads(each) for name, each in named.items() if each}
+        return outputs | (logit_parts(model, features, logits) if with_parts else {})
 
     # There is no control flow for autograph to rewrite, and a graph of plain ops converts everywhere.
     return tf.function(predict, autograph=False)
+
+
+def logit_parts(model: Any, features: Mapping[str, Any], logits: Any) -> dict[str, Any]:
+    """The parts of the logits [B, C] of a classifier with a linear path; empty for other models.
+
+    Returns:
+        {"ngrams": float32 [B, T, orders, C], see `LinearNgrams.contributions`, "linear_logits" and "encoder_logits":
+        float32 [B, C]}.
+    """
+    if getattr(model, "linear", None) is None:
+        return {}
+    linear = model.linear_logits(features)
+    ngrams = model.linear.contributions(features[TOKEN_IDS], features[PADDING_MASK])
+    return {NGRAMS: ngrams, LINEAR_LOGITS: linear, ENCODER_LOGITS: logits - linear}
 
 
 def ids_specs(bundle: Bundle, batch: int | None = None, length: int | None = None) -> list[tf.TensorSpec]:

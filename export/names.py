@@ -17,3 +17,5 @@ SCORE, MATCH, ORDER = "score", "match", "order"
 TAGS, TAG_IDS, PATH_PROBABILITIES = "tags", "tag_ids", "path_probabilities"
 STARTS, ENDS = "starts", "ends"
 TOKENS, ATTENTION, WINDOWS, VECTORS = "tokens", "attention", "windows", "vectors"
+# The parts of the logits of a model with a linear path.
+NGRAMS, LINEAR_LOGITS, ENCODER_LOGITS = "ngrams", "linear_logits", "encoder_logits"

@@ -93,6 +93,31 @@ def several_label_bundle():
     return make_bundle(SEVERAL, multi_label=True, thresholds=[0.3, 0.5, 0.7, 0.9])
 
 
+def make_linear_bundle(multi_label=False, with_encoder=True, windows=None):
+    """A bundle with a linear path, whose n-grams of TEXTS have random weights; without an encoder nothing else."""
+    from training.linear.ngrams import known_ngrams
+
+    labels, texts = (SEVERAL if multi_label else ONE), preprocessor()
+    tokens = [texts([text])["token_ids"][0].numpy() for text in TEXTS]
+    lengths = np.array(list(map(len, tokens)))
+    ngrams = known_ngrams(np.concatenate(tokens), lengths, (1, 2), len(texts.vocabulary), len(labels))
+    linear = {"linear_rows": len(ngrams.keys), "linear_slots": ngrams.slots}
+    none = {"hidden_dim": 1, "num_layers": 0, "num_heads": 1, "intermediate_dim": 1, "ngram_buckets": 0}
+    bundle = make_bundle(
+        labels,
+        multi_label,
+        [0.5] * len(labels) if multi_label else None,
+        windows={**(windows or {}), **linear},
+        **({} if with_encoder else none),
+    )
+    generator = np.random.default_rng(8)
+    kernel, bias = generator.normal(size=(len(ngrams.keys), len(labels))), generator.normal(size=len(labels))
+    bundle.model.linear.assign(ngrams.keys, ngrams.idf, kernel, bias)
+    if not with_encoder:
+        bundle.model.scale_paths(1.0, 0.0)
+    return bundle
+
+
 @functools.cache
 def masked_bundle():
     """A masked language model with random weights. Do not change what it returns: all tests share it."""

@@ -124,20 +124,21 @@ def report_explanation(
 ) -> dict[str, Any]:
     """Writes the page of an explanation, logs a summary, and returns JSON values for stdout."""
     from training.explanation.deletion_test import deletion_test, word_scores
-    from training.explanation.page import CAUTION, page, summarize
+    from training.explanation.page import MAX_NGRAMS, caution, page, summarize
 
     scores = word_scores(explanation)
     test = deletion_test(explanation, scores, draws, seed)
     if out is not None:
         write_page(out, page(explanation, scores, test, subtitle))
     logger.info(f"{explanation.explained}: {explanation.value:.4f}")
-    for line in (*explanation.notes, CAUTION, summarize(explanation, test)):
+    for line in (*explanation.notes, caution(explanation), summarize(explanation, test)):
         logger.info(line)
     return {
         "explained": explanation.explained,
         explanation.unit: explanation.value,
         "words": explanation.words,
         **{name: [round(float(each), 6) for each in values] for name, values in scores.items()},
+        **({"linear": explanation.linear.report(MAX_NGRAMS)} if explanation.linear else {}),
         "deletion": test,
         "page": None if out is None else str(out),
     }

@@ -48,7 +48,7 @@ class Endpoints(tf.Module):
         # them, because a tf.Module saves its own tf.functions a second time.
         self._parts = types.SimpleNamespace(
             predict=predict,
-            explain=ids_function(bundle, with_attention=True),
+            explain=ids_function(bundle, with_attention=True, with_parts=True),
             compiled=tf.function(predict.python_function, autograph=False, jit_compile=True),
         )
 
@@ -213,7 +213,9 @@ class ClassifierEndpoints(TextEndpoints):
         """Classifies texts, string [B], and returns the attention weights.
 
         Returns "tokens" string [B, T], "attention" float32 [B, L, N, T, T] (from a position, the last axis but one,
-        to every other) and "probabilities" float32 [B, C].
+        to every other; none without encoder blocks) and "probabilities" float32 [B, C]. With a linear path also
+        "ngrams" float32 [B, T, orders, C], what the n-grams that end at each token add to the logits, those of n tokens
+        at n - 1, and the two parts of the logits, "linear_logits" and "encoder_logits" float32 [B, C].
         """
         return self._explained(text)
 

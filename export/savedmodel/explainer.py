@@ -6,11 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from export.names import EXPLAIN, EXPLAIN_WORDS, MATCH, NUM_WORDS, SCORE, SERVING_DEFAULT, WORDS
+from export.names import (
+    ATTENTION,
+    ENCODER_LOGITS,
+    EXPLAIN,
+    EXPLAIN_WORDS,
+    GIVEN,
+    LINEAR_LOGITS,
+    MATCH,
+    NGRAMS,
+    NUM_WORDS,
+    SCORE,
+    SERVING_DEFAULT,
+    WORDS,
+)
 from export.savedmodel.predictor import BATCH_ROWS, SavedModelPredictor, SavedModelTagger, open_savedmodel
 from kmha.errors import InputError
 from kmha.text.vocabulary import PADDING
-from training.explanation.attributions import NO_WORD, TOKENS, RowTrace
+from training.explanation.attributions import NO_WORD, TOKENS, RowTrace, linear_trace
 from training.explanation.explainer import ExplainedOutput, align_tokens
 
 NO_GRADIENTS = "A SavedModel has no gradients: training.explain shows gradient × input of the run itself."
@@ -39,7 +52,9 @@ class ExplainableTextModel:
         outputs = loaded.signatures[SERVING_DEFAULT].structured_outputs
         self.decides = MATCH in outputs
         self.scores = SCORE in outputs and not self.decides
-        self.notes = [NO_GRADIENTS, MEAN]
+        self._multi_label = GIVEN in outputs
+        has_attention = any(ATTENTION in name for name in loaded.signatures[EXPLAIN].structured_outputs)
+        self.notes = [NO_GRADIENTS, MEAN] if has_attention else []
 
     def probabilities(self, rows: Sequence[tuple[str, ...]]) -> np.ndarray:
         """See the protocol."""
@@ -70,10 +85,15 @@ class ExplainableTextModel:
         outputs = self._run(EXPLAIN, [row])
         tokens = {name: _real(each[0]) for name, each in outputs.items() if TOKENS in name}
         names = sorted(tokens)
+        linear = None
+        if NGRAMS in outputs:
+            parts = (outputs[name][0] for name in (NGRAMS, LINEAR_LOGITS, ENCODER_LOGITS))
+            linear = linear_trace(*parts, chosen.output, self._multi_label)
         return RowTrace(
             {name: tokens[name] for name in names},
-            {name: each[0] for name, each in outputs.items() if "attention" in name},
+            {name: each[0] for name, each in outputs.items() if ATTENTION in name},
             None,
+            linear=linear,
         )
 
     def _run(self, signature: str, rows: Sequence[tuple[str, ...]]) -> dict[str, np.ndarray]:

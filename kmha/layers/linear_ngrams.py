@@ -97,6 +97,17 @@ class LinearNgrams(ConfigurableLayer):
         rows = self.ngram_rows(token_ids, padding_mask)
         return ops.sum(self.table(rows), axis=(1, 2)) / self.norm(rows) + self.bias
 
+    def contributions(self, token_ids, padding_mask):
+        """What the n-grams that end at each position add to the logits, float32 [B, T, orders, C].
+
+        Those of n tokens are at n - 1. The sum over positions and orders, plus the bias, is the output of the layer.
+        """
+        rows = self.ngram_rows(token_ids, padding_mask)
+        parts = ops.unstack(self.table(rows) / self.norm(rows)[..., None, None], axis=2)
+        by_order = dict(zip(self.packed, parts, strict=True))
+        unused = ops.zeros_like(parts[0])
+        return ops.stack([by_order.get(order, unused) for order in range(1, len(self.slots) + 1)], axis=2)
+
     def scale(self, factors) -> None:
         """Multiplies the logits by a number or by one for each label, float [C]."""
         self.table.embeddings.assign(self.table.embeddings * factors)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from export.explain import main
-from tests.bundles import one_label_bundle, pair_bundle, tagger_bundle
+from tests.bundles import TEXTS as SAMPLE
+from tests.bundles import make_linear_bundle, one_label_bundle, pair_bundle, tagger_bundle
 from tests.command_runs import call, refused
 from training.explanation.bundle_explainer import BundleTagModel, BundleTextModel
 from training.explanation.explainer import explain_tag, explain_text
@@ -49,6 +50,25 @@ def test_the_explanation_equals_the_runs(folders, tmp_path, kind):
         assert (given["tokens"], given["words"]) == (row.tokens, row.words)
     assert [each["name"] for each in data["maps"]] == [each.name for each in question.attributions.maps]
     assert any("has no gradients" in note for note in data["notes"])
+
+
+@pytest.mark.parametrize("with_encoder", [True, False])
+def test_a_linear_path_is_explained_as_by_the_run(tmp_path, with_encoder):
+    from export.savedmodel.write import write_savedmodel
+
+    bundle = make_linear_bundle(with_encoder, with_encoder)
+    write_savedmodel(bundle, tmp_path / "served")
+    outcome = call(main, tmp_path / "served", SAMPLE[0], "--out", tmp_path / "page.html", "--draws", "2")
+    assert outcome.status == 0, outcome.err
+    expected, found = explain_text(BundleTextModel(bundle), (SAMPLE[0],)), outcome.json
+    assert expected.linear is not None
+    part = expected.linear.report(10)
+    assert [text for text, _ in found["linear"]["ngrams"]] == [text for text, _ in part["ngrams"]]
+    for name in ("logit", "bias", "encoder_logit", "relative_to_mean"):
+        np.testing.assert_allclose(found["linear"][name], part[name], atol=1e-4)
+    scores = expected.attributions.word_scores(len(expected.words))
+    np.testing.assert_allclose(found["ngrams"], scores["ngrams"], atol=1e-4)
+    assert ("attention" in found) == with_encoder == ("no gradients" in outcome.err)
 
 
 def test_wrong_input_is_one_line(folders, tmp_path):

@@ -10,6 +10,7 @@ from tests.bundles import (
     TEXTS,
     WINDOWS,
     make_bundle,
+    make_linear_bundle,
     make_pair_bundle,
     masked_bundle,
     one_label_bundle,
@@ -93,6 +94,91 @@ def test_gradients_match_finite_differences(runs):
         np.testing.assert_allclose(
             trace.gradients["tokens"][place], expected, atol=2e-3 + 0.02 * abs(expected)
         )
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("with_encoder", [True, False])
+def test_the_parts_of_a_linear_path_add_up_to_the_logit(tmp_path, with_encoder, multi_label):
+    bundle = make_linear_bundle(multi_label, with_encoder)
+    bundle.save(tmp_path / "run")
+    outcome = call(main, tmp_path / "run", TEXTS[0], "--out", tmp_path / "page.html", "--draws", "2")
+    assert outcome.status == 0, outcome.err
+    found, data, model = outcome.json, shown(tmp_path / "page.html"), bundle.model
+    output = bundle.labels.index(found["explained"])
+
+    def of_label(logits):
+        values = np.asarray(logits, np.float64)[0]
+        return values[output] - (0 if multi_label else values.mean())
+
+    features = bundle.preprocessor([TEXTS[0]])
+    linear, whole = of_label(model.linear_logits(features)), of_label(model(features))
+    encoder = of_label(model.head(model.pooled_vectors(features)))
+    bias = of_label(model.linear.bias[None])
+    part = found["linear"]
+    np.testing.assert_allclose(
+        [part["logit"], part["encoder_logit"], part["bias"]], [linear, encoder, bias], atol=1e-5
+    )
+    np.testing.assert_allclose(part["logit"] + part["encoder_logit"], whole, atol=1e-5)
+    assert part["relative_to_mean"] is not multi_label
+    # Every n-gram, not only those on the page: also the shares of the tokens add up.
+    (row,) = data["sequences"]
+    np.testing.assert_allclose(sum(row["ngrams"]) + bias, linear, atol=1e-5)
+    np.testing.assert_allclose(data["linear"]["parts"][0][1] + bias, linear, atol=1e-5)
+    for word, value in enumerate(found["ngrams"]):
+        own = [each for number, each in zip(row["words"], row["ngrams"], strict=True) if number == word]
+        np.testing.assert_allclose(value, sum(own), atol=2e-6)
+    values = [value for _, value in part["ngrams"]]
+    assert 0 < len(values) <= 10 and values == sorted(values, key=lambda each: -abs(each))
+    assert {"the old", "harbour"} & {text for text, _ in part["ngrams"]}
+    assert all("ngrams" in step for step in found["deletion"]["steps"])
+    assert ("attention" in found) == ("gradient" in found) == bool(data["maps"]) == with_encoder
+
+
+def test_ngrams_of_a_linear_path_are_exact():
+    """One by one: without the row of an n-gram, the logit is lower by its contribution."""
+    from training.explanation.bundle_explainer import BundleTextModel
+    from training.explanation.explainer import explain_text
+
+    bundle = make_linear_bundle(multi_label=True, with_encoder=False)
+    explained = explain_text(BundleTextModel(bundle), (TEXTS[0],), "old")
+    part = explained.linear
+    assert part is not None
+    np.testing.assert_allclose(sum(value for _, value in part.ngrams) + part.bias, part.logit, atol=1e-5)
+    features, layer = bundle.preprocessor([TEXTS[0]]), bundle.model.linear
+    rows = layer.ngram_rows(features["token_ids"], features["padding_mask"]).numpy()
+    before, table = (
+        float(layer(features["token_ids"], features["padding_mask"])[0, 0]),
+        layer.table.embeddings.numpy(),
+    )
+    falls = []
+    for row in np.unique(rows[rows > 0]):
+        layer.table.embeddings.assign(np.where(np.arange(len(table))[:, None] == row, 0, table))
+        falls.append(before - float(layer(features["token_ids"], features["padding_mask"])[0, 0]))
+    np.testing.assert_allclose(sorted(falls), sorted(value for _, value in part.ngrams), atol=1e-5)
+
+
+def test_gradients_do_not_include_the_linear_path():
+    from training.explanation.bundle_explainer import BundleTextModel
+    from training.explanation.explainer import ExplainedOutput
+
+    bundle = make_linear_bundle()
+    before = BundleTextModel(bundle).trace((A,), ExplainedOutput(1)).gradients
+    bundle.model.linear.scale(0.0)
+    after = BundleTextModel(bundle).trace((A,), ExplainedOutput(1)).gradients
+    assert before is not None and after is not None and np.abs(before["tokens"]).max() > 0.01
+    np.testing.assert_allclose(before["tokens"], after["tokens"], atol=1e-6)
+
+
+def test_windows_split_the_ngrams_of_tokens_that_two_windows_have():
+    from training.explanation.bundle_explainer import BundleTextModel
+    from training.explanation.explainer import explain_text
+
+    bundle = make_linear_bundle(windows=WINDOWS)
+    explained = explain_text(BundleTextModel(bundle), (TEXTS[0],))
+    rows, part = explained.attributions.sequences, explained.linear
+    assert part is not None and len(rows) > 1
+    shares = sum(row.ngrams.sum() for row in rows if row.ngrams is not None)
+    np.testing.assert_allclose(shares + part.bias, part.logit, atol=1e-5)
 
 
 def test_each_window_has_its_own_sequence(tmp_path):

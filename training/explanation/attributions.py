@@ -72,6 +72,37 @@ class WindowTrace:
 
 
 @dataclass(frozen=True)
+class LinearTrace:
+    """The parts of the explained logit of a model with a linear path, see `linear_trace`."""
+
+    # Of the n-grams that end at each token, those of n tokens at n - 1: float64 [T, orders].
+    contributions: np.ndarray
+    logit: float  # of the linear path: the sum of the contributions, and the bias
+    encoder_logit: float
+    is_relative: bool  # to the mean of all labels
+
+    def token_shares(self) -> np.ndarray:
+        """The contributions, each split equally over the tokens of its n-gram, float64 [T]."""
+        shares = np.zeros(len(self.contributions))
+        for end, order in np.argwhere(self.contributions):
+            shares[max(0, end - order) : end + 1] += self.contributions[end, order] / (min(order, end) + 1)
+        return shares
+
+
+def linear_trace(
+    contributions: np.ndarray, linear: np.ndarray, encoder: np.ndarray, output: int, multi_label: bool
+) -> LinearTrace:
+    """The parts of the logit of one label, from float [T, orders, C] and both logits [C].
+
+    With one label per text, the parts are relative to their mean over all labels: softmax ignores what all logits have
+    in common.
+    """
+    parts = (np.asarray(each, np.float64) for each in (contributions, linear, encoder))
+    ngrams, *logits = (each[..., output] - (0.0 if multi_label else each.mean(axis=-1)) for each in parts)
+    return LinearTrace(ngrams, *map(float, logits), is_relative=not multi_label)
+
+
+@dataclass(frozen=True)
 class RowTrace:
     """Tokens, attention and gradients of one row."""
 
@@ -83,6 +114,7 @@ class RowTrace:
     # Gradient × input of each token, float [T], by the name of the tokens; None if not available.
     gradients: Mapping[str, np.ndarray] | None
     windows: Sequence[WindowTrace] = ()  # of a text of several windows, in place of attention and gradients
+    linear: LinearTrace | None = None  # of a model with a linear path
 
 
 @dataclass(frozen=True)
@@ -92,8 +124,10 @@ class TokenRow:
     name: str  # "Text", "Text A", …
     tokens: list[str]
     words: list[int]  # index of each token's word; NO_WORD for special tokens
-    rollout: np.ndarray  # share in the prediction, float [T]; sums to 1 over the sequences of a granularity
+    # Share in the prediction, float [T]; sums to 1 over the sequences of a granularity; None without attention.
+    rollout: np.ndarray | None
     gradient: np.ndarray | None  # gradient × input, float [T]; None without gradients
+    ngrams: np.ndarray | None = None  # contributions of n-grams, float [T]; None without a linear path
 
 
 @dataclass(frozen=True)
@@ -115,15 +149,15 @@ class Attributions:
     maps: list[HeadMap]
 
     def word_scores(self, count: int) -> dict[str, np.ndarray]:
-        """Scores of each word by method, float [W]: rollout and gradient, summed over tokens of all granularities."""
-        scores = {"attention": np.zeros(count)}
-        if all(row.gradient is not None for row in self.sequences):
-            scores["gradient"] = np.zeros(count)
-        for row in self.sequences:
-            for name, values in (("attention", row.rollout), ("gradient", row.gradient)):
-                if name not in scores or values is None:
-                    continue
-                for word, value in zip(row.words, values, strict=True):
+        """Scores of each word by method, float [W]: the sums over its tokens of all granularities."""
+        scores = {}
+        for name, key in (("attention", "rollout"), ("gradient", "gradient"), ("ngrams", "ngrams")):
+            values = [getattr(row, key) for row in self.sequences]
+            if any(each is None for each in values):
+                continue
+            scores[name] = np.zeros(count)
+            for row, each in zip(self.sequences, values, strict=True):
+                for word, value in zip(row.words, each, strict=True):
                     if word != NO_WORD:
                         scores[name][word] += value
         return scores
@@ -149,6 +183,11 @@ def build_attributions(
 def _window_attributions(trace: RowTrace, words: Mapping[str, Sequence[int]], pooling: str) -> Attributions:
     """One sequence for each window; the scores of a word in two windows add up."""
     sequences, maps, count = [], [], len(trace.windows)
+    ngrams = None
+    if trace.linear is not None:
+        # Split over the windows that have the token.
+        windows = np.bincount(np.concatenate([window.places for window in trace.windows]))
+        ngrams = trace.linear.token_shares() / windows
     for index, window in enumerate(trace.windows):
         size, number = len(window.places), index + 1
         tokens = [trace.tokens[TOKENS][place] for place in window.places]
@@ -157,7 +196,8 @@ def _window_attributions(trace: RowTrace, words: Mapping[str, Sequence[int]], po
         rollout = window.share * (shares @ attention_rollout(attention))
         its_words = [words[TOKENS][place] for place in window.places]
         gradients = np.asarray(window.gradients[:size], np.float64)
-        sequences.append(TokenRow(f"Window {number} of {count}", tokens, its_words, rollout, gradients))
+        own = None if ngrams is None else ngrams[list(window.places)]
+        sequences.append(TokenRow(f"Window {number} of {count}", tokens, its_words, rollout, gradients, own))
         maps.append(HeadMap(f"Within window {number}", index, index, attention))
     return Attributions(sequences, maps)
 
@@ -179,7 +219,10 @@ def _add_granularity(
     its_words = [list(words[name]) for name in names]
     of = {name[len(prefix) :]: value for name, value in trace.attention.items() if name.startswith(prefix)}
     is_one_sequence = ATTENTION in of
-    if len(names) == 1:
+    if len(names) == 1 and not is_one_sequence:
+        # No encoder blocks.
+        mixed, found = None, []
+    elif len(names) == 1:
         mixed = attention_rollout(of[ATTENTION])
         found = [("Within the text", 0, 0, of[ATTENTION])]
     elif is_one_sequence:
@@ -199,13 +242,14 @@ def _add_granularity(
         found = [(_title(i, 1 - i), i, 1 - i, each) for i, each in enumerate(across) if each is not None]
         found += [(_title(i, i), i, i, each) for i, each in enumerate(within)]
     is_apart = len(names) == 2 and not is_one_sequence
-    shares = _pooling_weights(tokens, pooling, is_apart, read_from) @ mixed
+    shares = None if mixed is None else _pooling_weights(tokens, pooling, is_apart, read_from) @ mixed
+    ngrams = None if trace.linear is None else trace.linear.token_shares()
     before = 0
     for index, each in enumerate(tokens):
         name = "Text" if len(names) == 1 else f"Text {'AB'[index]}"
         gradient = None if gradients is None else np.asarray(gradients[index], np.float64)
-        rollout = shares[before : before + len(each)]
-        sequences.append(TokenRow(f"{name}{suffix}", each, its_words[index], rollout, gradient))
+        rollout = None if shares is None else shares[before : before + len(each)]
+        sequences.append(TokenRow(f"{name}{suffix}", each, its_words[index], rollout, gradient, ngrams))
         before += len(each)
     maps += [
         HeadMap(f"{title}{suffix}", first + rows, first + columns, weights, is_apart and rows != columns)

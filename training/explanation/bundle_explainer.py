@@ -10,11 +10,19 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MASKED_LM, MATCH, MODEL_NAMES, TAG
 from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
-from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_STARTS
+from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_STARTS
 from kmha.layers.attention import stack_heads
 from kmha.models.encoder import traced
 from kmha.text.words import Ragged, word_bounds
-from training.explanation.attributions import ATTENTION, NO_WORD, TOKENS, RowTrace, WindowTrace
+from training.explanation.attributions import (
+    ATTENTION,
+    NO_WORD,
+    TOKENS,
+    LinearTrace,
+    RowTrace,
+    WindowTrace,
+    linear_trace,
+)
 from training.explanation.explainer import ExplainedOutput
 
 
@@ -47,25 +55,26 @@ class _Gradients:
                 for gradient, state, start in zip(gradients, states, unknown, strict=True)
             ]
             named = weights if isinstance(weights, dict) else {ATTENTION: weights}
-            return {name: stack_heads(each) for name, each in named.items()}, products
+            return {name: stack_heads(each) for name, each in named.items() if each}, products, outputs
 
         self._function: Any = tf.function(forward, autograph=False)
         self._concrete: Any = None
 
     def __call__(
         self, features: dict[str, Any], first: int, second: int
-    ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    ) -> tuple[dict[str, np.ndarray], list[np.ndarray], np.ndarray]:
         """Attention float32 [B, L, N, T, S] by name, and gradient × input float32 [B, T] of each pass of an encoder.
 
-        B is 1, or the number of windows of a text.
+        B is 1, or the number of windows of a text. Third are the model's outputs, float32 [1, …].
         """
         if self._concrete is None:
             # Traced once, for sequences of any length.
             ranks = {name: ([None] * len(each.shape), each.dtype) for name, each in features.items()}
             specs = {name: tf.TensorSpec(*each) for name, each in ranks.items()}
             self._concrete = self._function.get_concrete_function(specs, *[tf.TensorSpec([], tf.int32)] * 2)
-        weights, products = self._concrete(features, tf.constant(first), tf.constant(second))
-        return {name: each.numpy() for name, each in weights.items()}, [each.numpy() for each in products]
+        weights, products, outputs = self._concrete(features, tf.constant(first), tf.constant(second))
+        named = {name: each.numpy() for name, each in weights.items()}
+        return named, [each.numpy() for each in products], outputs.numpy()
 
 
 def _unknown(features: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
@@ -136,20 +145,37 @@ class BundleTextModel:
         """See the protocol."""
         columns = [tf.constant([text.encode("utf-8", "replace")]) for text in row]
         features = self._preprocessor.pad(self._preprocessor.encode(*columns))
-        found, products = self._gradients(features, chosen.output, chosen.sign)
+        found, products, logits = self._gradients(features, chosen.output, chosen.sign)
+        linear = self._linear(features, logits, chosen)
         tokens = {
             name: [source.part.vocabulary.tokens[each] for each in features[source.ids][0].numpy()]
             for name, source in self._inputs.items()
         }
         windows = window_shape_of(self._bundle.model)
+        if not found:
+            # No encoder blocks.
+            return RowTrace(tokens, {}, None, linear=linear)
         if windows is not None and len(found[ATTENTION]) > 1:
             shares = self._bundle.model.window_shares(features)[0].numpy().tolist()
             places = windows.positions(len(tokens[TOKENS]))
             rows = zip(places, shares, found[ATTENTION], products[0], strict=True)
-            return RowTrace(tokens, {}, {}, [WindowTrace(*each) for each in rows])
+            return RowTrace(tokens, {}, {}, [WindowTrace(*each) for each in rows], linear)
         weights = {name: each[0] for name, each in found.items()}
         lengths = {name: len(each) for name, each in tokens.items()}
-        return RowTrace(tokens, weights, self._by_name([each[0] for each in products], lengths))
+        return RowTrace(
+            tokens, weights, self._by_name([each[0] for each in products], lengths), linear=linear
+        )
+
+    def _linear(
+        self, features: dict[str, Any], logits: np.ndarray, chosen: ExplainedOutput
+    ) -> LinearTrace | None:
+        """The parts of the explained logit, from all logits float32 [1, C]."""
+        model = self._bundle.model
+        if getattr(model, "linear", None) is None:
+            return None
+        ngrams = model.linear.contributions(features[TOKEN_IDS], features[PADDING_MASK]).numpy()[0]
+        linear = model.linear_logits(features).numpy()[0]
+        return linear_trace(ngrams, linear, logits[0] - linear, chosen.output, model.multi_label)
 
     def _by_name(self, products: list[np.ndarray], lengths: dict[str, int]) -> dict[str, np.ndarray]:
         """Gradient × input by the name of the tokens, from the encoder passes in their order."""
@@ -198,7 +224,7 @@ class BundleTagModel:
         features = self._preprocessor.pad(self._preprocessor.select_windows(encoded, [window]))
         numbers = encoded.windows.words[window].numpy().tolist()
         place = numbers.index(word)
-        found, products = self._gradients(features, place, tag)
+        found, products, _ = self._gradients(features, place, tag)
         weights = {name: each[0] for name, each in found.items()}
         ids = features[TOKEN_IDS][0].numpy()
         of_tokens = words_of_tokens(features[WORD_STARTS][0].numpy()[: len(numbers)], numbers, len(ids))

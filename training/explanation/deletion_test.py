@@ -8,8 +8,15 @@ import numpy as np
 from training.explanation.explainer import Explanation
 from training.metrics.bootstrap import bootstrap_interval
 
-ATTENTION, GRADIENT, LEFT_OUT, RANDOM = "attention", "gradient", "left_out", "random"
-METHODS = {ATTENTION: "attention", GRADIENT: "gradient × input", LEFT_OUT: "left out", RANDOM: "random"}
+ATTENTION, GRADIENT, NGRAMS = "attention", "gradient", "ngrams"
+LEFT_OUT, RANDOM = "left_out", "random"
+METHODS = {
+    ATTENTION: "attention",
+    GRADIENT: "gradient × input",
+    NGRAMS: "n-grams",
+    LEFT_OUT: "left out",
+    RANDOM: "random",
+}
 # Largest share of the words that is dropped, and number of steps up to it.
 MAX_SHARE, MAX_STEPS = 0.5, 8
 # Shares that are dropped in the test over many rows.
@@ -89,7 +96,7 @@ def average_deletion_test(
     Returns:
         {"rows", "skipped": rows with fewer than two words, "words": mean, "draws", "value": mean of the predictions,
         "shares": [{"share", method: mean drop, "attention_minus_random": mean, "interval": its 95 % bootstrap
-        interval over rows}]}; without rows no shares.
+        interval over rows}]}; without attention "ngrams_minus_random" instead, without rows no shares.
     """
     generator = np.random.default_rng(seed)
     found: list[list[dict[str, Any]]] = []
@@ -110,10 +117,11 @@ def average_deletion_test(
     for place, share in enumerate(SHARES):
         known = [name for name in METHODS if name in found[0][0]]
         columns = {name: np.array([row[place][name] for row in found]) for name in known}
-        ahead = columns[ATTENTION] - columns[RANDOM]
+        first = known[0]
+        ahead = columns[first] - columns[RANDOM]
         low, high = bootstrap_interval(lambda rows: float(rows.mean()), ahead)
         means = {name: float(column.mean()) for name, column in columns.items()}
-        difference = {"attention_minus_random": float(ahead.mean()), "interval": [float(low), float(high)]}
+        difference = {f"{first}_minus_random": float(ahead.mean()), "interval": [float(low), float(high)]}
         shares.append({"share": share, **means, **difference})
     return {**result, "words": float(np.mean(words)), "value": float(np.mean(values)), "shares": shares}
 
@@ -123,10 +131,12 @@ def average_table(result: dict[str, Any]) -> list[str]:
     if not result["shares"]:
         return ["no row had two words or more to drop"]
     methods = [name for name in METHODS if name in result["shares"][0]]
-    lines = ["".join(["dropped", *(f"{METHODS[name]:>18}" for name in methods), "   attention − random"])]
+    first = methods[0]
+    names = "".join(f"{METHODS[name]:>18}" for name in methods)
+    lines = [f"dropped{names}   {METHODS[first]} − random"]
     for each in result["shares"]:
         low, high = each["interval"]
         cells = "".join(f"{each[name]:18.3f}" for name in methods)
-        difference = f"{each['attention_minus_random']:+.3f} ({low:+.3f} to {high:+.3f})"
+        difference = f"{each[f'{first}_minus_random']:+.3f} ({low:+.3f} to {high:+.3f})"
         lines.append(f"{each['share']:>7.0%}{cells}   {difference}")
     return lines

@@ -3,12 +3,20 @@
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from kmha.errors import InputError
-from training.explanation.attributions import NO_WORD, Attributions, RowTrace, build_attributions
+from kmha.text.vocabulary import CONTINUATION
+from training.explanation.attributions import (
+    NO_WORD,
+    TOKENS,
+    Attributions,
+    LinearTrace,
+    RowTrace,
+    build_attributions,
+)
 
 PROBABILITY, SCORE = "probability", "score"
 MATCH, NO_MATCH = "match", "no match"
@@ -106,6 +114,25 @@ class ExplainedOutput(NamedTuple):
 
 
 @dataclass(frozen=True)
+class LinearPart:
+    """The parts of the explained logit of a model with a linear path, as in `LinearTrace`."""
+
+    logit: float
+    bias: float
+    encoder_logit: float
+    is_relative: bool
+    ngrams: list[
+        tuple[str, float]
+    ]  # of the text with their contributions, the largest ones, of either sign, first
+
+    def report(self, most: int) -> dict[str, Any]:
+        """JSON values, with at most so many n-grams."""
+        numbers = {"logit": self.logit, "bias": self.bias, "encoder_logit": self.encoder_logit}
+        ngrams = [list(each) for each in self.ngrams[:most]]
+        return {**numbers, "relative_to_mean": self.is_relative, "ngrams": ngrams}
+
+
+@dataclass(frozen=True)
 class Explanation:
     """A row and its prediction."""
 
@@ -118,6 +145,7 @@ class Explanation:
     measure: Callable[[Sequence[Collection[int]]], np.ndarray]  # values without sets of words, float [sets]
     attributions: Attributions
     notes: list[str] = field(default_factory=list)  # remarks for the reader
+    linear: LinearPart | None = None  # of a model with a linear path
 
 
 class TextModel(Protocol):
@@ -182,7 +210,38 @@ def explain_text(model: TextModel, row: tuple[str, ...], label: str = "") -> Exp
         measure,
         build_attributions(trace, of_tokens, model.pooling),
         notes,
+        None
+        if trace.linear is None
+        else _linear_part(trace.linear, trace.tokens[TOKENS], of_tokens[TOKENS], known),
     )
+
+
+def _linear_part(
+    linear: LinearTrace, tokens: Sequence[str], of_tokens: Sequence[int], words: TextWords
+) -> LinearPart:
+    """Adds the contributions of an n-gram that occurs several times."""
+    found: dict[tuple[str, ...], tuple[str, float]] = {}
+    for end, order in np.argwhere(linear.contributions):
+        places = range(max(0, end - order), end + 1)
+        key = tuple(tokens[place] for place in places)
+        text, before = found.get(key) or (_join_tokens(tokens, of_tokens, words.gaps(0), places), 0.0)
+        found[key] = text, before + float(linear.contributions[end, order])
+    ngrams = sorted(found.values(), key=lambda each: -abs(each[1]))
+    bias = linear.logit - float(linear.contributions.sum())
+    return LinearPart(linear.logit, bias, linear.encoder_logit, linear.is_relative, ngrams)
+
+
+def _join_tokens(
+    tokens: Sequence[str], of_tokens: Sequence[int], gaps: Sequence[bool], places: Sequence[int]
+) -> str:
+    """The text of adjacent tokens, with a space between words only where the text has white space."""
+    text = ""
+    for place in places:
+        word, before = of_tokens[place], of_tokens[place - 1] if text else NO_WORD
+        has_words = word != NO_WORD and before != NO_WORD
+        is_joined = word == before or not gaps[word] if has_words else tokens[place].startswith(CONTINUATION)
+        text += ("" if is_joined or not text else " ") + tokens[place].removeprefix(CONTINUATION)
+    return text
 
 
 def _choose_output(

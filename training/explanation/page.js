@@ -7,7 +7,8 @@ const LINE_LIMIT = 4; // Lines from each token while no token is selected.
 const MAX_NAMES = 48; // Larger heat maps have no token names.
 
 const maps = data.maps.map((map) => ({ ...map, values: decoded(map.weights) }));
-const state = { map: 0, layer: maps[0].layers - 1, head: maps[0].heads, view: "lines", token: null, cell: [0, 0] };
+const hasMaps = maps.length > 0; // A model without an encoder has none.
+const state = { map: 0, layer: hasMaps ? maps[0].layers - 1 : 0, head: hasMaps ? maps[0].heads : 0, view: "lines", token: null, cell: [0, 0] };
 
 function decoded(base64) {
   const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
@@ -35,6 +36,7 @@ const change = (value) => {
 // Not Math.max(...): the weights of a long text are too many arguments.
 const largest = (values) => values.reduce((most, value) => Math.max(most, value), 0);
 const small = (value) => value.toPrecision(2);
+const signedNumber = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
 const quoted = (text) => `“${text}”`;
 
 // Roving tabindex: arrow keys move the focus in a group that is one tab stop. `columns` is the width of a grid, 0 for a row.
@@ -100,10 +102,11 @@ function tokenButton(sequence, index, label = "") {
 
 function chooseToken(token) {
   state.token = token;
+  showPressed();
+  if (!hasMaps) return;
   const map = maps[state.map];
   if (token && token[0] === map.rows) state.cell[0] = token[1];
   if (token && token[0] === map.columns && map.rows !== map.columns) state.cell[1] = token[1];
-  showPressed();
   showPicture();
 }
 
@@ -401,6 +404,25 @@ function listenToHeat() {
   });
 }
 
+function showLinear() {
+  const linear = data.linear;
+  element("linear").hidden = !linear;
+  if (!linear) return;
+  element("linear-hint").textContent = linear.hint;
+  const most = largest([...linear.parts, ...linear.ngrams].map(([, value]) => Math.abs(value))) || 1;
+  const table = (id, name, rows) => {
+    const header = create("tr", {}, create("th", { textContent: name, scope: "col" }), create("th", { textContent: "logit", scope: "col", colSpan: 2 }));
+    const body = rows.map(([text, value]) => {
+      const bar = create("span", { className: value < 0 ? "bar against" : "bar" });
+      bar.style.setProperty("--share", Math.abs(value) / most);
+      return create("tr", {}, create("td", { textContent: text }), create("td", { textContent: signedNumber(value) }), create("td", {}, bar));
+    });
+    element(id).replaceChildren(create("thead", {}, header), create("tbody", {}, ...body));
+  };
+  table("parts", "part", linear.parts);
+  table("ngrams", "n-gram", linear.ngrams);
+}
+
 function showDeletion() {
   const test = data.deletion;
   element("verdict").textContent = data.verdict;
@@ -421,26 +443,33 @@ function showDeletion() {
   element("deletion").replaceChildren(create("thead", {}, header), create("tbody", {}, ...rows));
 }
 
+function showMaps() {
+  choice(element("maps"), maps.map((map) => map.name), (index) => index === state.map, (index) => {
+    state.map = index;
+    showGrid();
+  });
+  element("maps").hidden = maps.length < 2;
+  choice(element("views"), ["Lines", "Heat map"], (index) => index === (state.view === "heat" ? 1 : 0), (index) => {
+    state.view = index ? "heat" : "lines";
+    showPicture();
+  });
+  listenToHeat();
+  showGrid();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showGrid);
+  let resizing;
+  addEventListener("resize", () => {
+    cancelAnimationFrame(resizing);
+    resizing = requestAnimationFrame(showPicture);
+  });
+}
+
 showHeader();
 showPanels();
-choice(element("maps"), maps.map((map) => map.name), (index) => index === state.map, (index) => {
-  state.map = index;
-  showGrid();
-});
-element("maps").hidden = maps.length < 2;
-choice(element("views"), ["Lines", "Heat map"], (index) => index === (state.view === "heat" ? 1 : 0), (index) => {
-  state.view = index ? "heat" : "lines";
-  showPicture();
-});
-listenToHeat();
-showGrid();
+showLinear();
+element("attention").hidden = element("select-hint").hidden = !hasMaps;
+if (hasMaps) showMaps();
 showDeletion();
+
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && state.token) chooseToken(null);
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showGrid);
-let resizing;
-addEventListener("resize", () => {
-  cancelAnimationFrame(resizing);
-  resizing = requestAnimationFrame(showPicture);
 });

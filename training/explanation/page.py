@@ -7,30 +7,39 @@ from typing import Any
 import numpy as np
 
 from training.explanation.attributions import NO_WORD, HeadMap, count_heads
-from training.explanation.deletion_test import ATTENTION, GRADIENT, LEFT_OUT, RANDOM
+from training.explanation.deletion_test import ATTENTION, GRADIENT, LEFT_OUT, NGRAMS, RANDOM
 from training.explanation.explainer import SCORE, Explanation
 from training.html.page import html_page, read_asset, render
 
 # Attention weights are stored as integers from 0 to this number.
 STEPS = 65535
 MAX_PREDICTIONS = 6
+MAX_NGRAMS = 10
 # Share of dropped words in the summary of the deletion test.
 SUMMARY_SHARE = 0.25
 CAUTION = (
     "Attention shows where each head reads from, not why the model decided; the deletion test measures how far the two"
     " agree."
 )
+EXACT = (
+    "The contributions of n-grams are exact: with the bias and the encoder's part they add up to the logit."
+)
 _ROLLOUT_HINT = "Share of each token in the prediction, by the attention of all layers together."
 _GRADIENT_HINT = "First-order change of the predicted logit from an unknown token to this one."
+_NGRAMS_HINT = (
+    "What the n-grams of the linear path add to the logit, exactly; split equally over their tokens."
+)
 _LEFT_OUT_HINT = "Drop of the prediction when the word is removed and the model predicts again."
 _METHODS = [
     {"key": "rollout", "name": "Attention rollout", "hint": _ROLLOUT_HINT, "signed": False},
     {"key": GRADIENT, "name": "Gradient × input", "hint": _GRADIENT_HINT, "signed": True},
+    {"key": NGRAMS, "name": "N-grams", "hint": _NGRAMS_HINT, "signed": True},
     {"key": LEFT_OUT, "name": "Left out", "hint": _LEFT_OUT_HINT, "signed": True},
 ]
 _COLUMNS = {
     ATTENTION: "most attended (rollout)",
     GRADIENT: "gradient × input",
+    NGRAMS: "largest n-grams",
     LEFT_OUT: "left out one by one",
     RANDOM: "random words",
 }
@@ -52,13 +61,15 @@ def page_data(
     explanation: Explanation, scores: dict[str, np.ndarray], deletion: dict[str, Any] | None, subtitle: str
 ) -> dict[str, Any]:
     """The data of the page's script, as JSON values."""
-    keys = {"rollout"} | ({GRADIENT} & scores.keys()) | ({LEFT_OUT} if explanation.droppable else set())
+    keys = ({GRADIENT, NGRAMS} & scores.keys()) | ({LEFT_OUT} if explanation.droppable else set())
+    keys |= {"rollout"} if ATTENTION in scores else set()
     sequences = []
     for row in explanation.attributions.sequences:
         left_out = [0.0 if word == NO_WORD else float(scores[LEFT_OUT][word]) for word in row.words]
-        gradient = {} if row.gradient is None else {GRADIENT: row.gradient.tolist()}
-        shown = {"name": row.name, "tokens": row.tokens, "words": row.words, "rollout": row.rollout.tolist()}
-        sequences.append({**shown, **gradient, LEFT_OUT: left_out})
+        found = {"rollout": row.rollout, GRADIENT: row.gradient, NGRAMS: row.ngrams}
+        values = {key: each.tolist() for key, each in found.items() if each is not None}
+        shown = {"name": row.name, "tokens": row.tokens, "words": row.words}
+        sequences.append({**shown, **values, LEFT_OUT: left_out})
     best = sorted(explanation.predictions, key=lambda each: -each[1])
     columns = _COLUMNS.items() if deletion else ()
     return {
@@ -68,17 +79,43 @@ def page_data(
         "unit": explanation.unit,
         "best": best[0][0],
         "answers": best[:MAX_PREDICTIONS] if len(best) > 1 else [],
-        "caution": CAUTION,
+        "caution": caution(explanation),
         "notes": explanation.notes,
         "methods": [each for each in _METHODS if each["key"] in keys],
         "sequences": sequences,
         "maps": [_map_data(each) for each in explanation.attributions.maps],
+        "linear": _linear_data(explanation),
         "deletion": deletion,
         "deletion_hint": _deletion_hint(explanation, deletion),
         "deletion_columns": [
             {"key": key, "name": name} for key, name in columns if deletion and key in deletion["steps"][0]
         ],
         "verdict": summarize(explanation, deletion),
+    }
+
+
+def caution(explanation: Explanation) -> str:
+    """What the reader must know of the methods."""
+    maps = [CAUTION] if explanation.attributions.maps else []
+    return " ".join([*maps, *([EXACT] if explanation.linear else [])])
+
+
+def _linear_data(explanation: Explanation) -> dict[str, Any] | None:
+    linear = explanation.linear
+    if linear is None:
+        return None
+    count = f"{len(linear.ngrams):,} n-gram{'s' * (len(linear.ngrams) != 1)}"
+    shown = min(len(linear.ngrams), MAX_NGRAMS)
+    relative = ", relative to the mean of all labels" if linear.is_relative else ""
+    return {
+        "ngrams": linear.ngrams[:MAX_NGRAMS],
+        "hint": f"The parts of the logit{relative}, and the {shown} n-grams with the largest contributions.",
+        "parts": [
+            [f"{count} (linear path)", linear.logit - linear.bias],
+            ["bias (linear path)", linear.bias],
+            ["encoder", linear.encoder_logit],
+            ["logit", linear.logit + linear.encoder_logit],
+        ],
     }
 
 
@@ -118,10 +155,17 @@ def summarize(explanation: Explanation, deletion: dict[str, Any] | None) -> str:
         return shown.replace("-", "−")
 
     one = step["dropped"] == 1
-    words = "the most attended word" if one else f"the {step['dropped']} most attended words"
+    if ATTENTION in step:
+        method, words = (
+            ATTENTION,
+            "the most attended word" if one else f"the {step['dropped']} most attended words",
+        )
+    else:
+        most = "the word" if one else f"the {step['dropped']} words"
+        method, words = NGRAMS, f"{most} with the largest n-gram contributions"
     chance = "a random one" if one else f"{step['dropped']} random ones"
     return (
-        f"Without {words} the prediction changes by {change(step[ATTENTION])}, without {chance} by"
+        f"Without {words} the prediction changes by {change(step[method])}, without {chance} by"
         f" {change(step[RANDOM])}. One text is little evidence: training.explain --data FILE tests many."
     )
 

@@ -41,6 +41,25 @@ def test_logits_are_weighted_counts_over_the_norm(layer):
         np.testing.assert_allclose(to_numpy(function(TEXTS, MASK)), expected, rtol=1e-6)
 
 
+def test_contributions_and_the_bias_add_up_to_the_logits(layer):
+    for function in (layer.contributions, *compiled(layer.contributions).values()):
+        found = to_numpy(function(TEXTS, MASK))
+        np.testing.assert_allclose(
+            found.sum(axis=(1, 2)) + [0.1, 0.2, 0.3], to_numpy(layer(TEXTS, MASK)), atol=1e-6
+        )
+    # The token 10 at two positions, and the bigram 10 11 where it ends.
+    np.testing.assert_array_equal(np.argwhere(found[0]), [[1, 0, 0], [2, 1, 2], [3, 0, 0], [4, 1, 2]])
+
+
+def test_contributions_of_an_order_that_is_not_used_are_zero():
+    layer = LinearNgrams(C, 1, (0, SLOTS))
+    layer.build((None, None))
+    layer.assign(np.array([_key(2, 10, 11)]), np.ones(1), np.ones((1, C)), np.zeros(C))
+    found = to_numpy(layer.contributions(TEXTS, MASK))
+    assert found.shape == (2, 6, 2, C)
+    assert not found[:, :, 0].any() and found[0, 2, 1].all()
+
+
 def test_a_text_without_known_ngrams_gets_the_bias(layer):
     found = to_numpy(layer(np.array([[2, 20, 21, 3], [0, 0, 0, 0]], np.int32), np.ones((2, 4), np.int32)))
     np.testing.assert_allclose(found, np.tile([0.1, 0.2, 0.3], (2, 1)), rtol=1e-6)

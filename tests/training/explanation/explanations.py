@@ -1,11 +1,12 @@
 """Explanations of artificial models whose scores are known."""
 
+import dataclasses
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from training.explanation.attributions import NO_WORD, RowTrace, build_attributions
-from training.explanation.explainer import Explanation
+from training.explanation.attributions import NO_WORD, RowTrace, build_attributions, linear_trace
+from training.explanation.explainer import Explanation, LinearPart
 
 
 def softmax(values: np.ndarray) -> np.ndarray:
@@ -39,6 +40,23 @@ def explanation(
     droppable = list(range(len(words)))
     attributions = build_attributions(trace, {"tokens": numbers}, "mean")
     return Explanation("bread", value, unit, predictions, list(words), droppable, measure, attributions)
+
+
+def linear_explanation(has_attention: bool = True) -> Explanation:
+    """As `explanation`, of a model with a linear path in which each word adds ten times its worth to the logit."""
+    whole = explanation()
+    worth = [0.0, *(10 * each for each in (0.1, 0.4, 0.0, 0.2)), 0.0]
+    ngrams = np.array(worth)[:, None, None] * [1.0, 0.0]
+    linear = linear_trace(ngrams, ngrams.sum(axis=(0, 1)), np.zeros(2), 0, multi_label=True)
+    (row,) = whole.attributions.sequences
+    maps = whole.attributions.maps
+    attention = {"attention": maps[0].weights} if has_attention else {}
+    gradients = {"tokens": row.gradient} if has_attention and row.gradient is not None else None
+    trace = RowTrace({"tokens": row.tokens}, attention, gradients, linear=linear)
+    listed = [(f"<b>ngram{number}", (-1) ** number * (3.0 - number / 10)) for number in range(12)]
+    part = LinearPart(linear.logit, -0.25, 0.5, False, listed)
+    attributions = build_attributions(trace, {"tokens": row.words}, "mean")
+    return dataclasses.replace(whole, attributions=attributions, linear=part)
 
 
 def pair_explanation(hostile: str = "bread") -> Explanation:

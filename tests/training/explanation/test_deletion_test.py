@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.training.explanation.explanations import explanation
+from tests.training.explanation.explanations import explanation, linear_explanation
 from training.explanation.deletion_test import (
     average_deletion_test,
     average_table,
@@ -81,6 +81,26 @@ def test_rows_are_averaged_and_short_ones_skipped():
         assert low <= each["attention_minus_random"] <= high
         np.testing.assert_allclose(each["attention_minus_random"], each["attention"] - each["random"])
     assert len(average_table(result)) == 5 and average_table(result)[0].startswith("dropped")
+
+
+@pytest.mark.parametrize("has_attention", [True, False])
+def test_ngrams_are_a_method(has_attention):
+    explained = linear_explanation(has_attention)
+    scores = word_scores(explained)
+    others = ["attention", "gradient"] if has_attention else []
+    assert list(scores) == [*others, "ngrams", "left_out"]
+    np.testing.assert_allclose(scores["ngrams"], 10 * np.array(WORTH), atol=1e-7)
+    test = deletion_test(explained, scores, 3, 0)
+    assert test is not None
+    np.testing.assert_allclose([each["ngrams"] for each in test["steps"]], [0.4, 0.6], atol=1e-7)
+    result = average_deletion_test(iter([explained]), 3, 0)
+    assert all(np.isclose(each["ngrams"], each["left_out"]) for each in result["shares"])
+    # Without attention, n-grams are compared with random words.
+    compared = "attention" if has_attention else "ngrams"
+    assert all(f"{compared}_minus_random" in each for each in result["shares"])
+    table = average_table(result)
+    assert f"{'n-grams':>18}" in table[0]
+    assert table[0].endswith(f"   {'attention' if has_attention else 'n-grams'} − random")
 
 
 def test_without_rows_there_is_no_table():

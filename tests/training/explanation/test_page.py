@@ -10,7 +10,7 @@ import numpy as np
 from clients import chromium
 from tests.browsers import needs_chromium
 from tests.command_runs import ROOT
-from tests.training.explanation.explanations import explanation, pair_explanation
+from tests.training.explanation.explanations import explanation, linear_explanation, pair_explanation
 from training.explanation.deletion_test import deletion_test, word_scores
 from training.explanation.page import page, script_json, summarize
 from training.html.page import write_page
@@ -75,6 +75,22 @@ def test_the_summary_has_both_changes():
     assert summarize(explained, None) == ""
 
 
+def test_a_page_of_a_linear_path_has_its_parts_and_ten_ngrams():
+    linear = data_of(page_of(linear_explanation()))["linear"]
+    np.testing.assert_allclose([value for _, value in linear["parts"]], [7.25, -0.25, 0.5, 7.5])
+    assert [name for name, _ in linear["parts"]][-2:] == ["encoder", "logit"]
+    assert linear["ngrams"][1] == ["<b>ngram1", -2.9] and len(linear["ngrams"]) == 10
+    assert data_of(page_of(explanation()))["linear"] is None
+
+
+def test_without_attention_there_are_only_ngrams():
+    explained = linear_explanation(has_attention=False)
+    data = data_of(page_of(explained))
+    assert [each["key"] for each in data["methods"]] == ["ngrams", "left_out"]
+    assert data["maps"] == [] and "attention" not in data["caution"].lower()
+    assert "largest n-gram contributions" in data["verdict"] and "attend" not in data["verdict"]
+
+
 KEY = """((key, target) => (target || document.activeElement).dispatchEvent(
     new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true})))"""
 
@@ -83,6 +99,7 @@ KEY = """((key, target) => (target || document.activeElement).dispatchEvent(
 def test_the_pages_work_in_a_browser(tmp_path):
     long = explanation([f"word{number}" for number in range(126)], [0.005] * 126, layers=4, heads=8)
     given = {"one": explanation(), "pair": pair_explanation(HOSTILE), "long": long}
+    given |= {"linear": linear_explanation(), "none": linear_explanation(has_attention=False)}
     for name, explained in given.items():
         write_page(tmp_path / f"{name}.html", page_of(explained))
     with chromium.open_browser(["--hide-scrollbars"]) as tab:
@@ -102,6 +119,14 @@ def _check_page(tab: chromium.Tab, explained) -> None:
     shown = count("document.querySelectorAll('#panels .token').length")
     methods = count("data.methods.length")
     assert shown == methods * sum(len(row.tokens) for row in explained.attributions.sequences)
+    assert count("document.querySelectorAll('#deletion tbody tr').length") > 0
+    assert count("document.querySelectorAll('#ngrams tbody tr').length") == (10 if explained.linear else 0)
+    assert count("document.getElementById('linear').hidden") == (explained.linear is None)
+    assert count("document.getElementById('attention').hidden") == (not explained.attributions.maps)
+    if not explained.attributions.maps:
+        count("document.querySelectorAll('#panels .token')[1].click()")
+        assert count("document.querySelectorAll('[aria-pressed=true]').length") == methods
+        return
     first = explained.attributions.maps[0]
     layers, heads, rows, columns = first.weights.shape
     assert count("document.querySelectorAll('[role=gridcell]').length") == layers * (heads + 1)
@@ -132,7 +157,6 @@ def _check_page(tab: chromium.Tab, explained) -> None:
     details = count("document.getElementById('details').textContent")
     place = count("[state.layer, state.head, ...state.cell]")
     assert f"{100 * first.weights[tuple(place)]:.1f} %" in details
-    assert count("document.querySelectorAll('#deletion tbody tr').length") > 0
     if len(explained.attributions.maps) > 1:
         count("document.querySelectorAll('#maps button')[2].click()")
         sizes = explained.attributions.maps[2].weights.shape
