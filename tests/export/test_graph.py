@@ -3,8 +3,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.graph import OUTPUTS, features_of, ids_function, ids_specs, input_names, output_name, sample_rows
+from export.graph import (
+    OUTPUTS,
+    check_attention,
+    features_of,
+    ids_function,
+    ids_specs,
+    input_names,
+    output_name,
+    sample_rows,
+)
 from export.onnx.write import quiet_logging
+from kmha.errors import InputError
 from kmha.layers.crf import CRF, decode
 from kmha.text.words import Ragged
 from tests.bundles import (
@@ -13,6 +23,7 @@ from tests.bundles import (
     TAGGERS,
     TEXTS,
     make_bundle,
+    make_linear_bundle,
     make_pair_bundle,
     one_label_bundle,
     pair_bundle,
@@ -101,6 +112,11 @@ def test_a_length_leaves_room_for_as_many_words_as_tokens():
         "word_mask": [1, 8],
         "character_ids": [1, 8, 20],
     }
+
+
+def test_without_encoder_blocks_there_is_no_attention():
+    with pytest.raises(InputError, match="expected a run with encoder blocks"):
+        check_attention(make_linear_bundle(with_encoder=False))
 
 
 class Tagger(tf.Module):

@@ -411,7 +411,7 @@ function showLinear() {
   element("linear-hint").textContent = linear.hint;
   const most = largest([...linear.parts, ...linear.ngrams].map(([, value]) => Math.abs(value))) || 1;
   const table = (id, name, rows) => {
-    const header = create("tr", {}, create("th", { textContent: name, scope: "col" }), create("th", { textContent: "logit", scope: "col", colSpan: 2 }));
+    const header = create("tr", {}, create("th", { textContent: name, scope: "col" }), create("th", { textContent: "logit", scope: "col" }), create("td"));
     const body = rows.map(([text, value]) => {
       const bar = create("span", { className: value < 0 ? "bar against" : "bar" });
       bar.style.setProperty("--share", Math.abs(value) / most);
