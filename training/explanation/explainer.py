@@ -235,12 +235,12 @@ def _join_tokens(
     tokens: Sequence[str], of_tokens: Sequence[int], gaps: Sequence[bool], places: Sequence[int]
 ) -> str:
     """The text of adjacent tokens, with a space between words only where the text has white space."""
-    text = ""
-    for place in places:
-        word, before = of_tokens[place], of_tokens[place - 1] if text else NO_WORD
+    text = tokens[places[0]]
+    for place in places[1:]:
+        word, before = of_tokens[place], of_tokens[place - 1]
         has_words = word != NO_WORD and before != NO_WORD
         is_joined = word == before or not gaps[word] if has_words else tokens[place].startswith(CONTINUATION)
-        text += ("" if is_joined or not text else " ") + tokens[place].removeprefix(CONTINUATION)
+        text += ("" if is_joined else " ") + tokens[place].removeprefix(CONTINUATION)
     return text
 
 
