@@ -87,8 +87,8 @@ class ExplainableTextModel:
         names = sorted(tokens)
         linear = None
         if NGRAMS in outputs:
-            parts = (outputs[name][0] for name in (NGRAMS, LINEAR_LOGITS, ENCODER_LOGITS))
-            linear = linear_trace(*parts, chosen.output, self._multi_label)
+            ngrams, linear, encoder = (outputs[name][0] for name in (NGRAMS, LINEAR_LOGITS, ENCODER_LOGITS))
+            linear = linear_trace(ngrams, linear, encoder, chosen.output, self._multi_label)
         return RowTrace(
             {name: tokens[name] for name in names},
             {name: each[0] for name, each in outputs.items() if ATTENTION in name},
