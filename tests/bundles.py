@@ -102,7 +102,13 @@ def make_linear_bundle(multi_label=False, with_encoder=True, windows=None):
     lengths = np.array(list(map(len, tokens)))
     ngrams = known_ngrams(np.concatenate(tokens), lengths, (1, 2), len(texts.vocabulary), len(labels))
     linear = {"linear_rows": len(ngrams.keys), "linear_slots": ngrams.slots}
-    none = {"hidden_dim": 1, "num_layers": 0, "num_heads": 1, "intermediate_dim": 1, "ngram_buckets": 0}
+    none: dict[str, Any] = {
+        "hidden_dim": 1,
+        "num_layers": 0,
+        "num_heads": 1,
+        "intermediate_dim": 1,
+        "ngram_buckets": 0,
+    }
     bundle = make_bundle(
         labels,
         multi_label,

@@ -22,7 +22,7 @@ from training.runtime.cpu_sharding import intra_op_cores
 logger = logging.getLogger("kmha")
 
 # Tried in turn on validation rows: the n of the n-grams with C = 1, then C with the best of them.
-ORDERS = ((1,), (1, 2), (1, 2, 3))
+ORDERS: tuple[tuple[int, ...], ...] = ((1,), (1, 2), (1, 2, 3))
 PENALTIES = (0.3, 3.0, 10.0)
 # Of the logits of the encoder to those of the linear path, with several labels.
 RATIOS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
@@ -50,7 +50,8 @@ class Tokens:
     def of(cls, source: Any, rows: np.ndarray | None = None) -> "Tokens":
         """The tokens of some rows of a source, int [R]; None: of all."""
         rows = np.arange(len(source.rows)) if rows is None else rows
-        return cls(*source.tokens.gather(source.rows[rows]), source.targets[rows], source.weights[rows])
+        flat, lengths = source.tokens.gather(source.rows[rows])
+        return cls(flat, lengths, source.targets[rows], source.weights[rows])
 
 
 @dataclasses.dataclass(frozen=True)

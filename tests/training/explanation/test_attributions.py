@@ -30,7 +30,7 @@ def test_a_text_has_one_sequence_and_one_map(pooling):
     expected = (
         attention_rollout(attention)[0] if pooling == "cls" else attention_rollout(attention).mean(axis=0)
     )
-    np.testing.assert_allclose(row.rollout, expected)
+    np.testing.assert_allclose(np.asarray(row.rollout), expected)
     scores = attributions.word_scores(2)
     np.testing.assert_allclose(scores["gradient"], [1, -2])
     np.testing.assert_allclose(scores["attention"], expected[1:3])
@@ -41,7 +41,7 @@ def test_the_rollout_of_a_tag_starts_at_its_tokens():
     attributions = build_attributions(
         RowTrace({"tokens": A}, {"attention": attention}, None), {"tokens": [-1, 0, 1, -1]}, "mean", [2]
     )
-    np.testing.assert_allclose(attributions.sequences[0].rollout, attention_rollout(attention)[2])
+    np.testing.assert_allclose(np.asarray(attributions.sequences[0].rollout), attention_rollout(attention)[2])
     assert list(attributions.word_scores(2)) == ["attention"]
 
 
@@ -59,7 +59,7 @@ def test_the_texts_of_one_sequence_are_split():
     for each in attributions.maps:
         sizes = tuple(len(attributions.sequences[number].tokens) for number in (each.rows, each.columns))
         assert each.weights.shape == (2, 3, *sizes) and not each.round
-    np.testing.assert_allclose(sum(row.rollout.sum() for row in attributions.sequences), 1)
+    np.testing.assert_allclose(sum(np.sum(np.asarray(row.rollout)) for row in attributions.sequences), 1)
 
 
 @pytest.mark.parametrize("cross", [True, False])
@@ -73,7 +73,7 @@ def test_texts_encoded_apart_have_cross_attention_or_none(cross):
     names = ["A attends to B", "B attends to A"] if cross else []
     assert [each.name for each in attributions.maps] == [*names, "Within A", "Within B"]
     assert [each.round for each in attributions.maps] == [*([True] * len(names)), False, False]
-    shares = [row.rollout.sum() for row in attributions.sequences]
+    shares = [np.sum(np.asarray(row.rollout)) for row in attributions.sequences]
     np.testing.assert_allclose(sum(shares), 1)
     if not cross:
         np.testing.assert_allclose(shares, 0.5)
