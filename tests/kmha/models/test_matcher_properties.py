@@ -151,7 +151,7 @@ def _expected_weights(model):
             continue
         for side, other in ("ab", "ba"):
             found[f"{prefix}attention_{side}"] = (layers, ids[side], [masks[side]])
-            if model.form == "cross":
+            if model.form == "cross" and pair.rounds_a:
                 found[f"{prefix}attention_{side}_to_{other}"] = (
                     len(pair.rounds_a),
                     ids[side],
