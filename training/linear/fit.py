@@ -191,17 +191,26 @@ def _machine(
     return fitted.coef_, fitted.intercept_
 
 
-def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> float:
-    """Mean cross-entropy; with several labels the mean over the labels too."""
-    return float(row_losses(logits, targets).mean())
+def smoothed_loss(logits: np.ndarray, targets: np.ndarray) -> float:
+    """Mean cross-entropy of targets that are smoothed as if two more rows had random labels.
+
+    So no scale is infinite if all of a few rows are predicted correctly. With several labels the mean over the labels.
+
+    Source: Platt 1999, "Probabilistic Outputs for Support Vector Machines", section 2.2.
+    """
+    share = 2 / (len(targets) + 2)
+    if targets.ndim == 2:
+        return float(row_losses(logits, (1 - share) * targets + share / 2).mean())
+    of_target = logits[np.arange(len(targets)), targets]
+    return float((row_losses(logits, targets) + share * (of_target - logits.mean(axis=1))).mean())
 
 
 def fit_scale(margins: np.ndarray, targets: np.ndarray) -> tuple[tuple[float, float], float]:
-    """The scale, and with several labels the shift, that make logits of margins [R, C]; and their cross-entropy."""
+    """The scale, and with several labels the shift, that make logits of margins [R, C]; and their loss."""
     several = targets.ndim == 2
 
     def loss(values: np.ndarray) -> float:
-        return cross_entropy(margins * np.exp(values[0]) + (values[1] if several else 0.0), targets)
+        return smoothed_loss(margins * np.exp(values[0]) + (values[1] if several else 0.0), targets)
 
     found = minimize(
         loss, np.array([0.5, 0.0][: 1 + several]), method="Nelder-Mead", options={"maxiter": 100}
@@ -210,15 +219,15 @@ def fit_scale(margins: np.ndarray, targets: np.ndarray) -> tuple[tuple[float, fl
 
 
 def weigh(linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
-    """The factors, at least 0, of two logits [R, C]: with one label those whose sum has the lowest cross-entropy.
+    """The factors, at least 0, of two logits [R, C]: with one label those whose sum has the lowest loss.
 
-    With several labels, the cross-entropy hardly depends on rare labels. So the ratio is the one with the best macro F1
-    at thresholds for each label, and the cross-entropy decides on the scale.
+    With several labels, the loss hardly depends on rare labels. So the ratio is the one with the best macro F1 at
+    thresholds for each label, and the loss decides on the scale.
     """
     if targets.ndim == 1:
 
         def loss(values: np.ndarray) -> float:
-            return cross_entropy(values[0] * linear + values[1] * encoder, targets)
+            return smoothed_loss(values[0] * linear + values[1] * encoder, targets)
 
         found = minimize(loss, np.ones(2), method="L-BFGS-B", bounds=[(0.0, 10.0)] * 2)
         return float(found.x[0]), float(found.x[1])
@@ -231,7 +240,7 @@ def weigh(linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple
 
     ratio = max(RATIOS, key=macro_f1)
     logits = linear + ratio * encoder
-    scale = minimize_scalar(lambda value: cross_entropy(value * logits, targets), bounds=(0.01, 10.0)).x
+    scale = minimize_scalar(lambda value: smoothed_loss(value * logits, targets), bounds=(0.01, 10.0)).x
     return float(scale), float(scale * ratio)
 
 

@@ -11,7 +11,6 @@ from training.linear import fit as fit_module
 from training.linear.fit import (
     ResidualLoss,
     Tokens,
-    cross_entropy,
     fit_linear_path,
     fit_scale,
     out_of_fold_logits,
@@ -45,7 +44,7 @@ def test_logits_have_a_low_cross_entropy_on_other_rows(several):
     logits = path.logits(Tokens.of(test))
     hits = logits.argmax(axis=1) == (test.targets.argmax(axis=1) if several else test.targets)
     assert hits.mean() > 0.75
-    loss = cross_entropy(logits, test.targets)
+    loss = float(row_losses(logits, test.targets).mean())
     assert loss < (0.45 if several else 0.8)
     # The scale of the logits is right: no other is better by much.
     assert fit_scale(logits, test.targets)[1] > loss - 0.02
@@ -92,7 +91,9 @@ def test_out_of_fold_logits_are_less_confident_than_those_of_the_fitted_rows(mon
     path = fit_linear_path(train, validation, LABELS, V, seed=0)
     logits = out_of_fold_logits(path, train, seed=0)
     assert logits.shape == (200, LABELS)
-    loss, fitted = (cross_entropy(each, train.targets) for each in (logits, path.logits(Tokens.of(train))))
+    loss, fitted = (
+        row_losses(each, train.targets).mean() for each in (logits, path.logits(Tokens.of(train)))
+    )
     assert fitted < loss < np.log(LABELS)
 
 
@@ -104,6 +105,20 @@ def test_the_residual_loss_is_that_of_both_logits_without_smoothing(several):
     loss = ResidualLoss(task, targets, linear)
     expected = row_losses(linear + encoder, targets) * (LABELS if several else 1)
     np.testing.assert_allclose(np.asarray(loss(loss.targets, encoder)), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_correct_predictions_of_few_rows_have_no_infinite_scale(several):
+    ids = np.arange(12) % LABELS
+    margins, targets = (
+        2.0 * np.eye(LABELS)[ids] - 1.0,
+        np.eye(LABELS, dtype=np.int32)[ids] if several else ids,
+    )
+    (scale, _), loss = fit_scale(margins, targets)
+    assert 1.0 < scale < 3.0
+    assert loss > 0.1
+    factors = weigh(margins, np.zeros_like(margins), targets)
+    assert 1.0 < factors[0] < 3.0
 
 
 def test_the_better_part_has_the_larger_weight():
