@@ -192,13 +192,13 @@ def _machine(
 
 
 def smoothed_loss(logits: np.ndarray, targets: np.ndarray) -> float:
-    """Mean cross-entropy of targets that are smoothed as if two more rows had random labels.
+    """Mean cross-entropy of targets that are smoothed as if two more of them were random.
 
     So no scale is infinite if all of a few rows are predicted correctly. With several labels the mean over the labels.
 
     Source: Platt 1999, "Probabilistic Outputs for Support Vector Machines", section 2.2.
     """
-    share = 2 / (len(targets) + 2)
+    share = 2 / (targets.size + 2)
     if targets.ndim == 2:
         return float(row_losses(logits, (1 - share) * targets + share / 2).mean())
     of_target = logits[np.arange(len(targets)), targets]

@@ -115,10 +115,10 @@ def test_correct_predictions_of_few_rows_have_no_infinite_scale(several):
         np.eye(LABELS, dtype=np.int32)[ids] if several else ids,
     )
     (scale, _), loss = fit_scale(margins, targets)
-    assert 1.0 < scale < 3.0
+    assert 1.0 < scale < 5.0
     assert loss > 0.1
     factors = weigh(margins, np.zeros_like(margins), targets)
-    assert 1.0 < factors[0] < 3.0
+    assert 1.0 < factors[0] < 5.0
 
 
 def test_the_better_part_has_the_larger_weight():
