@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -134,20 +134,31 @@ def compare(
     model, baseline = model_scores.get(metric), baseline_scores.get(metric)
     if model is None or baseline is None:
         return f"{metric}: cannot be compared, model {_figure(model)}, {name} {_figure(baseline)}"
-    interval, other = (scores.get("intervals", {}).get(metric) for scores in (model_scores, baseline_scores))
-    if model == baseline:
-        verdict = f"model and {name} are equal"
-    elif _is_inside(baseline, interval) or _is_inside(model, other):
-        verdict = f"model and {name} differ only within noise"
-    elif (model > baseline) != (metric in _LOWER_IS_BETTER):
-        verdict = "the model wins"
-    else:
-        verdict = f"the {name} wins"
+    verdict = {
+        "model": "the model wins",
+        "baseline": f"the {name} wins",
+        None: f"model and {name} {'are equal' if model == baseline else 'differ only within noise'}",
+    }[winner(model_scores, baseline_scores, metric)]
+    interval, other = (_interval(scores, metric) for scores in (model_scores, baseline_scores))
     sentence = f"{metric}: {verdict}, model {_figure(model)}, {name} {_figure(baseline)}"
     for owner, ends in (("model", interval), (name, other)):
         if ends:
             return f"{sentence} (bootstrap interval of the {owner} {_figure(ends[0])} to {_figure(ends[1])})"
     return sentence
+
+
+def winner(
+    model_scores: Mapping[str, Any], baseline_scores: Mapping[str, Any], metric: str
+) -> Literal["model", "baseline"] | None:
+    """Which one wins by `compare`; None if the difference is noise or a score is undefined."""
+    model, baseline = model_scores.get(metric), baseline_scores.get(metric)
+    if model is None or baseline is None or model == baseline:
+        return None
+    if _is_inside(baseline, _interval(model_scores, metric)) or _is_inside(
+        model, _interval(baseline_scores, metric)
+    ):
+        return None
+    return "model" if (model > baseline) != (metric in _LOWER_IS_BETTER) else "baseline"
 
 
 def uses_characters(texts: Sequence[str]) -> bool:
@@ -206,6 +217,10 @@ def _fit_svm(features: Any, target: np.ndarray, penalty: float, seed: int) -> tu
         warnings.simplefilter("ignore", ConvergenceWarning)
         machine = LinearSVC(C=penalty, random_state=seed, dual="auto").fit(features, target)
     return machine.coef_.T, np.atleast_1d(machine.intercept_)
+
+
+def _interval(scores: Mapping[str, Any], metric: str) -> list[float] | None:
+    return scores.get("intervals", {}).get(metric)
 
 
 def _is_inside(value: float, interval: list[float] | None) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import read_manifest
-from training.baselines.text_linear import compare
+from training.baselines.text_linear import compare, winner
 from training.cli.exceptions import NotChief
 from training.data.inputs import Inputs, Source, cut_for_training, make_preprocessor
 from training.data.load import Data
@@ -169,9 +169,8 @@ def _fit_baseline(context: RunContext, data: Data, inputs: Inputs, scores: dict[
     seed = context.config.train.seed
     description, result = task.baseline(train, validation, evaluated, data.labels, seed)
     logger.info(f"{task.traits.baseline_name}: {description}")
-    verdict = compare(scores, result, task.metric, task.traits.baseline_name)
-    logger.info(verdict)
-    if f"the {task.traits.baseline_name} wins" in verdict and context.config.encoder.linear:
+    logger.info(compare(scores, result, task.metric, task.traits.baseline_name))
+    if winner(scores, result, task.metric) == "baseline" and context.config.encoder.linear:
         logger.info(
             "next: more training rows, --encoder.pretrained for a pretrained encoder, or --encoder.size none"
             " for the linear classifier alone"

@@ -4,8 +4,10 @@ import dataclasses
 
 import numpy as np
 import scipy.sparse
+from keras import ops
 
-from kmha.layers.embedding import FINGERPRINT_MODULUS, FINGERPRINT_MULTIPLIER, MULTIPLIER
+from kmha.layers.embedding import FINGERPRINT_MODULUS
+from kmha.layers.linear_ngrams import ngram_keys
 
 # Rows of the weights, and weights in all: 4 MB in float32.
 MAX_ROWS, MAX_WEIGHTS = 100_000, 1_000_000
@@ -116,22 +118,14 @@ def _texts_of_each(
 def _codes(flat: np.ndarray, lengths: np.ndarray, order: int, slots: int) -> tuple[np.ndarray, np.ndarray]:
     """Slot and fingerprint of each n-gram as one number, int64 [N'], and the number of its text."""
     rows = np.repeat(np.arange(len(lengths)), lengths)
-    flat = flat.astype(np.int64)
-    if order == 1:
-        return _code(flat, 0), rows
-    hashes = []
-    for multiplier, modulus in ((MULTIPLIER, slots), (FINGERPRINT_MULTIPLIER, FINGERPRINT_MODULUS)):
-        # As `kmha.layers.embedding.ngram_hashes`, of n-grams that are inside one text.
-        hashed = flat
-        for step in range(1, order):
-            hashed = (hashed[:-1] * multiplier + flat[step:]) % modulus
-        hashes.append(hashed)
-    ends = slice(order - 1, None)
-    inside = rows[ends] == rows[: len(rows) - order + 1]
-    return _code(hashes[0][inside], hashes[1][inside]), rows[ends][inside]
+    slot, fingerprint = (ops.convert_to_numpy(each)[0] for each in ngram_keys(flat[None], order, slots))
+    # An n-gram that ends at one of a text's first tokens would begin in the text before.
+    inside = np.zeros(len(rows), bool)
+    inside[order - 1 :] = rows[order - 1 :] == rows[: len(rows) - order + 1]
+    return _code(slot[inside], fingerprint[inside]), rows[inside]
 
 
-def _code(slot: np.ndarray, fingerprint: np.ndarray | int) -> np.ndarray:
+def _code(slot: np.ndarray, fingerprint: np.ndarray) -> np.ndarray:
     return slot.astype(np.int64) * FINGERPRINT_MODULUS + fingerprint
 
 
