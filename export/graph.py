@@ -110,9 +110,8 @@ def logit_parts(model: Any, features: Mapping[str, Any], logits: Any) -> dict[st
     """
     if getattr(model, "linear", None) is None:
         return {}
-    linear = model.linear_logits(features)
-    ngrams = model.linear.contributions(features[TOKEN_IDS], features[PADDING_MASK])
-    return {NGRAMS: ngrams, LINEAR_LOGITS: linear, ENCODER_LOGITS: logits - linear}
+    names = NGRAMS, LINEAR_LOGITS, ENCODER_LOGITS
+    return dict(zip(names, model.logit_parts(features, logits), strict=True))
 
 
 def ids_specs(bundle: Bundle, batch: int | None = None, length: int | None = None) -> list[tf.TensorSpec]:

@@ -122,6 +122,16 @@ class TextClassifier(SingleEncoder, keras.Model):
         assert self.linear is not None
         return self.linear(features[TOKEN_IDS], features[PADDING_MASK])
 
+    def logit_parts(self, features, logits):
+        """The contributions of n-grams, float32 [B, T, orders, C], and the parts of the logits [B, C] from both paths.
+
+        See `LinearNgrams.contributions`; the second part is that of the linear path, the third that of the encoder.
+        """
+        assert self.linear is not None
+        linear = self.linear_logits(features)
+        ngrams = self.linear.contributions(features[TOKEN_IDS], features[PADDING_MASK])
+        return ngrams, linear, logits - linear
+
     def scale_paths(self, linear: float, encoder: float) -> None:
         """Multiplies the logits of the linear path and of the head by numbers."""
         assert self.linear is not None

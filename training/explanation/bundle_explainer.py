@@ -10,7 +10,7 @@ from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MASKED_LM, MATCH, MODEL_NAMES, TAG
 from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
-from kmha.features import CHARACTER_IDS, PADDING_MASK, TOKEN_IDS, WORD_STARTS
+from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_STARTS
 from kmha.layers.attention import stack_heads
 from kmha.models.encoder import traced
 from kmha.text.words import Ragged, word_bounds
@@ -173,9 +173,8 @@ class BundleTextModel:
         model = self._bundle.model
         if getattr(model, "linear", None) is None:
             return None
-        ngrams = model.linear.contributions(features[TOKEN_IDS], features[PADDING_MASK]).numpy()[0]
-        linear = model.linear_logits(features).numpy()[0]
-        return linear_trace(ngrams, linear, logits[0] - linear, chosen.output, model.multi_label)
+        ngrams, linear, encoder = (each.numpy()[0] for each in model.logit_parts(features, logits))
+        return linear_trace(ngrams, linear, encoder, chosen.output, model.multi_label)
 
     def _by_name(self, products: list[np.ndarray], lengths: dict[str, int]) -> dict[str, np.ndarray]:
         """Gradient × input by the name of the tokens, from the encoder passes in their order."""
