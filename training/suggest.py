@@ -50,7 +50,7 @@ def _suggest(config: SuggestConfig) -> int:
         raise InputError(f"{config.run}: expected a classifier, got {MODEL_NAMES[manifest['task']]}")
     import numpy as np
 
-    from training.data.sources import read_unlabelled, unseen
+    from training.data.sources import read_unlabelled, unseen, without_copies
     from training.io.examples import Columns, Subset
 
     named = manifest.get("columns", {})
@@ -62,9 +62,7 @@ def _suggest(config: SuggestConfig) -> int:
             labeled = read_unlabelled(config.labeled, CLASSIFY, columns, Path(scratch) / "labeled")
             known.append(Subset(labeled, np.arange(len(labeled))))
         rows = unseen(pool, known) if known else np.arange(len(pool))
-        # One of the copies of a text.
-        rows = rows[np.sort(np.unique(pool.digests[rows], return_index=True)[1])]
-        texts = [text for text in pool.read_texts(rows) if text.strip()]
+        texts = [text for text in pool.read_texts(without_copies(pool, rows)) if text.strip()]
         if not texts:
             raise InputError(f"{config.texts}: expected texts without labels, got none")
     selected = _select(config, texts)

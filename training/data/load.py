@@ -10,7 +10,7 @@ import numpy as np
 from kmha.errors import InputError
 from training.config.config import FitConfig, sample_name
 from training.config.validation import allows_few_labels, teacher_origins
-from training.data.sources import find_sources, read_examples, read_unlabelled, unseen
+from training.data.sources import find_sources, read_examples, read_unlabelled, unseen, without_copies
 from training.data.split import DataSummary, Large, held_out_fraction, split, with_fewer_validation_rows
 from training.io.disk import check_room, unchanged, unpacked_bytes
 from training.io.examples import Columns, ExampleSet, Subset
@@ -172,8 +172,7 @@ def has_few_labels(config: FitConfig, task: Task, sets: Mapping[str, ExampleSet]
 def _select_texts(texts: Subset, train: Subset, path: Path, seed: int) -> Subset:
     """At most `MOST_TEXTS` of the texts at random, without copies and texts of the training rows."""
     examples, rows = texts.examples, texts.rows
-    rows = np.intersect1d(rows, unseen(examples, [train]))
-    rows = rows[np.sort(np.unique(examples.digests[rows], return_index=True)[1])]
+    rows = without_copies(examples, np.intersect1d(rows, unseen(examples, [train])))
     if not len(rows):
         raise InputError(f"--fewshot.texts {path}: expected texts that the labeled rows lack, got none")
     if len(rows) > MOST_TEXTS:

@@ -138,6 +138,11 @@ def read_unlabelled(path: Path, task: str, columns: Columns, folder: Path) -> Ex
     return found
 
 
+def without_copies(examples: ExampleSet, rows: np.ndarray) -> np.ndarray:
+    """The first of the rows, integers [R], with each text, in their order."""
+    return rows[np.sort(np.unique(examples.digests[rows], return_index=True)[1])]
+
+
 def unseen(examples: ExampleSet, others: list[Subset]) -> np.ndarray:
     """Rows whose texts are in none of the other parts, int64."""
     known = np.concatenate([part.examples.digests[part.rows] for part in others])
