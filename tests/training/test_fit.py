@@ -62,8 +62,11 @@ def test_stderr_tells_what_was_met_and_which_of_the_two_is_better(news_run):
     assert "2 rows have an empty text (kept)" in said
     assert re.search(r"^train rows: .* 1 without a token$", said, re.MULTILINE)
     assert re.search(r"^linear baseline: TF-IDF of word 1-2-grams .* training rows$", said, re.MULTILINE)
+    verdict = metrics_of(news_run.folder)["baseline"]["comparison"]["accuracy"]["verdict"]
     assert re.search(
-        r"^accuracy: .*(wins|equal|noise), model 0\.\d+, linear baseline \d\.\d+", said, re.MULTILINE
+        rf"^accuracy: {verdict}, model 0\.\d+, linear baseline \d\.\d+, difference \S+ \(.* to .*\), McNemar p",
+        said,
+        re.MULTILINE,
     )
     assert said.count("\nepoch ") == 2
     assert "WARNING" not in said and "Traceback" not in said

@@ -260,6 +260,7 @@ def test_metrics_of_the_fit_are_shown_for_its_evaluated_rows(runs, tmp_path):
     assert outcome.json["page"] == str(run / "report.html")
     markdown = (tmp_path / "run" / "report.md").read_text("utf-8")
     assert "evaluated on 120 test rows" in markdown and "a linear model" in markdown
+    assert "not compared on the same rows, model" in markdown
     (row,) = (row for row in rows_of(markdown, "Scores of the") if row[0] == "accuracy")
     assert row[3:] == ["0.4000", "0.300 – 0.500"]
     assert rows_of(markdown, "Epochs")[0][:4] == ["1 (saved)", "1.0000", "1.1000", "0.5000"]

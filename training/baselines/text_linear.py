@@ -7,9 +7,9 @@ C = 0.1 .488; without thresholds .334).
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -31,7 +31,6 @@ _TEXTS_INSPECTED = 1000
 _ROWS_WITH_RARE_TERMS = 20_000
 _HELD_OUT_DIVISOR = 5
 MOST_ROWS = 100_000
-_LOWER_IS_BETTER = frozenset({"ece", "loss"})
 
 
 @dataclass
@@ -119,48 +118,6 @@ def sample_rows(rows: int, seed: int, most: int = MOST_ROWS) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
 
 
-def compare(
-    model_scores: Mapping[str, Any],
-    baseline_scores: Mapping[str, Any],
-    metric: str,
-    name: str = "linear baseline",
-) -> str:
-    """Compares the scores of a model and a baseline in one sentence.
-
-    A difference is noise if one score is inside the bootstrap interval of the other, `scores["intervals"][metric]`. For
-    example "macro_f1: the linear baseline wins, model 0.8540, linear baseline 0.9073 (bootstrap interval of the model
-    0.8471 to 0.8609)".
-    """
-    model, baseline = model_scores.get(metric), baseline_scores.get(metric)
-    if model is None or baseline is None:
-        return f"{metric}: cannot be compared, model {_figure(model)}, {name} {_figure(baseline)}"
-    verdict = {
-        "model": "the model wins",
-        "baseline": f"the {name} wins",
-        None: f"model and {name} {'are equal' if model == baseline else 'differ only within noise'}",
-    }[winner(model_scores, baseline_scores, metric)]
-    interval, other = (_interval(scores, metric) for scores in (model_scores, baseline_scores))
-    sentence = f"{metric}: {verdict}, model {_figure(model)}, {name} {_figure(baseline)}"
-    for owner, ends in (("model", interval), (name, other)):
-        if ends:
-            return f"{sentence} (bootstrap interval of the {owner} {_figure(ends[0])} to {_figure(ends[1])})"
-    return sentence
-
-
-def winner(
-    model_scores: Mapping[str, Any], baseline_scores: Mapping[str, Any], metric: str
-) -> Literal["model", "baseline"] | None:
-    """Which one wins by `compare`; None if the difference is noise or a score is undefined."""
-    model, baseline = model_scores.get(metric), baseline_scores.get(metric)
-    if model is None or baseline is None or model == baseline:
-        return None
-    if _is_inside(baseline, _interval(model_scores, metric)) or _is_inside(
-        model, _interval(baseline_scores, metric)
-    ):
-        return None
-    return "model" if (model > baseline) != (metric in _LOWER_IS_BETTER) else "baseline"
-
-
 def uses_characters(texts: Sequence[str]) -> bool:
     """Whether most letters of up to 1,000 of the texts are Han, kana, Hangul, Thai or Lao."""
     step = max(1, len(texts) // _TEXTS_INSPECTED)
@@ -217,15 +174,3 @@ def _fit_svm(features: Any, target: np.ndarray, penalty: float, seed: int) -> tu
         warnings.simplefilter("ignore", ConvergenceWarning)
         machine = LinearSVC(C=penalty, random_state=seed, dual="auto").fit(features, target)
     return machine.coef_.T, np.atleast_1d(machine.intercept_)
-
-
-def _interval(scores: Mapping[str, Any], metric: str) -> list[float] | None:
-    return scores.get("intervals", {}).get(metric)
-
-
-def _is_inside(value: float, interval: list[float] | None) -> bool:
-    return bool(interval) and interval[0] <= value <= interval[1]
-
-
-def _figure(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.4f}"

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from training.metrics.paired import format_difference
 from training.reporting.matplotlib_style import write_figure
 
 _INK, _QUIET = "#1f2933", "#7b8794"
@@ -92,8 +93,7 @@ def comparison_cells(comparison: Mapping[str, Any]) -> list[list[str]]:
 def _difference(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return ""
-    low, high = found["interval"]
-    return f"{found['value']:+.4f} ({low:+.4f} to {high:+.4f})"
+    return f"{format_difference({**found, 'difference': found['value']})}, {found['verdict']}"
 
 
 def _seconds(row: Mapping[str, Any], kind: str) -> str:
@@ -107,7 +107,8 @@ def notes(comparison: Mapping[str, Any]) -> list[str]:
     reference = comparison["reference"]
     level = comparison["weights"]
     lines = [
-        f"difference: accuracy minus that of {reference} on the same rows, with its 95 % interval",
+        f"difference: accuracy minus that of {reference} on the same rows, with its 95 % interval in the paired"
+        " bootstrap; a model wins if the interval excludes 0 and McNemar's test has p < .05",
         "s/epoch: time of the training steps of the median epoch; cpu s: its processor time; ms: latency of one text,"
         " median of several rounds in turns",
     ]

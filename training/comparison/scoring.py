@@ -18,13 +18,9 @@ from training.comparison.candidates import HEADS
 from training.data.load import Data
 from training.evaluation.evaluator import predict_probabilities
 from training.io.examples import label_ids
-from training.metrics.bootstrap import (
-    Resampling,
-    percentile_interval,
-    resample_weights,
-    single_label_intervals,
-)
+from training.metrics.bootstrap import single_label_resampled
 from training.metrics.classification import single_label_prediction_scores
+from training.metrics.paired import compare_resampled
 from training.runs.run_folder import METRICS
 from training.runtime.resource_usage import count_trainable_weights
 from training.runtime.round_robin import time_in_turns
@@ -48,39 +44,36 @@ def score_predictions(predictions: Mapping[str, list[int]], data: Data) -> dict[
 
     Returns:
         "accuracy", "macro_f1", their "intervals", and except for the reference "difference": accuracy minus that of the
-        "reference", with its "interval" from paired resamples of the rows.
+        "reference" on the same rows, as "value", "interval", "verdict" and "mcnemar"; see `compare_resampled`.
     """
     assert data.test is not None
     true, _ = label_ids(data.test.examples, data.test.rows, data.labels)
-    arrays = {name: np.asarray(ids, np.int64) for name, ids in predictions.items()}
-    correct = {name: ids == true for name, ids in arrays.items()}
-    reference = reference_of({name: float(hits.mean()) for name, hits in correct.items()})
+    resampled = {
+        name: single_label_resampled(true, np.asarray(ids, np.int64)) for name, ids in predictions.items()
+    }
     labels, found = prediction_names(data), {}
-    for name, ids in arrays.items():
-        scores = single_label_prediction_scores(true, ids, labels, num_classes=len(data.labels))
+    for name, each in resampled.items():
+        scores = single_label_prediction_scores(true, each.rows[:, 1], labels, num_classes=len(data.labels))
         found[name] = {
             "accuracy": scores["accuracy"],
             "macro_f1": scores["macro_f1"],
-            "intervals": single_label_intervals(true, ids),
+            "intervals": each.intervals(),
         }
+    reference = reference_of({name: scores["accuracy"] for name, scores in found.items()})
+    for name, each in resampled.items():
         if name != reference:
-            difference = paired_difference(correct[name], correct[reference])
-            found[name]["difference"] = difference | {"reference": reference}
+            compared = compare_resampled([each], [resampled[reference]], reference, name)["accuracy"]
+            found[name]["difference"] = {
+                "value": compared.pop("difference"),
+                **compared,
+                "reference": reference,
+            }
     return found
 
 
 def reference_of(accuracies: Mapping[str, float]) -> str:
     """The reference: attention with several heads, or the best candidate if that is missing."""
     return HEADS if HEADS in accuracies else max(accuracies, key=lambda name: accuracies[name])
-
-
-def paired_difference(correct: np.ndarray, other: np.ndarray, seed: int = 0) -> dict[str, Any]:
-    """Difference of two accuracies of the same rows, bool [R]: "value", and "interval", the 95 % paired bootstrap."""
-    ahead, counts = np.unique(correct.astype(np.int64) - other.astype(np.int64), return_counts=True)
-    resampling = Resampling(seed)
-    chunks = [weights @ ahead / len(correct) for weights in resample_weights(counts, resampling)]
-    interval = percentile_interval(np.concatenate(chunks), resampling.level)
-    return {"value": float(ahead @ counts / len(correct)), "interval": list(interval)}
 
 
 def model_caller(model: Any, vocabulary_size: int, max_tokens: int) -> Caller:

@@ -23,7 +23,6 @@ from kmha.errors import InputError
 from kmha.inference.tagger import TaggedSentences, scatter_scores
 from kmha.layers.crf import Potentials
 from kmha.models.encoder import traced
-from training.baselines.text_linear import compare
 from training.config.config import DistillSection, FitConfig
 from training.data.inputs import Inputs, Source, cut_parts
 from training.data.load import Data
@@ -32,6 +31,8 @@ from training.distillation.hidden_states import StudentWithProjections, check_sa
 from training.evaluation.evaluator import Evaluator
 from training.io.examples import Subset, TrainingSet
 from training.losses import distillation as distill_losses
+from training.metrics.bootstrap import ResampledScores
+from training.metrics.paired import describe_comparison, with_comparison
 from training.runtime.cpu_sharding import sharded_predict_function
 from training.tasks.protocol import Task
 
@@ -67,8 +68,10 @@ class Teacher:
         pairs = ops.take(ops.take(found.transitions, self.order, axis=0), self.order, axis=1)
         return found._replace(transitions=pairs, start=start, end=end)
 
-    def scores(self, task: Any, part: Subset, labels: list[str], folder: Path) -> dict[str, Any]:
-        """The scores of the teacher's predictions."""
+    def scores(
+        self, task: Any, part: Subset, labels: list[str], folder: Path
+    ) -> tuple[dict[str, Any], tuple[ResampledScores, ...]]:
+        """The scores of the teacher's predictions, with what a comparison needs."""
         windows = window_shape_of(self.bundle.model)
         inputs = cut_parts(self.bundle.preprocessor, {"rows": part}, folder, windows=windows)
         source = inputs.evaluated("rows", task.targets(part, labels))
@@ -82,7 +85,8 @@ class Teacher:
         else:
             predictions = predictions[:, self.order]
         decision = {} if thresholds is None else {"thresholds": [thresholds[place] for place in self.order]}
-        return task.scores(part, labels, predictions, decision, intervals=True)
+        resampled = task.resampled(part, labels, predictions, decision)
+        return task.scores(part, labels, predictions, decision, intervals=True), resampled
 
 
 def cached_predictions(
@@ -261,11 +265,19 @@ class DistillationTask:
         return loss + (1 - self._distill.weight) * own
 
     def compare_with_teacher(
-        self, scores: dict[str, Any], part: Subset, labels: list[str], folder: Path
+        self,
+        scores: dict[str, Any],
+        resampled: tuple[ResampledScores, ...],
+        part: Subset,
+        labels: list[str],
+        folder: Path,
     ) -> dict[str, Any]:
         """The teacher's scores; logs a comparison with the student's scores."""
-        teacher_scores = self.teacher.scores(self._task, part, labels, folder)
-        logger.info(compare(scores, teacher_scores, self._task.metric, "teacher"))
+        teacher_scores = with_comparison(
+            scores, resampled, *self.teacher.scores(self._task, part, labels, folder), "teacher"
+        )
+        for sentence in describe_comparison(scores, teacher_scores, self._task.metric, "teacher"):
+            logger.info(sentence)
         return teacher_scores
 
     def _teacher_losses(self, teacher_outputs: Any, outputs: Any) -> Any:

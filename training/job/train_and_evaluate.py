@@ -11,7 +11,6 @@ import numpy as np
 
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import read_manifest
-from training.baselines.text_linear import compare, winner
 from training.cli.exceptions import NotChief
 from training.data.inputs import Inputs, Source, cut_for_training, make_preprocessor
 from training.data.load import Data
@@ -27,6 +26,8 @@ from training.evaluation.model_calibration import (
 )
 from training.fewshot.train import train_few_labels
 from training.io.examples import Subset
+from training.metrics.bootstrap import ResampledScores
+from training.metrics.paired import BASELINE_WINS, describe_comparison, verdict_of, with_comparison
 from training.reporting.build import build_report, write_report
 from training.reporting.report_data import ReportData, ScoredSplit
 from training.runs.run_folder import CARD, REPORT, RunContext
@@ -76,14 +77,16 @@ def train_and_evaluate(
         evaluator = dataclasses.replace(evaluator, model=to_float32(evaluator.model))
         before = calibrate_on_validation(data, inputs, evaluator, validation) if config.calibrate else None
         decision, metrics, scored_splits = _evaluate(data, inputs, evaluator, validation, before)
+    scores = metrics[data.evaluated_name]
+    resampled = data.task.resampled(data.evaluated, data.labels, scored_splits[-1].predictions, decision)
     if config.baseline and data.is_cross_validated and data.test is None:
         logger.info("no baseline: it needs other rows than the training rows, --data.test")
     elif config.baseline:
         with cost.measure("baseline"):
-            metrics["baseline"] = _fit_baseline(context, data, inputs, metrics[data.evaluated_name])
+            metrics["baseline"] = _fit_baseline(context, data, inputs, scores, resampled)
     if isinstance(data.task, DistillationTask):
         metrics["teacher"] = data.task.compare_with_teacher(
-            metrics[data.evaluated_name], data.evaluated, data.labels, context.scratch
+            scores, resampled, data.evaluated, data.labels, context.scratch
         )
     lengths = {name: inputs.text_lengths(name) for name in dict.fromkeys(("train", data.evaluated_name))}
     metrics |= _describe_training(context, data, inputs, evaluator, progress) | fewshot
@@ -157,7 +160,13 @@ def _evaluate(
     return decision, metrics, scored_splits
 
 
-def _fit_baseline(context: RunContext, data: Data, inputs: Inputs, scores: dict[str, Any]) -> dict[str, Any]:
+def _fit_baseline(
+    context: RunContext,
+    data: Data,
+    inputs: Inputs,
+    scores: dict[str, Any],
+    resampled: tuple[ResampledScores, ...],
+) -> dict[str, Any]:
     """Fits the baseline; returns its description and scores, and logs a comparison with the model's scores."""
     task = data.task
     train, validation, evaluated = (
@@ -167,15 +176,18 @@ def _fit_baseline(context: RunContext, data: Data, inputs: Inputs, scores: dict[
         # The baseline holds out rows of its own for its thresholds.
         validation = dataclasses.replace(validation, rows=validation.rows[:0])
     seed = context.config.train.seed
-    description, result = task.baseline(train, validation, evaluated, data.labels, seed)
-    logger.info(f"{task.traits.baseline_name}: {description}")
-    logger.info(compare(scores, result, task.metric, task.traits.baseline_name))
-    if winner(scores, result, task.metric) == "baseline" and context.config.encoder.linear:
+    baseline = task.baseline(train, validation, evaluated, data.labels, seed)
+    name = task.traits.baseline_name
+    logger.info(f"{name}: {baseline.description}")
+    result = with_comparison(scores, resampled, baseline.scores, baseline.resampled)
+    for sentence in describe_comparison(scores, result, task.metric, name):
+        logger.info(sentence)
+    if verdict_of(result, task.metric) == BASELINE_WINS and context.config.encoder.linear:
         logger.info(
             "next: more training rows, --encoder.pretrained for a pretrained encoder, or --encoder.size none"
             " for the linear classifier alone"
         )
-    return {"description": description, **result}
+    return {"description": baseline.description, **result}
 
 
 def _describe_training(

@@ -1,10 +1,11 @@
-"""Bootstrap confidence intervals of classification scores.
+"""Bootstrap confidence intervals of scores.
 
 Rows are resampled with replacement. Accuracy and F1 depend on counts only, so equal rows are grouped and the group
 sizes are drawn from a multinomial distribution. This gives the distribution of drawn rows at a fraction of the cost of
 `scipy.stats.bootstrap`.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -27,6 +28,9 @@ class Resampling(NamedTuple):
 
 DEFAULT = Resampling()
 Intervals = dict[str, list[float]]  # [lower, upper] by score
+Statistics = Callable[
+    [np.ndarray], dict[str, np.ndarray]
+]  # from weights float64 [S, U] to float64 [S] by score
 
 
 def bootstrap_interval(
@@ -54,48 +58,84 @@ def bootstrap_interval(
     return percentile_interval(drawn.bootstrap_distribution, resampling.level)
 
 
-def single_label_intervals(
-    true_ids: np.ndarray, predicted_ids: np.ndarray, resampling: Resampling = DEFAULT
-) -> Intervals:
-    """Intervals of `accuracy` and `macro_f1`, each [lower, upper], for label ids int [R]; empty without rows.
+@dataclasses.dataclass(frozen=True)
+class ResampledScores:
+    """What the scores of R rows (of tags R sentences, of rankings R queries) need to be computed for resamples."""
+
+    rows: np.ndarray  # numbers [R, K]; equal rows have the same effect on the scores
+    # From U of the rows, [U, K], to a function from their weights, float64 [S, U], to scores float64 [S] by name. A
+    # score that is undefined in a resample is NaN.
+    statistics: Callable[[np.ndarray], Statistics]
+    correct: np.ndarray | None = None  # whether each row counts as a hit in the accuracy, bool [R]
+
+    def intervals(self, resampling: Resampling = DEFAULT) -> Intervals:
+        """Percentile intervals [lower, upper] of the scores, empty without rows.
+
+        Undefined resamples are left out. A score without any defined resample has no interval.
+        """
+        if not len(self.rows):
+            return {}
+        groups, sizes = np.unique(self.rows, axis=0, return_counts=True)
+        return named_intervals(self.statistics(groups), sizes, resampling)
+
+
+def named_intervals(statistics: Statistics, sizes: np.ndarray, resampling: Resampling) -> Intervals:
+    """Percentile intervals of statistics of groups of rows; `sizes` are the rows of each group, int [U], U > 0."""
+    chunks = [statistics(weights) for weights in resample_weights(sizes, resampling)]
+    intervals = {}
+    for name in chunks[0]:
+        values = np.concatenate([chunk[name] for chunk in chunks])
+        values = values[~np.isnan(values)]
+        if len(values):
+            intervals[name] = list(percentile_interval(values, resampling.level))
+    return intervals
+
+
+def single_label_resampled(true_ids: np.ndarray, predicted_ids: np.ndarray) -> ResampledScores:
+    """`accuracy` and `macro_f1` of label ids int [R].
 
     The macro average of a resample runs over the labels that are true or predicted in it.
     """
-    pairs = np.stack([np.asarray(true_ids, np.int64), np.asarray(predicted_ids, np.int64)], axis=1)
-    if not len(pairs):
-        return {}
-    pairs, sizes = np.unique(pairs, axis=0, return_counts=True)
-    columns = np.unique(pairs)
-    true, predicted = (pairs[:, side, None] == columns for side in (0, 1))  # [U, C]
-    right = pairs[:, 0] == pairs[:, 1]
-    accuracies, macros = [], []
-    for weights in resample_weights(sizes, resampling):
-        counts = indicator_counts(true, predicted, weights)
-        accuracies.append(weights @ right / sizes.sum())
-        macros.append(mean_over(f1(counts), occurring(counts)))
-    return named_intervals(resampling.level, accuracy=accuracies, macro_f1=macros)
+    rows = np.stack([np.asarray(true_ids, np.int64), np.asarray(predicted_ids, np.int64)], axis=1)
+
+    def statistics(pairs: np.ndarray) -> Statistics:
+        columns = np.unique(pairs)
+        true, predicted = (pairs[:, side, None] == columns for side in (0, 1))  # [U, C]
+        right = pairs[:, 0] == pairs[:, 1]
+
+        def scores(weights: np.ndarray) -> dict[str, np.ndarray]:
+            counts = indicator_counts(true, predicted, weights)
+            macro_f1 = mean_over(f1(counts), occurring(counts))
+            return {"accuracy": weights @ right / weights.sum(axis=1), "macro_f1": macro_f1}
+
+        return scores
+
+    return ResampledScores(rows, statistics, rows[:, 0] == rows[:, 1])
 
 
-def multi_label_intervals(
-    true: np.ndarray, predicted: np.ndarray, resampling: Resampling = DEFAULT
-) -> Intervals:
-    """Intervals for several labels per row, 0 or 1, [R, C]; empty without rows.
+def multi_label_resampled(true: np.ndarray, predicted: np.ndarray) -> ResampledScores:
+    """Scores of several labels per row, 0 or 1, [R, C].
 
-    They are `accuracy` (all labels of a row right), `micro_f1` and `macro_f1` (over all C labels), each [lower, upper].
+    They are `accuracy` (all labels of a row right), `micro_f1` and `macro_f1` (over all C labels).
     """
-    both = np.concatenate([np.asarray(true), np.asarray(predicted)], axis=1).astype(np.int8)
-    if not len(both):
-        return {}
-    both, sizes = np.unique(both, axis=0, return_counts=True)
-    true, predicted = np.split(both, 2, axis=1)  # [U, C]
-    right = (true == predicted).all(axis=1)
-    accuracies, micros, macros = [], [], []
-    for weights in resample_weights(sizes, resampling):
-        counts = indicator_counts(true, predicted, weights)
-        accuracies.append(weights @ right / sizes.sum())
-        micros.append(micro_f1(counts))
-        macros.append(f1(counts).mean(axis=-1))
-    return named_intervals(resampling.level, accuracy=accuracies, micro_f1=micros, macro_f1=macros)
+    rows = np.concatenate([np.asarray(true), np.asarray(predicted)], axis=1).astype(np.int8)
+
+    def statistics(both: np.ndarray) -> Statistics:
+        true, predicted = np.split(both, 2, axis=1)  # [U, C]
+        right = (true == predicted).all(axis=1)
+
+        def scores(weights: np.ndarray) -> dict[str, np.ndarray]:
+            counts = indicator_counts(true, predicted, weights)
+            return {
+                "accuracy": weights @ right / weights.sum(axis=1),
+                "micro_f1": micro_f1(counts),
+                "macro_f1": f1(counts).mean(axis=-1),
+            }
+
+        return scores
+
+    true, predicted = np.split(rows, 2, axis=1)
+    return ResampledScores(rows, statistics, (true == predicted).all(axis=1))
 
 
 def resample_weights(sizes: np.ndarray, resampling: Resampling) -> Iterator[np.ndarray]:
@@ -113,8 +153,3 @@ def percentile_interval(values: np.ndarray, level: float) -> tuple[float, float]
     tail = (1.0 - level) / 2.0
     lower, upper = np.quantile(values, [tail, 1.0 - tail])
     return float(lower), float(upper)
-
-
-def named_intervals(level: float, **chunks: list[np.ndarray]) -> Intervals:
-    """`percentile_interval` of each statistic, whose values are in chunks."""
-    return {name: list(percentile_interval(np.concatenate(parts), level)) for name, parts in chunks.items()}

@@ -7,9 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from kmha.text.vocabulary import SPECIAL_TOKENS
-from training.metrics.bootstrap import percentile_interval
+from training.metrics.bootstrap import ResampledScores, Statistics
 
-RESAMPLES, LEVEL = 1000, 0.95
 BATCH_TOKENS, MOST_ROWS = 1 << 16, 4096
 
 
@@ -73,39 +72,33 @@ def _put(
         column[rows] = values.sum(axis=1)[: len(rows)]
 
 
-def masked_scores(predictions: MaskedPredictions, intervals: bool = False) -> dict[str, Any]:
+def masked_scores(predictions: MaskedPredictions) -> dict[str, Any]:
     """Scores over all masked tokens, None without any.
 
     Returns:
-        "masked_tokens", "loss" (mean), "perplexity" (its exponential), "masked_accuracy", and "intervals" of the last
-        two (95 %, rows are resampled).
+        "masked_tokens", "loss" (mean), "perplexity" (its exponential) and "masked_accuracy".
     """
     tokens = int(predictions.counts.sum())
     if not tokens:
         return {"masked_tokens": 0, "loss": None, "perplexity": None, "masked_accuracy": None}
     loss = float(predictions.losses.sum()) / tokens
-    scores: dict[str, Any] = {
+    return {
         "masked_tokens": tokens,
         "loss": loss,
         "perplexity": float(np.exp(loss)),
         "masked_accuracy": int(predictions.hits.sum()) / tokens,
     }
-    if intervals:
-        scores["intervals"] = _intervals(predictions)
-    return scores
 
 
-def _intervals(predictions: MaskedPredictions) -> dict[str, list[float]]:
-    generator = np.random.default_rng(0)
-    table = np.stack([np.asarray(each, np.float64) for each in predictions], axis=1)
-    table = table[table[:, 0] > 0]
-    sums = np.empty((RESAMPLES, 3))
-    for resample in range(RESAMPLES):
-        # The number of draws per row needs less memory than a table of the drawn rows.
-        drawn = np.bincount(generator.integers(0, len(table), len(table)), minlength=len(table))
-        sums[resample] = drawn @ table
-    perplexities, accuracies = np.exp(sums[:, 1] / sums[:, 0]), sums[:, 2] / sums[:, 0]
-    return {
-        "perplexity": list(percentile_interval(perplexities, LEVEL)),
-        "masked_accuracy": list(percentile_interval(accuracies, LEVEL)),
-    }
+def masked_resampled(predictions: MaskedPredictions) -> ResampledScores:
+    """`perplexity` and `masked_accuracy` of the rows with masked tokens."""
+    rows = np.stack([np.asarray(each, np.float64) for each in predictions], axis=1)
+
+    def statistics(groups: np.ndarray) -> Statistics:
+        def scores(weights: np.ndarray) -> dict[str, np.ndarray]:
+            tokens, losses, hits = (weights @ groups).T
+            return {"perplexity": np.exp(losses / tokens), "masked_accuracy": hits / tokens}
+
+        return scores
+
+    return ResampledScores(rows[rows[:, 0] > 0], statistics)

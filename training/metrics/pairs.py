@@ -1,4 +1,4 @@
-"""Scores of pairs of texts and of rankings as JSON values, and their bootstrap intervals.
+"""Scores of pairs of texts and of rankings as JSON values, and for resamples of the rows.
 
 The conventions are those of `training.metrics.classification`. In a ranking:
     A candidate is right if its relevance is above 0. MAP, MRR and recall use right and wrong only; NDCG uses the
@@ -10,18 +10,16 @@ The conventions are those of `training.metrics.classification`. In a ranking:
     the scores; `queries_with_only_right` counts them.
     recall_at_k divides by all right candidates of a query, even if there are more than k.
 
-Intervals, each [lower, upper], resample rows; of rankings whole queries, since the candidates of a query are not
-independent. Resamples with an undefined score (rows of one kind, or a constant column) are left out. A score without
-any defined resample has no interval. They raise the errors of the scores.
+Resamples are of rows; of rankings whole queries, since the candidates of a query are not independent. A score is
+undefined in a resample with rows of one kind, or a constant column. The functions raise the errors of the scores.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import rankdata
 
-from training.metrics.bootstrap import DEFAULT, Intervals, Resampling, percentile_interval, resample_weights
+from training.metrics.bootstrap import ResampledScores, Statistics
 from training.metrics.classification import multi_label_scores
 from training.metrics.confusion import confusion_matrix
 
@@ -170,88 +168,80 @@ def query_values(relevance: np.ndarray, scores: np.ndarray, queries: np.ndarray)
     return QueryValues(values, int((~evaluated).sum()), int((rights == sizes).sum()))
 
 
-def binary_pair_intervals(
-    true: np.ndarray, probabilities: np.ndarray, threshold: float, resampling: Resampling = DEFAULT
-) -> Intervals:
-    """Intervals of accuracy, f1, roc_auc and average_precision; for the arguments see `binary_pair_scores`."""
+def binary_pair_resampled(true: np.ndarray, probabilities: np.ndarray, threshold: float) -> ResampledScores:
+    """Accuracy, f1, roc_auc and average_precision; for the arguments see `binary_pair_scores`."""
     binary_pair_scores(true, probabilities, threshold)  # for its checks
-    # Rows with equal probability and label form a group; the highest probability is first.
-    values, value = np.unique(-np.asarray(probabilities, np.float64), return_inverse=True)
-    cells, sizes = np.unique(2 * value + np.asarray(true, np.int64), return_counts=True)
-    positive = (-values).astype(np.float32) >= np.float32(threshold)
+    rows = np.stack([np.asarray(true, np.float64), np.asarray(probabilities, np.float64)], axis=1)
 
-    def statistics(weights):
-        counts = np.zeros((len(weights), 2 * len(values)))
-        counts[:, cells] = weights
-        wrong, right = counts[:, ::2], counts[:, 1::2]  # [S, V]
-        false_positives, true_positives = wrong @ positive, right @ positive
-        wrongs, rights = wrong.sum(axis=1), right.sum(axis=1)
-        right_so_far = right.cumsum(axis=1)
-        so_far = right_so_far + wrong.cumsum(axis=1)
-        # A right and a wrong row of equal probability count as half a pair in order.
-        in_order = (wrong * (right_so_far - right / 2.0)).sum(axis=1)
-        precisions = right_so_far / np.maximum(so_far, 1.0)
-        with np.errstate(invalid="ignore"):  # 0 / 0 gives NaN for a resample with one label
+    def statistics(groups: np.ndarray) -> Statistics:
+        # Rows with equal probability and label share a cell; the highest probability is first.
+        values, value = np.unique(-groups[:, 1], return_inverse=True)
+        cells = 2 * value + groups[:, 0].astype(np.int64)
+        order = np.argsort(cells, kind="stable")
+        filled, starts = np.unique(cells[order], return_index=True)
+        positive = (-values).astype(np.float32) >= np.float32(threshold)
+
+        def scores(weights: np.ndarray) -> dict[str, np.ndarray]:
+            counts = np.zeros((len(weights), 2 * len(values)))
+            counts[:, filled] = np.add.reduceat(weights[:, order], starts, axis=1)
+            wrong, right = counts[:, ::2], counts[:, 1::2]  # [S, V]
+            false_positives, true_positives = wrong @ positive, right @ positive
+            wrongs, rights = wrong.sum(axis=1), right.sum(axis=1)
+            right_so_far = right.cumsum(axis=1)
+            so_far = right_so_far + wrong.cumsum(axis=1)
+            # A right and a wrong row of equal probability count as half a pair in order.
+            in_order = (wrong * (right_so_far - right / 2.0)).sum(axis=1)
+            precisions = right_so_far / np.maximum(so_far, 1.0)
+            with np.errstate(invalid="ignore"):  # 0 / 0 gives NaN for a resample with one label
+                return {
+                    "accuracy": (wrongs - false_positives + true_positives) / (wrongs + rights),
+                    "f1": 2.0 * true_positives / np.maximum(true_positives + false_positives + rights, 1.0),
+                    "roc_auc": in_order / (wrongs * rights),
+                    "average_precision": (wrongs * (right * precisions).sum(axis=1)) / (wrongs * rights),
+                }
+
+        return scores
+
+    predicted = rows[:, 1].astype(np.float32) >= np.float32(threshold)
+    return ResampledScores(rows, statistics, predicted == (rows[:, 0] > 0))
+
+
+def graded_resampled(true: np.ndarray, scores: np.ndarray) -> ResampledScores:
+    """Pearson, spearman, mse and mae; for the arguments see `graded_scores`."""
+    graded_scores(true, scores)  # for its checks
+
+    def statistics(groups: np.ndarray) -> Statistics:
+        true, scores = groups.T
+        squares, distances = (scores - true) ** 2, np.abs(scores - true)
+        columns = [_Column(side) for side in (true, scores)]
+
+        def values(weights: np.ndarray) -> dict[str, np.ndarray]:
+            rows = weights.sum(axis=1)
             return {
-                "accuracy": (wrongs - false_positives + true_positives) / (wrongs + rights),
-                "f1": 2.0 * true_positives / np.maximum(true_positives + false_positives + rights, 1.0),
-                "roc_auc": in_order / (wrongs * rights),
-                "average_precision": (wrongs * (right * precisions).sum(axis=1)) / (wrongs * rights),
+                "pearson": _correlations([column.values(weights) for column in columns], weights),
+                "spearman": _correlations([column.ranks(weights) for column in columns], weights),
+                "mse": weights @ squares / rows,
+                "mae": weights @ distances / rows,
             }
 
-    return _resampled_intervals(statistics, sizes, resampling)
+        return values
+
+    rows = np.stack([np.asarray(true, np.float64), np.asarray(scores, np.float64)], axis=1)
+    return ResampledScores(rows, statistics)
 
 
-def graded_intervals(true: np.ndarray, scores: np.ndarray, resampling: Resampling = DEFAULT) -> Intervals:
-    """Intervals of pearson, spearman, mse and mae; for the arguments see `graded_scores`."""
-    graded_scores(true, scores)  # for its checks
-    both = np.stack([np.asarray(true, np.float64), np.asarray(scores, np.float64)], axis=1)
-    both, sizes = np.unique(both, axis=0, return_counts=True)
-    true, scores = both.T
-    squares, distances = (scores - true) ** 2, np.abs(scores - true)
-    columns = [_Column(side) for side in (true, scores)]
-
-    def statistics(weights):
-        rows = weights.sum(axis=1)
-        return {
-            "pearson": _correlations([column.values(weights) for column in columns], weights),
-            "spearman": _correlations([column.ranks(weights) for column in columns], weights),
-            "mse": weights @ squares / rows,
-            "mae": weights @ distances / rows,
-        }
-
-    return _resampled_intervals(statistics, sizes, resampling)
-
-
-def ranking_intervals(
-    relevance: np.ndarray, scores: np.ndarray, queries: np.ndarray, resampling: Resampling = DEFAULT
-) -> Intervals:
-    """Intervals of map, mrr and ndcg_at_10, empty without a scored query; for the arguments see `ranking_scores`."""
+def ranking_resampled(relevance: np.ndarray, scores: np.ndarray, queries: np.ndarray) -> ResampledScores:
+    """Map, mrr and ndcg_at_10 of the Q scored queries; for the arguments see `ranking_scores`."""
     values = query_values(relevance, scores, queries).values
-    columns = np.stack([values[name] for name in RANKING_NAMES], axis=1)  # [Q, 3]
-    columns, sizes = np.unique(columns, axis=0, return_counts=True)
 
-    def statistics(weights):
-        means = weights @ columns / sizes.sum()
-        return dict(zip(RANKING_NAMES, means.T, strict=True))
+    def statistics(columns: np.ndarray) -> Statistics:
+        def means(weights: np.ndarray) -> dict[str, np.ndarray]:
+            found = weights @ columns / weights.sum(axis=1, keepdims=True)
+            return dict(zip(RANKING_NAMES, found.T, strict=True))
 
-    return _resampled_intervals(statistics, sizes, resampling)
+        return means
 
-
-def _resampled_intervals(
-    statistics: Callable[[np.ndarray], dict[str, np.ndarray]], sizes: np.ndarray, resampling: Resampling
-) -> Intervals:
-    """Runs `statistics`, float64 [S, U] -> {name: float64 [S]}, over all resamples; leaves out NaN."""
-    if not len(sizes):
-        return {}
-    chunks = [statistics(weights) for weights in resample_weights(sizes, resampling)]
-    intervals = {}
-    for name in chunks[0]:
-        values = np.concatenate([chunk[name] for chunk in chunks])
-        values = values[~np.isnan(values)]
-        if len(values):
-            intervals[name] = list(percentile_interval(values, resampling.level))
-    return intervals
+    return ResampledScores(np.stack([values[name] for name in RANKING_NAMES], axis=1), statistics)
 
 
 class _Column:

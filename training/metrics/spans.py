@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kmha.tags import Scheme, Span, strict_spans_of
-from training.metrics.bootstrap import DEFAULT, Intervals, Resampling, named_intervals, resample_weights
+from training.metrics.bootstrap import ResampledScores, Statistics
 from training.metrics.confusion import (
     LabelCounts,
     confusion_matrix,
@@ -46,7 +46,7 @@ def tag_scores(gold: Tags, predicted: Tags, scheme: Scheme) -> dict[str, Any]:
     """
     _check(gold, predicted)
     words = sum(map(len, gold))
-    right = _sentence_counts(gold, predicted, "none")[:, 0].sum()
+    right = _right_words(gold, predicted).sum()
     scores: dict[str, Any] = {"rows": len(gold), "words": words}
     scores["token_accuracy"] = float(right / words) if words else None
     if scheme == "none":
@@ -68,23 +68,27 @@ def tag_scores(gold: Tags, predicted: Tags, scheme: Scheme) -> dict[str, Any]:
     return scores | {"types": types, "per_type": per_type, "confusion_matrix": matrix.tolist()}
 
 
-def tag_intervals(gold: Tags, predicted: Tags, scheme: Scheme, resampling: Resampling = DEFAULT) -> Intervals:
-    """Bootstrap intervals. Sentences are resampled, since the words of a sentence are not independent.
+def tag_resampled(gold: Tags, predicted: Tags, scheme: Scheme) -> ResampledScores:
+    """`token_accuracy`, `macro_f1` and, if the scheme has spans, `span_f1`; empty without words.
 
-    Returns:
-        token_accuracy, and span_f1 if the scheme has spans, each [lower, upper]; empty without words.
+    Sentences are resampled, since the words of a sentence are not independent.
     """
     _check(gold, predicted)
     if not any(map(len, gold)):
-        return {}
-    counts, sizes = np.unique(_sentence_counts(gold, predicted, scheme), axis=0, return_counts=True)
-    accuracies, scores = [], []
-    for weights in resample_weights(sizes, resampling):
-        right, words, hits, given, expected = (weights @ counts).T
-        accuracies.append(right / np.maximum(words, 1))
-        scores.append(micro_f1(LabelCounts(*(each[:, None] for each in (hits, given, expected)))))
-    named = {"token_accuracy": accuracies} | ({} if scheme == "none" else {"span_f1": scores})
-    return named_intervals(resampling.level, **named)
+        gold, predicted = (), ()
+    rows = _sentence_counts(gold, predicted, scheme)
+
+    def statistics(counts: np.ndarray) -> Statistics:
+        def scores(weights: np.ndarray) -> dict[str, np.ndarray]:
+            sums = weights @ counts
+            by_type = LabelCounts(*np.split(sums[:, 2:], 3, axis=1))
+            spans = {} if scheme == "none" else {"span_f1": micro_f1(by_type)}
+            macro_f1 = mean_over(f1(by_type), occurring(by_type))
+            return {"token_accuracy": sums[:, 0] / np.maximum(sums[:, 1], 1), **spans, "macro_f1": macro_f1}
+
+        return scores
+
+    return ResampledScores(rows, statistics)
 
 
 def _check(gold: Tags, predicted: Tags) -> None:
@@ -101,15 +105,35 @@ def _by_words(tags: Sequence[str], scheme: Scheme) -> dict[tuple[int, int], str]
 
 
 def _sentence_counts(gold: Tags, predicted: Tags, scheme: Scheme) -> np.ndarray:
-    """Right words, words, right spans, predicted spans and labeled spans of each sentence, int64 [R, 5]."""
-    counts = np.zeros((len(gold), 5), np.int64)
+    """Right words and words of each sentence, then right, predicted and labeled spans by type: int64 [R, 2 + 3 T].
+
+    With scheme "none", tags take the place of spans.
+    """
+    words = np.array([len(tags) for tags in gold], np.int64)
+    # (sentence, type) of each right, predicted and labeled span
+    found: tuple[list[tuple[int, str]], ...] = ([], [], [])
     for place, (expected, given) in enumerate(zip(gold, predicted, strict=True)):
-        right = sum(one == other for one, other in zip(expected, given, strict=True))
-        counts[place, :2] = right, len(expected)
-        if scheme != "none":
-            one, other = (set(strict_spans_of(tags, scheme)) for tags in (expected, given))
-            counts[place, 2:] = len(one & other), len(other), len(one)
-    return counts
+        one, other = (_items(tags, scheme) for tags in (expected, given))
+        for places, items in zip(found, (one & other, other, one), strict=True):
+            places += [(place, name) for *_, name in items]
+    types = sorted({name for places in found for _, name in places})
+    numbers = {name: number for number, name in enumerate(types)}
+    counts = np.zeros((3, len(gold), len(numbers)), np.int64)
+    for table, places in zip(counts, found, strict=True):
+        if places:
+            np.add.at(table, ([row for row, _ in places], [numbers[name] for _, name in places]), 1)
+    return np.concatenate([_right_words(gold, predicted)[:, None], words[:, None], *counts], axis=1)
+
+
+def _items(tags: Sequence[str], scheme: Scheme) -> set[tuple]:
+    """The spans of a sentence, or with scheme "none" its words: tuples that end with the type."""
+    return set(enumerate(tags)) if scheme == "none" else set(strict_spans_of(tags, scheme))
+
+
+def _right_words(gold: Tags, predicted: Tags) -> np.ndarray:
+    """The number of words of each sentence whose predicted tag is right, int64 [R]."""
+    pairs = (zip(*pair, strict=True) for pair in zip(gold, predicted, strict=True))
+    return np.array([sum(one == other for one, other in pair) for pair in pairs], np.int64)
 
 
 def _tag_counts(expected: list[str], given: list[str], types: list[str]) -> tuple[LabelCounts, np.ndarray]:

@@ -9,9 +9,9 @@ from scipy.stats import binomtest
 
 from kmha.bundle.manifest import TAG
 from kmha.calibration import Calibration
-from training.baselines.text_linear import compare
 from training.metrics.classification import calibration_error, reliability_bins
 from training.metrics.confusion import LabelCounts, f1, indicator_counts, matrix_counts, precision, recall
+from training.metrics.paired import describe_comparison
 from training.reporting import figures
 from training.reporting.blocks import (
     Block,
@@ -60,7 +60,7 @@ def score_blocks(report_data: ReportData) -> Iterator[Block]:
     items.append(("evaluated rows", f"{scores['rows']:,}", split))
     yield KeyNumbers(items)
     if baseline:
-        yield Note(f"{compare(scores, baseline, metric, baseline_name)}.")
+        yield Note(". ".join(describe_comparison(scores, baseline, metric, baseline_name)) + ".")
     if fewshot := report_data.metrics.get("fewshot"):
         yield Note(describe_few_labels(fewshot))
     if not can_draw():

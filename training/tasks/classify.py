@@ -19,7 +19,7 @@ from training.io.examples import (
     label_matrix,
 )
 from training.io.tables import Row
-from training.tasks.protocol import Defaults, Task, TaskTraits
+from training.tasks.protocol import Baseline, Defaults, Task, TaskTraits, intervals_of
 from training.tasks.settings import LABEL, LABELS, TEXT, ClassifySettings
 
 
@@ -183,32 +183,44 @@ class ClassifyTask(ClassifySettings, Task):
         """
         from training.metrics import classification as metrics
 
+        true, names = self._true(part, labels)
         if self.multi_label:
             thresholds = np.asarray(decision["thresholds"], np.float32)
-            names = _with_unknown_labels(part, labels)
-            true, _ = label_matrix(part.examples, part.rows, names)
-            predicted = _pad_labels(probabilities >= thresholds, len(names))
             result = metrics.multi_label_scores(true, probabilities, names, thresholds)
         else:
-            true, names = label_ids(part.examples, part.rows, labels)
-            predicted = probabilities.argmax(axis=1)
             result = metrics.single_label_scores(true, probabilities, names)
         if unknown := _unknown_label_counts(part, labels):
             result["unknown_labels"] = unknown
-        return {**result, "intervals": self._intervals(true, predicted)} if intervals else result
+        if intervals:
+            result["intervals"] = intervals_of(self.resampled(part, labels, probabilities, decision))
+        return result
 
-    def _intervals(self, true: np.ndarray, predicted: np.ndarray) -> dict[str, list[float]]:
-        from training.metrics.bootstrap import multi_label_intervals, single_label_intervals
+    def _true(self, part: Subset, labels: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+        """The labels of the rows: ids [R], or 0 or 1 [R, L]; and L names, which end with those the model lacks."""
+        if not self.multi_label:
+            return label_ids(part.examples, part.rows, labels)
+        names = [*labels, *_unknown_label_counts(part, labels)]
+        return label_matrix(part.examples, part.rows, names)[0], names
 
-        return (
-            multi_label_intervals(true, predicted)
-            if self.multi_label
-            else single_label_intervals(true, predicted)
-        )
+    def resampled(
+        self, part: Subset, labels: Sequence[str], probabilities: np.ndarray, decision: dict[str, Any], /
+    ) -> tuple:
+        """Accuracy and F1."""
+        if not self.multi_label:
+            return self._resampled(part, labels, probabilities.argmax(axis=1))
+        return self._resampled(part, labels, probabilities >= np.asarray(decision["thresholds"], np.float32))
+
+    def _resampled(self, part: Subset, labels: Sequence[str], predicted: np.ndarray) -> tuple:
+        from training.metrics.bootstrap import multi_label_resampled, single_label_resampled
+
+        true, names = self._true(part, labels)
+        if self.multi_label:
+            return (multi_label_resampled(true, _pad_labels(predicted, len(names))),)
+        return (single_label_resampled(true, predicted),)
 
     def baseline(
         self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> Baseline:
         """A linear model on TF-IDF n-grams."""
         from training.baselines.text_linear import fit_baseline, sample_rows
         from training.metrics import classification as metrics
@@ -223,15 +235,14 @@ class ClassifyTask(ClassifySettings, Task):
             of_rows=len(train.rows),
         )
         predicted = fitted.predict(evaluated.texts())
+        true, names = self._true(evaluated, labels)
         if self.multi_label:
-            names = _with_unknown_labels(evaluated, labels)
-            true, _ = label_matrix(evaluated.examples, evaluated.rows, names)
-            predicted = _pad_labels(predicted, len(names))
-            result = metrics.multi_label_prediction_scores(true, predicted, names)
+            padded = _pad_labels(predicted, len(names))
+            scores = metrics.multi_label_prediction_scores(true, padded, names)
         else:
-            true, names = label_ids(evaluated.examples, evaluated.rows, labels)
-            result = metrics.single_label_prediction_scores(true, predicted, names, num_classes=len(labels))
-        return fitted.description, {**result, "intervals": self._intervals(true, predicted)}
+            scores = metrics.single_label_prediction_scores(true, predicted, names, num_classes=len(labels))
+        resampled = self._resampled(evaluated, labels, predicted)
+        return Baseline(fitted.description, {**scores, "intervals": intervals_of(resampled)}, resampled)
 
 
 def _unknown_label_counts(part: Subset, labels: Sequence[str]) -> dict[str, int]:
@@ -240,11 +251,6 @@ def _unknown_label_counts(part: Subset, labels: Sequence[str]) -> dict[str, int]
     counts = np.bincount(ids, minlength=len(part.examples.label_names)).tolist()
     seen = sorted(zip(part.examples.label_names, counts, strict=True))
     return {name: count for name, count in seen if count and name not in set(labels)}
-
-
-def _with_unknown_labels(part: Subset, labels: Sequence[str]) -> list[str]:
-    """The labels of the model, then those that only rows of this part have."""
-    return [*labels, *_unknown_label_counts(part, labels)]
 
 
 def _pad_labels(predicted: np.ndarray, width: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from kmha.errors import InputError
 from training.cli.bounds import check_ranges
 from training.io.examples import ColumnOverrides, Columns, Example, Masking, Subset
 from training.io.tables import Row
-from training.tasks.protocol import Defaults, Task, TaskTraits
+from training.tasks.protocol import Baseline, Defaults, Task, TaskTraits, intervals_of
 from training.tasks.settings import MaskedLmSettings
 
 TEXT = "text"
@@ -127,15 +127,27 @@ class MaskedLmTask(MaskedLmSettings, Task):
         """Loss, perplexity and accuracy of the masked tokens."""
         from training.metrics.masked_lm import masked_scores
 
-        return {"rows": len(part.rows), **masked_scores(masked, intervals)}
+        scores = {"rows": len(part.rows), **masked_scores(masked)}
+        if intervals:
+            scores["intervals"] = intervals_of(self.resampled(part, labels, masked, decision))
+        return scores
+
+    def resampled(self, part: Subset, labels: Sequence[str], masked: Any, decision: dict, /) -> tuple:
+        """Perplexity and accuracy."""
+        from training.metrics.masked_lm import masked_resampled
+
+        return (masked_resampled(masked),)
 
     def baseline(
         self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> Baseline:
         """The token frequencies of the training texts as predictions of the same masked tokens."""
-        from training.metrics.masked_lm import masked_scores, unigram_predictions
+        from training.metrics.masked_lm import unigram_predictions
 
         counts = train.source.token_counts()
         predictions = unigram_predictions(counts, evaluated.source)
-        description = f"frequencies of {int(counts.sum()):,} training tokens"
-        return description, {"rows": len(evaluated.rows), **masked_scores(predictions, intervals=True)}
+        return Baseline(
+            f"frequencies of {int(counts.sum()):,} training tokens",
+            self.scores(evaluated, labels, predictions, {}, intervals=True),
+            self.resampled(evaluated, labels, predictions, {}),
+        )

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from kmha.document_windows import WindowShape
 from training.io.examples import ColumnOverrides, Columns, Example, ExampleSet, Masking, Subset, TrainingSet
 from training.io.tables import Row
 from training.tasks.settings import TaskSettings
+
+if TYPE_CHECKING:
+    from training.metrics.bootstrap import ResampledScores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +42,15 @@ class TaskTraits:
     keeps_queries_together: bool = False  # all rows of a query are held out together
     needs_whole_batches: bool = False  # the loss compares all rows of a batch, so replicas cannot share it
     makes_negatives: bool = False  # training adds negative rows, so positive rows alone are enough
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """A fitted baseline on the evaluated rows."""
+
+    description: str  # in one line
+    scores: dict[str, Any]  # with "intervals"
+    resampled: "tuple[ResampledScores, ...]"  # in the order of `Task.resampled`
 
 
 class Task(TaskSettings, abc.ABC):
@@ -183,10 +195,21 @@ class Task(TaskSettings, abc.ABC):
         """Scores of predictions, with the result of `tune_thresholds`; on request with bootstrap intervals."""
 
     @abc.abstractmethod
+    def resampled(
+        self, part: Subset, labels: Sequence[str], predictions: Any, thresholds: dict[str, Any], /
+    ) -> "tuple[ResampledScores, ...]":
+        """What the intervals of `scores` and comparisons with other predictions need, for each kind of row."""
+
+    @abc.abstractmethod
     def baseline(
         self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
-    ) -> tuple[str, dict[str, Any]]:
-        """Description of the baseline in one line, and its scores on the evaluated rows with intervals."""
+    ) -> Baseline:
+        """Fits the baseline and scores it on the evaluated rows."""
+
+
+def intervals_of(resampled: "Sequence[ResampledScores]") -> dict[str, list[float]]:
+    """Bootstrap intervals of all scores."""
+    return {name: ends for each in resampled for name, ends in each.intervals().items()}
 
 
 def row_probabilities(model: Any, source: Any, outputs: Iterable[tuple[Any, Any]]) -> np.ndarray:

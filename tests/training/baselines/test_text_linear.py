@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kmha.errors import InputError
-from training.baselines.text_linear import compare, fit_baseline, sample_rows, uses_characters
+from training.baselines.text_linear import fit_baseline, sample_rows, uses_characters
 
 _ENGLISH = ["the film was good", "a good, warm story", "the film was bad", "bad and cold story"] * 4
 _CHINESE = ["这本书很好看", "房间干净,很好", "这本书太差了", "房间很脏,太差"] * 4
@@ -135,37 +135,3 @@ def test_scripts_without_spaces_use_characters(text, characters):
 def test_script_of_many_texts_is_detected_from_a_sample():
     assert uses_characters(["中文"] * 5000 + ["x"])
     assert not uses_characters([])
-
-
-@pytest.mark.parametrize(
-    ("model", "baseline", "metric", "verdict"),
-    [
-        ({"accuracy": 0.9}, {"accuracy": 0.8}, "accuracy", "the model wins"),
-        ({"accuracy": 0.8}, {"accuracy": 0.9}, "accuracy", "the linear baseline wins"),
-        ({"loss": 0.8}, {"loss": 0.9}, "loss", "the model wins"),
-        ({"ece": 0.2}, {"ece": 0.1}, "ece", "the linear baseline wins"),
-        ({"accuracy": 0.9}, {"accuracy": 0.9}, "accuracy", "are equal"),
-        ({"accuracy": 0.9, "intervals": {"accuracy": [0.85, 0.95]}}, {"accuracy": 0.94}, "accuracy", "noise"),
-        (
-            {"accuracy": 0.9, "intervals": {"accuracy": [0.85, 0.95]}},
-            {"accuracy": 0.8},
-            "accuracy",
-            "model wins",
-        ),
-        ({"accuracy": 0.9}, {"accuracy": 0.8, "intervals": {"accuracy": [0.7, 0.9]}}, "accuracy", "noise"),
-        ({"roc_auc": None}, {"roc_auc": 0.8}, "roc_auc", "cannot be compared"),
-        ({"loss": 0.1}, {}, "loss", "cannot be compared"),
-    ],
-)
-def test_compare_names_the_better_model(model, baseline, metric, verdict):
-    sentence = compare(model, baseline, metric)
-    assert verdict in sentence
-    assert sentence.startswith(f"{metric}: ") and "\n" not in sentence
-    for scores in (model, baseline):
-        if scores.get(metric) is not None:
-            assert f"{scores[metric]:.4f}" in sentence
-
-
-def test_compare_shows_the_interval():
-    sentence = compare({"f1": 0.5, "intervals": {"f1": [0.4, 0.6]}}, {"f1": 0.7}, "f1")
-    assert "the linear baseline wins" in sentence and "model 0.4000 to 0.6000" in sentence

@@ -34,7 +34,12 @@ COMPARISON: dict[str, Any] = {
             validation=0.7,
             seconds_in_all=0.21,
             cpu_seconds_in_all=0.11,
-            difference={"value": -0.1, "interval": [-0.15, -0.04], "reference": "heads"},
+            difference={
+                "value": -0.1,
+                "interval": [-0.15, -0.04],
+                "verdict": "heads wins",
+                "reference": "heads",
+            },
             latency_ms={"8": 0.1, "64": 0.11},
         ),
         _row(
@@ -43,7 +48,12 @@ COMPARISON: dict[str, Any] = {
             0.8,
             0.9,
             description="run: attention",
-            difference={"value": -0.05, "interval": [-0.09, -0.01], "reference": "heads"},
+            difference={
+                "value": -0.05,
+                "interval": [-0.09, -0.01],
+                "verdict": "heads wins",
+                "reference": "heads",
+            },
             latency_ms={"8": 0.7},
         ),
     ],

@@ -30,7 +30,10 @@ def test_missing_values_are_empty_cells():
     assert heads == [
         "heads", "1,234", "0.003", "0.8000", "0.9000", "0.8500–0.9400", "", "12.5", "3.5", "0.50", "1.25"
     ]  # fmt: skip
-    assert linear[6] == "-0.1000 (-0.1500 to -0.0400)" and linear[7:9] == ["0.2 in total", "0.1 in total"]
+    assert linear[6] == "-0.1000 (-0.1500 to -0.0400), heads wins" and linear[7:9] == [
+        "0.2 in total",
+        "0.1 in total",
+    ]
     # A run without metrics.json that cannot read the longest texts.
     assert run[2:4] == ["", ""] and run[7:] == ["", "", "0.70", ""]
 

@@ -9,8 +9,8 @@ from sklearn.metrics import accuracy_score, f1_score
 from training.metrics.bootstrap import (
     Resampling,
     bootstrap_interval,
-    multi_label_intervals,
-    single_label_intervals,
+    multi_label_resampled,
+    single_label_resampled,
 )
 
 _ZERO: Any = 0  # the stubs of scikit-learn know only strings
@@ -45,7 +45,9 @@ def test_accuracy_interval_agrees_with_the_binomial_interval(right, rows):
     # Clopper-Pearson: the accuracies at which so few, or so many, right answers have probability .025.
     lower = _bisect(0.975, lambda p: _binomial_tail(right - 1, rows, p))
     upper = _bisect(0.025, lambda p: _binomial_tail(right, rows, p))
-    interval = single_label_intervals(np.zeros(rows, int), (np.arange(rows) >= right).astype(int))["accuracy"]
+    interval = single_label_resampled(
+        np.zeros(rows, int), (np.arange(rows) >= right).astype(int)
+    ).intervals()["accuracy"]
     assert interval == pytest.approx([lower, upper], abs=0.012)
 
 
@@ -55,7 +57,7 @@ def test_single_label_intervals_equal_resampled_rows():
     def macro_f1(true_ids, answers):
         return f1_score(true_ids, answers, average="macro", zero_division=_ZERO)
 
-    fast = single_label_intervals(true_ids, answers, resampling=Resampling(resamples=2000))
+    fast = single_label_resampled(true_ids, answers).intervals(Resampling(resamples=2000))
     assert fast["macro_f1"] == pytest.approx(
         bootstrap_interval(macro_f1, true_ids, answers, resampling=Resampling(1, 300)), abs=0.03
     )
@@ -68,7 +70,7 @@ def test_multi_label_intervals_equal_resampled_rows():
     generator = np.random.default_rng(2)
     true = (generator.random((150, 3)) < [0.5, 0.3, 0.2]).astype(np.int8)
     answers = np.where(generator.random((150, 3)) < 0.8, true, 1 - true)
-    fast = multi_label_intervals(true, answers, resampling=Resampling(resamples=2000))
+    fast = multi_label_resampled(true, answers).intervals(Resampling(resamples=2000))
     for average in ("micro", "macro"):
         slow = bootstrap_interval(
             lambda true, answers, average=average: f1_score(
@@ -93,7 +95,7 @@ def test_any_statistic_and_any_arrays():
 
 def test_more_rows_and_lower_levels_narrow_the_interval():
     def width(rows, level):
-        lower, upper = single_label_intervals(*_answers(rows, 3, 0.7), resampling=Resampling(level=level))[
+        lower, upper = single_label_resampled(*_answers(rows, 3, 0.7)).intervals(Resampling(level=level))[
             "accuracy"
         ]
         return upper - lower
@@ -104,25 +106,25 @@ def test_more_rows_and_lower_levels_narrow_the_interval():
 
 def test_seed_changes_the_interval():
     rows = _answers(100, 3, 0.5)
-    assert single_label_intervals(*rows, resampling=Resampling(3)) == single_label_intervals(
-        *rows, resampling=Resampling(3)
+    assert single_label_resampled(*rows).intervals(Resampling(3)) == single_label_resampled(*rows).intervals(
+        Resampling(3)
     )
-    assert single_label_intervals(*rows, resampling=Resampling(3)) != single_label_intervals(
-        *rows, resampling=Resampling(4)
+    assert single_label_resampled(*rows).intervals(Resampling(3)) != single_label_resampled(*rows).intervals(
+        Resampling(4)
     )
 
 
 def test_perfect_predictions_have_no_spread():
     true_ids, _ = _answers(60, 3, 1.0)
-    intervals = single_label_intervals(true_ids, true_ids)
+    intervals = single_label_resampled(true_ids, true_ids).intervals()
     assert intervals == {"accuracy": [1.0, 1.0], "macro_f1": [1.0, 1.0]}
     assert json.loads(json.dumps(intervals)) == intervals
 
 
 def test_no_rows_give_no_interval():
     nothing = np.zeros(0, int)
-    assert single_label_intervals(nothing, nothing) == {}
-    assert multi_label_intervals(np.zeros((0, 2)), np.zeros((0, 2))) == {}
+    assert single_label_resampled(nothing, nothing).intervals() == {}
+    assert multi_label_resampled(np.zeros((0, 2)), np.zeros((0, 2))).intervals() == {}
 
 
 @pytest.mark.parametrize("arrays", [(), (np.zeros(0),), (np.zeros(2), np.zeros(3))])

@@ -7,6 +7,7 @@ from tests.training.data.test_masked_batches import source_of, tokens  # noqa: F
 from training.metrics.masked_lm import (
     MaskedPredictions,
     masked_predictions,
+    masked_resampled,
     masked_scores,
     unigram_predictions,
     unigram_probabilities,
@@ -15,17 +16,17 @@ from training.metrics.masked_lm import (
 
 def test_scores_are_of_all_masked_tokens_together():
     answers = MaskedPredictions(np.array([3, 0, 1]), np.array([6.0, 0.0, 2.0]), np.array([1, 0, 1]))
-    scores = masked_scores(answers, intervals=True)
+    scores = masked_scores(answers)
     assert scores["masked_tokens"] == 4 and scores["loss"] == 2.0
     assert scores["perplexity"] == pytest.approx(math.exp(2)) and scores["masked_accuracy"] == 0.5
-    assert set(scores["intervals"]) == {"perplexity", "masked_accuracy"}
-    assert scores["intervals"]["masked_accuracy"] == pytest.approx([1 / 3, 1.0])
-    assert "intervals" not in masked_scores(answers)
+    intervals = masked_resampled(answers).intervals()
+    assert set(intervals) == {"perplexity", "masked_accuracy"}
+    assert intervals["masked_accuracy"] == pytest.approx([1 / 3, 1.0])
 
 
 def test_scores_without_masked_tokens_are_none():
     empty = MaskedPredictions(*np.zeros((3, 2)))
-    assert masked_scores(empty, intervals=True) == {
+    assert masked_scores(empty) == {
         "masked_tokens": 0,
         "loss": None,
         "perplexity": None,

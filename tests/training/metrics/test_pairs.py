@@ -12,12 +12,12 @@ from sklearn.metrics import average_precision_score, label_ranking_average_preci
 
 from training.metrics.bootstrap import Resampling, bootstrap_interval
 from training.metrics.pairs import (
-    binary_pair_intervals,
+    binary_pair_resampled,
     binary_pair_scores,
-    graded_intervals,
+    graded_resampled,
     graded_scores,
     query_values,
-    ranking_intervals,
+    ranking_resampled,
     ranking_scores,
 )
 
@@ -333,7 +333,7 @@ def test_binary_intervals_equal_resampled_rows(name):
         probabilities,
         resampling=Resampling(1, 300),
     )
-    fast = binary_pair_intervals(true, probabilities, 0.55, resampling=Resampling(resamples=2000))
+    fast = binary_pair_resampled(true, probabilities, 0.55).intervals(Resampling(resamples=2000))
     assert fast[name] == pytest.approx(slow, abs=0.03)
 
 
@@ -345,7 +345,7 @@ def test_graded_intervals_equal_resampled_rows(name, slack):
     slow = bootstrap_interval(
         lambda true, scores: graded_scores(true, scores)[name], true, scores, resampling=Resampling(1, 600)
     )
-    assert graded_intervals(true, scores, resampling=Resampling(resamples=2000))[name] == pytest.approx(
+    assert graded_resampled(true, scores).intervals(Resampling(resamples=2000))[name] == pytest.approx(
         slow, abs=slack
     )
 
@@ -353,7 +353,7 @@ def test_graded_intervals_equal_resampled_rows(name, slack):
 def test_ranking_intervals_equal_resampled_queries():
     rows = _rankings(80)
     values = query_values(*rows).values
-    fast = ranking_intervals(*rows, resampling=Resampling(resamples=2000))
+    fast = ranking_resampled(*rows).intervals(Resampling(resamples=2000))
     assert set(fast) == {"map", "mrr", "ndcg_at_10"}
     for name, interval in fast.items():
         slow = bootstrap_interval(
@@ -367,7 +367,7 @@ def test_resampled_queries_give_wider_intervals_than_rows():
     query = np.repeat(np.arange(50), 20)
     relevance = np.tile(np.arange(20) == 0, 50)
     scores = np.where(query % 2, relevance, -1.0 * relevance)
-    lower, upper = ranking_intervals(relevance, scores, query)["mrr"]
+    lower, upper = ranking_resampled(relevance, scores, query).intervals()["mrr"]
     # The mean of 50 draws of 1 or 1/20.
     half_width = 1.96 * 0.475 / np.sqrt(50)
     assert upper - lower == pytest.approx(2 * half_width, abs=0.04)
@@ -379,9 +379,9 @@ def test_one_resample_scores_like_its_rows(rows, seed):
     """A single resample is its own interval: each statistic then equals the score of the drawn rows."""
     one = {"resampling": Resampling(seed, 1)}
     true, probabilities = _rounded_pairs(rows, seed, decimals=1)
-    drawn = _drawn(np.stack([true, probabilities], axis=1), -2 * probabilities + 0.1 * true, seed)
+    drawn = _drawn(np.stack([true, probabilities], axis=1), 1000 * true + probabilities, seed)
     _assert_ends(
-        binary_pair_intervals(true, probabilities, 0.5, **one),
+        binary_pair_resampled(true, probabilities, 0.5).intervals(**one),
         binary_pair_scores(true, probabilities, 0.5),
         binary_pair_scores(drawn[:, 0].astype(int), drawn[:, 1], 0.5),
         ("accuracy", "f1", "roc_auc", "average_precision"),
@@ -389,7 +389,7 @@ def test_one_resample_scores_like_its_rows(rows, seed):
     true, scores = _grades(rows, seed, decimals=0)
     drawn = _drawn(np.stack([true, scores], axis=1), 1000 * true + scores, seed)
     _assert_ends(
-        graded_intervals(true, scores, **one),
+        graded_resampled(true, scores).intervals(**one),
         graded_scores(true, scores),
         graded_scores(*drawn.T),
         ("pearson", "spearman", "mse", "mae"),
@@ -413,26 +413,29 @@ def _assert_ends(intervals, given, drawn, names):
 
 
 def test_undefined_scores_have_no_interval():
-    assert binary_pair_intervals(np.zeros(0, int), np.zeros(0), 0.5) == {}
-    assert graded_intervals(np.zeros(0), np.zeros(0)) == {}
-    assert ranking_intervals(np.zeros(0), np.zeros(0), np.zeros(0, int)) == {}
-    assert ranking_intervals(np.zeros(3), np.arange(3.0), np.zeros(3, int)) == {}
-    assert set(binary_pair_intervals(np.ones(5, int), np.full(5, 0.9), 0.5)) == {"accuracy", "f1"}
-    assert set(graded_intervals(np.full(5, 0.1), np.arange(5.0))) == {"mse", "mae"}
+    assert binary_pair_resampled(np.zeros(0, int), np.zeros(0), 0.5).intervals() == {}
+    assert graded_resampled(np.zeros(0), np.zeros(0)).intervals() == {}
+    assert ranking_resampled(np.zeros(0), np.zeros(0), np.zeros(0, int)).intervals() == {}
+    assert ranking_resampled(np.zeros(3), np.arange(3.0), np.zeros(3, int)).intervals() == {}
+    assert set(binary_pair_resampled(np.ones(5, int), np.full(5, 0.9), 0.5).intervals()) == {"accuracy", "f1"}
+    assert set(graded_resampled(np.full(5, 0.1), np.arange(5.0)).intervals()) == {"mse", "mae"}
 
 
 def test_undefined_resamples_are_left_out():
     true = np.array([1, 0, 0, 0])
-    intervals = binary_pair_intervals(true, np.array([0.9, 0.1, 0.2, 0.3]), 0.5)
+    intervals = binary_pair_resampled(true, np.array([0.9, 0.1, 0.2, 0.3]), 0.5).intervals()
     assert intervals["roc_auc"] == intervals["average_precision"] == [1.0, 1.0]
 
 
 def test_pair_intervals_contain_the_score_and_follow_the_seed():
     pairs, grades, rankings = _rounded_pairs(200), _grades(200), _rankings(50)
     calls = [
-        (lambda **more: binary_pair_intervals(*pairs, 0.5, **more), binary_pair_scores(*pairs, 0.5)),
-        (lambda **more: graded_intervals(*grades, **more), graded_scores(*grades)),
-        (lambda **more: ranking_intervals(*rankings, **more), ranking_scores(*rankings)),
+        (
+            lambda **more: binary_pair_resampled(*pairs, 0.5).intervals(**more),
+            binary_pair_scores(*pairs, 0.5),
+        ),
+        (lambda **more: graded_resampled(*grades).intervals(**more), graded_scores(*grades)),
+        (lambda **more: ranking_resampled(*rankings).intervals(**more), ranking_scores(*rankings)),
     ]
     for call, scores in calls:
         intervals = call()
@@ -449,7 +452,7 @@ def test_pair_intervals_contain_the_score_and_follow_the_seed():
 
 def test_ten_thousand_rows_take_seconds():
     started = time.process_time()
-    binary_pair_intervals(*_rounded_pairs(10_000, decimals=9), 0.5)
-    graded_intervals(*_grades(10_000, decimals=9))
-    ranking_intervals(*_rankings(1_250))
+    binary_pair_resampled(*_rounded_pairs(10_000, decimals=9), 0.5).intervals()
+    graded_resampled(*_grades(10_000, decimals=9)).intervals()
+    ranking_resampled(*_rankings(1_250)).intervals()
     assert time.process_time() - started < 20.0

@@ -12,7 +12,7 @@ from sklearn.metrics import confusion_matrix, f1_score
 from kmha.errors import InputError
 from kmha.tags import Scheme, prefixes, repair_tags
 from training.metrics.bootstrap import Resampling, bootstrap_interval
-from training.metrics.spans import most_frequent_errors, tag_intervals, tag_scores
+from training.metrics.spans import most_frequent_errors, tag_resampled, tag_scores
 
 SEQEVAL = {"bio": IOB2, "bioes": IOBES, "bmes": IOBES, "iob1": IOB1}
 WITH_SPANS: tuple[Scheme, ...] = ("bio", "bioes", "bmes", "iob1")
@@ -121,7 +121,7 @@ def test_no_sentences():
     assert (outside["span_f1"], outside["token_accuracy"], outside["types"]) == (0.0, 1.0, [])
 
 
-@pytest.mark.parametrize("call", [tag_scores, tag_intervals])
+@pytest.mark.parametrize("call", [tag_scores, tag_resampled])
 def test_mismatched_tags_raise(call):
     with pytest.raises(ValueError, match="as many sentences, got 1 and 0"):
         call([["O"]], [], "bio")
@@ -134,8 +134,8 @@ def test_mismatched_tags_raise(call):
 @pytest.mark.parametrize("scheme", ["bio", "bioes"])
 def test_intervals_equal_resampled_sentences(scheme):
     gold, predicted = generated(scheme, 80, 3)
-    found = tag_intervals(gold, predicted, scheme, resampling=Resampling(resamples=2000))
-    assert found == tag_intervals(gold, predicted, scheme, resampling=Resampling(resamples=2000))
+    found = tag_resampled(gold, predicted, scheme).intervals(Resampling(resamples=2000))
+    assert found == tag_resampled(gold, predicted, scheme).intervals(Resampling(resamples=2000))
 
     def score(name: str):
         def of(rows):
@@ -143,17 +143,20 @@ def test_intervals_equal_resampled_sentences(scheme):
 
         return of
 
-    for name in ("span_f1", "token_accuracy"):
+    for name in ("span_f1", "token_accuracy", "macro_f1"):
         lower, upper = bootstrap_interval(score(name), np.arange(80), resampling=Resampling(1, 300))
         assert found[name] == pytest.approx([lower, upper], abs=0.02)
         assert found[name][0] < tag_scores(gold, predicted, scheme)[name] < found[name][1]
 
 
 def test_intervals_without_spans_or_words():
-    assert list(tag_intervals([["a", "b"]], [["a", "c"]], "none")) == ["token_accuracy"]
-    assert tag_intervals([["a", "b"]], [["a", "c"]], "none")["token_accuracy"] == [0.5, 0.5]
-    assert tag_intervals([], [], "bio") == {} == tag_intervals([[]], [[]], "bio")
-    assert tag_intervals([["O"], []], [["O"], []], "bio")["span_f1"] == [0.0, 0.0]
+    assert list(tag_resampled([["a", "b"]], [["a", "c"]], "none").intervals()) == [
+        "token_accuracy",
+        "macro_f1",
+    ]
+    assert tag_resampled([["a", "b"]], [["a", "c"]], "none").intervals()["token_accuracy"] == [0.5, 0.5]
+    assert tag_resampled([], [], "bio").intervals() == {} == tag_resampled([[]], [[]], "bio").intervals()
+    assert tag_resampled([["O"], []], [["O"], []], "bio").intervals()["span_f1"] == [0.0, 0.0]
 
 
 WORDS = "Yesterday Anna Lee met Bob in New York City .".split()

@@ -157,8 +157,9 @@ def test_baseline_is_scored_on_the_same_rows_and_labels(tmp_path, task):
     train = Subset(write_examples(examples, tmp_path / "train"), np.arange(16))
     unknown = [*examples[:6], Example(("green",), ("new",), "")]
     evaluated = Subset(write_examples(unknown, tmp_path / "judged"), np.arange(7))
-    description, scores = task.baseline(train, train, evaluated, ["cold", "warm"], seed=0)
-    assert "16 training rows" in description
+    baseline = task.baseline(train, train, evaluated, ["cold", "warm"], seed=0)
+    scores = baseline.scores
+    assert "16 training rows" in baseline.description
     assert scores["rows"] == 7 and scores["per_class"]["warm"]["recall"] == 1
     assert scores["accuracy"] == pytest.approx(6 / 7) and "new" in scores["per_class"]
     assert "macro_f1" in scores["intervals"]

@@ -82,7 +82,8 @@ def test_initial_model_equals_the_baseline(inputs):
     model = new_model(inputs, source)
     found = unigram_probabilities(source.token_counts())
     np.testing.assert_allclose(np.exp(model.bias.numpy()), found, rtol=1e-5)
-    description, baseline = TASK.baseline(part, part, part, [], 0)
+    fitted = TASK.baseline(part, part, part, [], 0)
+    description, baseline = fitted.description, fitted.scores
     assert description == "frequencies of 96 training tokens"
     scores = scores_of(model, source, part)
     assert (scores["rows"], scores["masked_tokens"]) == (16, baseline["masked_tokens"])

@@ -6,33 +6,24 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from training.baselines.pairs import LINEAR, fit_pair_baseline
-from training.metrics import classification as scores
-from training.metrics.bootstrap import single_label_intervals
+from training.metrics.bootstrap import ResampledScores, single_label_resampled
+from training.metrics.classification import single_label_prediction_scores
 from training.metrics.pairs import (
-    binary_pair_intervals,
+    binary_pair_resampled,
     binary_pair_scores,
-    graded_intervals,
+    graded_resampled,
     graded_scores,
-    ranking_intervals,
+    ranking_resampled,
     ranking_scores,
 )
 from training.metrics.thresholds import best_threshold, steady_threshold
+from training.tasks.protocol import Baseline, intervals_of
 
 _OF_PROBABILITIES = ("ece", "loss", "mse", "mae", "threshold")
 
 
-def class_scores(
-    true: np.ndarray, probabilities: np.ndarray, names: Sequence[str], intervals: bool
-) -> dict[str, Any]:
-    """Scores of pairs with class ids, integers [R]; the names end with those of classes that the model lacks."""
-    result = scores.single_label_scores(true, probabilities, names)
-    if intervals:
-        result["intervals"] = single_label_intervals(true, probabilities.argmax(axis=1))
-    return result
-
-
 def pair_scores(
-    targets: np.ndarray, found: np.ndarray, threshold: float | None, rankings: bool, intervals: bool
+    targets: np.ndarray, found: np.ndarray, threshold: float | None, rankings: bool
 ) -> dict[str, Any]:
     """Scores of one number a row, float [R], with targets float [R, 2]: the value and the number of the query.
 
@@ -40,20 +31,23 @@ def pair_scores(
     rankings count.
     """
     values, queries = targets[:, 0], targets[:, 1].astype(np.int64)
-    ends: dict[str, list[float]] = {}
     if threshold is None:
         result = graded_scores(values, found)
-        if intervals:
-            ends |= graded_intervals(values, found)
     else:
         result = binary_pair_scores(values.astype(np.int64), found, threshold)
-        if intervals:
-            ends |= binary_pair_intervals(values.astype(np.int64), found, threshold)
-    if rankings:
-        result |= ranking_scores(values, found, queries)
-        if intervals:
-            ends |= ranking_intervals(values, found, queries)
-    return {**result, "intervals": ends} if intervals else result
+    return {**result, **ranking_scores(values, found, queries)} if rankings else result
+
+
+def pair_resampled(
+    targets: np.ndarray, found: np.ndarray, threshold: float | None, rankings: bool
+) -> tuple[ResampledScores, ...]:
+    """The resampled rows and, with `rankings`, queries; for the arguments see `pair_scores`."""
+    values, queries = targets[:, 0], targets[:, 1].astype(np.int64)
+    if threshold is None:
+        rows = graded_resampled(values, found)
+    else:
+        rows = binary_pair_resampled(values.astype(np.int64), found, threshold)
+    return (rows, ranking_resampled(values, found, queries)) if rankings else (rows,)
 
 
 class Pairs(NamedTuple):
@@ -65,25 +59,26 @@ class Pairs(NamedTuple):
     has_queries: bool  # the queries have names, so that rankings are scored
 
 
-def class_baseline_scores(
+def class_baseline(
     train: Pairs, evaluated: Pairs, true: np.ndarray, names: Sequence[str], num_classes: int, seed: int
-) -> tuple[str, dict[str, Any]]:
-    """Description and scores of the linear baseline for pairs with class ids, integers [R]; see `class_scores`."""
+) -> Baseline:
+    """The linear baseline for pairs with class ids, integers [R]; the names end with those that the model lacks."""
     fitted = fit_pair_baseline(train.texts_a, train.texts_b, train.targets[:, 0], target="classes", seed=seed)
     predicted = fitted.scores(evaluated.texts_a, evaluated.texts_b)[LINEAR]
-    result = scores.single_label_prediction_scores(true, predicted, names, num_classes=num_classes)
-    return fitted.description, {**result, "intervals": single_label_intervals(true, predicted)}
+    scores = single_label_prediction_scores(true, predicted, names, num_classes=num_classes)
+    resampled = (single_label_resampled(true, predicted),)
+    return Baseline(fitted.description, {**scores, "intervals": intervals_of(resampled)}, resampled)
 
 
-def baseline_scores(
+def best_baseline(
     train: Pairs,
     validation: Pairs,
     evaluated: Pairs,
     target: Literal["binary", "graded"],
     metric: str,
     seed: int,
-) -> tuple[str, dict[str, Any]]:
-    """The description and the scores of the baseline whose metric is highest on the validation pairs."""
+) -> Baseline:
+    """The baseline whose metric is highest on the validation pairs."""
     fitted = fit_pair_baseline(train.texts_a, train.texts_b, train.targets[:, 0], target=target, seed=seed)
     found = fitted.scores(evaluated.texts_a, evaluated.texts_b)
     before = fitted.scores(validation.texts_a, validation.texts_b)
@@ -94,19 +89,25 @@ def baseline_scores(
             for given in (found, before)
         )
     results: dict[str, dict[str, Any]] = {}
+    thresholds: dict[str, float | None] = {}
     on_validation: dict[str, float] = {}
     for name in found:
         # Only the linear model gives probabilities, for which the middle is a sensible threshold.
         find = steady_threshold if name == LINEAR else best_threshold
         threshold = find(validation.targets[:, 0] > 0, before[name]) if target == "binary" else None
-        scored = pair_scores(validation.targets, before[name], threshold, validation.has_queries, False)
+        scored = pair_scores(validation.targets, before[name], threshold, validation.has_queries)
         on_validation[name] = -np.inf if scored[metric] is None else scored[metric]
-        results[name] = pair_scores(evaluated.targets, found[name], threshold, evaluated.has_queries, True)
+        results[name] = pair_scores(evaluated.targets, found[name], threshold, evaluated.has_queries)
+        thresholds[name] = threshold
     best = max(on_validation, key=lambda name: on_validation[name])
-    description = fitted.description if best == LINEAR else best
-    others = {name: {metric: result[metric]} for name, result in results.items()}
     shown = {name: value for name, value in results[best].items() if name not in _OF_PROBABILITIES}
-    return description, {**shown, "baselines": others}
+    resampled = pair_resampled(evaluated.targets, found[best], thresholds[best], evaluated.has_queries)
+    others = {name: {metric: result[metric]} for name, result in results.items()}
+    return Baseline(
+        fitted.description if best == LINEAR else best,
+        {**shown, "intervals": intervals_of(resampled), "baselines": others},
+        resampled,
+    )
 
 
 def _as_shares(found: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from training.tasks.match.rows import (
     pair_columns,
     pair_examples,
 )
-from training.tasks.protocol import Defaults, Task, TaskTraits
+from training.tasks.protocol import Baseline, Defaults, Task, TaskTraits, intervals_of
 from training.tasks.settings import BY_QUERY, DEFAULT_FORM, LISTS, NONE, Loss, MatchSettings, Metric, Target
 
 logger = logging.getLogger("kmha")
@@ -276,20 +276,44 @@ class MatchTask(MatchSettings, Task):
         intervals: bool = False,
     ) -> dict[str, Any]:
         """Scores of the rows, and of the rankings if rows have queries."""
-        from training.tasks.match.scoring import class_scores, pair_scores
-
         if self.target == "classes":
+            from training.metrics.classification import single_label_scores
+
             true, names = label_ids(part.examples, part.rows, labels)
-            return class_scores(true, probabilities, names, intervals)
+            scores = single_label_scores(true, probabilities, names)
+        else:
+            from training.tasks.match.scoring import pair_scores
+
+            scores = pair_scores(*self._pair_arguments(part, labels, probabilities, decision))
+        if intervals:
+            scores["intervals"] = intervals_of(self.resampled(part, labels, probabilities, decision))
+        return scores
+
+    def resampled(
+        self, part: Subset, labels: Sequence[str], probabilities: np.ndarray, decision: dict[str, Any], /
+    ) -> tuple:
+        """Scores of rows, and of queries if rows have them."""
+        if self.target == "classes":
+            from training.metrics.bootstrap import single_label_resampled
+
+            true, _ = label_ids(part.examples, part.rows, labels)
+            return (single_label_resampled(true, probabilities.argmax(axis=1)),)
+        from training.tasks.match.scoring import pair_resampled
+
+        return pair_resampled(*self._pair_arguments(part, labels, probabilities, decision))
+
+    def _pair_arguments(
+        self, part: Subset, labels: Sequence[str], probabilities: np.ndarray, decision: dict[str, Any]
+    ) -> tuple[np.ndarray, np.ndarray, float | None, bool]:
+        """The arguments of `pair_scores`."""
         threshold = float(decision["thresholds"][0]) if self.target == "binary" else None
-        has_queries = part.examples.named_queries
-        return pair_scores(self.targets(part, labels), probabilities[:, 0], threshold, has_queries, intervals)
+        return self.targets(part, labels), probabilities[:, 0], threshold, part.examples.named_queries
 
     def baseline(
         self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> Baseline:
         """TF-IDF cosine, BM25 and a linear model on overlap features; the one best on validation rows."""
-        from training.tasks.match.scoring import Pairs, baseline_scores, class_baseline_scores
+        from training.tasks.match.scoring import Pairs, best_baseline, class_baseline
 
         def pairs(part: Subset) -> Pairs:
             texts = part.texts(0), part.texts(1)
@@ -298,9 +322,10 @@ class MatchTask(MatchSettings, Task):
         assert self.target != "auto"
         if self.target == "classes":
             true, names = label_ids(evaluated.examples, evaluated.rows, labels)
-            return class_baseline_scores(pairs(train), pairs(evaluated), true, names, len(labels), seed)
-        parts = pairs(train), pairs(validation), pairs(evaluated)
-        return baseline_scores(*parts, self.target, self.metric, seed)
+            return class_baseline(pairs(train), pairs(evaluated), true, names, len(labels), seed)
+        return best_baseline(
+            pairs(train), pairs(validation), pairs(evaluated), self.target, self.metric, seed
+        )
 
 
 def _target_of(train: ExampleSet) -> Target:

@@ -12,7 +12,7 @@ from kmha.errors import InputError
 from kmha.tags import Scheme, allowed_transitions, broken_words, detect_scheme, repair_tags, spans_of, tags_of
 from training.io.examples import ColumnOverrides, Columns, Example, ExampleSet, Subset
 from training.io.tables import Row
-from training.tasks.protocol import Defaults, Task, TaskTraits
+from training.tasks.protocol import Baseline, Defaults, Task, TaskTraits, intervals_of
 from training.tasks.settings import TagSettings
 from training.tasks.tag.rows import read_sentences, sentence_example, tag_columns
 
@@ -225,15 +225,10 @@ class TagTask(TagSettings, Task):
     ) -> dict[str, Any]:
         """Scores of the spans and of the tags; with intervals, also the most frequent errors."""
         from training.metrics.classification import calibration_error
-        from training.metrics.spans import most_frequent_errors
+        from training.metrics.spans import most_frequent_errors, tag_scores
 
-        gold, scheme = self.row_tags(part), self.given_scheme
-        assert scheme != "auto"
-        predicted = [
-            self.to_row_scheme([str(labels[index]) for index in sentence.tag_ids])
-            for sentence in tagged.sentences()
-        ]
-        scores = _sentence_scores(gold, predicted, scheme, intervals)
+        gold, predicted, scheme = self._gold_and_predicted(part, labels, tagged)
+        scores = tag_scores(gold, predicted, scheme)
         targets, places = self.targets(part, labels), np.arange(len(tagged.tag_ids))
         probabilities = np.maximum(tagged.probabilities[places, targets], LEAST_PROBABILITY)
         confidences = tagged.probabilities[places, tagged.tag_ids]
@@ -242,20 +237,41 @@ class TagTask(TagSettings, Task):
         if intervals:
             words = read_sentences(part.examples, part.rows)
             scores["errors"] = most_frequent_errors(words, gold, predicted, scheme)
+            scores["intervals"] = intervals_of(self.resampled(part, labels, tagged, decision))
         return scores
+
+    def resampled(self, part: Subset, labels: Sequence[str], tagged: Any, decision: dict, /) -> tuple:
+        """The scores of sentences."""
+        from training.metrics.spans import tag_resampled
+
+        return (tag_resampled(*self._gold_and_predicted(part, labels, tagged)),)
+
+    def _gold_and_predicted(
+        self, part: Subset, labels: Sequence[str], tagged: Any
+    ) -> tuple[list[list[str]], list[list[str]], Scheme]:
+        """The tags of the rows, those that were predicted, and the scheme of both."""
+        assert self.given_scheme != "auto"
+        predicted = [
+            self.to_row_scheme([str(labels[index]) for index in sentence.tag_ids])
+            for sentence in tagged.sentences()
+        ]
+        return self.row_tags(part), predicted, self.given_scheme
 
     def baseline(
         self, train: Subset, validation: Subset, evaluated: Subset, labels: Sequence[str], seed: int
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> Baseline:
         """The most frequent tag of each word, or a linear model on context, affixes and shapes."""
         from training.baselines.tagging import fit_tag_baseline
+        from training.metrics.spans import tag_resampled, tag_scores
 
         assert self.given_scheme != "auto"
         sentences, held_out = (read_sentences(part.examples, part.rows) for part in (train, validation))
         fitted = fit_tag_baseline(sentences, self.row_tags(train), held_out, self.row_tags(validation), seed)
         predicted = fitted.predict(read_sentences(evaluated.examples, evaluated.rows))
-        gold = self.row_tags(evaluated)
-        return fitted.description, _sentence_scores(gold, predicted, self.given_scheme, True)
+        gold, scheme = self.row_tags(evaluated), self.given_scheme
+        resampled = (tag_resampled(gold, predicted, scheme),)
+        scores = {**tag_scores(gold, predicted, scheme), "intervals": intervals_of(resampled)}
+        return Baseline(fitted.description, scores, resampled)
 
 
 def tag_sequences(examples: ExampleSet, rows: np.ndarray) -> list[list[str]]:
@@ -263,16 +279,6 @@ def tag_sequences(examples: ExampleSet, rows: np.ndarray) -> list[list[str]]:
     names = np.array(examples.label_names, object)
     ids, counts = examples.local_labels(rows)
     return [part.tolist() for part in np.split(names[ids], np.cumsum(counts)[:-1])]
-
-
-def _sentence_scores(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme, intervals: bool
-) -> dict[str, Any]:
-    """Scores of the tags of sentences in one scheme."""
-    from training.metrics.spans import tag_intervals, tag_scores
-
-    scores = tag_scores(gold, predicted, scheme)
-    return {**scores, "intervals": tag_intervals(gold, predicted, scheme)} if intervals else scores
 
 
 def _log_broken(examples: ExampleSet, scheme: Scheme) -> None:
