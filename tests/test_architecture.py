@@ -252,3 +252,31 @@ def test_commands_start_light():
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == {}
+
+
+def test_onnxruntime_is_imported_only_where_its_telemetry_is_off():
+    """`export/__init__.py`, which runs before every module of the package, turns it off."""
+    assert "ORT_DISABLE_TELEMETRY" in (ROOT / "export" / "__init__.py").read_text(encoding="utf-8")
+    users = {name for name, path in MODULES.items() if "onnxruntime" in imported_roots(path)}
+    assert users and not {name for name in users if not name.startswith("export.")}
+
+
+# Each has a lock of its folder, or its own name for each process.
+NAMES_UNFINISHED_FILES = {
+    "training.io.disk",
+    "training.runs.run_folder",
+    "training.runs.checkpoint_folder",
+    "training.distillation.task",
+}
+
+
+def test_unfinished_files_have_no_fixed_name():
+    """Two processes that write the same target would mix their files: use `training.io.disk.atomic_write`."""
+    found = {
+        name
+        for name, path in MODULES.items()
+        for node in ast.walk(TREES[path])
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if node.value.endswith((".partial", ".tmp", ".new")) and name not in NAMES_UNFINISHED_FILES
+    }
+    assert not found

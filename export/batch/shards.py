@@ -12,7 +12,7 @@ import tyro
 
 from kmha.errors import InputError
 from training.cli.bounds import Range
-from training.io.disk import remove
+from training.io.disk import publishing, staging_folder, writing
 
 SUFFIX, ERRORS = ".jsonl", ".errors"
 _NUMBER = r"-\d{5,}-of-\d{5,}"
@@ -73,43 +73,32 @@ def atomic_shards(output: Path, overwrite: bool = False) -> Iterator[Path]:
     """
     if not output.name:
         raise InputError(f"{output}: expected a prefix of file names, got no name")
-    if shards_of(output) and not overwrite:
-        existing = shards_of(output)[0].name
+    _check_free(output, overwrite)
+    with contextlib.ExitStack() as stack:
+        with writing(output):
+            staging = stack.enter_context(staging_folder(output))
+        yield staging / output.name
+        with writing(output), publishing(output.parent):
+            _check_free(output, overwrite)
+            _move(staging, output)
+
+
+def _check_free(output: Path, overwrite: bool) -> None:
+    existing = [] if overwrite else shards_of(output)
+    if existing:
         raise InputError(
-            f"{output}: expected a new prefix, got one with files such as {existing}; use --overwrite"
+            f"{output}: expected a new prefix, got one with files such as {existing[0].name}; use --overwrite"
         )
-    missing = [folder for folder in output.parents if not folder.exists()]
-    partial = output.with_name(f"{output.name}.partial")
-    try:
-        try:
-            remove(partial)
-            partial.mkdir(parents=True)
-        except OSError as error:
-            raise _unwritable(output, error) from error
-        yield partial / output.name
-        _move(partial, output)
-    finally:
-        remove(partial)
-        with contextlib.suppress(OSError):
-            for folder in missing:
-                folder.rmdir()
 
 
-def _move(partial: Path, output: Path) -> None:
-    new = shards_of(partial / output.name)
+def _move(staging: Path, output: Path) -> None:
     moved: list[Path] = []
     try:
         for path in shards_of(output):
             path.unlink()
-        for path in new:
+        for path in shards_of(staging / output.name):
             moved.append(path.replace(output.parent / path.name))
-    except BaseException as error:
+    except BaseException:
         for path in moved:
             path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _unwritable(output, error) from error
         raise
-
-
-def _unwritable(output: Path, error: OSError) -> InputError:
-    return InputError(f"{output}: cannot write there, {error.strerror or error}")

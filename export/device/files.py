@@ -154,13 +154,10 @@ def atomic_device_files(bundle: Bundle, final: Path, overwrite: bool = False) ->
     vocabulary, such as news.vocab.char.txt. An existing file with the same content is not changed: the formats of one
     run share these files. Raises InputError as `atomic_write`, or if the tokenizer cannot run on a device.
     """
-    with contextlib.ExitStack() as files:
-        # Renamed in reverse order: when the model exists, so do the other files.
-        path = files.enter_context(atomic_write(final, overwrite))
-        for suffix, content in device_files(bundle).items():
-            other = Path(final).with_suffix(suffix)
-            if not other.is_file() or other.read_bytes() != content:
-                files.enter_context(atomic_write(other, overwrite)).write_bytes(content)
+    companions = {
+        Path(final).with_suffix(suffix): content for suffix, content in device_files(bundle).items()
+    }
+    with atomic_write(final, overwrite, companions=companions) as path:
         yield path
 
 

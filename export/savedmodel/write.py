@@ -21,7 +21,7 @@ from kmha.bundle.manifest import CLASSIFY, MATCH, TAG
 from kmha.errors import InputError
 from kmha.features import MAX_WORDS
 from kmha.text.sentence_preprocessor import SentencePreprocessor
-from training.io.disk import atomic_write
+from training.io.disk import publishing, staging_folder, writing
 
 logger = logging.getLogger("kmha")
 
@@ -59,12 +59,14 @@ def write_savedmodel(bundle: Bundle, folder: Path, xla: bool = False) -> Path:
     """
     final = folder / str(next_version(folder))
     try:
-        # The folder comes first: a new one is removed again after an error.
-        with atomic_write(final) as partial:
-            signatures = _save(bundle, partial, xla)
+        with writing(final), staging_folder(final) as staging:
+            signatures = _save(bundle, staging / final.name, xla)
             explains = names.PREDICT_WORDS in signatures
             unbatched = RANKING if names.RANK in signatures else EXPLAINING if explains else ""
-            _add_server_files(folder, xla, unbatched)
+            with publishing(folder):
+                _add_server_files(folder, staging, xla, unbatched)
+                # Another process may have written this version meanwhile.
+                final = (staging / final.name).rename(folder / str(next_version(folder)))
     except tf.errors.OpError as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{folder}: cannot write there, {reason}") from error
@@ -90,8 +92,8 @@ def _save(bundle: Bundle, folder: Path, xla: bool) -> dict[str, Any]:
     return signatures
 
 
-def _add_server_files(folder: Path, xla: bool, unbatched: str) -> None:
-    retained = add_missing(folder, server_files(model_name(folder), xla, unbatched))
+def _add_server_files(folder: Path, staging: Path, xla: bool, unbatched: str) -> None:
+    retained = add_missing(folder, server_files(model_name(folder), xla, unbatched), staging)
     if retained:
         logger.info(f"not changed: {', '.join(retained)}")
     if COMPOSE not in retained:
@@ -181,14 +183,17 @@ def _service(home: str, port: int, flags: str) -> str:
 {flags}"""
 
 
-def add_missing(folder: Path, texts: dict[str, str]) -> list[str]:
-    """Writes the files that a folder does not have yet, all of them or none; returns the names of the existing ones."""
+def add_missing(folder: Path, texts: dict[str, str], staging: Path) -> list[str]:
+    """Writes the files that a folder does not have yet, all of them or none; returns the names of the existing ones.
+
+    Files are renamed from a staging folder. Raises OSError if one cannot be written.
+    """
     existing = [name for name in texts if (folder / name).exists()]
     with contextlib.ExitStack() as if_failed:
         for name in texts:
             if name not in existing:
-                with atomic_write(folder / name) as partial:
-                    partial.write_text(texts[name], "utf-8")
+                (staging / name).write_text(texts[name], "utf-8")
+                (staging / name).rename(folder / name)
                 if_failed.callback((folder / name).unlink)
         if_failed.pop_all()
     return existing

@@ -3,11 +3,10 @@
 import dataclasses
 import importlib.metadata
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -21,11 +20,12 @@ from kmha.bundle.manifest import (
     SAMPLE,
     TAG,
     TASK_ENTRY,
-    check_files,
-    read_manifest,
+    open_bundle,
+    read_consistent,
     vocabulary_file,
     write_manifest,
 )
+from kmha.bundle.model_file import read_model
 from kmha.document_windows import computed_tokens
 from kmha.errors import InputError
 from kmha.features import PADDING_MASK, TOKEN_IDS, validate_token_ids
@@ -68,14 +68,20 @@ def parts_of(preprocessor: AnyPreprocessor) -> dict[str, Preprocessor]:
     return dict(zip(preprocessor.granularities, preprocessor.parts, strict=True))
 
 
-def _read_preprocessor(folder: Path, manifest: dict[str, Any]) -> AnyPreprocessor:
+def _read_preprocessor(
+    folder: Path, manifest: dict[str, Any], files: Mapping[str, BinaryIO]
+) -> AnyPreprocessor:
     """Reads the preprocessor of a run folder; raises TypeError if a setting has an unknown name or a wrong type."""
+
+    def read(name: str) -> Vocabulary:
+        return Vocabulary.parse(files[name].read(), str(folder / name))
+
     text = dict(manifest["text"])
     if manifest["task"] in (CLASSIFY, MASKED_LM):
-        return Preprocessor(Vocabulary.read(folder / vocabulary_file(0)), **text)
+        return Preprocessor(read(vocabulary_file(0)), **text)
     if manifest["task"] == TAG:
         sentences = {name: text.pop(name) for name in ("split", "characters") if name in text}
-        part = Preprocessor(Vocabulary.read(folder / vocabulary_file(0)), **text)
+        part = Preprocessor(read(vocabulary_file(0)), **text)
         return SentencePreprocessor(part, **sentences)
     parts = {}
     for index, (granularity, settings) in enumerate(text.items()):
@@ -83,16 +89,16 @@ def _read_preprocessor(folder: Path, manifest: dict[str, Any]) -> AnyPreprocesso
         name = vocabulary_file(index, granularity)
         if name not in manifest["files"]:
             raise InputError(f"files must contain the SHA-256 of {name}, got none")
-        parts[granularity] = Preprocessor(Vocabulary.read(folder / name), **settings)
+        parts[granularity] = Preprocessor(read(name), **settings)
     return PairPreprocessor(parts)
 
 
-def _read_sample(path: Path, num_texts: int) -> list[Any]:
-    """Reads the sample: texts, or pairs if `num_texts` is 2."""
+def _parse_sample(content: bytes, path: Path, num_texts: int) -> list[Any]:
+    """The sample in the content of a file: texts, or pairs if `num_texts` is 2."""
     expected = "a JSON string" if num_texts == 1 else "a JSON list of two strings"
     try:
-        rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
-    except ValueError as error:
+        rows = [json.loads(line) for line in content.decode("utf-8").split("\n") if line]
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: expected {expected} a line, {error}") from error
     if num_texts == 1 and all(isinstance(row, str) for row in rows):
         return rows
@@ -100,20 +106,6 @@ def _read_sample(path: Path, num_texts: int) -> list[Any]:
     if num_texts == 2 and all(pairs):
         return [tuple(row) for row in rows]
     raise InputError(f"{path}: expected {expected} a line, got something else")
-
-
-def read_model(path: Path, task: str) -> Any:
-    """Loads the model of a task; raises InputError if the file is damaged or contains code or a different model."""
-    kind = MODELS[task]
-    try:
-        model = keras.saving.load_model(path, compile=False, safe_mode=True)
-    # Keras raises errors of many types for damaged files and for files with code.
-    except Exception as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path}: expected a saved {kind.__name__}, {reason}") from error
-    if not isinstance(model, kind):
-        raise InputError(f"{path}: expected a saved {kind.__name__}, got {type(model).__name__}")
-    return model
 
 
 def _one_label(
@@ -293,32 +285,38 @@ class Bundle:
                 contains code or a different model, or the parts do not fit each other.
         """
         folder = Path(folder)
-        manifest = read_manifest(folder)
-        check_files(folder, manifest)
-        model = read_model(folder / MODEL, manifest["task"])
-        entry = TASK_ENTRY[manifest["task"]]
-        if getattr(model, entry) != manifest[entry]:
-            raise InputError(f"{folder / MANIFEST}: {entry} must be {getattr(model, entry)} as in {MODEL}")
-        known = {
-            "format",
-            "task",
-            "labels",
-            "thresholds",
-            "abstain_below",
-            "text",
-            "versions",
-            "files",
-            entry,
-        }
-        details = {key: value for key, value in manifest.items() if key not in known}
-        try:
-            preprocessor = _read_preprocessor(folder, manifest)
-            has_sample = SAMPLE in manifest["files"]
-            sample = _read_sample(folder / SAMPLE, preprocessor.num_texts) if has_sample else []
-            decision = manifest["thresholds"], details, sample, manifest.get("abstain_below")
-            return cls(model, preprocessor, manifest["labels"], *decision)
-        except (InputError, TypeError) as error:
-            raise InputError(f"{folder / MANIFEST}: text or labels cannot be used: {error}") from error
+        return read_consistent(folder, lambda: cls._load(folder))
+
+    @classmethod
+    def _load(cls, folder: Path) -> "Bundle":
+        with open_bundle(folder) as (manifest, files):
+            model = read_model(files[MODEL], folder / MODEL, MODELS[manifest["task"]])
+            entry = TASK_ENTRY[manifest["task"]]
+            if getattr(model, entry) != manifest[entry]:
+                raise InputError(
+                    f"{folder / MANIFEST}: {entry} must be {getattr(model, entry)} as in {MODEL}"
+                )
+            known = {
+                "format",
+                "task",
+                "labels",
+                "thresholds",
+                "abstain_below",
+                "text",
+                "versions",
+                "files",
+                entry,
+            }
+            details = {key: value for key, value in manifest.items() if key not in known}
+            try:
+                preprocessor = _read_preprocessor(folder, manifest, files)
+                sample = []
+                if SAMPLE in files:
+                    sample = _parse_sample(files[SAMPLE].read(), folder / SAMPLE, preprocessor.num_texts)
+                decision = manifest["thresholds"], details, sample, manifest.get("abstain_below")
+                return cls(model, preprocessor, manifest["labels"], *decision)
+            except (InputError, TypeError) as error:
+                raise InputError(f"{folder / MANIFEST}: text or labels cannot be used: {error}") from error
 
     def probabilities(self, texts: Sequence[TextRow]) -> np.ndarray:
         """Probabilities float32 [R, C] of texts or pairs of texts, empty ones included; scores for graded pairs.

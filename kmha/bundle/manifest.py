@@ -3,17 +3,24 @@
 Reading needs no TensorFlow and validates everything: a run folder may come from anywhere.
 """
 
+import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 from kmha.errors import InputError
 from kmha.tags import SCHEMES
 
+Result = TypeVar("Result")
+
 FORMAT = 1
+# How often a run that is being replaced is read.
+ATTEMPTS = 5
 MANIFEST, MODEL, VOCABULARY = "bundle.json", "model.keras", "vocab.txt"
 # A sample of the training texts, one JSON string a line; optional.
 SAMPLE = "sample.jsonl"
@@ -51,7 +58,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise InputError(
             f"{folder}: expected a run folder with {MANIFEST}, {error.strerror or error}"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(manifest, dict):
         raise InputError(f"{path}: must be a JSON object, got {type(manifest).__name__}")
@@ -74,20 +81,60 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def check_files(folder: Path, manifest: dict[str, Any]) -> None:
-    """Raises InputError if a file of a run folder is missing, has no hash in its manifest, or was changed."""
-    recorded = manifest["files"]
+def read_consistent(folder: Path, read: Callable[[], Result]) -> Result:
+    """Calls a reader of a run folder, and calls it again if it fails and the run was replaced meanwhile."""
+    for attempts_left in reversed(range(ATTEMPTS)):
+        before = _manifest_bytes(folder)
+        try:
+            return read()
+        except InputError:
+            if not attempts_left or _manifest_bytes(folder) == before:
+                raise
+    raise AssertionError
+
+
+@contextlib.contextmanager
+def open_bundle(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, BinaryIO]]]:
+    """Opens each file of a run folder once; yields the manifest and the files by name, whose hashes are verified.
+
+    Raises InputError if a file is missing, has no hash in the manifest, or was changed.
+    """
+    manifest, folder = read_manifest(folder), Path(folder)
+    with contextlib.ExitStack() as stack:
+        yield manifest, _open_files(folder, manifest, stack)
+
+
+def _manifest_bytes(folder: Path) -> bytes | None:
+    try:
+        return (folder / MANIFEST).read_bytes()
+    except OSError:
+        return None
+
+
+def _open_files(folder: Path, manifest: dict[str, Any], stack: contextlib.ExitStack) -> dict[str, BinaryIO]:
+    recorded, files = manifest["files"], {}
     for name in dict.fromkeys((MODEL, VOCABULARY, *recorded)):
         path = folder / name
         if name not in recorded:
             raise InputError(f"{folder / MANIFEST}: files must contain the SHA-256 of {name}, got none")
-        if not path.is_file():
+        try:
+            # A pipe without a writer would block.
+            file = stack.enter_context(
+                open(path, "rb", opener=lambda at, flags: os.open(at, flags | os.O_NONBLOCK))
+            )
+            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        except OSError:
+            is_file = False
+        if not is_file:
             raise InputError(f"{folder}: expected the bundle's file {name}, got none")
-        actual = sha256(path)
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
         if actual != recorded[name]:
             raise InputError(
                 f"{path}: expected SHA-256 {recorded[name][:12]}…, got {actual[:12]}…; the file was changed"
             )
+        file.seek(0)
+        files[name] = file
+    return files
 
 
 def sha256(path: Path) -> str:

@@ -14,11 +14,11 @@ import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from kmha.bundle.manifest import MANIFEST, MODEL, check_files, read_manifest
+from kmha.bundle.manifest import MANIFEST, MODEL, open_bundle, read_consistent, read_manifest
 from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.pretrained.checkpoint import Checkpoint, read_json, shown
@@ -39,17 +39,22 @@ from kmha.text.vocabulary import TOKENIZATIONS, Tokenization, Vocabulary
 
 def read_run(folder: Path) -> Checkpoint:
     """Reads the encoder of a run of any task; for a matcher with several granularities the first one."""
-    manifest = read_manifest(folder)
-    check_files(folder, manifest)
-    config = _encoder_config(folder / MODEL)
-    vocabulary = Vocabulary.read(folder / VOCABULARY)
+    return read_consistent(folder, lambda: _read_run(folder))
+
+
+def _read_run(folder: Path) -> Checkpoint:
+    with open_bundle(folder) as (manifest, files):
+        config = _encoder_config(files[MODEL], folder / MODEL)
+        vocabulary = Vocabulary.parse(files[VOCABULARY].read(), str(folder / VOCABULARY))
     if len(vocabulary) > config.vocabulary_size:
         raise InputError(
             f"{folder / VOCABULARY}: expected at most the model's {config.vocabulary_size} tokens,"
             f" got {len(vocabulary)}"
         )
     tokenization, lower_case = _text_settings(folder / MANIFEST, manifest["text"])
-    return Checkpoint(str(folder), config, vocabulary, tokenization, lower_case, lambda: _weights(folder))
+    return Checkpoint(
+        str(folder), config, vocabulary, tokenization, lower_case, lambda: _weights(folder, manifest)
+    )
 
 
 def _text_settings(path: Path, text: dict[str, Any]) -> tuple[Tokenization, bool]:
@@ -61,10 +66,10 @@ def _text_settings(path: Path, text: dict[str, Any]) -> tuple[Tokenization, bool
     return found  # pyright: ignore[reportReturnType]
 
 
-def _encoder_config(path: Path) -> EncoderConfig:
-    """The shape of the encoder in the model file, read without Keras."""
+def _encoder_config(file: BinaryIO, path: Path) -> EncoderConfig:
+    """The shape of the encoder in the model file, read without Keras; `path` is for error messages."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             values = json.loads(archive.read("config.json"))["config"]
         encoder: dict[str, Any] = values.get("encoder") or next(iter(values["encoders"].values()))
         # Rounds of cross-attention are not part of the encoder.
@@ -74,11 +79,15 @@ def _encoder_config(path: Path) -> EncoderConfig:
         raise InputError(f"{path}: expected a model with an encoder, {error}") from error
 
 
-def _weights(folder: Path) -> dict[str, np.ndarray]:
+def _weights(folder: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:
     from kmha.bundle.bundle import Bundle
     from kmha.pretrained.weights import encoder_variables
 
     encoder = Bundle.load(folder).model.encoders_of(0)[0]
+    if read_manifest(folder) != manifest:
+        raise InputError(
+            f"{folder}: expected a run that stays as it is while it is read, got one that was replaced"
+        )
     return {path: variable.numpy() for path, variable in encoder_variables(encoder).items()}
 
 

@@ -60,21 +60,26 @@ class Vocabulary:
         Raises:
             InputError: The file is missing or not UTF-8, has duplicates or lacks a special token.
         """
-        path = Path(path)
         try:
-            text = path.read_bytes().decode("utf-8")
+            return cls.parse(Path(path).read_bytes(), str(path))
         except OSError as error:
             raise InputError(f"{path}: expected a vocabulary file, {error.strerror or error}") from error
+
+    @classmethod
+    def parse(cls, content: bytes, origin: str) -> "Vocabulary":
+        """Like `read`, from the content of a file; `origin` is its path, for error messages."""
+        try:
+            text = content.decode("utf-8")
         except UnicodeDecodeError as error:
             line = error.object[: error.start].count(b"\n") + 1
             raise InputError(
-                f"{path}:{line}: expected UTF-8, got byte 0x{error.object[error.start]:02x}"
+                f"{origin}:{line}: expected UTF-8, got byte 0x{error.object[error.start]:02x}"
             ) from error
         # Only the line feed separates: other line ends of Unicode may be tokens.
         lines = text.split("\n")
         if lines and not lines[-1]:
             lines.pop()
-        return cls([line.rstrip("\r") for line in lines], origin=str(path))
+        return cls([line.rstrip("\r") for line in lines], origin)
 
     def write(self, path: Path) -> None:
         """Writes a file for `read`."""

@@ -27,6 +27,54 @@ class NotChief(Exception):
     """Training is finished and this worker is not the chief, which does the remaining work."""
 
 
+class _Stop:
+    """Whether a signal to stop was received, and whether it must not be raised now."""
+
+    is_requested, delays = False, 0
+
+
+def interrupt(number: int, frame: Any) -> None:
+    """A signal handler: raises KeyboardInterrupt, so that temporary files are removed.
+
+    A library that calls back into Python may discard the exception. Therefore `check_stop` raises it again.
+    """
+    _Stop.is_requested = True
+    if not _Stop.delays:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def check_stop() -> None:
+    """Raises KeyboardInterrupt if a signal to stop was received and the command goes on."""
+    if _Stop.is_requested:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def delayed_stop() -> Iterator[None]:
+    """Raises KeyboardInterrupt only before and after the block, which renames files that belong together."""
+    check_stop()
+    _Stop.delays += 1
+    try:
+        yield
+    finally:
+        _Stop.delays -= 1
+    check_stop()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Handles SIGTERM and SIGINT by `interrupt` inside the block, and raises a lost one again at its end."""
+    # A shell starts background commands with SIGINT ignored.
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    _Stop.is_requested = False
+    try:
+        with signal_handler(interrupt, signal.SIGTERM, *(() if is_ignored else (signal.SIGINT,))):
+            yield
+            check_stop()
+    finally:
+        _Stop.is_requested = False
+
+
 @contextlib.contextmanager
 def signal_handler(handler: Callable[[int, Any], Any] | signal.Handlers, *numbers: int) -> Iterator[None]:
     """Inside the block, a handler receives these signals; only the main thread can set handlers."""

@@ -7,7 +7,6 @@ import io
 import logging
 import os
 import re
-import signal
 import sys
 import tomllib
 import types
@@ -20,7 +19,7 @@ import tyro
 
 from kmha.errors import InputError, did_you_mean
 from training.cli.bounds import check_ranges
-from training.cli.exceptions import CheckpointWriteError, signal_handler
+from training.cli.exceptions import CheckpointWriteError, interruptible
 
 Config = TypeVar("Config")
 
@@ -86,7 +85,7 @@ def run(command: Callable[[], int]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     try:
-        with signal_handler(_interrupt, signal.SIGTERM):
+        with interruptible():
             status = command()
             sys.stdout.flush()
             return status
@@ -117,11 +116,6 @@ def full_disk(error: OSError) -> str:
     if error.errno not in FULL:
         raise error
     return FULL[error.errno] + (f", writing {error.filename}" if error.filename else "")
-
-
-def _interrupt(number, frame):
-    """Raises KeyboardInterrupt on SIGTERM, so that temporary files are removed."""
-    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def parse(config_type: type[Config], argv: Sequence[str] | None, program: str) -> Config:

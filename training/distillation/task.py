@@ -16,8 +16,8 @@ import tensorflow as tf
 from keras import ops
 from tqdm import tqdm
 
-from kmha.bundle.bundle import Bundle, read_model
-from kmha.bundle.manifest import CLASSIFY, MANIFEST, MATCH, MODEL, TAG, sha256
+from kmha.bundle.bundle import Bundle
+from kmha.bundle.manifest import CLASSIFY, MANIFEST, MATCH, TAG, sha256
 from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
 from kmha.inference.tagger import TaggedSentences, scatter_scores
@@ -241,7 +241,7 @@ class DistillationTask:
         teacher = self.teacher.bundle.model
         if tf.distribute.has_strategy():
             # Weights that every replica reads have to be created under the strategy.
-            teacher = read_model(distill.teacher / MODEL, self._name)
+            teacher = Bundle.load(distill.teacher).model
         return StudentWithProjections(model, teacher, distill.hidden_states, distill.attention)
 
     def forward(self, trained: Any, features: Any) -> Any:

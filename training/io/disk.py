@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import gzip
 import io
 import json
@@ -9,15 +10,20 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
+from training.cli.exceptions import check_stop, delayed_stop
 
 # Of temporary folders, and the file in the run folder that has their path.
 _PREFIX, NOTE = "kmha-", "scratch.txt"
+# Of folders for unfinished files: the end of the name, and how much of the target's name precedes it.
+_STAGING, _LONGEST_PREFIX = ".partial", 40
+# In a folder while a process publishes there.
+_PUBLISHING = ".publishing.lock"
 # Bytes of a gzipped file that are read to estimate its size.
 _LOOKED_AT = 1 << 20
 # A token id takes 4 bytes. The densest scripts have one token per character of 3 bytes.
@@ -28,36 +34,140 @@ _BOM = b"\xef\xbb\xbf"
 
 
 @contextlib.contextmanager
-def atomic_write(final: Path, overwrite: bool = False, flag: str = "") -> Iterator[Path]:
+def atomic_write(
+    final: Path, overwrite: bool = False, flag: str = "", companions: Mapping[Path, bytes] | None = None
+) -> Iterator[Path]:
     """Yields a temporary path that is renamed to `final` if the block succeeds and removed if it fails.
 
     Missing parent folders are created, and removed again after an error. `flag` set the path, for error messages.
-    Raises InputError if `final` exists, is a folder while the result is a file, or is not writable.
+    `companions` are files in the same folder, by path, which are published together with `final`; one that exists with
+    the same content is not changed. Of concurrent writers the last one replaces all files of the others. Raises
+    InputError if a file exists, `final` is a folder while the result is a file, or it is not writable.
     """
-    final = Path(final)
-    if final.exists() and not overwrite:
-        raise InputError(f"{final}: expected a new place, got one that is taken; use --overwrite")
-    missing = [folder for folder in final.parents if not folder.exists()]
-    partial = final.with_name(f"{final.name}.partial")
+    final, companions = Path(final), companions or {}
+    _check_free(final, companions, overwrite)
+    with writing(final, flag), staging_folder(final) as staging:
+        for path, content in companions.items():
+            (staging / path.name).write_bytes(content)
+        yield staging / final.name
+        with publishing(final.parent):
+            _check_free(final, companions, overwrite)
+            # The model is last: when it exists, so do the other files.
+            for path, content in companions.items():
+                if not _has_content(path, content):
+                    (staging / path.name).replace(path)
+            _replace(staging / final.name, final)
+
+
+def _check_free(final: Path, companions: Mapping[Path, bytes], overwrite: bool) -> None:
+    if overwrite:
+        return
+    taken = (
+        path for path, content in companions.items() if path.exists() and not _has_content(path, content)
+    )
+    path = final if final.exists() else next(taken, None)
+    if path is not None:
+        raise InputError(f"{path}: expected a new place, got one that is taken; use --overwrite")
+
+
+def _has_content(path: Path, content: bytes) -> bool:
+    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
+
+
+def _replace(new: Path, final: Path) -> None:
+    if not final.is_dir():
+        new.replace(final)
+        return
+    if not new.is_dir():
+        # A file never replaces a folder.
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    # The staging folder of the new one is removed later, with the old one in it.
+    old = final.rename(Path(tempfile.mkdtemp(dir=new.parent), final.name))
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        remove(partial)
-        yield partial
-        if final.is_dir() and not partial.is_dir():
-            # A file never replaces a folder.
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if final.is_dir():
-            remove(final)
-        partial.replace(final)
+        new.rename(final)
+    except BaseException:
+        old.rename(final)
+        raise
+
+
+@contextlib.contextmanager
+def writing(final: Path, flag: str = "") -> Iterator[None]:
+    """Raises InputError with the path, and the flag that set it, for an OSError inside the block."""
+    try:
+        yield
     except OSError as error:
         raise InputError(
             f"{f'{flag} {final}'.strip()}: cannot write there, {error.strerror or error}"
         ) from error
+
+
+@contextlib.contextmanager
+def staging_folder(final: Path) -> Iterator[Path]:
+    """Yields a folder for unfinished files next to `final`, and removes it.
+
+    Each process has its own. Missing parent folders are created, and removed again after an error. What killed
+    processes left is removed: a process holds a lock of its folder. Raises OSError if it cannot be created.
+    """
+    check_stop()
+    missing = [folder for folder in final.parents if not folder.exists()]
+    prefix, staging = f".{final.name[:_LONGEST_PREFIX]}.", None
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with publishing(final.parent):
+            _remove_abandoned(final.parent, prefix)
+            staging = Path(tempfile.mkdtemp(prefix=prefix, suffix=_STAGING, dir=final.parent))
+            lock = _lock(staging, os.O_RDONLY)
+        try:
+            yield staging
+        finally:
+            os.close(lock)
     finally:
-        remove(partial)
+        if staging is not None:
+            remove(staging)
         with contextlib.suppress(OSError):
             for folder in missing:
                 folder.rmdir()
+
+
+def _remove_abandoned(folder: Path, prefix: str) -> None:
+    for path in folder.iterdir():
+        if path.name.startswith(prefix) and path.name.endswith(_STAGING) and path.is_dir():
+            with contextlib.suppress(OSError):
+                os.close(_lock(path, os.O_RDONLY, wait=False))
+                remove(path)
+
+
+@contextlib.contextmanager
+def publishing(folder: Path) -> Iterator[None]:
+    """Waits for other processes that publish in a folder; delays SIGTERM and SIGINT to the end of the block.
+
+    Raises OSError if the folder is not writable.
+    """
+    path = folder / _PUBLISHING
+    while True:
+        handle = _lock(path, os.O_CREAT | os.O_RDWR)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                break
+        # The process that held the lock has removed the file.
+        os.close(handle)
+    try:
+        with delayed_stop():
+            yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _lock(path: Path, flags: int, wait: bool = True) -> int:
+    """Opens and locks a file or folder; returns its descriptor. Raises BlockingIOError instead of waiting."""
+    handle = os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
 
 
 def remove(path: Path) -> None:

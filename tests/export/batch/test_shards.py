@@ -94,11 +94,19 @@ def test_an_earlier_batch_is_replaced_only_with_overwrite(tmp_path):
     assert names(tmp_path) == ["out-00000-of-00001.jsonl"]
 
 
-def test_files_of_a_killed_batch_are_removed(tmp_path):
-    write(tmp_path / "out.partial" / "out", FIRST)
-    with atomic_shards(tmp_path / "out") as partial:
-        write(partial, ERRORS)
-    assert names(tmp_path) == [ERRORS]
+def test_two_batches_at_once_do_not_mix(tmp_path):
+    with atomic_shards(tmp_path / "out", overwrite=True) as slow:
+        write(slow, FIRST, SECOND, text="slow")
+        with atomic_shards(tmp_path / "out", overwrite=True) as fast:
+            write(fast, "out-00000-of-00001.jsonl", text="fast")
+        assert names(tmp_path)[1:] == ["out-00000-of-00001.jsonl"]
+    assert names(tmp_path) == [FIRST, SECOND]
+    with pytest.raises(InputError, match="--overwrite"):
+        with atomic_shards(tmp_path / "new") as slow:
+            write(slow, "new-00000-of-00002.jsonl")
+            with atomic_shards(tmp_path / "new") as fast:
+                write(fast, "new-00000-of-00001.jsonl")
+    assert names(tmp_path)[0] == "new-00000-of-00001.jsonl" and len(names(tmp_path)) == 3
 
 
 def test_a_folder_that_cannot_be_written_to_is_rejected(tmp_path):

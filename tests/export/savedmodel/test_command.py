@@ -242,13 +242,20 @@ def test_nothing_is_left_when_saving_fails(tmp_path, monkeypatch, error):
     assert not (tmp_path / "new").exists()
 
 
-def test_files_of_a_killed_export_are_removed(stored_model, tmp_path):
-    left = tmp_path / "1.partial"
-    left.mkdir()
-    (left / "rubbish").touch()
-    written = write_savedmodel(one_label_bundle(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["1"]
-    assert not (written / "rubbish").exists()
+def test_two_exports_at_once_write_two_versions(stored_model, tmp_path, monkeypatch):
+    """The second one begins and ends while the first one converts."""
+    save, written = write._save, []
+
+    def slow(bundle, folder, xla):
+        monkeypatch.setattr(write, "_save", save)
+        written.append(write_savedmodel(one_label_bundle(), tmp_path))
+        return save(bundle, folder, xla)
+
+    monkeypatch.setattr(write, "_save", slow)
+    written.append(write_savedmodel(one_label_bundle(), tmp_path))
+    assert written == [tmp_path / "1", tmp_path / "2"]
+    assert all((version / "saved_model.pb").exists() for version in written)
+    assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])

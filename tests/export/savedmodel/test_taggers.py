@@ -134,10 +134,10 @@ def test_a_server_without_batching_is_configured_for_explanations(served, tmp_pa
     services = yaml.safe_load((served.parent / COMPOSE).read_text())["services"]
     assert set(services) == {"serving", "explaining"}
     assert not any("batching" in flag for flag in services["explaining"]["command"])
-    add_missing(tmp_path, server_files("s", xla=False))
+    add_missing(tmp_path, server_files("s", xla=False), tmp_path)
     from export.savedmodel.write import _add_server_files
 
-    _add_server_files(tmp_path, False, "explaining")
+    _add_server_files(tmp_path, tmp_path, False, "explaining")
     assert "add a server without batching, the signature explain needs it" in capsys.readouterr().err
 
 

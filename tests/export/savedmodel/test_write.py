@@ -26,7 +26,6 @@ from export.savedmodel.write import (
     server_files,
     write_savedmodel,
 )
-from kmha.errors import InputError
 from kmha.inference.retrieval import TextVectors
 from tests.bundles import one_label_bundle
 from tests.export.conftest import BUNDLES
@@ -165,9 +164,10 @@ def test_all_settings_files_are_written_or_none(tmp_path, monkeypatch):
         return real(path, *arguments)
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(InputError, match="disk full"):
-        add_missing(tmp_path, {"a": "1", "old": "2", "b": "3", "c": "4", "d": "5"})
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    (tmp_path / "staging").mkdir()
+    with pytest.raises(OSError, match="disk full"):
+        add_missing(tmp_path, {"a": "1", "old": "2", "b": "3", "c": "4", "d": "5"}, tmp_path / "staging")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old", "staging"]
 
 
 def test_no_version_is_left_when_settings_cannot_be_written(runs, tmp_path, monkeypatch, capsys):

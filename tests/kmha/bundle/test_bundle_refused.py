@@ -1,15 +1,22 @@
 """Run folders that must be rejected: damaged, changed, of a newer format, or malicious."""
 
 import hashlib
+import io
 import json
+import os
+import threading
+import time
+import zipfile
 
+import h5py
 import keras
+import numpy as np
 import pytest
 
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import FORMAT
 from kmha.errors import InputError
-from tests.bundles import one_label_bundle, several_label_bundle
+from tests.bundles import make_bundle, one_label_bundle, several_label_bundle
 from tests.changed_files import flip_bit
 from tests.kmha.bundle.damaged_runs import change_manifest, put, refused
 
@@ -133,3 +140,156 @@ def test_a_bundle_of_parts_that_do_not_fit_is_rejected():
     made = one_label_bundle()
     with pytest.raises(InputError, match="3 outputs, got 1 labels"):
         Bundle(made.model, made.preprocessor, ["a"])
+
+
+def change_model(folder, change_config=None, change_weights=None) -> None:
+    """Replaces the configuration or the weights in the model file, and records the new hash."""
+    with zipfile.ZipFile(folder / "model.keras") as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    if change_config is not None:
+        config = json.loads(files["config.json"])
+        change_config(config)
+        files["config.json"] = json.dumps(config).encode()
+    if change_weights is not None:
+        content = io.BytesIO(files["model.weights.h5"])
+        with h5py.File(content, "r+") as weights:
+            change_weights(weights)
+        files["model.weights.h5"] = content.getvalue()
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, each in files.items():
+            archive.writestr(name, each)
+    put(folder, "model.keras", content.getvalue())
+
+
+def test_an_unchanged_model_file_is_read(saved):
+    change_model(saved, lambda config: None, lambda weights: None)
+    expected = one_label_bundle().probabilities(["bread"])
+    np.testing.assert_allclose(Bundle.load(saved).probabilities(["bread"]), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", ["absent", {}, None])
+def test_a_model_that_keras_does_not_build_is_rejected(saved, value):
+    """Keras would read no weights, and predictions would be those of random ones."""
+
+    def unbuilt(config):
+        config["build_config"] = value
+        if value == "absent":
+            del config["build_config"]
+
+    change_model(saved, unbuilt)
+    assert "model.keras: expected a saved TextClassifier, " in refused(saved)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_model_with_a_weight_that_is_no_number_is_rejected(saved, value):
+    def damage(weights):
+        weights["head/vars/0"][1, 1] = value
+
+    change_model(saved, None, damage)
+    assert "NaN or infinity in head/vars/0" in refused(saved)
+
+
+@pytest.mark.parametrize("change", ["one more", "one less", "another shape", "a copy"])
+def test_a_model_file_with_other_weights_is_rejected(saved, change):
+    def damage(weights):
+        layer = weights["head/vars"]
+        if change == "one more":
+            layer["2"] = np.zeros(3, "float32")
+        elif change == "a copy":
+            weights["other/vars/0"] = layer["0"][()]
+        else:
+            del layer["1"]
+            if change == "another shape":
+                layer["1"] = np.zeros(4, "float32")
+
+    change_model(saved, None, damage)
+    assert "model.keras: expected a saved TextClassifier, " in refused(saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("vocabulary_size", 20_000_000),
+        ("vocabulary_size", 200_000),
+        ("num_layers", 1_000_000),
+        ("num_layers", 900),
+        ("hidden_dim", 2**40),
+        ("hidden_dim", 16_384),
+        ("intermediate_dim", 60_000),
+        ("max_length", 60_000),
+        ("ngram_buckets", 200_000),
+    ],
+)
+def test_a_model_larger_than_its_weights_is_rejected_before_it_is_built(saved, monkeypatch, name, value):
+    monkeypatch.setattr(keras.saving, "load_model", None)
+    change_model(saved, lambda config: config["config"]["encoder"].update({name: value}))
+    assert "numbers" in refused(saved)
+
+
+def test_a_model_file_that_grows_when_unpacked_is_rejected(saved, monkeypatch):
+    monkeypatch.setattr(keras.saving, "load_model", None)
+
+    def compressed(weights):
+        weights.create_dataset("other/vars/0", (1 << 22,), "float32", compression="gzip", fillvalue=0)
+
+    change_model(saved, None, compressed)
+    assert "bytes that unpack to" in refused(saved)
+    content = io.BytesIO((saved / "model.keras").read_bytes())
+    with zipfile.ZipFile(content, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("metadata.json.", b"0" * 5_000_000)
+    put(saved, "model.keras", content.getvalue())
+    assert "got an archive of" in refused(saved)
+
+
+@pytest.mark.parametrize("place", ["dtype", "pooling", "build_config"])
+def test_another_class_is_rejected_before_keras_creates_it(saved, monkeypatch, place):
+    monkeypatch.setattr(keras.saving, "load_model", None)
+    layer = {"module": "keras.layers", "class_name": "TorchModuleWrapper", "config": {"module": "x"}}
+
+    def add(config):
+        (config if place == "build_config" else config["config"])[place] = [{"a": layer}]
+
+    change_model(saved, add)
+    assert "got one with the classes TorchModuleWrapper" in refused(saved)
+
+
+@pytest.mark.parametrize("name", ["model.keras", "vocab.txt", "sample.jsonl"])
+def test_a_pipe_in_place_of_a_file_is_rejected(saved, name):
+    (saved / name).unlink()
+    os.mkfifo(saved / name)
+    assert f"expected the bundle's file {name}" in refused(saved)
+
+
+def test_a_run_that_is_replaced_while_it_is_loaded_is_one_run_or_an_error(tmp_path):
+    """Two runs of other weights and vocabularies are moved to the same path in turn."""
+    first, second = one_label_bundle(), make_bundle(tokenization="word")
+    bundles, expected = {"first": first, "second": second}, {}
+    for name, each in bundles.items():
+        each.save(tmp_path / name)
+        expected[len(each.preprocessor.vocabulary)] = each.probabilities(["bread"])
+    run, stop = tmp_path / "run", threading.Event()
+
+    def swap():
+        while not stop.is_set():
+            for name in bundles:
+                (tmp_path / name).rename(run)
+                time.sleep(0.003)
+                run.rename(tmp_path / name)
+
+    swapping, loaded = threading.Thread(target=swap), 0
+    swapping.start()
+    try:
+        for _ in range(12):
+            try:
+                bundle = Bundle.load(run)
+            except InputError as error:
+                assert str(run) in str(error)
+            else:
+                loaded += 1
+                found = expected[len(bundle.preprocessor.vocabulary)]
+                np.testing.assert_allclose(bundle.probabilities(["bread"]), found, atol=1e-6)
+    finally:
+        stop.set()
+        swapping.join()
+    print(f"{loaded} of 12 loads gave a run")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kmha.bundle.manifest import FORMAT, check_files, read_manifest, write_manifest
+from kmha.bundle.manifest import FORMAT, open_bundle, read_manifest, write_manifest
 from kmha.errors import InputError
 from tests.command_runs import ROOT
 
@@ -34,7 +34,10 @@ def test_a_written_manifest_is_read_back(folder):
     assert VALUES.items() <= manifest.items()
     assert (manifest["format"], manifest["task"]) == (FORMAT, "classify")
     assert manifest["files"]["vocab.txt"] == hashlib.sha256(b"vocab.txt").hexdigest()
-    check_files(folder, manifest)
+    with open_bundle(folder) as (opened, files):
+        assert opened == manifest and {name: file.read() for name, file in files.items()} == {
+            name: name.encode() for name in FILES
+        }
 
 
 def test_a_masked_language_model_has_no_labels(folder):
@@ -53,7 +56,8 @@ def test_a_masked_language_model_has_no_labels(folder):
 
 def test_values_cannot_override_format_or_hashes(folder):
     write_manifest(folder, VALUES | {"format": 99, "files": {}}, FILES)
-    check_files(folder, read_manifest(folder))
+    with open_bundle(folder) as (manifest, files):
+        assert manifest["format"] == FORMAT and set(files) == set(FILES)
 
 
 def test_non_ascii_letters_are_not_escaped(folder):
@@ -63,11 +67,12 @@ def test_non_ascii_letters_are_not_escaped(folder):
 def test_all_recorded_files_are_checked(folder):
     manifest = read_manifest(folder)
     manifest["files"]["more.txt"] = hashlib.sha256(b"a").hexdigest()
-    with pytest.raises(InputError, match="expected the bundle's file more.txt"):
-        check_files(folder, manifest)
+    (folder / "bundle.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="expected the bundle's file more.txt"), open_bundle(folder):
+        pytest.fail("opened")
     (folder / "more.txt").write_bytes(b"b")
-    with pytest.raises(InputError, match="more.txt: expected SHA-256"):
-        check_files(folder, manifest)
+    with pytest.raises(InputError, match="more.txt: expected SHA-256"), open_bundle(folder):
+        pytest.fail("opened")
 
 
 def test_a_long_invalid_value_is_truncated_in_the_message(folder):

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import errno
 import io
@@ -13,8 +14,10 @@ import tyro
 
 from kmha.errors import InputError
 from training.cli.bounds import Count
+from training.cli.exceptions import delayed_stop
 from training.cli.parser import parse, run, toml_flags
 from training.config.config import FitConfig
+from training.io.disk import atomic_write
 
 logger = logging.getLogger("kmha")
 
@@ -150,6 +153,40 @@ def test_a_termination_ends_a_command_like_an_interrupt(capsys):
     assert run(lambda: os.kill(os.getpid(), signal.SIGTERM) or 0) == 130
     assert signal.getsignal(signal.SIGTERM) is before
     assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_stop_that_a_library_discards_is_not_lost(tmp_path, number, moment):
+    """Converters call back into Python and discard every exception."""
+    final = tmp_path / "m.tflite"
+
+    def discarded():
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+
+    def export():
+        with atomic_write(final, companions={tmp_path / "m.json": b"1"}) as path:
+            path.touch()
+            if moment == "before":
+                discarded()
+        if moment == "after":
+            discarded()
+        return 0
+
+    assert run(export) == 130
+    assert final.exists() == (moment == "after") and len(list(tmp_path.iterdir())) == 2 * (moment == "after")
+    assert run(lambda: 0) == 0
+
+
+def test_a_group_is_published_before_a_stop(tmp_path):
+    def publish():
+        with delayed_stop():
+            os.kill(os.getpid(), signal.SIGTERM)
+            (tmp_path / "second").touch()
+        raise AssertionError
+
+    assert run(publish) == 130 and (tmp_path / "second").exists()
 
 
 def test_what_is_told_is_written_in_one_piece(monkeypatch):

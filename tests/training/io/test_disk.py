@@ -2,6 +2,8 @@ import errno
 import gzip
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import types
 from pathlib import Path
@@ -15,6 +17,7 @@ from training.io.disk import (
     check_room,
     named,
     open_lines,
+    publishing,
     remove_left,
     scratch_folder,
     unchanged,
@@ -72,11 +75,75 @@ def test_what_stands_there_is_kept_unless_told_otherwise(tmp_path, kind):
     assert read(final, kind) == "new" and list(tmp_path.iterdir()) == [final]
 
 
+KILLED = """
+import os, sys
+from pathlib import Path
+from training.io.disk import atomic_write
+with atomic_write(Path(sys.argv[1])) as path:
+    path.write_text("half")
+    os.kill(os.getpid(), 9)
+"""
+
+
 def test_what_a_killed_export_left_is_cleared(tmp_path):
-    write(tmp_path / "model.partial", "folder", "left")
-    with atomic_write(tmp_path / "model") as path:
-        write(path, "file", "whole")
-    assert list(tmp_path.iterdir()) == [tmp_path / "model"]
+    process = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "model")])
+    assert process.returncode == -9 and len(list(tmp_path.iterdir())) == 1
+    with atomic_write(tmp_path / "model", overwrite=True) as first:
+        write(first, "file", "first")
+        with atomic_write(tmp_path / "model") as path:
+            write(path, "file", "whole")
+        # Only the folder of the killed process is removed.
+        assert first.exists()
+    assert list(tmp_path.iterdir()) == [tmp_path / "model"] and read(tmp_path / "model", "file") == "first"
+
+
+# Writes files of its own number until the time is over; each group must stay together.
+GROUPS = """
+import sys, time
+from pathlib import Path
+from training.io.disk import atomic_write
+folder, number = Path(sys.argv[1]), sys.argv[2]
+end = time.monotonic() + 1.5
+while time.monotonic() < end:
+    with atomic_write(folder / "m.tflite", True, companions={folder / "m.json": number.encode()}) as path:
+        path.write_text(number)
+"""
+
+
+def test_concurrent_writers_of_one_group_do_not_mix(tmp_path):
+    processes = [subprocess.Popen([sys.executable, "-c", GROUPS, tmp_path, str(n)]) for n in range(2)]
+    seen = set()
+    while any(process.poll() is None for process in processes):
+        if (tmp_path / "m.tflite").exists():
+            with publishing(tmp_path):
+                group = [(tmp_path / name).read_text() for name in ("m.tflite", "m.json")]
+            assert group in (["0", "0"], ["1", "1"])
+            seen.add(group[0])
+    assert [process.returncode for process in processes] == [0, 0] and seen == {"0", "1"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.json", "m.tflite"]
+
+
+def test_two_versions_of_a_target_are_one_or_an_error(tmp_path):
+    """Without --overwrite the second writer is refused when it publishes, and its files are removed."""
+    final = tmp_path / "m.tflite"
+    with pytest.raises(InputError, match="m.tflite: expected a new place"):
+        with atomic_write(final) as slow:
+            with atomic_write(final, companions={tmp_path / "m.json": b"fast"}) as fast:
+                fast.write_text("fast")
+            slow.write_text("slow")
+    assert final.read_text() == "fast" and (tmp_path / "m.json").read_text() == "fast"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_companion_with_the_same_content_stays(tmp_path):
+    (tmp_path / "m.json").write_bytes(b"same")
+    before = (tmp_path / "m.json").stat()
+    with atomic_write(tmp_path / "m.onnx", companions={tmp_path / "m.json": b"same"}) as path:
+        path.touch()
+    assert (tmp_path / "m.json").stat() == before
+    with pytest.raises(InputError, match="m.json: expected a new place"):
+        with atomic_write(tmp_path / "n.onnx", companions={tmp_path / "m.json": b"other"}):
+            pytest.fail("entered")
 
 
 def test_a_place_that_cannot_be_written_to_is_refused(tmp_path):
