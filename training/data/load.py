@@ -57,6 +57,11 @@ class Data:
         return self.validation is self.train
 
     @property
+    def holds_out_validation(self) -> bool:
+        """Whether the validation rows are other rows of the training file."""
+        return self.validation.examples is self.train.examples and not self.is_cross_validated
+
+    @property
     def evaluated_name(self) -> str:
         """Name of the part in `evaluated`."""
         return "validation" if self.test is None else "test"

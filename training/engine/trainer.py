@@ -33,7 +33,7 @@ from training.engine.consistency import check_same_weights
 from training.engine.loop import EpochLog, Loop, ProgressBar, TrainingProgress, epoch_plans
 from training.engine.optimizer import AdamW, WeightAverage, freeze, learning_rate_schedules, warmup_then_decay
 from training.engine.train_step import StrategyName, TrainingStep, check_enough_rows, make_strategy
-from training.evaluation.evaluator import Evaluator
+from training.evaluation.evaluator import Evaluator, OutOfFold
 from training.linear.fit import (
     MAX_LABELS,
     RESIDUAL_ROWS,
@@ -93,9 +93,11 @@ def train(
     pairs = len(source.rows) if task.traits.num_texts == 2 else 0
     config = resolve_data_defaults(config, task, source.text_lengths, batches, pairs)
     rounds = config.train.epochs * inputs.per_epoch
-    linear = None
+    linear = refitted = None
     if config.encoder.linear and starting_model is None:
         linear = _fit_linear_path(config, source, validation, data.labels, inputs.preprocessor)
+        if linear is not None and data.holds_out_validation:
+            refitted = linear.refit((source, validation), config.train.seed)
     with strategy.scope():
         if starting_model is not None:
             model = starting_model.build()
@@ -150,11 +152,15 @@ def train(
             raise InputError(
                 f"--encoder.size none: expected at most {MAX_LABELS:,} labels and n-grams that occur in several texts"
             )
-        evaluator.model.scale_paths(1.0, 0.0)  # pyright: ignore
-        return evaluator, TrainingProgress(best_epoch=0)
-    progress = loop.run(resume=config.resume)
+        progress = TrainingProgress(best_epoch=0)
+    else:
+        progress = loop.run(resume=config.resume)
     if linear is not None:
-        _weigh_paths(evaluator, linear, validation)
+        factor, logits = _weigh_paths(evaluator, linear, validation, config.encoder.size == NO_ENCODER)
+        if refitted is not None:
+            # Calibration and thresholds depend on logits of models that were not trained on a row.
+            evaluator.out_of_fold = OutOfFold(validation, logits, np.ones(len(logits), bool))
+            refitted.assign(evaluator.model.linear, factor)
     return evaluator, progress
 
 
@@ -173,12 +179,21 @@ def _fit_linear_path(
     return linear if len(linear.kernel) else None
 
 
-def _weigh_paths(evaluator: Evaluator, linear: LinearPath, validation: Source) -> None:
-    """Scales the logits of the linear path and of the encoder by factors that are fitted on the validation rows."""
+def _weigh_paths(
+    evaluator: Evaluator, linear: LinearPath, validation: Source, alone: bool
+) -> tuple[float, np.ndarray]:
+    """Scales the logits of both paths by factors that are fitted on the validation rows.
+
+    Returns the factor of the linear path, and the logits of the validation rows, float32 [R, C].
+    """
     logits = linear.logits(Tokens.of(validation))
-    factors = weigh(logits, evaluator.raw_outputs(validation) - logits, validation.targets)
+    factors, encoder = (1.0, 0.0), np.zeros_like(logits)
+    if not alone:
+        encoder = evaluator.raw_outputs(validation) - logits
+        factors = weigh(logits, encoder, validation.targets)
+        logger.info(f"logits: {factors[0]:.2f} times the linear path, {factors[1]:.2f} times the encoder")
     evaluator.model.scale_paths(*factors)  # pyright: ignore
-    logger.info(f"logits: {factors[0]:.2f} times the linear path, {factors[1]:.2f} times the encoder")
+    return factors[0], (factors[0] * logits + factors[1] * encoder).astype(np.float32)
 
 
 def _make_strategy(
@@ -283,7 +298,7 @@ def build_initial_model(
     }
     model = task.build_model(encoders, labels, **({} if linear is None else {"linear": linear.ngrams}))
     if linear is not None:
-        model.linear.assign(linear.ngrams.keys, linear.ngrams.idf, linear.kernel, linear.bias)
+        linear.assign(model.linear)
     checkpoint = config.checkpoint
     if checkpoint is not None:
         _load_checkpoint(model, checkpoint, next(iter(parts.values())).vocabulary)

@@ -29,7 +29,7 @@ CHUNK_ROWS = 4096
 
 @dataclasses.dataclass
 class OutOfFold:
-    """Cross-validated outputs: of each row by a model that was not trained on it.
+    """Outputs for rows that the model was trained on: of each row by a model that was not trained on it.
 
     Attributes:
         source: The rows.

@@ -69,7 +69,8 @@ def calibrate_on_validation(
     raw, predictions = evaluator.raw_and_predictions(validation)
     part, fitted, least = data.validation, raw, MIN_ROWS
     if evaluator.out_of_fold is not None:
-        known, least = evaluator.out_of_fold.predictable, MIN_CROSS_VALIDATED_ROWS
+        known = evaluator.out_of_fold.predictable
+        least = MIN_CROSS_VALIDATED_ROWS if data.is_cross_validated else MIN_ROWS
         part, fitted = dataclasses.replace(part, rows=part.rows[known]), raw[known]
     found = fit_calibration(evaluator.model, task, part, labels, fitted, least)
     if found is None:

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import warnings
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import f1_score
 from sklearn.svm import LinearSVC
 
+from kmha.layers.linear_ngrams import LinearNgrams
 from training.data.inputs import Source
 from training.fewshot.linear_head import row_losses
 from training.linear.ngrams import Ngrams, known_ngrams
@@ -53,6 +55,12 @@ class Tokens:
         flat, lengths = source.tokens.gather(source.rows[rows])
         return cls(flat, lengths, source.targets[rows], source.weights[rows])
 
+    @classmethod
+    def join(cls, parts: Sequence["Tokens"]) -> "Tokens":
+        """The texts of all parts."""
+        values = ([getattr(part, field.name) for part in parts] for field in dataclasses.fields(cls))
+        return cls(*map(np.concatenate, values))
+
 
 @dataclasses.dataclass(frozen=True)
 class LinearPath:
@@ -63,6 +71,7 @@ class LinearPath:
         kernel: float64 [F, C].
         bias: float64 [C].
         penalty: C of the support vector machine.
+        scale: Of the logits to the margins of the support vector machine, and what is added to them.
         description: The model in one line.
     """
 
@@ -70,6 +79,7 @@ class LinearPath:
     kernel: np.ndarray
     bias: np.ndarray
     penalty: float
+    scale: tuple[float, float]
     description: str
 
     def logits(self, tokens: Tokens) -> np.ndarray:
@@ -77,6 +87,18 @@ class LinearPath:
         return (self.ngrams.features(tokens.flat, tokens.lengths) @ self.kernel + self.bias).astype(
             np.float32
         )
+
+    def assign(self, layer: LinearNgrams, factor: float = 1.0) -> None:
+        """Sets the weights of a layer, with the logits multiplied by a factor."""
+        layer.assign(self.ngrams.keys, self.ngrams.idf, self.kernel * factor, self.bias * factor)
+
+    def refit(self, parts: Sequence[Source], seed: int) -> "LinearPath":
+        """The path with the same n-grams, penalty and scale, fitted on the rows of several sources."""
+        rows = Tokens.join([Tokens.of(part, sample_rows(part, seed)) for part in parts])
+        features = self.ngrams.features(rows.flat, rows.lengths)
+        kernel, bias = _fit(features, rows, len(self.bias), self.penalty, seed)
+        scale, shift = self.scale
+        return dataclasses.replace(self, kernel=kernel * scale, bias=bias * scale + shift)
 
 
 def fit_linear_path(
@@ -105,7 +127,8 @@ def fit_linear_path(
         (scale, shift), loss = fit_scale(checked_features @ kernel + bias, checked.targets)
         kind = f"1-{orders[-1]}-grams" if len(orders) > 1 else "single tokens"
         description = f"{len(kernel):,} {kind}, C {penalty:g}, validation loss {loss:.3f}"
-        return loss, LinearPath(ngrams, kernel * scale, bias * scale + shift, penalty, description)
+        path = LinearPath(ngrams, kernel * scale, bias * scale + shift, penalty, (scale, shift), description)
+        return loss, path
 
     with ThreadPoolExecutor(intra_op_cores()) as pool:
         inputs = dict(zip(ORDERS, pool.map(prepared, ORDERS), strict=True))

@@ -130,3 +130,17 @@ def test_the_better_part_has_the_larger_weight():
     assert first > 0.5
     assert second < 0.2
     assert weigh(noise, good, targets) == pytest.approx((second, first), abs=0.01)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_path_refitted_with_validation_rows_is_as_good_and_as_certain(several):
+    train, validation, test = (_source(rows, seed, several) for seed, rows in enumerate((150, 450, 400)))
+    path = fit_linear_path(train, validation, LABELS, V, seed=0)
+    refitted = path.refit((train, validation), seed=0)
+    assert refitted.ngrams is path.ngrams
+    loss, refitted_loss = (
+        float(row_losses(each.logits(Tokens.of(test)), test.targets).mean()) for each in (path, refitted)
+    )
+    assert refitted_loss < loss - 0.01
+    # Of the training rows alone, the refitted path is the path.
+    np.testing.assert_allclose(path.refit((train,), seed=0).kernel, path.kernel, atol=1e-9)
