@@ -101,6 +101,8 @@ def train(
     with strategy.scope():
         if starting_model is not None:
             model = starting_model.build()
+            if getattr(model, "linear", None) is not None and data.holds_out_validation:
+                logger.info("validation scores are too high: the run's linear path was also fitted on these rows")
         else:
             model = build_initial_model(config, task, source, inputs.preprocessor, data.labels, linear)
         # On a GPU TensorFlow's own out-of-memory error has the details.
