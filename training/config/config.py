@@ -170,7 +170,7 @@ class TrainSection:
     """Epochs, batches, seed and checkpoints."""
 
     epochs: Annotated[int, Range(at_least=0)] = 0
-    """Maximum number of epochs; 0: about 1,200 batches in all, from 3 to 20 epochs."""
+    """Maximum number of epochs; 0: about 1,200 batches in all, 400 with a linear path, from 1 to 20 epochs."""
     patience: Count = 2
     """Early stopping: epochs without a better validation metric."""
     batch_tokens: Count = 2048

@@ -14,6 +14,10 @@ from training.config.config import BATCH_ROWS, EncoderSection, FitConfig, Resolv
 from training.tasks.protocol import Defaults, Task
 
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
+# On top of a linear path, a third of the training has the same accuracy. From RESIDUAL_ROWS on, the encoder is trained on
+# what the path leaves. With fewer, one that is trained alone makes other mistakes than the path, and both together are
+# better; see docs/decisions/017-linear-path.md.
+RESIDUAL_ROWS, LINEAR_SHARE, FEWEST_EPOCHS_ALONE, FEWEST_EPOCHS_RESIDUAL = 20_000, 1 / 3, 2, 1
 # Short texts need each token; long texts are redundant, so more tokens can be dropped.
 SHORT_TOKENS = 32
 SHORT_TOKEN_DROPOUT, LONG_TOKEN_DROPOUT = 0.3, 0.4
@@ -96,8 +100,10 @@ def resolve_data_defaults(
             finetune=_filled(config.finetune, layer_decay=LAYER_DECAY, head_factor=HEAD_FACTOR),
         )
     else:
-        # On top of a linear path, half of the training has the same accuracy.
-        epochs = default_epochs(batches, defaults.batches // (2 if config.encoder.linear else 1))
+        epochs = default_epochs(batches, defaults.batches)
+        if config.task == "classify" and config.encoder.linear:
+            fewest = FEWEST_EPOCHS_RESIDUAL if len(lengths) >= RESIDUAL_ROWS else FEWEST_EPOCHS_ALONE
+            epochs = default_epochs(batches, round(defaults.batches * LINEAR_SHARE), fewest)
     token_dropout = defaults.token_dropout
     if token_dropout is None:
         token_dropout = default_token_dropout(lengths)
@@ -112,9 +118,9 @@ def resolve_data_defaults(
     )
 
 
-def default_epochs(batches: int, expected: int = Defaults.batches) -> int:
-    """The default number of epochs for about `expected` batches in all; more for small training sets."""
-    return min(MOST_EPOCHS, max(FEWEST_EPOCHS, -(-expected // batches)))
+def default_epochs(batches: int, expected: int = Defaults.batches, fewest: int = FEWEST_EPOCHS) -> int:
+    """The default number of epochs for about `expected` batches in all, from `fewest` to 20."""
+    return min(MOST_EPOCHS, max(fewest, -(-expected // batches)))
 
 
 def default_token_dropout(lengths: np.ndarray) -> float:

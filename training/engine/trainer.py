@@ -20,6 +20,7 @@ from training.config.config import ResolvedConfig
 from training.config.defaults import (
     LEARNING_RATE,
     NO_ENCODER,
+    RESIDUAL_ROWS,
     encoder_config,
     has_new_ngrams,
     resolve_data_defaults,
@@ -36,7 +37,6 @@ from training.engine.train_step import StrategyName, TrainingStep, check_enough_
 from training.evaluation.evaluator import Evaluator, OutOfFold
 from training.linear.fit import (
     MAX_LABELS,
-    RESIDUAL_ROWS,
     LinearPath,
     ResidualLoss,
     Tokens,
@@ -102,7 +102,9 @@ def train(
         if starting_model is not None:
             model = starting_model.build()
             if getattr(model, "linear", None) is not None and data.holds_out_validation:
-                logger.info("validation scores are too high: the run's linear path was also fitted on these rows")
+                logger.info(
+                    "validation scores are too high: the run's linear path was also fitted on these rows"
+                )
         else:
             model = build_initial_model(config, task, source, inputs.preprocessor, data.labels, linear)
         # On a GPU TensorFlow's own out-of-memory error has the details.

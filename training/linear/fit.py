@@ -28,9 +28,6 @@ ORDERS: tuple[tuple[int, ...], ...] = ((1,), (1, 2), (1, 2, 3))
 PENALTIES = (0.3, 3.0, 10.0)
 # Of the logits of the encoder to those of the linear path, with several labels.
 RATIOS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
-# From so many training rows on, the encoder is trained on what the linear path leaves. With fewer, one that is trained
-# alone makes other mistakes than the linear path, and both together are better; see docs/decisions/017-linear-path.md.
-RESIDUAL_ROWS = 20_000
 FOLDS = 4
 CHUNK_ROWS = 10_000
 # Random training rows are enough: at most so many, with so many tokens in all.

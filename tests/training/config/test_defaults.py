@@ -44,6 +44,15 @@ def test_small_data_gets_more_epochs(batches, epochs):
     assert default_epochs(batches) == epochs
 
 
+@pytest.mark.parametrize(
+    ("batches", "rows", "epochs"),
+    [(77, 5_000, 6), (205, 13_000, 2), (900, 13_000, 2), (205, 20_000, 2), (703, 20_000, 1), (5, 50, 20)],
+)
+def test_a_linear_path_needs_less_training(batches, rows, epochs):
+    config = ResolvedConfig(encoder=EncoderSection(linear=True))
+    assert resolve_data_defaults(config, ONE, np.full(rows, 12), batches).train.epochs == epochs
+
+
 def test_short_texts_get_less_token_dropout():
     assert 0 < default_token_dropout(SHORT) < default_token_dropout(LONG) < 1
 
