@@ -14,7 +14,7 @@ from training.config.config import BATCH_ROWS, EncoderSection, FitConfig, Resolv
 from training.tasks.protocol import Defaults, Task
 
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
-# On top of a linear path, a third of the training has the same accuracy. From RESIDUAL_ROWS on, the encoder is trained on
+# On a linear path, a third of the training has the same accuracy. From RESIDUAL_ROWS on, the encoder is trained on
 # what the path leaves. With fewer, one that is trained alone makes other mistakes than the path, and both together are
 # better; see docs/decisions/017-linear-path.md.
 RESIDUAL_ROWS, LINEAR_SHARE, FEWEST_EPOCHS_ALONE, FEWEST_EPOCHS_RESIDUAL = 20_000, 1 / 3, 2, 1
