@@ -15,9 +15,10 @@ from training.tasks.protocol import Defaults, Task
 
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 # On a linear path, a third of the training has the same accuracy. From RESIDUAL_ROWS on, the encoder is trained on
-# what the path leaves. With fewer, one that is trained alone makes other mistakes than the path, and both together are
-# better; see docs/decisions/017-linear-path.md.
-RESIDUAL_ROWS, LINEAR_SHARE, FEWEST_EPOCHS_ALONE, FEWEST_EPOCHS_RESIDUAL = 20_000, 1 / 3, 2, 1
+# what the path leaves. With fewer, or with several labels per row, one that is trained alone makes other mistakes than
+# the path, and both together are better; see docs/decisions/017-linear-path.md.
+RESIDUAL_ROWS, LINEAR_SHARE = 20_000, 1 / 3
+FEWEST_EPOCHS_ALONE, FEWEST_EPOCHS_RESIDUAL = 2, 1
 # Short texts need each token; long texts are redundant, so more tokens can be dropped.
 SHORT_TOKENS = 32
 SHORT_TOKEN_DROPOUT, LONG_TOKEN_DROPOUT = 0.3, 0.4
@@ -102,7 +103,7 @@ def resolve_data_defaults(
     else:
         epochs = default_epochs(batches, defaults.batches)
         if config.task == "classify" and config.encoder.linear:
-            fewest = FEWEST_EPOCHS_RESIDUAL if len(lengths) >= RESIDUAL_ROWS else FEWEST_EPOCHS_ALONE
+            fewest = FEWEST_EPOCHS_RESIDUAL if learns_residual(task, len(lengths)) else FEWEST_EPOCHS_ALONE
             epochs = default_epochs(batches, round(defaults.batches * LINEAR_SHARE), fewest)
     token_dropout = defaults.token_dropout
     if token_dropout is None:
@@ -121,6 +122,11 @@ def resolve_data_defaults(
 def default_epochs(batches: int, expected: int = Defaults.batches, fewest: int = FEWEST_EPOCHS) -> int:
     """The default number of epochs for about `expected` batches in all, from `fewest` to 20."""
     return min(MOST_EPOCHS, max(fewest, -(-expected // batches)))
+
+
+def learns_residual(task: Task, rows: int) -> bool:
+    """Whether an encoder on a linear path is trained on what the path leaves of so many training rows."""
+    return rows >= RESIDUAL_ROWS and not task.traits.is_multi_label
 
 
 def default_token_dropout(lengths: np.ndarray) -> float:

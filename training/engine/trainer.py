@@ -20,9 +20,9 @@ from training.config.config import ResolvedConfig
 from training.config.defaults import (
     LEARNING_RATE,
     NO_ENCODER,
-    RESIDUAL_ROWS,
     encoder_config,
     has_new_ngrams,
+    learns_residual,
     resolve_data_defaults,
 )
 from training.data.inputs import Inputs, Source
@@ -112,7 +112,7 @@ def train(
             check_memory(encoder_configs(model), count_trainable_weights(model), plans, available_bytes())
         freeze(model, config.finetune.frozen_layers, has_new_ngrams(config))
         row_losses = task.row_losses
-        if linear is not None and len(source.rows) >= RESIDUAL_ROWS and inputs.per_epoch == 1:
+        if linear is not None and learns_residual(task, len(source.rows)) and inputs.per_epoch == 1:
             logits = out_of_fold_logits(linear, source, config.train.seed)
             row_losses = ResidualLoss(task, source.targets, logits)
             source.targets = row_losses.targets

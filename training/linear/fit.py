@@ -268,21 +268,18 @@ class ResidualLoss:
     """The loss of encoder and linear path together, with the out-of-fold logits of the path in the targets.
 
     Args:
-        task: The task of classification.
-        targets: Targets of the task, [R, …].
+        task: The task of classification with one label per row.
+        targets: Label ids, int [R].
         logits: Out-of-fold logits of the linear path, float32 [R, C].
     """
 
     def __init__(self, task: Any, targets: np.ndarray, logits: np.ndarray):
-        self._is_flat, self._outputs = targets.ndim == 1, logits.shape[1]
         # Smoothed labels would reward the encoder for weakening the linear path.
         self._row_losses = dataclasses.replace(task, label_smoothing=0.0).row_losses
-        labels = targets[:, None] if self._is_flat else targets
-        self.targets = np.concatenate([labels.astype(np.float32), logits], axis=1)
+        self.targets = np.concatenate([targets[:, None].astype(np.float32), logits], axis=1)
 
     def __call__(self, targets: Any, logits: Any) -> Any:
         """Loss of each row, float32 [B], from rows of `targets` and the encoder's logits float32 [B, C]."""
         from keras import ops
 
-        labels = ops.cast(targets[:, 0] if self._is_flat else targets[:, : -self._outputs], "int32")
-        return self._row_losses(labels, logits + targets[:, -self._outputs :])
+        return self._row_losses(ops.cast(targets[:, 0], "int32"), logits + targets[:, 1:])

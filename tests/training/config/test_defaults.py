@@ -51,6 +51,7 @@ def test_small_data_gets_more_epochs(batches, epochs):
 def test_a_linear_path_needs_less_training(batches, rows, epochs):
     config = ResolvedConfig(encoder=EncoderSection(linear=True))
     assert resolve_data_defaults(config, ONE, np.full(rows, 12), batches).train.epochs == epochs
+    assert resolve_data_defaults(config, SEVERAL, np.full(rows, 12), batches).train.epochs == max(epochs, 2)
 
 
 def test_short_texts_get_less_token_dropout():
