@@ -36,6 +36,7 @@ from kmha.features import (
 )
 from kmha.layers.attention import stack_heads
 from kmha.layers.crf import Potentials, decode
+from kmha.layers.linear_ngrams import LinearNgrams
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.words import Ragged
@@ -108,7 +109,7 @@ def logit_parts(model: Any, features: Mapping[str, Any], logits: Any) -> dict[st
         {"ngrams": float32 [B, T, orders, C], see `LinearNgrams.contributions`, "linear_logits" and "encoder_logits":
         float32 [B, C]}.
     """
-    if getattr(model, "linear", None) is None:
+    if not isinstance(getattr(model, "linear", None), LinearNgrams):
         return {}
     names = NGRAMS, LINEAR_LOGITS, ENCODER_LOGITS
     return dict(zip(names, model.logit_parts(features, logits), strict=True))

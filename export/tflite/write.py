@@ -60,7 +60,7 @@ WIDEST_INT8 = 6.0
 # A matcher also keeps the comparison of the texts and the concatenated features in float32: overlap shares and vectors
 # have no common scale. The head adds both up and would be clipped at the sample's range, so it stays in float32 too.
 PAIR_FLOAT_OPS = ("LOG", "REDUCE_MAX", "PAD", "PACK", "CONCATENATION", "SUB", "ABS")
-PAIR_FLOAT_LAYERS = ("/head", "/overlap")
+PAIR_FLOAT_LAYERS = ("/head", "/overlap", "/linear")
 
 
 def write_tflite(

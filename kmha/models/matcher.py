@@ -11,7 +11,8 @@ from kmha.config import EncoderConfig
 from kmha.errors import InputError
 from kmha.features import SIDES, input_names, swap_sides
 from kmha.layers.comparison import Standardise, comparison_features, unit_vectors
-from kmha.models.encoder import TransformerEncoder
+from kmha.layers.linear_pairs import LinearPairs
+from kmha.models.encoder import SPECIAL_FROM_UNKNOWN, TransformerEncoder
 from kmha.models.pair_encoder import Form, PairEncoder
 
 Target = Literal["binary", "classes", "graded"]
@@ -58,6 +59,9 @@ class TextMatcher(keras.Model):
         overlap: Whether to use features of token overlap.
         share_weights: Whether both texts use the same encoder and rounds.
         dropout: Dropout rate of the concatenated features.
+        linear_rows: Known pairs of tokens of a linear model on the first granularity, whose logits are added to the
+            head's; see `LinearPairs`. None: no linear model.
+        linear_slots: As in `LinearPairs`.
 
     Call:
         features: token_ids_a, padding_mask_a int32 [B, T] and token_ids_b, padding_mask_b int32 [B, S]; with several
@@ -83,10 +87,14 @@ class TextMatcher(keras.Model):
         overlap: bool = True,
         share_weights: bool = True,
         dropout: float = 0.1,
+        linear_rows: int | None = None,
+        linear_slots: int = 1,
         **kwargs,
     ):
         super().__init__(**kwargs)
         _check_arguments(encoders, num_labels, target, form, rounds, symmetric, share_weights)
+        if linear_rows is not None and form == "bi":
+            raise InputError("linear_rows must be None in the bi form, whose texts are not compared, got one")
         self.encoder_configs = dict(encoders)
         self.num_labels = num_labels
         self.target = target
@@ -110,6 +118,13 @@ class TextMatcher(keras.Model):
             if form != "bi"
             else None
         )
+        self.linear = None
+        if linear_rows is not None:
+            first = next(iter(encoders.values()))
+            vocabulary = first.vocabulary_size, first.unknown_id + SPECIAL_FROM_UNKNOWN
+            self.linear = LinearPairs(
+                num_labels, *vocabulary, linear_rows, linear_slots, symmetric, name="linear"
+            )
 
     @property
     def granularities(self) -> tuple[str, ...]:
@@ -147,6 +162,8 @@ class TextMatcher(keras.Model):
         """Builds all parts."""
         for pair in self.pairs:
             pair.build((None, None))
+        if self.linear is not None:
+            self.linear.build((None, None))
         if self.head is None:
             # float32 whatever the policy, like the head.
             self.cosine_scale, self.cosine_bias = (
@@ -171,6 +188,9 @@ class TextMatcher(keras.Model):
         logits, weights = self._score(features, return_attention_weights, training)
         if self.symmetric and self.form == "joint":
             logits = (logits + self._score(swap_sides(features), False, training)[0]) / 2
+        if self.linear is not None and not training:
+            # The encoder is trained alone: the linear model was fitted on the same rows.
+            logits = logits + self.linear_logits(features)
         return (logits, weights) if return_attention_weights else logits
 
     def _score(self, features, with_weights, training):
@@ -203,7 +223,20 @@ class TextMatcher(keras.Model):
         for name, pair, a, b in zip(self.granularities, self.pairs, encoded_a, encoded_b, strict=True):
             ids_a, mask_a, ids_b, mask_b = self._inputs(features, name)
             parts.append(pair.compare(ids_a, mask_a, a, ids_b, mask_b, b)[:-1])
-        return self._logits(parts, False)
+        logits = self._logits(parts, False)
+        return logits if self.linear is None else logits + self.linear_logits(features)
+
+    def linear_logits(self, features):
+        """The part of the logits that comes from the linear model, float32 [B, C]; only for matchers with one."""
+        assert self.linear is not None
+        return self.linear(*self._inputs(features, self.granularities[0]))
+
+    def scale_paths(self, linear: float, encoder: float, bias: float = 0.0) -> None:
+        """Multiplies the logits of the linear model and of the head by numbers, and adds one to the head's bias."""
+        assert self.linear is not None and self.head is not None
+        self.linear.scale(linear)
+        self.head.kernel.assign(self.head.kernel * encoder)
+        self.head.bias.assign(self.head.bias * encoder + bias)
 
     def vectors(self, features, side: str, training=None):
         """Unit vectors float32 [B, D of all granularities] of texts; in the cross form before cross-attention.
@@ -303,6 +336,8 @@ class TextMatcher(keras.Model):
             "overlap": first.overlap,
             "share_weights": first.share_weights,
             "dropout": self.dropout,
+            "linear_rows": self.linear.rows if self.linear else None,
+            "linear_slots": self.linear.slots if self.linear else 1,
         }
 
     @classmethod

@@ -103,7 +103,7 @@ class CandidateTask(ClassifyTask):
         values = {field.name: getattr(task, field.name) for field in dataclasses.fields(ClassifyTask)}
         return cls(**values, candidate=candidate, size=size)
 
-    def build_model(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]):
+    def build_model(self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None):
         """Builds the candidate."""
         (encoder,) = encoders.values()
         return build(self.candidate, Shape(encoder, len(labels), self.pooling, self.dropout), self.size)

@@ -15,8 +15,8 @@ from training.tasks.protocol import Defaults, Task
 
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 # On a linear path, a third of the training has the same accuracy. From RESIDUAL_ROWS on, the encoder is trained on
-# what the path leaves. With fewer, or with several labels per row, one that is trained alone makes other mistakes than
-# the path, and both together are better; see docs/decisions/017-linear-path.md.
+# what the path leaves. With fewer, with several labels per row, or of pairs, one that is trained alone makes other
+# mistakes than the path, and both together are better; see docs/decisions/017-linear-path.md.
 RESIDUAL_ROWS, LINEAR_SHARE = 20_000, 1 / 3
 FEWEST_EPOCHS_ALONE, FEWEST_EPOCHS_RESIDUAL = 2, 1
 # Short texts need each token; long texts are redundant, so more tokens can be dropped.
@@ -60,13 +60,19 @@ def resolve_config(config: FitConfig) -> ResolvedConfig:
     check_ranges(config)
     if config.encoder.size == NO_ENCODER and config.encoder.linear is False:
         raise InputError("--encoder.size none: expected --encoder.linear, got none of both")
-    alone = config.task == "classify" and not config.encoder.pretrained and config.distill.teacher is None
-    if (config.encoder.linear or config.encoder.size == NO_ENCODER) and not alone:
-        flag = "--encoder.linear" if config.encoder.linear else "--encoder.size none"
+    alone = not config.encoder.pretrained and config.distill.teacher is None
+    has_overlap = config.match.form != "bi" and config.match.overlap is not False
+    linear = alone and (config.task == "classify" or (config.task == "match" and has_overlap))
+    if config.encoder.size == NO_ENCODER and not (linear and config.task == "classify"):
         raise InputError(
-            f"{flag}: expected --task classify without --encoder.pretrained and --distill.teacher"
+            "--encoder.size none: expected --task classify without --encoder.pretrained and --distill.teacher"
         )
-    config = resolve_shape(dataclasses.replace(config, encoder=_filled(config.encoder, linear=alone)))
+    if config.encoder.linear and not linear:
+        raise InputError(
+            "--encoder.linear: expected --task classify, or match with overlap, without --encoder.pretrained and"
+            " --distill.teacher"
+        )
+    config = resolve_shape(dataclasses.replace(config, encoder=_filled(config.encoder, linear=linear)))
     tags, pretrained = config.task == "tag", bool(config.encoder.pretrained)
     return dataclasses.replace(
         config,
@@ -126,7 +132,7 @@ def default_epochs(batches: int, expected: int = Defaults.batches, fewest: int =
 
 def learns_residual(task: Task, rows: int) -> bool:
     """Whether an encoder on a linear path is trained on what the path leaves of so many training rows."""
-    return rows >= RESIDUAL_ROWS and not task.traits.is_multi_label
+    return rows >= RESIDUAL_ROWS and task.traits.num_texts == 1 and not task.traits.is_multi_label
 
 
 def default_token_dropout(lengths: np.ndarray) -> float:

@@ -35,15 +35,7 @@ from training.engine.loop import EpochLog, Loop, ProgressBar, TrainingProgress, 
 from training.engine.optimizer import AdamW, WeightAverage, freeze, learning_rate_schedules, warmup_then_decay
 from training.engine.train_step import StrategyName, TrainingStep, check_enough_rows, make_strategy
 from training.evaluation.evaluator import Evaluator, OutOfFold
-from training.linear.fit import (
-    MAX_LABELS,
-    LinearPath,
-    ResidualLoss,
-    Tokens,
-    fit_linear_path,
-    out_of_fold_logits,
-    weigh,
-)
+from training.linear.fit import MAX_LABELS, ResidualLoss, out_of_fold_logits
 from training.runs.checkpoint_folder import valid_checkpoints
 from training.runs.run_folder import CHECKPOINT, RUN_LOG, RunContext
 from training.runtime.cpu_sharding import can_shard, num_shards
@@ -95,9 +87,14 @@ def train(
     rounds = config.train.epochs * inputs.per_epoch
     linear = refitted = None
     if config.encoder.linear and starting_model is None:
-        linear = _fit_linear_path(config, source, validation, data.labels, inputs.preprocessor)
-        if linear is not None and data.holds_out_validation:
-            refitted = linear.refit((source, validation), config.train.seed)
+        alone = config.encoder.size == NO_ENCODER
+        started = time.monotonic()
+        arguments = source, validation, data.labels, inputs.preprocessor, config.train.seed, alone
+        linear = task.fit_linear_path(*arguments)
+        if linear is not None:
+            logger.info(f"linear path: {linear.description}, {time.monotonic() - started:.1f} s")
+            if data.holds_out_validation:
+                refitted = linear.refit((source, validation), config.train.seed)
     with strategy.scope():
         if starting_model is not None:
             model = starting_model.build()
@@ -168,36 +165,22 @@ def train(
     return evaluator, progress
 
 
-def _fit_linear_path(
-    config: ResolvedConfig, source: Source, validation: Source, labels: Sequence[str], preprocessor: Any
-) -> LinearPath | None:
-    """The linear path of a classifier; None with too many labels."""
-    if len(labels) > MAX_LABELS:
-        logger.info(f"no linear path: {len(labels):,} labels are more than {MAX_LABELS:,}")
-        return None
-    started = time.monotonic()
-    vocabulary_size = len(preprocessor.vocabulary)
-    alone = config.encoder.size == NO_ENCODER
-    linear = fit_linear_path(source, validation, len(labels), vocabulary_size, config.train.seed, alone)
-    logger.info(f"linear path: {linear.description}, {time.monotonic() - started:.1f} s")
-    return linear if len(linear.kernel) else None
-
-
 def _weigh_paths(
-    evaluator: Evaluator, linear: LinearPath, validation: Source, alone: bool
+    evaluator: Evaluator, linear: Any, validation: Source, alone: bool
 ) -> tuple[float, np.ndarray]:
     """Scales the logits of both paths by factors that are fitted on the validation rows.
 
     Returns the factor of the linear path, and the logits of the validation rows, float32 [R, C].
     """
-    logits = linear.logits(Tokens.of(validation))
+    logits = linear.logits(validation)
     factors, encoder = (1.0, 0.0), np.zeros_like(logits)
     if not alone:
         encoder = evaluator.raw_outputs(validation) - logits
-        factors = weigh(logits, encoder, validation.targets)
+        factors = linear.weigh(logits, encoder, validation.targets)
         logger.info(f"logits: {factors[0]:.2f} times the linear path, {factors[1]:.2f} times the encoder")
     evaluator.model.scale_paths(*factors)  # pyright: ignore
-    return factors[0], (factors[0] * logits + factors[1] * encoder).astype(np.float32)
+    bias = sum(factors[2:])
+    return factors[0], (factors[0] * logits + factors[1] * encoder + bias).astype(np.float32)
 
 
 def _make_strategy(
@@ -300,7 +283,7 @@ def build_initial_model(
         name: task.encoder(encoder_config(config, len(part.vocabulary), part.unknown_id))
         for name, part in parts.items()
     }
-    model = task.build_model(encoders, labels, **({} if linear is None else {"linear": linear.ngrams}))
+    model = task.build_model(encoders, labels, linear)
     if linear is not None:
         linear.assign(model.linear)
     checkpoint = config.checkpoint

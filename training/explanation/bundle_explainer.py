@@ -12,6 +12,7 @@ from kmha.document_windows import window_shape_of
 from kmha.errors import InputError
 from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_STARTS
 from kmha.layers.attention import stack_heads
+from kmha.layers.linear_ngrams import LinearNgrams
 from kmha.models.encoder import traced
 from kmha.text.words import Ragged, word_bounds
 from training.explanation.attributions import (
@@ -171,7 +172,7 @@ class BundleTextModel:
     ) -> LinearTrace | None:
         """The parts of the explained logit, from all logits float32 [1, C]."""
         model = self._bundle.model
-        if getattr(model, "linear", None) is None:
+        if not isinstance(getattr(model, "linear", None), LinearNgrams):
             return None
         ngrams, linear, encoder = (each.numpy()[0] for each in model.logit_parts(features, logits))
         return linear_trace(ngrams, linear, encoder, chosen.output, model.multi_label)

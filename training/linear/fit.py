@@ -79,8 +79,13 @@ class LinearPath:
     scale: tuple[float, float]
     description: str
 
-    def logits(self, tokens: Tokens) -> np.ndarray:
-        """float32 [R, C]."""
+    def weigh(self, linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+        """The factors of logits of both paths, [R, C]; see `weigh`."""
+        return weigh(linear, encoder, targets)
+
+    def logits(self, source: Source, rows: np.ndarray | None = None) -> np.ndarray:
+        """Logits float32 [R, C] of some rows of a source, int [R]; None: of all."""
+        tokens = Tokens.of(source, rows)
         return (self.ngrams.features(tokens.flat, tokens.lengths) @ self.kernel + self.bias).astype(
             np.float32
         )
@@ -166,7 +171,7 @@ def out_of_fold_logits(path: LinearPath, train: Source, seed: int) -> np.ndarray
     result = np.zeros((len(train.rows), len(path.bias)), np.float32)
     for first in range(0, len(result), CHUNK_ROWS):
         chunk = np.arange(first, min(first + CHUNK_ROWS, len(result)))
-        result[chunk] = path.logits(Tokens.of(train, chunk))
+        result[chunk] = path.logits(train, chunk)
     result[sampled] = margins * scale + shift
     return result
 

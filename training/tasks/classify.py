@@ -1,6 +1,7 @@
 """Text classification; scikit-learn and TensorFlow are imported in the methods, so that --help is fast."""
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -21,6 +22,8 @@ from training.io.examples import (
 from training.io.tables import Row
 from training.tasks.protocol import Baseline, Defaults, Task, TaskTraits, intervals_of
 from training.tasks.settings import LABEL, LABELS, TEXT, ClassifySettings
+
+logger = logging.getLogger("kmha")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +89,22 @@ class ClassifyTask(ClassifySettings, Task):
             raise InputError(f"{row.place}: {columns.label} must be one label, got {what}")
         return (Example((text,), names, row.place),)
 
+    def fit_linear_path(
+        self, train: Any, validation: Any, labels: Sequence[str], preprocessor: Any, seed: int, alone: bool
+    ) -> Any:
+        """A linear classifier on n-grams; None with too many labels, or without n-grams of several texts."""
+        from training.linear.fit import MAX_LABELS, fit_linear_path
+
+        if len(labels) > MAX_LABELS:
+            logger.info(f"no linear path: {len(labels):,} labels are more than {MAX_LABELS:,}")
+            return None
+        found = fit_linear_path(train, validation, len(labels), len(preprocessor.vocabulary), seed, alone)
+        return found if len(found.kernel) else None
+
     def build_model(
         self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None
     ) -> Any:
-        """A built `TextClassifier`, with the n-grams of a `LinearPath` if there is one."""
+        """A built `TextClassifier`."""
         from kmha.models.classifier import TextClassifier
 
         (encoder,) = encoders.values()
@@ -102,8 +117,8 @@ class ClassifyTask(ClassifySettings, Task):
             window=self.window,
             window_overlap=self.windows.overlap if self.windows else 0,
             window_pooling=self.window_pooling,
-            linear_rows=len(linear.keys) if linear else 0,
-            linear_slots=linear.slots if linear else (),
+            linear_rows=len(linear.ngrams.keys) if linear else 0,
+            linear_slots=linear.ngrams.slots if linear else (),
             name="classifier",
         )
         model.build()

@@ -80,7 +80,9 @@ class MaskedLmTask(MaskedLmSettings, Task):
         """None: the outputs are tokens."""
         return []
 
-    def build_model(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]) -> Any:
+    def build_model(
+        self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None
+    ) -> Any:
         """A built `MaskedLanguageModel`."""
         from kmha.models.masked_lm import MaskedLanguageModel
 

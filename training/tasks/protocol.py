@@ -143,9 +143,26 @@ class Task(TaskSettings, abc.ABC):
         (part,) = parts.values()
         return part
 
+    def fit_linear_path(
+        self, train: Any, validation: Any, labels: Sequence[str], preprocessor: Any, seed: int, alone: bool
+    ) -> Any:
+        """Fits a linear model whose logits are added to those of the encoder; None without one.
+
+        It has `description`, a line; `logits(source)` of rows, float32 [R, C]; `assign(layer, factor)`, which sets
+        `linear` of the model; `weigh(linear, encoder, targets)`, the arguments of `scale_paths` of the model with the
+        lowest loss; and `refit(sources, seed)`, the same model fitted on the rows of several sources. `alone`: the
+        model has no encoder.
+        """
+        return None
+
     @abc.abstractmethod
-    def build_model(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]) -> Any:
-        """A built Keras model with an encoder for each tokenization; the labels are the names of its outputs."""
+    def build_model(
+        self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None
+    ) -> Any:
+        """A built Keras model with an encoder for each tokenization.
+
+        The labels are the names of its outputs; `linear` is the result of `fit_linear_path`.
+        """
 
     def initialize(self, model: Any, source: Any) -> None:
         """Sets the weights of a built model that follow from the training rows, their targets and weights."""

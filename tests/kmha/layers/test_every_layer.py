@@ -15,6 +15,7 @@ from kmha.layers.document_windows import WindowPooling
 from kmha.layers.embedding import NgramEmbedding, Table, TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import CrossAttentionBlock, EncoderBlock, FeedForward
 from kmha.layers.linear_ngrams import LinearNgrams
+from kmha.layers.linear_pairs import LinearPairs
 from kmha.layers.pooling import Pooling
 from kmha.layers.positions import PositionEmbedding
 from kmha.layers.words import LocalContext, SpellingEncoder
@@ -119,6 +120,9 @@ CASES = {
     ),
     "linear n-grams": LayerCase(
         _layer(LinearNgrams, 3, 9, (V, 31)), {"token_ids": TOKEN_IDS, "padding_mask": MASK}, (B, 3)
+    ),
+    "linear pairs": LayerCase(
+        _layer(LinearPairs, 3, V, 3, 2, 31), PAIR, (B, 3), mask="mask_b", hides=("ids_b",)
     ),
     "token dropout": LayerCase(
         _layer(TokenDropout, 0.5, 1, 5), {"token_ids": TOKEN_IDS}, (B, T), output_dtype="int32"

@@ -34,6 +34,7 @@ MATCHERS: dict[str, dict[str, Any]] = {
     "cross, symmetric, no overlap": {"symmetric": True, "overlap": False, "target": "graded"},
     "cross, no rounds": {"rounds": 0},
     "cross, own weights": {"share_weights": False, "overlap": False, "pooling": "cls"},
+    "cross, linear": {"rounds": 1, "linear_rows": 2, "linear_slots": 31},
     "bi": {"form": "bi", "overlap": False, "pooling": "max"},
     "bi, two granularities": {"form": "bi", "encoders": TWO, "overlap": False, "symmetric": True},
     "bi, own weights": {
@@ -46,6 +47,13 @@ MATCHERS: dict[str, dict[str, Any]] = {
     },
     "joint": {"form": "joint", "target": "graded"},
     "joint, two granularities": {"form": "joint", "encoders": TWO, "symmetric": True, "pooling": "max"},
+    "joint, symmetric, linear": {
+        "form": "joint",
+        "target": "classes",
+        "num_labels": 3,
+        "symmetric": True,
+        "linear_rows": 0,
+    },
     "joint, no overlap": {
         "form": "joint",
         "encoders": {"char": CHAR},
@@ -80,6 +88,11 @@ def matcher(name: str = "cross", dtype: str = "float32") -> TextMatcher:
     for index, pair in enumerate(model.pairs):
         if pair.overlap:
             pair.token_overlap.rarity.assign(np.random.default_rng(index).uniform(0.1, 1, V))
+    if model.linear is not None:
+        generator = np.random.default_rng(8)
+        for weight in model.linear.weights:
+            if weight.dtype == "float32":
+                weight.assign(generator.uniform(0.0, 0.3, weight.shape))
     if model.share_scale is not None:
         generator, width = np.random.default_rng(9), model.share_scale.mean.shape[0]
         model.share_scale.assign(generator.uniform(0, 1, width), generator.uniform(0.5, 2, width))

@@ -291,3 +291,32 @@ def test_numbers_that_contradict_the_name_are_refused(values, message):
 def test_numbers_that_agree_with_the_name_are_taken():
     encoder = resolve_size(EncoderSection(size="mini", hidden_dim=256, head_dim=64))
     assert (encoder.num_layers, encoder.intermediate_dim) == (4, 1024)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "expected"),
+    [
+        ("classify", {}, True),
+        ("match", {}, True),
+        ("match", {"form": "joint"}, True),
+        ("match", {"form": "bi"}, False),
+        ("match", {"overlap": False}, False),
+        ("tag", {}, False),
+    ],
+)
+def test_models_from_scratch_have_a_linear_path(task, settings, expected):
+    config = FitConfig(task=task, match=MatchSettings(**settings))
+    encoder = resolve_config(config).encoder
+    assert encoder.linear == expected
+    # The n-grams are in the path or in the encoder.
+    assert bool(encoder.ngram_buckets) != expected
+    if not expected:
+        with pytest.raises(
+            InputError, match="--encoder.linear: expected --task classify, or match with overlap"
+        ):
+            resolve_config(dataclasses.replace(config, encoder=EncoderSection(linear=True)))
+
+
+def test_matchers_with_a_checkpoint_have_no_linear_path(run):
+    config = dataclasses.replace(starting_from(run), task="match")
+    assert resolve_config(config).encoder.linear is False

@@ -10,7 +10,6 @@ from training.fewshot.linear_head import row_losses
 from training.linear import fit as fit_module
 from training.linear.fit import (
     ResidualLoss,
-    Tokens,
     fit_linear_path,
     fit_scale,
     out_of_fold_logits,
@@ -41,7 +40,7 @@ def _source(rows: int, seed: int, several: bool = False) -> Any:
 def test_logits_have_a_low_cross_entropy_on_other_rows(several):
     train, validation, test = (_source(rows, seed, several) for seed, rows in enumerate((600, 200, 400)))
     path = fit_linear_path(train, validation, LABELS, V, seed=0)
-    logits = path.logits(Tokens.of(test))
+    logits = path.logits(test)
     hits = logits.argmax(axis=1) == (test.targets.argmax(axis=1) if several else test.targets)
     assert hits.mean() > 0.75
     loss = float(row_losses(logits, test.targets).mean())
@@ -59,7 +58,7 @@ def test_a_label_without_rows_is_never_predicted(several):
             source.targets = np.concatenate([source.targets, np.zeros_like(source.targets[:, :1])], axis=1)
         path = fit_linear_path(train, validation, LABELS + 1, V, seed=0)
     assert path is not None
-    logits = path.logits(Tokens.of(_source(50, 2, several)))
+    logits = path.logits(_source(50, 2, several))
     assert np.isfinite(logits).all()
     assert (logits[:, LABELS] < logits[:, :LABELS].max(axis=1)).all()
 
@@ -70,7 +69,7 @@ def test_one_label_and_two_labels():
         for source in (train, validation):
             source.targets = np.minimum(source.targets, labels - 1)
         path = fit_linear_path(train, validation, labels, V, seed=0)
-        found = path.logits(Tokens.of(validation)).argmax(axis=1)
+        found = path.logits(validation).argmax(axis=1)
         assert (found == validation.targets).mean() > 0.7
 
 
@@ -91,9 +90,7 @@ def test_out_of_fold_logits_are_less_confident_than_those_of_the_fitted_rows(mon
     path = fit_linear_path(train, validation, LABELS, V, seed=0)
     logits = out_of_fold_logits(path, train, seed=0)
     assert logits.shape == (200, LABELS)
-    loss, fitted = (
-        row_losses(each, train.targets).mean() for each in (logits, path.logits(Tokens.of(train)))
-    )
+    loss, fitted = (row_losses(each, train.targets).mean() for each in (logits, path.logits(train)))
     assert fitted < loss < np.log(LABELS)
 
 
@@ -138,7 +135,7 @@ def test_the_path_refitted_with_validation_rows_is_as_good_and_as_certain(severa
     refitted = path.refit((train, validation), seed=0)
     assert refitted.ngrams is path.ngrams
     loss, refitted_loss = (
-        float(row_losses(each.logits(Tokens.of(test)), test.targets).mean()) for each in (path, refitted)
+        float(row_losses(each.logits(test), test.targets).mean()) for each in (path, refitted)
     )
     assert refitted_loss < loss - 0.01
     # Of the training rows alone, the refitted path is the path.

@@ -24,7 +24,7 @@ def initialize_from_overlap(model: Any, source: Any, target: str) -> None:
     shares, values = training_shares(model, source)
     mean, spread = shares.mean(axis=0), shares.std(axis=0)
     scale = 1.0 / np.maximum(spread, SMALLEST_SPREAD)
-    kernel, bias = _linear((shares - mean) * scale, values, target, model.num_labels)
+    kernel, bias = fit_linear((shares - mean) * scale, values, target, model.num_labels)
     set_linear_head(model, mean, scale, kernel, bias)
 
 
@@ -75,23 +75,40 @@ def training_shares(model: Any, source: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(shares).astype(np.float64), np.concatenate(values)
 
 
-def _linear(
-    features: np.ndarray, values: np.ndarray, target: str, outputs: int
+def fit_linear(
+    features: Any,
+    values: np.ndarray,
+    target: str,
+    outputs: int,
+    penalty: float = 1.0,
+    tolerance: float = TOLERANCE,
+    weights: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weights [S, C] and biases [C]."""
+    """Kernel [S, C] and bias [C] of a logistic regression, for graded pairs of a ridge regression.
+
+    Args:
+        features: Dense or sparse float [R, S].
+        values: Labels or grades [R].
+        target: "binary", "classes" or "graded".
+        outputs: C.
+        penalty: C of the logistic regression, 1 / alpha of the ridge regression.
+        tolerance: Of the optimum.
+        weights: Of the rows, float [R]; None: all 1.
+    """
     if target == "graded":
-        ridge = Ridge(alpha=1.0).fit(features, values)
+        ridge = Ridge(alpha=1.0 / penalty).fit(features, values, sample_weight=weights)
         return ridge.coef_[:, None], np.atleast_1d(ridge.intercept_)
     labels = values.astype(np.int64) if target == "classes" else (values > 0).astype(np.int64)
     if len(np.unique(labels)) == 1:
         return np.zeros((features.shape[1], outputs)), np.zeros(outputs)
-    machine = LogisticRegression(C=1.0, tol=TOLERANCE, max_iter=1000).fit(features, labels)
-    weights, biases = machine.coef_.T, machine.intercept_
+    machine = LogisticRegression(C=penalty, tol=tolerance, max_iter=1000)
+    machine.fit(features, labels, sample_weight=weights)
+    kernel, bias = machine.coef_.T, machine.intercept_
     if target == "binary":
-        return weights, biases
+        return kernel, bias
     if len(machine.classes_) == 2:
-        weights, biases = np.hstack([-weights, weights]) / 2, np.hstack([-biases, biases]) / 2
+        kernel, bias = np.hstack([-kernel, kernel]) / 2, np.hstack([-bias, bias]) / 2
     # A class without training rows gets the lowest bias.
-    kernel, bias = np.zeros((features.shape[1], outputs)), np.full(outputs, biases.min())
-    kernel[:, machine.classes_], bias[machine.classes_] = weights, biases
-    return kernel, bias
+    kernels, biases = np.zeros((features.shape[1], outputs)), np.full(outputs, bias.min())
+    kernels[:, machine.classes_], biases[machine.classes_] = kernel, bias
+    return kernels, biases

@@ -163,7 +163,19 @@ class MatchTask(MatchSettings, Task):
 
         return PairPreprocessor(parts)
 
-    def build_model(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]) -> Any:
+    def fit_linear_path(
+        self, train: Any, validation: Any, labels: Sequence[str], preprocessor: Any, seed: int, alone: bool
+    ) -> Any:
+        """A linear model of the overlap at the first granularity; None with a single label."""
+        from kmha.bundle.bundle import parts_of
+        from training.tasks.match.linear_path import fit_pair_path
+
+        part = next(iter(parts_of(preprocessor).values()))
+        return fit_pair_path(train, validation, self.target, len(labels), part, self.symmetric, seed)
+
+    def build_model(
+        self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None
+    ) -> Any:
         """A built `TextMatcher`."""
         from kmha.models.matcher import TextMatcher
 
@@ -178,6 +190,8 @@ class MatchTask(MatchSettings, Task):
             overlap=bool(self.overlap),
             share_weights=self.share_weights,
             dropout=self.dropout,
+            linear_rows=None if linear is None else linear.layer.rows,
+            linear_slots=1 if linear is None else linear.layer.slots,
             name="matcher",
         )
         model.build()

@@ -123,7 +123,9 @@ class TagTask(TagSettings, Task):
         (part,) = parts.values()
         return SentencePreprocessor(part, self.split, bool(self.characters))  # pyright: ignore  (resolved by now)
 
-    def build_model(self, encoders: dict[str, EncoderConfig], labels: Sequence[str]) -> Any:
+    def build_model(
+        self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None
+    ) -> Any:
         """A built `SequenceTagger`."""
         from kmha.features import NUM_CHARACTERS
         from kmha.models.tagger import SequenceTagger

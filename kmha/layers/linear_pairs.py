@@ -1,0 +1,198 @@
+"""A linear classifier on the tokens that two texts share and do not share, as a layer."""
+
+import keras
+from keras import ops
+
+from kmha.layers import ConfigurableLayer
+from kmha.layers.comparison import ORDERS, shared_ngrams
+from kmha.layers.embedding import FINGERPRINT_MODULUS, FINGERPRINT_MULTIPLIER, MULTIPLIER, Table
+
+# Shares of n-grams and of stems (two kinds of weights, three shares each), cosine, BM25, lengths, numbers, equal words,
+# unmatched tokens.
+OVERLAP_FEATURES = 6 * (len(ORDERS) + 1) + 1 + 2 + 4 + 3 + 1 + 6
+# Parameters of BM25, Robertson and Zaragoza 2009, as in most search engines.
+K1, B = 1.2, 0.75
+
+
+def pair_keys(ids_a, ids_b, slots: int):
+    """The slot of a pair of tokens, int32 in [0, slots), and its fingerprint, from ids int32 below 2**18."""
+    slot = ops.mod(ids_a * MULTIPLIER + ids_b, slots)
+    return slot, ops.mod(ids_a * FINGERPRINT_MULTIPLIER + ids_b, FINGERPRINT_MODULUS)
+
+
+@keras.saving.register_keras_serializable(package="kmha")
+class LinearPairs(ConfigurableLayer):
+    """Logits of a linear model on the overlap of two texts; the weights are fitted outside of Keras.
+
+    The features of a pair are numbers such as the TF-IDF cosine (see `overlap`), whether each token is only in A, in
+    both texts or only in B, and known pairs of a token that is only in A and one that is only in B. Repeated tokens
+    count once, except in the cosine and BM25.
+
+    Args:
+        num_labels: C.
+        vocabulary_size: V.
+        first_id: Smaller ids (special and unknown tokens) are left out.
+        rows: Known pairs of tokens; row 0 is that of unknown ones.
+        slots: Size of the hash table of the pairs, below 2**18.
+        symmetric: Whether the logits are the mean over both orders of the texts.
+
+    Call:
+        ids_a: int32 [B, T].
+        mask_a: int32 [B, T]; 1 = a real token.
+        ids_b: int32 [B, S].
+        mask_b: int32 [B, S].
+        Returns float32 [B, C].
+    """
+
+    def __init__(
+        self,
+        num_labels: int,
+        vocabulary_size: int,
+        first_id: int = 0,
+        rows: int = 0,
+        slots: int = 1,
+        symmetric: bool = False,
+        **kwargs,
+    ):
+        super().__init__(**{**kwargs, "dtype": "float32", "trainable": False})
+        self.num_labels, self.vocabulary_size, self.first_id = num_labels, vocabulary_size, first_id
+        self.rows, self.slots, self.symmetric = rows, slots, symmetric
+        options = {"embeddings_initializer": "zeros", "dtype": "float32"}
+        self.tokens = Table(vocabulary_size, 3 * num_labels, name="tokens", **options)
+        self.pairs = Table(rows + 1, num_labels, name="pairs", **options)
+
+    def build(self, ids_a_shape, mask_a_shape=None, ids_b_shape=None, mask_b_shape=None):
+        """Creates the weights."""
+        self.tokens.build(ids_a_shape)
+        self.pairs.build(ids_a_shape)
+        vocabulary = (self.vocabulary_size,)
+        for name, shape, dtype, initializer in (
+            ("idf", vocabulary, "float32", "ones"),
+            ("stems", vocabulary, "int32", "zeros"),
+            ("is_number", vocabulary, "int8", "zeros"),
+            ("mean_length", (), "float32", "ones"),
+            ("packed", (self.slots,), "int32", "zeros"),
+            ("kernel", (OVERLAP_FEATURES, self.num_labels), "float32", "zeros"),
+            ("bias", (self.num_labels,), "float32", "zeros"),
+        ):
+            weight = self.add_weight(
+                name=name, shape=shape, dtype=dtype, initializer=initializer, trainable=False
+            )
+            setattr(self, name, weight)
+
+    def call(self, ids_a, mask_a, ids_b, mask_b):
+        """See the class."""
+        logits = self._logits(ids_a, mask_a, ids_b, mask_b)
+        return (logits + self._logits(ids_b, mask_b, ids_a, mask_a)) / 2 if self.symmetric else logits
+
+    def _logits(self, ids_a, mask_a, ids_b, mask_b):
+        features, only_a, both, only_b = self.overlap(ids_a, mask_a, ids_b, mask_b)
+        of_only_a, of_both, _ = ops.split(self.tokens(ids_a), 3, axis=-1)
+        of_only_b = ops.split(self.tokens(ids_b), 3, axis=-1)[2]
+        of_a = of_only_a * ops.expand_dims(only_a, 2) + of_both * ops.expand_dims(both, 2)
+        tokens = ops.sum(of_a, axis=1) + ops.sum(of_only_b * ops.expand_dims(only_b, 2), axis=1)
+        slot, fingerprint = pair_keys(ops.expand_dims(ids_a, 2), ops.expand_dims(ids_b, 1), self.slots)
+        values = ops.take(self.packed, slot)
+        is_known = ops.cast(ops.equal(ops.mod(values, FINGERPRINT_MODULUS), fingerprint), "int32")
+        unmatched = ops.cast(ops.expand_dims(only_a, 2) * ops.expand_dims(only_b, 1), "int32")
+        # Row 0, of unknown pairs, is zero.
+        rows = ops.floor_divide(values, FINGERPRINT_MODULUS) * is_known * unmatched
+        pairs = ops.sum(self.pairs(rows), axis=(1, 2))
+        return ops.matmul(features, self.kernel) + tokens + pairs + self.bias
+
+    def overlap(self, ids_a, mask_a, ids_b, mask_b):
+        """The numbers that describe the overlap, and which tokens the texts share.
+
+        Returns:
+            The features float32 [B, F]; and float32, 1 at the first occurrence of each token that is only in A [B, T],
+            of A in both texts [B, T], and only in B [B, S].
+        """
+        a, b = self._text(ids_a, mask_a), self._text(ids_b, mask_b)
+        shared = shared_ngrams(ids_a, ids_b, a["words"], b["words"])
+        stems = shared_ngrams(
+            ops.take(self.stems, ids_a), ops.take(self.stems, ids_b), a["words"], b["words"], (1,)
+        )
+        features = []
+        for order, equal in zip((*ORDERS, 1), (*shared, *stems), strict=True):
+            in_b, in_a = ops.max(equal, axis=2), ops.max(equal, axis=1)
+            first_a, first_b = a["first"][order - 1], b["first"][order - 1]
+            features += _shares(first_a, first_b, in_b, in_a)
+            weighted = first_a * a["weights"][order - 1], first_b * b["weights"][order - 1]
+            features += _shares(*weighted, in_b, in_a)
+        single = shared[0]
+        products = ops.sum(single * ops.expand_dims(a["idf"], 2) * ops.expand_dims(b["idf"], 1), axis=(1, 2))
+        features.append(products / ops.maximum(a["norm"] * b["norm"], 1e-6))
+        features += [self._bm25(a, b, ops.sum(single, axis=2)), self._bm25(b, a, ops.sum(single, axis=1))]
+        log_a, log_b = _log(a["length"]), _log(b["length"])
+        features += [log_a, log_b, log_a - log_b, _log(ops.abs(a["length"] - b["length"]))]
+        in_b, in_a = ops.max(single, axis=2), ops.max(single, axis=1)
+        only_a, both, only_b = (
+            a["first"][0] * (1.0 - in_b),
+            a["first"][0] * in_b,
+            b["first"][0] * (1.0 - in_a),
+        )
+        for marks, side in ((both, a), (only_a, a), (only_b, b)):
+            features.append(_log(ops.sum(marks * side["is_number"], axis=1)))
+        unmatched = ops.sum(only_a, axis=1) + ops.sum(only_b, axis=1)
+        same_length = ops.equal(a["length"], b["length"])
+        features.append(ops.cast(ops.logical_and(unmatched < 0.5, same_length), "float32"))
+        for marks, side in ((only_a, a), (only_b, b)):
+            idf = marks * side["idf"]
+            features += [ops.max(idf, axis=1), _log(ops.sum(idf, axis=1)), _log(ops.sum(marks, axis=1))]
+        return ops.stack(features, axis=-1), only_a, both, only_b
+
+    def _text(self, ids, mask):
+        """The values of one text by name; for each order the first occurrences and weights of n-grams, [B, T]."""
+        words = ops.cast(ids >= self.first_id, "float32") * ops.cast(mask, "float32")
+        idf = ops.take(self.idf, ids) * words
+        positions = ops.arange(ops.shape(ids)[1])
+        is_earlier = ops.cast(ops.expand_dims(positions, 1) > ops.expand_dims(positions, 0), "float32")
+        same = shared_ngrams(ids, ids, words, words)
+        first, weights, valid, total = [], [], words, idf
+        for order, equal in zip(ORDERS, same, strict=True):
+            if order > 1:
+                # An n-gram ends where the one before it is followed by a word.
+                valid = ops.pad(valid[:, :-1], ((0, 0), (1, 0))) * words
+                total = ops.pad(total[:, :-1], ((0, 0), (1, 0))) + idf
+            first.append(valid * (1.0 - ops.max(equal * is_earlier, axis=2)))
+            weights.append(total)
+        squares = ops.sum(same[0] * ops.expand_dims(idf, 2) * ops.expand_dims(idf, 1), axis=(1, 2))
+        return {
+            "words": words,
+            "idf": idf,
+            "first": first,
+            "weights": weights,
+            "norm": ops.sqrt(ops.maximum(squares, 1e-12)),
+            "length": ops.sum(words, axis=1),
+            "is_number": ops.cast(ops.take(self.is_number, ids), "float32"),
+        }
+
+    def _bm25(self, query, document, counts):
+        """The BM25 score float32 [B] of a document; `counts` [B, T]: how often it has each token of the query."""
+        norm = K1 * (1 - B + B * document["length"] / self.mean_length)
+        gains = (K1 + 1) * counts / (counts + ops.expand_dims(norm, 1))
+        return ops.sum(query["first"][0] * query["idf"] * gains, axis=1)
+
+    def scale(self, factors) -> None:
+        """Multiplies the logits by a number or by one for each label, float [C]."""
+        factors = factors * ops.ones(self.num_labels)
+        self.tokens.embeddings.assign(self.tokens.embeddings * ops.tile(factors, 3))
+        for weight in (self.pairs.embeddings, self.kernel, self.bias):
+            weight.assign(weight * factors)
+
+    def compute_output_shape(self, ids_a_shape, mask_a_shape=None, ids_b_shape=None, mask_b_shape=None):
+        """[B, C]."""
+        return (ids_a_shape[0], self.num_labels)
+
+
+def _shares(weights_a, weights_b, in_b, in_a):
+    """The weight of the shared n-grams as a fraction of A, of B and of both: three of float32 [B]."""
+    found_a, found_b = ops.sum(weights_a * in_b, axis=1), ops.sum(weights_b * in_a, axis=1)
+    all_a, all_b = ops.sum(weights_a, axis=1), ops.sum(weights_b, axis=1)
+    parts = ((found_a, all_a), (found_b, all_b), (found_a + found_b, all_a + all_b))
+    return [found / ops.maximum(total, 1e-6) for found, total in parts]
+
+
+def _log(counts):
+    # Not log1p, which ONNX lacks.
+    return ops.log(1.0 + counts)

@@ -1,0 +1,105 @@
+"""The linear path of a matcher: its logits in the graph, unusual rows, and the weights of both paths."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kmha.layers.linear_pairs import LinearPairs
+from tests.training.tasks.match.test_initialization import ROWS, source_of
+from training.tasks.match import linear_path
+from training.tasks.match.linear_path import fit_pair_path, weigh_pairs
+
+SHAPES = {"binary": 1, "classes": 3, "graded": 1}
+
+
+@pytest.fixture(autouse=True)
+def one_penalty(monkeypatch):
+    monkeypatch.setattr(linear_path, "PENALTIES", (1.0,))
+
+
+def values_of(source: Any, target: str) -> np.ndarray:
+    """Labels that follow from the lengths of both texts, or numbers."""
+    values = source.input_lengths[:, 0] - 1.0 * source.input_lengths[:, 1]
+    if target == "graded":
+        return values
+    return np.searchsorted(np.quantile(values, (0.3, 0.6)), values) * (1 if target == "classes" else 0.5) // 1
+
+
+def fit(inputs, target: str, values: np.ndarray | None = None, symmetric=False, rows=None) -> Any:
+    rows = np.arange(ROWS) if rows is None else rows
+    if values is None:
+        values = values_of(source_of(inputs, np.zeros(ROWS)), target)[rows]
+    source = source_of(inputs, values, rows)
+    part = inputs.preprocessor.parts[0]
+    return fit_pair_path(source, source, target, SHAPES[target], part, symmetric, seed=0), source
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("target", SHAPES)
+def test_the_graph_has_the_logits_of_the_fit(inputs, target, symmetric, monkeypatch):
+    found = []
+
+    def fit_linear(features, *arguments):
+        kernel, bias = original(features, *arguments)
+        found.append(features @ kernel + bias)
+        return kernel, bias
+
+    original = linear_path.fit_linear
+    monkeypatch.setattr(linear_path, "fit_linear", fit_linear)
+    path, source = fit(inputs, target, symmetric=symmetric)
+    assert path.layer.rows > 100
+    logits = path.logits(source)
+    assert min(np.abs(logits - each).max() for each in found) < 1e-3 * np.abs(logits).max()
+    np.testing.assert_allclose(
+        path.logits(source_of(inputs, source.targets[:5, 0], range(5))), logits[:5], atol=1e-4
+    )
+
+
+def test_a_refit_has_all_rows_and_the_same_features(inputs):
+    path, source = fit(inputs, "binary", rows=np.arange(0, ROWS, 2))
+    _, other = fit(inputs, "binary", rows=np.arange(1, ROWS, 2))
+    refitted = path.refit((source, other), seed=0)
+    hits = [(each.logits(other)[:, 0] > 0) == other.targets[:, 0] for each in (path, refitted)]
+    assert hits[1].mean() > hits[0].mean()
+    layer = LinearPairs(1, path.layer.vocabulary_size, path.layer.first_id, path.layer.rows, path.layer.slots)
+    layer.build((None, None))
+    refitted.assign(layer, 0.5)
+    np.testing.assert_array_equal(layer.packed, path.layer.packed)
+    np.testing.assert_allclose(layer.bias, 0.5 * np.asarray(refitted.layer.bias), rtol=1e-6)
+
+
+def test_unusual_rows(inputs):
+    assert fit(inputs, "binary", np.ones(ROWS))[0] is None
+    # A class without rows, two rows, and two rows with an empty side.
+    for target, values, rows in (
+        ("classes", [0.0, 2.0] * 3, range(6)),
+        ("binary", [0.0, 1.0], range(2)),
+        ("graded", [0.5, 1.0], range(ROWS - 2, ROWS)),
+    ):
+        path, source = fit(inputs, target, np.array(values), rows=np.array(rows))
+        logits = path.logits(source)
+        assert np.isfinite(logits).all()
+        if target == "classes":
+            assert (logits.argmax(axis=1) != 1).all()
+
+
+def test_both_paths_are_weighed_for_each_target():
+    generator = np.random.default_rng(0)
+    truth = generator.normal(size=(2000, 3))
+    linear, encoder = (truth + generator.normal(size=truth.shape) * noise for noise in (0.5, 1.0))
+    labels = (truth + generator.gumbel(size=truth.shape)).argmax(axis=1)
+    factors = weigh_pairs(linear, encoder, labels, "classes")
+    assert factors[0] > factors[1] > 0 and factors[2] == 0
+    one = linear[:, :1], encoder[:, :1]
+    linear_factor, encoder_factor, bias = weigh_pairs(*one, 2 * truth[:, 0] + 3, "graded")
+    assert linear_factor > encoder_factor > 0 and abs(bias - 3) < 0.1
+    few = weigh_pairs(one[0][:2], one[1][:2], np.ones(2), "graded")
+    assert 0 < few[0] < 1 and 0 < few[1] < 1
+    probability = 1 / (1 + np.exp(-2 * truth[:, 0] - 1))
+    factors = weigh_pairs(*one, generator.random(2000) < probability, "binary")
+    assert factors[0] > factors[1] > 0 and abs(factors[2] - 1) < 0.3
+    # An encoder that has learned nothing has no weight.
+    noise = generator.normal(size=(2000, 1))
+    factors = weigh_pairs(one[0], noise, generator.random(2000) < probability, "binary")
+    assert factors[0] > 1 and factors[1] < 0.2

@@ -1,0 +1,329 @@
+"""Fits the linear path of a matcher, and weighs it and the encoder on validation rows."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import tensorflow as tf
+from scipy.optimize import minimize, nnls
+
+from kmha.layers.embedding import FINGERPRINT_MODULUS
+from kmha.layers.linear_pairs import LinearPairs, pair_keys
+from kmha.models.encoder import SPECIAL_FROM_UNKNOWN
+from training.linear.fit import smoothed_loss, weigh
+from training.linear.ngrams import MIN_TEXTS, PRIMES
+from training.tasks.match.initialization import BATCH_TOKENS, MOST_ROWS, SMALLEST_SPREAD, fit_linear
+
+# C of the logistic regression, or 1 / alpha of the ridge regression of graded pairs; tried on validation rows.
+PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+# The standardized features are multiplied by this, so that one penalty fits them and marks of tokens, which are 0 or 1.
+OVERLAP_SCALE = 0.3
+# Words with the same first characters often mean the same.
+STEM_CHARACTERS = 5
+MAX_PAIRS = 50_000
+# Random training rows are enough: at most so many, of which so many pairs of tokens are counted.
+MAX_ROWS, MAX_COUNTED = 50_000, 10_000_000
+# An approximate optimum is sufficient.
+TOLERANCE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlap:
+    """The overlap of R pairs: `LinearPairs.overlap` [R, F], and ids of tokens only in A, in both, only in B by row."""
+
+    features: np.ndarray
+    tokens: tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]
+
+    def unmatched(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """For each row all pairs of a token only in A and a token only in B, int32 [P] each."""
+        for a, b in zip(self.tokens[0], self.tokens[2], strict=True):
+            yield np.repeat(a, len(b)), np.tile(b, len(a))
+
+    def swapped(self, features: np.ndarray) -> "Overlap":
+        """The overlap of (b, a), with its features."""
+        a, both, b = self.tokens
+        return Overlap(features, (b, both, a))
+
+
+@dataclasses.dataclass(frozen=True)
+class PairPath:
+    """A fitted linear model of pairs.
+
+    Attributes:
+        layer: The layer with its weights.
+        target: "binary", "classes" or "graded".
+        scaling: Mean and factor of the numbers of the overlap before the fit, float64 [F] each.
+        keys: See `_known_pairs`.
+        penalty: C.
+        description: The model in one line.
+    """
+
+    layer: LinearPairs
+    target: str
+    scaling: tuple[np.ndarray, np.ndarray]
+    keys: np.ndarray
+    penalty: float
+    description: str
+
+    def assign(self, layer: LinearPairs, factor: float = 1.0) -> None:
+        """Sets the weights of a layer of the same shape, with the logits multiplied by a factor."""
+        layer.set_weights(self.layer.get_weights())
+        layer.scale(factor)
+
+    def refit(self, parts: Sequence[Any], seed: int) -> "PairPath":
+        """The path with the same features and penalty, fitted on the rows of several sources."""
+        parts = [_sample(part, seed) for part in parts]
+        features = scipy.sparse.vstack([self.matrix(_overlaps(self.layer, part)) for part in parts])
+        values, weights = (
+            np.concatenate(each) for each in zip(*((p.targets[:, 0], p.weights) for p in parts), strict=True)
+        )
+        return self.fitted(features, values, weights, self.penalty)[0]
+
+    def fitted(
+        self, features: Any, values: np.ndarray, weights: np.ndarray, penalty: float
+    ) -> tuple["PairPath", np.ndarray, np.ndarray]:
+        """The path fitted on features [R, F + 3 V + K], and its kernel and bias for such features."""
+        layer = LinearPairs(**_shape_of(self.layer))
+        layer.build((None, None))
+        kernel, bias = fit_linear(
+            features, values, self.target, layer.num_labels, penalty, TOLERANCE, weights
+        )
+        mean, scale = self.scaling
+        ends = np.cumsum([len(mean), *[layer.vocabulary_size] * 3])
+        overlap, *tokens, pairs = np.split(kernel, ends)
+        layer.set_weights(self.layer.get_weights())
+        layer.kernel.assign(overlap * scale[:, None])
+        layer.bias.assign(bias - (mean * scale) @ overlap)
+        layer.tokens.embeddings.assign(np.concatenate(tokens, axis=1))
+        layer.pairs.embeddings.assign(np.concatenate([np.zeros((1, len(bias))), pairs]))
+        return dataclasses.replace(self, layer=layer, penalty=penalty), kernel, bias
+
+    def matrix(self, orders: list[Overlap]) -> scipy.sparse.csr_matrix:
+        """The features of rows from their overlap; of a symmetric model the mean of both orders."""
+        each = [
+            _matrix(order, *self.scaling, self.keys, self.layer.slots, self.layer.vocabulary_size)
+            for order in orders
+        ]
+        return sum(each[1:], each[0]) / len(each)
+
+    def weigh(self, linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple[float, ...]:
+        """The factors of logits of both paths, [R, C], and the bias; see `weigh_pairs`."""
+        return weigh_pairs(linear, encoder, targets[:, 0], self.target)
+
+    def logits(self, source: Any) -> np.ndarray:
+        """float32 [R, C]."""
+        found = np.zeros((len(source.rows), self.layer.num_labels), np.float32)
+        compute = tf.function(self.layer.__call__, reduce_retracing=True, autograph=False)
+        for rows, inputs in _batches(source):
+            found[rows] = compute(*inputs).numpy()
+        return found
+
+
+def fit_pair_path(
+    train: Any, validation: Any, target: str, outputs: int, part: Any, symmetric: bool, seed: int
+) -> PairPath | None:
+    """Fits a linear model of the overlap; the penalty is chosen on validation rows. None without two labels.
+
+    Args:
+        train: The training rows, a `PairSource`.
+        validation: The validation rows.
+        target: "binary", "classes" or "graded".
+        outputs: Number of outputs.
+        part: The preprocessor of the first granularity.
+        symmetric: Whether the order of the texts does not count.
+        seed: Random seed.
+    """
+    rows = _sample(train, seed)
+    values = rows.targets[:, 0]
+    if len(np.unique(values)) < 2:
+        return None
+    config = {
+        "num_labels": outputs,
+        "vocabulary_size": len(part.vocabulary),
+        "first_id": part.unknown_id + SPECIAL_FROM_UNKNOWN,
+        "symmetric": symmetric,
+    }
+    statistics = LinearPairs(**config)
+    statistics.build((None, None))
+    _count_tokens(statistics, train, part.vocabulary.tokens)
+    orders, checked_orders = (_overlaps(statistics, each) for each in (rows, validation))
+    keys, slots = _known_pairs(orders, len(part.vocabulary))
+    layer = LinearPairs(**config, rows=len(keys), slots=slots)
+    layer.build((None, None))
+    for name in ("idf", "stems", "is_number", "mean_length"):
+        getattr(layer, name).assign(getattr(statistics, name))
+    packed = np.zeros(slots, np.int32)
+    packed[keys // FINGERPRINT_MODULUS] = (
+        np.arange(1, len(keys) + 1) * FINGERPRINT_MODULUS + keys % FINGERPRINT_MODULUS
+    )
+    layer.packed.assign(packed)
+    numbers = np.mean([each.features for each in orders], axis=0)
+    scale = OVERLAP_SCALE / np.maximum(numbers.std(axis=0), SMALLEST_SPREAD)
+    unfitted = PairPath(layer, target, (numbers.mean(axis=0), scale), keys, 0.0, "")
+    features, checked = (unfitted.matrix(each) for each in (orders, checked_orders))
+    tried = []
+    for penalty in PENALTIES:
+        path, kernel, bias = unfitted.fitted(features, values, rows.weights, penalty)
+        tried.append((_loss(checked @ kernel + bias, validation.targets[:, 0], target), path))
+    loss, path = min(tried, key=lambda each: each[0])
+    kind = "ridge" if target == "graded" else "logistic"
+    description = (
+        f"{kind} regression on overlap, tokens and {len(keys):,} pairs of tokens, C {path.penalty:g},"
+        f" validation loss {loss:.3f}"
+    )
+    return dataclasses.replace(path, description=description)
+
+
+def _sample(source: Any, seed: int) -> Any:
+    """The rows to fit on: all, or `MAX_ROWS` random ones."""
+    chosen = np.arange(len(source.rows))
+    if len(chosen) > MAX_ROWS:
+        chosen = np.sort(np.random.default_rng([seed, 19]).choice(len(chosen), MAX_ROWS, replace=False))
+    values = {name: getattr(source, name)[chosen] for name in ("rows", "targets", "weights")}
+    return dataclasses.replace(source, **values, lists=None)
+
+
+def _shape_of(layer: LinearPairs) -> dict[str, Any]:
+    names = ("num_labels", "vocabulary_size", "first_id", "rows", "slots", "symmetric")
+    return {name: getattr(layer, name) for name in names}
+
+
+def weigh_pairs(
+    linear: np.ndarray, encoder: np.ndarray, values: np.ndarray, target: str
+) -> tuple[float, float, float]:
+    """The factors, at least 0, of two logits [R, C] and the bias whose sum has the lowest loss; classes have bias 0."""
+    if target == "classes":
+        return (*weigh(linear, encoder, values.astype(np.int64)), 0.0)
+    if target == "graded":
+        both = np.concatenate([linear, encoder], axis=1).astype(np.float64)
+        # Two more rows have factors of one half, so that a few rows, or equal values, do not decide alone.
+        prior = np.sqrt(2 * both.var()) * np.eye(2)
+        rows = np.concatenate([both - both.mean(axis=0), prior])
+        factors, _ = nnls(rows, np.concatenate([values - values.mean(), prior.sum(axis=1) / 2]))
+        return float(factors[0]), float(factors[1]), float(values.mean() - both.mean(axis=0) @ factors)
+
+    def loss(found: np.ndarray) -> float:
+        return _loss(found[0] * linear + found[1] * encoder + found[2], values, target)
+
+    bounds = [(0.0, 10.0), (0.0, 10.0), (-10.0, 10.0)]
+    found = minimize(loss, np.array([1.0, 1.0, 0.0]), method="L-BFGS-B", bounds=bounds).x
+    return float(found[0]), float(found[1]), float(found[2])
+
+
+def _loss(logits: np.ndarray, values: np.ndarray, target: str) -> float:
+    """Cross-entropy of smoothed targets; of graded pairs the mean squared error."""
+    if target == "graded":
+        return float(((logits[:, 0] - values) ** 2).mean())
+    if target == "binary":
+        logits, values = np.concatenate([np.zeros_like(logits), logits], axis=1), values > 0
+    return smoothed_loss(logits, values.astype(np.int64))
+
+
+def _batches(source: Any) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+    """The rows of each batch, and ids and mask of both texts at the first granularity."""
+    # Without filler rows.
+    source = dataclasses.replace(source, lists=None, full_shapes=False, divisor=1)
+    names = source.feature_names[:4]
+    for plan in source.plans(source.buckets([]), BATCH_TOKENS, MOST_ROWS, rng=None):
+        features = source.batch(plan)["features"]
+        yield plan.rows, [features[name] for name in names]
+
+
+def _count_tokens(layer: LinearPairs, source: Any, tokens: Any) -> None:
+    """Sets inverse document frequency, stem and kind of each token, and the mean length, of the distinct texts."""
+    counts, texts, words = np.zeros(layer.vocabulary_size), 0, 0
+    for ids in source.different_ids(0):
+        row, column = np.nonzero(ids >= layer.first_id)
+        once = np.unique(row * layer.vocabulary_size + ids[row, column]) % layer.vocabulary_size
+        counts += np.bincount(once, minlength=layer.vocabulary_size)
+        texts, words = texts + len(ids), words + len(row)
+    layer.idf.assign(1 + np.log((texts + 1) / (counts + 1)))
+    layer.mean_length.assign(max(1.0, words / max(texts, 1)))
+    first: dict[str, int] = {}
+    layer.stems.assign(
+        [first.setdefault(token[:STEM_CHARACTERS], number) for number, token in enumerate(tokens)]
+    )
+    layer.is_number.assign([any(map(str.isdigit, token)) for token in tokens])
+
+
+def _overlaps(layer: LinearPairs, source: Any) -> list[Overlap]:
+    """The overlap of the rows; of a symmetric model in both orders."""
+    total = len(source.rows)
+    compute = tf.function(layer.overlap, reduce_retracing=True, autograph=False)
+    features = [np.zeros((total, layer.kernel.shape[0])) for _ in range(1 + layer.symmetric)]
+    tokens: Any = tuple([np.zeros(0, np.int32)] * total for _ in range(3))
+    for rows, (ids_a, mask_a, ids_b, mask_b) in _batches(source):
+        found, *marks = compute(ids_a, mask_a, ids_b, mask_b)
+        features[0][rows] = found.numpy()
+        if layer.symmetric:
+            features[1][rows] = compute(ids_b, mask_b, ids_a, mask_a)[0].numpy()
+        for own, ids, mark in zip(tokens, (ids_a, ids_a, ids_b), marks, strict=True):
+            for row, values, used in zip(rows, ids, mark.numpy() > 0.5, strict=True):
+                own[row] = values[used]
+    overlap = Overlap(features[0], tokens)
+    return [overlap, *map(overlap.swapped, features[1:])]
+
+
+def _known_pairs(orders: list[Overlap], vocabulary_size: int) -> tuple[np.ndarray, int]:
+    """The keys of the most frequent pairs of unmatched tokens, int64 [K] ascending, and the size of their hash table.
+
+    A key is slot * FINGERPRINT_MODULUS + fingerprint.
+    """
+    codes, counted = [np.zeros(0, np.int64)], 0
+    for order in orders:
+        for a, b in order.unmatched():
+            if counted >= MAX_COUNTED:
+                break
+            codes.append(a.astype(np.int64) * vocabulary_size + b)
+            counted += len(a)
+    found, counts = np.unique(np.concatenate(codes), return_counts=True)
+    chosen = np.argsort(-counts, kind="stable")[:MAX_PAIRS]
+    found = found[chosen[counts[chosen] >= MIN_TEXTS]]
+    if not len(found):
+        return np.zeros(0, np.int64), 1
+    slots = next((prime for prime in PRIMES if prime >= 4 * len(found)), PRIMES[-1])
+    keys = _keys(found // vocabulary_size, found % vocabulary_size, slots)
+    # Of the pairs of a slot, the most frequent one is known.
+    _, first = np.unique(keys // FINGERPRINT_MODULUS, return_index=True)
+    return keys[first], slots
+
+
+def _keys(ids_a: np.ndarray, ids_b: np.ndarray, slots: int) -> np.ndarray:
+    slot, fingerprint = (
+        np.asarray(each) for each in pair_keys(ids_a.astype(np.int32), ids_b.astype(np.int32), slots)
+    )
+    return slot.astype(np.int64) * FINGERPRINT_MODULUS + fingerprint
+
+
+def _matrix(
+    overlap: Overlap,
+    mean: np.ndarray,
+    scale: np.ndarray,
+    keys: np.ndarray,
+    slots: int,
+    vocabulary_size: int,
+) -> scipy.sparse.csr_matrix:
+    """Features, tokens only in A, in both and only in B, and known pairs of each row.
+
+    Returns:
+        Sparse float64 [R, F + 3 V + K].
+    """
+    parts = [scipy.sparse.csr_matrix((overlap.features - mean) * scale)]
+    for tokens in overlap.tokens:
+        parts.append(_marks(tokens, vocabulary_size))
+    pairs = []
+    for a, b in overlap.unmatched():
+        found = _keys(a, b, slots)
+        place = np.minimum(np.searchsorted(keys, found), max(len(keys) - 1, 0))
+        pairs.append(place[keys[place] == found] if len(keys) else place[:0])
+    parts.append(_marks(pairs, len(keys)))
+    return scipy.sparse.hstack(parts, format="csr")
+
+
+def _marks(columns: list[np.ndarray], width: int) -> scipy.sparse.csr_matrix:
+    """1 in these columns of each row, sparse float64 [R, width]."""
+    starts = np.cumsum([0, *map(len, columns)])
+    flat = np.concatenate([np.zeros(0, np.int64), *columns])
+    return scipy.sparse.csr_matrix((np.ones(len(flat)), flat, starts), (len(columns), width))
