@@ -35,18 +35,19 @@ _READ_PAGE = """(() => ({
 
 def type_text_script(text: str) -> str:
     """JavaScript that types a text into the demo page."""
-    return _SET_VALUE.format(id="'text'", value=json.dumps(text), event="'input'")
+    return _SET_VALUE.format(id="'text'", value=json.dumps(text, allow_nan=False), event="'input'")
 
 
 def select_runtime_script(runtime: str) -> str:
     """JavaScript that selects a runtime on the demo page."""
-    return _SET_VALUE.format(id="'runtime'", value=json.dumps(runtime), event="'change'")
+    return _SET_VALUE.format(id="'runtime'", value=json.dumps(runtime, allow_nan=False), event="'change'")
 
 
 def has_prediction_script(runtime_name: str = "") -> str:
     """JavaScript condition: the demo page shows a prediction, of this runtime if one is named."""
     # The status line of a prediction is "LiteRT · 3.1 ms · …".
-    return f"document.getElementById('status')?.textContent.includes({json.dumps(f'{runtime_name} · ')})"
+    shown = json.dumps(f"{runtime_name} · ", allow_nan=False)
+    return f"document.getElementById('status')?.textContent.includes({shown})"
 
 
 def browser_results(exported: ExportedRun) -> Iterator[ClientResult]:
@@ -83,7 +84,8 @@ def _runtime_result(exported: ExportedRun, address: str, function: str, name: st
         with chromium.open_browser(OFFLINE) as tab:
             tab.open(f"{address}check.html")
             tab.wait_for("document.readyState === 'complete'")
-            arguments = f"{json.dumps(exported.texts)}, {json.dumps(exported.bundle.labels)}"
+            given = exported.texts, exported.bundle.labels
+            arguments = ", ".join(json.dumps(each, allow_nan=False) for each in given)
             response = tab.evaluate(f"import('{address}check.js').then((m) => m.{function}({arguments}))")
     except ClientUnavailableError as error:
         return not_run(name, str(error))

@@ -61,7 +61,7 @@ class Tab:
         message = {"id": self._count, "method": method, "params": parameters or {}}
         if self._session:
             message["sessionId"] = self._session
-        content = memoryview(json.dumps(message).encode() + b"\0")
+        content = memoryview(json.dumps(message, allow_nan=False).encode() + b"\0")
         while content:
             content = content[os.write(self._writing, content) :]
         end = time.monotonic() + seconds

@@ -84,7 +84,7 @@ def mediapipe_result(exported: ExportedRun) -> ClientResult:
     request = {"model": str(exported.tflite), "texts": exported.texts, "labels": exported.bundle.labels}
     command = [python, str(PROGRAMS / "mediapipe_texts.py")]
     options = {"capture_output": True, "text": True, "env": child_environment(), "timeout": MEDIAPIPE_SECONDS}
-    process = subprocess.run(command, input=json.dumps(request), **options)
+    process = subprocess.run(command, input=json.dumps(request, allow_nan=False), **options)
     if process.returncode:
         return failure(name, inputs, len(exported.texts), error_line(process.stderr))
     response = json.loads(process.stdout)
@@ -137,7 +137,7 @@ def _request(port: int, seconds: float, method: str, path: str, body: str | None
 
 
 def _query_triton(port: int, texts: Sequence[str]) -> list[list[float]]:
-    request = json.dumps(triton_request(texts))
+    request = json.dumps(triton_request(texts), allow_nan=False)
     status, body = _request(port, TRITON_RESPONSE_SECONDS, "POST", "infer", request)
     if status != http.client.OK:
         raise ServerError(f"HTTP {status}: {body.decode(errors='replace')[:300]}")

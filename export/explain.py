@@ -4,7 +4,6 @@ Explains a SavedModel's prediction from its `explain` signature, without the run
 gradients. One JSON object on stdout.
 """  # noqa: D415
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from training.cli.bounds import Count, Range
 from training.cli.parser import parse, run
 from training.explain import report_explanation
 from training.html.page import check_page_path
+from training.io.disk import to_json
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _explain(config: ServedExplainConfig) -> int:
         question = explain_text(model, config.text, config.label)
     where = config.artifact.resolve().name
     report = report_explanation(question, config.out, config.draws, config.seed, where)
-    print(json.dumps(report, ensure_ascii=False))
+    print(to_json(report))
     return 0
 
 

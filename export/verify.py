@@ -4,7 +4,6 @@ Checks that exported models give the predictions of their run: a table on stderr
 NAME.verify.json next to each artifact; exit status 1 if one fails.
 """  # noqa: D415
 
-import json
 import logging
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from kmha.errors import InputError
 from training.cli.bounds import Range
 from training.cli.parser import FAILED, parse, run
 from training.data.sources import file_source
-from training.io.disk import write_result
+from training.io.disk import to_json, write_result
 from training.io.examples import ColumnFlags
 
 logger = logging.getLogger("kmha")
@@ -76,7 +75,7 @@ def _verify(config: VerifyConfig) -> int:
         logger.info(line)
     passed = all(report["passed"] for report in reports)
     result = {"passed": passed, "rows": rows.real, rows.task.metric: examiner.metric, "artefacts": reports}
-    print(json.dumps(result, ensure_ascii=False))
+    print(to_json(result))
     return 0 if passed else FAILED
 
 

@@ -280,3 +280,16 @@ def test_unfinished_files_have_no_fixed_name():
         if node.value.endswith((".partial", ".tmp", ".new")) and name not in NAMES_UNFINISHED_FILES
     }
     assert not found
+
+
+def test_json_is_strict():
+    """`json.dumps` writes NaN by default, which is not JSON: state `allow_nan`, or use `training.io.disk.to_json`."""
+    calls = [
+        f"{name}, line {node.lineno}"
+        for name, path in MODULES.items()
+        for node in ast.walk(TREES[path])
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("json.dump", "json.dumps", "json.JSONEncoder")
+        if not any(keyword.arg == "allow_nan" for keyword in node.keywords)
+    ]
+    assert not calls

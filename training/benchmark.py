@@ -5,7 +5,6 @@ PyTorch, in turns on the same rows. Prints a table on stderr and JSON on stdout.
 """  # noqa: D415
 
 import contextlib
-import json
 import logging
 import statistics
 import sys
@@ -18,7 +17,7 @@ from typing import Annotated
 from kmha.errors import InputError
 from training.cli.bounds import Count, Range
 from training.cli.parser import FAILED, format_table, parse, run
-from training.io.disk import write_result
+from training.io.disk import to_json, write_result
 from training.io.json_subprocess import Crashed
 from training.speed.prepare import Peer, Precision, make_workload, missing_package, read_rows
 from training.speed.rounds import (
@@ -131,7 +130,7 @@ def _benchmark(config: BenchmarkConfig) -> int:
     }
     if config.out is not None:
         write_result(config.out, result)
-    print(json.dumps(result, ensure_ascii=False))
+    print(to_json(result))
     return FAILED if failures else 0
 
 

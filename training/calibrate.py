@@ -5,7 +5,6 @@ threshold, --out draws reliability diagrams, --write saves the result in the run
 See docs/how-to/calibration.md.
 """  # noqa: D415
 
-import json
 import logging
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from kmha.quiet import import_tensorflow
 from training.cli.bounds import Range
 from training.cli.parser import parse, run
 from training.data.sources import file_source
+from training.io.disk import to_json
 from training.io.examples import ColumnFlags
 
 logger = logging.getLogger("kmha")
@@ -73,7 +73,7 @@ def _calibrate(config: CalibrateConfig) -> int:
             logger.info(line)
         replace_bundle(config.run, bundle)
         logger.info(f"{config.run}: written")
-    print(json.dumps(shown, ensure_ascii=False))
+    print(to_json(shown))
     return 0
 
 

@@ -7,7 +7,6 @@ See docs/how-to/compare.md.
 """  # noqa: D415
 
 import contextlib
-import json
 import logging
 import sys
 import tempfile
@@ -44,7 +43,7 @@ from training.config.config import (
 from training.config.defaults import resolve_config
 from training.config.validation import check_settings
 from training.data.load import Data, describe, load_data
-from training.io.disk import atomic_write
+from training.io.disk import atomic_write, to_json
 from training.runs.run_folder import START_FLAGS
 from training.tasks.create import make_task
 from training.tasks.settings import ClassifySettings
@@ -115,7 +114,7 @@ def _compare(config: CompareConfig) -> int:
             logger.info(f"error: training diverged, {error}; lower --rates")
             return FAILED
         _show(comparison, config.out)
-    print(json.dumps(comparison, ensure_ascii=False))
+    print(to_json(comparison))
     return 0
 
 
@@ -157,7 +156,7 @@ def _show(comparison: dict, out: Path | None) -> None:
     if out is None:
         return
     listed = "".join(f"- {line}\n" for line in notes(comparison))
-    written = {FIGURES: json.dumps(comparison, ensure_ascii=False, indent=2) + "\n"}
+    written = {FIGURES: to_json(comparison, indent=2) + "\n"}
     written[TABLE] = f"{markdown_table(rows)}\n{listed}"
     for name, text in written.items():
         with atomic_write(out / name, overwrite=True, flag="--out") as partial:

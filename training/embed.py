@@ -126,7 +126,7 @@ def _write_jsonl(chunks: Iterator[tuple[list[Any], Any]]) -> None:
     """Writes one JSON object per text; numbers have the fewest digits that identify a float32."""
     for texts, vectors in chunks:
         for text, vector in zip(texts, vectors, strict=True):
-            shown = json.dumps(text.decode("utf-8", "replace"), ensure_ascii=False)
+            shown = json.dumps(text.decode("utf-8", "replace"), ensure_ascii=False, allow_nan=False)
             print(f'{{"text": {shown}, "vector": [{", ".join(vector.astype(str))}]}}')
 
 

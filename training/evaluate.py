@@ -3,7 +3,6 @@
 Evaluates a run on a file of labeled rows. Prints one JSON object on stdout.
 """  # noqa: D415
 
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import tyro
 from kmha.quiet import import_tensorflow
 from training.cli.parser import parse, run
 from training.data.sources import file_source
+from training.io.disk import to_json
 from training.io.examples import ColumnFlags
 
 
@@ -45,7 +45,7 @@ def _evaluate(config: EvaluateConfig) -> int:
     bundle = Bundle.load(config.run)
     with tempfile.TemporaryDirectory(prefix="kmha-") as scratch:
         scores = evaluate_file(bundle, config.data, config.given(), config.intervals, Path(scratch))
-    print(json.dumps(scores, ensure_ascii=False))
+    print(to_json(scores))
     return 0
 
 

@@ -6,7 +6,6 @@ instead of a text, the test runs on many rows. Prints one JSON object on stdout.
 """  # noqa: D415
 
 import dataclasses
-import json
 import logging
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from training.cli.bounds import Count, Range
 from training.cli.parser import parse, run
 from training.data.sources import file_source
 from training.html.page import check_page_path, write_page
+from training.io.disk import to_json
 from training.io.examples import ColumnOverrides
 
 logger = logging.getLogger("kmha")
@@ -76,7 +76,7 @@ def _explain(config: ExplainConfig) -> int:
         result = _one(config, model)
     else:
         result = _many(config, bundle, model)
-    print(json.dumps(result, ensure_ascii=False))
+    print(to_json(result))
     return 0
 
 

@@ -4,7 +4,6 @@ Trains a model and writes the run folder: model, vocabulary, settings and metric
 sample of Chinese reviews. `--help` lists all settings.
 """  # noqa: D415
 
-import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from training.cli.exceptions import CheckpointWriteError, Interrupted, TrainingDiverged, WorkerLost
 from training.cli.parser import FAILED, INTERRUPTED, full_disk, parse, run
 from training.config.config import FitConfig
+from training.io.disk import to_json
 from training.job.run import fit
 from training.runs.run_folder import can_resume, resolve_resume
 
@@ -47,7 +47,7 @@ def _fit(config: FitConfig) -> int:
     shown = {name: value for name, value in scores.items() if isinstance(value, int | float)}
     base = {name: metrics["baseline"][name] for name in shown if name in metrics.get("baseline", {})}
     line = {"run": str(config.out_folder()), "judged_on": metrics["judged_on"], **shown}
-    print(json.dumps(line | ({"baseline": base} if base else {}), ensure_ascii=False))
+    print(to_json(line | ({"baseline": base} if base else {})))
     return 0
 
 

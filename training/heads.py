@@ -5,7 +5,6 @@ attention. --prune removes the least important heads and feed-forward rows, fine
 tables on stderr and one JSON object on stdout. See docs/how-to/heads.md.
 """  # noqa: D415
 
-import json
 import logging
 import shlex
 import sys
@@ -24,6 +23,7 @@ from training.cli.bounds import Count, Positive, Range
 from training.cli.exceptions import Interrupted, TrainingDiverged
 from training.cli.parser import FAILED, INTERRUPTED, parse, run
 from training.data.sources import file_source
+from training.io.disk import to_json
 from training.io.examples import ColumnFlags
 
 logger = logging.getLogger("kmha")
@@ -76,7 +76,7 @@ def _heads(config: HeadsConfig) -> int:
     except TrainingDiverged as error:
         logger.info(f"error: training diverged, {error}; lower --learning-rate")
         return FAILED
-    print(json.dumps(result, ensure_ascii=False))
+    print(to_json(result))
     return 0
 
 

@@ -95,7 +95,7 @@ def _predict(config: PredictConfig) -> int:
         rows: Iterator[Any] = read(sys.stdin.buffer)
         predictions = (_shortened(prediction, config.top) for prediction in bundle.predict_stream(rows))
     for prediction in predictions:
-        print(json.dumps(prediction, ensure_ascii=False))
+        print(json.dumps(prediction, ensure_ascii=False, allow_nan=False))
     return 0
 
 

@@ -5,7 +5,6 @@ training.fit also writes a report; use this command for other rows. Prints one J
 See docs/how-to/report.md.
 """  # noqa: D415
 
-import json
 import logging
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from kmha.quiet import import_tensorflow
 from training.cli.parser import parse, run
 from training.data.sources import file_source
 from training.html.page import check_page_path
+from training.io.disk import to_json
 from training.io.examples import ColumnFlags
 from training.runs.run_folder import METRICS, REPORT, identify_rows
 
@@ -67,7 +67,7 @@ def _report(config: ReportConfig) -> int:
         "rows": report_data.scores["rows"],
         report_data.metric: report_data.scores.get(report_data.metric),
     }
-    print(json.dumps({"page": str(page), "card": str(card), **scores}, ensure_ascii=False))
+    print(to_json({"page": str(page), "card": str(card), **scores}))
     return 0
 
 

@@ -23,7 +23,7 @@ def main() -> None:
             scores = {category.category_name: category.score for category in categories}
             rows.append([scores[label] for label in request["labels"]])
         seconds = time.perf_counter() - began
-    json.dump({"probabilities": rows, "seconds": seconds}, sys.stdout)
+    json.dump({"probabilities": rows, "seconds": seconds}, sys.stdout, allow_nan=False)
 
 
 if __name__ == "__main__":

@@ -54,14 +54,14 @@ def parse_row(line: bytes, text_column: str, keep_text: bool = True) -> tuple[st
                 f"expected {name!r} or {new_name!r}, which have the same name in the output, got both"
             )
         copied[new_name] = value
-    written = json.dumps(copied, ensure_ascii=False)
+    written = json.dumps(copied, ensure_ascii=False, allow_nan=False)
     _check_whole_characters(text + written)
     return text, written
 
 
 def output_line(fields: str, prediction: dict[str, Any]) -> str:
     """A line of the output without its line feed: the copied fields, then the prediction."""
-    return json.dumps({**json.loads(fields), **prediction}, ensure_ascii=False)
+    return json.dumps({**json.loads(fields), **prediction}, ensure_ascii=False, allow_nan=False)
 
 
 def dead_letter(file: str, byte: int, reason: str, line: bytes) -> str:
@@ -77,7 +77,9 @@ def dead_letter(file: str, byte: int, reason: str, line: bytes) -> str:
         raw = {"raw_base64": base64.b64encode(line).decode("ascii")}
     # A reason may quote half a surrogate pair, which must be escaped.
     reason = reason.encode("utf-8", "backslashreplace").decode("utf-8")
-    return json.dumps({"file": file, "byte": byte, "reason": reason, **raw}, ensure_ascii=False)
+    return json.dumps(
+        {"file": file, "byte": byte, "reason": reason, **raw}, ensure_ascii=False, allow_nan=False
+    )
 
 
 def is_blank(line: bytes, byte: int) -> bool:

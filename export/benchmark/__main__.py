@@ -4,7 +4,6 @@ Compares the speed of exported models with their run: latency of one text, texts
 memory, size. Tables on stderr, one JSON object on stdout; docs/how-to/benchmark.md describes the method.
 """  # noqa: D415
 
-import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from export.checks import check_single_texts
 from export.predictors.artifacts import find_artifact
 from kmha.errors import InputError
 from training.cli.parser import FAILED, parse, run
-from training.io.disk import write_result
+from training.io.disk import to_json, write_result
 from training.io.json_subprocess import Crashed
 
 logger = logging.getLogger("kmha")
@@ -75,7 +74,7 @@ def _benchmark(config: BenchmarkConfig) -> int:
     }
     if config.out is not None:
         write_result(config.out, result)
-    print(json.dumps(result, ensure_ascii=False))
+    print(to_json(result))
     return FAILED if any(model.failed for model in models) else 0
 
 

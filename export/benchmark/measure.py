@@ -243,7 +243,7 @@ def start_worker(kind: str, path: str, threads: int, sizes: dict[str, Any] | Non
     # TensorFlow and OpenMP read their threads from here, the other runtimes from an argument.
     names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
     environment = {"PYTHONPATH": python_path(), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    arguments = [kind, path, str(threads), json.dumps(sizes or {})]
+    arguments = [kind, path, str(threads), json.dumps(sizes or {}, allow_nan=False)]
     return WorkerProcess(
         [sys.executable, "-m", "export.benchmark.worker", *arguments],
         {**dict.fromkeys(names, str(threads)), **environment},

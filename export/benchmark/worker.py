@@ -355,12 +355,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         model, facts = _load(kind, path, int(threads), json.loads(sizes))
     except InputError as error:
-        print(json.dumps({"error": str(error)}), file=replies, flush=True)
+        print(json.dumps({"error": str(error)}, allow_nan=False), file=replies, flush=True)
         return WRONG_INPUT
-    print(json.dumps(facts), file=replies, flush=True)
+    print(json.dumps(facts, allow_nan=False), file=replies, flush=True)
     stopwatch = Stopwatch(model)
     for line in sys.stdin:
-        print(json.dumps(_reply(model, stopwatch, json.loads(line))), file=replies, flush=True)
+        print(
+            json.dumps(_reply(model, stopwatch, json.loads(line)), allow_nan=False), file=replies, flush=True
+        )
     return 0
 
 

@@ -126,7 +126,7 @@ def _text_values(text: Preprocessor, shown: dict[str, Any] | None = None) -> dic
 
 def tokenizer_json(bundle: Bundle) -> bytes:
     """A bundle's tokenizer.json: UTF-8, the same bytes for the same bundle; raises as `tokenizer_values`."""
-    compact = json.dumps(tokenizer_values(bundle), ensure_ascii=False, separators=(",", ":"))
+    compact = json.dumps(tokenizer_values(bundle), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return f"{compact}\n".encode()
 
 

@@ -216,7 +216,9 @@ def _add_metadata(model: onnx.ModelProto, bundle: Bundle) -> None:
     if bundle.abstain_below is not None:
         values |= {"abstain_below": bundle.abstain_below}
     values |= {"versions": {name: importlib.metadata.version(name) for name in packages}}
-    properties = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    properties = {
+        name: json.dumps(value, ensure_ascii=False, allow_nan=False) for name, value in values.items()
+    }
     onnx.helper.set_model_props(model, properties)
 
 

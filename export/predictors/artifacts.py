@@ -175,11 +175,11 @@ def serve_folder(predictor: Predictor, folder: Path) -> None:
     texts = read_texts(folder / _TEXTS, getattr(predictor, "sentences", False))
     if (folder / _LAYERS).exists():
         errors = nearest_errors(_arrays(folder / _LAYERS), predictor.tensors(texts))
-        (folder / _ERRORS).write_text(json.dumps(errors))
+        (folder / _ERRORS).write_text(json.dumps(errors, allow_nan=False))
         return
     np.save(folder / _PROBABILITIES, predictor.probabilities(texts), allow_pickle=False)
-    (folder / _IDS).write_text(json.dumps(predictor.token_ids(texts)))
-    (folder / _FACTS).write_text(json.dumps(predictor.facts()))
+    (folder / _IDS).write_text(json.dumps(predictor.token_ids(texts), allow_nan=False))
+    (folder / _FACTS).write_text(json.dumps(predictor.facts(), allow_nan=False))
     if hasattr(predictor, "vectors"):
         vectors: dict[str, Any] = predictor.vectors(texts)
         np.savez(folder / _VECTORS, **vectors)
@@ -198,7 +198,7 @@ def read_texts(path: Path, as_sentences: bool = False) -> list[Any]:
 def write_texts(path: Path, texts: Sequence[Row]) -> None:
     """Writes the file that `read_texts` reads."""
     rows = (_string(row) if isinstance(row, bytes) else list(map(_string, row)) for row in texts)
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    path.write_text("".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows), "utf-8")
 
 
 @contextlib.contextmanager

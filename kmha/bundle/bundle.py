@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from kmha.bundle.manifest import (
     CLASSIFY,
+    LARGEST,
     MANIFEST,
     MASKED_LM,
     MATCH,
@@ -205,6 +207,12 @@ class Bundle:
             raise InputError(f"thresholds belong to a model of several labels, got one of {kind}")
         if self.thresholds is not None and len(self.thresholds) != outputs:
             raise InputError(f"expected {outputs} thresholds, one for each label, got {len(self.thresholds)}")
+        if not all(abs(threshold) < LARGEST for threshold in self.thresholds or ()):
+            raise InputError(f"expected finite thresholds, got {self.thresholds}")
+        for each in self.model.weights:
+            # The sum is NaN or infinite if one of the numbers is.
+            if not np.isfinite(np.sum(keras.ops.convert_to_numpy(each), dtype=np.float64)):
+                raise InputError(f"expected finite weights, got NaN or infinity in {each.path}")
         if self.abstain_below is not None and not self.has_single_prediction:
             raise InputError(
                 "abstain_below belongs to a model with one prediction and its probability per row"
@@ -260,7 +268,9 @@ class Bundle:
             part.vocabulary.write(folder / files[-1])
         (folder / SAMPLE).unlink(missing_ok=True)
         if self.sample:
-            lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.sample)
+            lines = "".join(
+                json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in self.sample
+            )
             (folder / SAMPLE).write_text(lines, "utf-8")
             files.append(SAMPLE)
         entry, packages = TASK_ENTRY[self.task], ("tensorflow", "keras", "tensorflow-text")
@@ -322,14 +332,18 @@ class Bundle:
         """Probabilities float32 [R, C] of texts or pairs of texts, empty ones included; scores for graded pairs.
 
         Raises:
-            InputError: `texts` is not a sequence of texts, or of pairs for a matcher.
+            InputError: `texts` is not a sequence of texts, or of pairs for a matcher; or a probability is NaN.
         """
         if not self._gives_probabilities:
             raise InputError(f"expected a classifier or a matcher, got {MODEL_NAMES[self.task]}")
         if isinstance(texts, str | bytes):
             raise InputError("texts must be a list of strings, got one string")
         parts = [self._chunk(texts[i : i + CHUNK_ROWS]) for i in range(0, len(texts), CHUNK_ROWS)]
-        return np.concatenate(parts) if parts else np.zeros((0, len(self.labels)), np.float32)
+        result = np.concatenate(parts) if parts else np.zeros((0, len(self.labels)), np.float32)
+        if not np.isfinite(result).all():
+            row = int(np.argmin(np.isfinite(result).all(axis=1)))
+            raise InputError(f"expected finite probabilities, the model returns NaN for text {row + 1}")
+        return result
 
     def _chunk(self, rows: Sequence[TextRow]) -> np.ndarray:
         columns = text_columns(rows, self.preprocessor.num_texts)

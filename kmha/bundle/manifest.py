@@ -19,6 +19,8 @@ from kmha.tags import SCHEMES
 Result = TypeVar("Result")
 
 FORMAT = 1
+# Of float32, as thresholds are compared.
+LARGEST = 3.4e38
 # How often a run that is being replaced is read.
 ATTEMPTS = 5
 MANIFEST, MODEL, VOCABULARY = "bundle.json", "model.keras", "vocab.txt"
@@ -46,14 +48,16 @@ def write_manifest(folder: Path, values: dict[str, Any], files: Iterable[str]) -
     """Writes bundle.json: the values, the format, and the hashes of the files."""
     hashes = {name: sha256(folder / name) for name in files}
     manifest = {**values, "format": FORMAT, "files": hashes}
-    (folder / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=2) + "\n", "utf-8")
+    (folder / MANIFEST).write_text(
+        json.dumps(manifest, ensure_ascii=False, indent=2, allow_nan=False) + "\n", "utf-8"
+    )
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Reads bundle.json of a run folder and validates the entries in `_ENTRIES` and `_OF_TASK`."""
     path = Path(folder) / MANIFEST
     try:
-        manifest = json.loads(path.read_text("utf-8"))
+        manifest = json.loads(path.read_text("utf-8"), parse_float=_finite, parse_constant=_finite)
     except OSError as error:
         raise InputError(
             f"{folder}: expected a run folder with {MANIFEST}, {error.strerror or error}"
@@ -144,8 +148,14 @@ def sha256(path: Path) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value)
+    text = json.dumps(value, allow_nan=False)
     return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(float(number)):
+        raise ValueError(f"expected finite numbers, got {number[:40]}")
+    return float(number)
 
 
 def _is_names(value: Any) -> bool:
@@ -156,7 +166,7 @@ def _is_names(value: Any) -> bool:
 def _is_thresholds(value: Any) -> bool:
     if value is None:
         return True
-    return isinstance(value, list) and all(type(p) in (int, float) and math.isfinite(p) for p in value)
+    return isinstance(value, list) and all(type(p) in (int, float) and abs(p) < LARGEST for p in value)
 
 
 def _is_probability(value: Any) -> bool:

@@ -113,7 +113,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     for name, tensor in tensors.items():
         begin, end = end, end + 4 * tensor.size
         header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     encoded += b" " * (-len(encoded) % _ALIGNMENT)
     with open(path, "wb") as file:
         file.write(len(encoded).to_bytes(8, "little"))

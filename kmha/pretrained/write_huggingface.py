@@ -55,7 +55,7 @@ def write_huggingface(
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", "utf-8")
+    path.write_text(json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False) + "\n", "utf-8")
 
 
 def _bert_config(config: EncoderConfig, vocabulary: Vocabulary) -> dict[str, Any]:

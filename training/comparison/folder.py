@@ -9,7 +9,7 @@ from typing import Any
 
 from kmha.errors import InputError
 from training.config.config import differences
-from training.io.disk import atomic_write
+from training.io.disk import atomic_write, to_json
 from training.runs.run_folder import CHANGEABLE_ON_RESUME, has_checkpoint, lock_folder
 
 SETTINGS, TRAININGS = "settings.json", "trainings"
@@ -30,7 +30,7 @@ class ComparisonFolder:
     def save(self, name: str, rate: float, result: dict[str, Any]) -> None:
         """Saves the result of a training, JSON values, and removes its checkpoint."""
         with atomic_write(self._path(name, rate, ".json"), overwrite=True, flag="--out") as partial:
-            partial.write_text(json.dumps(result, ensure_ascii=False), "utf-8")
+            partial.write_text(to_json(result), "utf-8")
         shutil.rmtree(self._path(name, rate), ignore_errors=True)
 
     def training(self, name: str, rate: float) -> tuple[Path, bool]:
@@ -67,11 +67,14 @@ def open_folder(folder: Path, settings: dict[str, Any], overwrite: bool) -> Iter
                 (folder / name).unlink(missing_ok=True)
             shutil.rmtree(folder / TRAININGS, ignore_errors=True)
         if path.exists():
-            previous, now = json.loads(path.read_text("utf-8")), json.loads(json.dumps(settings))
+            previous, now = (
+                json.loads(path.read_text("utf-8")),
+                json.loads(json.dumps(settings, allow_nan=False)),
+            )
             if found := differences(previous, now, CHANGEABLE_ON_RESUME):
                 raise InputError(
                     f"--out {folder}: expected the settings of the comparison in it, {found};"
                     " --overwrite starts again"
                 )
-        path.write_text(json.dumps(settings, ensure_ascii=False, indent=2) + "\n", "utf-8")
+        path.write_text(json.dumps(settings, ensure_ascii=False, indent=2, allow_nan=False) + "\n", "utf-8")
         yield ComparisonFolder(folder)

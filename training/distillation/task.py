@@ -94,7 +94,7 @@ def cached_predictions(
 ) -> np.ndarray:
     """A memory-mapped float32 array of predictions from a cache folder, which is written if the folder lacks it."""
     folder.mkdir(parents=True, exist_ok=True)
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode("utf-8")).hexdigest()
+    name = hashlib.sha256(json.dumps(key, sort_keys=True, allow_nan=False).encode("utf-8")).hexdigest()
     path = folder / f"{name[:32]}.npy"
     found = _opened(path, shape)
     if found is not None:

@@ -159,7 +159,8 @@ class MultiWorkerCoordinator(Coordinator):
         return f"kmha/{what}/{self._calls[what]}"
 
     def _put(self, key: str, value: Any) -> None:
-        context.context().set_config_key_value(key, json.dumps(value))
+        # Read only by other workers; a loss may be NaN.
+        context.context().set_config_key_value(key, json.dumps(value, allow_nan=True))
 
     def _get(self, key: str) -> Any:
         # Short timeouts: signals are handled and ended workers noticed in between.

@@ -104,7 +104,7 @@ class LocalWorkers:
         cluster = {"cluster": {"worker": list(self.addresses)}, "task": {"type": "worker", "index": index}}
         child = subprocess.Popen(
             [sys.executable, "-m", "training.fit", *self.flags],
-            env={**os.environ, **self.environments[index], TF_CONFIG: json.dumps(cluster)},
+            env={**os.environ, **self.environments[index], TF_CONFIG: json.dumps(cluster, allow_nan=False)},
             stdin=subprocess.DEVNULL,
             stdout=None if index == 0 else subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -163,7 +163,9 @@ def _reply(connection: socket.socket, word: bytes) -> None:
 
 def _connect_to_chief(cluster: Cluster, end: float) -> None:
     host, _, port = cluster.addresses[0].rpartition(":")
-    hello = json.dumps({"index": cluster.index, "addresses": cluster.addresses}).encode() + b"\n"
+    hello = (
+        json.dumps({"index": cluster.index, "addresses": cluster.addresses}, allow_nan=False).encode() + b"\n"
+    )
     while time.monotonic() < end:
         with (
             contextlib.suppress(OSError),

@@ -6,6 +6,7 @@ import fcntl
 import gzip
 import io
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -182,7 +183,20 @@ def remove(path: Path) -> None:
 def write_result(path: Path, result: dict[str, Any]) -> None:
     """Writes JSON values to a file; raises InputError if the path is not writable."""
     with atomic_write(path, overwrite=True) as partial:
-        partial.write_text(json.dumps(result, ensure_ascii=False, indent=1) + "\n", "utf-8")
+        partial.write_text(to_json(result, indent=1) + "\n", "utf-8")
+
+
+def to_json(values: Any, indent: int | None = None) -> str:
+    """The JSON text of figures; NaN and infinity, which JSON cannot express, become null."""
+    return json.dumps(_finite(values), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def _finite(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {name: _finite(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_finite(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 @contextlib.contextmanager

@@ -58,7 +58,7 @@ class WorkerProcess:
         """Sends a request and returns the response; raises the errors of `listen`."""
         assert self._process.stdin is not None
         try:
-            print(json.dumps(request), file=self._process.stdin, flush=True)
+            print(json.dumps(request, allow_nan=False), file=self._process.stdin, flush=True)
         except OSError:
             raise Crashed(self._last_words("")) from None
         return self.listen()

@@ -67,7 +67,7 @@ class RaggedStoreWriter:
         np.save(_beside(self._path, "lengths.npy"), lengths)
         np.save(_beside(self._path, "offsets.npy"), offsets)
         index = {"dtype": self._dtype.str, "elements": int(lengths.sum(dtype=np.int64))}
-        _beside(self._path, "json").write_text(json.dumps(index), encoding="utf-8")
+        _beside(self._path, "json").write_text(json.dumps(index, allow_nan=False), encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self

@@ -234,7 +234,7 @@ def _json_value(value: Any, name: str, place: str) -> str | list[str]:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return value
     if isinstance(value, list) and all(map(_is_span, value)):
-        return [json.dumps(each, ensure_ascii=False) for each in value]
+        return [json.dumps(each, ensure_ascii=False, allow_nan=False) for each in value]
     given = "a list with other things" if isinstance(value, list) else _JSON_KINDS[type(value)]
     raise InputError(f"{place}: expected a string, a number or a list of strings for {name!r}, got {given}")
 

@@ -5,7 +5,6 @@ Everything that can be checked without TensorFlow is checked before TensorFlow i
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import signal
@@ -25,7 +24,7 @@ from training.data.load import Data, describe, load_data
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.distributed.tf_config import TF_CONFIG, check_port_is_free, parse_tf_config, wait_for_workers
 from training.engine.consistency import check_same_rows, check_same_settings
-from training.io.disk import named, scratch_folder
+from training.io.disk import named, scratch_folder, to_json
 from training.runs.run_folder import METRICS, RunContext, check_same_data, run_folder
 from training.runtime.resource_usage import tune_malloc
 from training.tasks.create import make_task
@@ -68,7 +67,7 @@ def _run(config: ResolvedConfig, coordinator: Coordinator) -> dict[str, Any]:
 
         result = train_and_evaluate(context, data)
         metrics = {**result.metrics, "seconds": round(time.monotonic() - started, 1)}
-        (folder / METRICS).write_text(json.dumps(metrics, ensure_ascii=False, indent=2) + "\n", "utf-8")
+        (folder / METRICS).write_text(to_json(metrics, indent=2) + "\n", "utf-8")
         result.bundle.save(folder)
         if config.report:
             from training.job.train_and_evaluate import report_fit

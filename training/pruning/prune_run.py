@@ -23,6 +23,7 @@ from training.config.defaults import resolve_config
 from training.data.load import Data, describe, load_data
 from training.data.sources import file_source
 from training.engine.trainer import StartingModel
+from training.io.disk import to_json
 from training.job.train_and_evaluate import FitResult, report_fit, train_and_evaluate
 from training.pruning.importance import Block, EvaluationRows, Group, Importance, prunable_groups
 from training.runs.run_folder import CONFIG, METRICS, RUN_LOG, RunContext
@@ -209,7 +210,7 @@ def write_pruned_run(
     result["scores"] = scores
     _add_comment(folder / CONFIG, run, share)
     metrics = fit_result.metrics | {"pruned": result}
-    (folder / METRICS).write_text(json.dumps(metrics, ensure_ascii=False, indent=2) + "\n", "utf-8")
+    (folder / METRICS).write_text(to_json(metrics, indent=2) + "\n", "utf-8")
     if config.report:
         report_fit(RunContext(resolve_config(config), folder, scratch), data, fit_result, metrics, command)
     return result

@@ -56,7 +56,9 @@ def newest_valid_checkpoint(folder: Path) -> Path | None:
 def write_progress(checkpoint: Path, progress: dict[str, Any]) -> None:
     """Writes progress.json: the progress of the run, JSON values, and the sizes of the other files."""
     sizes = {path.name: path.stat().st_size for path in checkpoint.iterdir()}
-    (checkpoint / PROGRESS).write_text(json.dumps({_FILES: sizes, _PROGRESS: progress}), "utf-8")
+    (checkpoint / PROGRESS).write_text(
+        json.dumps({_FILES: sizes, _PROGRESS: progress}, allow_nan=False), "utf-8"
+    )
 
 
 def read_progress(checkpoint: Path) -> dict[str, Any]:

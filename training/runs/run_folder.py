@@ -103,7 +103,7 @@ def check_same_data(folder: Path, sources: dict[str, Any], resume: bool) -> None
                     f"--resume: expected the {part} rows of the interrupted run, {recorded['name']} has changed;"
                     " use --overwrite in place of --resume to start over"
                 )
-    path.write_text(json.dumps(sources, ensure_ascii=False), "utf-8")
+    path.write_text(json.dumps(sources, ensure_ascii=False, allow_nan=False), "utf-8")
 
 
 def _unfinished(final: Path) -> Path:

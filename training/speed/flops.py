@@ -33,13 +33,17 @@ def main() -> None:
     left, right = (tf.cast(tf.random.normal([_SIZE, _SIZE]), dtype) for _ in range(2))
     product = tf.function(lambda: tf.reduce_sum(tf.matmul(left, right)[0]), autograph=False)
     float(product())
-    print(json.dumps({"ready": True}), file=output, flush=True)
+    print(json.dumps({"ready": True}, allow_nan=False), file=output, flush=True)
     for _ in sys.stdin:
         start, times = time.perf_counter(), 0
         while (seconds := time.perf_counter() - start) < _SECONDS:
             float(product())
             times += 1
-        print(json.dumps({"flops_per_second": times * 2 * _SIZE**3 / seconds}), file=output, flush=True)
+        print(
+            json.dumps({"flops_per_second": times * 2 * _SIZE**3 / seconds}, allow_nan=False),
+            file=output,
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def main() -> None:
     train()
     infer()
     times = {"training": operation_seconds(train), "inference": operation_seconds(infer)}
-    print(json.dumps(times), file=output, flush=True)
+    print(json.dumps(times, allow_nan=False), file=output, flush=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class Workload:
 
     def write(self, path: Path) -> None:
         """Writes the workload as JSON."""
-        path.write_text(json.dumps(dataclasses.asdict(self)), "utf-8")
+        path.write_text(json.dumps(dataclasses.asdict(self), allow_nan=False), "utf-8")
 
 
 def read_workload(path: str) -> Workload:
@@ -46,7 +46,7 @@ def serve(make_trainer: Callable[[Workload, str], Callable[[int], Iterable[tuple
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     train = make_trainer(read_workload(path), precision)
-    print(json.dumps({"ready": True}), file=output, flush=True)
+    print(json.dumps({"ready": True}, allow_nan=False), file=output, flush=True)
     for line in sys.stdin:
         start, cpu_start = time.perf_counter(), time.process_time()
         steps = list(train(json.loads(line)["steps"]))
@@ -56,4 +56,4 @@ def serve(make_trainer: Callable[[Workload, str], Callable[[int], Iterable[tuple
             "shapes": [(rows, length) for rows, length, _ in steps],
             "tokens": sum(tokens for _, _, tokens in steps),
         }
-        print(json.dumps(reply), file=output, flush=True)
+        print(json.dumps(reply, allow_nan=False), file=output, flush=True)

@@ -293,3 +293,29 @@ def test_a_run_that_is_replaced_while_it_is_loaded_is_one_run_or_an_error(tmp_pa
         stop.set()
         swapping.join()
     print(f"{loaded} of 12 loads gave a run")
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999", "-Infinity"])
+def test_a_manifest_with_a_number_that_is_none_is_rejected(saved, text):
+    manifest = (saved / "bundle.json").read_text("utf-8")
+    (saved / "bundle.json").write_text(manifest.replace('"thresholds": null', f'"thresholds": {text}'))
+    assert "bundle.json" in refused(saved)
+    (saved / "bundle.json").write_text(manifest.replace('"p50": 9', f'"p50": {text}'))
+    assert "expected finite numbers, got" in refused(saved)
+
+
+def test_thresholds_of_any_size_are_compared(tmp_path):
+    several_label_bundle().save(tmp_path)
+    change_manifest(tmp_path, thresholds=[10**400] * 4)
+    assert "thresholds" in refused(tmp_path)
+
+
+def test_a_bundle_with_weights_that_are_no_numbers_cannot_be_made_or_predict():
+    made = make_bundle()
+    made.model.weights[-1].assign(np.full(3, np.nan, "float32"))
+    with pytest.raises(InputError, match="the model returns NaN for text 1"):
+        made.predict(["bread"])
+    with pytest.raises(InputError, match="expected finite weights, got NaN or infinity in"):
+        Bundle(made.model, made.preprocessor, made.labels)
+    with pytest.raises(InputError, match="expected finite thresholds"):
+        make_bundle(multi_label=True, thresholds=[0.5, float("nan"), 0.5])

@@ -1,5 +1,6 @@
 import errno
 import gzip
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from training.io.disk import (
     publishing,
     remove_left,
     scratch_folder,
+    to_json,
     unchanged,
     unpacked_bytes,
 )
@@ -308,3 +310,8 @@ def test_a_path_through_a_file_is_an_input_error(tmp_path):
         open_lines(tmp_path / "a.txt" / "b.txt"),
     ):
         pass
+
+
+def test_figures_that_are_no_numbers_become_null():
+    values = {"a": float("nan"), "b": [1.5, (float("inf"), "NaN")], "c": {"d": -float("inf")}}
+    assert json.loads(to_json(values, indent=1)) == {"a": None, "b": [1.5, [None, "NaN"]], "c": {"d": None}}
