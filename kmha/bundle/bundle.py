@@ -36,6 +36,7 @@ from kmha.inference.batching import (
     CHUNK_ROWS,
     TEXTS,
     TextRow,
+    check_process,
     chunks,
     encode_texts,
     graph_function,
@@ -292,9 +293,11 @@ class Bundle:
 
         Raises:
             InputError: The folder has no bundle, the format is newer, a file is missing or was changed, the model file
-                contains code or a different model, or the parts do not fit each other.
+                contains code or a different model, or the parts do not fit each other; or this is a forked child of a
+                process that used a model.
         """
         folder = Path(folder)
+        check_process()
         return read_consistent(folder, lambda: cls._load(folder))
 
     @classmethod

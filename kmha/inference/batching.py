@@ -1,5 +1,7 @@
 """Rows of texts for prediction: validation, chunks of a stream, batches of similar length, functions in a graph."""
 
+import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -20,11 +22,35 @@ Row = TypeVar("Row")
 TEXTS = tf.TensorSpec([None], tf.string)
 
 
-def graph_function(function: Callable, *signature: Any) -> Any:
-    """A `tf.function` with this input signature; without one it is traced for variable shapes on demand."""
-    return tf.function(
+@functools.cache
+def _process() -> int:
+    """The process that first used a model."""
+    return os.getpid()
+
+
+def check_process() -> None:
+    """Raises InputError in a forked child of a process that used a model: TensorFlow's threads do not exist there."""
+    if _process() != os.getpid():
+        raise InputError(
+            f"expected a process of its own for TensorFlow, got a fork of process {_process()}, which has used it:"
+            ' start processes with multiprocessing.get_context("spawn"), or load the bundle after the fork only'
+        )
+
+
+def graph_function(function: Callable, *signature: Any) -> Callable[..., Any]:
+    """A `tf.function` with this input signature; without one it is traced for variable shapes on demand.
+
+    It raises InputError in a forked child, where it would wait forever.
+    """
+    compiled = tf.function(
         function, input_signature=signature or None, autograph=False, reduce_retracing=not signature
     )
+
+    def call(*arguments: Any) -> Any:
+        check_process()
+        return compiled(*arguments)
+
+    return call
 
 
 def chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
@@ -57,6 +83,7 @@ def text_columns(rows: Sequence[Any], num_texts: int) -> list[list[Any]]:
 
 def encode_texts(texts: Sequence[Text], max_bytes: int) -> list[bytes]:
     """Encodes texts as UTF-8 and truncates them to about as many bytes as the tokenizer reads."""
+    check_process()
     encoded = []
     for text in texts:
         if not isinstance(text, str | bytes):

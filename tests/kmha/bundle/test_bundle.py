@@ -230,3 +230,47 @@ def test_ids_that_would_fail_or_wrap_are_rejected(ids, words):
 def test_a_mask_of_another_shape_is_rejected():
     with pytest.raises(InputError, match="padding_mask must have the shape"):
         one_label_bundle().probabilities_of_ids([[2, 3]], [[1]])
+
+
+IN_A_FORK = """
+import multiprocessing, os, sys
+from kmha import Bundle
+
+def predict(bundle):
+    return bundle.predict(["bread"])[0]["label"]
+
+def load(folder):
+    return predict(Bundle.load(folder))
+
+def caught(function, argument):
+    try:
+        return function(argument)
+    except ValueError as error:
+        return str(error)
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        print(pool.apply(caught, (load, sys.argv[1])))
+    bundle = Bundle.load(sys.argv[1])
+    print(predict(bundle))
+    for function, argument in ((predict, bundle), (load, sys.argv[1])):
+        reading, writing = os.pipe()
+        if not os.fork():
+            os.write(writing, caught(function, argument).encode())
+            os._exit(0)
+        print(os.read(reading, 999).decode())
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.apply(load, (sys.argv[1],)))
+"""
+
+
+def test_a_forked_child_is_an_error_and_does_not_wait_forever(tmp_path):
+    one_label_bundle().save(tmp_path / "run")
+    (tmp_path / "script.py").write_text(IN_A_FORK)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "run")]
+    result = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=300)
+    lines = result.stdout.splitlines()
+    label = one_label_bundle().predict(["bread"])[0]["label"]
+    assert [lines[0], lines[1], lines[4]] == [label] * 3, result.stderr
+    for line in lines[2:4]:
+        assert "got a fork of process" in line and 'multiprocessing.get_context("spawn")' in line
