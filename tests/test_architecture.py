@@ -293,3 +293,24 @@ def test_json_is_strict():
         if not any(keyword.arg == "allow_nan" for keyword in node.keywords)
     ]
     assert not calls
+
+
+# Processes of the project itself write to these.
+READS_OWN_LINES = {"training.speed.flops", "training.speed.workload", "export.benchmark.worker"}
+
+
+def test_lines_of_files_and_pipes_are_bounded():
+    """A loop over a stream reads a line of any length: use `open_lines` or `bounded_lines`."""
+    found = set()
+    for name, path in MODULES.items():
+        for node in ast.walk(TREES[path]):
+            loops = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
+            for loop in loops:
+                source = ast.unparse(loop.iter)
+                if re.fullmatch(
+                    r"(enumerate\()?(file|stream|handle|sys\.stdin(\.buffer)?)\b(, start=\d+)?\)?", source
+                ):
+                    found.add(name)
+    assert "export.benchmark.worker" in found
+    # `training.io.datasets` names what `open_lines` yields.
+    assert found <= READS_OWN_LINES | {"training.io.datasets"}

@@ -18,6 +18,7 @@ import tyro
 
 from kmha.bundle.manifest import MASKED_LM, MATCH, MODEL_NAMES, TAG, read_manifest
 from kmha.errors import InputError
+from kmha.line_reader import bounded_lines
 from kmha.quiet import import_tensorflow
 from training.cli.bounds import Range
 from training.cli.parser import parse, run
@@ -45,8 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yields lines without line ends, as bytes, so that invalid UTF-8 is accepted."""
-    for line in stream:
+    """Yields lines without line ends, as bytes, so that invalid UTF-8 is accepted; InputError if one is too long."""
+    name = "stdin" if stream is getattr(sys.stdin, "buffer", None) else getattr(stream, "name", "stdin")
+    for line in bounded_lines(stream, name):
         yield line.rstrip(b"\r\n")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from kmha.errors import InputError
+from kmha.line_reader import bounded_lines
 from kmha.text.vocabulary import Vocabulary
 
 
@@ -19,7 +20,7 @@ def read_vectors(path: Path, vocabulary: Vocabulary, width: int, lower_case: boo
     exact: set[int] = set()
     try:
         with open(path, "rb") as file:
-            for number, raw in enumerate(file, start=1):
+            for number, raw in enumerate(bounded_lines(file, path), start=1):
                 try:
                     fields = raw.decode("utf-8").rstrip().split(" ")
                 except UnicodeDecodeError as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kmha.errors import InputError
+from kmha.line_reader import BoundedLines, bounded_lines
 from training.cli.exceptions import check_stop, delayed_stop
 
 # Of temporary folders, and the file in the run folder that has their path.
@@ -292,15 +293,16 @@ def _growth(path: Path) -> float:
 def open_lines(path: Path) -> Iterator[io.TextIOWrapper]:
     """Opens a UTF-8 file whose lines end at line feeds only; gzipped if its name ends in `.gz`.
 
-    A byte order mark is skipped. Raises InputError if the file is missing, unreadable or damaged, also inside the
-    block.
+    A byte order mark is skipped. Raises InputError if the file is missing, unreadable or damaged, or a line is too
+    long, also inside the block.
     """
     try:
         with _binary(path) as stream:
             if stream.peek(len(_BOM))[: len(_BOM)] == _BOM:
                 stream.read(len(_BOM))
             # newline="\n": a carriage return inside a field must not shift the line numbers.
-            with io.TextIOWrapper(stream, encoding="utf-8", newline="\n") as lines:
+            bounded = BoundedLines(stream, path)
+            with io.TextIOWrapper(bounded, encoding="utf-8", newline="\n") as lines:
                 yield lines
     except UnicodeDecodeError:
         raise _invalid_utf8(path) from None
@@ -325,7 +327,7 @@ def _invalid_utf8(path: Path) -> InputError:
     number = 0
     try:
         with _binary(path) as stream:
-            for line in stream:
+            for line in bounded_lines(stream, path):
                 number += 1
                 line.decode("utf-8")
     except UnicodeDecodeError as error:

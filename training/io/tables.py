@@ -3,6 +3,7 @@
 Errors are one-line `InputError`s with the file and the physical line, counted by line feeds from 1.
 """
 
+import collections
 import csv
 import itertools
 import json
@@ -20,6 +21,9 @@ MAX_FIELD_CHARS = 1 << 24
 
 FEWEST_ROWS, MOST_ROWS, BLOCK_CHARS = 16, 1024, 1 << 22
 """Rows of the first block and of any block, and how many characters a block should have at most."""
+
+SHOWN_COLUMNS = 50
+"""Column names in a message."""
 
 _JSON_KINDS = {dict: "an object", list: "a list", bool: "true or false", type(None): "null", str: "a string"}
 
@@ -124,7 +128,12 @@ def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = (
 def raise_missing(place: str, name: str, names: Sequence[str]) -> NoReturn:
     """Raises the InputError for a missing column, with a suggestion."""
     hint = did_you_mean(name, names, "{!r}")
-    raise InputError(f"{place}: expected column {name!r}, got columns {', '.join(names) or '(none)'}{hint}")
+    raise InputError(f"{place}: expected column {name!r}, got columns {_listed(names) or '(none)'}{hint}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - SHOWN_COLUMNS
+    return ", ".join(names[:SHOWN_COLUMNS]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _header(path: Path, reader: Any) -> list[str]:
@@ -135,7 +144,7 @@ def _header(path: Path, reader: Any) -> list[str]:
     if names is None:
         raise InputError(f"{path}: expected a header line with the column names, got an empty file")
     # Spreadsheets often export several unnamed columns, which are harmless.
-    repeated = sorted({name for name in names if name and names.count(name) > 1})
+    repeated = sorted(name for name, count in collections.Counter(names).items() if name and count > 1)
     if repeated:
         raise InputError(f"{path}:{reader.line_num}: expected unique column names, got {repeated[0]!r} twice")
     return names
@@ -171,7 +180,7 @@ def _whole_rows(
             kept.append(fields)
             numbers.append(line)
         elif len(fields) > 1 or (fields and fields[0].strip()):
-            count = f"expected {width} field{'s' if width > 1 else ''} ({', '.join(names)})"
+            count = f"expected {width} field{'s' if width > 1 else ''} ({_listed(names)})"
             return kept, numbers, f"{line}: {count}, got {len(fields)}"
     return kept, numbers, ""
 

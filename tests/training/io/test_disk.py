@@ -6,11 +6,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 import types
 from pathlib import Path
 
 import pytest
 
+from kmha import line_reader
 from kmha.errors import InputError
 from training.io.disk import (
     NOTE,
@@ -315,3 +317,35 @@ def test_a_path_through_a_file_is_an_input_error(tmp_path):
 def test_figures_that_are_no_numbers_become_null():
     values = {"a": float("nan"), "b": [1.5, (float("inf"), "NaN")], "c": {"d": -float("inf")}}
     assert json.loads(to_json(values, indent=1)) == {"a": None, "b": [1.5, [None, "NaN"]], "c": {"d": None}}
+
+
+@pytest.mark.parametrize("suffix", ["txt", "txt.gz"])
+def test_a_line_that_is_too_long_is_an_error_before_it_is_read(tmp_path, monkeypatch, suffix):
+    monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 100_000)
+    path = tmp_path / f"rows.{suffix}"
+    content = b"text\n\n" + b"a" * 60_000_000 + b"\nmore\n"
+    path.write_bytes(gzip.compress(content, 1) if suffix.endswith("gz") else content)
+    tracemalloc.start()
+    with pytest.raises(
+        InputError, match=rf"rows\.{suffix}:3: expected a line of at most 100,000 bytes, got more"
+    ):
+        with open_lines(path) as lines:
+            list(lines)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+
+
+def test_lines_up_to_the_limit_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 20_000)
+    path, content = tmp_path / "rows.txt", ("é" * 9_000 + "\n") * 50
+    path.write_text(content, "utf-8")
+    with open_lines(path) as lines:
+        assert "".join(lines) == content
+    with open(path, "rb") as stream:
+        assert b"".join(line_reader.bounded_lines(stream, path)).decode() == content
+    with (
+        open(path, "rb") as stream,
+        pytest.raises(InputError, match="stdin:1: expected a line of at most 99 bytes"),
+    ):
+        monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 99)
+        list(line_reader.bounded_lines(stream, "stdin"))

@@ -2,12 +2,14 @@ import csv
 import gzip
 import itertools
 import json
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kmha import line_reader
 from kmha.errors import InputError
 from training.io import tables as blocks
 from training.io.tables import column_names, read_rows
@@ -232,3 +234,29 @@ def test_a_line_too_long_for_memory_is_refused(tmp_path, monkeypatch):
     path = write(tmp_path / "a.txt", "12345678\n1234567890\n")
     with pytest.raises(InputError, match="a.txt:2: expected a line of at most 9 characters, got more"):
         list(read_rows(path, ["text"]))
+
+
+def test_wide_headers_are_read_in_linear_time(tmp_path):
+    """40,000 columns took 20 s."""
+    names = [f"column_{number}" for number in range(40_000)]
+    path = write(tmp_path / "wide.csv", f"{','.join(names)}\n{','.join('x' * 40_000)}\n")
+    start = time.perf_counter()
+    assert column_names(path) == names and len(read(path, ["column_39999"])) == 1
+    with pytest.raises(InputError) as error:
+        read(path, ["colum_7"])
+    assert time.perf_counter() - start < 5
+    assert "did you mean 'column_7'?" in str(error.value) and "and 39,950 more" in str(error.value)
+    write(path, f"{','.join([*names, 'column_7'])}\n")
+    with pytest.raises(InputError, match="expected unique column names, got 'column_7' twice"):
+        column_names(path)
+    assert time.perf_counter() - start < 10
+
+
+def test_a_long_line_ends_the_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 50_000)
+    for suffix, row in (("csv", "good"), ("jsonl", '{"text": "good"}'), ("conll", "good O\n")):
+        path = write(
+            tmp_path / f"rows.{suffix}", f"{'text' if suffix == 'csv' else row}\n{row}\n{'x' * 200_000}\n"
+        )
+        with pytest.raises(InputError, match=rf"rows\.{suffix}:\d: expected a line of at most 50,000 bytes"):
+            read(path, ["1"] if suffix == "conll" else ["text"])
