@@ -39,6 +39,8 @@ logger = logging.getLogger("kmha")
 # Enough to calibrate an 8-bit export; about 300 kB with the default text length.
 SAMPLE_ROWS = 256
 SAMPLE_CHARACTERS = 2_000
+# The linear baseline has a weight for each n-gram and label.
+MOST_BASELINE_LABELS = 1_000
 PERCENTILES = (50, 90, 99, 100)
 
 
@@ -81,6 +83,8 @@ def train_and_evaluate(
     resampled = data.task.resampled(data.evaluated, data.labels, scored_splits[-1].predictions, decision)
     if config.baseline and data.is_cross_validated and data.test is None:
         logger.info("no baseline: it needs other rows than the training rows, --data.test")
+    elif config.baseline and len(data.labels) > MOST_BASELINE_LABELS:
+        logger.info(f"no baseline: it takes too much memory with more than {MOST_BASELINE_LABELS:,} labels")
     elif config.baseline:
         with cost.measure("baseline"):
             metrics["baseline"] = _fit_baseline(context, data, inputs, scores, resampled)

@@ -17,6 +17,9 @@ PER_EMBEDDING = 8  # per token, times hidden_dim
 PAIR_VALUES, PAIR_DROPOUT_VALUES, PAIR_WORKSPACE = 1, 2, 3
 BLOCKWISE_WORKSPACE = 16  # per head and pair of tokens of one block of queries and one block of keys
 WEIGHT_COPIES = 6  # weights, gradients, two moments, moving average, best weights
+# Bytes of an evaluated row and label: logits, probabilities, their copies in float64 and ranks. Of a training row and
+# label: the matrix of targets and a copy. Of each pair of labels: the confusion matrix, and the same as a list.
+SCORE_BYTES, TARGET_BYTES, CONFUSION_BYTES = 40, 8, 32
 _FLOAT_BYTES = 4
 BASE_BYTES = 100 * 2**20  # threads and graphs of any model
 
@@ -69,6 +72,27 @@ def available_bytes() -> int | None:
         except (OSError, ValueError):  # another version of cgroups, or the limit is "max"
             continue
     return max(0, min(found)) if found else None
+
+
+def check_label_memory(
+    labels: int, multi_label: bool, train: int, evaluated: int, available: int | None
+) -> None:
+    """Raises InputError if targets and scores do not fit into the available bytes; before they are allocated.
+
+    Args:
+        labels: Number of labels.
+        multi_label: Whether a row may have several labels; then targets are a matrix.
+        train: Number of training rows.
+        evaluated: Rows of the largest part that is scored.
+        available: Free memory in bytes; None if unknown.
+    """
+    needed = SCORE_BYTES * evaluated * labels
+    needed += TARGET_BYTES * train * labels if multi_label else CONFUSION_BYTES * labels**2
+    if available is not None and needed > available:
+        raise InputError(
+            f"--data.train: expected labels whose scores fit into {available:,} bytes of free memory, got"
+            f" {labels:,} labels for {train:,} training rows, which take about {needed:,} bytes; merge rare labels"
+        )
 
 
 def check_memory(

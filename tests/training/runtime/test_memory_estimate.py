@@ -18,6 +18,7 @@ from tests.training.memory_worker import SHAPE
 from training.runtime.memory_estimate import (
     BASE_BYTES,
     available_bytes,
+    check_label_memory,
     check_memory,
     encoder_configs,
     estimate_bytes,
@@ -84,3 +85,22 @@ def test_every_encoder_of_a_model_counts():
     config = EncoderConfig(**SHAPE)
     model = SimpleNamespace(encoder_configs={"": config})
     assert encoder_configs(model) == [config] and encoder_configs(object()) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "multi_label", "train", "evaluated", "fits"),
+    [
+        (5_000, False, 90_000, 10_000, True),
+        (5_000, True, 90_000, 5_000, False),
+        (1_000, True, 90_000, 10_000, True),
+        (15_000, False, 40_500, 4_500, False),
+        (50_000, False, 90_000, 10_000, False),
+    ],
+)
+def test_labels_whose_scores_do_not_fit_are_refused(labels, multi_label, train, evaluated, fits):
+    check_label_memory(labels, multi_label, train, evaluated, None)
+    if fits:
+        check_label_memory(labels, multi_label, train, evaluated, 4 * 10**9)
+    else:
+        with pytest.raises(InputError, match=f"got {labels:,} labels for {train:,} training rows"):
+            check_label_memory(labels, multi_label, train, evaluated, 4 * 10**9)
