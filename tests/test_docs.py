@@ -12,7 +12,7 @@ from tests.command_runs import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted(DOCS.rglob("*.md")),
 ]
 LINK = re.compile(r"\]\(([^)\s]+)\)")

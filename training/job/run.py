@@ -26,7 +26,6 @@ from training.distributed.tf_config import TF_CONFIG, check_port_is_free, parse_
 from training.engine.consistency import check_same_rows, check_same_settings
 from training.io.disk import named, scratch_folder, to_json
 from training.runs.run_folder import METRICS, RunContext, check_same_data, run_folder
-from training.runtime.memory_estimate import available_bytes, check_label_memory
 from training.runtime.resource_usage import tune_malloc
 from training.tasks.create import make_task
 
@@ -84,9 +83,6 @@ def _load(context: RunContext) -> Data:
     with context.cost.measure("data"), named(context.scratch):
         data = load_data(config, make_task(config.task, task_section(config)), context.scratch)
     check_same_data(context.folder, data.origins, config.resume)
-    evaluated = max(len(part.rows) for part in (data.validation, data.evaluated))
-    several = getattr(data.task, "multi_label", False)
-    check_label_memory(len(data.labels), several, len(data.train.rows), evaluated, available_bytes())
     check_same_answers(config, data.task, data.labels, data.origins["train"]["name"])
     if context.coordinator.count > 1:
         check_same_rows(context.coordinator, data)

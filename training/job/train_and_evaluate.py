@@ -31,6 +31,7 @@ from training.metrics.paired import BASELINE_WINS, describe_comparison, verdict_
 from training.reporting.build import build_report, write_report
 from training.reporting.report_data import ReportData, ScoredSplit
 from training.runs.run_folder import CARD, REPORT, RunContext
+from training.runtime.memory_estimate import available_bytes, check_label_memory
 from training.runtime.mixed_precision import POLICIES, to_float32
 from training.runtime.resource_usage import bytes_by_part, count_trainable_weights
 
@@ -59,6 +60,9 @@ def train_and_evaluate(
 ) -> FitResult:
     """Trains a model on checked data and evaluates it; raises NotChief on other workers, and the errors of `fit`."""
     config, cost = context.config, context.cost
+    scored = max(len(part.rows) for part in (data.validation, data.evaluated))
+    several = getattr(data.task, "multi_label", False)
+    check_label_memory(len(data.labels), several, len(data.train.rows), scored, available_bytes())
     keras.utils.set_random_seed(config.train.seed)
     with cost.measure("tokens"):
         inputs = _tokenize(context, data, starting_model)

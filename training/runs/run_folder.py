@@ -16,6 +16,7 @@ import tomli_w
 
 from kmha.bundle.manifest import MANIFEST, sha256
 from kmha.errors import InputError
+from training.cli.exceptions import check_stop, delayed_stop
 from training.config.config import FitConfig, ResolvedConfig, differences, settings
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
 from training.io.disk import remove_left
@@ -67,6 +68,7 @@ def run_folder(config: FitConfig) -> Iterator[Path]:
         try:
             _prepare(unfinished, config)
             yield unfinished
+            check_stop()
         except BaseException:
             if not has_checkpoint(unfinished):
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -74,7 +76,8 @@ def run_folder(config: FitConfig) -> Iterator[Path]:
                     for folder in new_parents:
                         folder.rmdir()
             raise
-        _finish(unfinished, final)
+        with delayed_stop():
+            _finish(unfinished, final)
 
 
 def can_resume(config: FitConfig) -> bool:

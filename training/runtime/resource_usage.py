@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from training.cli.exceptions import check_stop
+
 # Parameters of mallopt, from glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 _LARGEST_THRESHOLD = 2**31 - 1  # bytes; the largest value that mallopt takes
@@ -32,7 +34,8 @@ class Cost:
 
     @contextlib.contextmanager
     def measure(self, stage: str) -> Iterator[None]:
-        """Adds the time of the block to that of a stage."""
+        """Adds the time of the block to that of a stage; first raises a lost KeyboardInterrupt again."""
+        check_stop()
         started = time.monotonic()
         try:
             yield

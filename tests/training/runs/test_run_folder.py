@@ -1,4 +1,7 @@
+import contextlib
 import errno
+import os
+import signal
 import tempfile
 import tomllib
 from dataclasses import replace
@@ -8,6 +11,7 @@ import pytest
 
 from kmha.bundle.manifest import MANIFEST
 from kmha.errors import InputError
+from training.cli.parser import run
 from training.config.config import FitConfig, TrainSection
 from training.io.disk import scratch_folder
 from training.runs import run_folder as module
@@ -20,6 +24,7 @@ from training.runs.run_folder import (
     resolve_resume,
     run_folder,
 )
+from training.runtime.resource_usage import Cost
 
 
 def config_for(tmp_path: Path, **values) -> FitConfig:
@@ -251,3 +256,17 @@ def test_read_only_folder_is_refused_before_reading(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "write_text", refuse)
     with pytest.raises(InputError, match="--out .*/runs/a: cannot write there, Read-only file system"):
         finish(config_for(tmp_path))
+
+
+def test_a_run_whose_stop_signal_a_library_discarded_is_not_published(tmp_path):
+    settings = config_for(tmp_path)
+
+    def fit():
+        with run_folder(settings):
+            with contextlib.suppress(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(KeyboardInterrupt), Cost().measure("training"):
+                pytest.fail("went on")
+        return 0
+
+    assert run(fit) == 130 and everything(tmp_path) == []
