@@ -80,6 +80,8 @@ def calibrate(model: Any, calibration: Calibration) -> None:
         crf = model.crf
         for weights in (model.head.kernel, model.head.bias, crf.transitions, crf.start, crf.end):
             _assign(weights, _read(weights) / temperatures[0])
+        if getattr(model, "linear", None) is not None:
+            model.linear.scale(1 / temperatures[0])
         return
     if model.head is None:
         kernel, bias = model.cosine_scale, model.cosine_bias

@@ -202,7 +202,7 @@ SENTENCES = (
 )
 BIO = ("B-LOC", "B-PER", "I-LOC", "I-PER", "O")
 TAGGERS: dict[str, dict] = {
-    "spelt": {"characters": True, "context_width": 3},
+    "spelt": {"characters": True, "context_width": 3, "linear": True},
     "no scheme": {
         "labels": ("ADJ", "NOUN", "VERB"),
         "scheme": "none",
@@ -215,8 +215,32 @@ TAGGERS: dict[str, dict] = {
         "tokenization": "char",
         "split": "characters",
         "num_layers": 2,
+        "linear": True,
     },
 }
+
+
+LINEAR_ROWS, LINEAR_SLOTS = 60, 1_021
+
+
+def linear_weights(sentences: Any, labels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Keys, random kernel and bias of some features of SENTENCES."""
+    import tensorflow as tf
+
+    from kmha.features import CHARACTER_IDS, TOKEN_IDS, WORD_STARTS
+    from kmha.layers.linear_words import word_keys
+
+    features = sentences.pad(sentences.encode(tf.ragged.constant([each.split() for each in SENTENCES])))
+    hashes, fingerprints = (
+        each.numpy()
+        for each in word_keys(features[TOKEN_IDS], features[WORD_STARTS], features.get(CHARACTER_IDS))
+    )
+    found = fingerprints >= 0
+    slots, places = np.unique(hashes[found] % LINEAR_SLOTS, return_index=True)
+    keys = np.stack([slots, fingerprints[found][places]], axis=1)
+    generator = np.random.default_rng(9)
+    keys = keys[generator.permutation(len(keys))[:LINEAR_ROWS]]
+    return keys, generator.normal(size=(LINEAR_ROWS, labels)), generator.normal(size=labels)
 
 
 def make_tagger_bundle(
@@ -228,6 +252,7 @@ def make_tagger_bundle(
     head: Any = "crf",
     word_pooling: Any = "first",
     context_width=0,
+    linear=False,
     **encoder,
 ):
     """A tagger's bundle whose weights are random but the same every time; more arguments of `EncoderConfig`."""
@@ -256,6 +281,8 @@ def make_tagger_bundle(
         NUM_CHARACTERS if characters else 0,
         character_dim=8,
         context_width=context_width,
+        linear_rows=LINEAR_ROWS if linear else 0,
+        linear_slots=LINEAR_SLOTS if linear else 0,
     )
     model.build()
     generator = np.random.default_rng(7)
@@ -263,6 +290,9 @@ def make_tagger_bundle(
         # Of a word eight vectors of affixes are added up.
         scale = 0.1 if "affixes" in weights.path else 0.5
         weights.assign(scale * generator.normal(size=weights.shape))
+    sentences = SentencePreprocessor(part, split, characters)
+    if linear:
+        model.linear.assign(*linear_weights(sentences, len(labels)))
     details = {
         "lengths": {"p50": 9, "p90": 14, "p99": 16, "p100": 18},
         "metric": "token_accuracy" if scheme == "none" else "span_f1",
@@ -270,7 +300,6 @@ def make_tagger_bundle(
         "columns": {"text": "1", "label": "2"},
     }
     sample = ["\n".join(sentence.split()) for sentence in SENTENCES]
-    sentences = SentencePreprocessor(part, split, characters)
     return Bundle(model, sentences, list(labels), None, details, sample)
 
 

@@ -19,6 +19,20 @@ def ngram_keys(token_ids, order: int, slots: int):
     return ngram_hashes(token_ids, order, MULTIPLIER, slots), fingerprints
 
 
+def packed_keys(size: int, slots: np.ndarray, fingerprints: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """A hash table, int32 [size], for `known_rows`: row number, above 0, and fingerprint of each used slot."""
+    packed = np.zeros(size, np.int32)
+    packed[slots] = rows * FINGERPRINT_MODULUS + fingerprints
+    return packed
+
+
+def known_rows(packed, slots, fingerprints):
+    """Row numbers of keys in a hash table, int32 of the same shape; 0 for a key that the table lacks."""
+    values = ops.take(packed, slots)
+    is_known = ops.equal(ops.mod(values, FINGERPRINT_MODULUS), fingerprints)
+    return ops.floor_divide(values, FINGERPRINT_MODULUS) * ops.cast(is_known, "int32")
+
+
 @keras.saving.register_keras_serializable(package="kmha")
 class LinearNgrams(ConfigurableLayer):
     """Logits of a linear classifier on the n-grams of a text; the weights are fitted outside of Keras.
@@ -68,9 +82,8 @@ class LinearNgrams(ConfigurableLayer):
         """
         numbers = np.arange(1, self.rows + 1)
         for order, packed in self.packed.items():
-            values, own = np.zeros(packed.shape, np.int32), keys[:, 0] == order
-            values[keys[own, 1]] = numbers[own] * FINGERPRINT_MODULUS + keys[own, 2]
-            packed.assign(values)
+            own = keys[:, 0] == order
+            packed.assign(packed_keys(packed.shape[0], keys[own, 1], keys[own, 2], numbers[own]))
         # Row 0, of unknown n-grams, is zero.
         self.table.embeddings.assign(np.concatenate([np.zeros((1, self.num_labels)), kernel * idf[:, None]]))
         self.squares.assign(np.concatenate([[0.0], idf**2]))
@@ -80,11 +93,8 @@ class LinearNgrams(ConfigurableLayer):
         """The row of the n-gram of each order that ends at each position, int32 [B, T, orders]; 0 if it is unknown."""
         found = []
         for order, packed in self.packed.items():
-            slot, fingerprint = ngram_keys(token_ids, order, self.slots[order - 1])
-            values = ops.take(packed, slot)
-            is_known = ops.equal(ops.mod(values, FINGERPRINT_MODULUS), fingerprint)
-            known = ops.cast(is_known, "int32") * padding_mask
-            found.append(ops.floor_divide(values, FINGERPRINT_MODULUS) * known)
+            keys = ngram_keys(token_ids, order, self.slots[order - 1])
+            found.append(known_rows(packed, *keys) * padding_mask)
         return ops.stack(found, axis=-1)
 
     def norm(self, rows):

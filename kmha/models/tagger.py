@@ -9,6 +9,7 @@ from keras import ops
 from kmha.config import EncoderConfig
 from kmha.features import CHARACTER_IDS, PADDING_MASK, SEGMENT_IDS, TOKEN_IDS, WORD_MASK, WORD_STARTS
 from kmha.layers.crf import CRF, Potentials
+from kmha.layers.linear_words import LinearWords
 from kmha.layers.pooling import WORD_MODES, first_token_weights, mean_token_weights
 from kmha.layers.words import LocalContext, SpellingEncoder
 from kmha.models.encoder import SingleEncoder, TransformerEncoder
@@ -35,6 +36,8 @@ class SequenceTagger(SingleEncoder, keras.Model):
         character_dim: Size of the vector of a word's spelling.
         context_width: Width of a convolution over tokens before the encoder; 0: none.
         dropout: Dropout rate of words' vectors.
+        linear_rows: Known features of a linear chain whose scores are added to the head's; 0: none.
+        linear_slots: As in `LinearWords`.
 
     Call:
         features: token_ids, segment_ids, padding_mask, int32 [B, T] each; word_starts, position of each word's first
@@ -60,6 +63,8 @@ class SequenceTagger(SingleEncoder, keras.Model):
         character_dim: int = 64,
         context_width: int = 0,
         dropout: float = 0.1,
+        linear_rows: int = 0,
+        linear_slots: int = 0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -89,6 +94,9 @@ class SequenceTagger(SingleEncoder, keras.Model):
         self.word_dropout = keras.layers.Dropout(dropout, name="word_dropout", dtype=self.dtype_policy)
         # float32 whatever the policy: exports are verified to 1e-4.
         self.head = keras.layers.Dense(num_labels, name="head", dtype="float32")
+        self.linear = (
+            LinearWords(num_labels, linear_rows, linear_slots, name="linear") if linear_rows else None
+        )
         self.crf = CRF(num_labels, allowed, allowed_start, allowed_end, name="crf")
         self.crf.trainable = head == "crf"
 
@@ -105,6 +113,8 @@ class SequenceTagger(SingleEncoder, keras.Model):
             self.context.build((None, None, hidden))
         self.word_dropout.build((None, None, width))
         self.head.build((None, None, width))
+        if self.linear is not None:
+            self.linear.build(tokens)
         self.crf.build((None, None, self.num_labels))
 
     def call(self, features, return_attention_weights=False, training=None):
@@ -117,6 +127,9 @@ class SequenceTagger(SingleEncoder, keras.Model):
         if spelling is not None:
             words = ops.concatenate([words, ops.cast(spelling, words.dtype)], axis=-1)
         scores = self.head(self.word_dropout(words, training=training))
+        if self.linear is not None and not training:
+            # The encoder is trained alone: the linear path was fitted on the same rows.
+            scores = scores + self.linear(features[TOKEN_IDS], starts, features.get(CHARACTER_IDS))
         scores *= ops.cast(ops.expand_dims(features[WORD_MASK], -1), scores.dtype)
         return (scores, weights) if return_attention_weights else scores
 
@@ -169,4 +182,6 @@ class SequenceTagger(SingleEncoder, keras.Model):
             "character_dim": self.character_dim,
             "context_width": self.context_width,
             "dropout": self.dropout,
+            "linear_rows": self.linear.rows if self.linear else 0,
+            "linear_slots": self.linear.slots if self.linear else 0,
         }

@@ -114,8 +114,8 @@ class EncoderSection:
     token_dropout: float | None = None
     """Probability of replacing a token by [UNK] in training. Default: 0.3 or 0.4; for tagging 0.2 or 0.05."""
     linear: bool | None = None
-    """Add the logits of a linear model: on n-grams, for pairs on their overlap. Default: on for classification, and
-    matching with overlap, without a checkpoint or teacher."""
+    """Add the logits of a linear model: on n-grams, for pairs on their overlap, in tagging on features of words.
+    Default: on without a checkpoint or teacher, but off for pairs without overlap."""
     ngram_buckets: int | None = None
     """Rows of each hashed n-gram table, best a prime; 0: no n-grams. Default: 131071, or as in the checkpoint; 0 with
     --encoder.linear or --encoder.size. N-grams can be added to a checkpoint without n-grams."""

@@ -62,15 +62,15 @@ def resolve_config(config: FitConfig) -> ResolvedConfig:
         raise InputError("--encoder.size none: expected --encoder.linear, got none of both")
     alone = not config.encoder.pretrained and config.distill.teacher is None
     has_overlap = config.match.form != "bi" and config.match.overlap is not False
-    linear = alone and (config.task == "classify" or (config.task == "match" and has_overlap))
+    linear = alone and (config.task in ("classify", "tag") or (config.task == "match" and has_overlap))
     if config.encoder.size == NO_ENCODER and not (linear and config.task == "classify"):
         raise InputError(
             "--encoder.size none: expected --task classify without --encoder.pretrained and --distill.teacher"
         )
     if config.encoder.linear and not linear:
         raise InputError(
-            "--encoder.linear: expected --task classify, or match with overlap, without --encoder.pretrained and"
-            " --distill.teacher"
+            "--encoder.linear: expected --task classify, tag, or match with overlap, without --encoder.pretrained"
+            " and --distill.teacher"
         )
     config = resolve_shape(dataclasses.replace(config, encoder=_filled(config.encoder, linear=linear)))
     tags, pretrained = config.task == "tag", bool(config.encoder.pretrained)
@@ -111,6 +111,8 @@ def resolve_data_defaults(
         if config.task == "classify" and config.encoder.linear:
             fewest = FEWEST_EPOCHS_RESIDUAL if learns_residual(task, len(lengths)) else FEWEST_EPOCHS_ALONE
             epochs = default_epochs(batches, round(defaults.batches * LINEAR_SHARE), fewest)
+        elif config.task == "tag" and config.encoder.linear:
+            epochs = default_epochs(batches, defaults.batches // 2)
     token_dropout = defaults.token_dropout
     if token_dropout is None:
         token_dropout = default_token_dropout(lengths)

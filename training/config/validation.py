@@ -165,7 +165,7 @@ def check_settings(config: FitConfig) -> None:
         encoder = encoder_config(config, size, unknown_id=1)
     except InputError as error:
         raise InputError(_with_flags(str(error))) from None
-    if config.encoder.linear and size >= MAX_HASHED_ID:
+    if config.encoder.linear and config.task != "tag" and size >= MAX_HASHED_ID:
         raise InputError(f"--text.vocabulary-size must be below {MAX_HASHED_ID} with n-grams, got {size}")
     if getattr(task_section(config), "form", None) == "joint" and encoder.positions == "rotary":
         raise InputError(

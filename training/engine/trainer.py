@@ -157,30 +157,20 @@ def train(
     else:
         progress = loop.run(resume=config.resume)
     if linear is not None:
-        factor, logits = _weigh_paths(evaluator, linear, validation, config.encoder.size == NO_ENCODER)
+        alone = config.encoder.size == NO_ENCODER
+        outputs = None if alone else evaluator.raw_outputs(validation)
+        factors, outputs = task.join_paths(evaluator.model, linear, outputs, validation)
+        if not alone:
+            both = evaluator.validate(validation, data.validation)
+            logger.info(
+                f"both paths: {factors[0]:.2f} times the linear path, {factors[1]:.2f} times the encoder, "
+                + ", ".join(f"val_{name} {value:.3f}" for name, value in both.items())
+            )
         if refitted is not None:
             # Calibration and thresholds depend on logits of models that were not trained on a row.
-            evaluator.out_of_fold = OutOfFold(validation, logits, np.ones(len(logits), bool))
-            refitted.assign(evaluator.model.linear, factor)
+            evaluator.out_of_fold = OutOfFold(validation, outputs, np.ones(len(outputs), bool))
+            refitted.assign(evaluator.model.linear, factors[0])
     return evaluator, progress
-
-
-def _weigh_paths(
-    evaluator: Evaluator, linear: Any, validation: Source, alone: bool
-) -> tuple[float, np.ndarray]:
-    """Scales the logits of both paths by factors that are fitted on the validation rows.
-
-    Returns the factor of the linear path, and the logits of the validation rows, float32 [R, C].
-    """
-    logits = linear.logits(validation)
-    factors, encoder = (1.0, 0.0), np.zeros_like(logits)
-    if not alone:
-        encoder = evaluator.raw_outputs(validation) - logits
-        factors = linear.weigh(logits, encoder, validation.targets)
-        logger.info(f"logits: {factors[0]:.2f} times the linear path, {factors[1]:.2f} times the encoder")
-    evaluator.model.scale_paths(*factors)  # pyright: ignore
-    bias = sum(factors[2:])
-    return factors[0], (factors[0] * logits + factors[1] * encoder + bias).astype(np.float32)
 
 
 def _make_strategy(

@@ -191,9 +191,10 @@ def _fit_baseline(
     for sentence in describe_comparison(scores, result, task.metric, name):
         logger.info(sentence)
     if verdict_of(result, task.metric) == BASELINE_WINS and context.config.encoder.linear:
+        alone = ", or --encoder.size none for the linear classifier alone"
         logger.info(
-            "next: more training rows, --encoder.pretrained for a pretrained encoder, or --encoder.size none"
-            " for the linear classifier alone"
+            "next: more training rows, --encoder.pretrained for a pretrained encoder"
+            + alone * (context.config.task == "classify")
         )
     return {"description": baseline.description, **result}
 

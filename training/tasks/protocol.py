@@ -155,6 +155,27 @@ class Task(TaskSettings, abc.ABC):
         """
         return None
 
+    def join_paths(
+        self, model: Any, linear: Any, outputs: np.ndarray | None, validation: Any
+    ) -> tuple[Sequence[float], np.ndarray]:
+        """Scales both paths of a trained model by factors that are fitted on the validation rows.
+
+        Args:
+            model: The model.
+            linear: Its linear path, from `fit_linear_path`.
+            outputs: Outputs of the model for the validation rows, float32 [R, C]; None: its encoder is not used.
+            validation: The validation rows.
+
+        Returns:
+            The factors, first those of the linear path and of the encoder, and the new outputs, float32 [R, C].
+        """
+        own = linear.logits(validation)
+        encoder = np.zeros_like(own) if outputs is None else outputs - own
+        factors = (1.0, 0.0) if outputs is None else linear.weigh(own, encoder, validation.targets)
+        model.scale_paths(*factors)
+        joined = factors[0] * own + factors[1] * encoder + sum(factors[2:])
+        return factors, joined.astype(np.float32)
+
     @abc.abstractmethod
     def build_model(
         self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None

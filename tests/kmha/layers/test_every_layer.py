@@ -16,6 +16,7 @@ from kmha.layers.embedding import NgramEmbedding, Table, TextEmbedding, TokenDro
 from kmha.layers.encoder_block import CrossAttentionBlock, EncoderBlock, FeedForward
 from kmha.layers.linear_ngrams import LinearNgrams
 from kmha.layers.linear_pairs import LinearPairs
+from kmha.layers.linear_words import LinearWords
 from kmha.layers.pooling import Pooling
 from kmha.layers.positions import PositionEmbedding
 from kmha.layers.words import LocalContext, SpellingEncoder
@@ -43,6 +44,9 @@ PAIR = {
 VOTES = (MASK * GENERATOR.uniform(0.5, 9.0, (B, T))).astype("float32")
 FIRST = np.array([0, 2, 1], "int32")
 SPELLINGS = GENERATOR.integers(0, V, (B, T, 7)).astype("int32")
+PAD_TO_20 = ((0, 0), (0, 0), (0, 13))
+# Words to tag come first; others are before and after them.
+WORD_STARTS = np.array([[2, 3, 1, 4, 0], [1, 2, 0, 0, 0], [0, 0, 0, 0, 0]], "int32")
 CAUSAL = np.tril(np.ones((B, T, T), "int32"))
 CAUSAL_TAGS = np.tril(np.ones((D, D), int)).tolist()
 
@@ -123,6 +127,14 @@ CASES = {
     ),
     "linear pairs": LayerCase(
         _layer(LinearPairs, 3, V, 3, 2, 31), PAIR, (B, 3), mask="mask_b", hides=("ids_b",)
+    ),
+    "linear words": LayerCase(
+        _layer(LinearWords, 3, 9, 31),
+        {"token_ids": TOKEN_IDS, "word_starts": WORD_STARTS, "character_ids": np.pad(SPELLINGS, PAD_TO_20)},
+        (B, T, 3),
+    ),
+    "linear words without spelling": LayerCase(
+        _layer(LinearWords, 3, 9, 31), {"token_ids": TOKEN_IDS, "word_starts": WORD_STARTS}, (B, T, 3)
     ),
     "token dropout": LayerCase(
         _layer(TokenDropout, 0.5, 1, 5), {"token_ids": TOKEN_IDS}, (B, T), output_dtype="int32"

@@ -301,7 +301,8 @@ def test_numbers_that_agree_with_the_name_are_taken():
         ("match", {"form": "joint"}, True),
         ("match", {"form": "bi"}, False),
         ("match", {"overlap": False}, False),
-        ("tag", {}, False),
+        ("tag", {}, True),
+        ("masked_lm", {}, False),
     ],
 )
 def test_models_from_scratch_have_a_linear_path(task, settings, expected):
@@ -312,7 +313,7 @@ def test_models_from_scratch_have_a_linear_path(task, settings, expected):
     assert bool(encoder.ngram_buckets) != expected
     if not expected:
         with pytest.raises(
-            InputError, match="--encoder.linear: expected --task classify, or match with overlap"
+            InputError, match="--encoder.linear: expected --task classify, tag, or match with overlap"
         ):
             resolve_config(dataclasses.replace(config, encoder=EncoderSection(linear=True)))
 

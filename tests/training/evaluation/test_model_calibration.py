@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, log_softmax, softmax
@@ -194,6 +195,14 @@ def test_several_labels_and_pairs():
 def test_graded_models_cannot_be_calibrated():
     assert not can_calibrate(matcher("graded"))
     assert can_calibrate(matcher("binary")) and can_calibrate(classifier())
+
+
+def test_temperature_divides_all_scores_of_a_tagger():
+    bundle = make_tagger_bundle(linear=True, characters=True)
+    features = bundle.preprocessor.pad(bundle.preprocessor.encode(tf.ragged.constant([["old", "bread"]])))
+    before = bundle.model(features).numpy()
+    calibrate(bundle.model, Calibration((2.0,), (0.0,)))
+    np.testing.assert_allclose(bundle.model(features).numpy(), before / 2, rtol=1e-4, atol=1e-5)
 
 
 def test_temperature_of_a_tagger_does_not_change_its_tags():

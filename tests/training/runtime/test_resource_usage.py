@@ -9,6 +9,7 @@ import pytest
 
 from kmha.config import EncoderConfig
 from kmha.models.classifier import TextClassifier
+from tests.bundles import LINEAR_ROWS, LINEAR_SLOTS, tagger_bundle
 from training.runtime.resource_usage import Cost, bytes_by_part, describe_bytes, peak_memory_bytes
 
 STATUS = Path("/proc/self/status")
@@ -39,6 +40,7 @@ def test_bytes_by_part():
     assert parts["linear path"] == 4 * 100 + 10 * 2 + 10 + 2
     # 8 · 24 + 8 · 8 + 2 · 8 · 12, biases 24 + 8 + 12 + 8, two normalizations.
     assert parts["encoder blocks"] == 192 + 64 + 192 + 52 + 32
+    assert bytes_by_part(tagger_bundle().model)["linear path"] == 4 * (LINEAR_SLOTS + 5 * (LINEAR_ROWS + 2))
     assert describe_bytes({"a": 2_000_000, "b": 100}) == "a 2.0 MB"
 
 

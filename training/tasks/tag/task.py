@@ -123,6 +123,24 @@ class TagTask(TagSettings, Task):
         (part,) = parts.values()
         return SentencePreprocessor(part, self.split, bool(self.characters))  # pyright: ignore  (resolved by now)
 
+    def fit_linear_path(
+        self, train: Any, validation: Any, labels: Sequence[str], preprocessor: Any, seed: int, alone: bool
+    ) -> Any:
+        """A linear chain on features of words; None with too many tags, or without features of several words."""
+        from training.linear.chain import fit_linear_chain
+        from training.linear.fit import MAX_LABELS
+
+        if len(labels) > MAX_LABELS:
+            logger.info(f"no linear path: {len(labels):,} tags are more than {MAX_LABELS:,}")
+            return None
+        return fit_linear_chain(train, validation, len(labels), self.head == "crf", seed)
+
+    def join_paths(
+        self, model: Any, linear: Any, outputs: np.ndarray | None, validation: Any
+    ) -> tuple[Sequence[float], np.ndarray]:
+        """Adds scores of words and of transitions, each with factors of both paths."""
+        return linear.join(model, outputs, validation)
+
     def build_model(
         self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None
     ) -> Any:
@@ -145,6 +163,8 @@ class TagTask(TagSettings, Task):
             character_dim=self.character_dim,
             context_width=self.context_width,
             dropout=self.dropout,
+            linear_rows=len(linear.keys) if linear else 0,
+            linear_slots=linear.slots if linear else 0,
             name="tagger",
         )
         model.build()
