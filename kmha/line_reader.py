@@ -13,7 +13,7 @@ def _too_long(name: object, number: int) -> InputError:
     return InputError(f"{name}:{number}: expected a line of at most {MAX_LINE_BYTES:,} bytes, got more")
 
 
-def bounded_lines(stream: BinaryIO, name: object) -> Iterator[bytes]:
+def bounded_lines(stream: BinaryIO | io.BufferedIOBase, name: object) -> Iterator[bytes]:
     """Yields the lines of a stream with their line ends; raises InputError, with `name` and line, for a longer one."""
     number = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
@@ -27,7 +27,7 @@ class BoundedLines(io.BufferedIOBase):
     """A stream for `io.TextIOWrapper` that raises InputError, with `name` and line, for a line that is too long."""
 
     def __init__(self, stream: io.BufferedIOBase, name: object):
-        self._stream, self._name = stream, name
+        self._stream, self.name = stream, str(name)
         self._number, self._length = 1, 0  # of the unfinished line
 
     def readable(self) -> bool:
@@ -43,5 +43,5 @@ class BoundedLines(io.BufferedIOBase):
         else:
             self._number, self._length = self._number + block.count(b"\n"), len(block) - last - 1
         if self._length > MAX_LINE_BYTES:
-            raise _too_long(self._name, self._number)
+            raise _too_long(self.name, self._number)
         return block

@@ -64,7 +64,8 @@ def test_20_pairs_of_exports_to_one_target_are_whole(tmp_path, kind):
         options = {"env": clean_environment(), "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         processes = [subprocess.Popen(command, **options) for command in commands]
         for process in processes:
-            assert process.wait() == 0, process.stderr.read()
+            _, errors = process.communicate()
+            assert process.returncode == 0, errors
         if kind == "savedmodel":
             assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["1", "2"]
             shutil.rmtree(out)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import os
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,10 @@ def read_asset(package: str, name: str) -> str:
     return files(package).joinpath(name).read_text("utf-8")
 
 
-def write_page(path: Path, content: str) -> None:
-    """Writes a page or its text version atomically; raises InputError if the place is not writable."""
-    with atomic_write(path, overwrite=True, flag="--out") as partial:
+def write_page(path: Path, content: str, texts: Mapping[Path, str] | None = None) -> None:
+    """Writes a page and text versions by path, all together; raises InputError if the place is not writable."""
+    companions = {each: text.encode("utf-8", "replace") for each, text in (texts or {}).items()}
+    with atomic_write(path, overwrite=True, flag="--out", companions=companions) as partial:
         partial.write_bytes(content.encode("utf-8", "replace"))
 
 

@@ -128,9 +128,8 @@ def _svg_uri(svg: str) -> str:
 
 
 def write_report(report: Report, html: Path, markdown: Path) -> None:
-    """Writes a report as a page and as a model card, each atomically; raises InputError if a place is not writable."""
-    write_page(html, report_page(report))
-    write_page(markdown, model_card(report))
+    """Writes a report as a page and as a model card, both together; raises InputError if a place is not writable."""
+    write_page(html, report_page(report), {markdown: model_card(report)})
 
 
 def model_metadata(report_data: ReportData) -> dict[str, Any]:

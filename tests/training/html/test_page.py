@@ -54,3 +54,14 @@ def test_pages_are_written_whole_or_not_at_all(tmp_path):
     write_page(tmp_path / "page.html", "first")
     write_page(tmp_path / "page.html", "café \ud83d")
     assert (tmp_path / "page.html").read_text("utf-8") == "café ?"
+
+
+def test_a_page_and_its_text_are_published_together(tmp_path):
+    page, card = tmp_path / "report.html", tmp_path / "report.md"
+    card.mkdir()
+    with pytest.raises(InputError, match="cannot write there"):
+        write_page(page, "page", {card: "card"})
+    assert not page.exists()
+    card.rmdir()
+    write_page(page, "page", {card: "card"})
+    assert (page.read_text(), card.read_text()) == ("page", "card") and len(list(tmp_path.iterdir())) == 2
