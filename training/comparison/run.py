@@ -28,6 +28,7 @@ from training.config.defaults import encoder_config
 from training.data.inputs import Inputs, make_inputs
 from training.data.load import Data
 from training.engine.trainer import train
+from training.io.examples import label_ids
 from training.runs.run_folder import RunContext
 from training.runtime.resource_usage import count_trainable_weights
 
@@ -85,14 +86,20 @@ def _train_linear(data: Data, seed: int) -> tuple[dict[str, Any], Any]:
     """Trains the linear baseline; returns its result, as `_train_candidate` does, and the fitted baseline."""
     assert data.test is not None
     task, start, cpu_start = data.task, time.monotonic(), time.process_time()
-    targets = task.targets(data.train, data.labels)
-    fitted = fit_baseline(data.train.texts(), targets, multi_label=False, seed=seed)
+    ids, _ = label_ids(data.validation.examples, data.validation.rows, data.labels)
+    validation = dataclasses.replace(data.validation, rows=data.validation.rows[ids < len(data.labels)])
+    fitted = fit_baseline(
+        data.train.texts(),
+        task.targets(data.train, data.labels),
+        multi_label=False,
+        seed=seed,
+        validation=(validation.texts(), task.targets(validation, data.labels)),
+    )
     seconds, cpu_seconds = time.monotonic() - start, time.process_time() - cpu_start
-    correct = fitted.predict(data.validation.texts()) == task.targets(data.validation, data.labels)
     return {
         "description": fitted.description,
         "weights": int(fitted.weights.size + fitted.biases.size),
-        "validation": float(correct.mean()),
+        "validation": fitted.validation_score,
         "seconds_in_all": seconds,
         "cpu_seconds_in_all": cpu_seconds,
         "answers": fitted.predict(data.test.texts()).tolist(),

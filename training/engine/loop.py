@@ -186,9 +186,9 @@ class TrainingProgress:
                 f"--resume: expected a checkpoint of this version, got one of another version ({error})"
             ) from None
 
-    def mean_loss(self) -> float:
-        """Mean loss of the current epoch."""
-        return self.loss_sum / max(self.weight_sum, 1e-12)
+    def mean_loss(self, terms: int = 1) -> float:
+        """Mean loss of the current epoch, per row and per term of a row's loss."""
+        return self.loss_sum / max(self.weight_sum, 1e-12) / terms
 
 
 def epoch_plans(source: Source, lengths: Sequence[Any], settings: TrainSection, epoch: int) -> list[Any]:
@@ -211,6 +211,7 @@ class Loop:
     average: WeightAverage | None  # evaluated in place of the last weights
     checkpoint: Path  # folder of the checkpoints
     callbacks: Sequence[keras.callbacks.Callback] = ()
+    loss_terms: int = 1  # by what reported training losses are divided; see `Task.loss_terms`
     evaluate_first: bool = False  # whether the initial weights can be the best ones, as epoch -1
     coordinator: Coordinator = SINGLE_WORKER
     # The batches of an epoch, if epochs differ. Of large data each part counts as an epoch here.
@@ -279,14 +280,14 @@ class Loop:
             callbacks.on_train_batch_begin(progress.batch)
             self._batch(batch, last=progress.batch + 1 == len(plans))
             tokens += int(row_lengths[plan.rows].sum())
-            callbacks.on_train_batch_end(progress.batch - 1, {"loss": progress.mean_loss()})
+            callbacks.on_train_batch_end(progress.batch - 1, {"loss": progress.mean_loss(self.loss_terms)})
             self._save_if_due()
             if self.model.stop_training:
                 self.step.flush()
                 break
         seconds, cpu_seconds = time.monotonic() - started, time.process_time() - cpu_started
         with self._averaged():
-            logs = {"loss": progress.mean_loss(), **self._validate()}
+            logs = {"loss": progress.mean_loss(self.loss_terms), **self._validate()}
             logs["learning_rate"] = float(self.step.optimizer.learning_rate)
             logs["tokens_per_second"] = tokens / seconds
             # CPU time of all threads: comparable on a busy machine too.

@@ -126,6 +126,7 @@ def train(
             "validation", lambda: evaluator.validate(validation, data.validation)
         ),
         metric=task.metric,
+        loss_terms=task.loss_terms(data.labels),
         settings=dataclasses.replace(
             config.train, epochs=rounds, patience=config.train.patience * inputs.per_epoch
         ),

@@ -168,11 +168,15 @@ class ClassifyTask(ClassifySettings, Task):
         return (rarity / rarity.mean()).astype(np.float32)
 
     def row_losses(self, targets: Any, outputs: Any) -> Any:
-        """Cross-entropy of each row, float32 [B]."""
+        """Cross-entropy of each row, float32 [B], with several labels the sum over the labels."""
         from training.losses.classification import sigmoid_cross_entropy, softmax_cross_entropy
 
         loss = sigmoid_cross_entropy if self.multi_label else softmax_cross_entropy
         return loss(targets, outputs, self.smoothing)
+
+    def loss_terms(self, labels: Sequence[str]) -> int:
+        """With several labels, their number: reported losses are means over the labels."""
+        return len(labels) if self.multi_label else 1
 
     def tune_thresholds(self, part: Subset, labels: Sequence[str], probabilities: Any, /) -> dict[str, Any]:
         """With several labels, the threshold of each with the best F1 on validation rows."""
@@ -241,12 +245,19 @@ class ClassifyTask(ClassifySettings, Task):
         from training.metrics import classification as metrics
 
         sample = dataclasses.replace(train, rows=train.rows[sample_rows(len(train.rows), seed)])
+        same_set = evaluated.examples is validation.examples
+        is_evaluated = same_set and bool(np.isin(validation.rows, evaluated.rows).any())
+        if not self.multi_label:
+            # No model can learn a label that only validation rows have.
+            known = label_ids(validation.examples, validation.rows, labels)[0] < len(labels)
+            validation = dataclasses.replace(validation, rows=validation.rows[known])
         fitted = fit_baseline(
             sample.texts(),
             self.targets(sample, labels),
             multi_label=bool(self.multi_label),
             seed=seed,
             validation=(validation.texts(), self.targets(validation, labels)),
+            join_validation=not is_evaluated,
             of_rows=len(train.rows),
         )
         predicted = fitted.predict(evaluated.texts())

@@ -202,7 +202,11 @@ class Task(TaskSettings, abc.ABC):
 
     @abc.abstractmethod
     def row_losses(self, targets: Any, outputs: Any) -> Any:
-        """Loss of each row, float32 [B]."""
+        """Loss of each row, float32 [B]; a sum of `loss_terms` terms."""
+
+    def loss_terms(self, labels: Sequence[str]) -> int:
+        """By what reported training losses are divided, so that they have the scale of validation losses."""
+        return 1
 
     def gather_outputs(self, num_outputs: int, source: Any, outputs: Iterable[tuple[Any, Any]]) -> np.ndarray:
         """The outputs for all rows, from (plan, outputs) of each batch: [R, C], of a tagger for all words [N, K]."""

@@ -3,6 +3,7 @@ import pytest
 
 from kmha.errors import InputError
 from training.baselines.text_linear import fit_baseline, sample_rows, uses_characters
+from training.metrics.confusion import f1, indicator_counts
 
 _ENGLISH = ["the film was good", "a good, warm story", "the film was bad", "bad and cold story"] * 4
 _CHINESE = ["这本书很好看", "房间干净,很好", "这本书太差了", "房间很脏,太差"] * 4
@@ -59,6 +60,36 @@ def test_thresholds_come_from_the_validation_rows():
     assert everywhere.predict(texts).all()
     honest = fit_baseline(texts, targets, multi_label=True, seed=0, validation=(texts, targets))
     assert 0 < honest.predict(texts).sum() < 200
+
+
+def _rare_labels():
+    """120 rows of three of 40 words, each of which has a label, among twelve frequent words."""
+    random = np.random.default_rng(0)
+    names, common = [f"name{number}" for number in range(40)], [f"word{number}" for number in range(12)]
+    chosen = [random.choice(40, 3, replace=False) for _ in range(120)]
+    texts = [
+        " ".join(random.permutation([*(names[number] for number in row), *random.choice(common, 15)]))
+        for row in chosen
+    ]
+    return texts, np.array([np.isin(np.arange(40), row) for row in chosen], np.int8)
+
+
+def test_validation_rows_choose_ngrams_and_penalty():
+    texts, targets = _rare_labels()
+    parts = [(texts[place::3], targets[place::3]) for place in range(3)]
+    fitted = fit_baseline(*parts[0], multi_label=True, seed=0, validation=parts[1])
+    assert "word 1-grams + LinearSVC (C 10 per label" in fitted.description
+    counts = indicator_counts(parts[2][1], fitted.predict(parts[2][0]))
+    assert f1(counts).mean() > 0.9 and 0.8 < fitted.validation_score <= 1
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_chosen_model_is_trained_on_validation_rows_too(join):
+    validation = ["zebra story", "zebra film"], np.array([1, 0])
+    options = {"multi_label": False, "seed": 0, "join_validation": join}
+    baseline = fit_baseline(_ENGLISH, _IDS, validation=validation, **options)
+    assert ("zebra" in baseline.vectorizer.vocabulary_) is join
+    assert ("16 training rows and 2 validation rows" in baseline.description) is join
 
 
 def test_same_seed_gives_the_same_baseline():

@@ -123,6 +123,15 @@ def test_signal_after_the_last_checkpoint_stops_before_evaluation(tmp_path):
     assert make_loop(tmp_path).run(resume=True).epoch == SETTINGS.epochs
 
 
+def test_losses_of_several_terms_are_reported_as_means(tmp_path, whole):
+    loop = make_loop(tmp_path)
+    loop.loss_terms = 4
+    progress = loop.run()
+    losses = [epoch["loss"] for epoch in progress.history]
+    assert losses == pytest.approx([epoch["loss"] / 4 for epoch in whole[1].history])
+    assert distance(weights_of(loop.model), weights_of(whole[0].model)) < 1e-6
+
+
 def test_finished_run_can_be_resumed(tmp_path):
     loop = make_loop(tmp_path)
     first = loop.run()

@@ -165,6 +165,28 @@ def test_baseline_is_scored_on_the_same_rows_and_labels(tmp_path, task):
     assert "macro_f1" in scores["intervals"]
 
 
+def test_baseline_is_not_trained_on_evaluated_or_unknown_rows(tmp_path):
+    rows = [("red", "warm"), ("blue", "cold")] * 8 + [("sky", "cold"), ("fog", "gray")]
+    examples = write_examples([Example((word,), (label,), "") for word, label in rows], tmp_path)
+    train, validation, test = (
+        Subset(examples, np.array(each)) for each in (range(12), range(12, 18), [0, 1])
+    )
+    labels = ["cold", "warm"]
+    assert "12 training rows and 5 val" in ONE.baseline(train, validation, test, labels, 0).description
+    assert "12 training rows" in (found := ONE.baseline(train, validation, validation, labels, 0)).description
+    assert "val" not in found.description and found.scores["rows"] == 6
+
+
+def test_training_losses_have_the_scale_of_validation_losses(tmp_path):
+    part = part_of(tmp_path, ("a",), ("a", "b"), ("c",), ())
+    logits = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    task, labels = dataclasses.replace(SEVERAL, label_smoothing=0.0), ["a", "b", "c"]
+    scores = task.scores(part, labels, 1 / (1 + np.exp(-logits)), {"thresholds": [0.5] * 3})
+    losses = np.asarray(task.row_losses(task.targets(part, labels), logits))
+    assert losses.mean() / task.loss_terms(labels) == pytest.approx(scores["loss"], rel=1e-5)
+    assert ONE.loss_terms(labels) == 1
+
+
 def test_default_label_smoothing_is_for_one_label():
     logits = np.array([[2.0, -1.0, 0.5]], np.float32)
     one, several = np.array([0], np.int32), np.array([[1, 0, 1]], np.int32)
