@@ -5,6 +5,8 @@ import itertools
 from collections.abc import Iterable
 
 MOST_COMPARED = 1000
+# Names shown in a message, and characters of each.
+_NAMES, _NAME_LENGTH = 10, 100
 
 
 class InputError(ValueError):
@@ -12,6 +14,14 @@ class InputError(ValueError):
 
     The message is one line: `FILE:LINE: expected X, got Y. HINT`, or the flag in place of the file.
     """
+
+
+def format_names(names: Iterable[str], none: str = "none") -> str:
+    """Names in a message: the first ten, each with at most 100 characters, and the number of the others."""
+    listed = list(names)
+    shown = [each if len(each) <= _NAME_LENGTH else f"{each[:_NAME_LENGTH]}…" for each in listed[:_NAMES]]
+    more = f" and {len(listed) - _NAMES:,} more" if len(listed) > _NAMES else ""
+    return f"{', '.join(shown)}{more}" if shown else none
 
 
 def did_you_mean(name: str, known: Iterable[str], form: str = "{}") -> str:

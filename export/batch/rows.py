@@ -16,7 +16,7 @@ from export.checks import check_single_texts
 from export.names import ABSTAINED, GIVEN, LABEL, LABELS, PROBABILITIES, TAGS
 from export.predictors.artifacts import SAVEDMODEL, find_artifact
 from kmha.bundle.manifest import MANIFEST
-from kmha.errors import InputError
+from kmha.errors import InputError, format_names
 
 PROBABILITY = "probability"
 OUTPUT_FIELDS = (LABEL, PROBABILITY, LABELS, PROBABILITIES)
@@ -40,7 +40,7 @@ def parse_row(line: bytes, text_column: str, keep_text: bool = True) -> tuple[st
     """
     record = _object(_decoded(line))
     if text_column not in record:
-        raise InputError(f"expected a field {text_column!r}, got {', '.join(record) or 'none'}")
+        raise InputError(f"expected a field {text_column!r}, got {format_names(record)}")
     text = record[text_column]
     if not isinstance(text, str):
         raise InputError(f"expected a string in {text_column!r}, got {_KINDS.get(type(text), 'a number')}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kmha.errors import InputError
+from kmha.errors import InputError, format_names
 from kmha.features import text_shapes
 from kmha.models.encoder import SingleEncoder, TransformerEncoder
 from kmha.pretrained.checkpoint import Checkpoint, source_blocks
@@ -67,7 +67,7 @@ class CheckpointEncoder(SingleEncoder):
         self.encoder.build(text_shapes())
         missing = assign_weights(self.encoder, checkpoint.read_weights(), checkpoint.config.num_layers)
         if missing:
-            raise InputError(f"{checkpoint.origin}: expected weights for {', '.join(missing)}, got none")
+            raise InputError(f"{checkpoint.origin}: expected weights for {format_names(missing)}, got none")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from kmha.bundle.manifest import (
     sha256,
 )
 from kmha.config import MAX_HASHED_ID, EncoderConfig
-from kmha.errors import InputError
+from kmha.errors import InputError, format_names
 from kmha.features import MIN_WINDOW_LENGTH
 from kmha.pretrained.checkpoint import Checkpoint
 from kmha.text.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -33,7 +33,7 @@ _KIND_WORDS = {
     "target": lambda value: f"a {value} target",
     "scheme": lambda value: f"tags spelt {value}" if value != "none" else "tags that spell no spans",
 }
-_SHOWN_LABELS = 12
+_SHOWN_LABELS = 10
 
 
 def check_teacher(config: FitConfig) -> None:
@@ -89,15 +89,10 @@ def check_same_answers(config: FitConfig, task: Task, labels: list[str], origin:
 def _differences(expected: list[str], given: list[str]) -> str:
     """Both lists; if they are long, only their differences."""
     if max(len(expected), len(given)) > _SHOWN_LABELS:
-        lists = (_few(sorted(set(one) - set(other))) for one, other in ((expected, given), (given, expected)))
+        pairs = ((expected, given), (given, expected))
+        lists = (format_names(sorted(set(one) - set(other)), "nothing else") for one, other in pairs)
         return "got one that lacks {} and has {}".format(*lists)
-    return f"{', '.join(expected)}, got {', '.join(given)}"
-
-
-def _few(names: list[str]) -> str:
-    return (
-        ", ".join(names[:_SHOWN_LABELS]) + ", …" * (len(names) > _SHOWN_LABELS) if names else "nothing else"
-    )
+    return f"{format_names(expected)}, got {format_names(given)}"
 
 
 def allows_few_labels(config: FitConfig) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 from kmha.bundle.bundle import parts_of
 from kmha.document_windows import WindowShape
+from kmha.features import TOKEN_IDS
 from kmha.text.preprocessor import Preprocessor
 from kmha.text.sentence_preprocessor import SentencePreprocessor
 from kmha.text.vocabulary import Vocabulary
@@ -206,7 +207,7 @@ def cut_parts(
                 own_path = folder / f"tokens-{name}-{given.ids}"
                 ragged_store, met = tokenize_examples(part.examples, given.part, own_path, given.text)
                 tokens[name].append(ragged_store)
-                counts[name if preprocessor.num_texts == 1 else f"{name} {given.ids}"] = met
+                counts[_counts_name(name, given.ids)] = met
     return Inputs(preprocessor, parts, tokens, counts, masking, windows)
 
 
@@ -311,6 +312,12 @@ class Stretches:
             if each.name.split(".")[0] == path.name:
                 each.unlink()
         return rows, ragged_store, counts
+
+
+def _counts_name(part: str, ids: str) -> str:
+    """The name of a part's token counts, from that of an input: of `word_token_ids_a` "train text_a (word)"."""
+    granularity, _, side = ids.partition(TOKEN_IDS)
+    return part + f" text{side}" * bool(side) + f" ({granularity.removesuffix('_')})" * bool(granularity)
 
 
 @dataclasses.dataclass(frozen=True)

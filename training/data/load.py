@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kmha.errors import InputError
+from kmha.errors import InputError, format_names
 from training.config.config import FitConfig, sample_name
 from training.config.validation import allows_few_labels, teacher_origins
 from training.data.sources import find_sources, read_examples, read_unlabelled, unseen, without_copies
@@ -213,7 +213,7 @@ def _check_validation(summary: DataSummary, origin: str) -> None:
         )
     unknown = sum(summary.labels_only_in_validation.values())
     if unknown >= summary.validation_rows:
-        names = ", ".join(summary.labels_only_in_validation)
+        names = format_names(summary.labels_only_in_validation)
         raise InputError(f"--data.validation: expected labels of the training rows, got only {names}")
 
 
@@ -244,6 +244,6 @@ def describe(data: Data) -> list[str]:
     lines += [f"{count:,} {what}" for count, what in notes if count]
     for part, labels in (("validation", s.labels_only_in_validation), ("test", s.labels_only_in_test)):
         if labels:
-            names = ", ".join(f"{label} ({rows})" for label, rows in labels.items())
+            names = format_names(f"{label} ({rows})" for label, rows in labels.items())
             lines.append(f"labels that only {part} rows have, counted as errors: {names}")
     return lines

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kmha.errors import InputError
+from kmha.errors import InputError, format_names
 from training.io.examples import ExampleSet, Subset
 
 _NO_ROWS = np.zeros(0, np.int32)
@@ -173,7 +173,7 @@ def _check_rows(
     after = f" after dropping the texts of other sets ({dropped} rows)" if dropped else ""
     counts = _class_counts(train, rows)
     if not one_label and len(np.unique(train.label_digests()[rows])) < 2:
-        given = f"only {', '.join(map(repr, counts))}" if counts else "no label"
+        given = f"only {format_names(map(repr, counts))}" if counts else "no label"
         raise InputError(
             f"{train.origin}: expected training rows with two different labels or more, got {given}{after}"
         )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from kmha.errors import InputError
+from kmha.errors import InputError, format_names
 from kmha.text.vocabulary import CONTINUATION
 from training.explanation.attributions import (
     NO_WORD,
@@ -255,7 +255,7 @@ def _choose_output(
             return ExplainedOutput(0), SCORE
         return (ExplainedOutput(0), MATCH) if model.matches(row) else (ExplainedOutput(0, -1), NO_MATCH)
     if label and label not in model.labels:
-        raise InputError(f"--label: expected one of {', '.join(model.labels)}, got {label!r}")
+        raise InputError(f"--label: expected one of {format_names(model.labels)}, got {label!r}")
     output = model.labels.index(label) if label else int(probabilities.argmax())
     return ExplainedOutput(output), model.labels[output]
 
@@ -315,7 +315,7 @@ def explain_tag(model: TagModel, words: Sequence[str], label: str = "", number: 
     if number > len(words):
         raise InputError(f"--word: expected 1 to {len(words)}, the words of the text, got {number}")
     if label and label not in model.labels:
-        raise InputError(f"--label: expected one of {', '.join(model.labels)}, got {label!r}")
+        raise InputError(f"--label: expected one of {format_names(model.labels)}, got {label!r}")
     ((tags, probabilities),) = model.tagged([words])
     entities = (place for place, tag in enumerate(tags) if model.labels[tag] != "O")
     word = number - 1 if number else next(entities, 0)

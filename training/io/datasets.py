@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from kmha.errors import InputError
+from kmha.errors import InputError, format_names
 from training.io.disk import open_lines
 from training.io.tables import Row
 
@@ -114,11 +114,11 @@ def tfds_rows(name: str, split: str, columns: Sequence[str], data_dir: Path | No
     known = list(features) if isinstance(features, tfds.features.FeaturesDict) else []
     for column in columns:
         if column not in known:
-            raise InputError(f"{name}: expected feature {column!r}, got features {', '.join(known)}")
+            raise InputError(f"{name}: expected feature {column!r}, got features {format_names(known)}")
     try:
         dataset = builder.as_dataset(split=split, shuffle_files=False)
     except (ValueError, KeyError):
-        given = ", ".join(builder.info.splits) or "(none)"
+        given = format_names(builder.info.splits, "(none)")
         raise InputError(f"{name}: expected split {split!r}, got splits {given}") from None
     for number, example in enumerate(tfds.as_numpy(dataset), start=1):
         place = f"{name}:{split}:{number}"

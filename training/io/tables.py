@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kmha.errors import InputError, did_you_mean
+from kmha.errors import InputError, did_you_mean, format_names
 from training.io.conll import count_columns, read_sentences
 from training.io.disk import open_lines
 
@@ -22,7 +22,6 @@ MAX_FIELD_CHARS = 1 << 24
 FEWEST_ROWS, MOST_ROWS, BLOCK_CHARS = 16, 1024, 1 << 22
 """Rows of the first block and of any block, and how many characters a block should have at most."""
 
-SHOWN_COLUMNS = 50
 """Column names in a message."""
 
 _JSON_KINDS = {dict: "an object", list: "a list", bool: "true or false", type(None): "null", str: "a string"}
@@ -128,12 +127,7 @@ def json_blocks(path: Path, required: Sequence[str], optional: Sequence[str] = (
 def raise_missing(place: str, name: str, names: Sequence[str]) -> NoReturn:
     """Raises the InputError for a missing column, with a suggestion."""
     hint = did_you_mean(name, names, "{!r}")
-    raise InputError(f"{place}: expected column {name!r}, got columns {_listed(names) or '(none)'}{hint}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - SHOWN_COLUMNS
-    return ", ".join(names[:SHOWN_COLUMNS]) + (f" and {rest:,} more" if rest > 0 else "")
+    raise InputError(f"{place}: expected column {name!r}, got columns {format_names(names, '(none)')}{hint}")
 
 
 def _header(path: Path, reader: Any) -> list[str]:
@@ -180,7 +174,7 @@ def _whole_rows(
             kept.append(fields)
             numbers.append(line)
         elif len(fields) > 1 or (fields and fields[0].strip()):
-            count = f"expected {width} field{'s' if width > 1 else ''} ({_listed(names)})"
+            count = f"expected {width} field{'s' if width > 1 else ''} ({format_names(names)})"
             return kept, numbers, f"{line}: {count}, got {len(fields)}"
     return kept, numbers, ""
 

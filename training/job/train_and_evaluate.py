@@ -34,6 +34,7 @@ from training.runs.run_folder import CARD, REPORT, RunContext
 from training.runtime.memory_estimate import available_bytes, check_label_memory
 from training.runtime.mixed_precision import POLICIES, to_float32
 from training.runtime.resource_usage import bytes_by_part, count_trainable_weights
+from training.tasks.match.rows import TEXT_A, TEXT_B
 
 logger = logging.getLogger("kmha")
 
@@ -129,8 +130,9 @@ def _tokenize(context: RunContext, data: Data, starting_model: StartingModel | N
     inputs = cut_for_training(
         preprocessor, data.parts, context.scratch, data.task.masking, streamed, data.task.windows
     )
+    columns = {TEXT_A: data.columns.text, TEXT_B: data.columns.text_b}
     for name, counts in inputs.counts.items():
-        logger.info(counts.describe(name))
+        logger.info(counts.describe(" ".join(columns.get(word) or word for word in name.split(" "))))
     return inputs
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from kmha.errors import InputError
+from kmha.errors import InputError, format_names
 from training.metrics.confusion import (
     LabelCounts,
     confusion_matrix,
@@ -106,7 +106,7 @@ def single_label_prediction_scores(
     scores["accuracy"] = _mean(true_ids == predicted_ids)
     if positive is not None:
         if positive not in labels:
-            raise InputError(f"positive label: expected one of {', '.join(labels)}; got {positive!r}")
+            raise InputError(f"positive label: expected one of {format_names(labels)}; got {positive!r}")
         scores["positive"] = positive
         for name in ("f1", "precision", "recall"):
             scores[name] = scores["per_class"][positive][name] if len(true_ids) else None

@@ -16,7 +16,7 @@ import tensorflow as tf
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import MODEL
 from kmha.calibration import Calibration, calibrate
-from kmha.errors import InputError
+from kmha.errors import InputError, format_names
 from training.cli.parser import parse
 from training.config.config import DataSection, FewshotSection, FinetuneSection, FitConfig, task_section
 from training.config.defaults import resolve_config
@@ -318,7 +318,7 @@ def _fine_tune(
     unknown = sorted(set(data.labels) - set(start.labels))
     if unknown:
         name = data.origins["train"]["name"]
-        raise InputError(f"{name}: expected labels of the run, got also {', '.join(unknown[:5])}")
+        raise InputError(f"{name}: expected labels of the run, got also {format_names(unknown)}")
     for line in describe(data):
         logger.info(line)
     data = dataclasses.replace(data, labels=start.labels, test=None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kmha.errors import format_names
 from training.cli.parser import table_flags
 from training.config.config import FitConfig, settings
 from training.config.defaults import resolve_config
@@ -51,7 +52,7 @@ def data_blocks(report_data: ReportData) -> Iterator[Block]:
         yield Table(f"Labels of the training rows{more}", ("label", "number", "share"), rows)
         for part in ("validation", "test"):
             if only := summary[f"labels_only_in_{part}"]:
-                names = ", ".join(f"{name} ({rows})" for name, rows in only.items())
+                names = format_names(f"{name} ({rows})" for name, rows in only.items())
                 yield Note(f"Labels that only {part} rows have, counted as errors: {names}.")
     origins = report_data.details.get("data")
     if isinstance(origins, dict):

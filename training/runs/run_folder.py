@@ -15,7 +15,7 @@ from typing import Any
 import tomli_w
 
 from kmha.bundle.manifest import MANIFEST, sha256
-from kmha.errors import InputError
+from kmha.errors import InputError, format_names
 from training.cli.exceptions import check_stop, delayed_stop
 from training.config.config import FitConfig, ResolvedConfig, differences, settings
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
@@ -138,7 +138,7 @@ def _check_unfinished(unfinished: Path, config: FitConfig) -> None:
         damaged = [f"{path.name}: {find_damage(path)}" for path in list_checkpoints(unfinished / CHECKPOINT)]
         if (unfinished / CONFIG).exists() and damaged and not has_checkpoint(unfinished):
             raise InputError(
-                f"--resume: expected a valid checkpoint in {unfinished / CHECKPOINT}, got {', '.join(damaged)};"
+                f"--resume: expected a valid checkpoint in {unfinished / CHECKPOINT}, got {format_names(damaged)};"
                 " use --overwrite to start over"
             )
         if not (unfinished / CONFIG).exists() or not damaged:

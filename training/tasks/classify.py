@@ -9,7 +9,7 @@ import numpy as np
 
 from kmha.config import EncoderConfig
 from kmha.document_windows import window_shape_of
-from kmha.errors import InputError, did_you_mean
+from kmha.errors import InputError, did_you_mean, format_names
 from training.io.examples import (
     ColumnOverrides,
     Columns,
@@ -65,7 +65,7 @@ class ClassifyTask(ClassifySettings, Task):
             flag = "--data.label-column"
             hint = did_you_mean(LABEL, available or (), f"{flag} {{}}") or f"; set {flag}"
             raise InputError(
-                f"--data.label-column: expected a column {LABEL} or {LABELS}, got {', '.join(available or ())}{hint}"
+                f"--data.label-column: expected a column {LABEL} or {LABELS}, got {format_names(available or ())}{hint}"
             )
         multi_label = label == LABELS if self.multi_label is None else self.multi_label
         return dataclasses.replace(self, multi_label=multi_label), dataclasses.replace(columns, label=label)

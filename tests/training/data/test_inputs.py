@@ -43,11 +43,12 @@ def test_pairs_are_cut_in_every_granularity(tmp_path, parts):
     assert names == ["char_token_ids_a", "char_token_ids_b", "word_token_ids_a", "word_token_ids_b"]
     # Parts of one set share their token ids, and are counted once.
     assert inputs.tokens["train"] is inputs.tokens["validation"]
-    assert list(inputs.counts) == [f"{part} {name}" for part in ("train", "test") for name in names]
+    shown = ["text_a (char)", "text_b (char)", "text_a (word)", "text_b (word)"]
+    assert list(inputs.counts) == [f"{part} {name}" for part in ("train", "test") for name in shown]
     assert [ragged_store.read(0).tolist() for ragged_store in inputs.tokens["test"]] == [
         ragged_store.read(0).tolist() for ragged_store in inputs.tokens["train"]
     ]
-    assert inputs.counts["train word_token_ids_a"].empty_rows == 1
+    assert inputs.counts["train text_a (word)"].empty_rows == 1
 
 
 def test_vocabularies_are_learnt_from_both_texts_of_training_rows_alone(tmp_path, parts):

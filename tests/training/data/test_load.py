@@ -102,6 +102,13 @@ def test_what_was_met_is_told(tmp_path):
     ]
 
 
+def test_many_unknown_labels_are_counted(tmp_path):
+    train = write_csv(tmp_path / "a.csv", news_rows(30, seed=0))
+    test = write_csv(tmp_path / "b.csv", [(f"text {row}", f"{row:03} {'long' * 99}") for row in range(500)])
+    (line,) = (each for each in describe(load(tmp_path, train=train, test=test)) if "only test" in each)
+    assert line.endswith(" and 490 more") and len(line) < 1200
+
+
 def test_validation_rows_that_cannot_judge_are_refused(tmp_path):
     same = write_csv(tmp_path / "a.csv", [("one", "a")] * 5 + [("two", "b")] * 5)
     with pytest.raises(InputError, match="a.csv: expected rows to hold out .*--data.validation"):

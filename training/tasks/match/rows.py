@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from kmha.errors import InputError, did_you_mean
+from kmha.errors import InputError, did_you_mean, format_names
 from training.io.examples import Columns, Example
 from training.io.tables import Row
 
@@ -33,7 +33,7 @@ def pair_columns(available: Sequence[str] | None, columns: Columns) -> Columns:
         if name not in available:
             hint = did_you_mean(name, available, f"--data.{flag} {{}}") or f"; set --data.{flag}"
             triplets = f" (or the columns {ANCHOR}, {POSITIVE}, {NEGATIVE})" if not requested else ""
-            shown = f"{name}{triplets}, got {', '.join(available)}{hint}"
+            shown = f"{name}{triplets}, got {format_names(available)}{hint}"
             raise InputError(f"--data.{flag}: expected a column {shown}")
     return found
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from kmha.config import EncoderConfig
-from kmha.errors import InputError
+from kmha.errors import InputError, format_names
 from kmha.features import SIDES
 from training.io.examples import ColumnOverrides, Columns, Example, ExampleSet, Subset, TrainingSet, label_ids
 from training.io.tables import Row
@@ -84,7 +84,7 @@ class MatchTask(MatchSettings, Task):
     def columns_of_file(self, trained: Columns, flags: ColumnOverrides, available: Sequence[str]) -> Columns:
         """The columns of pairs or triplets, and of the query if the file has one."""
         if flags.query and flags.query not in available:
-            shown = f"{flags.query}, got {', '.join(available)}"
+            shown = f"{flags.query}, got {format_names(available)}"
             raise InputError(f"--query-column: expected a column {shown}")
         queries = (flags.query, trained.query, QUERY)
         query = next((name for name in queries if name and name in available), "")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kmha.errors import InputError, did_you_mean
+from kmha.errors import InputError, did_you_mean, format_names
 from kmha.tags import Span, tags_of
 from training.io.examples import Columns, Example, ExampleSet
 from training.io.tables import Row
@@ -95,10 +95,10 @@ def _numbered(available: Sequence[str]) -> bool:
 
 def _missing(name: str, flag: str, available: Sequence[str]) -> str:
     if _numbered(available):
-        return f"--data.{flag}: expected one of {', '.join(available)}, got {name}"
+        return f"--data.{flag}: expected one of {format_names(available)}, got {name}"
     hint = did_you_mean(name, available, f"--data.{flag} {{}}") or f"; set --data.{flag}"
     defaults = f" (or the columns {TEXT}, {SPANS})" if name in (WORDS, TAGS) else ""
-    return f"--data.{flag}: expected a column {name}{defaults}, got {', '.join(available)}{hint}"
+    return f"--data.{flag}: expected a column {name}{defaults}, got {format_names(available)}{hint}"
 
 
 def _spans(text: str, items: Sequence[str], place: str, columns: Columns) -> list[_Given]:
