@@ -40,7 +40,7 @@ _ORDERS = {"word": ((1, 2), (1, 1)), "char": ((1, 2), (1, 3))}
 _PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0)
 _FIRST_PENALTY = 2
 # The choice is made on random rows: at most so many, with so many characters, and so many rows times labels.
-_CHOICE_ROWS, _CHOICE_CHARACTERS, _CHOICE_WORK = 20_000, 20_000_000, 700_000
+_CHOICE_ROWS, _CHOICE_CHARACTERS, _CHOICE_WORK = 20_000, 6_000_000, 700_000
 _FEWEST_CHOICE_ROWS = 2_000
 
 
