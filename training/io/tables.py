@@ -22,8 +22,6 @@ MAX_FIELD_CHARS = 1 << 24
 FEWEST_ROWS, MOST_ROWS, BLOCK_CHARS = 16, 1024, 1 << 22
 """Rows of the first block and of any block, and how many characters a block should have at most."""
 
-"""Column names in a message."""
-
 _JSON_KINDS = {dict: "an object", list: "a list", bool: "true or false", type(None): "null", str: "a string"}
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}

@@ -245,7 +245,7 @@ def test_wide_headers_are_read_in_linear_time(tmp_path):
     with pytest.raises(InputError) as error:
         read(path, ["colum_7"])
     assert time.perf_counter() - start < 5
-    assert "did you mean 'column_7'?" in str(error.value) and "and 39,950 more" in str(error.value)
+    assert "did you mean 'column_7'?" in str(error.value) and "and 39,990 more" in str(error.value)
     write(path, f"{','.join([*names, 'column_7'])}\n")
     with pytest.raises(InputError, match="expected unique column names, got 'column_7' twice"):
         column_names(path)
