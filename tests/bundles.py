@@ -232,7 +232,7 @@ def linear_weights(sentences: Any, labels: int) -> tuple[np.ndarray, np.ndarray,
 
     features = sentences.pad(sentences.encode(tf.ragged.constant([each.split() for each in SENTENCES])))
     hashes, fingerprints = (
-        each.numpy()
+        np.asarray(each)
         for each in word_keys(features[TOKEN_IDS], features[WORD_STARTS], features.get(CHARACTER_IDS))
     )
     found = fingerprints >= 0
@@ -291,7 +291,7 @@ def make_tagger_bundle(
         scale = 0.1 if "affixes" in weights.path else 0.5
         weights.assign(scale * generator.normal(size=weights.shape))
     sentences = SentencePreprocessor(part, split, characters)
-    if linear:
+    if model.linear is not None:
         model.linear.assign(*linear_weights(sentences, len(labels)))
     details = {
         "lengths": {"p50": 9, "p90": 14, "p99": 16, "p100": 18},

@@ -103,22 +103,15 @@ def _fold(kinds, parts, modulus: int):
 
 def _affixes(low):
     """Prefixes and suffixes of 1 to 4 characters as numbers, int32 [B, W, 8]; 0 for those of shorter words."""
-    there = ops.cast(low > 0, "int32")
-    count = ops.sum(there, axis=-1, keepdims=True)
-    places = ops.arange(SPELLING_LENGTH, dtype="int32")
-    # The weight of a character in a suffix is that of its distance from the end.
-    from_end = count - 1 - places  # [B, W, 20]
-    found = []
-    for weights in (_WEIGHTS[:LONGEST_AFFIX], None):
-        total = 0
-        for number in range(LONGEST_AFFIX):
-            if weights is not None:
-                character = low[..., number]
-            else:
-                character = ops.sum(ops.where(from_end == number, low, 0), axis=-1)
-            total = total + character * int(_WEIGHTS[number])
-            found.append(ops.where(character > 0, total, 0))
-    return ops.stack(found, axis=-1)
+    count = ops.sum(ops.cast(low > 0, "int32"), axis=-1, keepdims=True)
+    from_end = count - 1 - ops.arange(SPELLING_LENGTH, dtype="int32")  # [B, W, 20]
+    prefixes, suffixes, prefix, suffix = [], [], 0, 0
+    for number, weight in enumerate(_WEIGHTS[:LONGEST_AFFIX].tolist()):
+        first, last = low[..., number], ops.sum(ops.where(from_end == number, low, 0), axis=-1)
+        prefix, suffix = prefix + first * weight, suffix + last * weight
+        prefixes.append(ops.where(first > 0, prefix, 0))
+        suffixes.append(ops.where(last > 0, suffix, 0))
+    return ops.stack([*prefixes, *suffixes], axis=-1)
 
 
 def _trigrams(low):
@@ -179,7 +172,7 @@ class LinearWords(ConfigurableLayer):
             kernel: float [rows, K].
             bias: float [K].
         """
-        self.packed.assign(packed_keys(self.slots, *keys.T, np.arange(1, self.rows + 1)))
+        self.packed.assign(packed_keys(self.slots, keys[:, 0], keys[:, 1], np.arange(1, self.rows + 1)))
         self.table.embeddings.assign(np.concatenate([np.zeros((1, self.num_labels)), kernel]))
         self.bias.assign(bias)
 
@@ -194,6 +187,6 @@ class LinearWords(ConfigurableLayer):
         self.table.embeddings.assign(self.table.embeddings * factor)
         self.bias.assign(self.bias * factor)
 
-    def compute_output_shape(self, token_ids_shape, word_starts_shape=None, character_ids_shape=None):
+    def compute_output_shape(self, token_ids_shape, word_starts_shape, character_ids_shape=None):
         """[B, W, K]."""
         return (*word_starts_shape, self.num_labels)

@@ -84,3 +84,11 @@ def test_scores_are_sums_of_the_weights_of_known_features(layer):
 def test_scores_are_scaled(layer):
     layer.scale(2.0)
     np.testing.assert_allclose(to_numpy(layer(*inputs()))[0, 0], [37.0, 44.5, 52.0])
+
+
+@pytest.mark.parametrize(
+    ("used", "hashes", "fingerprints"), [(3, 47_311_764, 629_454), (2, 9_667_190, 327_189)]
+)
+def test_hashes_of_saved_weights_do_not_change(used, hashes, fingerprints):
+    found = [int(to_numpy(each).astype(np.int64).sum()) for each in word_keys(*inputs()[:used])]
+    assert found == [hashes, fingerprints]
