@@ -10,6 +10,8 @@ from kmha.layers.embedding import FINGERPRINT_MODULUS, FINGERPRINT_MULTIPLIER, M
 # Shares of n-grams and of stems (two kinds of weights, three shares each), cosine, BM25, lengths, numbers, equal words,
 # unmatched tokens.
 OVERLAP_FEATURES = 6 * (len(ORDERS) + 1) + 1 + 2 + 4 + 3 + 1 + 6
+# Tokens of a word that tell it from other words, and the size of their hash.
+TOKENS_OF_WORD, HASH_MODULUS = 4, 262_139
 # Parameters of BM25, Robertson and Zaragoza 2009, as in most search engines.
 K1, B = 1.2, 0.75
 
@@ -26,7 +28,8 @@ class LinearPairs(ConfigurableLayer):
 
     The features of a pair are numbers such as the TF-IDF cosine (see `overlap`), whether each token is only in A, in
     both texts or only in B, and known pairs of a token that is only in A and one that is only in B. Repeated tokens
-    count once, except in the cosine and BM25.
+    count once, except in the cosine and BM25. Tokens of wordpiece vocabularies are joined to words; a word of several
+    tokens counts in the numbers only, as a rare word. Longer n-grams are those of tokens.
 
     Args:
         num_labels: C.
@@ -70,6 +73,8 @@ class LinearPairs(ConfigurableLayer):
             ("idf", vocabulary, "float32", "ones"),
             ("stems", vocabulary, "int32", "zeros"),
             ("is_number", vocabulary, "int8", "zeros"),
+            ("continues", vocabulary, "int8", "zeros"),
+            ("idf_of_unknown", (), "float32", "ones"),
             ("mean_length", (), "float32", "ones"),
             ("packed", (self.slots,), "int32", "zeros"),
             ("kernel", (OVERLAP_FEATURES, self.num_labels), "float32", "zeros"),
@@ -104,22 +109,21 @@ class LinearPairs(ConfigurableLayer):
         """The numbers that describe the overlap, and which tokens the texts share.
 
         Returns:
-            The features float32 [B, F]; and float32, 1 at the first occurrence of each token that is only in A [B, T],
-            of A in both texts [B, T], and only in B [B, S].
+            The features float32 [B, F]; and float32, 1 at the first occurrence of each word of one token that is only
+            in A [B, T], of A in both texts [B, T], and only in B [B, S].
         """
         a, b = self._text(ids_a, mask_a), self._text(ids_b, mask_b)
-        shared = shared_ngrams(ids_a, ids_b, a["words"], b["words"])
-        stems = shared_ngrams(
-            ops.take(self.stems, ids_a), ops.take(self.stems, ids_b), a["words"], b["words"], (1,)
-        )
+        sides = a["words"], b["words"]
+        (single,) = shared_ngrams(a["keys"], b["keys"], *sides, (1,))
+        (stems,) = shared_ngrams(a["stems"], b["stems"], *sides, (1,))
+        shared = single, *shared_ngrams(ids_a, ids_b, a["tokens"], b["tokens"], ORDERS[1:]), stems
         features = []
-        for order, equal in zip((*ORDERS, 1), (*shared, *stems), strict=True):
+        for order, equal in zip((*ORDERS, 1), shared, strict=True):
             in_b, in_a = ops.max(equal, axis=2), ops.max(equal, axis=1)
             first_a, first_b = a["first"][order - 1], b["first"][order - 1]
             features += _shares(first_a, first_b, in_b, in_a)
             weighted = first_a * a["weights"][order - 1], first_b * b["weights"][order - 1]
             features += _shares(*weighted, in_b, in_a)
-        single = shared[0]
         products = ops.sum(single * ops.expand_dims(a["idf"], 2) * ops.expand_dims(b["idf"], 1), axis=(1, 2))
         features.append(products / ops.maximum(a["norm"] * b["norm"], 1e-6))
         features += [self._bm25(a, b, ops.sum(single, axis=2)), self._bm25(b, a, ops.sum(single, axis=1))]
@@ -139,32 +143,55 @@ class LinearPairs(ConfigurableLayer):
         for marks, side in ((only_a, a), (only_b, b)):
             idf = marks * side["idf"]
             features += [ops.max(idf, axis=1), _log(ops.sum(idf, axis=1)), _log(ops.sum(marks, axis=1))]
-        return ops.stack(features, axis=-1), only_a, both, only_b
+        is_token_a, is_token_b = a["is_token"], b["is_token"]
+        return ops.stack(features, axis=-1), only_a * is_token_a, both * is_token_a, only_b * is_token_b
 
     def _text(self, ids, mask):
-        """The values of one text by name; for each order the first occurrences and weights of n-grams, [B, T]."""
-        words = ops.cast(ids >= self.first_id, "float32") * ops.cast(mask, "float32")
-        idf = ops.take(self.idf, ids) * words
+        """The values of one text by name, [B, T] each; those of a word are at its last token."""
+        tokens = ops.cast(ids >= self.first_id, "int32") * ops.cast(mask, "int32")
+        continues = ops.cast(ops.take(self.continues, ids), "int32") * tokens
+        last = tokens * (1 - ops.pad(continues[:, 1:], ((0, 0), (0, 1))))
+        stem, is_number = ops.take(self.stems, ids), ops.cast(ops.take(self.is_number, ids), "int32")
+        keys, stems, numbers = ids, stem, is_number
+        # A word of several tokens has the stem of the first one and a hash of the last ones.
+        for _ in range(TOKENS_OF_WORD - 1):
+            before, stem_before, number_before = (
+                ops.pad(each[:, :-1], ((0, 0), (1, 0))) for each in (keys, stems, numbers)
+            )
+            keys = ids + continues * (ops.mod(before * MULTIPLIER + ids, HASH_MODULUS) - ids)
+            stems = stem + continues * (stem_before - stem)
+            numbers = ops.maximum(is_number, continues * number_before)
+        is_token = ops.cast(last * (1 - continues), "float32")
+        words, tokens = ops.cast(last, "float32"), ops.cast(tokens, "float32")
+        token_idf = ops.take(self.idf, ids) * tokens
+        # A word of several tokens is rare.
+        idf = token_idf * is_token + self.idf_of_unknown * (words - is_token)
+        keys = keys + self.vocabulary_size * last * continues
         positions = ops.arange(ops.shape(ids)[1])
         is_earlier = ops.cast(ops.expand_dims(positions, 1) > ops.expand_dims(positions, 0), "float32")
-        same = shared_ngrams(ids, ids, words, words)
-        first, weights, valid, total = [], [], words, idf
+        (same_words,) = shared_ngrams(keys, keys, words, words, (1,))
+        same = same_words, *shared_ngrams(ids, ids, tokens, tokens, ORDERS[1:])
+        first, weights, valid, total = [], [], tokens, token_idf
         for order, equal in zip(ORDERS, same, strict=True):
             if order > 1:
-                # An n-gram ends where the one before it is followed by a word.
-                valid = ops.pad(valid[:, :-1], ((0, 0), (1, 0))) * words
-                total = ops.pad(total[:, :-1], ((0, 0), (1, 0))) + idf
-            first.append(valid * (1.0 - ops.max(equal * is_earlier, axis=2)))
-            weights.append(total)
-        squares = ops.sum(same[0] * ops.expand_dims(idf, 2) * ops.expand_dims(idf, 1), axis=(1, 2))
+                # An n-gram ends where the one before it is followed by a token.
+                valid = ops.pad(valid[:, :-1], ((0, 0), (1, 0))) * tokens
+                total = ops.pad(total[:, :-1], ((0, 0), (1, 0))) + token_idf
+            first.append((words if order == 1 else valid) * (1.0 - ops.max(equal * is_earlier, axis=2)))
+            weights.append(idf if order == 1 else total)
+        squares = ops.sum(same_words * ops.expand_dims(idf, 2) * ops.expand_dims(idf, 1), axis=(1, 2))
         return {
+            "keys": keys,
+            "stems": stems,
+            "tokens": tokens,
             "words": words,
+            "is_token": is_token,
             "idf": idf,
             "first": first,
             "weights": weights,
             "norm": ops.sqrt(ops.maximum(squares, 1e-12)),
             "length": ops.sum(words, axis=1),
-            "is_number": ops.cast(ops.take(self.is_number, ids), "float32"),
+            "is_number": ops.cast(numbers, "float32"),
         }
 
     def _bm25(self, query, document, counts):

@@ -91,3 +91,20 @@ def test_logits_are_scaled_by_label():
     before = to_numpy(layer(*PAIR))
     layer.scale(np.array([1.0, 2.0, 3.0], np.float32))
     np.testing.assert_allclose(to_numpy(layer(*PAIR)), before * [1.0, 2.0, 3.0], rtol=1e-5)
+
+
+def test_tokens_of_one_word_are_joined():
+    layer = random_layer()
+    layer.continues.assign(np.arange(V) >= 30)
+    layer.is_number.assign(np.arange(V) == 10)
+    # 10 31 32 and 10 31 33 are words; 10 is one too.
+    a = np.array([[2, 10, 31, 32, 11, 10, 31, 33, 3]], np.int32)
+    b = np.array([[2, 10, 31, 32, 12, 10, 3, 0, 0]], np.int32)
+    features, *marks = (
+        to_numpy(each)[0] for each in layer.overlap(a, np.ones_like(a), b, (b > 0).astype(np.int32))
+    )
+    np.testing.assert_allclose(features[:3], [1 / 3, 1 / 3, 1 / 3], rtol=1e-6)
+    # Only words of one token have weights: 11 in A, 12 and 10 in B.
+    assert [each.nonzero()[0].tolist() for each in marks] == [[4], [], [4, 5]]
+    # Numbers: one word in both, one in A, one in B.
+    np.testing.assert_allclose(features[31:34], np.log(2.0), rtol=1e-6)

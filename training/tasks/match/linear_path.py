@@ -12,6 +12,7 @@ from scipy.optimize import minimize, nnls
 from kmha.layers.embedding import FINGERPRINT_MODULUS
 from kmha.layers.linear_pairs import LinearPairs, pair_keys
 from kmha.models.encoder import SPECIAL_FROM_UNKNOWN
+from kmha.text.vocabulary import CONTINUATION
 from training.linear.fit import smoothed_loss, weigh
 from training.linear.ngrams import MIN_TEXTS, PRIMES
 from training.tasks.match.initialization import BATCH_TOKENS, MOST_ROWS, SMALLEST_SPREAD, fit_linear
@@ -152,7 +153,7 @@ def fit_pair_path(
     keys, slots = _known_pairs(orders, len(part.vocabulary))
     layer = LinearPairs(**config, rows=len(keys), slots=slots)
     layer.build((None, None))
-    for name in ("idf", "stems", "is_number", "mean_length"):
+    for name in ("idf", "stems", "is_number", "continues", "idf_of_unknown", "mean_length"):
         getattr(layer, name).assign(getattr(statistics, name))
     packed = np.zeros(slots, np.int32)
     packed[keys // FINGERPRINT_MODULUS] = (
@@ -234,11 +235,17 @@ def _batches(source: Any) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
 def _count_tokens(layer: LinearPairs, source: Any, tokens: Any) -> None:
     """Sets inverse document frequency, stem and kind of each token, and the mean length, of the distinct texts."""
     counts, texts, words = np.zeros(layer.vocabulary_size), 0, 0
+    continues = np.array([token.startswith(CONTINUATION) for token in tokens])
     for ids in source.different_ids(0):
-        row, column = np.nonzero(ids >= layer.first_id)
+        is_token = ids >= layer.first_id
+        continued = np.pad(continues[ids] & is_token, ((0, 0), (0, 1)))
+        # Words of one token.
+        row, column = np.nonzero(is_token & ~continued[:, :-1] & ~continued[:, 1:])
         once = np.unique(row * layer.vocabulary_size + ids[row, column]) % layer.vocabulary_size
         counts += np.bincount(once, minlength=layer.vocabulary_size)
-        texts, words = texts + len(ids), words + len(row)
+        texts, words = texts + len(ids), words + (is_token & ~continued[:, 1:]).sum()
+    layer.continues.assign(continues)
+    layer.idf_of_unknown.assign(1 + np.log(texts + 1))
     layer.idf.assign(1 + np.log((texts + 1) / (counts + 1)))
     layer.mean_length.assign(max(1.0, words / max(texts, 1)))
     first: dict[str, int] = {}
