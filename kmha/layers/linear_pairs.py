@@ -68,6 +68,8 @@ class LinearPairs(ConfigurableLayer):
         """Creates the weights."""
         self.tokens.build(ids_a_shape)
         self.pairs.build(ids_a_shape)
+        # A layer that is not trainable does not pass this on to the layers inside.
+        self.tokens.trainable = self.pairs.trainable = False
         vocabulary = (self.vocabulary_size,)
         for name, shape, dtype, initializer in (
             ("idf", vocabulary, "float32", "ones"),

@@ -86,8 +86,9 @@ def test_the_order_of_the_texts(symmetric):
     assert np.allclose(found, swapped, rtol=1e-5) == symmetric
 
 
-def test_logits_are_scaled_by_label():
+def test_nothing_is_trained_and_logits_are_scaled_by_label():
     layer = random_layer()
+    assert not [weight.path for weight in layer.weights if weight.trainable]
     before = to_numpy(layer(*PAIR))
     layer.scale(np.array([1.0, 2.0, 3.0], np.float32))
     np.testing.assert_allclose(to_numpy(layer(*PAIR)), before * [1.0, 2.0, 3.0], rtol=1e-5)

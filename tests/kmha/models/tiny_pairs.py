@@ -93,6 +93,9 @@ def matcher(name: str = "cross", dtype: str = "float32") -> TextMatcher:
         for weight in model.linear.weights:
             if weight.dtype == "float32":
                 weight.assign(generator.uniform(0.0, 0.3, weight.shape))
+        # Row 0, of unknown pairs, is zero.
+        table = model.linear.pairs.embeddings
+        table.assign(np.concatenate([np.zeros((1, table.shape[1])), np.asarray(table)[1:]]))
     if model.share_scale is not None:
         generator, width = np.random.default_rng(9), model.share_scale.mean.shape[0]
         model.share_scale.assign(generator.uniform(0, 1, width), generator.uniform(0.5, 2, width))
