@@ -2,8 +2,8 @@
 
 Punctuation marks are terms. Scripts without spaces between words use characters. Validation rows choose the n-grams and
 C, for several labels per row by macro F1 with a threshold per label. The chosen model is then trained on training and
-validation rows. A fixed choice is weak on other data: 1-2-grams with C = 0.1, once chosen on GoEmotions, have a test macro
-F1 of .408 on reuters21578 (90 labels), and the choice by validation rows .582.
+validation rows. A fixed choice is weak on other data: 1-2-grams with C = 0.1, once chosen on GoEmotions, have a test
+macro F1 of .408 on reuters21578 (90 labels), and the choice by validation rows .582.
 """
 
 import dataclasses
