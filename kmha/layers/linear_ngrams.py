@@ -61,6 +61,8 @@ class LinearNgrams(ConfigurableLayer):
 
     def build(self, token_ids_shape, padding_mask_shape=None):
         """Creates the hash tables, the weights and the bias."""
+        # A layer that is not trainable does not pass this on to the layers inside.
+        self.table.trainable = False
         options = {"initializer": "zeros", "trainable": False}
         self.packed = {
             order: self.add_weight(name=f"slots_{order}", shape=(size,), dtype="int32", **options)

@@ -159,6 +159,8 @@ class LinearWords(ConfigurableLayer):
 
     def build(self, token_ids_shape, word_starts_shape=None, character_ids_shape=None):
         """Creates the hash table, the weights and the bias."""
+        # A layer that is not trainable does not pass this on to the layers inside.
+        self.table.trainable = False
         options = {"initializer": "zeros", "trainable": False}
         self.packed = self.add_weight(name="slots", shape=(self.slots,), dtype="int32", **options)
         self.table.build(token_ids_shape)

@@ -93,7 +93,7 @@ def test_queries_are_resampled():
         [binary_pair_resampled(right, scores, 0.5), ranking_resampled(right, scores, queries)]
         for scores in (right, other)
     ]
-    found = compare_resampled(*sides)
+    found = compare_resampled(sides[0], sides[1])
     assert found["mrr"]["difference"] == pytest.approx(0.25)
     # The standard error of 40 queries, not of 80 rows.
     low, high = found["mrr"]["interval"]
@@ -123,7 +123,8 @@ def test_five_rows_show_nothing():
             [single_label_resampled(true, true)], [single_label_resampled(true, 1 - true)]
         )
         assert {each["verdict"] for each in found.values()} == {verdict}
-    assert compare_resampled(*2 * [[single_label_resampled(true[:0], true[:0])]]) == {}
+    nothing = [single_label_resampled(true[:0], true[:0])]
+    assert compare_resampled(nothing, nothing) == {}
     assert mcnemar(np.ones(3, bool), np.ones(3, bool)) == {"only_model": 0, "only_other": 0, "p": 1.0}
 
 

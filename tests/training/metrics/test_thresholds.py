@@ -62,7 +62,7 @@ def test_without_samples_and_sharing_no_threshold_is_better_on_the_given_rows(se
 
 def test_with_many_positives_the_threshold_is_near_the_best():
     true, probabilities = _rows(1, 3000, 3, 7)
-    probabilities *= np.float32([1.0, 0.5, 0.2])
+    probabilities *= np.array([1.0, 0.5, 0.2], np.float32)
     thresholds = best_thresholds(true, probabilities)
     for label, threshold in enumerate(thresholds):
         best = _best_f1_by_trying(true[::10, label], probabilities[::10, label])

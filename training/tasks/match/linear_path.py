@@ -9,6 +9,7 @@ import scipy.sparse
 import tensorflow as tf
 from scipy.optimize import minimize, nnls
 
+from kmha.inference.batching import graph_function
 from kmha.layers.embedding import FINGERPRINT_MODULUS
 from kmha.layers.linear_pairs import LinearPairs, pair_keys
 from kmha.models.encoder import SPECIAL_FROM_UNKNOWN
@@ -28,6 +29,7 @@ MAX_PAIRS = 50_000
 MAX_ROWS, MAX_COUNTED = 50_000, 10_000_000
 # An approximate optimum is sufficient.
 TOLERANCE = 1e-3
+_IDS_AND_MASKS = [tf.TensorSpec([None, None], tf.int32)] * 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +118,7 @@ class PairPath:
     def logits(self, source: Any) -> np.ndarray:
         """float32 [R, C]."""
         found = np.zeros((len(source.rows), self.layer.num_labels), np.float32)
-        compute = tf.function(self.layer.__call__, reduce_retracing=True, autograph=False)
+        compute = graph_function(self.layer.__call__, *_IDS_AND_MASKS)
         for rows, inputs in _batches(source):
             found[rows] = compute(*inputs).numpy()
         return found
@@ -258,7 +260,7 @@ def _count_tokens(layer: LinearPairs, source: Any, tokens: Any) -> None:
 def _overlaps(layer: LinearPairs, source: Any) -> list[Overlap]:
     """The overlap of the rows; of a symmetric model in both orders."""
     total = len(source.rows)
-    compute = tf.function(layer.overlap, reduce_retracing=True, autograph=False)
+    compute = graph_function(layer.overlap, *_IDS_AND_MASKS)
     features = [np.zeros((total, layer.kernel.shape[0])) for _ in range(1 + layer.symmetric)]
     tokens: Any = tuple([np.zeros(0, np.int32)] * total for _ in range(3))
     for rows, (ids_a, mask_a, ids_b, mask_b) in _batches(source):
