@@ -95,12 +95,14 @@ def several_label_bundle():
 
 def make_linear_bundle(multi_label=False, with_encoder=True, windows=None):
     """A bundle with a linear path, whose n-grams of TEXTS have random weights; without an encoder nothing else."""
-    from training.linear.ngrams import known_ngrams
+    from training.linear.ngrams import in_small_tables, known_ngrams
 
     labels, texts = (SEVERAL if multi_label else ONE), preprocessor()
     tokens = [texts([text])["token_ids"][0].numpy() for text in TEXTS]
     lengths = np.array(list(map(len, tokens)))
-    ngrams = known_ngrams(np.concatenate(tokens), lengths, (1, 2), len(texts.vocabulary), len(labels))
+    flat = np.concatenate(tokens)
+    ngrams = known_ngrams(flat, lengths, (1, 2), len(texts.vocabulary), 1000)
+    ngrams = in_small_tables(ngrams, -ngrams.idf, flat, lengths, 1000, 4.0)
     linear = {"linear_rows": len(ngrams.keys), "linear_slots": ngrams.slots}
     none: dict[str, Any] = {
         "hidden_dim": 1,

@@ -11,7 +11,7 @@ from kmha.layers.embedding import FINGERPRINT_MODULUS, FINGERPRINT_MULTIPLIER, M
 # unmatched tokens.
 OVERLAP_FEATURES = 6 * (len(ORDERS) + 1) + 1 + 2 + 4 + 3 + 1 + 6
 # Tokens of a word that tell it from other words, and the size of their hash.
-TOKENS_OF_WORD, HASH_MODULUS = 4, 262_139
+TOKENS_OF_WORD, HASH_MODULUS = 4, 255_371
 # Parameters of BM25, Robertson and Zaragoza 2009, as in most search engines.
 K1, B = 1.2, 0.75
 

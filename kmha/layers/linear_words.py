@@ -11,7 +11,7 @@ from kmha.layers.linear_ngrams import known_rows, packed_keys
 from kmha.layers.words import LONGEST_AFFIX, lower_case, shape_bucket
 
 # Below 2**18, so that int32 cannot overflow; a prime.
-HASHES = 262_139
+HASHES = 255_371
 TRIGRAM = 3
 # Sums of 20 products of character ids below 2**12 and these weights are below 2**31.
 _WEIGHTS = np.array([pow(7, place + 1, 24_593) for place in range(SPELLING_LENGTH)], np.int32)

@@ -17,15 +17,19 @@ from sklearn.svm import LinearSVC
 from kmha.layers.linear_ngrams import LinearNgrams
 from training.data.inputs import Source
 from training.fewshot.linear_head import row_losses
-from training.linear.ngrams import Ngrams, known_ngrams
+from training.linear.ngrams import Ngrams, in_small_tables, known_ngrams, most_ngrams
 from training.metrics.thresholds import best_thresholds
 from training.runtime.cpu_sharding import intra_op_cores
 
 logger = logging.getLogger("kmha")
 
-# Tried in turn on validation rows: the n of the n-grams with C = 1, then C with the best of them.
+# Tried in turn on validation rows: the n of the n-grams with C = 1, then C with the most important of them.
 ORDERS: tuple[tuple[int, ...], ...] = ((1,), (1, 2), (1, 2, 3))
-PENALTIES = (0.3, 3.0, 10.0)
+PENALTIES = (1.0, 0.3, 3.0, 10.0)
+# The most important n-grams are chosen from so many times as many frequent ones.
+CANDIDATES = 4
+# Slots of a hash table for each n-gram; of a model without an encoder, which has at most 1 MB in 8 bits.
+ROOM, ROOM_ALONE = 4.0, 1.5
 # Of the logits of the encoder to those of the linear path, with several labels.
 RATIOS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 FOLDS = 4
@@ -118,26 +122,37 @@ def fit_linear_path(
     """
     rows, checked = Tokens.of(train, sample_rows(train, seed)), Tokens.of(validation)
 
-    def prepared(orders: tuple[int, ...]) -> tuple[Ngrams, Any, Any]:
-        """The known n-grams, and the features of the training and the validation rows."""
-        ngrams = known_ngrams(rows.flat, rows.lengths, orders, vocabulary_size, outputs, alone)
-        return ngrams, *(ngrams.features(each.flat, each.lengths) for each in (rows, checked))
+    most = most_ngrams(outputs, alone)
 
-    def fitted(orders: tuple[int, ...], penalty: float) -> tuple[float, LinearPath]:
-        ngrams, features, checked_features = inputs[orders]
-        kernel, bias = _fit(features, rows, outputs, penalty, seed)
-        (scale, shift), loss = fit_scale(checked_features @ kernel + bias, checked.targets)
-        kind = f"1-{orders[-1]}-grams" if len(orders) > 1 else "single tokens"
+    def features_of(ngrams: Ngrams) -> tuple[Any, Any]:
+        return ngrams.features(rows.flat, rows.lengths), ngrams.features(checked.flat, checked.lengths)
+
+    def candidates(orders: tuple[int, ...]) -> tuple[Ngrams, tuple[Any, Any]]:
+        found = known_ngrams(rows.flat, rows.lengths, orders, vocabulary_size, CANDIDATES * most)
+        return found, features_of(found)
+
+    def fitted(ngrams: Ngrams, features: tuple[Any, Any], penalty: float) -> tuple[float, LinearPath]:
+        kernel, bias = _fit(features[0], rows, outputs, penalty, seed)
+        (scale, shift), loss = fit_scale(features[1] @ kernel + bias, checked.targets)
+        last = int(ngrams.keys[:, 0].max(initial=1))
+        kind = f"1-{last}-grams" if last > 1 else "single tokens"
         description = f"{len(kernel):,} {kind}, C {penalty:g}, validation loss {loss:.3f}"
         path = LinearPath(ngrams, kernel * scale, bias * scale + shift, penalty, (scale, shift), description)
         return loss, path
 
     with ThreadPoolExecutor(intra_op_cores()) as pool:
-        inputs = dict(zip(ORDERS, pool.map(prepared, ORDERS), strict=True))
-        tried = list(pool.map(lambda orders: fitted(orders, 1.0), ORDERS))
-        orders = ORDERS[int(np.argmin([loss for loss, _ in tried]))]
-        tried += pool.map(lambda penalty: fitted(orders, penalty), PENALTIES)
-    return min(tried, key=lambda each: each[0])[1]
+        inputs = list(pool.map(candidates, ORDERS))
+    # One after the other: liblinear has one random generator for all threads.
+    tried = [fitted(*each, 1.0) for each in inputs]
+    best = int(np.argmin([loss for loss, _ in tried]))
+    frequent, (features, _) = inputs[best]
+    importance = np.abs(tried[best][1].kernel).max(axis=1) * np.sqrt(features.power(2).sum(axis=0).A1)
+    del inputs, features
+    known = in_small_tables(
+        frequent, importance, rows.flat, rows.lengths, most, ROOM_ALONE if alone else ROOM
+    )
+    known_features = features_of(known)
+    return min((fitted(known, known_features, each) for each in PENALTIES), key=lambda each: each[0])[1]
 
 
 def sample_rows(source: Source, seed: int) -> np.ndarray:
@@ -157,14 +172,11 @@ def out_of_fold_logits(path: LinearPath, train: Source, seed: int) -> np.ndarray
     folds = np.random.default_rng([seed, 23]).permutation(len(sampled)) % FOLDS
     margins = np.zeros((len(sampled), len(path.bias)))
 
-    def predict(fold: int) -> None:
+    for fold in range(FOLDS):
         own, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
         part = dataclasses.replace(rows, targets=rows.targets[others], weights=rows.weights[others])
         kernel, bias = _fit(features[others], part, len(path.bias), path.penalty, seed)
         margins[own] = features[own] @ kernel + bias
-
-    with ThreadPoolExecutor(intra_op_cores()) as pool:
-        list(pool.map(predict, range(FOLDS)))
     (scale, shift), _ = fit_scale(margins, rows.targets)
     if len(sampled) == len(train.rows):
         return (margins * scale + shift).astype(np.float32)

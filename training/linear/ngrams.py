@@ -13,8 +13,10 @@ from kmha.layers.linear_ngrams import ngram_keys
 MAX_ROWS, MAX_WEIGHTS = 100_000, 1_000_000
 # Of a model without an encoder, which has at most 1 MB in 8 bits.
 MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE = 20_000, 300_000
-# Primes for the sizes of hash tables.
-PRIMES = (1_021, 2_039, 4_093, 8_191, 16_381, 32_749, 65_521, 98_299, 131_071, 196_597, 262_139)
+# Primes for the sizes of hash tables. With the multiplier of `ngram_hashes`, 8191, pairs of ids spread well over them:
+# the shortest vector between two pairs of one hash has at least .98 of the root of the prime (spectral test, Knuth
+# 1997, section 3.3.4). For primes near powers of 2 it is less than a tenth of that, and most frequent pairs collide.
+PRIMES = (1_013, 1_987, 4_003, 8_093, 16_249, 32_443, 65_033, 97_687, 128_663, 196_117, 255_371)
 # An n-gram of one text only leads to overfitting.
 MIN_TEXTS = 2
 
@@ -54,52 +56,78 @@ class Ngrams:
         return scipy.sparse.diags(1 / norms) @ counts @ scipy.sparse.diags(self.idf)
 
 
+def most_ngrams(outputs: int, alone: bool = False) -> int:
+    """The number of n-grams that a linear path of so many labels may know; `alone`: in a model without an encoder."""
+    rows, weights = (MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE) if alone else (MAX_ROWS, MAX_WEIGHTS)
+    return max(1, min(rows, weights // outputs))
+
+
 def known_ngrams(
     flat: np.ndarray,
     lengths: np.ndarray,
     orders: tuple[int, ...],
     vocabulary_size: int,
-    outputs: int,
-    alone: bool = False,
+    most: int,
 ) -> Ngrams:
-    """The most frequent n-grams of training texts, from their concatenated token ids.
+    """The most frequent n-grams of training texts, in hash tables of the largest size.
+
+    Two of them may have the same slot, so that a layer needs those of `in_small_tables`.
 
     Args:
         flat: Token ids of all texts, int32 [N].
         lengths: Tokens of each text, int [R].
         orders: The n to use, ascending.
         vocabulary_size: Number of tokens.
-        outputs: Number of labels.
-        alone: Whether the model has no encoder.
+        most: Number of n-grams to know at most.
     """
-    rows, weights = (MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE) if alone else (MAX_ROWS, MAX_WEIGHTS)
-    most = max(1, min(rows, weights // outputs))
     slots, keys, texts = [], [], []
     for order in range(1, max(orders) + 1):
-        if order not in orders:
-            slots.append(0)
-            continue
         size = vocabulary_size if order == 1 else PRIMES[-1]
-        codes, counts = _texts_of_each(flat, lengths, order, size)
-        if order > 1:
-            # As few slots as the n-grams need: the longest table is 1 MB, that of trigrams half of it.
-            needed = min(
-                (1.5 if alone else 4) * min(len(codes), most), PRIMES[-1] // (1 if order == 2 else 2)
-            )
-            size = next((prime for prime in PRIMES if prime >= needed), PRIMES[-1])
+        slots.append(size if order in orders else 0)
+        if order in orders:
             codes, counts = _texts_of_each(flat, lengths, order, size)
-            # Of the n-grams of a slot, the most frequent one is known.
-            arranged = np.lexsort((-counts, codes // FINGERPRINT_MODULUS))
-            codes, counts = codes[arranged], counts[arranged]
-            first = np.diff(codes // FINGERPRINT_MODULUS, prepend=-1) > 0
-            codes, counts = codes[first], counts[first]
-        slots.append(size)
-        keys.append(np.stack([np.full(len(codes), order), *_decode(codes)], axis=1))
-        texts.append(counts)
+            keys.append(np.stack([np.full(len(codes), order), *_decode(codes)], axis=1))
+            texts.append(counts)
     keys, texts = np.concatenate(keys), np.concatenate(texts)
     chosen = np.sort(np.argsort(-texts, kind="stable")[:most])
     idf = np.log((1 + len(lengths)) / (1 + texts[chosen])) + 1
     return Ngrams(tuple(slots), keys[chosen], idf)
+
+
+def in_small_tables(
+    ngrams: Ngrams, importance: np.ndarray, flat: np.ndarray, lengths: np.ndarray, most: int, room: float
+) -> Ngrams:
+    """The most important n-grams, in hash tables that are as small as they need; no two have the same slot.
+
+    Args:
+        ngrams: The result of `known_ngrams`.
+        importance: Of each n-gram, float [F]. Of the n-grams of a slot, the most important one is known.
+        flat: Token ids of the training texts, int32 [N].
+        lengths: Tokens of each text, int [R].
+        most: Number of n-grams to know at most.
+        room: Slots of a table for each n-gram.
+    """
+    chosen = np.sort(np.argsort(-importance, kind="stable")[:most])
+    keys, slots = ngrams.keys[chosen], list(ngrams.slots)
+    is_known = np.ones(len(chosen), bool)
+    for order in np.unique(keys[:, 0]).tolist():
+        if order == 1:
+            continue
+        own = np.flatnonzero(keys[:, 0] == order)
+        # The longest table is 1 MB, that of trigrams half of it.
+        needed = min(room * len(own), PRIMES[-1] // (1 if order == 2 else 2))
+        size = slots[order - 1] = next((prime for prime in PRIMES if prime >= needed), PRIMES[-1])
+        before, _ = _codes(flat, lengths, order, PRIMES[-1])
+        after, _ = _codes(flat, lengths, order, size)
+        codes = _code(keys[own, 1], keys[own, 2])
+        arranged = np.argsort(codes)
+        place = np.minimum(np.searchsorted(codes[arranged], before), len(codes) - 1)
+        found = codes[arranged][place] == before
+        codes[arranged[place[found]]] = after[found]
+        keys[own, 1], keys[own, 2] = _decode(codes)
+        ranked = own[np.lexsort((-importance[chosen[own]], keys[own, 1]))]
+        is_known[ranked] = np.diff(keys[ranked, 1], prepend=-1) > 0
+    return Ngrams(tuple(slots), keys[is_known], ngrams.idf[chosen[is_known]])
 
 
 def _texts_of_each(

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from kmha.layers.linear_ngrams import LinearNgrams
+from kmha.layers.linear_ngrams import LinearNgrams, ngram_keys
 from tests.layer_checks import to_numpy
 from training.linear import ngrams as ngrams_module
-from training.linear.ngrams import known_ngrams
+from training.linear.ngrams import PRIMES, in_small_tables, known_ngrams, most_ngrams
 
 V = 50
 
@@ -20,8 +20,10 @@ def _texts(count: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def test_the_layer_and_the_features_agree():
     flat, lengths = _texts()
-    ngrams = known_ngrams(flat, lengths, (1, 2, 3), V, 2)
+    frequent = known_ngrams(flat, lengths, (1, 2, 3), V, 1000)
+    ngrams = in_small_tables(frequent, -frequent.idf, flat, lengths, 1000, 4.0)
     assert set(ngrams.keys[:, 0]) == {1, 2, 3}
+    assert max(ngrams.slots) < max(frequent.slots)
     kernel = np.random.default_rng(1).normal(size=(len(ngrams.keys), 2))
     layer = LinearNgrams(2, len(ngrams.keys), ngrams.slots)
     layer.build((None, None))
@@ -35,7 +37,7 @@ def test_the_layer_and_the_features_agree():
 
 def test_ngrams_of_one_text_or_of_all_texts_are_unknown():
     flat = np.array([2, 10, 11, 3, 2, 10, 12, 3, 2, 13, 12, 3], np.int32)
-    ngrams = known_ngrams(flat, np.array([4, 4, 4]), (1, 2), V, 2)
+    ngrams = known_ngrams(flat, np.array([4, 4, 4]), (1, 2), V, 100)
     known = [tuple(key) for key in ngrams.keys]
     # Tokens 10 and 12, and the bigrams 2 10 and 12 3.
     assert [key[:2] for key in known if key[0] == 1] == [(1, 10), (1, 12)]
@@ -43,19 +45,49 @@ def test_ngrams_of_one_text_or_of_all_texts_are_unknown():
     np.testing.assert_allclose(ngrams.idf, np.log(4 / 3) + 1)
 
 
-@pytest.mark.parametrize(("outputs", "expected"), [(2, 30), (10, 10)])
-def test_the_most_frequent_ngrams_are_known(monkeypatch, outputs, expected):
+@pytest.mark.parametrize(("outputs", "expected"), [(2, 30), (10, 10), (1000, 1)])
+def test_the_size_of_the_weights_is_limited(monkeypatch, outputs, expected):
     monkeypatch.setattr(ngrams_module, "MAX_ROWS", 30)
     monkeypatch.setattr(ngrams_module, "MAX_WEIGHTS", 100)
+    assert most_ngrams(outputs) == expected
+
+
+def test_the_most_frequent_ngrams_are_candidates():
     flat, lengths = _texts()
-    every = known_ngrams(flat, lengths, (1,), V, 1)
-    ngrams = known_ngrams(flat, lengths, (1,), V, outputs)
-    assert len(ngrams.keys) == expected
-    assert ngrams.idf.max() <= np.sort(every.idf)[expected - 1] + 1e-9
+    every = known_ngrams(flat, lengths, (1,), V, 1000)
+    ngrams = known_ngrams(flat, lengths, (1,), V, 10)
+    assert len(ngrams.keys) == 10
+    assert ngrams.idf.max() <= np.sort(every.idf)[9] + 1e-9
+
+
+def test_the_most_important_ngrams_are_known():
+    flat, lengths = _texts()
+    frequent = known_ngrams(flat, lengths, (1, 2), V, 1000)
+    importance = np.random.default_rng(3).random(len(frequent.keys))
+    chosen = in_small_tables(frequent, importance, flat, lengths, 100, 4000.0)
+    expected = np.sort(np.argsort(-importance)[:100])
+    features = frequent.features(flat, lengths).toarray()[:, expected]
+    # With enough slots all of them are known, and in the same order.
+    np.testing.assert_allclose(chosen.idf, frequent.idf[expected])
+    np.testing.assert_array_equal(chosen.features(flat, lengths).toarray() > 0, features > 0)
+    # In a small table, the more important one of a slot is known.
+    few = in_small_tables(frequent, importance, flat, lengths, 1000, 0.1)
+    assert len(np.unique(few.keys[:, :2], axis=0)) == len(few.keys) < len(frequent.keys)
 
 
 def test_texts_without_ngrams_have_no_features():
-    ngrams = known_ngrams(*_texts(), (1, 2), V, 2)
+    ngrams = known_ngrams(*_texts(), (1, 2), V, 1000)
     assert ngrams.features(np.zeros(0, np.int32), np.array([0, 0])).nnz == 0
-    empty = known_ngrams(np.array([2, 3], np.int32), np.array([2]), (1, 2), V, 2)
+    text = np.array([2, 3], np.int32), np.array([2])
+    empty = in_small_tables(known_ngrams(*text, (1, 2), V, 1000), np.zeros(0), *text, 1000, 4.0)
     assert empty.features(*_texts(5)).shape == (5, 0)
+
+
+@pytest.mark.parametrize("size", PRIMES)
+def test_pairs_of_frequent_tokens_spread_over_the_slots(size):
+    """Frequent tokens have small ids, so that a structured hash has many collisions."""
+    ids = np.arange(1, 1 + int(np.sqrt(size / 4)))
+    pairs = np.stack(np.meshgrid(ids, ids), axis=-1).reshape(-1, 2).astype(np.int32)
+    slots = to_numpy(ngram_keys(pairs, 2, size)[0])[:, 1]
+    # Random hashes would leave about 0.88.
+    assert len(np.unique(slots)) > 0.85 * len(pairs)
