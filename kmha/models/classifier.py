@@ -1,6 +1,7 @@
 """Text classification with one or several labels per text."""
 
 import dataclasses
+from typing import Any
 
 import keras
 from keras import ops
@@ -132,8 +133,8 @@ class TextClassifier(SingleEncoder, keras.Model):
         ngrams = self.linear.contributions(features[TOKEN_IDS], features[PADDING_MASK])
         return ngrams, linear, logits - linear
 
-    def scale_paths(self, linear: float, encoder: float) -> None:
-        """Multiplies the logits of the linear path and of the head by numbers."""
+    def scale_paths(self, linear: float, encoder: Any) -> None:
+        """Multiplies the logits of the linear path by a number, and those of the head by one or one for each label."""
         assert self.linear is not None
         self.linear.scale(linear)
         for weights in (self.head.kernel, self.head.bias):

@@ -164,7 +164,7 @@ def train(
         if not alone:
             both = evaluator.validate(validation, data.validation)
             logger.info(
-                f"both paths: {factors[0]:.2f} times the linear path, {factors[1]:.2f} times the encoder, "
+                f"both paths: {factors[0]:.2f} times the linear path, {np.max(factors[1]):.2f} times the encoder, "
                 + ", ".join(f"val_{name} {value:.3f}" for name, value in both.items())
             )
         if refitted is not None:

@@ -32,6 +32,8 @@ CANDIDATES = 4
 ROOM, ROOM_ALONE = 4.0, 1.5
 # Of the logits of the encoder to those of the linear path, with several labels.
 RATIOS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
+# Training rows of a label with half of the encoder's factor.
+TRUSTED_ROWS = 100
 FOLDS = 4
 CHUNK_ROWS = 10_000
 # Random training rows are enough: at most so many, with so many tokens in all.
@@ -74,6 +76,7 @@ class LinearPath:
         penalty: C of the support vector machine.
         scale: Of the logits to the margins of the support vector machine, and what is added to them.
         description: The model in one line.
+        label_rows: With several labels the training rows of each, int [C].
     """
 
     ngrams: Ngrams
@@ -82,10 +85,19 @@ class LinearPath:
     penalty: float
     scale: tuple[float, float]
     description: str
+    label_rows: np.ndarray | None = None
 
-    def weigh(self, linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
-        """The factors of logits of both paths, [R, C]; see `weigh`."""
-        return weigh(linear, encoder, targets)
+    def weigh(self, linear: np.ndarray, encoder: np.ndarray, targets: np.ndarray) -> tuple[float, Any]:
+        """The factors of logits of both paths, [R, C]; with several labels the encoder has one for each label, [C].
+
+        See `weigh`. An encoder learns rare labels worse than the path, and few validation rows show it. So its factor
+        of a label with n training rows is n / (n + TRUSTED_ROWS) of the common one.
+        """
+        if self.label_rows is None:
+            return weigh(linear, encoder, targets)
+        trust = self.label_rows / (self.label_rows + TRUSTED_ROWS)
+        factor, common = weigh(linear, encoder * trust, targets)
+        return factor, (common * trust).astype(np.float32)
 
     def logits(self, source: Source, rows: np.ndarray | None = None) -> np.ndarray:
         """Logits float32 [R, C] of some rows of a source, int [R]; None: of all."""
@@ -137,8 +149,10 @@ def fit_linear_path(
         last = int(ngrams.keys[:, 0].max(initial=1))
         kind = f"1-{last}-grams" if last > 1 else "single tokens"
         description = f"{len(kernel):,} {kind}, C {penalty:g}, validation loss {loss:.3f}"
-        path = LinearPath(ngrams, kernel * scale, bias * scale + shift, penalty, (scale, shift), description)
-        return loss, path
+        kernel, bias, counts = kernel * scale, bias * scale + shift, None
+        if rows.targets.ndim == 2:
+            counts = rows.targets.sum(axis=0)
+        return loss, LinearPath(ngrams, kernel, bias, penalty, (scale, shift), description, counts)
 
     with ThreadPoolExecutor(intra_op_cores()) as pool:
         inputs = list(pool.map(candidates, ORDERS))

@@ -157,7 +157,7 @@ class Task(TaskSettings, abc.ABC):
 
     def join_paths(
         self, model: Any, linear: Any, outputs: np.ndarray | None, validation: Any
-    ) -> tuple[Sequence[float], np.ndarray]:
+    ) -> tuple[Sequence[Any], np.ndarray]:
         """Scales both paths of a trained model by factors that are fitted on the validation rows.
 
         Args:

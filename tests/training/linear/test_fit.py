@@ -140,3 +140,19 @@ def test_the_path_refitted_with_validation_rows_is_as_good_and_as_certain(severa
     assert refitted_loss < loss - 0.01
     # Of the training rows alone, the refitted path is the path.
     np.testing.assert_allclose(path.refit((train,), seed=0).kernel, path.kernel, atol=1e-9)
+
+
+def test_the_encoder_counts_less_for_rare_labels():
+    source = _source(400, 0, several=True)
+    source.targets[20:, 2] = 0
+    path = fit_linear_path(source, _source(100, 1, several=True), LABELS, V, seed=0)
+    assert path.label_rows is not None and path.label_rows[2] < 20
+    random = np.random.default_rng(0)
+    logits = [
+        3.0 * source.targets - 2.0 + random.normal(size=source.targets.shape).astype(np.float32)
+        for _ in range(2)
+    ]
+    factor, factors = path.weigh(*logits, source.targets)
+    assert factor > 0 and factors.shape == (LABELS,) and factors[2] < 0.4 * factors[0]
+    one_label = fit_linear_path(_source(200, 0), _source(50, 1), LABELS, V, seed=0)
+    assert one_label.label_rows is None
