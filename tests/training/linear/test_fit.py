@@ -152,7 +152,7 @@ def test_the_encoder_counts_less_for_rare_labels():
         3.0 * source.targets - 2.0 + random.normal(size=source.targets.shape).astype(np.float32)
         for _ in range(2)
     ]
-    factor, factors = path.weigh(*logits, source.targets)
+    factor, factors = path.weigh(logits[0], logits[1], source.targets)
     assert factor > 0 and factors.shape == (LABELS,) and factors[2] < 0.4 * factors[0]
     one_label = fit_linear_path(_source(200, 0), _source(50, 1), LABELS, V, seed=0)
     assert one_label.label_rows is None
