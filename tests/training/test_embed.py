@@ -90,14 +90,18 @@ def test_texts_are_not_held(run, monkeypatch, capsysbinary):
     monkeypatch.setattr("training.embed.PROGRESS_SECONDS", 0)
     written = []
 
+    numbers = iter(range(40))
+
     class Stream:
-        def __iter__(self):
-            for number in range(40):
-                # What waits is at most the chunk that is being read.
-                sys.stdout.flush()
-                written.append(capsysbinary.readouterr())
-                assert sum(each.out.count(b"\n") for each in written) == number // 4 * 4
-                yield b"bread %d\n" % number
+        def readline(self, size):
+            number = next(numbers, None)
+            if number is None:
+                return b""
+            # What waits is at most the chunk that is being read.
+            sys.stdout.flush()
+            written.append(capsysbinary.readouterr())
+            assert sum(each.out.count(b"\n") for each in written) == number // 4 * 4
+            return b"bread %d\n" % number
 
     class Stdin:
         buffer = Stream()
@@ -109,13 +113,19 @@ def test_texts_are_not_held(run, monkeypatch, capsysbinary):
 
 
 def test_an_interrupted_array_is_not_half_written(run, monkeypatch, capsysbinary):
-    class Stdin:
-        @property
-        def buffer(self):
-            yield b"bread\n"
-            raise KeyboardInterrupt
+    class Stream:
+        def __init__(self):
+            self.lines = [b"bread\n"]
 
-    monkeypatch.setattr(sys, "stdin", Stdin())
+        def readline(self, size):
+            if not self.lines:
+                raise KeyboardInterrupt
+            return self.lines.pop()
+
+    class Stdin:
+        buffer = Stream()
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
     assert embed([str(run)]) == 130
     assert capsysbinary.readouterr().out == b""
 

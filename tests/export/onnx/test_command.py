@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from export.checks import CheckError
 from export.device.tokenizer import Tokenizer
 from export.graph import ATTENTION, PROBABILITIES
 from export.onnx.__main__ import main
@@ -167,7 +166,7 @@ def test_a_model_with_other_predictions_is_not_written(runs, tmp_path, monkeypat
 def test_a_model_that_returns_nan_is_not_written(tmp_path):
     bundle = make_bundle()
     bundle.model.head.bias.assign([np.nan, 0, 0])
-    with pytest.raises(CheckError, match="NaN"):
+    with pytest.raises(InputError, match="NaN"):
         write_onnx(bundle, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 

@@ -157,8 +157,11 @@ def test_a_termination_ends_a_command_like_an_interrupt(capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_stop_that_a_library_discards_is_not_lost(tmp_path, number, moment):
+def test_a_stop_that_a_library_discards_is_not_lost(tmp_path, number, moment, request):
     """Converters call back into Python and discard every exception."""
+    # A background job of a shell ignores SIGINT, and so does its Python.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     final = tmp_path / "m.tflite"
 
     def discarded():
