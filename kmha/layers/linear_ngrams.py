@@ -7,6 +7,10 @@ from keras import ops
 from kmha.layers import ConfigurableLayer
 from kmha.layers.embedding import FINGERPRINT_MODULUS, FINGERPRINT_MULTIPLIER, MULTIPLIER, Table, ngram_hashes
 
+# Below 2**18, so that int32 cannot overflow. A prime over which pairs of ids spread with the multiplier of
+# `ngram_hashes`; see `training.linear.ngrams.PRIMES`.
+LARGEST_TABLE = 255_371
+
 
 def ngram_keys(token_ids, order: int, slots: int):
     """The slot of the n-gram that ends at each position, int32 [B, T] in [0, slots), and its fingerprint.

@@ -6,12 +6,13 @@ from keras import ops
 from kmha.layers import ConfigurableLayer
 from kmha.layers.comparison import ORDERS, shared_ngrams
 from kmha.layers.embedding import FINGERPRINT_MODULUS, FINGERPRINT_MULTIPLIER, MULTIPLIER, Table
+from kmha.layers.linear_ngrams import LARGEST_TABLE, known_rows
 
 # Shares of n-grams and of stems (two kinds of weights, three shares each), cosine, BM25, lengths, numbers, equal words,
 # unmatched tokens.
 OVERLAP_FEATURES = 6 * (len(ORDERS) + 1) + 1 + 2 + 4 + 3 + 1 + 6
-# Tokens of a word that tell it from other words, and the size of their hash.
-TOKENS_OF_WORD, HASH_MODULUS = 4, 255_371
+# Tokens of a word that tell it from other words.
+TOKENS_OF_WORD = 4
 # Parameters of BM25, Robertson and Zaragoza 2009, as in most search engines.
 K1, B = 1.2, 0.75
 
@@ -99,11 +100,9 @@ class LinearPairs(ConfigurableLayer):
         of_a = of_only_a * ops.expand_dims(only_a, 2) + of_both * ops.expand_dims(both, 2)
         tokens = ops.sum(of_a, axis=1) + ops.sum(of_only_b * ops.expand_dims(only_b, 2), axis=1)
         slot, fingerprint = pair_keys(ops.expand_dims(ids_a, 2), ops.expand_dims(ids_b, 1), self.slots)
-        values = ops.take(self.packed, slot)
-        is_known = ops.cast(ops.equal(ops.mod(values, FINGERPRINT_MODULUS), fingerprint), "int32")
         unmatched = ops.cast(ops.expand_dims(only_a, 2) * ops.expand_dims(only_b, 1), "int32")
         # Row 0, of unknown pairs, is zero.
-        rows = ops.floor_divide(values, FINGERPRINT_MODULUS) * is_known * unmatched
+        rows = known_rows(self.packed, slot, fingerprint) * unmatched
         pairs = ops.sum(self.pairs(rows), axis=(1, 2))
         return ops.matmul(features, self.kernel) + tokens + pairs + self.bias
 
@@ -160,7 +159,7 @@ class LinearPairs(ConfigurableLayer):
             before, stem_before, number_before = (
                 ops.pad(each[:, :-1], ((0, 0), (1, 0))) for each in (keys, stems, numbers)
             )
-            keys = ids + continues * (ops.mod(before * MULTIPLIER + ids, HASH_MODULUS) - ids)
+            keys = ids + continues * (ops.mod(before * MULTIPLIER + ids, LARGEST_TABLE) - ids)
             stems = stem + continues * (stem_before - stem)
             numbers = ops.maximum(is_number, continues * number_before)
         is_token = ops.cast(last * (1 - continues), "float32")

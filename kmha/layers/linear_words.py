@@ -7,11 +7,10 @@ from keras import ops
 from kmha.features import SPELLING_LENGTH
 from kmha.layers import ConfigurableLayer
 from kmha.layers.embedding import FINGERPRINT_MODULUS, MULTIPLIER, Table
-from kmha.layers.linear_ngrams import known_rows, packed_keys
+from kmha.layers.linear_ngrams import LARGEST_TABLE, known_rows, packed_keys
 from kmha.layers.words import LONGEST_AFFIX, lower_case, shape_bucket
 
-# Below 2**18, so that int32 cannot overflow; a prime.
-HASHES = 255_371
+HASHES = LARGEST_TABLE
 TRIGRAM = 3
 # Sums of 20 products of character ids below 2**12 and these weights are below 2**31.
 _WEIGHTS = np.array([pow(7, place + 1, 24_593) for place in range(SPELLING_LENGTH)], np.int32)

@@ -161,16 +161,16 @@ def train(
         alone = config.encoder.size == NO_ENCODER
         outputs = None if alone else evaluator.raw_outputs(validation)
         factors, outputs = task.join_paths(evaluator.model, linear, outputs, validation)
+        if refitted is not None:
+            # Calibration and thresholds depend on logits of models that were not trained on a row.
+            evaluator.out_of_fold = OutOfFold(validation, outputs, np.ones(len(outputs), bool))
+            refitted.assign(evaluator.model.linear, factors[0])
         if not alone:
             both = evaluator.validate(validation, data.validation)
             logger.info(
                 f"both paths: {factors[0]:.2f} times the linear path, {np.max(factors[1]):.2f} times the encoder, "
                 + ", ".join(f"val_{name} {value:.3f}" for name, value in both.items())
             )
-        if refitted is not None:
-            # Calibration and thresholds depend on logits of models that were not trained on a row.
-            evaluator.out_of_fold = OutOfFold(validation, outputs, np.ones(len(outputs), bool))
-            refitted.assign(evaluator.model.linear, factors[0])
     return evaluator, progress
 
 

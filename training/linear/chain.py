@@ -17,7 +17,7 @@ from kmha.inference.batching import graph_function
 from kmha.layers.embedding import FINGERPRINT_MODULUS
 from kmha.layers.linear_words import HASHES, LinearWords, word_keys
 from training.data.sentence_batches import SentenceSource
-from training.linear.ngrams import MAX_WEIGHTS, MIN_TEXTS, PRIMES
+from training.linear.ngrams import MAX_WEIGHTS, MIN_TEXTS, table_size
 from training.runtime.cpu_sharding import intra_op_cores
 
 # The most frequent features are fitted first, and those with the largest weights again.
@@ -204,7 +204,7 @@ def fit_linear_chain(
         weights = _fit(_features(hashed, known), train, zeros, PENALTIES[1], FIRST_STEPS, with_transitions)
     # A small hash table for few features.
     most = max(1, MAX_WEIGHTS // tags)
-    slots = next((prime for prime in PRIMES if prime >= 4 * min(len(known), most)), HASHES)
+    slots = table_size(4 * min(len(known), most))
     kept = _most_important(known, np.abs(weights[: len(known)]).max(axis=1), slots, most)
     weights = weights[np.append(np.searchsorted(known, kept), np.arange(len(known), len(weights)))]
     features, checked, chains = (

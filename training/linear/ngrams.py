@@ -7,7 +7,7 @@ import scipy.sparse
 from keras import ops
 
 from kmha.layers.embedding import FINGERPRINT_MODULUS
-from kmha.layers.linear_ngrams import ngram_keys
+from kmha.layers.linear_ngrams import LARGEST_TABLE, ngram_keys
 
 # Rows of the weights, and weights in all: 4 MB in float32.
 MAX_ROWS, MAX_WEIGHTS = 100_000, 1_000_000
@@ -16,9 +16,14 @@ MAX_ROWS_ALONE, MAX_WEIGHTS_ALONE = 20_000, 300_000
 # Primes for the sizes of hash tables. With the multiplier of `ngram_hashes`, 8191, pairs of ids spread well over them:
 # the shortest vector between two pairs of one hash has at least .98 of the root of the prime (spectral test, Knuth
 # 1997, section 3.3.4). For primes near powers of 2 it is less than a tenth of that, and most frequent pairs collide.
-PRIMES = (1_013, 1_987, 4_003, 8_093, 16_249, 32_443, 65_033, 97_687, 128_663, 196_117, 255_371)
+PRIMES = (1_013, 1_987, 4_003, 8_093, 16_249, 32_443, 65_033, 97_687, 128_663, 196_117, LARGEST_TABLE)
 # An n-gram of one text only leads to overfitting.
 MIN_TEXTS = 2
+
+
+def table_size(needed: float) -> int:
+    """The smallest size of a hash table with the needed slots, or the largest one."""
+    return next((prime for prime in PRIMES if prime >= needed), LARGEST_TABLE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +87,7 @@ def known_ngrams(
     """
     slots, keys, texts = [], [], []
     for order in range(1, max(orders) + 1):
-        size = vocabulary_size if order == 1 else PRIMES[-1]
+        size = vocabulary_size if order == 1 else LARGEST_TABLE
         slots.append(size if order in orders else 0)
         if order in orders:
             codes, counts = _texts_of_each(flat, lengths, order, size)
@@ -115,9 +120,9 @@ def in_small_tables(
             continue
         own = np.flatnonzero(keys[:, 0] == order)
         # The longest table is 1 MB, that of trigrams half of it.
-        needed = min(room * len(own), PRIMES[-1] // (1 if order == 2 else 2))
-        size = slots[order - 1] = next((prime for prime in PRIMES if prime >= needed), PRIMES[-1])
-        before, _ = _codes(flat, lengths, order, PRIMES[-1])
+        needed = min(room * len(own), LARGEST_TABLE // (1 if order == 2 else 2))
+        size = slots[order - 1] = table_size(needed)
+        before, _ = _codes(flat, lengths, order, LARGEST_TABLE)
         after, _ = _codes(flat, lengths, order, size)
         codes = _code(keys[own, 1], keys[own, 2])
         arranged = np.argsort(codes)

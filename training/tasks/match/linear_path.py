@@ -11,11 +11,12 @@ from scipy.optimize import minimize, nnls
 
 from kmha.inference.batching import graph_function
 from kmha.layers.embedding import FINGERPRINT_MODULUS
+from kmha.layers.linear_ngrams import packed_keys
 from kmha.layers.linear_pairs import LinearPairs, pair_keys
 from kmha.models.encoder import SPECIAL_FROM_UNKNOWN
 from kmha.text.vocabulary import CONTINUATION
 from training.linear.fit import smoothed_loss, weigh
-from training.linear.ngrams import MIN_TEXTS, PRIMES
+from training.linear.ngrams import MIN_TEXTS, table_size
 from training.tasks.match.initialization import BATCH_TOKENS, MOST_ROWS, SMALLEST_SPREAD, fit_linear
 
 # C of the logistic regression, or 1 / alpha of the ridge regression of graded pairs; tried on validation rows.
@@ -157,11 +158,8 @@ def fit_pair_path(
     layer.build((None, None))
     for name in ("idf", "stems", "is_number", "continues", "idf_of_unknown", "mean_length"):
         getattr(layer, name).assign(getattr(statistics, name))
-    packed = np.zeros(slots, np.int32)
-    packed[keys // FINGERPRINT_MODULUS] = (
-        np.arange(1, len(keys) + 1) * FINGERPRINT_MODULUS + keys % FINGERPRINT_MODULUS
-    )
-    layer.packed.assign(packed)
+    used, fingerprints = np.divmod(keys, FINGERPRINT_MODULUS)
+    layer.packed.assign(packed_keys(slots, used, fingerprints, np.arange(1, len(keys) + 1)))
     numbers = np.mean([each.features for each in orders], axis=0)
     scale = OVERLAP_SCALE / np.maximum(numbers.std(axis=0), SMALLEST_SPREAD)
     unfitted = PairPath(layer, target, (numbers.mean(axis=0), scale), keys, 0.0, "")
@@ -292,7 +290,7 @@ def _known_pairs(orders: list[Overlap], vocabulary_size: int) -> tuple[np.ndarra
     found = found[chosen[counts[chosen] >= MIN_TEXTS]]
     if not len(found):
         return np.zeros(0, np.int64), 1
-    slots = next((prime for prime in PRIMES if prime >= 4 * len(found)), PRIMES[-1])
+    slots = table_size(4 * len(found))
     keys = _keys(found // vocabulary_size, found % vocabulary_size, slots)
     # Of the pairs of a slot, the most frequent one is known.
     _, first = np.unique(keys // FINGERPRINT_MODULUS, return_index=True)
