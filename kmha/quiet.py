@@ -7,9 +7,13 @@ from collections.abc import Callable
 
 
 @contextlib.contextmanager
-def _stderr_closed():
-    """Redirects file descriptor 2 to the null device: C++ code writes there before it reads any log level."""
-    if sys.stderr is None:  # in services without stderr
+def without_messages():
+    """Redirects file descriptor 2 to the null device: C++ code writes there before it reads any log level.
+
+    TF_CPP_MIN_LOG_LEVEL=0 in the environment keeps the messages.
+    """
+    # In services without stderr it is None.
+    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0" or sys.stderr is None:
         yield
         return
     sys.stderr.flush()
@@ -25,20 +29,16 @@ def _stderr_closed():
 
 
 def import_tensorflow(start: Callable[[], object] | None = None) -> None:
-    """Imports TensorFlow and Keras once, without messages; an ImportError is raised as usual.
+    """Imports TensorFlow and Keras once, `without_messages`; an ImportError is raised as usual.
 
-    Commands call this before they use a model. TF_CPP_MIN_LOG_LEVEL=0 in the environment keeps the messages. `start`
-    initializes TensorFlow, if this needs more than the first op; it is always called.
+    Commands call this before they use a model. `start` initializes TensorFlow, if this needs more than the first op; it
+    is always called.
     """
-    is_imported = sys.modules.get("tensorflow") is not None
-    if is_imported or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
-        if not is_imported:
-            import keras  # noqa: F401
-            import tensorflow  # noqa: F401
+    if sys.modules.get("tensorflow") is not None:
         if start is not None:
             start()
         return
-    with _stderr_closed():
+    with without_messages():
         import keras  # noqa: F401
         import tensorflow as tf
 

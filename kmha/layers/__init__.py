@@ -6,28 +6,24 @@ Axes in shape comments, docstrings and einsum strings of the whole project:
     D hidden    V vocabulary                 C classes                 K tags     W words
 """
 
-import dataclasses
-import inspect
+import keras  # noqa: F401  (first, since `kmha` registers all classes when Keras is imported)
 
-import keras
-
-
-class ConfigurableLayer(keras.layers.Layer):
-    """A layer that has an attribute for each argument of its constructor; `get_config` returns these."""
-
-    def get_config(self):
-        """The constructor's arguments, as JSON values."""
-        names = [
-            name
-            for name in inspect.signature(type(self).__init__).parameters
-            if name not in ("self", "kwargs")
-        ]
-        return {**super().get_config(), **{name: _json_value(getattr(self, name)) for name in names}}
-
-
-def _json_value(value):
-    if isinstance(value, keras.initializers.Initializer):
-        return keras.initializers.serialize(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return list(value) if isinstance(value, tuple) else value
+from kmha.layers.attention import MultiHeadAttention as MultiHeadAttention
+from kmha.layers.comparison import Standardise as Standardise
+from kmha.layers.comparison import TokenOverlap as TokenOverlap
+from kmha.layers.configurable_layer import ConfigurableLayer as ConfigurableLayer
+from kmha.layers.crf import CRF as CRF
+from kmha.layers.document_windows import WindowPooling as WindowPooling
+from kmha.layers.embedding import NgramEmbedding as NgramEmbedding
+from kmha.layers.embedding import TextEmbedding as TextEmbedding
+from kmha.layers.embedding import TokenDropout as TokenDropout
+from kmha.layers.encoder_block import CrossAttentionBlock as CrossAttentionBlock
+from kmha.layers.encoder_block import EncoderBlock as EncoderBlock
+from kmha.layers.encoder_block import FeedForward as FeedForward
+from kmha.layers.linear_ngrams import LinearNgrams as LinearNgrams
+from kmha.layers.linear_pairs import LinearPairs as LinearPairs
+from kmha.layers.linear_words import LinearWords as LinearWords
+from kmha.layers.pooling import Pooling as Pooling
+from kmha.layers.positions import PositionEmbedding as PositionEmbedding
+from kmha.layers.words import LocalContext as LocalContext
+from kmha.layers.words import SpellingEncoder as SpellingEncoder

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
-from kmha.layers import ConfigurableLayer
 from kmha.layers.attention_parts import GivenSeed, mask_bias, uses_blocks
+from kmha.layers.configurable_layer import ConfigurableLayer
 from kmha.layers.long_attention import blockwise_attention, open_window_rows, window_mask, windowed_attention
 from kmha.layers.positions import rotate
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kmha.layers import ConfigurableLayer
+from kmha.layers.configurable_layer import ConfigurableLayer
 
 
 def comparison_features(a, b, symmetric: bool = False):

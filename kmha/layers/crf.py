@@ -19,7 +19,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kmha.layers import ConfigurableLayer
+from kmha.layers.configurable_layer import ConfigurableLayer
 
 # Finite, so that no difference of two is NaN. Its exponential is exactly 0, the sum over thousands of words is in the
 # range of float32, and it is in the range of float16.

@@ -7,7 +7,7 @@ from keras import ops
 
 from kmha.document_windows import WindowShape
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
-from kmha.layers import ConfigurableLayer
+from kmha.layers.configurable_layer import ConfigurableLayer
 
 MODES = ("mean", "max", "attention")
 WindowMode = Literal["mean", "max", "attention"]

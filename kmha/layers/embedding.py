@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kmha.layers import ConfigurableLayer
+from kmha.layers.configurable_layer import ConfigurableLayer
 from kmha.layers.positions import PositionEmbedding
 
 # Hashes are computed as (hash * multiplier + id) in int32, which cannot overflow below 2**18.

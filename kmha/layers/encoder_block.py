@@ -5,8 +5,8 @@ import math
 import keras
 from keras import ops
 
-from kmha.layers import ConfigurableLayer
 from kmha.layers.attention import MultiHeadAttention
+from kmha.layers.configurable_layer import ConfigurableLayer
 
 _ROOT_HALF = math.sqrt(0.5)
 

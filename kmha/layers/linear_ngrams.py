@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kmha.layers import ConfigurableLayer
+from kmha.layers.configurable_layer import ConfigurableLayer
 from kmha.layers.embedding import FINGERPRINT_MODULUS, FINGERPRINT_MULTIPLIER, MULTIPLIER, Table, ngram_hashes
 
 # Below 2**18, so that int32 cannot overflow. A prime over which pairs of ids spread with the multiplier of

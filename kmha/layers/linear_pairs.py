@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from kmha.layers import ConfigurableLayer
 from kmha.layers.comparison import ORDERS, shared_ngrams
+from kmha.layers.configurable_layer import ConfigurableLayer
 from kmha.layers.embedding import FINGERPRINT_MODULUS, FINGERPRINT_MULTIPLIER, MULTIPLIER, Table
 from kmha.layers.linear_ngrams import LARGEST_TABLE, known_rows
 

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from kmha.features import SPELLING_LENGTH
-from kmha.layers import ConfigurableLayer
+from kmha.layers.configurable_layer import ConfigurableLayer
 from kmha.layers.embedding import FINGERPRINT_MODULUS, MULTIPLIER, Table
 from kmha.layers.linear_ngrams import LARGEST_TABLE, known_rows, packed_keys
 from kmha.layers.words import LONGEST_AFFIX, lower_case, shape_bucket

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from kmha.layers import ConfigurableLayer
+from kmha.layers.configurable_layer import ConfigurableLayer
 
 MODES = ("cls", "mean", "max")
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from kmha.layers import ConfigurableLayer
+from kmha.layers.configurable_layer import ConfigurableLayer
 
 LONGEST_WAVE = 10_000.0
 

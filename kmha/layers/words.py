@@ -6,7 +6,7 @@ Character ids are 1 + code point; 0 = no character, after the word only.
 import keras
 from keras import ops
 
-from kmha.layers import ConfigurableLayer
+from kmha.layers.configurable_layer import ConfigurableLayer
 from kmha.layers.embedding import Table
 
 LONGEST_AFFIX = 4

@@ -10,8 +10,8 @@ from keras import ops
 
 from kmha.config import EncoderConfig
 from kmha.features import PADDING_MASK, SEGMENT_IDS, TOKEN_IDS
-from kmha.layers import ConfigurableLayer
 from kmha.layers.comparison import unit_vectors
+from kmha.layers.configurable_layer import ConfigurableLayer
 from kmha.layers.embedding import TextEmbedding, TokenDropout
 from kmha.layers.encoder_block import EncoderBlock
 from kmha.layers.pooling import mean_pool
