@@ -44,6 +44,7 @@ def test_metrics_of_the_fit(run):
     assert line["span_f1"] > 0.8
     assert {"span_f1", "token_accuracy"} <= set(line["baseline"])
     metrics = json.loads((run.folder / "metrics.json").read_text("utf-8"))
+    assert metrics["linear_path"]["span_f1"] > 0.5
     low, high = metrics["test"]["intervals"]["span_f1"]
     assert low <= line["span_f1"] <= high and "errors" in metrics["test"]
     bundle = Bundle.load(run.folder)

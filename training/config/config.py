@@ -21,6 +21,8 @@ from training.tasks.settings import (
 )
 
 BATCH_ROWS = 64
+# Maximum sequence length by default, and that of long documents.
+MAX_LENGTH, LONG_MAX_LENGTH = 256, 512
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,14 @@ class TextSection:
     """Minimum number of occurrences of a token in a learned vocabulary."""
     lower_case: bool | None = None
     """Lower-case texts and strip accents. Default: on, except for tagging, where case marks names."""
-    max_length: Annotated[int, Range(at_least=3)] = 256
-    """Maximum sequence length in tokens, with [CLS] and [SEP]; longer texts are truncated and counted."""
+    max_length: Annotated[int | None, Range(at_least=3)] = None
+    """Maximum sequence length in tokens, with [CLS] and [SEP]; longer texts are truncated and counted. Default: 256, or
+    512 for --task classify from scratch without windows if more than a tenth of the training texts are longer."""
+
+    @property
+    def longest(self) -> int:
+        """`max_length`; if it depends on training texts that have not been read, the largest default."""
+        return self.max_length or LONG_MAX_LENGTH
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,15 @@ from kmha.errors import InputError
 from kmha.pretrained.checkpoint import Checkpoint, shorten_config
 from kmha.pretrained.sources import find_checkpoint
 from training.cli.bounds import check_ranges
-from training.config.config import BATCH_ROWS, EncoderSection, FitConfig, ResolvedConfig, TextSection
+from training.config.config import (
+    BATCH_ROWS,
+    LONG_MAX_LENGTH,
+    MAX_LENGTH,
+    EncoderSection,
+    FitConfig,
+    ResolvedConfig,
+    TextSection,
+)
 from training.tasks.protocol import Defaults, Task
 
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
@@ -19,6 +27,8 @@ FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 # mistakes than the path, and both together are better; see docs/decisions/017-linear-path.md.
 RESIDUAL_ROWS, LINEAR_SHARE = 20_000, 1 / 3
 FEWEST_EPOCHS_ALONE, FEWEST_EPOCHS_RESIDUAL = 2, 1
+# Texts may be longer if more than a tenth would be truncated; a token has about four bytes.
+BYTES_PER_TOKEN, LONG_SHARE = 4, 0.1
 # Short texts need each token; long texts are redundant, so more tokens can be dropped.
 SHORT_TOKENS = 32
 SHORT_TOKEN_DROPOUT, LONG_TOKEN_DROPOUT = 0.3, 0.4
@@ -72,6 +82,10 @@ def resolve_config(config: FitConfig) -> ResolvedConfig:
             "--encoder.linear: expected --task classify, tag, or match with overlap, without --encoder.pretrained"
             " and --distill.teacher"
         )
+    # A linear path, and the encoder beside it, profit from whole documents; a window has a length of its own.
+    is_path_of_texts = linear and config.task == "classify" and config.encoder.linear is not False
+    if config.classify.window or not is_path_of_texts:
+        config = dataclasses.replace(config, text=_filled(config.text, max_length=MAX_LENGTH))
     config = resolve_shape(dataclasses.replace(config, encoder=_filled(config.encoder, linear=linear)))
     tags, pretrained = config.task == "tag", bool(config.encoder.pretrained)
     return dataclasses.replace(
@@ -86,6 +100,14 @@ def _filled(section: Any, **values: Any) -> Any:
     """The section with these values in place of None."""
     missing = {name: value for name, value in values.items() if getattr(section, name) is None}
     return dataclasses.replace(section, **missing)
+
+
+def resolve_max_length(config: ResolvedConfig, text_bytes: np.ndarray) -> ResolvedConfig:
+    """Fills in the maximum sequence length from the bytes of the training texts, int [R]."""
+    is_long = (text_bytes > BYTES_PER_TOKEN * MAX_LENGTH).mean() > LONG_SHARE
+    return dataclasses.replace(
+        config, text=_filled(config.text, max_length=LONG_MAX_LENGTH if is_long else MAX_LENGTH)
+    )
 
 
 def resolve_data_defaults(
@@ -197,7 +219,7 @@ def encoder_config(config: ResolvedConfig, vocabulary_size: int, unknown_id: int
     section["dropout"] = section["dropout"] or 0.0
     if section["attention_globals"] is None:
         section["attention_globals"] = DEFAULT_SHAPE["attention_globals"]
-    section |= {"vocabulary_size": vocabulary_size, "max_length": config.text.max_length}
+    section |= {"vocabulary_size": vocabulary_size, "max_length": config.text.longest}
     checkpoint = config.checkpoint
     if checkpoint is None:
         return EncoderConfig(unknown_id=unknown_id, **section)
@@ -226,7 +248,7 @@ def _text(config: FitConfig, checkpoint: Checkpoint) -> TextSection:
     positions = checkpoint.config.max_length
     is_classifier = config.task == "classify"
     window = config.classify.window if is_classifier else 0
-    longest = window or text.max_length
+    longest = window or text.longest
     if checkpoint.config.positions == "learned" and longest > positions:
         flag = "--classify.window" if window else "--text.max-length"
         hint = "" if window or not is_classifier else "; --classify.window reads longer texts in windows"

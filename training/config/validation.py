@@ -129,7 +129,7 @@ def check_settings(config: FitConfig) -> None:
     _check_columns(config)
     _check_task(config)
     if config.task == CLASSIFY:
-        config.classify.check_windows(config.text.max_length)
+        config.classify.check_windows(config.text.longest)
     check_teacher(config)
     if config.fewshot.mode in ("probe", "contrastive") and not allows_few_labels(config):
         raise InputError(
@@ -182,7 +182,7 @@ def _check_beside_checkpoint(config: FitConfig, encoder: EncoderConfig, checkpoi
     if checkpoint.config.positions == "learned" and longest > positions:
         raise InputError(
             f"--text.max-length: expected room for both texts in the {positions} positions of --encoder.pretrained,"
-            f" got {config.text.max_length}, {longest} for both"
+            f" got {config.text.longest}, {longest} for both"
         )
 
 
@@ -202,9 +202,9 @@ def _check_task(config: FitConfig) -> None:
         raise InputError(
             f"--tag.context-width: expected an odd number, or 0 for none, got {config.tag.context_width}"
         )
-    if config.task == TAG and config.text.max_length < MIN_WINDOW_LENGTH:
+    if config.task == TAG and config.text.longest < MIN_WINDOW_LENGTH:
         raise InputError(
-            f"--text.max-length: expected {MIN_WINDOW_LENGTH} or more for sentences, got {config.text.max_length}"
+            f"--text.max-length: expected {MIN_WINDOW_LENGTH} or more for sentences, got {config.text.longest}"
         )
     if config.task == MASKED_LM and config.data.label_column:
         raise InputError(

@@ -252,7 +252,7 @@ def _preprocessor(
         settings = (tokenization, text.vocabulary_size, text.min_frequency, lower_case)
         tokens = coordinator.broadcast("vocabulary", lambda: train_vocabulary(texts, *settings).tokens)
         vocabulary = Vocabulary(tokens)
-    return Preprocessor(vocabulary, tokenization, lower_case, text.max_length)
+    return Preprocessor(vocabulary, tokenization, lower_case, text.longest)
 
 
 class _Texts:

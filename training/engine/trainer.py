@@ -34,7 +34,7 @@ from training.engine.consistency import check_same_weights
 from training.engine.loop import EpochLog, Loop, ProgressBar, TrainingProgress, epoch_plans
 from training.engine.optimizer import AdamW, WeightAverage, freeze, learning_rate_schedules, warmup_then_decay
 from training.engine.train_step import StrategyName, TrainingStep, check_enough_rows, make_strategy
-from training.evaluation.evaluator import Evaluator, OutOfFold
+from training.evaluation.evaluator import Evaluator
 from training.linear.fit import MAX_LABELS, ResidualLoss, out_of_fold_logits
 from training.runs.checkpoint_folder import valid_checkpoints
 from training.runs.run_folder import CHECKPOINT, RUN_LOG, RunContext
@@ -163,8 +163,9 @@ def train(
         factors, outputs = task.join_paths(evaluator.model, linear, outputs, validation)
         if refitted is not None:
             # Calibration and thresholds depend on logits of models that were not trained on a row.
-            evaluator.out_of_fold = OutOfFold(validation, outputs, np.ones(len(outputs), bool))
+            evaluator = evaluator.with_outputs(validation, outputs)
             refitted.assign(evaluator.model.linear, factors[0])
+        evaluator.linear_paths = linear, refitted or linear
         if not alone:
             both = evaluator.validate(validation, data.validation)
             logger.info(

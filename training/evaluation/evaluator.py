@@ -29,7 +29,7 @@ CHUNK_ROWS = 4096
 
 @dataclasses.dataclass
 class OutOfFold:
-    """Outputs for rows that the model was trained on: of each row by a model that was not trained on it.
+    """Outputs of other models for some rows, most often of models that were not trained on them.
 
     Attributes:
         source: The rows.
@@ -52,6 +52,8 @@ class Evaluator:
     padded_lengths: list[Any]  # of the training rows; longer rows get additional lengths
     # Outputs to use for the rows that the model was trained on, in place of its own.
     out_of_fold: OutOfFold | None = None
+    # The linear path as it was fitted without validation rows, and as it is in the model.
+    linear_paths: tuple[Any, Any] | None = None
 
     def __post_init__(self):
         self._read = self.task.postprocessor(self.model)
@@ -64,6 +66,12 @@ class Evaluator:
         """The evaluator of a bundle's model for the rows of a source, with the bundle's labels by default."""
         lengths = source.buckets([])
         return cls(bundle.model, task, bundle.labels if labels is None else labels, lengths)
+
+    def with_outputs(self, source: Source, logits: np.ndarray) -> "Evaluator":
+        """An evaluator that uses logits float32 [R, C] for the rows of a source in place of the model's."""
+        return dataclasses.replace(
+            self, out_of_fold=OutOfFold(source, logits, np.ones(len(logits), bool)), linear_paths=None
+        )
 
     def predict(self, source: Source) -> Any:
         """The task's predictions in the order of the source's rows."""

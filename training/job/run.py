@@ -18,7 +18,7 @@ from kmha.errors import InputError
 from kmha.quiet import import_tensorflow
 from training.cli.exceptions import NotChief, signal_handler
 from training.config.config import FitConfig, ResolvedConfig, task_section
-from training.config.defaults import resolve_config
+from training.config.defaults import resolve_config, resolve_max_length
 from training.config.validation import check_same_answers, check_settings
 from training.data.load import Data, describe, load_data
 from training.distributed.coordinator import SINGLE_WORKER, Coordinator
@@ -62,6 +62,8 @@ def _run(config: ResolvedConfig, coordinator: Coordinator) -> dict[str, Any]:
         context = RunContext(config, folder, scratch, coordinator)
         started = time.monotonic()
         data = _load(context)
+        text_bytes = data.train.examples.texts[0].lengths[data.train.rows]
+        context.config = resolve_max_length(context.config, text_bytes)
         _start_tensorflow(context, data)
         from training.job.train_and_evaluate import train_and_evaluate
 

@@ -12,6 +12,7 @@ import numpy as np
 from kmha.bundle.bundle import Bundle
 from kmha.bundle.manifest import read_manifest
 from training.cli.exceptions import NotChief
+from training.config.defaults import NO_ENCODER
 from training.data.inputs import Inputs, Source, cut_for_training, make_preprocessor
 from training.data.load import Data
 from training.data.split import Large
@@ -43,6 +44,7 @@ SAMPLE_ROWS = 256
 SAMPLE_CHARACTERS = 2_000
 # The linear baseline has a weight for each n-gram and label.
 MOST_BASELINE_LABELS = 1_000
+LINEAR_PATH = "linear_path"  # key of metrics.json
 PERCENTILES = (50, 90, 99, 100)
 
 
@@ -84,8 +86,10 @@ def train_and_evaluate(
         evaluator = dataclasses.replace(evaluator, model=to_float32(evaluator.model))
         before = calibrate_on_validation(data, inputs, evaluator, validation) if config.calibrate else None
         decision, metrics, scored_splits = _evaluate(data, inputs, evaluator, validation, before)
-    scores = metrics[data.evaluated_name]
-    resampled = data.task.resampled(data.evaluated, data.labels, scored_splits[-1].predictions, decision)
+        scores = metrics[data.evaluated_name]
+        resampled = data.task.resampled(data.evaluated, data.labels, scored_splits[-1].predictions, decision)
+        if evaluator.linear_paths is not None and config.encoder.size != NO_ENCODER:
+            metrics[LINEAR_PATH] = _evaluate_path(data, inputs, evaluator, validation, scores, resampled)
     if config.baseline and data.is_cross_validated and data.test is None:
         logger.info("no baseline: it needs other rows than the training rows, --data.test")
     elif config.baseline and len(data.labels) > MOST_BASELINE_LABELS:
@@ -168,6 +172,29 @@ def _evaluate(
     value = scores[task.metric]
     logger.info(f"{name}: {task.metric} {'is undefined for these rows' if value is None else f'{value:.4f}'}")
     return decision, metrics, scored_splits
+
+
+def _evaluate_path(
+    data: Data,
+    inputs: Inputs,
+    evaluator: Evaluator,
+    validation: Source,
+    scores: dict[str, Any],
+    resampled: tuple[ResampledScores, ...],
+) -> dict[str, Any]:
+    """The scores of the linear path without the encoder, compared with the model's, and a line about them."""
+    task, labels, evaluated = data.task, data.labels, data.evaluated
+    held_out, final = evaluator.linear_paths or (None, None)
+    predictions = task.predict_with_path(evaluator, held_out, validation)
+    decision = task.tune_thresholds(data.validation, labels, predictions)
+    if data.test is not None:
+        source = inputs.evaluated("test", task.targets(data.test, labels))
+        predictions = task.predict_with_path(evaluator, final, source)
+    own = task.scores(evaluated, labels, predictions, decision)
+    own_resampled = task.resampled(evaluated, labels, predictions, decision)
+    result = with_comparison(scores, resampled, own, own_resampled, "linear path")
+    logger.info(describe_comparison(scores, result, task.metric, "linear path alone")[0])
+    return result
 
 
 def _fit_baseline(

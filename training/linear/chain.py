@@ -146,15 +146,20 @@ class LinearChain:
             *(ops.convert_to_numpy(each) for each in (model.crf.transitions, model.crf.start, model.crf.end))
         )
         factors, of_crf = self.weigh(scores, own, validation)
-        linear, encoder = factors
+        self._assign_tagger(model, *factors, self.crf.plus(own, *of_crf))
+        return factors, factors[0] * self.scores + factors[1] * scores
+
+    def replace(self, model: Any) -> None:
+        """Sets the weights of a tagger so that only the path counts."""
+        self._assign_tagger(model, 1.0, 0.0, self.crf)
+
+    def _assign_tagger(self, model: Any, linear: float, encoder: float, crf: Crf) -> None:
         self.assign(model.linear, linear)
         for weights in (model.head.kernel, model.head.bias):
             weights.assign(weights * encoder)
-        joined = self.crf.plus(own, *of_crf)
-        model.crf.transitions.assign(joined.transitions)
-        model.crf.start.assign(joined.start)
-        model.crf.end.assign(joined.end)
-        return factors, linear * self.scores + encoder * scores
+        model.crf.transitions.assign(crf.transitions)
+        model.crf.start.assign(crf.start)
+        model.crf.end.assign(crf.end)
 
     def weigh(self, encoder: np.ndarray, crf: Crf, source: SentenceSource) -> tuple[tuple[float, float], ...]:
         """The factors, at least 0, with the lowest validation loss.

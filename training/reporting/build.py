@@ -60,7 +60,7 @@ def report_data_of(run: Path, data: Path, columns: ColumnOverrides, scratch: Pat
     metrics = _read_metrics(run)
     if any(dataclasses.astuple(columns)):
         # With other columns of the same file these are not scores of the same rows.
-        for key in ("baseline", "teacher", "calibration"):
+        for key in ("baseline", "linear_path", "teacher", "calibration"):
             metrics.pop(key, None)
     (scratch / "report_tokens").mkdir()
     # The split's own name may not be a valid file name.

@@ -83,6 +83,7 @@ def describe_few_labels(choice: dict[str, Any]) -> str:
 def _score_table(report_data: ReportData) -> Table:
     models = [
         ("model", report_data.scores),
+        ("linear path alone", report_data.scores_of("linear_path")),
         (report_data.task.traits.baseline_name, report_data.scores_of("baseline")),
         ("teacher", report_data.scores_of("teacher")),
     ]

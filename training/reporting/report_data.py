@@ -91,7 +91,7 @@ class ReportData:
         return self.target == "graded"
 
     def scores_of(self, name: str) -> dict[str, Any]:
-        """Scores of the evaluated rows by the "baseline" or the "teacher"; empty if there are none."""
+        """Scores of the evaluated rows by "baseline", "linear_path" or "teacher"; empty if there are none."""
         return self.metrics.get(name, {}) if self.metrics.get("judged_on") == self.evaluated.name else {}
 
 

@@ -27,7 +27,7 @@ def choose_num_shards(config: FitConfig, task: Task, rows: int, cores: int) -> i
     """Number of shards of each training batch; 1 where all cores should compute each operation together."""
     if rows < MIN_ROWS or not can_shard(config, task):
         return 1
-    return max_shards(config.train, config.text.max_length * task.traits.num_texts, cores)
+    return max_shards(config.train, config.text.longest * task.traits.num_texts, cores)
 
 
 def can_shard(config: FitConfig, task: Task) -> bool:

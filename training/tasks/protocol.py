@@ -176,6 +176,10 @@ class Task(TaskSettings, abc.ABC):
         joined = factors[0] * own + factors[1] * encoder + sum(factors[2:])
         return factors, joined.astype(np.float32)
 
+    def predict_with_path(self, evaluator: Any, linear: Any, source: Any) -> Any:
+        """The predictions of `evaluator.predict(source)` by the linear path alone."""
+        return evaluator.with_outputs(source, linear.logits(source)).predict(source)
+
     @abc.abstractmethod
     def build_model(
         self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None

@@ -24,13 +24,14 @@ from training.config.defaults import (
     has_new_ngrams,
     resolve_config,
     resolve_data_defaults,
+    resolve_max_length,
     resolve_shape,
     resolve_size,
 )
 from training.config.validation import check_settings
 from training.tasks.classify import ClassifyTask
 from training.tasks.match.task import MatchTask
-from training.tasks.settings import MatchSettings
+from training.tasks.settings import ClassifySettings, MatchSettings
 from training.tasks.tag.task import TagTask
 
 ONE, SEVERAL = ClassifyTask(), ClassifyTask(multi_label=True)
@@ -321,3 +322,23 @@ def test_models_from_scratch_have_a_linear_path(task, settings, expected):
 def test_matchers_with_a_checkpoint_have_no_linear_path(run):
     config = dataclasses.replace(starting_from(run), task="match")
     assert resolve_config(config).encoder.linear is False
+
+
+@pytest.mark.parametrize(
+    ("task", "sections", "long_share", "expected"),
+    [
+        ("classify", {}, 0.09, 256),
+        ("classify", {}, 0.11, 512),
+        ("classify", {"text": TextSection(max_length=64)}, 0.5, 64),
+        ("classify", {"classify": ClassifySettings(window=32)}, 0.5, 256),
+        ("classify", {"encoder": EncoderSection(linear=False)}, 0.5, 256),
+        ("tag", {}, 0.5, 256),
+        ("match", {}, 0.5, 256),
+    ],
+)
+def test_long_documents_are_read_further(task, sections, long_share, expected):
+    """Whether texts have more than 256 tokens of four bytes each."""
+    text_bytes = np.full(1000, 4 * 256)
+    text_bytes[: int(1000 * long_share)] += 1
+    config = resolve_config(FitConfig(task=task, **sections))
+    assert resolve_max_length(config, text_bytes).text.max_length == expected

@@ -97,6 +97,21 @@ def test_numbers_are_those_of_the_metrics(run):
     assert metrics["cost"]["weights"] > 1000 and f"{metrics['cost']['weights']:,}" in markdown
 
 
+def test_the_linear_path_alone_is_compared_with_the_model(run):
+    folder, markdown = run
+    metrics, bundle = json.loads((folder / "metrics.json").read_text()), Bundle.load(folder)
+    texts, labels = zip(*news_rows(90, seed=2), strict=True)
+    logits = bundle.model.linear_logits(bundle.preprocessor(list(texts)))
+    named = [LABEL if label == "sport" else label for label in labels]
+    correct = [bundle.labels[place] == name for place, name in zip(np.argmax(logits, 1), named, strict=True)]
+    found = metrics["linear_path"]
+    assert found["accuracy"] == pytest.approx(np.mean(correct))
+    assert found["comparison"]["accuracy"]["difference"] == pytest.approx(
+        metrics["test"]["accuracy"] - np.mean(correct)
+    )
+    assert "| linear path alone |" in markdown
+
+
 def test_duplicates_and_conflicts_are_listed(run):
     _, markdown = run
     duplicates = markdown.split("## Duplicates")[1].split("## Reproducibility")[0]

@@ -115,6 +115,10 @@ def test_the_sum_of_both_paths_is_better_than_each(tmp_path):
     chains, tags = Chains(validation.word_counts), validation.targets
     both = chains.loss(linear * path.scores + factor * encoder, joined, tags)
     assert both < min(chains.loss(path.scores, path.crf, tags), chains.loss(encoder, own, tags))
+    path.replace(model)
+    assert not np.asarray(model.head.kernel).any() and not np.asarray(model.head.bias).any()
+    np.testing.assert_array_equal(np.asarray(model.crf.transitions), path.crf.transitions)
+    np.testing.assert_allclose(np.asarray(model.linear.bias), path.bias, rtol=1e-6)
 
 
 def test_one_tag_few_rows_and_words_that_no_other_row_has(tmp_path):

@@ -141,6 +141,15 @@ class TagTask(TagSettings, Task):
         """Adds scores of words and of transitions, each with factors of both paths."""
         return linear.join(model, outputs, validation)
 
+    def predict_with_path(self, evaluator: Any, linear: Any, source: Any) -> Any:
+        """See `Task`; the decoder needs the transitions too, so the model has the weights of the path meanwhile."""
+        weights = evaluator.model.get_weights()
+        linear.replace(evaluator.model)
+        try:
+            return evaluator.predict(source)
+        finally:
+            evaluator.model.set_weights(weights)
+
     def build_model(
         self, encoders: dict[str, EncoderConfig], labels: Sequence[str], linear: Any = None
     ) -> Any:
