@@ -178,14 +178,14 @@ def compare_runs(run: Path, other: Path, test: Path, metric: str) -> dict[str, A
     from training.io.examples import ColumnOverrides
     from training.metrics.paired import compare_resampled
 
-    resampled = []
-    for path in (run, other):
+    def resampled(path: Path) -> Any:
         bundle = Bundle.load(path)
         with tempfile.TemporaryDirectory(prefix="kmha-") as folder:
             task, part, predictions = predict_file(bundle, test, ColumnOverrides(), Path(folder))
             decision = {"thresholds": bundle.thresholds}
-            resampled.append(task.resampled(part, bundle.labels, predictions, decision))
-    return compare_resampled(*resampled, "default", "choice")[metric]
+            return task.resampled(part, bundle.labels, predictions, decision)
+
+    return compare_resampled(resampled(run), resampled(other), "default", "choice")[metric]
 
 
 def best_variant(errors: Mapping[str, Mapping[str, float]], names: Iterable[str]) -> str:
@@ -227,8 +227,8 @@ def defaults(options: argparse.Namespace) -> None:
         best = min(errors[name], key=lambda variant: errors[name][variant])
         verdict = "the default"
         if chosen != "default":
-            runs = (run_folder(options.out, name, variant) for variant in (chosen, "default"))
-            found = compare_runs(*runs, tests[name], SETS[name].metric)
+            own, default = (run_folder(options.out, name, variant) for variant in (chosen, "default"))
+            found = compare_runs(own, default, tests[name], SETS[name].metric)
             low, high = found["interval"]
             verdict = f"{found['difference']:+.4f} ({low:+.4f} to {high:+.4f}), {found['verdict']}"
         print(name, chosen, best, verdict, sep=" | ", flush=True)
