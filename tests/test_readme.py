@@ -1,7 +1,6 @@
 """Runs the commands of the README and of the guides, and checks the README's other claims."""
 
 import re
-import tomllib
 
 import pytest
 
@@ -107,25 +106,6 @@ def test_every_make_target_exists(page):
         if (words := line.split("#")[0].split())[:1] == ["make"] and len(words) > 1
     ]
     assert shown and set(shown) <= targets
-
-
-def test_a_wheel_has_every_data_file():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"][
-        "package-data"
-    ]
-    packed = {
-        path
-        for package, names in project.items()
-        for name in names
-        for path in (ROOT / package.replace(".", "/")).glob(name)
-    }
-    data = {
-        path
-        for package in ("kmha", "training", "export")
-        for path in (ROOT / package).rglob("*.*")
-        if path.is_file() and path.suffix not in (".py", ".pyc")
-    }
-    assert data == packed
 
 
 @pytest.mark.parametrize(
