@@ -1,6 +1,7 @@
 """Runs the commands of the README and of the guides, and checks the README's other claims."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +16,16 @@ from tests.shown_commands import (
     run_line,
     stages,
     table_commands,
+    write_table,
 )
 
 README = "README.md"
 # They show the fit and the exports of the README: a command that several of them show runs once.
 SAME_RUN = (README, "docs/getting-started.md", "docs/how-to/classify.md")
-SECOND = ("how-to/distill", "how-to/speed", "how-to/long-texts")
+SECOND = (
+    *("how-to/distill", "how-to/speed", "how-to/long-texts"),
+    *("how-to/python", "how-to/hyperparameter-search"),
+)
 # Their fits and exports take minutes; the README has the main ones of them.
 SLOW = (
     *("match", "tag", "finetune", "few-labels", "masked-lm", "documents"),
@@ -33,13 +38,16 @@ PARSED_ONLY = re.compile(r"-m training\.(launch|compare|benchmark) ")
 def run_commands_and_code(page: str, done: set[str] | None = None) -> None:
     """Runs the commands and the Python code of a page, except commands that are `done`, and adds them."""
     done = set() if done is None else done
-    commands = commands_of(page)
-    assert commands
+    commands, blocks = commands_of(page), python_blocks(page)
+    assert commands or blocks
     for line in commands:
         if line not in done:
             run_line(line)
             done.add(line)
-    for block in python_blocks(page):
+    for block in blocks:
+        for path in map(Path, re.findall(r'"([\w-]+\.csv)"', block)):
+            if not path.exists():
+                write_table(path)
         exec(compile(block, page, "exec"), {})
 
 
